@@ -1,0 +1,1 @@
+"""What `persia bench` runs."""

@@ -1,0 +1,50 @@
+"""The typed configuration: what the rest of the program sees of it; one file per group."""
+
+from persia_cli.config.schema.cluster import Cluster
+from persia_cli.config.schema.dataset import (
+    Dataset,
+    FileSplit,
+    ColumnSplit,
+    EverySplit,
+    GeneratedDataset,
+    Generator,
+    ParquetDataset,
+    SparseFeature,
+)
+from persia_cli.config.schema.embedding import Embedding, Table
+from persia_cli.config.schema.mode import HybridMode, Mode, SyncMode
+from persia_cli.config.schema.model import CustomModel, Dlrm, Ffnn, Model
+from persia_cli.config.schema.node import Node
+from persia_cli.config.schema.optimizer import Adagrad, Adam, Optimizer, OptimizerPair, Sgd
+from persia_cli.config.schema.run import Checkpoint, Evaluation, Run, Training
+
+__all__ = [
+    "Adagrad",
+    "Adam",
+    "Checkpoint",
+    "Cluster",
+    "ColumnSplit",
+    "CustomModel",
+    "Dataset",
+    "Dlrm",
+    "Embedding",
+    "Evaluation",
+    "EverySplit",
+    "Ffnn",
+    "FileSplit",
+    "GeneratedDataset",
+    "Generator",
+    "HybridMode",
+    "Mode",
+    "Model",
+    "Node",
+    "Optimizer",
+    "OptimizerPair",
+    "ParquetDataset",
+    "Run",
+    "Sgd",
+    "SparseFeature",
+    "SyncMode",
+    "Table",
+    "Training",
+]

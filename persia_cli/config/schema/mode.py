@@ -1,0 +1,33 @@
+"""How embedding updates and dense updates are ordered."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from persia_cli.config.schema.node import Node
+
+
+class SyncMode(Node):
+    """Every look-up of a step sees every update of the steps before it."""
+
+    kind: Literal["sync"]
+    """`sync`: fully synchronous training."""
+
+
+class HybridMode(Node):
+    """Dense weights synchronous, embeddings asynchronous within a bound."""
+
+    kind: Literal["hybrid"]
+    """`hybrid`: bounded-stale embeddings."""
+    staleness: int = 3
+    """Steps a rank may have in flight between look-up and applied update (1 with one rank is sync)."""
+
+    @field_validator("staleness")
+    @classmethod
+    def _at_least_one(cls, value: int) -> int:
+        if value < 1:
+            raise ValueError("staleness counts the step in flight itself, so it is at least 1 (1 with one rank is sync)")
+        return value
+
+
+Mode = Annotated[SyncMode | HybridMode, Field(discriminator="kind")]

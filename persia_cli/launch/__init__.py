@@ -1,0 +1,1 @@
+"""A job plan becomes threads or processes."""

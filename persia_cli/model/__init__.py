@@ -1,0 +1,1 @@
+"""Dense networks, found by kind and imported lazily; they take plain values."""

@@ -1,0 +1,1 @@
+"""A checked run and the facts of its data set become a job plan; pure."""

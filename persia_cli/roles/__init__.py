@@ -1,0 +1,1 @@
+"""One file per role: the loop that ties the rooms together."""

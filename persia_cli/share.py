@@ -1,0 +1,15 @@
+"""Where the folders `conf/` and `recipes/` are: inside the wheel, or at the top of the checkout."""
+
+from pathlib import Path
+
+from persia_cli.errors import PersiaError
+
+PACKAGE = Path(__file__).resolve().parent
+
+
+def shared(name: str) -> Path:
+    """Return the folder `conf` or `recipes`: the wheel's copy if there is one, else the checkout's."""
+    for root in (PACKAGE / "_share", PACKAGE.parent):
+        if (root / name).is_dir():
+            return root / name
+    raise PersiaError(f"the folder {name}/ came with neither this package nor this checkout; install persia again")

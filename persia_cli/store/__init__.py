@@ -1,0 +1,1 @@
+"""A shard of the embedding tables: rows with inline optimizer state, look-up, update, snapshot."""

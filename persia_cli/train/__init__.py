@@ -1,0 +1,1 @@
+"""The NN worker's step: losses, optimizers, distributed training, saved dense weights."""
