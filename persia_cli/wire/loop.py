@@ -1,0 +1,123 @@
+"""One thread's poll loop over its servers, clients, timers and wakers."""
+
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import zmq
+
+from persia_cli.wire import sockets
+from persia_cli.wire.client import Client
+from persia_cli.wire.messages import Message
+from persia_cli.wire.server import Handler, Server
+
+
+class Waker:
+    """Ends a loop's wait from any thread."""
+
+    def __init__(self) -> None:
+        self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._lock = threading.Lock()
+        self._open = True
+
+    def wake(self) -> None:
+        """Let the current or next `poll` of the loop return at once; does nothing once the loop is closed."""
+        with self._lock:
+            if self._open:
+                os.eventfd_write(self.fd, 1)
+
+    def clear(self) -> None:
+        """Forget the wakes so far; called by the loop."""
+        os.eventfd_read(self.fd)
+
+    def close(self) -> None:
+        # The lock keeps a late wake from writing to a file that has been given the same number since.
+        with self._lock:
+            if self._open:
+                self._open = False
+                os.close(self.fd)
+
+
+@dataclass(slots=True)
+class _Timer:
+    seconds: float
+    callback: Callable[[], None]
+    due: float
+
+
+class Loop:
+    """Everything that one thread waits for; all methods but `Waker.wake` belong to that thread."""
+
+    def __init__(self, context: sockets.Context, name: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.name = name
+        self._context = context
+        self._clock = clock
+        self._poller = zmq.Poller()
+        self._receivers: dict[sockets.Socket | int, Callable[[], None]] = {}
+        self._servers: list[Server] = []
+        self._clients: list[Client] = []
+        self._timers: list[_Timer] = []
+        self._wakers: list[Waker] = []
+
+    def serve(self, address: str, handlers: Mapping[type[Message], Handler]) -> Server:
+        """Answer requests at `address`; raises WireError if it is not local or taken."""
+        server = Server(self._context, address, handlers, self.name)
+        self._servers.append(server)
+        self._watch(server.socket, server.receive)
+        return server
+
+    def connect(self, address: str, peer: str, identity: bytes, retry_s: float, silence_timeout_s: float) -> Client:
+        """A client of the server at `address`; `peer` is its name in errors, `identity` this end's name there."""
+        client = Client(self._context, address, peer, identity, retry_s, silence_timeout_s, self._clock)
+        self._clients.append(client)
+        self._watch(client.socket, client.receive)
+        return client
+
+    def every(self, seconds: float, callback: Callable[[], None]) -> None:
+        """Call back about every so many seconds, first after that time; calls that are missed are not made up for."""
+        self._timers.append(_Timer(seconds, callback, self._clock() + seconds))
+
+    def waker(self) -> Waker:
+        """Something with which other threads end this loop's wait."""
+        waker = Waker()
+        self._wakers.append(waker)
+        self._watch(waker.fd, waker.clear)
+        return waker
+
+    def poll(self, timeout_s: float) -> None:
+        """One round: wait for something up to `timeout_s`, take what has come, repeat what is due, run timers."""
+        for source, _ in self._poller.poll(self._wait_ms(timeout_s)):
+            self._receivers[source]()
+        for client in self._clients:
+            client.tick()
+        now = self._clock()
+        for timer in self._timers:
+            if now >= timer.due:
+                timer.due = now + timer.seconds
+                timer.callback()
+
+    def _wait_ms(self, timeout_s: float) -> int:
+        now = self._clock()
+        due = min(
+            now + timeout_s,
+            min((timer.due for timer in self._timers), default=now + timeout_s),
+            min((client.due for client in self._clients), default=now + timeout_s),
+        )
+        # Rounded up: a round that ends a fraction early would only be followed by an idle one.
+        return max(0, math.ceil((due - now) * 1000))
+
+    def _watch(self, source: sockets.Socket | int, receive: Callable[[], None]) -> None:
+        self._receivers[source] = receive
+        self._poller.register(source, zmq.POLLIN)
+
+    def close(self) -> None:
+        """Close every server, client and waker of this loop."""
+        for server in self._servers:
+            server.close()
+        for client in self._clients:
+            client.close()
+        for waker in self._wakers:
+            waker.close()
