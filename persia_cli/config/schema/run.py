@@ -1,8 +1,9 @@
 """A whole job."""
 
-from typing import Annotated, Self
+import re
+from typing import Annotated, Any, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
 from persia_cli.config.schema.cluster import Cluster
 from persia_cli.config.schema.dataset import Dataset
@@ -44,10 +45,17 @@ class Checkpoint(Node):
     """Save when training is done."""
 
 
+def _name(value: Any) -> Any:
+    text = str(value) if isinstance(value, int) else value
+    if isinstance(text, str) and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", text):
+        raise ValueError("expected letters, digits, '.', '_' and '-' only, for it names a folder")
+    return text
+
+
 class Run(Node):
     """A training job, complete."""
 
-    name: str
+    name: Annotated[str, BeforeValidator(_name)]
     """Short name of the job; part of its run directory's name."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of sample order, initial rows and initial dense weights."""

@@ -1,0 +1,133 @@
+"""Turn command-line words into a checked Run: Hydra composes, pydantic judges, all mistakes are told at once."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import ValidationError
+
+from persia_cli.config import expected, offers
+from persia_cli.config.broken import broken_file, first_line
+from persia_cli.config.explain import did_you_mean, explain, nearest, needs_a_value, spell, unknown_key
+from persia_cli.config.schema import Run
+from persia_cli.config.search_path import hydra_over
+from persia_cli.config.words import read_words
+from persia_cli.errors import ConfigError
+
+
+def compose_run(words: Sequence[str], folders: Sequence[Path] = ()) -> Run:
+    """Compose and check a job from `conf=NAME` and `KEY=VALUE` words.
+
+    `folders` are the user's, looked in before the built-in one. Raises ConfigError naming every mistake, a line each.
+    """
+    folders = [*_folder_of_conf(words), *folders]
+    _refuse_missing(folders)
+    primaries = offers.primaries(folders)
+    read = read_words(words, list(primaries), {group: list(names) for group, names in offers.groups(folders).items()})
+    wrong = dict(read.wrong)
+    name = Path(read.conf).stem if _is_path(read.conf) else read.conf
+    if name not in primaries and "conf" not in wrong:
+        there = f"; there are {expected.any_of(list(primaries), 'and')}"
+        hint = did_you_mean(nearest(name, list(primaries))) or there
+        wrong["conf"] = f"conf={name}: no such configuration{hint}"
+    if "conf" in wrong:
+        raise ConfigError("\n".join(wrong.values()))
+    config = _compose(name, primaries[name], read.overrides, folders)
+    values = _plain(config, "", wrong)
+    _delete(values, read.deletions, wrong)
+    try:
+        run = Run.model_validate(values)
+    except ValidationError as error:
+        mistakes = explain(error, Run, values)
+        wrong |= {key: sentence for key, sentence in mistakes.items() if not _follows(key, wrong)}
+    if wrong:
+        raise ConfigError("\n".join(_without_base(wrong, primaries[name])))
+    return run
+
+
+def _compose(name: str, file: Path, overrides: Sequence[str], folders: Sequence[Path]) -> DictConfig:
+    with hydra_over(folders), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # defaults without _self_: the file itself comes last, as expected
+        try:
+            compose(name)
+        except Exception as error:
+            raise ConfigError(broken_file(file, error)) from error
+        try:
+            return compose(name, overrides=list(overrides))
+        except Exception as error:
+            raise ConfigError(first_line(error)) from error
+
+
+def _delete(values: dict[str, Any], keys: Sequence[str], wrong: dict[str, str]) -> None:
+    """Take keys out of the values."""
+    for key in keys:
+        holder: Any = values
+        *groups, leaf = key.split(".")
+        for group in groups:
+            holder = holder.get(group) if isinstance(holder, dict) else None
+        if isinstance(holder, dict) and leaf in holder:
+            del holder[leaf]
+        else:
+            wrong[f"~{key}"] = f"~{key}: {unknown_key(key, Run, values)}"
+
+
+def _without_base(wrong: Mapping[str, str], file: Path) -> list[str]:
+    """Return the sentences; where most groups are missing, one says how a configuration begins."""
+    groups = [
+        name for name, field in Run.model_fields.items() if field.is_required() and name in wrong and name != "name"
+    ]
+    if len(groups) < 4:
+        return list(wrong.values())
+    start = f"{file}: {expected.any_of(groups, 'and')} are missing; begin the file with defaults: [base, _self_]"
+    return [start, *(sentence for key, sentence in wrong.items() if key not in groups)]
+
+
+def _plain(node: DictConfig | ListConfig, path: str, wrong: dict[str, str]) -> Any:
+    """Return plain values; a value that is missing or cannot be resolved becomes a sentence in `wrong`, by key path."""
+    if isinstance(node, DictConfig):
+        return {str(key): _value(node, key, f"{path}.{key!s}".lstrip("."), wrong) for key in node}
+    return [_value(node, index, f"{path}[{index}]", wrong) for index in range(len(node))]
+
+
+def _value(node: Any, key: Any, path: str, wrong: dict[str, str]) -> Any:
+    if OmegaConf.is_missing(node, key):
+        field = dict(expected.keys(Run)).get(path)
+        wrong[path] = needs_a_value(path, field.annotation if field else None)
+        return None
+    try:
+        value = node[key]
+    except OmegaConfBaseException as error:
+        written: Any = OmegaConf.to_container(node, resolve=False)
+        wrong[path] = f"{path}={spell(written[key])}: cannot be resolved, {first_line(error)}"
+        return None
+    return _plain(value, path, wrong) if isinstance(value, DictConfig | ListConfig) else value
+
+
+def _follows(key: str, wrong: Mapping[str, str]) -> bool:
+    """Say whether a mistake at `key` is told already, or follows from one that is."""
+    return any(key == other or key.startswith((f"{other}.", f"{other}[")) for other in wrong)
+
+
+def _is_path(conf: str) -> bool:
+    return conf.endswith((".yaml", ".yml")) or "/" in conf
+
+
+def _folder_of_conf(words: Sequence[str]) -> list[Path]:
+    """Return the folder of a configuration given by path; raises ConfigError if there is no such file."""
+    paths = [conf for word in words if (conf := word.removeprefix("conf=")) != word and _is_path(conf)]
+    for path in paths:
+        if not Path(path).is_file():
+            raise ConfigError(f"conf={path}: there is no such file")
+        if not path.endswith(".yaml"):
+            raise ConfigError(f"conf={path}: the name of a configuration file ends in .yaml")
+    return [Path(path).parent for path in paths]
+
+
+def _refuse_missing(folders: Sequence[Path]) -> None:
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(f"--conf-dir {folder}: there is no such folder")

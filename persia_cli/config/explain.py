@@ -1,0 +1,131 @@
+"""Mistakes in a configuration, worded for the person who made them: one finished sentence each."""
+
+import difflib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from persia_cli.config import expected
+from persia_cli.config.schema import Node
+
+_LONGEST_VALUE = 60
+
+
+def explain(error: ValidationError, root: type[Node], values: Any) -> dict[str, str]:
+    """Return a sentence for every mistake pydantic found in `values`, by key path."""
+    sentences: dict[str, str] = {}
+    for details in error.errors(include_url=False):
+        place = expected.follow(root, details["loc"], values)
+        for path, sentence in _sentences(details, place, root, values):
+            sentences.setdefault(path, sentence)
+    return sentences
+
+
+def nearest(wrong: str, choices: Sequence[str]) -> str | None:
+    """Return the choice that looks most like `wrong`, swapped letters before others, if any does."""
+    swapped = [choice for choice in choices if sorted(choice) == sorted(wrong)]
+    if swapped:
+        return swapped[0]
+    found = difflib.get_close_matches(wrong, choices, n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+def did_you_mean(right: str | None) -> str:
+    """Return the end of a sentence that proposes `right`."""
+    return f"; did you mean {right}?" if right else ""
+
+
+def spell(value: Any) -> str:
+    """Write a value as a user would on the command line, shortened."""
+    if isinstance(value, str) and value.isprintable() and value == value.strip() and value:
+        text = value
+    else:
+        text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
+
+
+def unknown_key(path: str, root: type[Node], values: Any) -> str:
+    """Return the end of a sentence on a key that does not exist."""
+    known = dict(expected.keys(root, values))
+    right = _right_key(path, list(known))
+    if right:
+        hint = did_you_mean(f"{right} ({expected.field_expectation(known[right])})" if "." in right else right)
+    else:
+        names = [leaf for key in known for group, _, leaf in [key.rpartition(".")] if group == path.rpartition(".")[0]]
+        hint = f"; there are {expected.any_of(names, 'and')}" if names else ""
+    return f"no such key{hint}"
+
+
+def _right_key(path: str, known: list[str]) -> str | None:
+    """Return the key that was probably meant: near by in the same group, of that name elsewhere, or alike."""
+    group, _, leaf = path.rpartition(".")
+    siblings = {key.rpartition(".")[2]: key for key in known if key.rpartition(".")[0] == group}
+    near = nearest(leaf, list(siblings)) or next((name for name in siblings if leaf in name), None)
+    if near:
+        return siblings[near]
+    return next((key for key in known if key.rpartition(".")[2] == leaf), None) or nearest(path, known)
+
+
+def _sentences(
+    details: ErrorDetails, place: expected.Place, root: type[Node], values: Any
+) -> Iterator[tuple[str, str]]:
+    """Yield key path and sentence for one mistake; an unknown group yields one for each of its keys."""
+    kind, path, value = details["type"], place.path, details["input"]
+    if kind == "extra_forbidden":
+        for key, leaf in leaves(path, value):
+            why = _other_kind(place, key) or unknown_key(key, root, values)
+            yield key, f"{key}={spell(leaf)}: {why}"
+    elif kind == "missing":
+        yield path, needs_a_value(path, place.annotation)
+    elif kind in ("union_tag_invalid", "union_tag_not_found"):
+        choices = expected.kinds(place.annotation)
+        tag = value.get("kind") if isinstance(value, Mapping) else None
+        if tag is None:
+            yield path, f"{path}.kind: needs a value ({expected.any_of(choices)})"
+        else:
+            yield (
+                path,
+                f"{path}.kind={spell(tag)}: expected {expected.any_of(choices)}"
+                + did_you_mean(nearest(str(tag), choices)),
+            )
+    elif kind == "value_error":
+        reason = str(details["ctx"]["error"]) if "ctx" in details else details["msg"]
+        if not isinstance(value, Mapping | Node):
+            reason = f"{path}={spell(value)}: {reason}"
+        yield path, reason if reason.startswith(path) else f"{path}: {reason}"
+    else:
+        sentence = f"{path}={spell(value)}: expected {expected.expectation(place.annotation)}"
+        yield path, sentence + _nearest_choice(value, place.annotation)
+
+
+def needs_a_value(path: str, annotation: Any) -> str:
+    """Return the sentence for a key that has no value; `annotation` is None where the key is unknown."""
+    if annotation is None or expected.nodes(annotation):
+        return f"{path}: needs {expected.expectation(annotation)}"
+    return f"{path}: needs a value ({expected.expectation(annotation)}); give {path}=..."
+
+
+def leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield every key path below `path` that holds a plain value."""
+    if isinstance(value, Mapping) and value:
+        for key, below in value.items():
+            yield from leaves(f"{path}.{key}", below)
+    else:
+        yield path, value
+
+
+def _other_kind(place: expected.Place, path: str) -> str | None:
+    """Return the end of a sentence on a key that another kind of the same group has."""
+    group, _, leaf = path.rpartition(".")
+    owners = [kind for node in place.rivals if leaf in node.model_fields for kind in expected.kinds(node)]
+    if place.path != path or not owners:
+        return None
+    chosen = expected.kind_of(place.values)
+    return f"no such key where {group}.kind={chosen}; {group}.kind={owners[0]} has it"
+
+
+def _nearest_choice(value: Any, annotation: Any) -> str:
+    return did_you_mean(nearest(str(value), expected.choices(annotation)))

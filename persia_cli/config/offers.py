@@ -1,0 +1,27 @@
+"""The configurations and group options that lie in the search path."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from persia_cli.share import shared
+
+
+def primaries(folders: Sequence[Path] = ()) -> dict[str, Path]:
+    """Return the file of every primary configuration by name; the user's folders shadow the built-in one."""
+    return _files(_search(folders))
+
+
+def groups(folders: Sequence[Path] = ()) -> dict[str, dict[str, Path]]:
+    """Return the file of every option by group and name; users add options, not groups."""
+    names = sorted(folder.name for folder in shared("conf").iterdir() if folder.is_dir())
+    return {name: _files([folder / name for folder in _search(folders)]) for name in names}
+
+
+def _search(folders: Sequence[Path]) -> list[Path]:
+    """Return all folders, those that shadow others last."""
+    return [shared("conf"), *reversed(folders)]
+
+
+def _files(folders: Sequence[Path]) -> dict[str, Path]:
+    found = {file.stem: file for folder in folders for file in folder.glob("*.yaml")}
+    return dict(sorted(found.items()))

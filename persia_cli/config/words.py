@@ -1,0 +1,100 @@
+"""The words of a command line: `conf=NAME` apart from Hydra overrides, each checked on its own."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, QuotedString
+from hydra.errors import HydraException
+
+from persia_cli.config.expected import any_of
+from persia_cli.config.explain import did_you_mean, nearest
+
+DEFAULT_CONF = "base"
+
+
+@dataclass(frozen=True)
+class Words:
+    """What the words ask for, and what is wrong with the others."""
+
+    conf: str
+    """Name or path of the primary configuration."""
+    overrides: tuple[str, ...]
+    """Hydra overrides; keys are forced, so that validation sees the unknown ones too."""
+    deletions: tuple[str, ...]
+    """Keys to take out (`~KEY`), so that their default holds."""
+    wrong: Mapping[str, str]
+    """Mistakes by the word's key."""
+
+
+def read_words(words: Sequence[str], primaries: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Words:
+    """Sort command-line words; `primaries` and the options of `groups` are what the search path offers."""
+    confs: list[str] = []
+    overrides: list[str] = []
+    deletions: list[str] = []
+    wrong: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals and not word.startswith("~"):
+            wrong[word] = f"'{word}' is not KEY=VALUE{did_you_mean(_meant(word, primaries, groups))}"
+        elif key == "conf":
+            confs.append(value)
+        elif word.startswith("~"):
+            deletions.append(key[1:])
+        elif not key.strip("+"):
+            wrong[word] = f"'{word}' has no key before the ="
+        else:
+            try:
+                overrides.append(_override(word, groups))
+            except ValueError as error:
+                wrong[key.lstrip("+")] = str(error)
+    if len(confs) > 1:
+        wrong["conf"] = f"conf= is given {len(confs)} times ({any_of(confs, 'and')}); give it once"
+    elif confs == [""]:
+        wrong["conf"] = f"conf=: expected the name or path of a configuration; there are {any_of(primaries, 'and')}"
+    return Words(confs[0] if confs else DEFAULT_CONF, tuple(overrides), tuple(deletions), wrong)
+
+
+def _meant(word: str, primaries: Sequence[str], groups: Mapping[str, Sequence[str]]) -> str | None:
+    """Guess what a bare word was meant to say."""
+    if word.endswith((".yaml", ".yml")):
+        return f"conf={word}"
+    for key, options in {"conf": primaries, **groups}.items():
+        if word in options:
+            return f"{key}={word}"
+    found = nearest(word, primaries)
+    return f"conf={found}" if found else None
+
+
+def _override(word: str, groups: Mapping[str, Sequence[str]]) -> str:
+    """Return the override to hand to Hydra; raises ValueError with a sentence."""
+    override = _parse(word.lstrip("+"))
+    key = override.key_or_group
+    if override.package is not None or "/" in key or key.partition(".")[0] == "hydra":
+        raise ValueError(f"{word}: '{word.partition('=')[0]}' is not a key such as train.batch_size")
+    if override.is_sweep_override():
+        raise ValueError(f"{word}: expected one value; for a list write {key}=[{word.partition('=')[2]}]")
+    value = override.value()
+    if key not in groups or isinstance(value, dict):
+        return f"++{override.input_line}"
+    choice = value.text if isinstance(value, QuotedString) else str(value)
+    if choice not in groups[key]:
+        hint = did_you_mean(nearest(choice, groups[key]))
+        raise ValueError(f"{key}={choice}: expected {any_of(groups[key])}{hint}")
+    return f"{key}={choice}"
+
+
+def _parse(word: str) -> Override:
+    """Parse by Hydra's grammar; a value that it cannot read and that opens no bracket or quote is taken as text."""
+    parser = OverridesParser.create()
+    try:
+        return parser.parse_override(word)
+    except HydraException:
+        key, _, value = word.partition("=")
+    try:
+        if not value.startswith(("[", "{", "'", '"')) and "${" not in value:
+            text = value.replace("\\", "\\\\").replace("'", "\\'")
+            return parser.parse_override(f"{key}='{text}'")
+    except HydraException:
+        raise ValueError(f"{word}: '{key}' is not a key such as train.batch_size") from None
+    raise ValueError(f"{word}: the value cannot be read; is a bracket or quote left open?")
