@@ -1,0 +1,23 @@
+"""What numba does not offer by itself; inlined into the kernels that use it."""
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+
+@intrinsic
+def prefetch(typing_context, array, position):
+    """Ask the processor for the cache line of array[position] of a flat array, without waiting for it."""
+
+    def generate(context, builder, signature, arguments):
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        number, byte = ir.IntType(32), ir.PointerType(ir.IntType(8))
+        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        address = builder.bitcast(builder.gep(data, [arguments[1]]), byte)
+        read, keep, data_cache = number(0), number(3), number(1)
+        builder.call(function, [address, read, keep, data_cache])
+        return context.get_dummy_value()
+
+    return types.void(array, types.uint64), generate
