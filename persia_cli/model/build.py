@@ -1,0 +1,24 @@
+"""Find a network by its kind and build it from a seed."""
+
+from collections.abc import Callable
+from importlib import import_module
+
+import torch
+from torch import nn
+
+from persia_cli.config.schema import Model
+from persia_cli.model.inputs import InputShape
+
+_MODULES = {"ffnn": "ffnn", "dlrm": "dlrm", "custom": "custom"}
+
+
+def build_model(model: Model, shape: InputShape, seed: int) -> nn.Module:
+    """Build the network of `model.kind`, whose forward(ModelBatch) gives logits float32 [n, tasks].
+
+    Initial weights are torch's defaults drawn from `seed` alone; the caller's random state is left as it was.
+    Raises ConfigError where the model does not fit the features.
+    """
+    build: Callable[[Model, InputShape], nn.Module] = import_module(f"{__package__}.{_MODULES[model.kind]}").build
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build(model, shape)

@@ -1,0 +1,101 @@
+"""A user's own network, from a class in a Python file."""
+
+import difflib
+import importlib.util
+import inspect
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from persia_cli.config.schema import CustomModel
+from persia_cli.errors import ConfigError
+from persia_cli.model.inputs import InputShape, ModelBatch
+
+
+def build(model: CustomModel, shape: InputShape) -> nn.Module:
+    """Load the class, build it and try it on two made-up samples; raises ConfigError saying what to put right."""
+    path = Path(model.file).expanduser()
+    network = _construct(_find(_load(path), model.name, path), shape, model.args, path)
+    _try_out(network, shape, f"{model.name} of {path}")
+    return network
+
+
+def _load(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ConfigError(f"model.file={path}: there is no such file; give the path of the Python file with your model")
+    # A name of its own keeps a user's model.py apart from every installed module.
+    name = f"persia_custom_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"model.file={path} is not a Python file; its name should end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise ConfigError(f"model.file={path} cannot be imported: {_said(error)}") from error
+    return module
+
+
+def _find(module: ModuleType, name: str, path: Path) -> type[nn.Module]:
+    found = getattr(module, name, None)
+    if isinstance(found, type) and issubclass(found, nn.Module):
+        return found
+    if found is not None:
+        raise ConfigError(f"model.name={name} of {path} is not a class derived from torch.nn.Module")
+    classes = [key for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, nn.Module)]
+    near = difflib.get_close_matches(name, classes, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(classes) or 'no torch.nn.Module at all'}"
+    raise ConfigError(f"model.name={name}: {path} has no such class; {hint}")
+
+
+def _construct(wanted: type[nn.Module], shape: InputShape, args: dict[str, Any], path: Path) -> nn.Module:
+    try:
+        inspect.signature(wanted).bind(shape, **args)
+    except TypeError as error:
+        raise ConfigError(
+            f"model.args does not fit {wanted.__name__} of {path}, called as {wanted.__name__}(shape, **args): {error}"
+        ) from error
+    try:
+        return wanted(shape, **args)
+    except Exception as error:
+        raise ConfigError(f"{wanted.__name__} of {path} refuses its model.args: {_said(error)}") from error
+
+
+def _try_out(network: nn.Module, shape: InputShape, what: str) -> None:
+    """Check that forward gives [n, tasks] logits, for two samples and for none, before the job starts."""
+    training = network.training
+    network.eval()
+    for size in (2, 0):
+        try:
+            with torch.no_grad():
+                logits = network(_zeros(shape, size))
+        except Exception as error:
+            raise ConfigError(f"{what} fails in forward for {size} samples: {_said(error)}") from error
+        if not isinstance(logits, torch.Tensor) or logits.shape != (size, shape.tasks):
+            got = list(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+            raise ConfigError(f"{what} must return logits [samples, tasks] = [{size}, {shape.tasks}], not {got}")
+    network.train(training)
+
+
+def _zeros(shape: InputShape, size: int) -> ModelBatch:
+    dims = sorted({feature.dim for feature in shape.pooled})
+    names = [[feature.name for feature in shape.pooled if feature.dim == dim] for dim in dims]
+    sequences = {
+        feature.name: (
+            torch.zeros(size, feature.max_length or 0, feature.dim),
+            torch.zeros(size, feature.max_length or 0, dtype=torch.bool),
+        )
+        for feature in shape.sequences
+    }
+    groups = [torch.zeros(size, len(group), dim) for group, dim in zip(names, dims, strict=True)]
+    return ModelBatch(torch.zeros(size, shape.dense), groups, names, sequences)
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

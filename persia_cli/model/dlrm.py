@@ -1,0 +1,57 @@
+"""Deep learning recommendation model: Naumov et al., arXiv 1906.00091."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from persia_cli.config.schema import Dlrm
+from persia_cli.errors import ConfigError
+from persia_cli.model.inputs import InputShape, ModelBatch, refuse_sequences
+from persia_cli.model.layers import fully_connected
+
+
+class DeepRecommender(nn.Module):
+    """Bottom network on dense features, dot product of every pair of vectors, top network on both.
+
+    The vectors are the bottom network's output and the F pooled embeddings, all of `dim` columns; the top network
+    sees `dim` + (F + 1) F / 2 numbers (section 2.1 of the paper, without products of a vector with itself).
+    """
+
+    pairs: torch.Tensor
+
+    def __init__(self, shape: InputShape, dim: int, bottom: Sequence[int], top: Sequence[int]) -> None:
+        super().__init__()
+        self.features = shape.pooled
+        vectors = len(self.features) + 1
+        rows, columns = torch.tril_indices(vectors, vectors, offset=-1)
+        self.register_buffer("pairs", rows * vectors + columns, persistent=False)
+        self.bottom = fully_connected(shape.dense, bottom, dim, last_relu=True)
+        self.top = fully_connected(dim + self.pairs.numel(), top, shape.tasks)
+
+    def forward(self, batch: ModelBatch) -> torch.Tensor:
+        """Return logits float32 [n, tasks]."""
+        dense = self.bottom(batch.dense)
+        vectors = torch.cat([dense.unsqueeze(1), batch.stacked(self.features)], dim=1)
+        products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)
+        # index_select on the flat matrix: its backward is several times faster than that of advanced indexing.
+        logits: torch.Tensor = self.top(torch.cat([dense, products.index_select(1, self.pairs)], dim=1))
+        return logits
+
+
+def build(model: Dlrm, shape: InputShape) -> nn.Module:
+    """Build the network; raises ConfigError for sequences, rows of another dim, or missing inputs."""
+    refuse_sequences(model.kind, shape)
+    if not shape.dense or not shape.features:
+        missing = "sparse" if shape.dense else "dense"
+        raise ConfigError(
+            f"model.kind=dlrm multiplies dense with sparse features, but the data set has no {missing} ones; "
+            "use model.kind=ffnn"
+        )
+    other = [f"{feature.name} ({feature.dim})" for feature in shape.features if feature.dim != model.dim]
+    if other:
+        raise ConfigError(
+            f"model.kind=dlrm needs rows of model.dim={model.dim} for every feature, not so: {', '.join(other)}; "
+            "give their tables the same dim or use model.kind=ffnn"
+        )
+    return DeepRecommender(shape, model.dim, model.bottom, model.top)

@@ -1,0 +1,31 @@
+"""A plain multi-layer perceptron on dense features and pooled embeddings."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from persia_cli.config.schema import Ffnn
+from persia_cli.model.inputs import InputShape, ModelBatch, refuse_sequences
+from persia_cli.model.layers import fully_connected
+
+
+class FeedForward(nn.Module):
+    """Dense features and embeddings side by side, through hidden layers with ReLU, to one logit per task."""
+
+    def __init__(self, shape: InputShape, hidden: Sequence[int]) -> None:
+        super().__init__()
+        self.features = shape.pooled
+        inputs = shape.dense + sum(feature.dim for feature in self.features)
+        self.network = fully_connected(inputs, hidden, shape.tasks)
+
+    def forward(self, batch: ModelBatch) -> torch.Tensor:
+        """Return logits float32 [n, tasks]."""
+        logits: torch.Tensor = self.network(torch.cat([batch.dense, batch.concatenated(self.features)], dim=1))
+        return logits
+
+
+def build(model: Ffnn, shape: InputShape) -> nn.Module:
+    """Build the network; raises ConfigError for sequence features."""
+    refuse_sequences(model.kind, shape)
+    return FeedForward(shape, model.hidden)

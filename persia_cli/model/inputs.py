@@ -1,0 +1,91 @@
+"""What a dense network is given: the shape of its input, and one batch of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from persia_cli.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureShape:
+    """One sparse feature as the network sees it: a vector of `dim`, or up to `max_length` of them (pooling `none`)."""
+
+    name: str
+    dim: int
+    pooling: str
+    max_length: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InputShape:
+    """Columns of a sample: `dense` numbers, sparse features in the order of the data set, `tasks` logits wanted."""
+
+    dense: int
+    features: tuple[FeatureShape, ...]
+    tasks: int
+
+    @property
+    def pooled(self) -> tuple[FeatureShape, ...]:
+        """Features that arrive as one vector per sample."""
+        return tuple(feature for feature in self.features if feature.pooling != "none")
+
+    @property
+    def sequences(self) -> tuple[FeatureShape, ...]:
+        """Features that arrive as a padded sequence and its mask."""
+        return tuple(feature for feature in self.features if feature.pooling == "none")
+
+
+@dataclass(frozen=True)
+class ModelBatch:
+    """The n samples a network computes logits for.
+
+    `dense` is float32 [n, dense]. `groups` holds float32 [n, F_g, dim_g] for each feature group (F_g may be 0) and
+    `names` the features along its second axis. `sequences` maps a feature to (values float32 [n, max_length, dim],
+    mask bool [n, max_length]). n may be 0: a rank without samples takes part in the step all the same.
+    """
+
+    dense: torch.Tensor
+    groups: Sequence[torch.Tensor]
+    names: Sequence[Sequence[str]]
+    sequences: Mapping[str, tuple[torch.Tensor, torch.Tensor]]
+
+    @property
+    def size(self) -> int:
+        """Number of samples."""
+        return int(self.dense.shape[0])
+
+    @cached_property
+    def pooled(self) -> dict[str, torch.Tensor]:
+        """Pooled vectors float32 [n, dim] by feature."""
+        found: dict[str, torch.Tensor] = {}
+        for names, group in zip(self.names, self.groups, strict=True):
+            # One unbind has one backward; a slice per feature would fill and add a whole group each.
+            found.update(zip(names, group.unbind(1), strict=True))
+        return found
+
+    def concatenated(self, features: Sequence[FeatureShape]) -> torch.Tensor:
+        """Pooled vectors side by side, float32 [n, sum of dims], in the order of `features` whatever the groups."""
+        if len(self.groups) == 1:
+            return self.groups[0].flatten(1)
+        if not features:
+            return self.dense.new_zeros(self.size, 0)
+        return torch.cat([self.pooled[feature.name] for feature in features], dim=1)
+
+    def stacked(self, features: Sequence[FeatureShape]) -> torch.Tensor:
+        """Pooled vectors of one dim as float32 [n, features, dim], in the order of `features` whatever the groups."""
+        if len(self.groups) == 1:
+            return self.groups[0]
+        return torch.stack([self.pooled[feature.name] for feature in features], dim=1)
+
+
+def refuse_sequences(kind: str, shape: InputShape) -> None:
+    """Raise ConfigError if a feature is not pooled, for networks that take single vectors only."""
+    names = ", ".join(feature.name for feature in shape.sequences)
+    if names:
+        raise ConfigError(
+            f"model.kind={kind} takes one vector per feature, but pooling is none for {names}; "
+            "set its pooling to sum, mean or sqrtn, or use a model.kind=custom that reads sequences"
+        )

@@ -1,0 +1,133 @@
+"""Dense weights and dense optimizer state on disk: two safetensors files that hold tensors by name and no code."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import nn
+
+from persia_cli.errors import CheckpointError, PersiaError
+
+WEIGHTS = "dense.safetensors"
+OPTIMIZER = "dense_optimizer.safetensors"
+
+Tensors = dict[str, torch.Tensor]
+
+
+class DenseFile(NamedTuple):
+    """A file that was written: its name, its size in bytes, its SHA-256 in hexadecimal."""
+
+    name: str
+    nbytes: int
+    sha256: str
+
+
+def save_dense(directory: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> list[DenseFile]:
+    """Write `WEIGHTS` (parameters and buffers) and `OPTIMIZER` (its state per parameter) into `directory`.
+
+    State of parameter p is named `p/key`, such as `network.0.weight/exp_avg`; the header's metadata, under `persia`,
+    is a JSON object with the optimizer's kind and settings and the names of its parameters in order.
+    """
+    weights = _weights(module)
+    names = _parameter_names(module, optimizer)
+    state = optimizer.state_dict()
+    tensors = {
+        f"{names[index]}/{key}": value
+        for index, entries in state["state"].items()
+        for key, value in entries.items()
+        if isinstance(value, torch.Tensor)
+    }
+    settings = {key: value for key, value in state["param_groups"][0].items() if key != "params"}
+    record = {"kind": type(optimizer).__name__, "parameters": names, "settings": settings}
+    return [
+        _write(directory / WEIGHTS, weights, {"kind": type(module).__name__}),
+        _write(directory / OPTIMIZER, tensors, record),
+    ]
+
+
+def load_dense(directory: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Read what `save_dense` wrote, in place; the optimizer's settings (learning rate …) stay those of the config.
+
+    Raises CheckpointError if a file is missing or damaged, or is of another model or another kind of optimizer;
+    then neither module nor optimizer has changed.
+    """
+    weights, _ = _read(directory / WEIGHTS)
+    tensors, record = _read(directory / OPTIMIZER)
+    names = _parameter_names(module, optimizer)
+    _require_same(directory / WEIGHTS, weights, _weights(module))
+    kind = type(optimizer).__name__
+    if record.get("kind") != kind or record.get("parameters") != names:
+        raise CheckpointError(
+            f"{directory / OPTIMIZER} holds the state of {record.get('kind')} over {len(record.get('parameters', []))} "
+            f"parameters, but the config asks for {kind} over {len(names)}; keep optimizer.dense and model as they were"
+        )
+    state = _by_parameter(directory / OPTIMIZER, tensors, names, dict(module.named_parameters()))
+    module.load_state_dict(weights)
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _weights(module: nn.Module) -> Tensors:
+    weights = module.state_dict()
+    other = [name for name, value in weights.items() if not isinstance(value, torch.Tensor)]
+    if other:
+        raise PersiaError(f"the model keeps state that is not a tensor and so cannot be saved: {', '.join(other)}")
+    return weights
+
+
+def _parameter_names(module: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
+    names = {parameter: name for name, parameter in module.named_parameters()}
+    return [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _write(path: Path, tensors: Mapping[str, torch.Tensor], record: dict[str, Any]) -> DenseFile:
+    # Clones, because safetensors refuses tensors that share memory (tied weights).
+    own = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
+    content = safetensors.torch.save(own, {"persia": json.dumps(record, sort_keys=True)})
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    return DenseFile(path.name, len(content), hashlib.sha256(content).hexdigest())
+
+
+def _read(path: Path) -> tuple[Tensors, dict[str, Any]]:
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            record = json.loads((file.metadata() or {})["persia"])
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path} is missing from the checkpoint") from error
+    except (safetensors.SafetensorError, KeyError, ValueError, OSError) as error:
+        raise CheckpointError(f"{path} is damaged or not a file of a persia checkpoint: {error}") from error
+    return tensors, record
+
+
+def _require_same(path: Path, found: Tensors, wanted: Tensors) -> None:
+    def described(tensors: Tensors, name: str) -> str:
+        return f"{name} {list(tensors[name].shape)} {tensors[name].dtype}" if name in tensors else f"no {name}"
+
+    for name in sorted(found.keys() | wanted.keys()):
+        if described(found, name) != described(wanted, name):
+            raise CheckpointError(
+                f"{path} is of another model: it has {described(found, name)}, the config's model has "
+                f"{described(wanted, name)}; keep model and features as they were"
+            )
+
+
+def _by_parameter(
+    path: Path, tensors: Tensors, names: list[str], parameters: Mapping[str, torch.Tensor]
+) -> dict[int, dict[str, torch.Tensor]]:
+    state: dict[int, dict[str, torch.Tensor]] = {}
+    numbers = {name: number for number, name in enumerate(names)}
+    for full, value in tensors.items():
+        name, _, key = full.rpartition("/")
+        if name not in numbers or value.shape not in ((), parameters[name].shape):
+            raise CheckpointError(f"{path} has state {full} {list(value.shape)}, which fits no parameter of the model")
+        state.setdefault(numbers[name], {})[key] = value
+    return state

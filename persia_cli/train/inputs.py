@@ -1,0 +1,66 @@
+"""What reaches a rank for one step, and the layout by which it is read."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from persia_cli.model.inputs import FeatureShape, InputShape
+from persia_cli.store.layout import EmbeddingLayout
+
+
+@dataclass(frozen=True, slots=True)
+class GroupShape:
+    """A feature group: rows of `dim` columns, and its features in the order their ids lie in."""
+
+    dim: int
+    features: tuple[FeatureShape, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """A rank's n samples: dense float32 [n, D], labels float32 [n, T] in 0..1, weights float32 [n] or None for ones.
+
+    `weight_total` is the sum of weights over the global batch, all ranks together.
+    """
+
+    dense: NDArray[np.float32]
+    labels: NDArray[np.float32]
+    weights: NDArray[np.float32] | None
+    weight_total: float
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRows:
+    """Rows of one feature group: `rows` float32 [U_s, dim] of each server, one after the other the U unique rows.
+
+    `inverse` int32 gives the unique row of each id of the group, feature-major; `offsets` uint32 [F * n + 1] says
+    which ids are of feature f and sample s (entry f * n + s), None where every feature has one id per sample.
+    """
+
+    rows: Sequence[NDArray[np.float32]]
+    inverse: NDArray[np.int32]
+    offsets: NDArray[np.uint32] | None
+
+
+def group_shapes(layout: EmbeddingLayout) -> tuple[GroupShape, ...]:
+    """Return the shape of each feature group of a layout, by group number."""
+    features = _features(layout)
+    return tuple(
+        GroupShape(
+            group.dim,
+            tuple(shape for spec, shape in zip(layout.features, features, strict=True) if spec.group == group.number),
+        )
+        for group in layout.groups
+    )
+
+
+def input_shape(layout: EmbeddingLayout, dense: int, tasks: int) -> InputShape:
+    """Return what a network is built for: the layout's features beside `dense` numbers, and `tasks` logits."""
+    return InputShape(dense, _features(layout), tasks)
+
+
+def _features(layout: EmbeddingLayout) -> tuple[FeatureShape, ...]:
+    dims = {group.number: group.dim for group in layout.groups}
+    return tuple(FeatureShape(spec.name, dims[spec.group], spec.pooling, spec.max_length) for spec in layout.features)

@@ -1,0 +1,99 @@
+"""From the unique rows of feature groups to what a network reads, and gradients back through autograd."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from persia_cli.kernels.pool import MODES, pool_backward, pool_forward, sequence_backward, sequence_forward
+from persia_cli.model.inputs import ModelBatch
+from persia_cli.train.inputs import GroupRows, GroupShape
+
+Sequences = dict[str, tuple[torch.Tensor, torch.Tensor]]
+
+
+class GroupPooling:
+    """How one feature group is pooled, worked out once for all batches."""
+
+    def __init__(self, shape: GroupShape) -> None:
+        self.dim = shape.dim
+        self.modes = np.array([MODES[feature.pooling] for feature in shape.features], np.uint8)
+        self.pooled = tuple(feature.name for feature in shape.features if feature.pooling != "none")
+        self.sequences = tuple(
+            (position, feature.name, feature.max_length or 0)
+            for position, feature in enumerate(shape.features)
+            if feature.pooling == "none"
+        )
+
+    def leaf(self, group: GroupRows) -> torch.Tensor:
+        """Join the servers' rows into one float32 [U, dim] tensor that has memory of its own."""
+        return torch.from_numpy(np.concatenate([np.empty((0, self.dim), np.float32), *group.rows]))
+
+    def apply(self, leaf: torch.Tensor, group: GroupRows, size: int) -> tuple[torch.Tensor, Sequences]:
+        """Return float32 [size, F, dim] of the pooled features, and (values, mask) of each sequence feature."""
+        pooled, *rest = _Pool.apply(leaf, self, group.inverse, group.offsets, size)  # type: ignore[no-untyped-call]
+        names = [name for _, name, _ in self.sequences]
+        return pooled, dict(zip(names, zip(rest[0::2], rest[1::2], strict=True), strict=True))
+
+
+def model_batch(
+    poolings: Sequence[GroupPooling], leaves: Sequence[torch.Tensor], groups: Sequence[GroupRows], dense: torch.Tensor
+) -> ModelBatch:
+    """Pool every group and put together what the network reads; gradients reach the leaves that require them."""
+    pooled: list[torch.Tensor] = []
+    sequences: Sequences = {}
+    for pooling, leaf, group in zip(poolings, leaves, groups, strict=True):
+        values, more = pooling.apply(leaf, group, int(dense.shape[0]))
+        pooled.append(values)
+        sequences.update(more)
+    return ModelBatch(dense, pooled, [pooling.pooled for pooling in poolings], sequences)
+
+
+def _ids_of(
+    feature: int, size: int, inverse: NDArray[np.int32], offsets: NDArray[np.uint32] | None
+) -> tuple[NDArray[np.int32], NDArray[np.uint32] | None]:
+    """Return inverse and offsets of one feature, as the sequence kernels want them."""
+    if offsets is None:
+        return inverse[feature * size : (feature + 1) * size], None
+    return inverse, offsets[feature * size : (feature + 1) * size + 1]
+
+
+class _Pool(torch.autograd.Function):
+    """One function for all features of a group, so that their gradients add up in one buffer in one fixed order."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: torch.Tensor,
+        pooling: GroupPooling,
+        inverse: NDArray[np.int32],
+        offsets: NDArray[np.uint32] | None,
+        size: int,
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.pooling, ctx.inverse, ctx.offsets, ctx.unique = pooling, inverse, offsets, len(rows)
+        values = rows.detach().numpy()
+        pooled = np.empty((size, len(pooling.pooled), pooling.dim), np.float32)
+        pool_forward(values, inverse, offsets, pooling.modes, pooled)
+        out = [torch.from_numpy(pooled)]
+        for feature, _, length in pooling.sequences:
+            padded = np.empty((size, length, pooling.dim), np.float32)
+            mask = np.empty((size, length), np.bool_)
+            sequence_forward(values, *_ids_of(feature, size, inverse, offsets), padded, mask)
+            out += [torch.from_numpy(padded), torch.from_numpy(mask)]
+        ctx.mark_non_differentiable(*out[2::2])
+        return tuple(out)
+
+    @staticmethod
+    def backward(ctx: Any, *outer: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        pooling: GroupPooling = ctx.pooling
+        gradients = np.zeros((ctx.unique, pooling.dim), np.float32)
+        if outer[0] is not None:
+            pool_backward(outer[0].contiguous().numpy(), ctx.inverse, ctx.offsets, pooling.modes, gradients)
+        for (feature, _, _), gradient in zip(pooling.sequences, outer[1::2], strict=True):
+            if gradient is not None:
+                ids = _ids_of(feature, len(gradient), ctx.inverse, ctx.offsets)
+                sequence_backward(gradient.contiguous().numpy(), *ids, gradients)
+        return torch.from_numpy(gradients), None, None, None, None

@@ -1,0 +1,88 @@
+"""One rank's dense network and everything about it: train, evaluate, save, load, and the figures of an interval."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from persia_cli.config.schema import Run
+from persia_cli.model.build import build_model
+from persia_cli.observe.scores import ScoreHistogram
+from persia_cli.plan.columns import dense_count, label_names
+from persia_cli.plan.embedding import embedding_layout
+from persia_cli.train.dense_state import DenseFile, load_dense, save_dense
+from persia_cli.train.distributed import World
+from persia_cli.train.inputs import GroupRows, Samples, group_shapes, input_shape
+from persia_cli.train.optimizer import dense_optimizer
+from persia_cli.train.runtime import prepare_torch
+from persia_cli.train.step import DenseStep, Scored
+
+
+class Rank:
+    """The dense side of one NN worker, built from a run; used by one thread."""
+
+    def __init__(self, run: Run, world: World) -> None:
+        """Build the network and its optimizer; raises ConfigError if the run's model does not fit its data or world."""
+        prepare_torch(run.train.threads)
+        layout = embedding_layout(run)
+        self.log_every_steps = run.train.log_every_steps
+        self._tasks = len(label_names(run))
+        dense = dense_count(run)
+        self._module = build_model(run.model, input_shape(layout, dense, self._tasks), run.seed)
+        self._optimizer = dense_optimizer(run.optimizer.dense, self._module)
+        self._step = DenseStep(self._module, self._optimizer, group_shapes(layout), world, dense, run.seed)
+
+    def train(
+        self, step: int, samples: Samples, groups: list[GroupRows], send: Callable[[list[NDArray[np.float32]]], None]
+    ) -> Scored:
+        """Train one step; `send` gets the gradients of the rows before the dense weights move."""
+        result = self._step.train(step, samples, groups)
+        send(result.gradients)
+        self._step.update()
+        return result
+
+    def evaluate(self, step: int, samples: Samples, groups: list[GroupRows]) -> Scored:
+        """Score one step's samples; nothing changes."""
+        return self._step.evaluate(step, samples, groups)
+
+    def interval(self) -> "Interval":
+        """Begin the figures of an interval."""
+        return Interval(self._tasks)
+
+    def save(self, folder: Path) -> list[DenseFile]:
+        """Write weights and optimizer state into a new folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        return save_dense(folder, self._module, self._optimizer)
+
+    def load(self, folder: Path) -> None:
+        """Read what `save` wrote; raises CheckpointError if it is of another model."""
+        load_dense(folder, self._module, self._optimizer)
+
+
+class Interval:
+    """The figures of one rank between two lines of metrics."""
+
+    def __init__(self, tasks: int) -> None:
+        self._scores = ScoreHistogram(tasks)
+        self._samples = self._steps = self._staleness_sum = self._staleness_max = 0
+
+    def add(self, samples: Samples, scored: Scored, staleness: int) -> None:
+        """Take one step in."""
+        self._scores.add(scored.logits, samples.labels, samples.weights)
+        self._samples += len(samples.labels)
+        self._steps += 1
+        self._staleness_sum += staleness
+        self._staleness_max = max(self._staleness_max, staleness)
+
+    def encode(self) -> tuple[dict[str, Any], list[NDArray[Any]]]:
+        """Return the figures for the wire: plain numbers, and the scores as positions and values."""
+        body = {
+            "samples": self._samples,
+            "steps": self._steps,
+            "staleness_sum": self._staleness_sum,
+            "staleness_max": self._staleness_max,
+        }
+        bins, counts = self._scores.encode()
+        return body, [np.ascontiguousarray(bins), np.ascontiguousarray(counts)]

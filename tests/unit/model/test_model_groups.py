@@ -1,0 +1,32 @@
+"""The shipped groups conf/model and conf/optimizer: each is valid, and each network can be built."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import TypeAdapter
+
+from persia_cli.config.schema import Model, OptimizerPair
+from persia_cli.model.build import build_model
+from persia_cli.share import shared
+from tests.unit.model.batches import batch_of, shape
+
+MODELS = sorted((shared("conf") / "model").glob("*.yaml"))
+OPTIMIZERS = sorted((shared("conf") / "optimizer").glob("*.yaml"))
+
+
+def test_the_groups_are_all_there():
+    assert [path.stem for path in MODELS] == ["dlrm", "ffnn", "ffnn_paper"]
+    assert [path.stem for path in OPTIMIZERS] == ["adagrad", "adam", "mixed", "sgd"]
+
+
+@pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
+def test_a_model_can_be_built_and_run(path: Path):
+    model = TypeAdapter(Model).validate_python(yaml.safe_load(path.read_text()))
+    wanted = shape(dims=(model.dim, model.dim))
+    assert build_model(model, wanted, seed=0)(batch_of(wanted, [[0, 1]])).shape == (5, 1)
+
+
+@pytest.mark.parametrize("path", OPTIMIZERS, ids=lambda path: path.stem)
+def test_an_optimizer_pair_is_valid(path: Path):
+    OptimizerPair.model_validate(yaml.safe_load(path.read_text()))

@@ -1,0 +1,77 @@
+"""Made-up steps of one rank: features, rows, samples, and the plain torch formulation of their pooling."""
+
+import numpy as np
+import torch
+
+from persia_cli.config.schema import Ffnn
+from persia_cli.model.build import build_model
+from persia_cli.model.inputs import FeatureShape, InputShape
+from persia_cli.train.inputs import GroupRows, GroupShape, Samples
+
+DENSE, TASKS = 3, 2
+FEATURES = (
+    FeatureShape("a", 4, "sum"),
+    FeatureShape("b", 4, "mean"),
+    FeatureShape("c", 4, "sqrtn"),
+    FeatureShape("d", 2, "sum"),
+)
+GROUPS = (GroupShape(4, FEATURES[:3]), GroupShape(2, FEATURES[3:]))
+SHAPE = InputShape(DENSE, FEATURES, TASKS)
+ROWS = 20
+"""Unique rows of every group."""
+
+
+def network(seed: int = 0) -> torch.nn.Module:
+    """A small network over all features."""
+    return build_model(Ffnn(kind="ffnn", dim=4, hidden=(8, 5)), SHAPE, seed)
+
+
+def group_rows(shape: GroupShape, size: int, seed: int, servers: int = 2, unique: int = ROWS) -> GroupRows:
+    """Random rows from some servers, 0 to 3 ids per sample, all arrays read-only as those of a message are."""
+    rng = np.random.default_rng(seed)
+    counts = rng.integers(0, 4, len(shape.features) * size)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.uint32)
+    inverse = rng.integers(0, unique, offsets[-1]).astype(np.int32)
+    rows = np.array_split(rng.standard_normal((unique, shape.dim)).astype(np.float32), servers)
+    for array in (offsets, inverse, *rows):
+        array.flags.writeable = False
+    return GroupRows(rows, inverse, offsets)
+
+
+def samples(size: int, seed: int, weighted: bool = True) -> Samples:
+    """Random samples that are the whole global batch."""
+    rng = np.random.default_rng(seed)
+    dense = rng.standard_normal((size, DENSE)).astype(np.float32)
+    labels = rng.integers(0, 2, (size, TASKS)).astype(np.float32)
+    weights = rng.random(size).astype(np.float32) if weighted else None
+    for array in (dense, labels):
+        array.flags.writeable = False
+    return Samples(dense, labels, weights, float(size if weights is None else weights.sum(dtype=np.float64)))
+
+
+def share(whole: Samples, groups: list[GroupRows], start: int, stop: int) -> tuple[Samples, list[GroupRows]]:
+    """Samples [start, stop) of a global batch, with all of its unique rows."""
+    weights = None if whole.weights is None else whole.weights[start:stop]
+    mine = Samples(whole.dense[start:stop], whole.labels[start:stop], weights, whole.weight_total)
+    size = len(whole.labels)
+    parts = []
+    for group in groups:
+        bags = [
+            group.inverse[group.offsets[bag] : group.offsets[bag + 1]]
+            for first in range(0, len(group.offsets) - 1, size)
+            for bag in range(first + start, first + stop)
+        ]
+        offsets = np.cumsum([0, *[len(bag) for bag in bags]]).astype(np.uint32)
+        parts.append(GroupRows(group.rows, np.concatenate([np.empty(0, np.int32), *bags]), offsets))
+    return mine, parts
+
+
+def bagged(rows: torch.Tensor, group: GroupRows, feature: int, pooling: str, size: int) -> torch.Tensor:
+    """Pool one feature with torch's own embedding_bag: float32 [size, dim]."""
+    offsets = torch.tensor(group.offsets.astype(np.int64))[feature * size : (feature + 1) * size + 1]
+    ids = torch.tensor(group.inverse.astype(np.int64))[int(offsets[0]) : int(offsets[-1])]
+    mode = "mean" if pooling == "mean" else "sum"
+    out = torch.nn.functional.embedding_bag(ids, rows, offsets - offsets[0], mode=mode, include_last_offset=True)
+    if pooling == "sqrtn":
+        out = out / offsets.diff().clamp(min=1).sqrt().unsqueeze(1)
+    return out

@@ -1,0 +1,70 @@
+"""What one rank of several does in a process of its own; the results go to a file."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from persia_cli.config.schema import Sgd
+from persia_cli.errors import PersiaError
+from persia_cli.train.distributed import World
+from persia_cli.train.optimizer import dense_optimizer
+from persia_cli.train.runtime import prepare_torch
+from persia_cli.train.step import DenseStep
+from tests.unit.train.batches import DENSE, GROUPS, TASKS, group_rows, network, samples, share
+
+STEPS, SIZE = 4, 12
+CUTS = {1: [(0, SIZE)], 2: [(0, SIZE // 2), (SIZE // 2, SIZE)]}
+
+
+def train(world: World, first: int = 0, last: int = STEPS, weights: dict | None = None) -> dict[str, np.ndarray]:
+    """Train on this rank's share; the last step has samples for rank 0 alone. Weights, gradients and losses by name."""
+    module = network(seed=world.rank)
+    if weights:
+        module.load_state_dict(weights)
+    step = DenseStep(module, dense_optimizer(Sgd(kind="sgd", lr=0.5), module), GROUPS, world, DENSE, seed=3)
+    found: dict[str, np.ndarray] = {}
+    for number in range(first, last):
+        start, stop = CUTS[world.size][world.rank]
+        if number == STEPS - 1:
+            start, stop = (0, SIZE) if world.rank == 0 else (SIZE, SIZE)
+        groups = [group_rows(shape, SIZE, seed=number) for shape in GROUPS]
+        result = step.train(number, *share(samples(SIZE, seed=number), groups, start, stop))
+        step.update()
+        found |= {f"gradient/{number}/{group}": value for group, value in enumerate(result.gradients)}
+        found[f"loss/{number}"] = result.loss_sum
+    return found | {f"weight/{name}": value.numpy() for name, value in step.module.state_dict().items()}
+
+
+def run(rank: int, size: int, directory: str) -> None:
+    """Join the world, train, and write `rank-R.npz`."""
+    prepare_torch(1)
+    world = World(rank, size, Path(directory, "rendezvous"), timeout_s=60.0)
+    np.savez(Path(directory, f"rank-{rank}.npz"), **train(world))
+    world.close()
+
+
+def leave(rank: int, size: int, directory: str) -> None:
+    """Rank 1 ends at once; the other writes how it was told to `error.txt`."""
+    prepare_torch(1)
+    world = World(rank, size, Path(directory, "rendezvous"), timeout_s=60.0)
+    if rank == 1:
+        os._exit(0)
+    try:
+        train(world)
+    except PersiaError as error:
+        Path(directory, "error.txt").write_text(f"{type(error).__name__}: {error}")
+    world.close()
+
+
+class Idle(torch.nn.Module):
+    """Has a parameter that its logits do not depend on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(DENSE, TASKS)
+        self.spare = torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, batch):
+        return self.layer(batch.dense)

@@ -1,0 +1,200 @@
+"""One rank's step against a plain torch model, its reproducibility, and its refusals."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from persia_cli.config.schema import Adagrad, Adam, Sgd
+from persia_cli.errors import ConfigError, PersiaError
+from persia_cli.model.inputs import FeatureShape, ModelBatch
+from persia_cli.store.layout import EmbeddingLayout, FeatureSpec, GroupSpec, RowOptimizer, TableSpec
+from persia_cli.train.distributed import World
+from persia_cli.train.inputs import GroupRows, GroupShape, Samples, group_shapes, input_shape
+from persia_cli.train.optimizer import dense_optimizer
+from persia_cli.train.step import DenseStep
+from tests.unit.train.batches import DENSE, FEATURES, GROUPS, TASKS, bagged, group_rows, network, samples
+
+OPTIMIZERS = [Sgd(kind="sgd", lr=0.1), Adagrad(kind="adagrad", lr=0.05), Adam(kind="adam", lr=0.01)]
+SGD = OPTIMIZERS[0]
+
+
+def dense_step(module: torch.nn.Module | None = None, config=SGD, seed: int = 7) -> DenseStep:
+    module = network() if module is None else module
+    return DenseStep(module, dense_optimizer(config, module), GROUPS, World(), DENSE, seed)
+
+
+def rows_of(step: int, size: int) -> list[GroupRows]:
+    return [group_rows(shape, size, seed=10 * step + number) for number, shape in enumerate(GROUPS)]
+
+
+@pytest.mark.parametrize("config", OPTIMIZERS, ids=lambda config: config.kind)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_steps_are_those_of_a_plain_torch_model(config, weighted):
+    ours, plain = dense_step(config=config), network()
+    optimizer = dense_optimizer(config, plain)
+    for step in range(4):
+        batch, groups = samples(16, seed=step, weighted=weighted), rows_of(step, 16)
+        result = ours.train(step, batch, groups)
+        ours.update()
+
+        optimizer.zero_grad()
+        rows = [torch.from_numpy(np.concatenate(group.rows)).requires_grad_() for group in groups]
+        pooled = [
+            bagged(rows[g], groups[g], number, feature.pooling, 16)
+            for g, shape in enumerate(GROUPS)
+            for number, feature in enumerate(shape.features)
+        ]
+        logits = plain.network(torch.cat([torch.tensor(batch.dense), *pooled], dim=1))
+        weights = torch.ones(16) if batch.weights is None else torch.from_numpy(batch.weights)
+        losses = functional.binary_cross_entropy_with_logits(logits, torch.tensor(batch.labels), reduction="none")
+        ((losses.mean(1) * weights).sum() / weights.sum()).backward()
+        optimizer.step()
+
+        assert result.logits == pytest.approx(logits.detach().numpy(), abs=1e-5)
+        assert result.loss_sum == pytest.approx((losses * weights[:, None]).sum(0).detach().numpy(), rel=1e-5)
+        assert result.weight_sum == pytest.approx(float(weights.sum()), rel=1e-6)
+        for gradient, leaf in zip(result.gradients, rows, strict=True):
+            assert gradient == pytest.approx(leaf.grad.numpy(), abs=1e-6)
+    for mine, other in zip(ours.module.parameters(), plain.parameters(), strict=True):
+        assert mine.detach().numpy() == pytest.approx(other.detach().numpy(), abs=2e-5)
+
+
+def test_gradients_are_there_before_the_dense_weights_move():
+    step = dense_step()
+    before = [parameter.detach().clone() for parameter in step.module.parameters()]
+    result = step.train(0, samples(8, seed=0), rows_of(0, 8))
+    assert all(gradient.dtype == np.float32 and gradient.flags.c_contiguous for gradient in result.gradients)
+    assert all(torch.equal(a, b) for a, b in zip(before, step.module.parameters(), strict=True))
+    step.update()
+    assert not all(torch.equal(a, b) for a, b in zip(before, step.module.parameters(), strict=True))
+
+
+def test_evaluation_scores_alike_and_changes_nothing():
+    step = dense_step()
+    batch, groups = samples(8, seed=0), rows_of(0, 8)
+    before = {name: value.clone() for name, value in step.module.state_dict().items()}
+    scored = step.evaluate(0, batch, groups)
+    result = step.train(0, batch, groups)
+    assert np.array_equal(scored.logits, result.logits)
+    assert np.array_equal(scored.loss_sum, result.loss_sum)
+    assert scored.loss_sum.dtype == np.float64
+    assert all(torch.equal(value, before[name]) for name, value in step.module.state_dict().items())
+
+
+def test_a_share_without_samples_has_no_loss_and_zero_gradients():
+    step = dense_step()
+    empty = Samples(np.empty((0, DENSE), np.float32), np.empty((0, TASKS), np.float32), None, 64.0)
+    groups = [GroupRows([], np.empty(0, np.int32), None) for _ in GROUPS]
+    result = step.train(3, empty, groups)
+    assert result.loss_sum.tolist() == [0.0] * TASKS
+    assert [gradient.shape for gradient in result.gradients] == [(0, 4), (0, 2)]
+    assert all(not parameter.grad.any() for parameter in step.module.parameters())
+
+
+class Dropping(torch.nn.Module):
+    """Reads the first group only, through dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(12, TASKS)
+        torch.nn.init.constant_(self.layer.weight, 0.1)
+        torch.nn.init.zeros_(self.layer.bias)
+
+    def forward(self, batch: ModelBatch) -> torch.Tensor:
+        return self.layer(functional.dropout(batch.groups[0].flatten(1), 0.5, self.training))
+
+
+def test_rows_the_network_does_not_read_get_zero_gradients():
+    gradients = dense_step(Dropping()).train(0, samples(8, seed=0), rows_of(0, 8)).gradients
+    assert gradients[0].any()
+    assert gradients[1].shape == (20, 2)
+    assert not gradients[1].any()
+
+
+def test_random_numbers_follow_from_seed_and_step_alone():
+    batch, groups = samples(32, seed=0), rows_of(0, 32)
+    fresh = [dense_step(Dropping()) for _ in range(3)]
+    state = torch.get_rng_state()
+    whole = [step.train(number, batch, groups).logits for number, step in enumerate(fresh)]
+    assert torch.equal(torch.get_rng_state(), state)
+    resumed = dense_step(Dropping())
+    torch.rand(5)
+    assert np.array_equal(resumed.train(2, batch, groups).logits, whole[2])
+    assert not np.array_equal(whole[0], whole[1])
+    assert not np.array_equal(dense_step(Dropping(), seed=8).train(2, batch, groups).logits, whole[2])
+
+
+def test_two_runs_agree_to_the_bit():
+    runs = []
+    for _ in range(2):
+        step = dense_step(config=OPTIMIZERS[2])
+        for number in range(3):
+            result = step.train(number, samples(64, seed=number), rows_of(number, 64))
+            step.update()
+        runs.append((result, step.module.state_dict()))
+    (first, weights), (again, others) = runs
+    assert np.array_equal(first.loss_sum, again.loss_sum)
+    assert all(np.array_equal(a, b) for a, b in zip(first.gradients, again.gradients, strict=True))
+    assert all(torch.equal(value, others[name]) for name, value in weights.items())
+
+
+def spoilt(where: str) -> tuple[DenseStep, Samples, list[GroupRows]]:
+    step, batch, groups = dense_step(), samples(8, seed=0), rows_of(0, 8)
+    if where == "dense":
+        dense = batch.dense.copy()
+        dense[3, 1] = np.nan
+        batch = Samples(dense, batch.labels, batch.weights, batch.weight_total)
+    elif where == "rows":
+        groups[1] = GroupRows([np.full((20, 2), np.inf, np.float32)], groups[1].inverse, groups[1].offsets)
+    elif where == "weights":
+        torch.nn.init.constant_(next(step.module.parameters()), torch.nan)
+    else:
+        for parameter in step.module.parameters():
+            torch.nn.init.constant_(parameter, 1e30)
+    return step, batch, groups
+
+
+@pytest.mark.parametrize(
+    ("where", "sentence"),
+    [
+        ("dense", "dense feature number 1 .* has NaN"),
+        ("rows", "rows .* lower optimizer.embedding.lr"),
+        ("weights", "dense weights .* lower optimizer.dense.lr"),
+        ("overflow", "overflows on finite inputs"),
+    ],
+)
+def test_a_loss_that_is_not_finite_stops_with_its_cause(where, sentence):
+    step, batch, groups = spoilt(where)
+    with pytest.raises(PersiaError, match=f"loss of step 12 on nn-worker-0 is not finite: .*{sentence}"):
+        step.train(12, batch, groups)
+    with pytest.raises(PersiaError, match=f"loss of evaluation step 4 .*{sentence}"):
+        step.evaluate(4, batch, groups)
+
+
+def test_logits_of_another_shape_are_refused():
+    class Narrow(Dropping):
+        def forward(self, batch: ModelBatch) -> torch.Tensor:
+            return super().forward(batch)[:, :1]
+
+    with pytest.raises(ConfigError, match=r"\[8, 2\], not \[8, 1\]"):
+        dense_step(Narrow()).train(0, samples(8, seed=0), rows_of(0, 8))
+
+
+def test_shapes_follow_from_the_layout():
+    optimizer = RowOptimizer("sgd", 0.1)
+    tables = [TableSpec(name, number, number, 0.01) for number, name in enumerate("abcd")]
+    layout = EmbeddingLayout(
+        (GroupSpec(0, 4, optimizer, tuple(tables[:3]), 100), GroupSpec(1, 2, optimizer, tuple(tables[3:]), 100)),
+        (
+            FeatureSpec("a", 0, 0, "sum"),
+            FeatureSpec("d", 1, 3, "none", 6),
+            FeatureSpec("b", 0, 1, "mean"),
+            FeatureSpec("c", 0, 2, "sqrtn"),
+        ),
+        64,
+        0,
+    )
+    sequence = FeatureShape("d", 2, "none", 6)
+    assert group_shapes(layout) == (GROUPS[0], GroupShape(2, (sequence,)))
+    assert input_shape(layout, 3, 2).features == (FEATURES[0], sequence, FEATURES[1], FEATURES[2])

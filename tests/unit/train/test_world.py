@@ -1,0 +1,95 @@
+"""Several ranks: together they train the model one rank would, and say so when they cannot."""
+
+import multiprocessing
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from persia_cli.config.schema import Sgd
+from persia_cli.errors import ConfigError, WireError
+from persia_cli.train.distributed import World, refuse_local_statistics
+from persia_cli.train.optimizer import dense_optimizer
+from persia_cli.train.step import DenseStep
+from tests.unit.train import ranks
+from tests.unit.train.batches import DENSE, GROUPS
+
+
+def processes(target, size: int, directory: Path) -> None:
+    """Run `target` once per rank and wait for all."""
+    context = multiprocessing.get_context("spawn")
+    started = [context.Process(target=target, args=(rank, size, str(directory))) for rank in range(size)]
+    for process in started:
+        process.start()
+    try:
+        for process in started:
+            process.join(120)
+        assert [process.exitcode for process in started] == [0] * size
+    finally:
+        for process in started:
+            process.kill()
+            process.join()
+
+
+@pytest.mark.processes
+def test_two_ranks_train_the_model_of_one(tmp_path):
+    processes(ranks.run, 2, tmp_path)
+    first, second = (np.load(tmp_path / f"rank-{rank}.npz") for rank in range(2))
+    one = ranks.train(World())
+    for name, expected in one.items():
+        if name.startswith("weight/"):
+            # Rank 1 began from another seed: equal weights show that rank 0's were shared.
+            assert np.array_equal(first[name], second[name])
+            assert first[name] == pytest.approx(expected, abs=1e-6)
+        else:
+            assert first[name] + second[name] == pytest.approx(expected, rel=1e-5, abs=1e-6)
+    assert not second[f"gradient/{ranks.STEPS - 1}/0"].any()
+
+
+@pytest.mark.processes
+def test_a_rank_that_ends_is_reported(tmp_path):
+    processes(ranks.leave, 2, tmp_path)
+    assert (tmp_path / "error.txt").read_text().startswith("WireError: nn-worker-0 failed ")
+    assert "another NN worker has ended" in (tmp_path / "error.txt").read_text()
+
+
+def test_ranks_that_do_not_come_are_waited_for_so_long(tmp_path, monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    with pytest.raises(WireError, match=r"nn-worker-0 could not join the group of 2 NN workers in 0.2 s"):
+        World(0, 2, tmp_path / "rendezvous", timeout_s=0.2)
+
+
+def test_one_rank_has_no_group():
+    world, module = World(), torch.nn.Linear(2, 1)
+    assert world.wrap(module) is module
+    assert not torch.distributed.is_initialized()
+    world.close()
+
+
+def test_several_ranks_need_a_place_to_meet():
+    with pytest.raises(ValueError, match="rendezvous"):
+        World(0, 2)
+
+
+@pytest.mark.parametrize("layer", [torch.nn.BatchNorm1d(4), torch.nn.LazyBatchNorm1d()])
+def test_batch_norm_of_one_rank_alone_is_refused(layer):
+    with pytest.raises(ConfigError, match=r"layer 1 \(.*BatchNorm1d\) .* cluster.nn_workers=1"):
+        refuse_local_statistics(torch.nn.Sequential(torch.nn.Linear(3, 4), layer))
+
+
+def test_synchronised_and_layer_norm_pass():
+    refuse_local_statistics(torch.nn.Sequential(torch.nn.SyncBatchNorm(4), torch.nn.LayerNorm(4)))
+
+
+def test_parameters_without_gradient_are_named():
+    class Pretended(World):
+        """Two ranks as far as checks go."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.size = 2
+
+    module = ranks.Idle()
+    with pytest.raises(ConfigError, match="take no part in its logits: spare; "):
+        DenseStep(module, dense_optimizer(Sgd(kind="sgd", lr=0.1), module), GROUPS, Pretended(), DENSE, seed=0)
