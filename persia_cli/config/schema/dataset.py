@@ -68,6 +68,12 @@ class ColumnSplit(Node):
     eval: str | int
     """Its value for evaluation samples."""
 
+    @model_validator(mode="after")
+    def _values_differ(self) -> Self:
+        if self.train == self.eval:
+            raise ValueError(f"train and eval are both {self.train}; the splits would be the same samples")
+        return self
+
 
 class EverySplit(Node):
     """Every n-th row, counted over all files in order, is an evaluation sample."""
@@ -167,6 +173,18 @@ class ParquetDataset(Node):
             raise ValueError("a data set needs dense or sparse features")
         if self.if_missing == "generate" and self.stand_in is None:
             raise ValueError("if_missing: generate needs a stand_in")
+        return self
+
+    @model_validator(mode="after")
+    def _stand_in_has_this_shape(self) -> Self:
+        if self.stand_in is None:
+            return self
+        shape = (self.stand_in.dense, len(self.stand_in.cardinalities))
+        if shape != (len(self.dense), len(self.sparse)):
+            raise ValueError(
+                f"stand_in has {shape[0]} dense and {shape[1]} sparse features, "
+                f"but the data set has {len(self.dense)} and {len(self.sparse)}"
+            )
         return self
 
 

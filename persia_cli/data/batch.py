@@ -1,0 +1,106 @@
+"""A batch: what a data loader makes of consecutive samples."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from persia_cli.errors import DataError
+
+_MAX_IDS = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Samples of a step, or a rank's share of them; n samples, D dense columns, T tasks, F sparse features.
+
+    The ids are one CSR block, feature by feature: ids of feature f and sample s are
+    `ids[offsets[f * n + s] : offsets[f * n + s + 1]]`.
+    """
+
+    dense: NDArray[np.float32]
+    """[n, D]"""
+    labels: NDArray[np.float32]
+    """[n, T]"""
+    weights: NDArray[np.float32] | None
+    """[n], or None where every sample counts alike"""
+    ids: NDArray[np.uint64]
+    """[offsets[-1]]"""
+    offsets: NDArray[np.uint32]
+    """[F * n + 1]"""
+    features: int
+    """F"""
+
+    @property
+    def size(self) -> int:
+        """Number of samples."""
+        return len(self.labels)
+
+    @property
+    def one_id(self) -> bool:
+        """Whether every feature has exactly one id in every sample."""
+        return self.ids.size == self.offsets.size - 1 and bool(
+            np.array_equal(self.offsets, np.arange(self.offsets.size, dtype=np.uint32))
+        )
+
+    def rows(self, start: int, stop: int) -> "Batch":
+        """Return samples [start, stop) as a batch of its own; its arrays are contiguous."""
+        n = self.size
+        spans = [self.offsets[f * n + start : f * n + stop + 1] for f in range(self.features)]
+        return assemble(
+            dense=np.ascontiguousarray(self.dense[start:stop]),
+            labels=np.ascontiguousarray(self.labels[start:stop]),
+            weights=None if self.weights is None else self.weights[start:stop].copy(),
+            ids=[self.ids[span[0] : span[-1]] for span in spans],
+            offsets=[span - span[0] for span in spans],
+        )
+
+
+def assemble(
+    dense: NDArray[np.float32],
+    labels: NDArray[np.float32],
+    weights: NDArray[np.float32] | None,
+    ids: Sequence[NDArray[np.uint64]],
+    offsets: Sequence[NDArray[np.integer] | None],
+) -> Batch:
+    """Make a batch of one id array per feature, each with offsets [n + 1] from 0, or None where each sample has one id.
+
+    Raises DataError where the ids outgrow 32-bit offsets.
+    """
+    features, n = len(ids), labels.shape[0]
+    total = sum(part.size for part in ids)
+    if total > _MAX_IDS:
+        raise DataError(f"{n} samples hold {total} ids, more than 2**32 - 1; give long sequences a max_length")
+    if all(part is None for part in offsets):
+        joined = np.arange(features * n + 1, dtype=np.uint32)
+    else:
+        joined = np.zeros(features * n + 1, np.uint32)
+        first = 0
+        for f, (part, own) in enumerate(zip(ids, offsets, strict=True)):
+            ends = np.arange(1, n + 1) if own is None else own[1:]
+            joined[f * n + 1 : (f + 1) * n + 1] = ends + first
+            first += part.size
+    block = np.concatenate(ids) if ids else np.empty(0, np.uint64)
+    return Batch(dense, labels, weights, block, joined, features)
+
+
+def join(parts: Sequence[Batch]) -> Batch:
+    """Return the samples of several batches of one shape, in order, as one."""
+    if len(parts) == 1:
+        return parts[0]
+    ids: list[NDArray[np.uint64]] = []
+    offsets: list[NDArray[np.integer] | None] = []
+    for f in range(parts[0].features):
+        spans = [part.offsets[f * part.size : (f + 1) * part.size + 1].astype(np.int64) for part in parts]
+        ids.append(np.concatenate([part.ids[s[0] : s[-1]] for part, s in zip(parts, spans, strict=True)]))
+        lengths = np.concatenate([np.diff(span) for span in spans])
+        offsets.append(np.concatenate([[0], np.cumsum(lengths)]))
+    weights = [part.weights for part in parts if part.weights is not None]
+    return assemble(
+        dense=np.concatenate([part.dense for part in parts]),
+        labels=np.concatenate([part.labels for part in parts]),
+        weights=np.concatenate(weights) if weights else None,
+        ids=ids,
+        offsets=offsets,
+    )

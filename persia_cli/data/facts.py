@@ -1,0 +1,86 @@
+"""What is known of a data set before training."""
+
+from dataclasses import dataclass
+
+from persia_cli.config.schema.dataset import GeneratedDataset, Generator, ParquetDataset, SparseFeature
+from persia_cli.data.columns import prepare_first
+from persia_cli.data.scan import scan
+from persia_cli.data.source import uses_stand_in
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetFacts:
+    """Size and shape of a data set."""
+
+    train_rows: int
+    eval_rows: int
+    unused_rows: int
+    """Rows that the split's column puts in neither split."""
+    files: int
+    nbytes: int
+    """Bytes of all files."""
+    dense: int
+    """Dense columns."""
+    sparse: tuple[SparseFeature, ...]
+    """Sparse features, in the order that batches hold them."""
+    tasks: int
+    """Label columns."""
+    stand_in: bool
+    """Whether the files are missing and the samples made up."""
+    source: str
+    """One sentence for people."""
+
+
+def inspect(dataset: ParquetDataset | GeneratedDataset) -> DatasetFacts:
+    """Look at a data set; raises DataError with every problem, one line each."""
+    if isinstance(dataset, GeneratedDataset):
+        generator = dataset.generator
+        names = tuple(SparseFeature(name=f"feature_{number}") for number in range(len(generator.cardinalities)))
+        return _generated(generator, names, 1, False, "generated samples with a planted model")
+    if uses_stand_in(dataset):
+        assert dataset.stand_in is not None
+        text = f"STAND-IN: there is no data at {dataset.path}, so samples are made up; {prepare_first(dataset)}"
+        return _generated(dataset.stand_in, dataset.sparse, len(dataset.labels), True, text)
+    found = scan(dataset)
+    train_rows, eval_rows = sum(found.split_rows.train), sum(found.split_rows.eval)
+    unused_rows = sum(group.rows for group in found.groups) - train_rows - eval_rows
+    nbytes = sum(file.nbytes for file in found.files)
+    text = f"{len(found.files)} Parquet file{'s' if len(found.files) > 1 else ''} at {dataset.path}, {_size(nbytes)}"
+    if unused_rows:
+        text += f", {unused_rows} rows in neither split"
+    return DatasetFacts(
+        train_rows=train_rows,
+        eval_rows=eval_rows,
+        unused_rows=unused_rows,
+        files=len(found.files),
+        nbytes=nbytes,
+        dense=len(dataset.dense),
+        sparse=dataset.sparse,
+        tasks=len(dataset.labels),
+        stand_in=False,
+        source=text,
+    )
+
+
+def _generated(
+    generator: Generator, sparse: tuple[SparseFeature, ...], tasks: int, stand_in: bool, text: str
+) -> DatasetFacts:
+    return DatasetFacts(
+        train_rows=generator.train_rows,
+        eval_rows=generator.eval_rows,
+        unused_rows=0,
+        files=0,
+        nbytes=0,
+        dense=generator.dense,
+        sparse=sparse,
+        tasks=tasks,
+        stand_in=stand_in,
+        source=text,
+    )
+
+
+def _size(nbytes: int) -> str:
+    size, units = float(nbytes), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while size >= 1024 and len(units) > 1:
+        size, units = size / 1024, units[1:]
+    return f"{size:.0f} {units[0]}" if units[0] == "B" else f"{size:.1f} {units[0]}"

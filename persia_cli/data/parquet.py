@@ -1,0 +1,105 @@
+"""Samples from Parquet files, in a reproducible order, with bounded memory."""
+
+from bisect import bisect_right
+from collections import Counter
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from threading import Event
+
+from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.data.batch import Batch, join
+from persia_cli.data.block import DecodedBlock, decode_block
+from persia_cli.data.order import Block, SampleOrder
+from persia_cli.data.rowgroup import RowGroupReader, SplitName
+from persia_cli.data.scan import ParquetScan
+
+
+class ParquetSource:
+    """One split of Parquet files; holds one decoded block while a single background thread decodes the next."""
+
+    def __init__(self, dataset: ParquetDataset, found: ParquetScan, split: SplitName, seed: int) -> None:
+        self._dataset = dataset
+        self._found = found
+        self._split = split
+        shuffle = dataset.shuffle and split == "train"
+        self._order = SampleOrder(found.split_rows.of(split), dataset.shuffle_row_groups, shuffle, seed)
+        self._shuffle = shuffle
+        self._counts: Counter[str] = Counter()
+        self._blocks: dict[int, tuple[Block, ...]] = {}
+        self._current: tuple[tuple[int, int], DecodedBlock] | None = None
+        self._next: tuple[tuple[int, int], Future[DecodedBlock]] | None = None
+        self._stop = Event()
+        self._reader = RowGroupReader(found.filesystem)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="persia-read")
+
+    @property
+    def rows(self) -> int:
+        """Rows of the split."""
+        return self._order.rows
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What was filled or cut in the blocks read so far, by name; a block read twice counts twice."""
+        return dict(self._counts)
+
+    def read(self, epoch: int, start: int, stop: int) -> Batch:
+        """Return rows [start, stop) of an epoch's order, 0 <= start < stop <= rows; raises DataError."""
+        if not 0 <= start < stop <= self.rows:
+            raise ValueError(f"rows [{start}, {stop}) are not within [0, {self.rows})")
+        epoch = epoch if self._shuffle else 0
+        blocks = self._epoch(epoch)
+        number = bisect_right(blocks, start, key=lambda block: block.start) - 1
+        parts: list[Batch] = []
+        while start < stop:
+            block = blocks[number]
+            end = min(stop, block.stop)
+            parts.append(self._decoded(epoch, number).batch(start - block.start, end - block.start))
+            start, number = end, number + 1
+        return join(parts)
+
+    def close(self) -> None:
+        """Stop the background thread, wait for it, and close the file it reads; may be called twice."""
+        self._stop.set()
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._reader.close()
+        self._current = self._next = None
+
+    def _epoch(self, epoch: int) -> tuple[Block, ...]:
+        if epoch not in self._blocks:
+            self._blocks = {known: self._blocks[known] for known in self._blocks if abs(known - epoch) <= 1}
+            self._blocks[epoch] = self._order.blocks(epoch)
+        return self._blocks[epoch]
+
+    def _decoded(self, epoch: int, number: int) -> DecodedBlock:
+        key = (epoch, number)
+        if self._current is None or self._current[0] != key:
+            self._current = None
+            if self._next is None or self._next[0] != key:
+                self._prefetch(key)
+            assert self._next is not None
+            block = self._next[1].result()
+            self._counts.update(block.counts)
+            self._current, self._next = (key, block), None
+            following = self._after(epoch, number)
+            if following != key:
+                self._prefetch(following)
+        return self._current[1]
+
+    def _after(self, epoch: int, number: int) -> tuple[int, int]:
+        if number + 1 < len(self._epoch(epoch)):
+            return epoch, number + 1
+        return (epoch + 1 if self._shuffle else 0), 0
+
+    def _prefetch(self, key: tuple[int, int]) -> None:
+        if self._next is not None:
+            self._next[1].cancel()
+        epoch, number = key
+        self._next = key, self._thread.submit(self._decode, epoch, self._epoch(epoch)[number])
+
+    def _decode(self, epoch: int, block: Block) -> DecodedBlock:
+        groups = [self._found.groups[group] for group in block.groups]
+        places = self._order.places(epoch, block)
+        return decode_block(self._dataset, self._split, self._reader, groups, places, self._check_stop)
+
+    def _check_stop(self) -> None:
+        if self._stop.is_set():
+            raise CancelledError

@@ -1,0 +1,84 @@
+"""Which rows train and which evaluate."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from persia_cli.config.schema.dataset import ColumnSplit, EverySplit, FileSplit
+from persia_cli.data.columns import is_text
+from persia_cli.data.rowgroup import RowGroup, RowGroupReader, SplitName
+
+_SHOWN_VALUES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRows:
+    """Rows of each split in each row group, in file order."""
+
+    train: tuple[int, ...]
+    eval: tuple[int, ...]
+    values: tuple[str, ...] = ()
+    """A few values of the split column, for messages."""
+
+    def of(self, name: SplitName) -> tuple[int, ...]:
+        """Return one split's rows in each row group."""
+        return self.train if name == "train" else self.eval
+
+
+def selected_rows(
+    split: FileSplit | ColumnSplit | EverySplit, name: SplitName, group: RowGroup, column: Any | None
+) -> NDArray[np.int64] | None:
+    """Return which rows of a row group belong to a split, ascending, or None for all; `column` is the split column."""
+    if isinstance(split, EverySplit):
+        is_eval = (np.arange(group.first_row, group.first_row + group.rows) - split.offset) % split.n == 0
+        return np.flatnonzero(is_eval if name == "eval" else ~is_eval)
+    if isinstance(split, ColumnSplit):
+        return np.flatnonzero(_equal(column, split.train if name == "train" else split.eval))
+    return None
+
+
+def count_rows(split: FileSplit | ColumnSplit | EverySplit, filesystem: Any, groups: Sequence[RowGroup]) -> SplitRows:
+    """Count the rows of both splits; reads no data but the split column, if there is one."""
+    if isinstance(split, ColumnSplit):
+        return _count_by_column(split, filesystem, groups)
+    if isinstance(split, EverySplit):
+        evaluation = [_multiples(g.first_row - split.offset, g.rows, split.n) for g in groups]
+        return SplitRows(tuple(g.rows - n for g, n in zip(groups, evaluation, strict=True)), tuple(evaluation))
+    train, evaluation = ([g.rows if g.part == name else 0 for g in groups] for name in ("train", "eval"))
+    return SplitRows(tuple(train), tuple(evaluation))
+
+
+def _multiples(first: int, count: int, n: int) -> int:
+    """Return how many of the integers [first, first + count) are multiples of n."""
+    return (first + count - 1) // n - (first - 1) // n
+
+
+def _count_by_column(split: ColumnSplit, filesystem: Any, groups: Sequence[RowGroup]) -> SplitRows:
+    train: list[int] = []
+    evaluation: list[int] = []
+    values: dict[str, None] = {}
+    with RowGroupReader(filesystem) as reader:
+        for group in groups:
+            column = reader.read(group, [split.column]).column(0)
+            train.append(int(_equal(column, split.train).sum()))
+            evaluation.append(int(_equal(column, split.eval).sum()))
+            if len(values) < _SHOWN_VALUES:
+                values.update(dict.fromkeys(map(str, pc.unique(column).slice(0, _SHOWN_VALUES).to_pylist())))
+    return SplitRows(tuple(train), tuple(evaluation), tuple(values)[:_SHOWN_VALUES])
+
+
+def _equal(column: Any, value: str | int) -> NDArray[np.bool_]:
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+        column = column.cast(kind)
+    if not is_text(kind):
+        kind = pa.uint64() if pa.types.is_uint64(kind) else pa.int64()
+        column = column.cast(kind)
+    matches: NDArray[np.bool_] = pc.fill_null(pc.equal(column, pa.scalar(value, kind)), False).to_numpy()
+    return matches
