@@ -39,7 +39,8 @@ class _Request:
 class Client:
     """One DEALER to one peer, owned by one thread.
 
-    `resent` counts repeated sendings, `late` replies to what was answered before, `malformed` replies that are none.
+    `retry_s` and `silence_timeout_s` may be changed; requests that wait take them over when they are due. `resent`
+    counts repeated sendings, `late` replies to what was answered before, `malformed` replies that are none.
     """
 
     def __init__(
@@ -56,9 +57,8 @@ class Client:
         self.address = address
         self.peer = peer
         self.resent = self.late = self.malformed = 0
-        self._retry_s = min(retry_s, silence_timeout_s)
-        self._max_wait_s = max(self._retry_s, min(MAX_WAIT_S, silence_timeout_s / TRIES))
-        self._silence_timeout_s = silence_timeout_s
+        self.retry_s = retry_s
+        self.silence_timeout_s = silence_timeout_s
         self._clock = clock
         # A client that succeeds one of the same identity must not be given the answers to the other's requests.
         self._numbers = itertools.count(secrets.randbits(48))
@@ -90,9 +90,10 @@ class Client:
         """
         number = next(self._numbers)
         frames = encode(number, message, arrays)
-        due = self._clock() + self._retry_s
+        wait_s = min(self.retry_s, self.silence_timeout_s)
+        due = self._clock() + wait_s
         self._requests[number] = _Request(
-            frames, message, on_reply, waiting_for or type(message).__name__, self._retry_s, due, self._heard
+            frames, message, on_reply, waiting_for or type(message).__name__, wait_s, due, self._heard
         )
         self._due = min(self._due, due)
         # A full queue is no error: the request goes out when it is due again.
@@ -148,12 +149,13 @@ class Client:
             request.heard, request.silent_s = self._heard, 0.0
         else:
             request.silent_s += request.wait_s
-        if request.silent_s >= self._silence_timeout_s:
+        if request.silent_s >= self.silence_timeout_s:
             raise WireError(
                 f"{self.peer} at {self.address} has not answered for {request.silent_s:g} s "
                 f"(waiting for {request.waiting_for})"
             )
-        request.wait_s = min(2 * request.wait_s, self._max_wait_s, self._silence_timeout_s - request.silent_s)
+        longest_s = max(self.retry_s, min(MAX_WAIT_S, self.silence_timeout_s / TRIES))
+        request.wait_s = min(2 * request.wait_s, longest_s, self.silence_timeout_s - request.silent_s)
         request.due = now + request.wait_s
         self.resent += 1
         sockets.send(self.socket, request.frames)

@@ -305,7 +305,7 @@ class Report(Message, frozen=True):
 
     KIND = 0x48
     REPLY = Ack
-    ARRAYS = (ArraySpec("bins", "<u4", "*"), ArraySpec("counts", "<f8", "*"))
+    ARRAYS = (ArraySpec("bins", "<u4", "bin"), ArraySpec("counts", "<f8", "bin"))
     sender: Sender
     number: Count
     body: dict[str, Any]
@@ -339,6 +339,9 @@ class Fail(Message, frozen=True):
     REPLY = Ack
     sender: Sender
     error: str
+    exit_code: Count
+    """2 if the user can put it right, 1 otherwise."""
+    exit_code: Count = 1
 
 
 BY_KIND: dict[int, type[Message]] = {message.KIND: message for message in Message.__subclasses__()}
