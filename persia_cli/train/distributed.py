@@ -54,7 +54,9 @@ class World:
             return module
         refuse_local_statistics(module)
         with self.watched("sharing the initial dense weights"):
-            wrapped = DistributedDataParallel(module, broadcast_buffers=False, gradient_as_bucket_view=True)
+            wrapped = DistributedDataParallel(module, gradient_as_bucket_view=True)
+            # Set here, because the constructor's argument for it differs between versions of torch.
+            wrapped.broadcast_buffers = False
             wrapped.register_comm_hook(None, _sum_over_ranks)
         return wrapped
 

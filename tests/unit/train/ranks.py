@@ -15,18 +15,17 @@ from persia_cli.train.step import DenseStep
 from tests.unit.train.batches import DENSE, GROUPS, TASKS, group_rows, network, samples, share
 
 STEPS, SIZE = 4, 12
-CUTS = {1: [(0, SIZE)], 2: [(0, SIZE // 2), (SIZE // 2, SIZE)]}
 
 
-def train(world: World, first: int = 0, last: int = STEPS, weights: dict | None = None) -> dict[str, np.ndarray]:
+def train(
+    world: World, first: int = 0, last: int = STEPS, module: torch.nn.Module | None = None
+) -> dict[str, np.ndarray]:
     """Train on this rank's share; the last step has samples for rank 0 alone. Weights, gradients and losses by name."""
-    module = network(seed=world.rank)
-    if weights:
-        module.load_state_dict(weights)
+    module = network(seed=world.rank) if module is None else module
     step = DenseStep(module, dense_optimizer(Sgd(kind="sgd", lr=0.5), module), GROUPS, world, DENSE, seed=3)
     found: dict[str, np.ndarray] = {}
     for number in range(first, last):
-        start, stop = CUTS[world.size][world.rank]
+        start, stop = SIZE * world.rank // world.size, SIZE * (world.rank + 1) // world.size
         if number == STEPS - 1:
             start, stop = (0, SIZE) if world.rank == 0 else (SIZE, SIZE)
         groups = [group_rows(shape, SIZE, seed=number) for shape in GROUPS]
@@ -42,6 +41,19 @@ def run(rank: int, size: int, directory: str) -> None:
     prepare_torch(1)
     world = World(rank, size, Path(directory, "rendezvous"), timeout_s=60.0)
     np.savez(Path(directory, f"rank-{rank}.npz"), **train(world))
+    world.close()
+
+
+def resume(rank: int, size: int, directory: str) -> None:
+    """Train, then stop half-way and go on with a new DenseStep, and write the weights of both ways."""
+    prepare_torch(1)
+    world = World(rank, size, Path(directory, "rendezvous"), timeout_s=60.0)
+    whole = train(world)
+    module = network(seed=world.rank)
+    train(world, last=STEPS // 2, module=module)
+    resumed = train(world, first=STEPS // 2, module=module)
+    weights = {name: value for name, value in whole.items() if name.startswith("weight/")}
+    np.savez(Path(directory, f"rank-{rank}.npz"), **weights, **{f"resumed/{name}": resumed[name] for name in weights})
     world.close()
 
 

@@ -47,6 +47,16 @@ def test_two_ranks_train_the_model_of_one(tmp_path):
     assert not second[f"gradient/{ranks.STEPS - 1}/0"].any()
 
 
+@pytest.mark.slow
+@pytest.mark.processes
+def test_three_ranks_resume_to_the_bit(tmp_path):
+    processes(ranks.resume, 3, tmp_path)
+    found = np.load(tmp_path / "rank-2.npz")
+    weights = [name for name in found if name.startswith("weight/")]
+    assert weights
+    assert all(np.array_equal(found[name], found[f"resumed/{name}"]) for name in weights)
+
+
 @pytest.mark.processes
 def test_a_rank_that_ends_is_reported(tmp_path):
     processes(ranks.leave, 2, tmp_path)
