@@ -1,0 +1,81 @@
+"""Who has joined the job, in which life, and who has fallen silent."""
+
+from dataclasses import dataclass, field
+
+from persia_cli.errors import WireError
+
+
+@dataclass(slots=True)
+class Member:
+    """One replica as the coordinator knows it."""
+
+    role: str
+    index: int
+    incarnation: int = 0
+    pid: int = 0
+    host: str = ""
+    address: str = ""
+    ready: bool = False
+    last_seen_s: float = 0.0
+    progress_age_s: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """Replica name, such as `embedding-server-0`."""
+        return f"{self.role}-{self.index}"
+
+
+@dataclass(slots=True)
+class Membership:
+    """The replicas a job needs; `now` is passed in, in seconds."""
+
+    expected: dict[str, int]
+    members: dict[tuple[str, int], Member] = field(default_factory=dict)
+
+    def join(self, role: str, index: int, pid: int, host: str, address: str, now: float) -> Member:
+        """Register a replica; raises WireError if the job has no place for it or the place is taken.
+
+        The same process may say hello again (its first reply was lost).
+        """
+        if role not in self.expected:
+            raise WireError(f"this job has no role {role!r}; it has {', '.join(self.expected)}")
+        if not 0 <= index < self.expected[role]:
+            raise WireError(f"this job has {self.expected[role]} replica(s) of {role}, so there is no {role}-{index}")
+        known = self.members.get((role, index))
+        if known is not None and (known.pid, known.host, known.address) != (pid, host, address):
+            raise WireError(f"{known.name} is already running as process {known.pid} on {known.host}")
+        if known is None:
+            known = Member(role, index, incarnation=1, pid=pid, host=host, address=address)
+            self.members[role, index] = known
+        known.last_seen_s = now
+        return known
+
+    def find(self, role: str, index: int, incarnation: int) -> Member:
+        """Return the replica that speaks; raises WireError if it never joined or is an older life."""
+        known = self.members.get((role, index))
+        if known is None:
+            raise WireError(f"{role}-{index} has not joined this job")
+        if known.incarnation != incarnation:
+            raise WireError(f"{known.name} is in life {known.incarnation}; life {incarnation} is over")
+        return known
+
+    @property
+    def missing(self) -> list[str]:
+        """Names of the replicas that have not said hello."""
+        return [f"{r}-{i}" for r, count in self.expected.items() for i in range(count) if (r, i) not in self.members]
+
+    @property
+    def unready(self) -> list[str]:
+        """Names of the replicas that have not reported ready."""
+        return self.missing + [member.name for member in self.members.values() if not member.ready]
+
+    def addresses(self) -> dict[str, list[str]]:
+        """Return the address of every replica that serves others, by role, in the order of index."""
+        found: dict[str, list[str]] = {role: [] for role in self.expected}
+        for role, index in sorted(self.members):
+            found[role].append(self.members[role, index].address)
+        return found
+
+    def silent(self, now: float, limit_s: float) -> list[Member]:
+        """Return the replicas not heard of for more than `limit_s` seconds, or stuck for that long."""
+        return [m for m in self.members.values() if now - m.last_seen_s > limit_s or m.progress_age_s > limit_s]

@@ -1,0 +1,70 @@
+"""The phases of a job: train up to a step, drain, evaluate or save, go on, stop."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+PhaseKind = Literal["training", "evaluating", "saving", "done"]
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What the job does between two drains.
+
+    `first` and `last` are the steps [first, last) of a training or evaluating phase, numbered within their split over
+    the whole job; of a saving phase `last` is the step that is saved.
+    """
+
+    kind: PhaseKind
+    first: int = 0
+    last: int = 0
+
+
+def schedule(
+    steps: int, eval_steps: int, eval_every: int | None, save_every: int | None, save_at_end: bool
+) -> Iterator[Phase]:
+    """Yield the phases of a training job of `steps` steps whose evaluation split has `eval_steps` steps."""
+    position, passes = 0, 0
+    while position < steps:
+        stops = [position + every - position % every for every in (eval_every, save_every) if every]
+        stop = min([*stops, steps])
+        yield Phase("training", position, stop)
+        position = stop
+        ended = position == steps
+        if eval_steps and (ended or (eval_every and position % eval_every == 0)):
+            yield Phase("evaluating", passes * eval_steps, (passes + 1) * eval_steps)
+            passes += 1
+        if (ended and save_at_end) or (save_every and position % save_every == 0):
+            yield Phase("saving", last=position)
+    yield Phase("done")
+
+
+def evaluation_only(eval_steps: int) -> Iterator[Phase]:
+    """Yield the phases of a job that evaluates a saved model."""
+    yield Phase("evaluating", 0, eval_steps)
+    yield Phase("done")
+
+
+@dataclass(slots=True)
+class PhaseMachine:
+    """Walks through the phases; a phase is over when every participant has reported it done."""
+
+    phases: Iterator[Phase]
+    participants: dict[PhaseKind, frozenset[str]]
+    current: Phase | None = None
+    number: int = 0
+    waiting: set[str] = field(default_factory=set)
+
+    def advance(self) -> Phase:
+        """Enter the next phase and return it; its instruction carries `number`."""
+        self.current = next(self.phases)
+        self.number += 1
+        self.waiting = set(self.participants[self.current.kind])
+        return self.current
+
+    def finish(self, name: str, number: int) -> bool:
+        """A participant reports the instruction done; True if that ends the phase. Repeats change nothing."""
+        if number != self.number or name not in self.waiting:
+            return False
+        self.waiting.discard(name)
+        return not self.waiting

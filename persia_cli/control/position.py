@@ -1,0 +1,56 @@
+"""The data position: which samples a step is made of, as pure arithmetic."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class StepGrid:
+    """A split cut into steps of `batch_size` samples, each shared by `world_size` ranks.
+
+    Step t of the job is step t mod `steps` of pass (epoch) t div `steps`. Only the last step of a pass can be short; a
+    rank's share keeps its place in the full batch, so a rank may get no sample of a short step.
+    """
+
+    rows: int
+    batch_size: int
+    world_size: int
+
+    @property
+    def steps(self) -> int:
+        """Steps of one pass over the split."""
+        return -(-self.rows // self.batch_size)
+
+    def locate(self, step: int) -> tuple[int, int, int]:
+        """Return (epoch, start, stop): the rows [start, stop) of the epoch's order that make up the step."""
+        epoch, within = divmod(step, self.steps)
+        start = within * self.batch_size
+        return epoch, start, min(start + self.batch_size, self.rows)
+
+    def share(self, step: int, rank: int) -> tuple[int, int]:
+        """Return the rows [start, stop) of the step, counted from the step's first, that belong to the rank."""
+        _, first, last = self.locate(step)
+        size = last - first
+        per_rank = self.batch_size // self.world_size
+        return min(rank * per_rank, size), min((rank + 1) * per_rank, size)
+
+    def samples_before(self, step: int) -> int:
+        """Return how many samples the steps before this one hold."""
+        epoch, start, _ = self.locate(step)
+        return epoch * self.rows + start
+
+
+@dataclass(slots=True)
+class WorkItems:
+    """Deals out a range of steps in contiguous pieces, in order."""
+
+    next: int
+    end: int
+    size: int
+
+    def take(self) -> tuple[int, int] | None:
+        """Return the next piece [first, last), or None where all steps are dealt out."""
+        if self.next >= self.end:
+            return None
+        first = self.next
+        self.next = min(first + self.size, self.end)
+        return first, self.next

@@ -1,0 +1,97 @@
+"""All roles as threads of this process, talking over inproc: for tests, notebooks and small runs."""
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from persia_cli.launch.job import JobResult, compile_kernels, prepare_run_dir, recorded_failure, result_of
+from persia_cli.plan.job import JobPlan, Replica
+from persia_cli.wire.sockets import Context
+
+if TYPE_CHECKING:
+    from persia_cli.roles.start import Stoppable
+
+POLL_S = 0.1
+
+
+def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResult:
+    """Run the job to its end in this process, calling `follow()` from this thread about ten times a second.
+
+    Ctrl-C stops all threads and is raised again. Raises the error of the replica that failed first.
+    """
+    prepare_run_dir(plan)
+    compile_kernels(plan.run_dir)
+    job = EmbeddedJob(plan)
+    job.start()
+    try:
+        while job.running:
+            follow()
+            job.wait(POLL_S)
+    finally:
+        job.close()
+        follow()
+    return result_of(plan.run_dir)
+
+
+class EmbeddedJob:
+    """The threads of one job; nothing outlives it, so that jobs can run one after another or side by side."""
+
+    def __init__(self, plan: JobPlan) -> None:
+        self._plan = plan
+        self._context = Context()
+        self._coordinator = f"inproc://{uuid.uuid4()}"
+        self._stoppables: list[Stoppable] = []
+        self._errors: list[BaseException] = []
+        self._threads = [
+            threading.Thread(target=self._run, args=(replica,), name=replica.name) for replica in plan.replicas
+        ]
+
+    def start(self) -> None:
+        """Start all threads."""
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def running(self) -> bool:
+        """Whether any thread is still at work and none has failed."""
+        return not self._errors and any(thread.is_alive() for thread in self._threads)
+
+    def wait(self, seconds: float) -> None:
+        """Wait for the end, at most this long."""
+        deadline = time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def close(self) -> None:
+        """Stop what still runs and raise what failed first."""
+        failed = bool(self._errors)
+        if failed:
+            self.wait(self._plan.run.cluster.stop_timeout_s)
+        for stoppable in self._stoppables:
+            stoppable.stop = True
+        for thread in self._threads:
+            thread.join()
+        self._context.term()
+        if self._errors:
+            raise recorded_failure(self._plan.run_dir) or self._errors[0]
+
+    def _run(self, replica: Replica) -> None:
+        from persia_cli.roles.start import run_coordinator, run_role
+
+        try:
+            if replica.role == "coordinator":
+                run_coordinator(
+                    self._context,
+                    self._coordinator,
+                    self._plan.run,
+                    self._plan.job,
+                    on_start=lambda coordinator, address: self._stoppables.append(coordinator),
+                )
+            else:
+                run_role(
+                    self._context, replica.role, replica.index, self._coordinator, on_start=self._stoppables.append
+                )
+        except Exception as error:
+            self._errors.append(error)

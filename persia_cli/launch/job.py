@@ -1,0 +1,57 @@
+"""What launching has in common, whatever the roles run in: the run directory, the kernels, the result."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from persia_cli.config.record import write_run
+from persia_cli.errors import PersiaError, UserError
+from persia_cli.kernels.warm import warm
+from persia_cli.observe.journal import EVENTS, METRICS, Journal, read_journal
+from persia_cli.plan.job import JobPlan
+
+CONFIG = "config.yaml"
+JOB = "job.json"
+COORDINATOR_ADDRESS = "coordinator.address"
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """How a finished job went: its lines of metrics and events, in order."""
+
+    run_dir: Path
+    metrics: list[dict[str, Any]]
+    events: list[dict[str, Any]]
+
+
+def prepare_run_dir(plan: JobPlan) -> None:
+    """Make the run directory and write the resolved run into it; raises UserError if it already holds a run."""
+    run_dir = plan.run_dir
+    if (run_dir / CONFIG).exists():
+        raise UserError(f"{run_dir} already holds a run; choose another --run-dir or remove it")
+    (run_dir / "roles").mkdir(parents=True, exist_ok=True)
+    write_run(plan.run, run_dir / CONFIG)
+    (run_dir / JOB).write_bytes(plan.job.to_json() + b"\n")
+
+
+def compile_kernels(run_dir: Path) -> None:
+    """Compile the numba kernels, or load them from the cache, once before roles need them; progress goes to events."""
+    events = Journal(run_dir / EVENTS)
+    try:
+        warm(lambda done, total, name: events.write(event="compiling", done=done, total=total, kernel=name))
+    finally:
+        events.close()
+
+
+def result_of(run_dir: Path) -> JobResult:
+    """Read what a finished job recorded."""
+    return JobResult(run_dir, read_journal(run_dir / METRICS), read_journal(run_dir / EVENTS))
+
+
+def recorded_failure(run_dir: Path) -> PersiaError | None:
+    """Return the failure the coordinator recorded, if it did."""
+    for event in read_journal(run_dir / EVENTS):
+        if event.get("phase") == "failed":
+            kind = UserError if event["exit_code"] == UserError.exit_code else PersiaError
+            return kind(event["error"])
+    return None

@@ -1,0 +1,15 @@
+"""Logging of a role: one plain line per event, with the replica's name."""
+
+import logging
+import sys
+
+
+def log_to_stderr(name: str, debug: bool = False) -> None:
+    """Send all log records of this process to stderr, each line marked with the replica's name."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.DEBUG if debug else logging.INFO,
+        format=f"%(asctime)s {name} %(levelname)s %(message)s",
+        datefmt="%H:%M:%S",
+        force=True,
+    )

@@ -1,0 +1,121 @@
+"""A checked run and the facts of its data set become a job plan: replicas, steps, memory, command lines."""
+
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Literal
+
+from persia_cli.config.schema import Run
+from persia_cli.control.position import StepGrid
+from persia_cli.data.facts import DatasetFacts
+from persia_cli.errors import DataError
+from persia_cli.plan.embedding import embedding_layout
+from persia_cli.store.layout import EmbeddingLayout, bytes_per_row
+
+Task = Literal["train", "evaluate"]
+
+ROLES = ("coordinator", "embedding-server", "embedding-worker", "data-loader", "nn-worker")
+"""All roles, in the order they are started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One process (or thread) of the job."""
+
+    role: str
+    index: int
+
+    @property
+    def name(self) -> str:
+        """Name in messages and log files."""
+        return f"{self.role}-{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What every role is told beside the run: the task, its size, and where its files are.
+
+    `load` is the checkpoint folder to start from, `steps` and `eval_steps` count global batches (of training in all,
+    of one evaluation).
+    """
+
+    task: Task
+    run_dir: str
+    load: str | None
+    train_rows: int
+    eval_rows: int
+    steps: int
+    eval_steps: int
+
+    def to_json(self) -> bytes:
+        """Encode for the wire."""
+        return json.dumps({field.name: getattr(self, field.name) for field in fields(self)}).encode()
+
+    @classmethod
+    def from_json(cls, text: bytes) -> "Job":
+        """Decode what `to_json` made."""
+        return cls(**json.loads(text))
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """Everything that is settled before the first process starts."""
+
+    run: Run
+    facts: DatasetFacts
+    job: Job
+    replicas: tuple[Replica, ...]
+    layout: EmbeddingLayout
+
+    @property
+    def run_dir(self) -> Path:
+        """Folder of everything the job leaves."""
+        return Path(self.job.run_dir)
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes the tables may take, all servers together, by table name."""
+        return {
+            table.name: int(group.capacity // len(group.tables) * bytes_per_row(group.dim, group.optimizer.kind))
+            for group in self.layout.groups
+            for table in group.tables
+        }
+
+    def commands(self, address: str) -> list[str]:
+        """Return the command that starts each replica by hand, for a coordinator at `address`."""
+        lines = []
+        for replica in self.replicas:
+            line = f"persia launch-role {replica.role} --coordinator {address} --index {replica.index}"
+            lines.append(f"{line} --run-dir {self.run_dir}" if replica.role == "coordinator" else line)
+        return lines
+
+
+def expected_replicas(run: Run) -> dict[str, int]:
+    """Return the number of replicas of each role but the coordinator, in the order of start."""
+    return {
+        "embedding-server": run.cluster.embedding_servers,
+        "embedding-worker": run.cluster.embedding_workers,
+        "data-loader": run.cluster.data_loaders,
+        "nn-worker": run.cluster.nn_workers,
+    }
+
+
+def plan_job(run: Run, facts: DatasetFacts, task: Task, run_dir: Path, load: Path | None = None) -> JobPlan:
+    """Plan a job; raises DataError where the data set has nothing to do the task with, ConfigError for bad tables."""
+    train = StepGrid(facts.train_rows, run.train.batch_size, run.cluster.nn_workers)
+    evaluation = StepGrid(facts.eval_rows, run.train.batch_size, run.cluster.nn_workers)
+    steps = min(train.steps * run.train.epochs, run.train.steps or train.steps * run.train.epochs)
+    if task == "evaluate" and not facts.eval_rows:
+        raise DataError("the data set has no evaluation samples; give dataset.split an evaluation part")
+    job = Job(
+        task=task,
+        run_dir=str(run_dir),
+        load=str(load) if load else None,
+        train_rows=facts.train_rows,
+        eval_rows=facts.eval_rows,
+        steps=steps if task == "train" else 0,
+        eval_steps=evaluation.steps,
+    )
+    replicas = [Replica("coordinator", 0)]
+    replicas += [Replica(role, i) for role, count in expected_replicas(run).items() for i in range(count)]
+    return JobPlan(run=run, facts=facts, job=job, replicas=tuple(replicas), layout=embedding_layout(run))

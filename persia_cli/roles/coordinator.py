@@ -1,0 +1,336 @@
+"""The coordinator: gathers the roles, deals out work, walks through the phases, and keeps the record."""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from persia_cli import __version__
+from persia_cli.config.schema import Run
+from persia_cli.control.membership import Member, Membership
+from persia_cli.control.phases import Phase, PhaseMachine, evaluation_only, schedule
+from persia_cli.control.position import StepGrid, WorkItems
+from persia_cli.control.splits import EVAL, TRAIN
+from persia_cli.errors import PersiaError, RoleError, WireError
+from persia_cli.observe.journal import EVENTS, Journal
+from persia_cli.observe.record import RunRecord
+from persia_cli.observe.usage import cpu_seconds, resident_bytes
+from persia_cli.plan.embedding import embedding_layout
+from persia_cli.plan.job import Job, expected_replicas
+from persia_cli.store.manifest import FORMAT_VERSION, Manifest, publish, unfinished_folder
+from persia_cli.wire.loop import Loop
+from persia_cli.wire.messages import (
+    PROTOCOL,
+    Ack,
+    Beat,
+    Done,
+    Fail,
+    Heartbeat,
+    Hello,
+    Instruction,
+    Item,
+    Message,
+    Next,
+    Ready,
+    Report,
+    Sender,
+    TakeItem,
+    Welcome,
+)
+from persia_cli.wire.server import Peer
+
+log = logging.getLogger(__name__)
+
+Array = np.ndarray[Any, Any]
+
+ITEM_STEPS = 16
+"""Steps in one work item of a data loader."""
+
+
+class ReplicaError(PersiaError):
+    """The job ended because of this error of a replica."""
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
+
+
+class Coordinator:
+    """Holds one job together; every method runs on the poll loop's thread."""
+
+    def __init__(self, loop: Loop, bind: str, run: Run, job: Job, advertise: str | None = None) -> None:
+        self._loop = loop
+        self._run = run
+        self._job = job
+        self._run_dir = Path(job.run_dir)
+        self._events = Journal(self._run_dir / EVENTS)
+        self._grids = {
+            TRAIN: StepGrid(job.train_rows, run.train.batch_size, run.cluster.nn_workers),
+            EVAL: StepGrid(job.eval_rows, run.train.batch_size, run.cluster.nn_workers),
+        }
+        self._record = RunRecord(self._run_dir, self._events, run, self._grids[TRAIN])
+        self._membership = Membership(expected_replicas(run))
+        self._phases = self._make_phases()
+        self._items = {TRAIN: WorkItems(0, job.steps, ITEM_STEPS), EVAL: WorkItems(0, 0, ITEM_STEPS)}
+        self._instructions: list[Instruction] = []
+        self._hellos: dict[tuple[str, int], Peer] = {}
+        self._nexts: dict[str, tuple[Peer, int]] = {}
+        self._takes: dict[tuple[str, int], tuple[Peer, TakeItem]] = {}
+        self._saved_files: dict[str, list[dict[str, Any]]] = {}
+        self._step = 0
+        self._failure: ReplicaError | None = None
+        self._told: set[str] = set()
+        self._over = False
+        self.stop = False
+        self._server = loop.serve(
+            bind,
+            {
+                Hello: self._on_hello,
+                Ready: self._on_ready,
+                Next: self._on_next,
+                Done: self._on_done,
+                TakeItem: self._on_take_item,
+                Report: self._on_report,
+                Heartbeat: self._on_heartbeat,
+                Fail: self._on_fail,
+            },
+        )
+        self.address = advertise or self._server.address
+
+    def _make_phases(self) -> PhaseMachine:
+        servers = frozenset(f"embedding-server-{i}" for i in range(self._run.cluster.embedding_servers))
+        ranks = frozenset(f"nn-worker-{i}" for i in range(self._run.cluster.nn_workers))
+        everyone = frozenset(f"{role}-{i}" for role, n in self._membership.expected.items() for i in range(n))
+        if self._job.task == "train":
+            phases = schedule(
+                self._job.steps,
+                self._job.eval_steps,
+                self._run.eval.every_steps,
+                self._run.checkpoint.every_steps,
+                self._run.checkpoint.at_end,
+            )
+        else:
+            phases = evaluation_only(self._job.eval_steps)
+        participants = {"training": ranks, "evaluating": ranks, "saving": servers | {"nn-worker-0"}, "done": everyone}
+        return PhaseMachine(phases, participants)  # type: ignore[arg-type]
+
+    def run(self) -> None:
+        """Hold the job together until its end; raises ReplicaError if a replica failed, RoleError if one is missing."""
+        cluster = self._run.cluster
+        deadline = time.monotonic() + cluster.start_timeout_s
+        try:
+            while not self._over and not self.stop and self._failure is None:
+                self._loop.poll(0.2)
+                if self._phases.current is None and time.monotonic() > deadline:
+                    self._give_up(
+                        f"not ready after {cluster.start_timeout_s:g} s: {', '.join(self._membership.unready)}; "
+                        "see their logs (cluster.start_timeout_s raises the limit)"
+                    )
+                self._watch(cluster.silence_timeout_s)
+            self._record.write_roles(cpu_seconds(), resident_bytes())
+            if self._failure is not None:
+                self._dismiss(cluster.stop_timeout_s)
+                raise self._failure
+        finally:
+            self._record.close()
+            self._events.close()
+
+    def _watch(self, silence_s: float) -> None:
+        """Fail the job if a replica has fallen silent or is stuck."""
+        if self._phases.current is None or self._phases.current.kind == "done":
+            return
+        for member in self._membership.silent(time.monotonic(), silence_s):
+            self._give_up(
+                f"{member.name} (process {member.pid} on {member.host}) has shown no progress for {silence_s:g} s; "
+                "see its log (cluster.silence_timeout_s raises the limit)"
+            )
+
+    def _give_up(self, text: str, exit_code: int = RoleError.exit_code) -> None:
+        if self._failure is None:
+            self._failure = ReplicaError(text, exit_code)
+            self._events.write(event="phase", phase="failed", error=text, exit_code=exit_code)
+
+    def _dismiss(self, limit_s: float) -> None:
+        """Tell every replica at its next heartbeat to stop."""
+        deadline = time.monotonic() + limit_s
+        joined = {member.name for member in self._membership.members.values()}
+        while not joined <= self._told and time.monotonic() < deadline:
+            self._loop.poll(0.1)
+
+    # Joining
+
+    def _on_hello(self, peer: Peer, message: Message, _: list[Array]) -> None:
+        assert isinstance(message, Hello)
+        if (message.protocol, message.version) != (PROTOCOL, __version__):
+            raise WireError(
+                f"{message.role}-{message.index} is persia {message.version} (protocol {message.protocol}), "
+                f"the coordinator is {__version__} (protocol {PROTOCOL}); install the same version everywhere"
+            )
+        member = self._membership.join(
+            message.role, message.index, message.pid, message.host, message.address, time.monotonic()
+        )
+        log.info("%s joined: process %d on %s, at %s", member.name, member.pid, member.host, member.address or "-")
+        self._hellos[member.role, member.index] = peer
+        if not self._membership.missing:
+            for key, waiting in self._hellos.items():
+                self._welcome(waiting, self._membership.members[key])
+            self._hellos.clear()
+
+    def _welcome(self, peer: Peer, member: Member) -> None:
+        welcome = Welcome(
+            incarnation=member.incarnation,
+            run=self._run.model_dump_json().encode(),
+            job=self._job.to_json(),
+            addresses=self._membership.addresses(),
+        )
+        member.last_seen_s = time.monotonic()
+        self._server.reply(peer, welcome)
+
+    def _on_ready(self, peer: Peer, message: Message, _: list[Array]) -> None:
+        assert isinstance(message, Ready)
+        self._find(message.sender).ready = True
+        self._server.reply(peer, Ack())
+        if not self._membership.unready and self._phases.current is None:
+            now = time.monotonic()
+            for member in self._membership.members.values():
+                member.last_seen_s = now
+            self._events.write(event="ready")
+            self._advance()
+
+    def _find(self, sender: Sender) -> Member:
+        member = self._membership.find(sender.role, sender.index, sender.incarnation)
+        member.last_seen_s = time.monotonic()
+        return member
+
+    # Phases
+
+    def _advance(self) -> None:
+        phase = self._phases.advance()
+        self._events.write(event="phase", phase=phase.kind, step=self._step)
+        begin: dict[str, Callable[[Phase], dict[str, Any]]] = {
+            "training": self._begin_training,
+            "evaluating": self._begin_evaluating,
+            "saving": self._begin_saving,
+            "done": lambda phase: {},
+        }
+        body = begin[phase.kind](phase)
+        kind = "stop" if phase.kind == "done" else phase.kind
+        self._instructions.append(Instruction(self._phases.number, kind, body))
+        for name in list(self._nexts):
+            self._instruct(name)
+        self._deal()
+
+    def _begin_training(self, phase: Phase) -> dict[str, Any]:
+        self._record.begin_phase()
+        return {"first": phase.first, "last": phase.last}
+
+    def _begin_evaluating(self, phase: Phase) -> dict[str, Any]:
+        self._record.begin_phase()
+        self._items[EVAL] = WorkItems(phase.first, phase.last, ITEM_STEPS)
+        return {"first": phase.first, "last": phase.last}
+
+    def _begin_saving(self, phase: Phase) -> dict[str, Any]:
+        self._saved_files = {}
+        folder = unfinished_folder(self._run_dir, phase.last)
+        folder.mkdir(parents=True)
+        return {"folder": str(folder), "step": phase.last}
+
+    def _on_done(self, peer: Peer, message: Message, _: list[Array]) -> None:
+        assert isinstance(message, Done)
+        member = self._find(message.sender)
+        self._server.reply(peer, Ack())
+        if "files" in message.body:
+            self._saved_files[member.name] = message.body["files"]
+        if "cpu_s" in message.body:
+            self._record.note(member.name, message.body)
+        phase = self._phases.current
+        if phase is None or not self._phases.finish(member.name, message.number):
+            return
+        if phase.kind == "done":
+            self._over = True
+            return
+        if phase.kind == "training":
+            self._step = phase.last
+        elif phase.kind == "saving":
+            self._publish(phase)
+        self._advance()
+
+    def _publish(self, phase: Phase) -> None:
+        layout = embedding_layout(self._run)
+        files = [file for name in sorted(self._saved_files) for file in self._saved_files[name]]
+        manifest = Manifest(
+            format_version=FORMAT_VERSION,
+            persia_version=__version__,
+            generation=0,
+            step=phase.last,
+            samples=self._grids[TRAIN].samples_before(phase.last),
+            seed=self._run.seed,
+            config=self._run.model_dump(mode="json"),
+            tables=[{"name": t.name, "dim": g.dim, "group": g.number} for g in layout.groups for t in g.tables],
+            files=files,
+        )
+        folder = publish(self._run_dir, manifest)
+        nbytes = sum(file["nbytes"] for file in files)
+        rows = sum(file.get("rows", 0) for file in files)
+        self._events.write(event="saved", path=str(folder), step=phase.last, nbytes=nbytes, rows=rows)
+
+    # Instructions and work items; both wait here until there is one
+
+    def _on_next(self, peer: Peer, message: Message, _: list[Array]) -> None:
+        assert isinstance(message, Next)
+        member = self._find(message.sender)
+        self._nexts[member.name] = (peer, message.after)
+        self._instruct(member.name)
+
+    def _instruct(self, name: str) -> None:
+        peer, after = self._nexts[name]
+        if after < len(self._instructions):
+            del self._nexts[name]
+            self._server.reply(peer, self._instructions[after])
+
+    def _on_take_item(self, peer: Peer, message: Message, _: list[Array]) -> None:
+        assert isinstance(message, TakeItem)
+        member = self._find(message.sender)
+        self._takes[member.name, message.split] = (peer, message)
+        self._deal()
+
+    def _deal(self) -> None:
+        if self._phases.current is None:
+            return
+        for key, (peer, take) in list(self._takes.items()):
+            item = self._items[take.split].take()
+            if item is not None:
+                self._server.reply(peer, Item(first=item[0], last=item[1], end=False))
+            elif take.split == TRAIN:
+                self._server.reply(peer, Item(first=0, last=0, end=True))
+            else:
+                continue
+            del self._takes[key]
+
+    # Figures and failures
+
+    def _on_report(self, peer: Peer, message: Message, arrays: list[Array]) -> None:
+        assert isinstance(message, Report)
+        member = self._find(message.sender)
+        self._record.add_report(member.index, message.body, arrays)
+        self._server.reply(peer, Ack())
+
+    def _on_heartbeat(self, peer: Peer, message: Message, _: list[Array]) -> None:
+        assert isinstance(message, Heartbeat)
+        member = self._find(message.sender)
+        member.progress_age_s = message.progress_age_s
+        self._record.note(member.name, {"cpu_s": message.cpu_s, "rss": message.rss} | message.body)
+        failed = self._failure is not None
+        self._server.reply(peer, Beat(stop=failed))
+        if failed:
+            self._told.add(member.name)
+
+    def _on_fail(self, peer: Peer, message: Message, _: list[Array]) -> None:
+        assert isinstance(message, Fail)
+        member = self._find(message.sender)
+        self._server.reply(peer, Ack())
+        self._told.add(member.name)
+        self._give_up(f"{member.name}: {message.error}", message.exit_code)

@@ -1,0 +1,154 @@
+"""The data loader: reads the steps it is dealt and sends ids to embedding workers, the rest to NN workers."""
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from persia_cli.control.position import StepGrid
+from persia_cli.control.splits import EVAL, SPLIT_NAMES, TRAIN
+from persia_cli.data.batch import Batch
+from persia_cli.data.source import Source, open_source
+from persia_cli.errors import DataError
+from persia_cli.roles.link import Link, expect
+from persia_cli.wire.client import Client
+from persia_cli.wire.loop import Loop
+from persia_cli.wire.messages import BatchId, Credit, Item, Message, PutIds, PutSamples, WaitCredit
+
+Array = np.ndarray[Any, Any]
+
+NO_WEIGHTS = np.empty(0, np.float32)
+
+
+@dataclass(slots=True)
+class Feed:
+    """One split on its way: the item in hand, and how far each rank lets the loader go."""
+
+    split: int
+    source: Source
+    grid: StepGrid
+    limits: list[int]
+    next: int = 0
+    last: int = 0
+    asked: bool = False
+    ended: bool = False
+    waiting: set[int] = field(default_factory=set)
+
+    @property
+    def limit(self) -> int:
+        """The first step that the slowest rank does not take yet."""
+        return min(self.limits)
+
+
+class DataLoader:
+    """Feeds all ranks; every method runs on the poll loop's thread (files are read ahead by the source's own)."""
+
+    def __init__(self, loop: Loop, link: Link) -> None:
+        self._loop = loop
+        self._link = link
+        self._feeds: list[Feed] = []
+        self._sent = 0
+
+    def run(self) -> None:
+        """Feed until the job is over."""
+        run, job, addresses = self._link.join("")
+        self._generation = 0
+        self._ranks = run.cluster.nn_workers
+
+        def connect(role: str) -> list[Client]:
+            return [
+                self._loop.connect(
+                    address,
+                    f"{role}-{i}",
+                    self._link.name.encode(),
+                    retry_s=run.cluster.retry_s,
+                    silence_timeout_s=run.cluster.silence_timeout_s,
+                )
+                for i, address in enumerate(addresses[role])
+            ]
+
+        self._workers, self._nn_workers = connect("embedding-worker"), connect("nn-worker")
+        rows = {TRAIN: job.train_rows if job.steps else 0, EVAL: job.eval_rows}
+        try:
+            for split, name in SPLIT_NAMES.items():
+                if not rows[split]:
+                    continue
+                source = open_source(run.dataset, name, run.seed)
+                grid = StepGrid(rows[split], run.train.batch_size, self._ranks)
+                self._feeds.append(Feed(split, source, grid, limits=[0] * self._ranks))
+                if source.rows != rows[split]:
+                    raise DataError(
+                        f"{self._link.name} sees {source.rows} {name} samples, but the job was planned with {rows[split]}; "
+                        "give every loader the same files"
+                    )
+            self._link.figures = self._figures
+            self._link.ready(lambda number, kind, body: None)
+            while not self._link.stop:
+                sent = [self._advance(feed) for feed in self._feeds]
+                self._loop.poll(0.0 if any(sent) else 0.2)
+            self._link.farewell()
+        finally:
+            for feed in self._feeds:
+                feed.source.close()
+
+    def _advance(self, feed: Feed) -> bool:
+        """Send the feed's next step if there is one and every rank takes it; say whether one was sent."""
+        if feed.next >= feed.last:
+            if not feed.asked and not feed.ended:
+                feed.asked = True
+                self._link.take_item(feed.split, partial(self._on_item, feed))
+            return False
+        if feed.next >= feed.limit:
+            self._wait_for_credit(feed)
+            return False
+        self._send(feed, feed.next)
+        feed.next += 1
+        return True
+
+    def _on_item(self, feed: Feed, item: Item) -> None:
+        feed.asked = False
+        feed.next, feed.last, feed.ended = item.first, item.last, item.end
+
+    def _wait_for_credit(self, feed: Feed) -> None:
+        for rank, client in enumerate(self._nn_workers):
+            if feed.limits[rank] > feed.next or rank in feed.waiting:
+                continue
+            feed.waiting.add(rank)
+            client.request(
+                WaitCredit(feed.split, feed.next),
+                on_reply=partial(self._on_credit, feed, rank),
+                waiting_for=f"room for step {feed.next}",
+            )
+
+    def _on_credit(self, feed: Feed, rank: int, reply: Message, _: list[Array]) -> None:
+        feed.waiting.discard(rank)
+        feed.limits[rank] = max(feed.limits[rank], expect(reply, Credit).limit)
+
+    def _send(self, feed: Feed, step: int) -> None:
+        epoch, start, stop = feed.grid.locate(step)
+        whole = feed.source.read(epoch, start, stop)
+        total = float(whole.size) if whole.weights is None else float(whole.weights.sum(dtype=np.float64))
+        for rank in range(self._ranks):
+            share = whole if self._ranks == 1 else whole.rows(*feed.grid.share(step, rank))
+            self._send_share(BatchId(self._generation, feed.split, step, rank), share, total)
+        self._sent += 1
+
+    def _send_share(self, batch: BatchId, share: Batch, weight_total: float) -> None:
+        worker = self._workers[(batch.step * self._ranks + batch.rank) % len(self._workers)]
+        worker.request(
+            PutIds(batch), [share.ids, share.offsets], waiting_for=f"the ids of step {batch.step} to be taken"
+        )
+        weights = NO_WEIGHTS if share.weights is None else share.weights
+        self._nn_workers[batch.rank].request(
+            PutSamples(batch, size=share.size, weight_total=weight_total),
+            [share.dense, share.labels, weights],
+            waiting_for=f"the samples of step {batch.step} to be taken",
+        )
+
+    def _figures(self) -> dict[str, Any]:
+        counts: dict[str, int] = {"steps_sent": self._sent}
+        for feed in self._feeds:
+            for name, count in feed.source.counts.items():
+                counts[name] = counts.get(name, 0) + count
+        return {"counts": counts}

@@ -1,0 +1,179 @@
+"""The embedding server: owns a shard of every table, answers look-ups, applies updates, saves and loads."""
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from persia_cli.config.schema import Run, SyncMode
+from persia_cli.control.gate import StepGate
+from persia_cli.control.watermarks import Watermarks
+from persia_cli.errors import WireError
+from persia_cli.plan.embedding import embedding_layout
+from persia_cli.plan.job import Job
+from persia_cli.roles.link import Link
+from persia_cli.store.merge import merge_gradients
+from persia_cli.store.shard import Shard
+from persia_cli.store.snapshot import load_shard, save_shard
+from persia_cli.wire.loop import Loop
+from persia_cli.wire.messages import Ack, BatchId, LookedUp, LookUp, Message, Update
+from persia_cli.wire.server import Peer
+
+log = logging.getLogger(__name__)
+
+Array = np.ndarray[Any, Any]
+
+EMBEDDINGS = "embeddings"
+"""Folder of a checkpoint that holds the rows."""
+
+
+class HeldUpdate(NamedTuple):
+    """One rank's update of a step, waiting for the other ranks'."""
+
+    peer: Peer
+    batch: BatchId
+    arrays: list[Array]
+
+
+class EmbeddingServer:
+    """Serves one shard; every method runs on the poll loop's thread."""
+
+    def __init__(self, loop: Loop, link: Link, bind: str, advertise: str | None = None) -> None:
+        self._loop = loop
+        self._link = link
+        self._server = loop.serve(bind, {LookUp: self._on_look_up, Update: self._on_update})
+        self._address = advertise or self._server.address
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"{link.name}-files")
+        self._writing: tuple[Future[Any], Callable[[Any], None]] | None = None
+        self._updates = {"applied": 0, "repeated": 0}
+
+    def run(self) -> None:
+        """Serve until the job is over."""
+        run, job, addresses = self._link.join(self._address)
+        self._prepare(run, job, len(addresses["embedding-server"]))
+        self._link.figures = self._figures
+        self._loop.every(0.02, self._finish_writing)
+        if job.load:
+            self._write(lambda: self._load(Path(str(job.load)) / EMBEDDINGS), lambda rows: self._ready())
+        else:
+            self._ready()
+        while not self._link.stop:
+            self._loop.poll(0.2)
+        self._link.farewell()
+        self._writer.shutdown()
+
+    def _prepare(self, run: Run, job: Job, servers: int) -> None:
+        self._shard = Shard(embedding_layout(run), self._link.index, servers)
+        self._groups = len(self._shard.layout.groups)
+        self._watermarks = Watermarks(run.cluster.nn_workers)
+        synchronous = isinstance(run.mode, SyncMode)
+        self._gate = (
+            StepGate[tuple[Peer, LookUp, list[Array]], HeldUpdate](run.cluster.nn_workers) if synchronous else None
+        )
+
+    def _ready(self) -> None:
+        self._link.ready(self._on_instruction)
+
+    # Look-ups
+
+    def _on_look_up(self, peer: Peer, message: Message, arrays: list[Array]) -> None:
+        assert isinstance(message, LookUp)
+        batch = message.batch
+        if self._gate is not None and message.create and batch.step > self._watermarks.lowest + 1:
+            self._gate.hold_look_up(batch.step, batch.rank, (peer, message, arrays))
+            return
+        self._answer(peer, message, arrays)
+
+    def _answer(self, peer: Peer, message: LookUp, arrays: list[Array]) -> None:
+        batch = message.batch
+        self._check_count(arrays, 2)
+        rows = [
+            self._shard.look_up(group, arrays[2 * group], arrays[2 * group + 1], batch.step, message.create)
+            for group in range(self._groups)
+        ]
+        watermark = self._watermarks.of(batch.rank, batch.generation).watermark
+        self._server.reply(peer, LookedUp(watermark), rows)
+
+    # Updates
+
+    def _on_update(self, peer: Peer, message: Message, arrays: list[Array]) -> None:
+        assert isinstance(message, Update)
+        batch = message.batch
+        self._check_count(arrays, 3)
+        window = self._watermarks.of(batch.rank, batch.generation)
+        if window.done(batch.step):
+            self._updates["repeated"] += 1
+            self._server.reply(peer, Ack())
+        elif self._gate is not None:
+            self._gate.hold_update(batch.step, batch.rank, HeldUpdate(peer, batch, arrays))
+            self._apply_complete_steps()
+        else:
+            self._apply(batch.step, arrays)
+            window.mark(batch.step)
+            self._server.reply(peer, Ack())
+
+    def _apply_complete_steps(self) -> None:
+        assert self._gate is not None
+        while updates := self._gate.complete(self._watermarks.lowest):
+            merged = [updates[0].arrays] if len(updates) == 1 else [self._merge(updates)]
+            self._apply(updates[0].batch.step, merged[0])
+            for update in updates:
+                self._watermarks.of(update.batch.rank, update.batch.generation).mark(update.batch.step)
+                self._server.reply(update.peer, Ack())
+            for peer, message, arrays in self._gate.released(self._watermarks.lowest):
+                self._answer(peer, message, arrays)
+
+    def _merge(self, updates: Sequence[HeldUpdate]) -> list[Array]:
+        """Sum the ranks' gradients per row, in the order of ranks."""
+        merged: list[Array] = []
+        for group in range(self._groups):
+            first = 3 * group
+            parts = [(u.arrays[first], u.arrays[first + 1], u.arrays[first + 2]) for u in updates]
+            merged.extend(merge_gradients(parts))
+        return merged
+
+    def _apply(self, step: int, arrays: list[Array]) -> None:
+        for group in range(self._groups):
+            keys, tables, gradients = arrays[3 * group : 3 * group + 3]
+            if keys.size:
+                self._shard.update(group, keys, tables, gradients, step)
+        self._updates["applied"] += 1
+
+    def _check_count(self, arrays: list[Array], per_group: int) -> None:
+        if len(arrays) != per_group * self._groups:
+            raise WireError(f"expected {per_group} arrays for each of {self._groups} groups, received {len(arrays)}")
+
+    # Checkpoints
+
+    def _on_instruction(self, number: int, kind: str, body: dict[str, Any]) -> None:
+        if kind != "saving":
+            return
+        folder = Path(body["folder"]) / EMBEDDINGS
+        folder.mkdir(parents=True, exist_ok=True)
+        self._write(
+            lambda: save_shard(self._shard, folder),
+            lambda saved: self._link.done(number, files=[asdict(file) | {"folder": EMBEDDINGS} for file in saved]),
+        )
+
+    def _load(self, folder: Path) -> int:
+        rows = load_shard(self._shard, folder, sorted(path.name for path in folder.glob("*.arrow")))
+        log.info("loaded %d rows from %s", rows, folder)
+        return rows
+
+    def _write(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        """Read or write files on a thread of its own, so that heartbeats go on; no update is in flight meanwhile."""
+        self._writing = (self._writer.submit(work), then)
+
+    def _finish_writing(self) -> None:
+        if self._writing is not None and self._writing[0].done():
+            future, then = self._writing
+            self._writing = None
+            then(future.result())
+
+    def _figures(self) -> dict[str, Any]:
+        tables = {name: asdict(counters) for name, counters in self._shard.counters().items()}
+        return {"tables": tables, "updates": self._updates, "refused_messages": self._server.refused}

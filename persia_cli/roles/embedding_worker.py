@@ -1,0 +1,203 @@
+"""The embedding worker: turns ids into rows and gradients into updates, for the batches sent to it."""
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from persia_cli.control.splits import TRAIN
+from persia_cli.control.watermarks import Window
+from persia_cli.errors import WireError
+from persia_cli.plan.embedding import embedding_layout
+from persia_cli.roles.link import Link, expect
+from persia_cli.store.batch_rows import GroupRows, RowPlanner
+from persia_cli.wire.client import Client
+from persia_cli.wire.loop import Loop
+from persia_cli.wire.messages import (
+    Ack,
+    BatchId,
+    LookedUp,
+    LookUp,
+    Message,
+    Pull,
+    PushGradients,
+    PutIds,
+    Rows,
+    Update,
+)
+from persia_cli.wire.server import Peer
+
+Array = np.ndarray[Any, Any]
+
+NO_OFFSETS = np.empty(0, np.uint32)
+
+
+@dataclass(slots=True)
+class PlannedBatch:
+    """A batch from PutIds to the last server's ack of its update."""
+
+    groups: list[GroupRows]
+    pull: Peer | None = None
+    push: Peer | None = None
+    replies: dict[int, tuple[int, list[Array]]] = field(default_factory=dict)
+    looking_up: bool = False
+    unacked: set[int] = field(default_factory=set)
+
+
+class EmbeddingWorker:
+    """Serves loaders and NN workers; every method runs on the poll loop's thread."""
+
+    def __init__(self, loop: Loop, link: Link, bind: str, advertise: str | None = None) -> None:
+        self._loop = loop
+        self._link = link
+        handlers = {PutIds: self._on_put_ids, Pull: self._on_pull, PushGradients: self._on_push}
+        self._server = loop.serve(bind, handlers)
+        self._address = advertise or self._server.address
+        self._batches: dict[BatchId, PlannedBatch] = {}
+        self._early_pulls: dict[BatchId, Peer] = {}
+        self._finished: dict[int, Window] = {}
+        self._servers: list[Client] = []
+
+    def run(self) -> None:
+        """Serve until the job is over."""
+        run, _, addresses = self._link.join(self._address)
+        layout = embedding_layout(run)
+        self._planner = RowPlanner(layout, len(addresses["embedding-server"]))
+        self._workers = len(addresses["embedding-worker"])
+        self._ranks = run.cluster.nn_workers
+        self._features = max(1, len(layout.features))
+        self._dims = [group.dim for group in layout.groups]
+        self._servers = [
+            self._loop.connect(
+                address,
+                f"embedding-server-{i}",
+                self._link.name.encode(),
+                retry_s=run.cluster.retry_s,
+                silence_timeout_s=run.cluster.silence_timeout_s,
+            )
+            for i, address in enumerate(addresses["embedding-server"])
+        ]
+        self._link.figures = lambda: {"batches": len(self._batches), "refused_messages": self._server.refused}
+        self._link.ready(lambda number, kind, body: None)
+        while not self._link.stop:
+            self._loop.poll(0.2)
+        self._link.farewell()
+
+    # Ids
+
+    def _on_put_ids(self, peer: Peer, message: Message, arrays: list[Array]) -> None:
+        assert isinstance(message, PutIds)
+        batch = message.batch
+        if not self._is_finished(batch) and batch not in self._batches:
+            ids, offsets = arrays
+            self._batches[batch] = PlannedBatch(self._planner.plan(ids, offsets, (offsets.size - 1) // self._features))
+            early = self._early_pulls.pop(batch, None)
+            if early is not None:
+                self._look_up(batch, early)
+        self._server.reply(peer, Ack())
+
+    # Look-ups
+
+    def _on_pull(self, peer: Peer, message: Message, arrays: list[Array]) -> None:
+        assert isinstance(message, Pull)
+        if self._is_finished(message.batch):
+            self._server.reply(peer, Ack())
+        elif message.batch in self._batches:
+            self._look_up(message.batch, peer)
+        else:
+            self._early_pulls[message.batch] = peer
+
+    def _look_up(self, batch: BatchId, peer: Peer) -> None:
+        planned = self._batches[batch]
+        planned.pull = peer
+        if planned.looking_up:
+            return
+        planned.looking_up = True
+        planned.replies = {}
+        request = LookUp(batch, create=batch.split == TRAIN)
+        for server, client in enumerate(self._servers):
+            arrays: list[Array] = []
+            for group in planned.groups:
+                part = slice(group.bounds[server], group.bounds[server + 1])
+                arrays += [group.keys[part], group.tables[part]]
+            client.request(
+                request,
+                arrays,
+                on_reply=partial(self._on_rows, batch, server),
+                waiting_for=f"the rows of step {batch.step}",
+            )
+
+    def _on_rows(self, batch: BatchId, server: int, reply: Message, rows: list[Array]) -> None:
+        planned = self._batches[batch]
+        planned.replies[server] = (expect(reply, LookedUp).watermark, rows)
+        if len(planned.replies) < len(self._servers) or planned.pull is None:
+            return
+        arrays: list[Array] = []
+        for number, group in enumerate(planned.groups):
+            arrays += [group.inverse, NO_OFFSETS if group.offsets is None else group.offsets]
+            arrays += [planned.replies[i][1][number] for i in range(len(self._servers))]
+        watermark = min(mark for mark, _ in planned.replies.values())
+        counts = tuple(group.keys.size for group in planned.groups)
+        self._server.reply(planned.pull, Rows(staleness=batch.step - watermark, row_counts=counts), arrays)
+        planned.looking_up = False
+        planned.replies = {}
+        planned.pull = None
+
+    # Updates
+
+    def _on_push(self, peer: Peer, message: Message, arrays: list[Array]) -> None:
+        assert isinstance(message, PushGradients)
+        batch = message.batch
+        if self._is_finished(batch):
+            self._server.reply(peer, Ack())
+            return
+        planned = self._batches.get(batch)
+        if planned is None:
+            raise WireError(f"gradients came for step {batch.step} of rank {batch.rank}, whose ids never did")
+        planned.push = peer
+        if batch.split != TRAIN:
+            self._finish(batch)
+        elif not planned.unacked:
+            self._check_gradients(planned, arrays)
+            self._update(batch, planned, arrays)
+
+    def _check_gradients(self, planned: PlannedBatch, arrays: list[Array]) -> None:
+        expected = [(group.keys.size, dim) for group, dim in zip(planned.groups, self._dims, strict=True)]
+        if [array.shape for array in arrays] != expected:
+            raise WireError(f"expected gradients of shapes {expected}, received {[a.shape for a in arrays]}")
+
+    def _update(self, batch: BatchId, planned: PlannedBatch, gradients: list[Array]) -> None:
+        planned.unacked = set(range(len(self._servers)))
+        for server, client in enumerate(self._servers):
+            arrays: list[Array] = []
+            for group, gradient in zip(planned.groups, gradients, strict=True):
+                part = slice(group.bounds[server], group.bounds[server + 1])
+                arrays += [group.keys[part], group.tables[part], gradient[part]]
+            client.request(
+                Update(batch),
+                arrays,
+                on_reply=partial(self._on_applied, batch, server),
+                waiting_for=f"the update of step {batch.step}",
+            )
+
+    def _on_applied(self, batch: BatchId, server: int, reply: Message, _: list[Array]) -> None:
+        expect(reply, Ack)
+        planned = self._batches[batch]
+        planned.unacked.discard(server)
+        if not planned.unacked:
+            self._finish(batch)
+
+    def _finish(self, batch: BatchId) -> None:
+        planned = self._batches.pop(batch)
+        self._finished.setdefault(batch.split, Window()).mark(self._sequence(batch))
+        assert planned.push is not None
+        self._server.reply(planned.push, Ack())
+
+    def _is_finished(self, batch: BatchId) -> bool:
+        window = self._finished.get(batch.split)
+        return window is not None and window.done(self._sequence(batch))
+
+    def _sequence(self, batch: BatchId) -> int:
+        """Number the batches of a split that come to this worker 0, 1, 2, … (they are every E-th of all)."""
+        return (batch.step * self._ranks + batch.rank) // self._workers

@@ -1,0 +1,204 @@
+"""A replica's conversation with the coordinator: join, heartbeat, instructions, reports."""
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from persia_cli import __version__
+from persia_cli.config.schema import Run
+from persia_cli.errors import PersiaError, RoleError, WireError
+from persia_cli.observe.usage import cpu_seconds, resident_bytes
+from persia_cli.plan.job import Job
+from persia_cli.wire.client import Client
+from persia_cli.wire.loop import Loop
+from persia_cli.wire.messages import (
+    PROTOCOL,
+    Beat,
+    Done,
+    Fail,
+    Heartbeat,
+    Hello,
+    Instruction,
+    Item,
+    Message,
+    Next,
+    Ready,
+    Report,
+    Sender,
+    TakeItem,
+    Welcome,
+)
+
+log = logging.getLogger(__name__)
+
+Kind = TypeVar("Kind", bound=Message)
+
+HEARTBEAT_S = 1.0
+JOIN_RETRY_S = 0.5
+FAREWELL_S = 3.0
+
+
+class Link:
+    """One replica's client of the coordinator, on the replica's own poll loop.
+
+    `stop` becomes True when the job is over. `figures` and `progress_age_s` are asked at each heartbeat.
+    """
+
+    def __init__(self, loop: Loop, coordinator: str, role: str, index: int, start_timeout_s: float = 120.0) -> None:
+        self.loop = loop
+        self.role = role
+        self.index = index
+        self.stop = False
+        self.figures: Callable[[], dict[str, Any]] = dict
+        self.progress_age_s: Callable[[], float] = lambda: 0.0
+        self._address = coordinator
+        self._on_instruction: Callable[[int, str, dict[str, Any]], None] = lambda number, kind, body: None
+        self._stop_number: int | None = None
+        self._reports = self._unheard_reports = 0
+        self._after_reports: list[tuple[int, dict[str, Any]]] = []
+        self._sender: Sender | None = None
+        self._client: Client = loop.connect(
+            coordinator, "coordinator", self._identity, retry_s=JOIN_RETRY_S, silence_timeout_s=start_timeout_s
+        )
+
+    @property
+    def name(self) -> str:
+        """Replica name."""
+        return f"{self.role}-{self.index}"
+
+    @property
+    def _identity(self) -> bytes:
+        return f"{self.role}-{self.index}#{os.getpid()}".encode()
+
+    def join(self, own_address: str) -> tuple[Run, Job, dict[str, list[str]]]:
+        """Say hello and wait for all replicas to have done so; return the run, the job and all addresses by role.
+
+        Raises WireError if the coordinator refuses or gives no sign of life.
+        """
+        welcome: list[Welcome] = []
+        hello = Hello(
+            role=self.role,
+            index=self.index,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            version=__version__,
+            protocol=PROTOCOL,
+            address=own_address,
+        )
+        self._client.request(
+            hello, on_reply=lambda message, _: welcome.append(expect(message, Welcome)), waiting_for="all roles to join"
+        )
+        while not welcome:
+            self.loop.poll(0.2)
+        run = Run.model_validate_json(welcome[0].run)
+        self._sender = Sender(self.role, self.index, welcome[0].incarnation)
+        self._client.silence_timeout_s = run.cluster.silence_timeout_s
+        self._client.retry_s = run.cluster.retry_s
+        self.loop.every(HEARTBEAT_S, self._beat)
+        return run, Job.from_json(welcome[0].job), welcome[0].addresses
+
+    def ready(self, on_instruction: Callable[[int, str, dict[str, Any]], None]) -> None:
+        """Report ready and follow the coordinator's instructions from now on."""
+        self._on_instruction = on_instruction
+        self._client.request(Ready(self.sender), waiting_for="the coordinator to note that it is ready")
+        self._ask(0)
+
+    @property
+    def sender(self) -> Sender:
+        """Who speaks, for messages to the coordinator."""
+        if self._sender is None:
+            raise RoleError(f"{self.name} has not joined the job")
+        return self._sender
+
+    def done(self, number: int, **body: Any) -> None:
+        """Report an instruction done, once the coordinator has heard all figures sent before."""
+        if self._unheard_reports:
+            self._after_reports.append((number, body))
+            return
+        self._client.request(Done(self.sender, number, body), waiting_for="the coordinator to note an end")
+
+    def take_item(self, split: int, on_item: Callable[[Item], None]) -> None:
+        """Ask for the next work item of a split; answered when there is one."""
+        self._client.request(
+            TakeItem(self.sender, split),
+            on_reply=lambda message, _: on_item(expect(message, Item)),
+            waiting_for="a work item",
+        )
+
+    def report(self, body: dict[str, Any], arrays: Sequence[np.ndarray[Any, Any]]) -> None:
+        """Send one log interval's figures."""
+        self._unheard_reports += 1
+        self._reports += 1
+        report = Report(self.sender, self._reports, body)
+        self._client.request(report, arrays, on_reply=self._on_report_heard, waiting_for="a report to be taken")
+
+    def _on_report_heard(self, message: Message, _: list[np.ndarray[Any, Any]]) -> None:
+        self._unheard_reports -= 1
+        while self._after_reports and not self._unheard_reports:
+            number, body = self._after_reports.pop(0)
+            self.done(number, **body)
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the coordinator why this replica gives up; best effort, within a few seconds."""
+        if self._sender is None:
+            return
+        told: list[Message] = []
+        code = error.exit_code if isinstance(error, PersiaError) else 1
+        text = str(error) if isinstance(error, PersiaError) else f"internal error: {type(error).__name__}: {error}"
+        self._client.request(Fail(self.sender, text, code), on_reply=lambda message, _: told.append(message))
+        deadline = time.monotonic() + FAREWELL_S
+        while not told and time.monotonic() < deadline:
+            self._client.tick()
+            if self._client.socket.poll(50):
+                self._client.receive()
+
+    def farewell(self) -> None:
+        """Answer the instruction to stop, if that is why the replica ends; wait a few seconds to be heard."""
+        if self._stop_number is None:
+            return
+        told: list[Message] = []
+        body = {"cpu_s": cpu_seconds(), "rss": resident_bytes()} | self.figures()
+        self._client.request(
+            Done(self.sender, self._stop_number, body),
+            on_reply=lambda message, _: told.append(message),
+            waiting_for="the end",
+        )
+        deadline = time.monotonic() + FAREWELL_S
+        while not told and time.monotonic() < deadline:
+            self.loop.poll(0.05)
+
+    def _ask(self, after: int) -> None:
+        self._client.request(Next(self.sender, after), on_reply=self._obey, waiting_for="the next instruction")
+
+    def _obey(self, message: Message, _: list[np.ndarray[Any, Any]]) -> None:
+        instruction = expect(message, Instruction)
+        log.info("instruction %d: %s %s", instruction.number, instruction.kind, instruction.body)
+        if instruction.kind == "stop":
+            self.stop, self._stop_number = True, instruction.number
+            return
+        # A phase begins or ends: figures of this moment are wanted in the record.
+        self._beat()
+        self._on_instruction(instruction.number, instruction.kind, instruction.body)
+        self._ask(instruction.number)
+
+    def _beat(self) -> None:
+        if self.stop:
+            return
+        beat = Heartbeat(self.sender, self.progress_age_s(), cpu_seconds(), resident_bytes(), self.figures())
+        self._client.request(beat, on_reply=self._on_beat, waiting_for="a heartbeat's answer")
+
+    def _on_beat(self, message: Message, _: list[np.ndarray[Any, Any]]) -> None:
+        if expect(message, Beat).stop:
+            self.stop = True
+
+
+def expect(message: Message, kind: type[Kind]) -> Kind:
+    """Return the message, known to be of this kind; raises WireError for another."""
+    if not isinstance(message, kind):
+        raise WireError(f"expected {kind.__name__} in reply, received {type(message).__name__}")
+    return message

@@ -1,0 +1,237 @@
+"""The NN worker's I/O thread: keeps look-ups ahead of the training thread, within the staleness bound."""
+
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from persia_cli.config.schema import Run
+from persia_cli.control.credit import Permits
+from persia_cli.errors import RoleError
+from persia_cli.roles.link import Link, expect
+from persia_cli.wire.client import Client
+from persia_cli.wire.loop import Loop
+from persia_cli.wire.messages import (
+    Ack,
+    BatchId,
+    Credit,
+    Message,
+    Pull,
+    PushGradients,
+    PutSamples,
+    Rows,
+    WaitCredit,
+)
+from persia_cli.wire.server import Peer
+
+Array = np.ndarray[Any, Any]
+
+WAIT_S = 0.2
+"""Seconds between two looks at whether the job is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyBatch:
+    """One rank's share of a step with its embeddings, as they came over the wire.
+
+    `arrays` are, per feature group, the int32 inverse, the uint32 offsets (size 0 where every feature has one id), and
+    one float32 [rows, dim] block per embedding server.
+    """
+
+    batch: BatchId
+    weight_total: float
+    samples: list[Array]
+    arrays: list[Array]
+    staleness: int
+
+
+class Pipeline:
+    """Feeds the training thread of one rank, in the order of steps.
+
+    The methods of the first part are for the training thread, those of the second run on the I/O thread, which owns
+    the loop; the two meet in queues.
+    """
+
+    def __init__(self, loop: Loop, link: Link, bind: str, advertise: str | None = None) -> None:
+        self._loop = loop
+        self._link = link
+        self._server = loop.serve(bind, {PutSamples: self._on_samples, WaitCredit: self._on_wait_credit})
+        self.address = advertise or self._server.address
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[ReadyBatch | BaseException] = queue.SimpleQueue()
+        self._waker = loop.waker()
+        self._lanes: dict[int, Lane] = {}
+        self._waiting: list[tuple[Peer, WaitCredit]] = []
+        self._generation = 0
+
+    def connect(self, run: Run, rank: int, workers: list[str], in_flight: dict[int, int], window: int) -> None:
+        """Connect to the embedding workers; called before the I/O thread starts.
+
+        `in_flight` bounds the steps of each split between look-up and applied update; `window` is how many steps
+        beyond the last finished one loaders may send.
+        """
+        self._rank, self._world_size, self._window = rank, run.cluster.nn_workers, window
+        self._workers = [
+            self._loop.connect(
+                address,
+                f"embedding-worker-{i}",
+                self._link.name.encode(),
+                retry_s=run.cluster.retry_s,
+                silence_timeout_s=run.cluster.silence_timeout_s,
+            )
+            for i, address in enumerate(workers)
+        ]
+        self._lanes = {split: Lane(Permits(bound)) for split, bound in in_flight.items()}
+
+    # For the training thread
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Have the I/O thread call this soon."""
+        self._calls.put(function)
+        self._waker.wake()
+
+    def wake(self) -> None:
+        """Let the I/O thread look up at once."""
+        self._waker.wake()
+
+    def start(self, split: int, last: int) -> None:
+        """Let the split's steps go on up to (not including) `last`."""
+        self._lanes[split].drained.clear()
+        self.call(lambda: self._extend(split, last))
+
+    def take(self, stopped: Callable[[], bool]) -> ReadyBatch | None:
+        """Wait for the next step's batch; None once `stopped()`. Raises what the I/O thread died of."""
+        while not stopped():
+            try:
+                batch = self._ready.get(timeout=WAIT_S)
+            except queue.Empty:
+                continue
+            if isinstance(batch, BaseException):
+                raise batch
+            return batch
+        return None
+
+    def push(self, batch: BatchId, gradients: list[Array]) -> None:
+        """Send one gradient block per group, or none to release an evaluation batch."""
+        self.call(lambda: self._push(batch, gradients))
+
+    def wait_drained(self, split: int, stopped: Callable[[], bool]) -> None:
+        """Wait until no step of the split is in flight. Raises what the I/O thread died of."""
+        while not self._lanes[split].drained.wait(WAIT_S) and not stopped():
+            self.check()
+
+    def check(self) -> None:
+        """Raise what the I/O thread died of, if it did; for use while no batch is expected."""
+        if not self._ready.empty():
+            batch = self._ready.get()
+            if isinstance(batch, BaseException):
+                raise batch
+            raise RoleError(f"a batch of step {batch.batch.step} is ready that nobody asked for")
+
+    # On the I/O thread
+
+    def fail(self, error: BaseException) -> None:
+        """Hand an error to the training thread."""
+        self._ready.put(error)
+
+    @property
+    def refused(self) -> int:
+        """Messages refused so far."""
+        return self._server.refused
+
+    def run_calls(self) -> None:
+        """Do what the training thread asked for; after each round of the loop."""
+        while not self._calls.empty():
+            self._calls.get()()
+
+    def _extend(self, split: int, last: int) -> None:
+        lane = self._lanes[split]
+        lane.permits.end = last
+        self._pull(split)
+        lane.note_drained()
+
+    def _worker_of(self, batch: BatchId) -> Client:
+        return self._workers[(batch.step * self._world_size + batch.rank) % len(self._workers)]
+
+    def _pull(self, split: int) -> None:
+        permits = self._lanes[split].permits
+        while (step := permits.take()) is not None:
+            batch = BatchId(self._generation, split, step, self._rank)
+            self._worker_of(batch).request(
+                Pull(batch),
+                on_reply=partial(self._on_rows, batch),
+                waiting_for=f"the embeddings of step {step}",
+            )
+
+    def _on_samples(self, peer: Peer, message: Message, arrays: list[Array]) -> None:
+        assert isinstance(message, PutSamples)
+        lane = self._lanes[message.batch.split]
+        step = message.batch.step
+        if step >= lane.next and step not in lane.samples:
+            lane.samples[step] = (message.weight_total, arrays)
+            self._pass_on(lane)
+        self._server.reply(peer, Ack())
+
+    def _on_rows(self, batch: BatchId, reply: Message, arrays: list[Array]) -> None:
+        lane = self._lanes[batch.split]
+        lane.rows[batch.step] = (batch, expect(reply, Rows).staleness, arrays)
+        self._pass_on(lane)
+
+    def _pass_on(self, lane: "Lane") -> None:
+        """Hand complete batches to the training thread, in order: all ranks must train the same step together."""
+        while lane.next in lane.samples and lane.next in lane.rows:
+            weight_total, samples = lane.samples.pop(lane.next)
+            batch, staleness, arrays = lane.rows.pop(lane.next)
+            lane.next += 1
+            self._ready.put(ReadyBatch(batch, weight_total, samples, arrays, staleness))
+
+    def _push(self, batch: BatchId, gradients: list[Array]) -> None:
+        self._worker_of(batch).request(
+            PushGradients(batch),
+            gradients,
+            on_reply=partial(self._on_applied, batch),
+            waiting_for=f"the update of step {batch.step}",
+        )
+
+    def _on_applied(self, batch: BatchId, reply: Message, _: list[Array]) -> None:
+        expect(reply, Ack)
+        lane = self._lanes[batch.split]
+        lane.permits.give_back(batch.step)
+        self._pull(batch.split)
+        lane.note_drained()
+        self._answer_credit()
+
+    def _on_wait_credit(self, peer: Peer, message: Message, _: list[Array]) -> None:
+        assert isinstance(message, WaitCredit)
+        self._waiting.append((peer, message))
+        self._answer_credit()
+
+    def _answer_credit(self) -> None:
+        still: list[tuple[Peer, WaitCredit]] = []
+        for peer, wait in self._waiting:
+            limit = self._lanes[wait.split].permits.credit(self._window)
+            if wait.step < limit:
+                self._server.reply(peer, Credit(limit))
+            else:
+                still.append((peer, wait))
+        self._waiting = still
+
+
+@dataclass(slots=True)
+class Lane:
+    """The steps of one split on their way to the training thread; `next` is the first one it has not been given."""
+
+    permits: Permits
+    next: int = 0
+    samples: dict[int, tuple[float, list[Array]]] = field(default_factory=dict)
+    rows: dict[int, tuple[BatchId, int, list[Array]]] = field(default_factory=dict)
+    drained: threading.Event = field(default_factory=threading.Event)
+
+    def note_drained(self) -> None:
+        """Tell the training thread if no step is in flight."""
+        if self.permits.drained:
+            self.drained.set()

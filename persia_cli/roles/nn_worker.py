@@ -1,0 +1,181 @@
+"""The NN worker: one rank, as a training thread that follows instructions and an I/O thread that owns the sockets."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from persia_cli.config.schema import HybridMode, Run
+from persia_cli.control.splits import EVAL, SPLIT_NAMES, TRAIN
+from persia_cli.errors import PersiaError
+from persia_cli.plan.job import Job
+from persia_cli.roles.link import Link
+from persia_cli.roles.nn_pipeline import Pipeline, ReadyBatch
+from persia_cli.train.distributed import World
+from persia_cli.train.inputs import GroupRows, Samples
+from persia_cli.train.rank import Interval, Rank
+from persia_cli.wire.loop import Loop
+
+EVAL_STEPS_IN_FLIGHT = 8
+SYNC_STEPS_IN_FLIGHT = 2
+"""In sync mode the next look-up waits at the servers, so asking for it early costs no staleness."""
+
+LOADED_AHEAD = 8
+"""Steps that loaders may send beyond those that may be in flight."""
+
+DENSE = "dense"
+"""Folder of a checkpoint that holds the dense weights and optimizer."""
+
+
+class JobEndedError(PersiaError):
+    """The job has ended while the rank was at work."""
+
+
+class NNWorker:
+    """One rank. `run` is the training thread; the I/O thread it starts owns loop, link and pipeline."""
+
+    def __init__(self, loop: Loop, link: Link, bind: str, advertise: str | None = None) -> None:
+        self._loop = loop
+        self._link = link
+        self._pipeline = Pipeline(loop, link, bind, advertise)
+        self._instructions: queue.SimpleQueue[tuple[int, str, dict[str, Any]]] = queue.SimpleQueue()
+        self._busy_since: float | None = None
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        """Train and evaluate as instructed until the job is over."""
+        run, job, addresses = self._link.join(self._pipeline.address)
+        self._link.figures = lambda: {"refused_messages": self._pipeline.refused}
+        self._link.progress_age_s = self._progress_age
+        in_flight = {TRAIN: _train_bound(run), EVAL: EVAL_STEPS_IN_FLIGHT}
+        self._pipeline.connect(
+            run, self._link.index, addresses["embedding-worker"], in_flight, in_flight[TRAIN] + LOADED_AHEAD
+        )
+        io = threading.Thread(target=self._serve, name=f"{self._link.name}-io")
+        io.start()
+        try:
+            self._work(run, job)
+        except JobEndedError:
+            pass
+        finally:
+            self._ended.set()
+            self._pipeline.wake()
+            io.join()
+        self._link.farewell()
+
+    # The I/O thread
+
+    def _serve(self) -> None:
+        try:
+            while not self._ended.is_set():
+                self._loop.poll(0.2)
+                self._pipeline.run_calls()
+        except Exception as error:
+            self._pipeline.fail(error)
+
+    def _progress_age(self) -> float:
+        since = self._busy_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    # The training thread
+
+    def _work(self, run: Run, job: Job) -> None:
+        rendezvous = Path(job.run_dir) / "rendezvous" if run.cluster.nn_workers > 1 else None
+        world = World(self._link.index, run.cluster.nn_workers, rendezvous, run.cluster.silence_timeout_s)
+        try:
+            rank = Rank(run, world)
+            self._servers = run.cluster.embedding_servers
+            if job.load:
+                rank.load(Path(job.load) / DENSE)
+            self._pipeline.call(
+                lambda: self._link.ready(lambda number, kind, body: self._instructions.put((number, kind, body)))
+            )
+            self._follow(rank)
+        finally:
+            world.close()
+
+    def _follow(self, rank: Rank) -> None:
+        handlers: dict[str, Callable[[Rank, dict[str, Any]], dict[str, Any]]] = {
+            "training": self._train,
+            "evaluating": self._evaluate,
+            "saving": self._save,
+        }
+        while not self._link.stop:
+            self._pipeline.check()
+            try:
+                number, kind, body = self._instructions.get(timeout=0.05)
+            except queue.Empty:
+                continue
+            result = handlers[kind](rank, body)
+            self._pipeline.call(partial(self._link.done, number, **result))
+
+    def _train(self, rank: Rank, body: dict[str, Any]) -> dict[str, Any]:
+        interval = rank.interval()
+        for ready in self._batches(TRAIN, body["first"], body["last"]):
+            samples, groups = self._inputs(ready)
+            done = ready.batch.step + 1
+            scored = rank.train(
+                ready.batch.step,
+                samples,
+                groups,
+                send=partial(self._pipeline.push, ready.batch),
+            )
+            interval.add(samples, scored, ready.staleness)
+            if done % rank.log_every_steps == 0 or done == body["last"]:
+                self._report(TRAIN, done, interval)
+                interval = rank.interval()
+        return {}
+
+    def _evaluate(self, rank: Rank, body: dict[str, Any]) -> dict[str, Any]:
+        interval = rank.interval()
+        for ready in self._batches(EVAL, body["first"], body["last"]):
+            samples, groups = self._inputs(ready)
+            interval.add(samples, rank.evaluate(ready.batch.step, samples, groups), ready.staleness)
+            self._pipeline.push(ready.batch, [])
+        self._report(EVAL, body["last"], interval)
+        return {}
+
+    def _save(self, rank: Rank, body: dict[str, Any]) -> dict[str, Any]:
+        if self._link.index != 0:
+            return {}
+        self._busy_since = time.monotonic()
+        files = rank.save(Path(body["folder"]) / DENSE)
+        self._busy_since = None
+        return {"files": [{"folder": DENSE, **file._asdict()} for file in files]}
+
+    def _batches(self, split: int, first: int, last: int) -> Iterator[ReadyBatch]:
+        """Yield the rank's batches of the steps [first, last), then wait until all of them are applied."""
+        self._pipeline.start(split, last)
+        for _ in range(first, last):
+            batch = self._pipeline.take(lambda: self._link.stop)
+            if batch is None:
+                raise JobEndedError("the job has ended")
+            self._busy_since = time.monotonic()
+            yield batch
+            self._busy_since = None
+        self._pipeline.wait_drained(split, lambda: self._link.stop)
+        if self._link.stop:
+            raise JobEndedError("the job has ended")
+
+    def _inputs(self, ready: ReadyBatch) -> tuple[Samples, list[GroupRows]]:
+        """Give the arrays of a batch their names: per group the inverse, the offsets, one block of rows per server."""
+        dense, labels, weights = ready.samples
+        samples = Samples(dense, labels, weights if weights.size else None, ready.weight_total)
+        groups = []
+        per_group = 2 + self._servers
+        for start in range(0, len(ready.arrays), per_group):
+            inverse, offsets, *rows = ready.arrays[start : start + per_group]
+            groups.append(GroupRows(rows, inverse, offsets if offsets.size else None))
+        return samples, groups
+
+    def _report(self, split: int, last: int, interval: Interval) -> None:
+        body, arrays = interval.encode()
+        body |= {"split": SPLIT_NAMES[split], "last": last}
+        self._pipeline.call(lambda: self._link.report(body, arrays))
+
+
+def _train_bound(run: Run) -> int:
+    return run.mode.staleness if isinstance(run.mode, HybridMode) else SYNC_STEPS_IN_FLIGHT

@@ -1,0 +1,113 @@
+"""Run one role to its end: its loop and its link, in this thread; the same for a process and for a thread of one."""
+
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from persia_cli.config.schema import Run
+from persia_cli.plan.job import Job
+from persia_cli.roles.link import Link
+from persia_cli.wire.loop import Loop
+from persia_cli.wire.sockets import Context
+
+log = logging.getLogger(__name__)
+
+SWITCH_INTERVAL_S = 1e-4
+"""How long a thread may keep the interpreter: the default of 5 ms would be added to every message's round trip."""
+
+
+class Stoppable(Protocol):
+    """What can be told to stop from another thread or a signal handler."""
+
+    stop: bool
+
+
+def run_coordinator(
+    context: Context,
+    bind: str,
+    run: Run,
+    job: Job,
+    advertise: str | None = None,
+    on_start: Callable[[Stoppable, str], None] = lambda coordinator, address: None,
+) -> None:
+    """Run the coordinator of a job at address `bind`; `on_start` is told the address it really has.
+
+    Raises ReplicaError if a replica failed.
+    """
+    from persia_cli.roles.coordinator import Coordinator
+
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    loop = Loop(context, "coordinator-0")
+    try:
+        coordinator = Coordinator(loop, bind, run, job, advertise)
+        on_start(coordinator, coordinator.address)
+        coordinator.run()
+    finally:
+        loop.close()
+
+
+def run_role(
+    context: Context,
+    role: str,
+    index: int,
+    coordinator: str,
+    bind: str | None = None,
+    advertise: str | None = None,
+    on_start: Callable[[Stoppable], None] = lambda link: None,
+) -> None:
+    """Run one replica of any other role until the job is over.
+
+    `bind` is where it listens (default: like the coordinator's address), `advertise` what others are told. What it
+    fails of is told the coordinator before it is raised.
+    """
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    loop = Loop(context, f"{role}-{index}")
+    try:
+        link = Link(loop, coordinator, role, index)
+        on_start(link)
+        try:
+            _replica(role, loop, link, bind or address_beside(coordinator, link.name), advertise).run()
+        except Exception as error:
+            log.debug("%s failed", link.name, exc_info=True)
+            link.fail(error)
+            raise
+    finally:
+        loop.close()
+
+
+def address_beside(coordinator: str, name: str) -> str:
+    """Return where a replica listens if nobody says: over the coordinator's transport, beside it."""
+    transport, _, place = coordinator.partition("://")
+    if transport == "tcp":
+        return "tcp://127.0.0.1:*"
+    if transport == "ipc":
+        return f"ipc://{Path(place).parent / name}"
+    return f"{coordinator}/{name}"
+
+
+class Replica(Protocol):
+    """A role's object."""
+
+    def run(self) -> None:
+        """Work until the job is over."""
+
+
+def _replica(role: str, loop: Loop, link: Link, bind: str, advertise: str | None) -> Replica:
+    """Make the role's object; a role's module is imported only where it runs (only NN workers need torch)."""
+    if role == "embedding-server":
+        from persia_cli.roles.embedding_server import EmbeddingServer
+
+        return EmbeddingServer(loop, link, bind, advertise)
+    if role == "embedding-worker":
+        from persia_cli.roles.embedding_worker import EmbeddingWorker
+
+        return EmbeddingWorker(loop, link, bind, advertise)
+    if role == "nn-worker":
+        from persia_cli.roles.nn_worker import NNWorker
+
+        return NNWorker(loop, link, bind, advertise)
+    from persia_cli.roles.data_loader import DataLoader
+
+    return DataLoader(loop, link)

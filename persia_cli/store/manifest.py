@@ -1,0 +1,82 @@
+"""The manifest of a checkpoint: written last, so that a checkpoint with one is complete."""
+
+import json
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from persia_cli.errors import CheckpointError
+
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+CHECKPOINTS = "checkpoints"
+
+_FINISHED = re.compile(r"step-(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a checkpoint holds.
+
+    `files` has an object per file: folder (relative), name, nbytes, sha256 and, for embedding files, group and rows.
+    """
+
+    format_version: int
+    persia_version: str
+    generation: int
+    step: int
+    samples: int
+    seed: int
+    config: dict[str, Any]
+    tables: list[dict[str, Any]]
+    files: list[dict[str, Any]]
+
+
+def checkpoint_folder(run_dir: Path, step: int) -> Path:
+    """Return the folder of the finished checkpoint of a step."""
+    return run_dir / CHECKPOINTS / f"step-{step}"
+
+
+def unfinished_folder(run_dir: Path, step: int) -> Path:
+    """Return the folder a checkpoint is written in before it is published."""
+    return run_dir / CHECKPOINTS / f"step-{step}.partial"
+
+
+def publish(run_dir: Path, manifest: Manifest) -> Path:
+    """Write the manifest into the unfinished checkpoint and give the folder its final name; return it."""
+    partial = unfinished_folder(run_dir, manifest.step)
+    (partial / MANIFEST).write_text(json.dumps(asdict(manifest), indent=2) + "\n", encoding="utf-8")
+    final = checkpoint_folder(run_dir, manifest.step)
+    partial.rename(final)
+    return final
+
+
+def newest_checkpoint(run_dir: Path) -> Path:
+    """Return the folder of the last complete checkpoint; raises CheckpointError if there is none."""
+    found = [
+        (int(match[1]), path)
+        for path in (run_dir / CHECKPOINTS).glob("step-*")
+        if (match := _FINISHED.fullmatch(path.name)) and (path / MANIFEST).is_file()
+    ]
+    if not found:
+        raise CheckpointError(
+            f"{run_dir} holds no complete checkpoint; train it to its end, or set checkpoint.every_steps"
+        )
+    return max(found)[1]
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read a checkpoint's manifest; raises CheckpointError if it is missing, damaged or of another format."""
+    try:
+        fields = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        version = fields["format_version"]
+        if version != FORMAT_VERSION:
+            raise CheckpointError(
+                f"{folder} has checkpoint format {version}; this persia reads format {FORMAT_VERSION}"
+            )
+        return Manifest(**fields)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{folder} is not a complete checkpoint: it has no {MANIFEST}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{folder / MANIFEST} is damaged: {error}") from error
