@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra import compose
+from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
@@ -53,13 +54,38 @@ def _compose(name: str, file: Path, overrides: Sequence[str], folders: Sequence[
     with hydra_over(folders), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # defaults without _self_: the file itself comes last, as expected
         try:
-            compose(name)
+            try:
+                return compose(name, overrides=list(overrides))
+            except ConfigCompositionException:
+                return _compose_spelled_out(name, overrides)
         except Exception as error:
             raise ConfigError(broken_file(file, error)) from error
-        try:
-            return compose(name, overrides=list(overrides))
-        except Exception as error:
-            raise ConfigError(first_line(error)) from error
+
+
+def _compose_spelled_out(name: str, overrides: Sequence[str]) -> DictConfig:
+    """Compose a file that spells groups out instead of naming an option, as the record of a run does.
+
+    Hydra has nothing to override there, so that a chosen option takes the whole group's place.
+    """
+    chosen = {
+        group: option
+        for group, _, option in (override.partition("=") for override in overrides if not override.startswith("+"))
+        if not _has_default(name, f"{group}={option}")
+    }
+    config = compose(name, overrides=[override for override in overrides if override.partition("=")[0] not in chosen])
+    OmegaConf.set_struct(config, False)
+    for group, option in chosen.items():
+        keys = [override for override in overrides if override.startswith(f"++{group}.")]
+        config[group] = compose(overrides=[f"+{group}={option}", *keys])[group]
+    return config
+
+
+def _has_default(name: str, override: str) -> bool:
+    try:
+        compose(name, overrides=[override])
+    except ConfigCompositionException as error:
+        return "Could not override" not in str(error)
+    return True
 
 
 def _delete(values: dict[str, Any], keys: Sequence[str], wrong: dict[str, str]) -> None:

@@ -1,0 +1,39 @@
+"""`persia bench`."""
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from persia_cli.commands.options import ConfDir, Words, examples
+
+EXAMPLES = examples(
+    "persia bench throughput conf=synthetic",
+    "persia bench throughput conf=criteo cluster.embedding_servers=2 --steps 500 --json",
+)
+
+app = typer.Typer(no_args_is_help=True, help="Measure speed.")
+
+
+@app.command(epilog=EXAMPLES)
+def throughput(
+    words: Words = None,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Steps to measure, after as many to warm up.")] = 200,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    conf_dir: ConfDir = None,
+) -> None:
+    """Measure samples per second of a job from end to end, and the CPU seconds of each role."""
+    from persia_cli.bench.throughput import measure
+    from persia_cli.commands.screen import columns, labelled, out, say, size
+    from persia_cli.config.compose import compose_run
+
+    measured = measure(compose_run(words or [], conf_dir or []), steps)
+    if as_json:
+        say(out(), json.dumps(asdict(measured)))
+        return
+    labelled(out(), "samples/s", f"{measured.samples_per_s:,.0f}")
+    table = columns("replica", "CPU seconds", "memory")
+    for role in measured.roles:
+        table.add_row(f"{role['role']}-{role['index']}", f"{role['cpu_s']:.2f}", size(role["rss"]))
+    out().print(table)

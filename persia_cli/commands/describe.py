@@ -1,0 +1,91 @@
+"""A job in a few lines, before it starts."""
+
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.text import Text
+
+from persia_cli.commands.screen import columns, count, labelled, say, size
+from persia_cli.config.schema import HybridMode, ParquetDataset, Run
+from persia_cli.plan.job import JobPlan
+
+
+def describe(console: Console, plan: JobPlan) -> None:
+    """Print the run, its data and its model."""
+    run, facts = plan.run, plan.facts
+    labelled(console, "run", f"{run.name} in {plan.run_dir}")
+    labelled(console, "data", facts.source)
+    labelled(
+        console,
+        "",
+        f"{facts.train_rows:,} training and {facts.eval_rows:,} evaluation samples; {facts.dense} dense and "
+        f"{len(facts.sparse)} sparse features, {count(facts.tasks, 'label')}",
+    )
+    labelled(console, "model", _model(run))
+    labelled(console, "rows", f"{count(len(plan.memory), 'table')}, up to {size(sum(plan.memory.values()))}")
+    if plan.job.task == "train":
+        labelled(console, "training", _training(plan))
+    labelled(console, "cluster", f"{run.cluster.kind}: {_roles(plan)}")
+
+
+def describe_plan(console: Console, plan: JobPlan, words: Sequence[str]) -> None:
+    """Print everything that is settled before the first process starts: what `--dry-run` shows."""
+    describe(console, plan)
+    table = columns("table", "dim", "optimizer", "rows", "memory")
+    for group in plan.layout.groups:
+        rows = group.capacity // len(group.tables)
+        for spec in group.tables:
+            memory = size(plan.memory[spec.name])
+            table.add_row(spec.name, str(group.dim), group.optimizer.kind, f"{rows:,}", memory)
+    table.add_row("all", "", "", "", size(sum(plan.memory.values())), style="bold")
+    say(console, "")
+    console.print(table)
+    say(console, "\nTo start each replica by hand, with ADDRESS where the coordinator shall listen:")
+    for command in plan.commands("ADDRESS"):
+        line = command if " coordinator " not in command else shlex.join([*shlex.split(command), *words])
+        say(console, f"  {line}")
+
+
+def warn_of_stand_in(console: Console, plan: JobPlan, words: Sequence[str]) -> None:
+    """Say loudly that the data is made up, and how to put the real data in its place."""
+    dataset = plan.run.dataset
+    if not plan.facts.stand_in or not isinstance(dataset, ParquetDataset):
+        return
+    prepare = f"persia recipe prepare {dataset.recipe} --input FILE --output {shlex.quote(dataset.path)}"
+    text = (
+        f"NOT REAL DATA. There are no files at {dataset.path}; samples of the same shape are made up, so the figures "
+        "say nothing about the real data set. To train on it:\n"
+    )
+    train = shlex.join(["persia", "train", *words])
+    if console.is_terminal:
+        console.print(Panel(Text(f"{text}\n  {prepare}\n  {train}"), title="stand-in data", style="bold yellow"))
+    else:
+        for line in f"{text}{prepare}\n{train}".splitlines():
+            say(console, f"STAND-IN DATA: {line}")
+
+
+def _model(run: Run) -> str:
+    settings = run.model.model_dump(exclude={"kind", "dim"})
+    layers = [
+        f"{key} {'-'.join(map(str, value))}" for key, value in settings.items() if isinstance(value, tuple | list)
+    ]
+    others = [f"{key} {value}" for key, value in settings.items() if isinstance(value, str)]
+    return ", ".join([run.model.kind, f"dim {run.model.dim}", *layers, *others])
+
+
+def _training(plan: JobPlan) -> str:
+    run = plan.run
+    mode = f"hybrid, staleness {run.mode.staleness}" if isinstance(run.mode, HybridMode) else run.mode.kind
+    rows, dense = run.optimizer.embedding, run.optimizer.dense
+    return (
+        f"{count(plan.job.steps, 'step')} of {run.train.batch_size:,} samples; {mode}; "
+        f"{rows.kind} {rows.lr:g} for rows, {dense.kind} {dense.lr:g} for dense weights; seed {run.seed}"
+    )
+
+
+def _roles(plan: JobPlan) -> str:
+    replicas = Counter(replica.role for replica in plan.replicas)
+    return ", ".join(f"{number} {role}" for role, number in replicas.items())

@@ -1,0 +1,40 @@
+"""`persia eval`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from persia_cli.commands.options import Overrides, examples
+
+EXAMPLES = examples(
+    "persia eval runs/criteo-20261121-081500                              # the run's own evaluation again",
+    "persia eval runs/criteo-20261121-081500 cluster.embedding_servers=3  # on three servers",
+    "persia eval runs/criteo-20261121-081500 --data day_23                # on other files",
+)
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory of a training run.", show_default=False)],
+    words: Overrides = None,
+    data: Annotated[
+        str | None, typer.Option("--data", metavar="PATH", help="Evaluate on these files instead of the run's own.")
+    ] = None,
+) -> None:
+    """Evaluate a saved model, on any number of servers."""
+    from persia_cli.commands.job import carry_out, time_stamp
+    from persia_cli.config.compose import compose_run
+    from persia_cli.data.facts import inspect
+    from persia_cli.errors import UserError
+    from persia_cli.plan.job import plan_job
+    from persia_cli.store.manifest import newest_checkpoint
+
+    config = run / "config.yaml"
+    if not config.is_file():
+        raise UserError(f"{run} holds no run: there is no {config}")
+    own = [f"dataset.path='{data}'", "dataset.if_missing=error"] if data else []
+    evaluated = compose_run([f"conf={config}", *(words or []), *own])
+    plan = plan_job(
+        evaluated, inspect(evaluated.dataset), "evaluate", run / "evals" / time_stamp(), newest_checkpoint(run)
+    )
+    carry_out(plan, [f"conf={config}"])

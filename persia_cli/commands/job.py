@@ -1,0 +1,47 @@
+"""Carry out a planned job with its progress on the screen."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+import typer
+
+from persia_cli.commands.describe import describe, warn_of_stand_in
+from persia_cli.commands.progress import following
+from persia_cli.commands.results import show_results
+from persia_cli.commands.screen import err, say
+from persia_cli.errors import UserError
+from persia_cli.plan.job import JobPlan
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
+
+
+def carry_out(plan: JobPlan, words: Sequence[str]) -> None:
+    """Run the job to its end and print what it came to; `words` are the user's, for the commands proposed."""
+    if plan.run.cluster.kind == "embedded":
+        from persia_cli.launch.embedded import launch
+    else:
+        from persia_cli.launch.local import launch
+    describe(err(), plan)
+    warn_of_stand_in(err(), plan, words)
+    try:
+        with following(err(), plan.run_dir, plan.job, plan.run.train.batch_size) as follow:
+            result = launch(plan, follow)
+    except KeyboardInterrupt:
+        say(err(), f"interrupted; everything is stopped, and {plan.run_dir} keeps what was recorded")
+        raise typer.Exit(INTERRUPTED) from None
+    show_results(plan, result, words)
+
+
+def time_stamp() -> str:
+    """Return the present time as it is used in the names of folders."""
+    return datetime.now().strftime("%Y%m%d-%H%M%S")
+
+
+def choose_run_dir(name: str, chosen: Path | None) -> Path:
+    """Return the run directory, by default one of its own; raises UserError if it holds a run already."""
+    run_dir = chosen or Path("runs") / f"{name}-{time_stamp()}"
+    if (run_dir / "config.yaml").exists():
+        raise UserError(f"{run_dir} already holds a run; choose another --run-dir or remove it")
+    return run_dir

@@ -1,0 +1,57 @@
+"""Arguments and options that several commands share, and how examples are shown below a command's help."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def examples(*lines: str) -> str:
+    """Return a help epilog that lists command lines with what they do, a line each."""
+    return "\n".join(["[bold]Examples[/bold]", *lines])
+
+
+def complete_word(incomplete: str) -> list[str]:
+    """Return the words that may stand here: configurations, group options and keys that begin as typed."""
+    from persia_cli.config import offers
+
+    choices = {"conf": list(offers.primaries())} | {group: list(names) for group, names in offers.groups().items()}
+    key, equals, part = incomplete.partition("=")
+    if equals:
+        return [f"{key}={choice}" for choice in choices.get(key, []) if choice.startswith(part)]
+    from persia_cli.config.expected import keys
+    from persia_cli.config.schema import Run
+
+    names = [*choices, *(path for path, _ in keys(Run) if path not in choices)]
+    return [f"{name}=" for name in dict.fromkeys(names) if name.startswith(incomplete)]
+
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="conf=NAME | KEY=VALUE",
+        help="A configuration, by name or path of a .yaml file (without it: base), and settings of it: a group's "
+        "option such as model=dlrm, or a single key such as train.epochs=2.",
+        autocompletion=complete_word,
+        show_default=False,
+    ),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="KEY=VALUE",
+        help="Settings that differ from the run's own, such as cluster.embedding_servers=3.",
+        autocompletion=complete_word,
+        show_default=False,
+    ),
+]
+ConfDir = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--conf-dir",
+        envvar="PERSIA_CONF_DIR",
+        metavar="DIR",
+        help="A folder of your own configurations, looked in before the built-in one. May be given several times.",
+        show_default=False,
+    ),
+]

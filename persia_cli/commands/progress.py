@@ -1,0 +1,145 @@
+"""Progress of a running job: one live line on a terminal, one `key=value` line per event elsewhere."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from heapq import merge
+from pathlib import Path
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.text import Text
+
+from persia_cli.commands.results import without_time
+from persia_cli.commands.screen import key_values, say
+from persia_cli.observe.journal import EVENTS, METRICS, Tail
+from persia_cli.plan.job import Job
+
+Line = dict[str, Any]
+
+
+class View(Protocol):
+    """Shows what happens."""
+
+    def event(self, line: Line) -> None:
+        """Show a line of `events.jsonl`."""
+
+    def metrics(self, line: Line) -> None:
+        """Show a line of `metrics.jsonl`."""
+
+
+@contextmanager
+def following(console: Console, run_dir: Path, job: Job, batch_size: int) -> Iterator[Callable[[], None]]:
+    """Show a job's progress while the context lasts; the function it yields shows what is new."""
+    tails = Tail(run_dir / EVENTS), Tail(run_dir / METRICS)
+
+    def follow(view: View) -> None:
+        for line in merge(*(tail.new() for tail in tails), key=lambda line: line["time"]):
+            (view.event if "event" in line else view.metrics)(line)
+
+    if console.is_terminal:
+        with LiveView(console, job, batch_size) as live:
+            yield lambda: follow(live)
+    else:
+        plain = PlainView(console, job, batch_size)
+        yield lambda: follow(plain)
+
+
+class PlainView:
+    """One line per event, its keys stable."""
+
+    def __init__(self, console: Console, job: Job, batch_size: int) -> None:
+        self._console = console
+        self._job = job
+        self._batch_size = batch_size
+
+    def event(self, line: Line) -> None:
+        """Print the event; of compiling only the first and the last kernel, of what roles used nothing."""
+        kind = line["event"]
+        if kind in ("roles", "tables") or (kind == "compiling" and line["done"] not in (1, line["total"])):
+            return
+        say(self._console, key_values({"event": kind} | {k: v for k, v in without_time(line).items() if k != "event"}))
+
+    def metrics(self, line: Line) -> None:
+        """Print the figures, those of training with the seconds that are left."""
+        eta = {"eta_s": eta_s(line, self._job, self._batch_size)} if line["split"] == "train" else {}
+        say(self._console, key_values({"event": "metrics"} | without_time(line) | eta))
+
+
+class LiveView:
+    """A bar that moves, with the figures of training beside it; everything else scrolls by above it."""
+
+    def __init__(self, console: Console, job: Job, batch_size: int) -> None:
+        self._job = job
+        self._batch_size = batch_size
+        self._progress = Progress(
+            TextColumn("[bold]{task.description:<{width}}".replace("{width}", "10")),
+            BarColumn(bar_width=20),
+            TextColumn("{task.fields[figures]}"),
+            console=console,
+        )
+        self._task = self._progress.add_task("starting", total=None, figures="")
+
+    def __enter__(self) -> "LiveView":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def event(self, line: Line) -> None:
+        """Show the phase in the bar; print warnings and what was saved above it."""
+        kind = line["event"]
+        if kind == "compiling":
+            figures = f"{line['done']}/{line['total']} kernels"
+            self._show("compiling", line["done"], line["total"], figures)
+        elif kind == "ready":
+            self._show("training" if self._job.steps else "evaluating", 0, self._job.steps or None, "")
+        elif kind == "phase":
+            self._progress.update(self._task, description=line["phase"])
+        elif kind == "saved":
+            self._print("saved", f"{line['path']}")
+        elif kind == "warning":
+            self._print("warning", line["text"], "bold yellow")
+
+    def metrics(self, line: Line) -> None:
+        """Move the bar; print an evaluation above it."""
+        if line["split"] == "eval":
+            self._print("evaluated", f"step {line['step']}: {_quality(line)}")
+            return
+        left = eta_s(line, self._job, self._batch_size)
+        parts = [
+            f"step {line['step']:,}/{self._job.steps:,}",
+            f"{line['samples']:,} samples",
+            f"{line['samples_per_s']:,.0f}/s",
+            f"{_clock(left)} left",
+            _quality(line),
+            f"stale {line['staleness_mean']:.1f}, at most {line['staleness_max']}",
+            f"{line['rows']:,} rows",
+        ]
+        self._show("training", line["step"], self._job.steps, "  ".join(parts))
+
+    def _show(self, phase: str, done: int, total: int | None, figures: str) -> None:
+        self._progress.update(self._task, description=phase, completed=done, total=total, figures=figures)
+
+    def _print(self, label: str, text: str, style: str = "bold") -> None:
+        say(self._progress.console, Text.assemble((f"{label:<10}", style), " ", text))
+
+
+def eta_s(line: Line, job: Job, batch_size: int) -> int | None:
+    """Return the seconds that training will take yet, from the rate of the last interval."""
+    rate = line["samples_per_s"]
+    return round((job.steps - line["step"]) * batch_size / rate) if rate else None
+
+
+def _quality(line: Line) -> str:
+    aucs = [f"{key.replace('auc', 'AUC')} {value:.4f}" for key, value in line.items() if key[:3] == "auc" and value]
+    return "  ".join([f"loss {line['loss']:.4f}", *aucs])
+
+
+def _clock(seconds: int | None) -> str:
+    if seconds is None:
+        return "?"
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -1,0 +1,55 @@
+"""What a finished job came to: its evaluation, where things are, and what to do next."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+
+from persia_cli.commands.describe import warn_of_stand_in
+from persia_cli.commands.screen import columns, err, key_values, labelled, out, say
+from persia_cli.launch.job import JobResult
+from persia_cli.plan.job import JobPlan
+
+QUALITY = {"auc": "AUC", "log_loss": "log loss", "ne": "normalised entropy", "calibration": "calibration"}
+
+
+def show_results(plan: JobPlan, result: JobResult, words: Sequence[str]) -> None:
+    """Print the last evaluation, and after training what was saved and the next command."""
+    evaluation = last_of(result.metrics, "eval")
+    warn_of_stand_in(err(), plan, words)
+    if evaluation:
+        show_evaluation(out(), evaluation, plan.facts.stand_in)
+    elif training := last_of(result.metrics, "train"):
+        say(out(), key_values(without_time(training)))
+    saved = [event["path"] for event in result.events if event["event"] == "saved"]
+    if saved:
+        labelled(err(), "saved", saved[-1])
+    labelled(err(), "metrics", str(result.run_dir / "metrics.jsonl"))
+    if saved and plan.job.task == "train" and plan.job.eval_steps:
+        labelled(err(), "next", f"persia eval {result.run_dir}")
+
+
+def show_evaluation(console: Console, line: Mapping[str, Any], stand_in: bool) -> None:
+    """Print the figures of an evaluation: a table on a terminal, else one line with every digit."""
+    if not console.is_terminal:
+        say(console, key_values(without_time(line) | ({"stand_in": True} if stand_in else {})))
+        return
+    table = columns("evaluation", *QUALITY.values())
+    for suffix in [key.removeprefix("auc") for key in line if key.startswith("auc")]:
+        name = suffix.lstrip("_") or f"{line['samples']:,} samples"
+        table.add_row(f"{name} (STAND-IN)" if stand_in else name, *(_figure(line[key + suffix]) for key in QUALITY))
+    console.print(table)
+
+
+def last_of(metrics: Sequence[dict[str, Any]], split: str) -> dict[str, Any] | None:
+    """Return the last line of metrics of a split."""
+    return next((line for line in reversed(metrics) if line["split"] == split), None)
+
+
+def without_time(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a line without the time it was written."""
+    return {key: value for key, value in line.items() if key != "time"}
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.6f}"

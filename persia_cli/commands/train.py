@@ -1,0 +1,43 @@
+"""`persia train`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from persia_cli.commands.options import ConfDir, Words, examples
+
+EXAMPLES = examples(
+    "persia train                                       # census data that ships with persia",
+    "persia train conf=criteo model=ffnn train.epochs=2 # a configuration, an option, a key",
+    "persia train conf=./mine.yaml mode=sync --dry-run  # what would run, and nothing more",
+)
+
+
+def train(
+    words: Words = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and start nothing.")] = False,
+    run_dir: Annotated[
+        Path | None,
+        typer.Option("--run-dir", metavar="DIR", help="Where the run is kept.", show_default="runs/NAME-TIME"),
+    ] = None,
+    conf_dir: ConfDir = None,
+) -> None:
+    """Train a model, evaluate it and save it."""
+    from persia_cli.commands.job import carry_out, choose_run_dir
+    from persia_cli.config.compose import compose_run
+    from persia_cli.data.facts import inspect
+    from persia_cli.plan.job import plan_job
+
+    words = words or []
+    run = compose_run(words, conf_dir or [])
+    plan = plan_job(run, inspect(run.dataset), "train", choose_run_dir(run.name, run_dir))
+    again = [*words, *(word for folder in conf_dir or [] for word in ("--conf-dir", str(folder)))]
+    if dry_run:
+        from persia_cli.commands.describe import describe_plan, warn_of_stand_in
+        from persia_cli.commands.screen import err, out
+
+        describe_plan(out(), plan, again)
+        warn_of_stand_in(err(), plan, again)
+    else:
+        carry_out(plan, again)

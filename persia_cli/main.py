@@ -1,0 +1,57 @@
+"""The `persia` command."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from persia_cli import __version__
+from persia_cli.commands import bench, config, evaluate, launch_role, recipe, train
+from persia_cli.commands.options import examples
+
+app = typer.Typer(
+    name="persia",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+app.command(epilog=train.EXAMPLES)(train.train)
+app.command("eval", epilog=evaluate.EXAMPLES)(evaluate.evaluate)
+app.command("launch-role", epilog=launch_role.EXAMPLES)(launch_role.launch_role)
+app.add_typer(bench.app, name="bench")
+app.add_typer(recipe.app, name="recipe")
+app.add_typer(config.app, name="config")
+
+EXAMPLES = examples(
+    "persia train                        # train on the census data that ships with persia",
+    "persia config list                  # what there is to choose from",
+    "persia train conf=criteo --dry-run  # what would run",
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"persia {__version__}")
+        raise typer.Exit
+
+
+@app.callback(epilog=EXAMPLES)
+def persia(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error; for any command.")] = False,
+) -> None:
+    """Train huge recommender models on ordinary machines."""
+
+
+def main() -> None:
+    """Run the command line; every error ends as one line on stderr and an exit code."""
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    try:
+        app(arguments)
+    except Exception as error:
+        from persia_cli.commands.screen import report_failure
+
+        sys.exit(report_failure(error, debug=len(arguments) < len(sys.argv) - 1))
