@@ -35,7 +35,11 @@ def _first_candidate(index_keys, index_rows, key, slot):
 
 @njit(inline="always")
 def _settle(index_keys, index_rows, info, key, table, slot):
-    """From a candidate on, the slot of (key, table), or the empty slot where it would be."""
+    """From a candidate on, the slot of (key, table), or the empty slot where it would be.
+
+    A candidate that was empty may have been taken since, so it is looked at again.
+    """
+    slot = _first_candidate(index_keys, index_rows, key, slot)
     while index_rows[slot] != 0 and info[index_rows[slot] - np.uint32(1)] >> TABLE_SHIFT != np.uint64(table):
         slot += np.uint64(1)
         if slot == np.uint64(index_keys.size):

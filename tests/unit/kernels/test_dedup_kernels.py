@@ -1,0 +1,51 @@
+"""Numbering of distinct keys, and sums per key, against their plain twins."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from persia_cli.kernels import dedup
+from tests import naive
+
+KEYS = st.sampled_from([0, 1, 2**32, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1)
+PAIRS = st.tuples(KEYS, st.integers(0, 2))
+
+
+def number(keys, tables, scratch, epoch):
+    unique_keys, unique_tables = np.empty_like(keys), np.empty_like(tables)
+    inverse = np.empty(keys.size, np.int32)
+    count = dedup.number_keys(keys, tables, scratch, epoch, unique_keys, unique_tables, inverse)
+    return unique_keys[:count].tolist(), unique_tables[:count].tolist(), inverse.tolist()
+
+
+@settings(deadline=None)
+@given(st.lists(PAIRS, max_size=40), st.lists(PAIRS, max_size=9))
+def test_numbers_equal_the_naive_twin_whatever_an_earlier_epoch_left(pairs, earlier):
+    scratch = np.zeros(2 * 64, np.uint64)
+    for epoch, batch in enumerate((earlier, pairs, pairs), start=1):
+        keys = np.array([key for key, _ in batch], np.uint64)
+        tables = np.array([table for _, table in batch], np.uint16)
+        assert number(keys, tables, scratch, epoch) == naive.unique(keys, tables)
+
+
+def test_many_equal_and_many_distinct_keys():
+    rng = np.random.default_rng(0)
+    count = 10_000
+    for keys in (
+        np.zeros(count, np.uint64),
+        rng.integers(0, 2**64, count, np.uint64),
+        np.arange(count, dtype=np.uint64),
+    ):
+        tables = (np.arange(keys.size) % 3).astype(np.uint16)
+        assert number(keys, tables, np.zeros(2 << 15, np.uint64), 1) == naive.unique(keys, tables)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 3), max_size=12), st.sampled_from([1, 3, 16, 17]))
+def test_sums_equal_the_naive_twin(inverse, dim):
+    values = np.random.default_rng(len(inverse)).standard_normal((len(inverse), dim)).astype(np.float32)
+    sums, expected = np.zeros((4, dim), np.float32), np.zeros((4, dim), np.float32)
+    dedup.add_rows(values.reshape(-1), np.array(inverse, np.int32), dim, sums.reshape(-1))
+    for row, value in zip(inverse, values, strict=True):
+        expected[row] += value
+    np.testing.assert_array_equal(sums, expected)

@@ -1,0 +1,31 @@
+"""Every kernel has one compiled form, whatever it is called with."""
+
+import numpy as np
+import pytest
+
+from persia_cli.kernels import dedup
+from persia_cli.kernels.compile import KERNELS
+from persia_cli.kernels.warm import warm
+
+
+def test_warm_compiles_every_kernel_once_and_tells_of_each():
+    seen = []
+    warm(lambda done, total, name: seen.append((done, total, name)))
+    assert [done for done, _, _ in seen] == list(range(1, len(KERNELS) + 1))
+    assert {name for _, _, name in seen} == {kernel.name for kernel in KERNELS}
+    assert len({name for _, _, name in seen}) == len(KERNELS) > 15
+    assert all(len(kernel._dispatcher.overloads) == 1 for kernel in KERNELS)
+
+
+def test_read_only_arrays_and_python_numbers_do_not_compile_another_form():
+    values, sums = np.ones((2, 3), np.float32), np.zeros((1, 3), np.float32)
+    inverse = np.zeros(2, np.int32)
+    values.flags.writeable = inverse.flags.writeable = False
+    dedup.add_rows(values.reshape(-1), inverse, np.int32(3), sums.reshape(-1))
+    assert sums.tolist() == [[2, 2, 2]]
+    assert len(dedup.add_rows._dispatcher.overloads) == 1
+
+
+def test_another_dtype_is_refused():
+    with pytest.raises(TypeError, match="No matching definition"):
+        dedup.add_rows(np.ones(3), np.zeros(1, np.int32), 3, np.zeros(3, np.float32))
