@@ -1,0 +1,79 @@
+"""What every test is held to: it leaves no process, thread or socket behind."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+SETTLE_S = 5.0
+
+
+def poll_for(condition: Callable[[], object], within_s: float, what: str) -> None:
+    """Wait until the condition holds; fail the test, saying what was awaited, if it does not in time."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {within_s:g} s: {what}")
+        time.sleep(0.01)
+
+
+def _sockets() -> set[str]:
+    """The sockets and event files of this process, by what /proc calls them."""
+    found = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            target = os.readlink(entry)
+        except OSError:
+            continue
+        if target.startswith(("socket:", "anon_inode:[eventfd]")):
+            found.add(f"{entry.name} {target}")
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _no_leaks() -> Iterator[None]:
+    threads, sockets = set(threading.enumerate()), _sockets()
+    children = set(psutil.Process().children(recursive=True))
+    yield
+    deadline = time.monotonic() + SETTLE_S
+    while time.monotonic() < deadline:
+        left = [
+            *(f"thread {thread.name}" for thread in set(threading.enumerate()) - threads if thread.is_alive()),
+            *(f"process {child.pid}" for child in set(psutil.Process().children(recursive=True)) - children),
+            *(f"socket {name}" for name in _sockets() - sockets),
+        ]
+        if not left:
+            return
+        time.sleep(0.02)
+    pytest.fail(f"left behind: {', '.join(left)}")
+
+
+def shared_data() -> Path | None:
+    """The folder of real data sets, if this machine has it."""
+    named = os.environ.get("PERSIA_TEST_DATA")
+    folder = Path(named) if named else Path(__file__).resolve().parents[2] / "shared" / "data"
+    return folder if folder.is_dir() else None
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """Folder of real data sets; skips where there is none."""
+    folder = shared_data()
+    if folder is None:
+        pytest.skip("no real data: set PERSIA_TEST_DATA to a folder that holds criteo/ and adult/")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def criteo_rows(real_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Real Criteo rows as Parquet, prepared by the recipe."""
+    from persia_cli.data.recipe import PrepareOptions, load_recipe
+
+    output = tmp_path_factory.mktemp("criteo")
+    source = real_data / "criteo" / "criteo_kaggle_mix.tsv.gz"
+    load_recipe("criteo").prepare(source, output, PrepareOptions(), lambda done, total: None)
+    return output

@@ -1,0 +1,46 @@
+"""Small jobs for tests: a run from a few words, and what came of it."""
+
+from pathlib import Path
+from typing import Any
+
+from persia_cli.config.compose import compose_run
+from persia_cli.config.schema import Run
+from persia_cli.data.facts import inspect
+from persia_cli.launch import embedded, local
+from persia_cli.launch.job import JobResult
+from persia_cli.plan.job import JobPlan, plan_job
+
+CRITEO_FFNN = (
+    "conf=criteo",
+    "model=ffnn",
+    "dataset.split={kind: every, n: 5, offset: 4}",
+    "dataset.if_missing=error",
+)
+"""The real Criteo rows as one network of 400-400-400, every fifth row for evaluation."""
+
+
+def plan(words: list[str], run_dir: Path) -> JobPlan:
+    """Plan a training job from config words."""
+    run = compose_run(words)
+    return plan_job(run, inspect(run.dataset), "train", run_dir)
+
+
+def train(words: list[str], run_dir: Path) -> JobResult:
+    """Run a training job to its end, embedded or in processes as the words say."""
+    return launch(plan(words, run_dir))
+
+
+def launch(job: JobPlan) -> JobResult:
+    """Run a planned job to its end."""
+    run: Run = job.run
+    return embedded.launch(job) if run.cluster.kind == "embedded" else local.launch(job)
+
+
+def losses(result: JobResult) -> list[float]:
+    """The training losses, in order."""
+    return [line["loss"] for line in result.metrics if line["split"] == "train"]
+
+
+def evaluation(result: JobResult) -> dict[str, Any]:
+    """The last evaluation."""
+    return [line for line in result.metrics if line["split"] == "eval"][-1]
