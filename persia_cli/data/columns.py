@@ -46,7 +46,13 @@ def prepare_first(dataset: ParquetDataset) -> str:
     """Return how to make the data set readable: the recipe's command, if it has one."""
     if dataset.recipe is None:
         return "prepare the data first: hash each category to a 64-bit integer"
-    return f"prepare the data first: persia recipe prepare {dataset.recipe} SOURCE {dataset.path}"
+    return f"prepare the data first: {prepare_command(dataset)}"
+
+
+def prepare_command(dataset: ParquetDataset) -> str:
+    """Return the command that makes the data set by its recipe."""
+    output = f"data/{dataset.recipe}" if dataset.path.startswith("builtin:") else dataset.path
+    return f"persia recipe prepare {dataset.recipe} SOURCE {output}"
 
 
 def _missing(use: Use, names: list[str]) -> str:

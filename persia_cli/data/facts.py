@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from persia_cli.config.schema.dataset import GeneratedDataset, Generator, ParquetDataset, SparseFeature
-from persia_cli.data.columns import prepare_first
+from persia_cli.data.columns import prepare_command
 from persia_cli.data.scan import scan
 from persia_cli.data.source import uses_stand_in
 
@@ -39,7 +39,8 @@ def inspect(dataset: ParquetDataset | GeneratedDataset) -> DatasetFacts:
         return _generated(generator, names, 1, False, "generated samples with a planted model")
     if uses_stand_in(dataset):
         assert dataset.stand_in is not None
-        text = f"STAND-IN: there is no data at {dataset.path}, so samples are made up; {prepare_first(dataset)}"
+        remedy = "" if dataset.recipe is None else f"; for the real ones: {prepare_command(dataset)}"
+        text = f"made-up samples standing in for those that are missing at {dataset.path}{remedy}"
         return _generated(dataset.stand_in, dataset.sparse, len(dataset.labels), True, text)
     found = scan(dataset)
     train_rows, eval_rows = sum(found.split_rows.train), sum(found.split_rows.eval)

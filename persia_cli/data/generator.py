@@ -9,7 +9,7 @@ from persia_cli.data.hashing import normal, salt, stream, uniform
 
 _ROWS, _DENSE, _SPARSE, _LABEL, _DENSE_WEIGHTS, _ID_WEIGHTS = range(6)
 _DENSE_SHARE = 0.25
-_FREQUENT = 1000.0
+_FREQUENT = 300.0
 _GRID = 1 << 14
 _PIECE = 4096
 
@@ -110,8 +110,8 @@ def _keys(count: int, *parts: int) -> NDArray[np.uint64]:
 def _spread(keys: NDArray[np.uint64], share: float) -> NDArray[np.float64]:
     """Return random weights, one per key, whose squares sum to `share`."""
     weights = normal(keys.reshape(-1))
-    length = max(float(np.sqrt((weights * weights).sum())), 1e-9)
-    return weights * (share**0.5 / length)
+    weights *= share**0.5 / max(float(np.sqrt((weights * weights).sum())), 1e-9)
+    return weights
 
 
 def _id_weights(keys: NDArray[np.uint64], ranks: NDArray[np.uint64]) -> NDArray[np.float64]:
