@@ -11,6 +11,7 @@ from persia_cli.store.layout import MAX_ROWS, SLOTS_PER_ROW, GroupSpec, first_ha
 
 CACHE_LINE = 64
 SCORE_BITS = 48
+MAX_SCORE = 2**SCORE_BITS - 1
 
 
 class RowStore:
@@ -92,10 +93,10 @@ class RowStore:
 
     def scores(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """int64[n] step of last use."""
-        return (self.info[rows] & np.uint64(2**SCORE_BITS - 1)).astype(np.int64)
+        return (self.info[rows] & np.uint64(MAX_SCORE)).astype(np.int64)
 
     def set_scores(self, rows: NDArray[np.int64], scores: NDArray[np.int64]) -> None:
-        """Replace the scores of existing rows."""
+        """Replace the scores of existing rows by scores in [0, MAX_SCORE]."""
         tables = self.info[rows] >> np.uint64(SCORE_BITS) << np.uint64(SCORE_BITS)
         self.info[rows] = tables | scores.astype(np.uint64)
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from persia_cli.errors import WireError
 from persia_cli.kernels import hashing, index, update
 from persia_cli.store.layout import EmbeddingLayout, partitions_of
-from persia_cli.store.row_store import RowStore
+from persia_cli.store.row_store import MAX_SCORE, RowStore
 
 Keys = NDArray[np.uint64]
 Tables = NDArray[np.uint16]
@@ -59,9 +59,9 @@ class Shard:
 
         With `create`, unknown keys get a new row (zeros and a count when the group is full) and scores rise to
         `step`. Without, nothing changes and unknown keys are zeros. Raises WireError for a key or table that is not
-        of this server or group.
+        of this server or group, and for an impossible step.
         """
-        self._check(group, keys, tables)
+        self._check(group, keys, tables, step)
         store = self.stores[group]
         if not create:
             return store.gather(store.find(keys, tables))
@@ -80,7 +80,7 @@ class Shard:
         Keys without a row and gradients that are not finite are skipped and counted. Adam corrects its bias for
         update number step + 1. Raises WireError as `look_up` does.
         """
-        self._check(group, keys, tables)
+        self._check(group, keys, tables, step)
         store = self.stores[group]
         dim = store.group.dim
         if gradients.shape != (keys.size, dim):
@@ -99,7 +99,7 @@ class Shard:
 
         Returns how many were added: fewer than n when a key was there already or the group is full.
         """
-        self._check(group, keys, tables)
+        self._check(group, keys, tables, 0)
         store = self.stores[group]
         nowhere = np.zeros_like(self._hits)
         rows, new = store.find_or_create(keys, tables, 0, nowhere, self._loaded, nowhere)
@@ -130,11 +130,13 @@ class Shard:
             gradients_refused=int(self._gradients_refused[table]),
         )
 
-    def _check(self, group: int, keys: Keys, tables: Tables) -> None:
+    def _check(self, group: int, keys: Keys, tables: Tables, step: int) -> None:
         if not 0 <= group < len(self.stores):
             raise WireError(f"there is no feature group {group}; this job has {len(self.stores)}")
         if keys.shape != tables.shape or keys.ndim != 1:
             raise WireError(f"feature group {group}: keys have shape {keys.shape}, tables {tables.shape}")
+        if not 0 <= step <= MAX_SCORE:
+            raise WireError(f"step {step} is not between 0 and {MAX_SCORE}")
         store = self.stores[group]
         bad = index.first_foreign(keys, tables, self._members[group], store.first, store.span)
         if bad >= 0:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from persia_cli.errors import CheckpointError
 from persia_cli.kernels import hashing
 from persia_cli.store.layout import GroupSpec
+from persia_cli.store.row_store import MAX_SCORE
 from persia_cli.store.shard import Shard
 
 ROWS_PER_BATCH = 65536
@@ -169,10 +170,13 @@ def _check_partitions(shard: Shard, schema: pa.Schema, path: Path) -> None:
 
 def _load_batch(shard: Shard, batch: pa.RecordBatch, path: Path) -> int:
     """Insert the rows of one record batch that belong to the shard, group by group."""
+    batch.validate(full=True)
     column = batch.column("table")
     places = column.indices.to_numpy()
     tables = _table_numbers(shard, column.dictionary.to_pylist(), np.unique(places), path)[places]
     ids, scores = batch.column("id").to_numpy(), batch.column("score").to_numpy()
+    if scores.size and not 0 <= scores.min() <= scores.max() <= MAX_SCORE:
+        raise CheckpointError(f"{path} is damaged: scores are from {scores.min()} to {scores.max()}")
     keys = np.empty(ids.size, np.uint64)
     hashing.hash_ids(ids, tables, shard.salts, keys)
     partitions = ((keys >> np.uint64(32)) * np.uint64(shard.layout.num_partitions)) >> np.uint64(32)
@@ -204,11 +208,11 @@ def _values(batch: pa.RecordBatch, group: GroupSpec, path: Path) -> NDArray[np.f
     """float32[n, (1 + states) * dim] of a record batch; raises CheckpointError when its shape is not the group's."""
     expected = ["embedding", *group.optimizer.states]
     vectors = {field.name: field.type for field in batch.schema if pa.types.is_fixed_size_list(field.type)}
-    dims = {kind.list_size for kind in vectors.values()}
-    if set(vectors) != set(expected) or dims != {group.dim}:
+    if vectors != dict.fromkeys(expected, pa.list_(pa.float32(), group.dim)):
         names = ", ".join(table.name for table in group.tables)
+        dims = ", ".join(str(dim) for dim in sorted({kind.list_size for kind in vectors.values()}))
         raise CheckpointError(
-            f"{path} has columns {', '.join(vectors)} of dim {', '.join(map(str, sorted(dims)))}; the config's "
+            f"{path} has columns {', '.join(vectors)} of dim {dims}; the config's "
             f"tables ({names}) have {', '.join(expected)} of dim {group.dim}: set model.dim and optimizer.embedding "
             "to what the checkpoint was trained with"
         )

@@ -165,6 +165,9 @@ def test_what_does_not_belong_here_is_refused_and_changes_nothing():
             shard.update(group, bad_keys, bad_tables, np.ones((bad_keys.size, 3), np.float32), 0)
     with pytest.raises(WireError, match=r"shape \(1, 2\)"):
         shard.update(0, keys[:1], tables[:1], np.ones((1, 2), np.float32), 0)
+    for step in (-1, 2**48):
+        with pytest.raises(WireError, match="step"):
+            shard.look_up(0, keys[:1], tables[:1], step, create=True)
     assert shard.stores[0].used == 0
 
 

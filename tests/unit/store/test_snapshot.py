@@ -175,3 +175,20 @@ def test_a_damaged_file_is_refused(tmp_path, damage):
     sums = {file.name: file.sha256} if damage == "flip" else {}
     with pytest.raises(CheckpointError, match=file.name):
         load_shard(Shard(layout, 0, 1), tmp_path, [file.name], sums)
+
+
+@pytest.mark.parametrize("change", [("score", pa.array([-1, 0], pa.int64())), ("embedding", pa.float64())])
+def test_values_that_no_shard_writes_are_refused(tmp_path, change):
+    layout = layout_of()
+    file = save(trained(layout, 1, IDS[:1]), tmp_path)[0]
+    table = pa.ipc.open_file(tmp_path / file.name).read_all()
+    place = table.schema.get_field_index(change[0])
+    if change[0] == "score":
+        table = table.set_column(place, "score", change[1])
+    else:
+        wide = table.column(place).cast(pa.list_(change[1], 3))
+        table = table.set_column(place, "embedding", wide)
+    with pa.OSFile(str(tmp_path / file.name), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(CheckpointError, match=file.name):
+        load_shard(Shard(layout, 0, 1), tmp_path, [file.name])
