@@ -26,7 +26,7 @@ def _sockets() -> set[str]:
     found = set()
     for entry in Path("/proc/self/fd").iterdir():
         try:
-            target = os.readlink(entry)
+            target = str(entry.readlink())
         except OSError:
             continue
         if target.startswith(("socket:", "anon_inode:[eventfd]")):

@@ -33,7 +33,9 @@ def throughput(
         say(out(), json.dumps(asdict(measured)))
         return
     labelled(out(), "samples/s", f"{measured.samples_per_s:,.0f}")
-    table = columns("replica", "CPU seconds", "memory")
+    labelled(out(), "measured", f"{measured.samples:,} samples in {measured.steps} steps, {measured.seconds:.2f} s")
+    table = columns("replica", "CPU seconds", "per million samples", "memory")
     for role in measured.roles:
-        table.add_row(f"{role['role']}-{role['index']}", f"{role['cpu_s']:.2f}", size(role["rss"]))
+        per_million = role.cpu_s / measured.samples * 1e6
+        table.add_row(role.replica, f"{role.cpu_s:.2f}", f"{per_million:.2f}", size(role.rss))
     out().print(table)

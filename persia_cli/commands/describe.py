@@ -44,7 +44,7 @@ def describe_plan(console: Console, plan: JobPlan, words: Sequence[str]) -> None
     say(console, "")
     console.print(table)
     say(console, "\nTo start each replica by hand, with ADDRESS where the coordinator shall listen:")
-    for command in plan.commands("ADDRESS"):
+    for command in plan.commands("ADDRESS", words):
         line = command if " coordinator " not in command else shlex.join([*shlex.split(command), *words])
         say(console, f"  {line}")
 

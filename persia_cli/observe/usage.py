@@ -1,5 +1,6 @@
-"""What this process uses of the machine."""
+"""What processes use of the machine."""
 
+import os
 import resource
 from pathlib import Path
 
@@ -12,5 +13,23 @@ def cpu_seconds() -> float:
 
 def resident_bytes() -> int:
     """Memory of this process that is in RAM now, in bytes."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return resident_bytes_of(os.getpid())
+
+
+def cpu_seconds_of(pid: int) -> float:
+    """CPU time of a process of this machine so far, in seconds; 0 if it has ended."""
+    try:
+        # proc(5): after the name in parentheses come state (field 3) … utime (14) and stime (15), in clock ticks.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_bytes_of(pid: int) -> int:
+    """Memory of a process of this machine that is in RAM now, in bytes; 0 if it has ended."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
     return pages * resource.getpagesize()

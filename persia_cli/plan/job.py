@@ -1,6 +1,8 @@
 """A checked run and the facts of its data set become a job plan: replicas, steps, memory, command lines."""
 
 import json
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
@@ -81,12 +83,17 @@ class JobPlan:
             for table in group.tables
         }
 
-    def commands(self, address: str) -> list[str]:
-        """Return the command that starts each replica by hand, for a coordinator at `address`."""
+    def commands(self, address: str, words: Sequence[str] = ()) -> list[str]:
+        """Return the command that starts each replica by hand, for a coordinator at `address`.
+
+        The coordinator composes the run again from the `words` of the command line; the others get it from there.
+        """
         lines = []
         for replica in self.replicas:
             line = f"persia launch-role {replica.role} --coordinator {address} --index {replica.index}"
-            lines.append(f"{line} --run-dir {self.run_dir}" if replica.role == "coordinator" else line)
+            if replica.role == "coordinator":
+                line = shlex.join([*line.split(), "--run-dir", str(self.run_dir), *words])
+            lines.append(line)
         return lines
 
 

@@ -1,6 +1,8 @@
 """The coordinator: gathers the roles, deals out work, walks through the phases, and keeps the record."""
 
 import logging
+import os
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -197,8 +199,12 @@ class Coordinator:
             now = time.monotonic()
             for member in self._membership.members.values():
                 member.last_seen_s = now
-            self._events.write(event="ready")
+            self._events.write(event="ready", replicas=self._replicas())
             self._advance()
+
+    def _replicas(self) -> list[dict[str, Any]]:
+        own = {"name": "coordinator-0", "pid": os.getpid(), "host": socket.gethostname()}
+        return [own, *({"name": m.name, "pid": m.pid, "host": m.host} for m in self._membership.members.values())]
 
     def _find(self, sender: Sender) -> Member:
         member = self._membership.find(sender.role, sender.index, sender.incarnation)

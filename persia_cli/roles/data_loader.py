@@ -79,8 +79,8 @@ class DataLoader:
                 self._feeds.append(Feed(split, source, grid, limits=[0] * self._ranks))
                 if source.rows != rows[split]:
                     raise DataError(
-                        f"{self._link.name} sees {source.rows} {name} samples, but the job was planned with {rows[split]}; "
-                        "give every loader the same files"
+                        f"{self._link.name} sees {source.rows} {name} samples and the job was planned with "
+                        f"{rows[split]}; give every loader the same files"
                     )
             self._link.figures = self._figures
             self._link.ready(lambda number, kind, body: None)

@@ -16,6 +16,7 @@ from persia_cli.errors import WireError
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
 from persia_cli.roles.link import Link
+from persia_cli.store.manifest import checksums, read_manifest
 from persia_cli.store.merge import merge_gradients
 from persia_cli.store.shard import Shard
 from persia_cli.store.snapshot import load_shard, save_shard
@@ -58,7 +59,8 @@ class EmbeddingServer:
         self._link.figures = self._figures
         self._loop.every(0.02, self._finish_writing)
         if job.load:
-            self._write(lambda: self._load(Path(str(job.load)) / EMBEDDINGS), lambda rows: self._ready())
+            folder = Path(job.load)
+            self._write(lambda: self._load(folder), lambda rows: self._ready())
         else:
             self._ready()
         while not self._link.stop:
@@ -160,7 +162,8 @@ class EmbeddingServer:
         )
 
     def _load(self, folder: Path) -> int:
-        rows = load_shard(self._shard, folder, sorted(path.name for path in folder.glob("*.arrow")))
+        expected = checksums(read_manifest(folder), EMBEDDINGS)
+        rows = load_shard(self._shard, folder / EMBEDDINGS, sorted(expected), expected)
         log.info("loaded %d rows from %s", rows, folder)
         return rows
 

@@ -14,6 +14,7 @@ from persia_cli.errors import PersiaError
 from persia_cli.plan.job import Job
 from persia_cli.roles.link import Link
 from persia_cli.roles.nn_pipeline import Pipeline, ReadyBatch
+from persia_cli.store.manifest import verify
 from persia_cli.train.distributed import World
 from persia_cli.train.inputs import GroupRows, Samples
 from persia_cli.train.rank import Interval, Rank
@@ -89,7 +90,7 @@ class NNWorker:
             rank = Rank(run, world)
             self._servers = run.cluster.embedding_servers
             if job.load:
-                rank.load(Path(job.load) / DENSE)
+                rank.load(verify(Path(job.load), DENSE))
             self._pipeline.call(
                 lambda: self._link.ready(lambda number, kind, body: self._instructions.put((number, kind, body)))
             )

@@ -1,5 +1,6 @@
 """The manifest of a checkpoint: written last, so that a checkpoint with one is complete."""
 
+import hashlib
 import json
 import re
 from dataclasses import asdict, dataclass
@@ -64,6 +65,29 @@ def newest_checkpoint(run_dir: Path) -> Path:
             f"{run_dir} holds no complete checkpoint; train it to its end, or set checkpoint.every_steps"
         )
     return max(found)[1]
+
+
+def checksums(manifest: Manifest, part: str) -> dict[str, str]:
+    """Return the sha256 of each file in one folder of the checkpoint, by name."""
+    return {file["name"]: file["sha256"] for file in manifest.files if file["folder"] == part}
+
+
+def verify(folder: Path, part: str) -> Path:
+    """Return the checkpoint's subfolder `part` after comparing its files with the manifest.
+
+    Raises CheckpointError for a file that is missing or not what was written.
+    """
+    for name, expected in checksums(read_manifest(folder), part).items():
+        path = folder / part / name
+        if not path.is_file():
+            raise CheckpointError(f"{path} is missing; the checkpoint is incomplete, use another")
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != expected:
+            raise CheckpointError(
+                f"{path} has changed since it was written (sha256 {found[:12]}…); use another checkpoint"
+            )
+    return folder / part
 
 
 def read_manifest(folder: Path) -> Manifest:

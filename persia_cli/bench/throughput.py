@@ -1,0 +1,112 @@
+"""`persia bench throughput`: samples per second of a job from end to end, and what each role spends on it."""
+
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from persia_cli.config.schema import Run
+from persia_cli.data.facts import DatasetFacts, inspect
+from persia_cli.errors import PersiaError
+from persia_cli.launch import embedded, local
+from persia_cli.observe.journal import EVENTS, METRICS, Tail
+from persia_cli.observe.usage import cpu_seconds_of, resident_bytes_of
+from persia_cli.plan.job import JobPlan, plan_job
+
+
+@dataclass(frozen=True, slots=True)
+class RoleCost:
+    """What one process spent while the measured steps ran: CPU seconds; resident bytes at their end."""
+
+    replica: str
+    cpu_s: float
+    rss: int
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """Speed of a job over its measured steps; starting and warming up are not in it."""
+
+    name: str
+    mode: str
+    steps: int
+    samples: int
+    seconds: float
+    samples_per_s: float
+    roles: list[RoleCost]
+
+
+def measure(run: Run, steps: int) -> Throughput:
+    """Train `steps` steps to warm up and `steps` more against the clock, without evaluation or checkpoints.
+
+    An embedded job is one process, and so one row of `roles`.
+    """
+    plan = _plan(run, inspect(run.dataset), steps)
+    with tempfile.TemporaryDirectory(prefix="persia-bench-") as folder:
+        plan = replace(plan, job=replace(plan.job, run_dir=folder))
+        stopwatch = Stopwatch(plan)
+        launch = embedded.launch if run.cluster.kind == "embedded" else local.launch
+        launch(plan, stopwatch.follow)
+    return stopwatch.result()
+
+
+def _plan(run: Run, facts: DatasetFacts, steps: int) -> JobPlan:
+    per_epoch = -(-facts.train_rows // run.train.batch_size)
+    train = run.train.model_copy(
+        update={"steps": 2 * steps, "epochs": -(-2 * steps // per_epoch), "log_every_steps": steps}
+    )
+    never = {"every_steps": None, "at_end": False}
+    run = run.model_copy(
+        update={
+            "train": train,
+            "eval": run.eval.model_copy(update={"every_steps": None}),
+            "checkpoint": run.checkpoint.model_copy(update=never),
+        }
+    )
+    return plan_job(run, replace(facts, eval_rows=0), "train", Path("bench"))
+
+
+class Stopwatch:
+    """Follows a job's journals and reads the processes' CPU clocks when the measured steps begin and end."""
+
+    def __init__(self, plan: JobPlan) -> None:
+        self._plan = plan
+        self._metrics = Tail(plan.run_dir / METRICS)
+        self._events = Tail(plan.run_dir / EVENTS)
+        self._pids: dict[str, int] = {}
+        self._lines: list[dict[str, Any]] = []
+        self._cpu: list[dict[str, float]] = []
+        self._rss: dict[str, int] = {}
+
+    def follow(self) -> None:
+        """Take in what has been written since the last call."""
+        for event in self._events.new():
+            if event["event"] == "ready":
+                self._pids = {replica["name"]: replica["pid"] for replica in event["replicas"]}
+                if self._plan.run.cluster.kind == "embedded":
+                    self._pids = {"all roles": next(iter(self._pids.values()))}
+        for line in self._metrics.new():
+            self._lines.append(line)
+            self._cpu.append({name: cpu_seconds_of(pid) for name, pid in self._pids.items()})
+            self._rss = {name: resident_bytes_of(pid) for name, pid in self._pids.items()}
+
+    def result(self) -> Throughput:
+        """Return what was measured; raises PersiaError if the job ended without reporting both intervals."""
+        if len(self._lines) != 2:
+            raise PersiaError(
+                f"the job wrote {len(self._lines)} lines of metrics where 2 were due; nothing was measured"
+            )
+        before, after = self._lines
+        samples = after["samples"] - before["samples"]
+        return Throughput(
+            name=self._plan.run.name,
+            mode=self._plan.run.mode.kind,
+            steps=after["step"] - before["step"],
+            samples=samples,
+            seconds=samples / after["samples_per_s"],
+            samples_per_s=after["samples_per_s"],
+            roles=[
+                RoleCost(name, round(cpu - self._cpu[0][name], 3), self._rss[name])
+                for name, cpu in self._cpu[1].items()
+            ],
+        )
