@@ -26,7 +26,7 @@ OnReply = Callable[[Message, list[Array]], None]
 class _Request:
     """A request without an answer; `silent_s` adds up the waits in which the peer said nothing at all."""
 
-    frames: list[Frame]
+    frames: Sequence[Frame]
     message: Message
     on_reply: OnReply | None
     waiting_for: str

@@ -42,23 +42,23 @@ class MalformedMessage(WireError):  # noqa: N818 - it says what it is
         self.request = request
 
 
-def encode(request: int, message: Message, arrays: Sequence[Array] = ()) -> list[Frame]:
+def encode(request: int, message: Message, arrays: Sequence[Array] = ()) -> list[bytes | memoryview]:
     """Frames of a message; arrays that are C-contiguous are not copied but become frames themselves.
 
     Raises MalformedMessage if the arrays are not those that the message declares, or too large.
     """
-    raw = [np.ascontiguousarray(array) for array in arrays]
-    heads = [(array.dtype.str, array.shape) for array in raw]
-    header = _ENCODER.encode((request, message, heads))
-    nbytes = len(header) + sum(array.nbytes for array in raw)
     kind = type(message)
-    if len(raw) > MAX_ARRAYS or len(header) > MAX_HEADER_BYTES or nbytes > MAX_MESSAGE_BYTES:
+    heads = [(array.dtype.str, array.shape) for array in arrays]
+    header = _ENCODER.encode((request, message, heads))
+    nbytes = len(header) + sum(array.nbytes for array in arrays)
+    if len(arrays) > MAX_ARRAYS or len(header) > MAX_HEADER_BYTES or nbytes > MAX_MESSAGE_BYTES:
         raise MalformedMessage(
-            f"{kind.__name__} of {nbytes} bytes in {len(raw)} arrays is over the limit of {MAX_MESSAGE_BYTES} bytes "
+            f"{kind.__name__} of {nbytes} bytes in {len(arrays)} arrays is over the limit of {MAX_MESSAGE_BYTES} bytes "
             f"({MAX_HEADER_BYTES} in the header) and {MAX_ARRAYS} arrays; use smaller batches"
         )
     _check_arrays(kind, heads)
-    return [bytes((kind.KIND,)), header, *(array.data if array.size else b"" for array in raw)]
+    raw = [np.ascontiguousarray(array).data if array.size else b"" for array in arrays]
+    return [bytes((kind.KIND,)), header, *raw]
 
 
 def decode(frames: Sequence[Frame]) -> tuple[int, Message, list[Array]]:

@@ -341,7 +341,6 @@ class Fail(Message, frozen=True):
     error: str
     exit_code: Count
     """2 if the user can put it right, 1 otherwise."""
-    exit_code: Count = 1
 
 
 BY_KIND: dict[int, type[Message]] = {message.KIND: message for message in Message.__subclasses__()}

@@ -51,7 +51,7 @@ class Server:
         self._handlers = handlers
         self._name = name
         self._parked: OrderedDict[Peer, None] = OrderedDict()
-        self._answers: OrderedDict[Peer, list[Frame]] = OrderedDict()
+        self._answers: OrderedDict[Peer, Sequence[Frame]] = OrderedDict()
 
     @property
     def parked(self) -> int:

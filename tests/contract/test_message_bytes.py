@@ -1,0 +1,109 @@
+"""The bytes of every message, as they have been since this version of the protocol."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from persia_cli.wire.frames import Array, decode, encode
+from persia_cli.wire.messages import (
+    BY_KIND,
+    PROTOCOL,
+    Ack,
+    BatchId,
+    Beat,
+    Credit,
+    Done,
+    Fail,
+    Heartbeat,
+    Hello,
+    Instruction,
+    Item,
+    LookedUp,
+    LookUp,
+    Message,
+    Next,
+    Pending,
+    Pull,
+    PushGradients,
+    PutIds,
+    PutSamples,
+    Ready,
+    Refused,
+    Report,
+    Rows,
+    Sender,
+    TakeItem,
+    Update,
+    WaitCredit,
+    Welcome,
+)
+
+REQUEST = 258
+GOLDEN = json.loads((Path(__file__).parent / "message_bytes.json").read_text(encoding="utf-8"))
+
+BATCH = BatchId(generation=1, split=0, step=1000, rank=2)
+SENDER = Sender(role="nn-worker", index=2, incarnation=3)
+KEYS, TABLES = np.array([1, 2**64 - 1], np.uint64), np.array([0, 65534], np.uint16)
+ROWS = np.array([[0.5, -1.0, 2.0]] * 2, np.float32)
+NO_OFFSETS = np.zeros(0, np.uint32)
+
+SAMPLES: list[tuple[Message, list[Array]]] = [
+    (Ack(), []),
+    (Pending(), []),
+    (Refused("no"), []),
+    (PutIds(BATCH), [np.array([7, 2**63], np.uint64), np.array([0, 1, 2], np.uint32)]),
+    (PutSamples(BATCH, 2, 8.0), [ROWS, np.array([[1], [0]], np.float32), np.zeros(0, np.float32)]),
+    (WaitCredit(split=1, step=9), []),
+    (Credit(limit=12), []),
+    (Pull(BATCH), []),
+    (Rows(2, (2, 0)), [TABLES.astype(np.int32), NO_OFFSETS, ROWS, ROWS[:0]] * 2),
+    (PushGradients(BATCH), [ROWS, ROWS[:1, :2]]),
+    (LookUp(BATCH, create=True), [KEYS, TABLES]),
+    (LookedUp(-1), [ROWS]),
+    (Update(BATCH), [KEYS, TABLES, ROWS]),
+    (Hello("nn-worker", 2, 4321, "host", "0.1.0", PROTOCOL, "tcp://127.0.0.1:5000"), []),
+    (Welcome(3, b"{}", b"[]", {"nn-worker": ["tcp://127.0.0.1:5000"]}), []),
+    (Ready(SENDER), []),
+    (Next(SENDER, after=4), []),
+    (Instruction(5, "training", {"first": 0, "last": 100}), []),
+    (Done(SENDER, 5, {"loss": 0.25}), []),
+    (TakeItem(SENDER, split=0), []),
+    (Item(first=16, last=32, end=False), []),
+    (Report(SENDER, 6, {"step": 50}), [np.array([3, 9], np.uint32), np.array([1.0, 0.5], np.float64)]),
+    (Heartbeat(SENDER, 0.5, 1.25, 2**30, {}), []),
+    (Beat(stop=True), []),
+    (Fail(SENDER, "out of memory", exit_code=1), []),
+]
+
+
+def test_every_message_has_a_sample() -> None:
+    assert {type(message) for message, _ in SAMPLES} == set(BY_KIND.values())
+    assert set(GOLDEN) == {kind.__name__ for kind in BY_KIND.values()}
+
+
+@pytest.mark.parametrize(("message", "arrays"), SAMPLES, ids=lambda value: type(value).__name__)
+def test_bytes_are_what_they_were(message: Message, arrays: list[Array]) -> None:
+    """If this fails on purpose, raise PROTOCOL: older replicas no longer understand newer ones."""
+    frames = [bytes(frame).hex() for frame in encode(REQUEST, message, arrays)]
+    assert frames == GOLDEN[type(message).__name__]
+
+
+@pytest.mark.parametrize(("message", "arrays"), SAMPLES, ids=lambda value: type(value).__name__)
+def test_the_bytes_of_old_are_understood(message: Message, arrays: list[Array]) -> None:
+    number, received, received_arrays = decode([bytes.fromhex(frame) for frame in GOLDEN[type(message).__name__]])
+    assert (number, received) == (REQUEST, message)
+    assert [(a.dtype, a.tolist()) for a in received_arrays] == [(a.dtype, a.tolist()) for a in arrays]
+
+
+def test_a_look_up_is_laid_out_as_described() -> None:
+    """Kind byte; msgpack of (request, fields, dtype and shape of each array); the arrays, little endian."""
+    kind, header, keys, tables = (bytes.fromhex(frame) for frame in GOLDEN["LookUp"])
+    assert kind == b"\x30"
+    batch = b"\x94\x01\x00\xcd\x03\xe8\x02"  # (1, 0, 1000, 2)
+    fields = b"\x92" + batch + b"\xc3"  # (batch, True)
+    heads = b"\x92" + b"\x92\xa3<u8\x91\x02" + b"\x92\xa3<u2\x91\x02"
+    assert header == b"\x93" + b"\xcd\x01\x02" + fields + heads
+    assert keys == b"\x01" + bytes(7) + b"\xff" * 8
+    assert tables == b"\x00\x00\xfe\xff"

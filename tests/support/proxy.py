@@ -1,0 +1,122 @@
+"""A TCP relay that harms the connections it carries, when a test says so; loopback only."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+START_S = 10.0
+
+
+class Proxy:
+    """Stands in front of the server at `target` ("tcp://127.0.0.1:PORT"); clients connect to `address` instead.
+
+    Use it as a context manager; faults may be made from any thread. `cuts` counts connections broken by `cut`.
+    """
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.removeprefix("tcp://").rpartition(":")
+        self._target = (host, int(port))
+        self.address = ""
+        self.cuts = 0
+        self._delay_s = 0.0
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="proxy")
+        self._started = threading.Event()
+        self._relays: set[asyncio.Task[None]] = set()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        assert self._started.wait(START_S), "the proxy did not start"
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._call(self._stopped.set)
+        self._thread.join()
+
+    def cut(self) -> None:
+        """Break every connection at once; what is on its way is lost."""
+        self._call(self._cut)
+
+    def stall(self, requests: bool = True, replies: bool = True) -> None:
+        """Hold back what clients send and what the server answers, connections staying open."""
+        if requests:
+            self._call(self._requests_pass.clear)
+        if replies:
+            self._call(self._replies_pass.clear)
+
+    def resume(self) -> None:
+        """Let everything pass again, what was held back first."""
+        self._call(self._requests_pass.set)
+        self._call(self._replies_pass.set)
+
+    def delay(self, seconds: float) -> None:
+        """Hold each piece of data back for so long from now on."""
+        self._delay_s = seconds
+
+    def _call(self, action: Callable[[], None]) -> None:
+        done = threading.Event()
+
+        def act() -> None:
+            action()
+            done.set()
+
+        self._loop.call_soon_threadsafe(act)
+        assert done.wait(START_S), "the proxy does not respond"
+
+    async def _run(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopped = asyncio.Event()
+        self._requests_pass, self._replies_pass = asyncio.Event(), asyncio.Event()
+        self._requests_pass.set()
+        self._replies_pass.set()
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.address = f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        self._started.set()
+        await self._stopped.wait()
+        server.close()
+        self._cancel_relays()
+        await asyncio.gather(*self._relays, return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        relay = self._loop.create_task(self._relay(reader, writer))
+        self._relays.add(relay)
+        relay.add_done_callback(self._relays.discard)
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Carry one connection both ways until either end closes it."""
+        try:
+            far_reader, far_writer = await asyncio.open_connection(*self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        pumps = [
+            self._loop.create_task(self._pump(reader, far_writer, self._requests_pass)),
+            self._loop.create_task(self._pump(far_reader, writer, self._replies_pass)),
+        ]
+        try:
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for pump in pumps:
+                pump.cancel()
+            writer.transport.abort()
+            far_writer.transport.abort()
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passing: asyncio.Event) -> None:
+        with suppress(OSError):
+            while data := await reader.read(1 << 16):
+                await passing.wait()
+                await asyncio.sleep(self._delay_s)
+                writer.write(data)
+                await writer.drain()
+
+    def _cut(self) -> None:
+        self.cuts += len(self._relays)
+        self._cancel_relays()
+
+    def _cancel_relays(self) -> None:
+        for relay in self._relays:
+            relay.cancel()

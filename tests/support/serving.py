@@ -1,0 +1,54 @@
+"""A server on a thread of its own, for tests of what talks to it."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from persia_cli.wire.loop import Loop
+from persia_cli.wire.messages import Message
+from persia_cli.wire.server import Handler, Server
+from persia_cli.wire.sockets import Context
+
+LIMIT_S = 30.0
+
+
+@contextmanager
+def serving(
+    context: Context, address: str, handlers: Callable[[Server], Mapping[type[Message], Handler]]
+) -> Iterator[Server]:
+    """Serve at `address` until the end of the block; `handlers` are made by a function of the server."""
+    loop = Loop(context, "test-server")
+    table: dict[type[Message], Handler] = {}
+    server = loop.serve(address, table)
+    table.update(handlers(server))
+    waker = loop.waker()
+    stopping = threading.Event()
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            while not stopping.is_set():
+                loop.poll(1.0)
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            loop.close()
+
+    thread = threading.Thread(target=run, name="test-server")
+    thread.start()
+    try:
+        yield server
+    finally:
+        stopping.set()
+        waker.wake()
+        thread.join(LIMIT_S)
+    assert not failures, f"the server ended by {failures[0]!r}"
+
+
+def poll_until(loop: Loop, condition: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
+    """Poll a loop until a condition holds; fails after `limit_s` seconds."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        loop.poll(0.05)

@@ -1,0 +1,51 @@
+"""A ZeroMQ context that a test must leave without open sockets."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from persia_cli.wire.sockets import Context, ipc_address, private_directory
+
+TERM_LIMIT_S = 10.0
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _releasing_thread() -> None:
+    """Send an array without copying: pyzmq starts its one thread for that at the first, and keeps it."""
+    with zmq.Context() as warm, warm.socket(zmq.PAIR) as near, warm.socket(zmq.PAIR) as far:
+        near.bind("inproc://warm")
+        far.connect("inproc://warm")
+        near.send(bytes(1 << 20), copy=False)
+        far.recv()
+
+
+@pytest.fixture
+def context() -> Iterator[Context]:
+    made: Context = zmq.Context()
+    yield made
+    term = threading.Thread(target=made.term, daemon=True)
+    term.start()
+    term.join(TERM_LIMIT_S)
+    leaked = term.is_alive()
+    if leaked:
+        made.destroy(linger=0)
+    assert not leaked, "a socket was left open"
+
+
+@pytest.fixture
+def ipc_directory() -> Iterator[Path]:
+    with private_directory() as directory:
+        yield directory
+
+
+@pytest.fixture(params=["inproc", "ipc", "tcp"])
+def address(request: pytest.FixtureRequest, ipc_directory: Path) -> str:
+    """Somewhere to bind a server, over each transport."""
+    return {
+        "inproc": "inproc://server",
+        "ipc": ipc_address(ipc_directory, "server"),
+        "tcp": "tcp://127.0.0.1:0",
+    }[request.param]

@@ -1,0 +1,290 @@
+"""The client against a ROUTER in the test's hands, on a clock in the test's hands."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from persia_cli.errors import WireError
+from persia_cli.wire import sockets
+from persia_cli.wire.client import Client
+from persia_cli.wire.frames import Array, decode, encode
+from persia_cli.wire.messages import (
+    Ack,
+    BatchId,
+    Credit,
+    LookedUp,
+    LookUp,
+    Message,
+    Pending,
+    Pull,
+    PutIds,
+    Refused,
+    WaitCredit,
+)
+from persia_cli.wire.sockets import Context
+
+BATCH = BatchId(generation=0, split=0, step=7, rank=0)
+IDS: list[Array] = [np.arange(3, dtype=np.uint64), np.arange(4, dtype=np.uint32)]
+KEYS: list[Array] = [np.arange(20_000, dtype=np.uint64), np.zeros(20_000, np.uint16)]
+
+
+class Peer:
+    """A server that says exactly what a test tells it to."""
+
+    def __init__(self, context: Context) -> None:
+        self.socket = sockets.router(context, "inproc://peer")
+
+    def take(self) -> tuple[int, Message, list[Array]] | None:
+        """The next request."""
+        frames = sockets.receive(self.socket)
+        return None if frames is None else decode(frames[1:])
+
+    def count(self) -> int:
+        """Requests that have come since the last look."""
+        taken = 0
+        while self.take() is not None:
+            taken += 1
+        return taken
+
+    def say(self, number: int, message: Message, arrays: tuple[Array, ...] = ()) -> None:
+        assert sockets.send(self.socket, [b"me", *encode(number, message, arrays)])
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def peer(context: Context) -> Iterator[Peer]:
+    made = Peer(context)
+    yield made
+    made.socket.close()
+
+
+@pytest.fixture
+def client(context: Context, peer: Peer, clock: Clock) -> Iterator[Client]:
+    made = Client(context, "inproc://peer", "embedding-server-1", b"me", 0.5, 30.0, clock)
+    yield made
+    made.close()
+
+
+def wait_out(client: Client, clock: Clock, seconds: float) -> None:
+    """Let time pass and the client repeat whatever is due."""
+    end = clock.now + seconds
+    while clock.now < end:
+        clock.now = min(client.due, end)
+        client.tick()
+
+
+def number_of(peer: Peer) -> int:
+    taken = peer.take()
+    assert taken is not None
+    return taken[0]
+
+
+def test_a_reply_is_matched_by_its_number(client: Client, peer: Peer) -> None:
+    heard: list[tuple[str, Message]] = []
+    client.request(Pull(BATCH))
+    client.request(WaitCredit(0, 1), on_reply=lambda reply, _: heard.append(("first", reply)))
+    client.request(WaitCredit(1, 2), on_reply=lambda reply, _: heard.append(("second", reply)))
+    numbers = [number_of(peer) for _ in range(3)]
+    assert len(set(numbers)) == 3
+    peer.say(numbers[2], Credit(22))
+    peer.say(numbers[1], Credit(11))
+    client.receive()
+    assert heard == [("second", Credit(22)), ("first", Credit(11))]
+    assert client.pending == 1
+
+
+def test_a_request_is_repeated_under_its_number_with_growing_waits(client: Client, peer: Peer, clock: Clock) -> None:
+    client.request(LookUp(BATCH, create=True), KEYS)
+    numbers, times = {number_of(peer)}, []
+    start = clock.now
+    while clock.now < start + 20:
+        clock.now += 0.25
+        client.tick()
+        taken = peer.take()
+        if taken is not None:
+            numbers.add(taken[0])
+            times.append(clock.now - start)
+            assert [array.tobytes() for array in taken[2]] == [array.tobytes() for array in KEYS]
+    assert len(numbers) == 1
+    assert times == [0.5, 1.5, 3.5, 7.5, 11.5, 15.5, 19.5]
+    assert client.resent == 7
+
+
+def test_nothing_is_repeated_after_the_answer(client: Client, peer: Peer, clock: Clock) -> None:
+    client.request(PutIds(BATCH), IDS)
+    peer.say(number_of(peer), Ack())
+    client.receive()
+    assert client.pending == 0
+    assert client.due == float("inf")
+    clock.now += 100
+    client.tick()
+    assert peer.count() == client.resent == 0
+
+
+def test_late_duplicates_of_a_reply_are_counted_and_ignored(client: Client, peer: Peer) -> None:
+    heard: list[Message] = []
+    client.request(PutIds(BATCH), IDS, on_reply=lambda reply, _: heard.append(reply))
+    number = number_of(peer)
+    for _ in range(3):
+        peer.say(number, Ack())
+    client.receive()
+    assert heard == [Ack()]
+    assert client.late == 2
+
+
+def test_silence_is_an_error_that_names_who_where_and_what(client: Client, clock: Clock) -> None:
+    client.request(PutIds(BATCH), IDS, waiting_for="the ids of step 7 to be taken")
+    start = clock.now
+    with pytest.raises(WireError) as caught:
+        wait_out(client, clock, 60)
+    assert str(caught.value) == (
+        "embedding-server-1 at inproc://peer has not answered for 30 s (waiting for the ids of step 7 to be taken)"
+    )
+    assert clock.now - start == pytest.approx(30.0)
+
+
+def test_without_a_word_the_error_names_the_message(client: Client, clock: Clock) -> None:
+    client.silence_timeout_s = 0.3
+    client.request(LookUp(BATCH, create=True), KEYS)
+    clock.now += 0.3
+    with pytest.raises(WireError, match=r"for 0\.3 s \(waiting for LookUp\)"):
+        client.tick()
+
+
+def test_pending_is_a_sign_of_life(client: Client, peer: Peer, clock: Clock) -> None:
+    heard: list[Message] = []
+    client.request(WaitCredit(0, 5), on_reply=lambda reply, _: heard.append(reply))
+    number, start = number_of(peer), clock.now
+    while clock.now < start + 200:
+        clock.now = client.due
+        client.tick()
+        assert number_of(peer) == number
+        peer.say(number, Pending())
+        client.receive()
+    assert client.pending == 1
+    peer.say(number, Credit(6))
+    client.receive()
+    assert heard == [Credit(6)]
+
+
+def test_a_peer_that_was_alive_is_called_silent_in_the_end(client: Client, peer: Peer, clock: Clock) -> None:
+    client.request(WaitCredit(0, 5))
+    peer.say(number_of(peer), Pending())
+    client.receive()
+    start = clock.now
+    with pytest.raises(WireError, match="has not answered for 30 s"):
+        wait_out(client, clock, 60)
+    assert 30 <= clock.now - start <= 31
+
+
+def test_time_in_which_nobody_listened_is_not_the_peers_silence(client: Client, peer: Peer, clock: Clock) -> None:
+    """The owner of the client was busy for a minute: it asks again before it accuses anybody."""
+    client.request(WaitCredit(0, 5))
+    number = number_of(peer)
+    clock.now += 60
+    client.receive()
+    client.tick()
+    assert number_of(peer) == number
+
+
+def test_a_refusal_is_an_error_that_names_who_and_why(client: Client, peer: Peer) -> None:
+    client.request(Pull(BATCH), waiting_for="the embeddings of step 7")
+    peer.say(number_of(peer), Refused("step 7 is over"))
+    with pytest.raises(
+        WireError, match="embedding-server-1 at inproc://peer refused the embeddings of step 7: step 7 is over"
+    ):
+        client.receive()
+    assert client.pending == 0
+
+
+def test_malformed_replies_are_counted(client: Client, peer: Peer) -> None:
+    heard: list[Message] = []
+    client.request(PutIds(BATCH), IDS, on_reply=lambda reply, _: heard.append(reply))
+    number = number_of(peer)
+    for garbage in ([b""], [b"\xff", b"\xff"], [b"\x01", b"\x90", b"more"], [b"x"] * 5000):
+        peer.socket.send_multipart([b"me", *garbage])
+    peer.say(number, Credit(1))  # no answer to PutIds
+    client.receive()
+    assert client.malformed == 5
+    assert (heard, client.pending) == ([], 1)
+    peer.say(number, Ack())
+    client.receive()
+    assert heard == [Ack()]
+
+
+def test_a_full_queue_does_not_block_and_everything_arrives_later(
+    context: Context, client: Client, peer: Peer, clock: Clock
+) -> None:
+    heard: list[Message] = []
+    asked = 3 * sockets.QUEUED_MESSAGES
+    for step in range(asked):
+        client.request(WaitCredit(0, step), on_reply=lambda reply, _: heard.append(reply))
+    for _ in range(50):
+        while (taken := peer.take()) is not None:
+            assert isinstance(taken[1], WaitCredit)
+            sockets.send(peer.socket, [b"me", *encode(taken[0], Credit(taken[1].step + 1))])
+        client.receive()
+        if len(heard) == asked:
+            break
+        clock.now += 4
+        client.tick()
+    assert client.resent > 0
+    assert {reply.limit for reply in heard if isinstance(reply, Credit)} == set(range(1, asked + 1))
+    assert len(heard) == asked
+
+
+def test_a_callback_may_ask_again_or_close(client: Client, peer: Peer) -> None:
+    client.request(WaitCredit(0, 1), on_reply=lambda reply, _: client.request(WaitCredit(0, 2), on_reply=close))
+
+    def close(reply: Message, _: list[Array]) -> None:
+        client.close()
+
+    peer.say(number_of(peer), Credit(2))
+    client.receive()
+    number = number_of(peer)
+    peer.say(number, Credit(3))
+    peer.say(number, Credit(3))
+    client.receive()
+    assert client.socket.closed
+
+
+def test_arrays_of_a_reply_are_handed_over(client: Client, peer: Peer) -> None:
+    heard: list[list[Array]] = []
+    client.request(LookUp(BATCH, create=True), KEYS, on_reply=lambda _, arrays: heard.append(arrays))
+    rows = np.arange(20_000 * 4, dtype=np.float32).reshape(-1, 4)
+    peer.say(number_of(peer), LookedUp(6), (rows,))
+    client.receive()
+    assert np.array_equal(heard[0][0], rows)
+
+
+def test_a_successor_of_the_same_identity_gets_numbers_of_its_own(context: Context, peer: Peer) -> None:
+    numbers = set()
+    for _ in range(3):
+        client = Client(context, "inproc://peer", "peer", b"me", 0.5, 30.0)
+        client.request(Pull(BATCH))
+        numbers.add(number_of(peer))
+        client.close()
+    assert len(numbers) == 3
+
+
+def test_requests_reach_a_server_that_starts_later(context: Context) -> None:
+    client = Client(context, "inproc://later", "peer", b"me", 0.5, 30.0)
+    client.request(Pull(BATCH))
+    router = sockets.router(context, "inproc://later")
+    frames = sockets.receive(router)
+    assert frames is not None
+    assert decode(frames[1:])[1] == Pull(BATCH)
+    client.close()
+    router.close()

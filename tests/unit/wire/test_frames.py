@@ -1,0 +1,303 @@
+"""Messages to frames and back, and what is refused."""
+
+import struct
+from typing import Any
+
+import hypothesis.strategies as st
+import msgspec
+import numpy as np
+import pytest
+import zmq
+from hypothesis import given, settings
+
+from persia_cli.wire.frames import MAX_ARRAYS, MAX_HEADER_BYTES, MalformedMessage, decode, encode
+from persia_cli.wire.messages import (
+    BY_KIND,
+    Ack,
+    BatchId,
+    Count,
+    Done,
+    LookedUp,
+    LookUp,
+    Message,
+    Pull,
+    PushGradients,
+    PutIds,
+    PutSamples,
+    Refused,
+    Rows,
+    Sender,
+    Update,
+)
+
+BATCH = BatchId(generation=0, split=0, step=7, rank=1)
+COUNTS = st.integers(0, 2**63 - 1)
+BODIES = st.dictionaries(
+    st.text(),
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=5,
+    ),
+)
+FIELDS: dict[Any, st.SearchStrategy[Any]] = {
+    Count: COUNTS,
+    int: st.integers(-(2**63), 2**63 - 1),
+    float: st.floats(allow_nan=False),
+    bool: st.booleans(),
+    str: st.text(),
+    bytes: st.binary(),
+    dict[str, Any]: BODIES,
+    dict[str, list[str]]: st.dictionaries(st.text(), st.lists(st.text())),
+    tuple[Count, ...]: st.lists(COUNTS).map(tuple),
+    BatchId: st.builds(BatchId, COUNTS, st.integers(0, 1), COUNTS, COUNTS),
+    Sender: st.builds(Sender, st.text(), COUNTS, COUNTS),
+}
+
+
+def field_values(field: msgspec.structs.FieldInfo) -> st.SearchStrategy[Any]:
+    return st.integers(0, 1) if field.name == "split" else FIELDS[field.type]
+
+
+@st.composite
+def messages(draw: st.DrawFn, kind: type[Message]) -> tuple[Message, list[np.ndarray]]:
+    """Any message of a kind with any arrays that it may carry."""
+    message = kind(**{field.name: draw(field_values(field)) for field in msgspec.structs.fields(kind)})
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    arrays = []
+    for _ in range(draw(st.integers(0, 3)) if kind.PER_GROUP else 1):
+        sizes: dict[str, int] = {}
+        for spec in kind.ARRAYS:
+            for _ in range(draw(st.integers(1, 3)) if spec.many else 1):
+                free = [draw(st.integers(0, 5)) for _ in range(spec.ndim)]
+                shape = [
+                    size if dim == "*" else sizes.setdefault(dim, size)
+                    for dim, size in zip(spec.dims.split(), free, strict=True)
+                ]
+                dtype = np.dtype(spec.dtype)
+                nbytes = int(np.prod(shape)) * dtype.itemsize
+                arrays.append(np.frombuffer(random.bytes(nbytes), dtype).reshape(shape))
+    return message, arrays
+
+
+def raw(frames: list[bytes | memoryview]) -> list[bytes]:
+    return [bytes(frame) for frame in frames]
+
+
+def same(arrays: list[np.ndarray], others: list[np.ndarray]) -> bool:
+    """Equal to the bit, shapes and dtypes included."""
+    return [(a.dtype, a.shape, a.tobytes()) for a in arrays] == [(a.dtype, a.shape, a.tobytes()) for a in others]
+
+
+@pytest.mark.parametrize("kind", BY_KIND.values(), ids=lambda kind: kind.__name__)
+@settings(max_examples=40)
+@given(data=st.data(), request_number=COUNTS)
+def test_every_message_survives_the_wire(kind: type[Message], data: st.DataObject, request_number: int) -> None:
+    message, arrays = data.draw(messages(kind))
+    number, received, received_arrays = decode(raw(encode(request_number, message, arrays)))
+    assert number == request_number
+    assert received == message
+    assert type(received) is kind
+    assert same(received_arrays, arrays)
+
+
+def test_every_message_has_its_own_kind_and_is_documented() -> None:
+    assert len(BY_KIND) == len(Message.__subclasses__())
+    assert all(0 < kind < 256 for kind in BY_KIND)
+    assert all(kind.__doc__ and ("->" in kind.__doc__) for kind in BY_KIND.values())
+
+
+def test_large_arrays_become_frames_without_a_copy() -> None:
+    gradients = np.ones((1000, 16), np.float32)
+    frames = encode(1, PushGradients(BATCH), [gradients])
+    assert np.shares_memory(np.frombuffer(frames[2], np.float32), gradients)
+
+
+def test_arrays_that_are_not_contiguous_are_sent_in_order() -> None:
+    gradients = np.arange(24, dtype=np.float32).reshape(4, 6)[::2, ::3]
+    _, _, arrays = decode(encode(1, PushGradients(BATCH), [gradients]))
+    assert arrays[0].tolist() == [[0.0, 3.0], [12.0, 15.0]]
+
+
+@pytest.mark.parametrize("offset", range(8))
+def test_received_arrays_are_aligned_and_writable_wherever_the_frame_lies(offset: int) -> None:
+    """Kernels are compiled for aligned writable arrays; another kind would be compiled for anew."""
+    ids = np.arange(5, dtype=np.uint64)
+    kind, header, _, _ = raw(encode(1, PutIds(BATCH), [ids, np.zeros(1, np.uint32)]))
+    memory = bytearray(offset) + bytearray(ids.tobytes())
+    _, _, arrays = decode([kind, header, memoryview(memory)[offset:], bytes(4)])
+    assert all(array.flags.aligned and array.flags.writeable and array.flags.c_contiguous for array in arrays)
+    assert arrays[0].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_an_aligned_frame_is_not_copied() -> None:
+    frames = encode(1, PushGradients(BATCH), [np.ones((8, 4), np.float32)])
+    memory = np.frombuffer(bytearray(frames[2]), np.uint8)
+    _, _, arrays = decode([frames[0], frames[1], memory.data])
+    assert np.shares_memory(arrays[0], memory)
+
+
+def test_frames_of_zeromq_are_decoded() -> None:
+    frames = [zmq.Frame(frame) for frame in raw(encode(3, LookedUp(-1), [np.ones((2, 3), np.float32)]))]
+    number, message, arrays = decode(frames)
+    assert (number, message) == (3, LookedUp(-1))
+    assert arrays[0].tolist() == [[1.0] * 3] * 2
+
+
+def test_groups_follow_each_other_with_sizes_of_their_own() -> None:
+    def group(rows: tuple[int, int], dim: int) -> list[np.ndarray]:
+        blocks = [np.ones((n, dim), np.float32) for n in rows]
+        return [np.zeros(9, np.int32), np.zeros(0, np.uint32), *blocks]
+
+    arrays = group((2, 0), 4) + group((0, 5), 8)
+    _, message, received = decode(encode(1, Rows(staleness=1, row_counts=(2, 5)), arrays))
+    assert message == Rows(1, (2, 5))
+    assert same(received, arrays)
+
+
+# What a sender may not send.
+
+
+def zeros(dtype: str, *shape: int) -> np.ndarray:
+    return np.zeros(shape, dtype)
+
+
+@pytest.mark.parametrize(
+    ("message", "arrays", "problem"),
+    [
+        (PutIds(BATCH), [], "lacks its array 'ids'"),
+        (PutIds(BATCH), [zeros("u8", 3)], "lacks its array 'offsets'"),
+        (PutIds(BATCH), [zeros("i8", 3), zeros("u4", 3)], "'ids' of PutIds is <u8 of 1 dimensions, not <i8"),
+        (PutIds(BATCH), [zeros("u8", 3, 1), zeros("u4", 3)], r"not <u8 of shape \(3, 1\)"),
+        (PutIds(BATCH), [zeros("u8", 3), zeros("u4", 3), zeros("u4", 3)], "1 arrays too many"),
+        (Pull(BATCH), [zeros("u8", 3)], "1 arrays too many"),
+        (LookUp(BATCH, create=True), [zeros("u8", 3), zeros("u2", 4)], "has size 4 where another has 3"),
+        (LookUp(BATCH, create=True), [zeros("u8", 3), zeros("u2", 3), zeros("u8", 1)], "lacks its array 'tables'"),
+        (Update(BATCH), [zeros("u8", 3), zeros("u2", 3), zeros("f4", 2, 8)], "has size 2 where another has 3"),
+        (Rows(0, (1,)), [zeros("i4", 3), zeros("u4", 0)], "lacks its array 'rows'"),
+        (Rows(0, (1,)), [zeros("i4", 3), zeros("u4", 0), zeros("f4", 1, 4), zeros("f4", 1, 5)], "size 5 where"),
+        (PutSamples(BATCH, 2, 2.0), [zeros("f4", 2, 3), zeros("f4", 1, 1), zeros("f4", 0)], "size 1 where"),
+        (PushGradients(BATCH), [zeros("f4", 0, 1)] * (MAX_ARRAYS + 1), "over the limit"),
+        (Refused("x" * MAX_HEADER_BYTES), [], "over the limit"),
+        (PushGradients(BATCH), [np.broadcast_to(np.float32(0), (2**14, 2**14))] * 2, "over the limit"),
+    ],
+)
+def test_the_sender_is_told_of_arrays_that_do_not_fit(message: Message, arrays: list[Any], problem: str) -> None:
+    with pytest.raises(MalformedMessage, match=problem):
+        encode(1, message, arrays)
+
+
+# What a receiver refuses.
+
+
+def put_ids(heads: Any, request: Any = 1, fields: Any = ((0, 0, 7, 1),)) -> list[bytes]:
+    """A PutIds with any header, and the frames of 3 ids and 4 offsets."""
+    return [bytes((PutIds.KIND,)), msgspec.msgpack.encode((request, fields, heads)), bytes(24), bytes(16)]
+
+
+GOOD_HEADS = [("<u8", (3,)), ("<u4", (4,))]
+DONE_BODY = b"\x93\x01\x93\x93\xa1r\x00\x00\x05\x81\xa1a"  # header of Done up to the value in {"a": value}
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [],
+        [b"\x10"],
+        [b"", b""],
+        [b"\x10\x10", b""],
+        [b"\xff", msgspec.msgpack.encode((1, (), ()))],
+        [b"\x10", b""],
+        [b"\x01", b"\x93\x01\x90\x90x"],
+        [b"\x01", b"\x93\x01\x90\xdd\xff\xff\xff\xff"],
+        [b"\x01", b"\x00" * (MAX_HEADER_BYTES + 1)],
+        [b"\x01", b"\x93\x01\x90\x90", *[b""] * (MAX_ARRAYS + 1)],
+        [bytes((Done.KIND,)), DONE_BODY + b"\x91" * 100_000 + b"\x90"],
+        [bytes((Done.KIND,)), DONE_BODY + b"\xa2\xff\xfe\x90"],
+        [bytes((Done.KIND,)), DONE_BODY + b"\xdf\x7f\xff\xff\xff\x90"],
+        put_ids(GOOD_HEADS)[:2],
+        put_ids(GOOD_HEADS)[:3],
+        [*put_ids(GOOD_HEADS), b""],
+        put_ids(GOOD_HEADS, request=-1),
+        put_ids(GOOD_HEADS, request="1"),
+        put_ids(GOOD_HEADS, fields=()),
+        put_ids(GOOD_HEADS, fields=((0, 0, 7),)),
+        put_ids(GOOD_HEADS, fields=((0, 0, 7, 1), 1)),
+        put_ids(GOOD_HEADS, fields=((0, 2, 7, 1),)),
+        put_ids(GOOD_HEADS, fields=((0, 0, -7, 1),)),
+        put_ids(GOOD_HEADS, fields=((0, 0, 2**63, 1),)),
+        put_ids([("<u8", (3,))]),
+        put_ids([("<u8", (3,)), ("<f4", (4,))]),
+        put_ids([("|O", (3,)), ("<u4", (4,))]),
+        put_ids([(">u8", (3,)), ("<u4", (4,))]),
+        put_ids([("<u8", (4,)), ("<u4", (4,))]),
+        put_ids([("<u8", (2,)), ("<u4", (4,))]),
+        put_ids([("<u8", (-3,)), ("<u4", (4,))]),
+        put_ids([("<u8", (3.0,)), ("<u4", (4,))]),
+        put_ids([("<u8", (2**61 + 3,)), ("<u4", (4,))]),
+        put_ids([("<u8", (2**64 - 1,)), ("<u4", (4,))]),
+        put_ids([("<u8", (3, 1)), ("<u4", (4,))]),
+        put_ids([("<u8", ()), ("<u4", (4,))]),
+        put_ids([("<u8",), ("<u4", (4,))]),
+        put_ids({"ids": "<u8"}),
+        [bytes((PushGradients.KIND,)), msgspec.msgpack.encode((1, ((0, 0, 0, 0),), [("<f4", (0, 2**62))])), b""],
+        [
+            bytes((PushGradients.KIND,)),
+            msgspec.msgpack.encode((1, ((0, 0, 0, 0),), [("<f4", (2**32, 2**32))])),
+            bytes(0),
+        ],
+    ],
+)
+def test_garbage_is_refused(frames: list[bytes]) -> None:
+    with pytest.raises(MalformedMessage):
+        decode(frames)
+
+
+def test_a_legible_request_number_is_told_with_the_refusal() -> None:
+    with pytest.raises(MalformedMessage, match="bad header of PutIds") as caught:
+        decode(put_ids(GOOD_HEADS, request=12, fields=()))
+    assert caught.value.request == 12
+    with pytest.raises(MalformedMessage, match="unknown kind of message 0xfe") as caught:
+        decode([b"\xfe", *put_ids(GOOD_HEADS, request=13)[1:]])
+    assert caught.value.request == 13
+    with pytest.raises(MalformedMessage, match="5 bytes are no array") as caught:
+        decode([*put_ids(GOOD_HEADS, request=14)[:3], b"short"])
+    assert caught.value.request == 14
+
+
+@given(st.lists(st.binary(max_size=60), max_size=6))
+def test_random_frames_never_raise_anything_else(frames: list[bytes]) -> None:
+    try:
+        decode(frames)
+    except MalformedMessage:
+        return
+    assert frames[0] in (b"\x01", b"\x02")  # all other messages are too long to be hit by chance
+
+
+@pytest.mark.parametrize("kind", BY_KIND.values(), ids=lambda kind: kind.__name__)
+@settings(max_examples=40)
+@given(data=st.data())
+def test_damaged_messages_are_refused_or_still_consistent(kind: type[Message], data: st.DataObject) -> None:
+    message, arrays = data.draw(messages(kind))
+    frames = raw(encode(1, message, arrays))
+    at = data.draw(st.integers(0, len(frames) - 1))
+    damage = data.draw(st.sampled_from(["flip", "truncate", "extend", "drop", "repeat"]))
+    frame = frames[at]
+    if damage == "flip" and frame:
+        place = data.draw(st.integers(0, len(frame) - 1))
+        frame = frame[:place] + struct.pack("B", data.draw(st.integers(0, 255))) + frame[place + 1 :]
+    elif damage == "truncate":
+        frame = frame[: len(frame) // 2]
+    elif damage == "extend":
+        frame += data.draw(st.binary(min_size=1, max_size=9))
+    frames[at : at + 1] = {"drop": [], "repeat": [frame, frame]}.get(damage, [frame])
+    try:
+        number, received, received_arrays = decode(frames)
+    except MalformedMessage:
+        return
+    again = encode(number, received, received_arrays)
+    assert raw(again)[2:] == frames[2:]
+
+
+def test_an_ack_is_small() -> None:
+    assert sum(len(frame) for frame in raw(encode(2**48, Ack()))) <= 16

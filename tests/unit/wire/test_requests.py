@@ -1,0 +1,125 @@
+"""Client and server on threads of their own, over every transport."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from persia_cli.errors import WireError
+from persia_cli.wire.frames import Array
+from persia_cli.wire.loop import Loop
+from persia_cli.wire.messages import Ack, BatchId, Credit, LookedUp, LookUp, Message, Update, WaitCredit
+from persia_cli.wire.server import Handler, Peer, Server
+from persia_cli.wire.sockets import Context, ipc_address
+from tests.support.serving import poll_until, serving
+
+DIM = 16
+
+
+def look_up(server: Server) -> Mapping[type[Message], Handler]:
+    """Answer each key with a row full of it."""
+
+    def answer(peer: Peer, message: LookUp, arrays: list[Array]) -> None:
+        rows = [np.repeat(keys.astype(np.float32)[:, None], DIM, axis=1) for keys in arrays[::2]]
+        server.reply(peer, LookedUp(message.batch.step), rows)
+
+    return {LookUp: answer}
+
+
+@pytest.mark.parametrize("rows", [0, 10, 50_000])
+def test_every_request_gets_its_own_answer(context: Context, address: str, rows: int) -> None:
+    """50,000 rows are sent without copying, few are copied."""
+    with serving(context, address, look_up) as server:
+        loop = Loop(context, "asker")
+        client = loop.connect(server.address, "server", b"asker#1", 0.5, 30.0)
+        answers: dict[int, tuple[Message, list[Array]]] = {}
+
+        def keep(reply: Message, arrays: list[Array]) -> None:
+            assert isinstance(reply, LookedUp)
+            answers[reply.watermark] = (reply, arrays)
+
+        for step in range(20):
+            keys = np.arange(step, step + rows, dtype=np.uint64)
+            few = keys[:5]
+            client.request(
+                LookUp(BatchId(0, 0, step, 0), create=True),
+                [keys, np.zeros(rows, np.uint16), few, np.zeros(len(few), np.uint16)],
+                on_reply=keep,
+            )
+        poll_until(loop, lambda: not client.pending)
+        loop.close()
+    assert server.refused == client.malformed == 0
+    for step in range(20):
+        _, arrays = answers[step]
+        assert [array.shape for array in arrays] == [(rows, DIM), (min(rows, 5), DIM)]
+        assert np.array_equal(arrays[0][:, DIM - 1], np.arange(step, step + rows, dtype=np.float32))
+
+
+def test_a_parked_request_survives_many_repeats(context: Context, address: str) -> None:
+    """The first asker waits, being told Pending, until the second has asked."""
+    parked: list[Peer] = []
+
+    def credit(server: Server) -> Mapping[type[Message], Handler]:
+        def answer(peer: Peer, message: WaitCredit, _: list[Array]) -> None:
+            if message.step:
+                parked.append(peer)
+                return
+            server.reply(peer, Ack())
+            for waiting in parked:
+                server.reply(waiting, Credit(6))
+
+        return {WaitCredit: answer, Update: lambda peer, message, arrays: server.reply(peer, Ack())}
+
+    with serving(context, address, credit) as server:
+        loop = Loop(context, "askers")
+        first = loop.connect(server.address, "server", b"first#1", retry_s=0.01, silence_timeout_s=0.4)
+        heard: list[Message] = []
+        first.request(WaitCredit(0, 5), on_reply=lambda reply, _: heard.append(reply))
+        poll_until(loop, lambda: server.repeated >= 10)
+        assert heard == []
+        assert len(parked) == 1
+        second = loop.connect(server.address, "server", b"second#1", 0.5, 30.0)
+        second.request(WaitCredit(0, 0))
+        poll_until(loop, lambda: not first.pending)
+        loop.close()
+    assert heard == [Credit(6)]
+    assert len(parked) == 1
+
+
+def test_a_server_that_ends_is_named_with_what_it_owes(context: Context, address: str) -> None:
+    with serving(context, address, look_up) as server:
+        at = server.address
+    loop = Loop(context, "asker")
+    client = loop.connect(at, "embedding-server-1", b"asker#1", retry_s=0.02, silence_timeout_s=0.2)
+    client.request(Update(BatchId(0, 0, 7, 0)), waiting_for="the update of step 7")
+    with pytest.raises(WireError) as caught:
+        poll_until(loop, lambda: not client.pending)
+    assert str(caught.value) == (
+        f"embedding-server-1 at {at} has not answered for 0.2 s (waiting for the update of step 7)"
+    )
+    loop.close()
+
+
+def test_a_server_that_comes_back_is_found_again(context: Context, ipc_directory: Path) -> None:
+    loop = Loop(context, "asker")
+    client = loop.connect(ipc_address(ipc_directory, "s"), "server", b"asker#1", 0.05, 30.0)
+    batch = BatchId(0, 0, 7, 0)
+    arrays: list[Array] = [np.arange(3, dtype=np.uint64), np.zeros(3, np.uint16)]
+    heard: list[Message] = []
+    for life in range(1, 4):
+        client.request(LookUp(batch, create=True), arrays, on_reply=lambda reply, _: heard.append(reply))
+        with serving(context, ipc_address(ipc_directory, "s"), look_up):
+            poll_until(loop, lambda: not client.pending)
+        assert heard == [LookedUp(7)] * life
+    loop.close()
+
+
+def test_a_refusal_reaches_the_asker(context: Context, address: str) -> None:
+    with serving(context, address, look_up) as server:
+        loop = Loop(context, "asker")
+        client = loop.connect(server.address, "embedding-server-0", b"asker#1", 0.5, 30.0)
+        client.request(WaitCredit(0, 1))
+        with pytest.raises(WireError, match=r"refused WaitCredit: test-server takes no WaitCredit"):
+            poll_until(loop, lambda: not client.pending)
+        loop.close()

@@ -1,0 +1,237 @@
+"""The server against a DEALER in the test's hands."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from persia_cli.errors import WireError
+from persia_cli.wire import server as server_module
+from persia_cli.wire import sockets
+from persia_cli.wire.frames import Array, decode, encode
+from persia_cli.wire.messages import (
+    Ack,
+    BatchId,
+    Credit,
+    LookedUp,
+    LookUp,
+    Message,
+    Pending,
+    Pull,
+    PutIds,
+    Refused,
+    WaitCredit,
+)
+from persia_cli.wire.server import Peer, Server
+from persia_cli.wire.sockets import Context
+
+BATCH = BatchId(generation=0, split=0, step=7, rank=0)
+
+
+class Asker:
+    """A client that says exactly what a test tells it to."""
+
+    def __init__(self, context: Context, identity: bytes = b"asker") -> None:
+        self.socket = sockets.dealer(context, "inproc://server", identity)
+
+    def ask(self, number: int, message: Message, arrays: tuple[Array, ...] = ()) -> None:
+        assert sockets.send(self.socket, encode(number, message, arrays))
+
+    def hear(self) -> list[tuple[int, Message]]:
+        """The replies that have come."""
+        heard = []
+        while (frames := sockets.receive(self.socket)) is not None:
+            heard.append(decode(frames)[:2])
+        return heard
+
+
+class Handlers:
+    """Parks WaitCredit, answers look-ups, refuses ids, breaks on Pull."""
+
+    def __init__(self) -> None:
+        self.server: Server
+        self.parked: list[Peer] = []
+        self.look_ups = 0
+
+    def table(self) -> dict[type[Message], Any]:
+        return {WaitCredit: self.park, LookUp: self.look_up, PutIds: self.refuse, Pull: self.fail}
+
+    def park(self, peer: Peer, message: WaitCredit, _: list[Array]) -> None:
+        self.parked.append(peer)
+
+    def look_up(self, peer: Peer, message: LookUp, arrays: list[Array]) -> None:
+        self.look_ups += 1
+        self.server.reply(peer, LookedUp(1), [np.zeros((len(arrays[0]), 2), np.float32)])
+
+    def refuse(self, peer: Peer, message: PutIds, _: list[Array]) -> None:
+        raise WireError("this batch is over")
+
+    def fail(self, peer: Peer, message: Pull, _: list[Array]) -> None:
+        raise ZeroDivisionError
+
+
+@pytest.fixture
+def handlers() -> Handlers:
+    return Handlers()
+
+
+@pytest.fixture
+def server(context: Context, handlers: Handlers) -> Iterator[Server]:
+    handlers.server = Server(context, "inproc://server", handlers.table(), "nn-worker-0")
+    yield handlers.server
+    handlers.server.close()
+
+
+@pytest.fixture
+def asker(context: Context, server: Server) -> Iterator[Asker]:
+    made = Asker(context)
+    yield made
+    made.socket.close()
+
+
+def test_a_parked_request_is_pending_until_its_answer(server: Server, asker: Asker, handlers: Handlers) -> None:
+    asker.ask(5, WaitCredit(0, 3))
+    server.receive()
+    assert asker.hear() == []
+    assert server.parked == 1
+    for _ in range(2):
+        asker.ask(5, WaitCredit(0, 3))
+    server.receive()
+    assert asker.hear() == [(5, Pending()), (5, Pending())]
+    assert handlers.parked == [Peer(b"asker", 5)]
+    server.reply(handlers.parked[0], Credit(4))
+    assert asker.hear() == [(5, Credit(4))]
+    assert (server.parked, server.repeated) == (0, 2)
+
+
+def test_a_lost_answer_without_arrays_is_given_again_without_the_handler(
+    server: Server, asker: Asker, handlers: Handlers
+) -> None:
+    asker.ask(5, WaitCredit(0, 3))
+    server.receive()
+    server.reply(handlers.parked[0], Credit(4))
+    asker.ask(5, WaitCredit(0, 3))
+    server.receive()
+    assert asker.hear() == [(5, Credit(4)), (5, Credit(4))]
+    assert len(handlers.parked) == 1
+
+
+def test_a_lost_answer_with_arrays_is_made_again(server: Server, asker: Asker, handlers: Handlers) -> None:
+    keys = (np.zeros(3, np.uint64), np.zeros(3, np.uint16))
+    for _ in range(2):
+        asker.ask(5, LookUp(BATCH, create=True), keys)
+        server.receive()
+    assert asker.hear() == [(5, LookedUp(1)), (5, LookedUp(1))]
+    assert handlers.look_ups == 2
+
+
+def test_numbers_of_different_clients_are_different_requests(
+    context: Context, server: Server, asker: Asker, handlers: Handlers
+) -> None:
+    other = Asker(context, b"other")
+    asker.ask(5, WaitCredit(0, 3))
+    other.ask(5, WaitCredit(0, 3))
+    server.receive()
+    assert set(handlers.parked) == {Peer(b"asker", 5), Peer(b"other", 5)}
+    other.socket.close()
+
+
+def test_a_handler_refuses_by_a_wire_error(server: Server, asker: Asker) -> None:
+    asker.ask(5, PutIds(BATCH), (np.zeros(0, np.uint64), np.zeros(1, np.uint32)))
+    server.receive()
+    assert asker.hear() == [(5, Refused("this batch is over"))]
+    assert (server.refused, server.parked) == (1, 0)
+
+
+def test_a_message_that_nobody_handles_is_refused(server: Server, asker: Asker) -> None:
+    asker.ask(5, Ack())
+    server.receive()
+    assert asker.hear() == [(5, Refused("nn-worker-0 takes no Ack"))]
+    assert server.refused == 1
+
+
+def test_any_other_failure_of_a_handler_is_raised(server: Server, asker: Asker) -> None:
+    asker.ask(5, Pull(BATCH))
+    with pytest.raises(ZeroDivisionError):
+        server.receive()
+
+
+GARBAGE = [
+    [b""],
+    [b"\x12"],
+    [b"\xff", b"\xff"],
+    [b"\x12", b"\x93"],
+    [b"random", b"bytes", b"of", b"some", b"length"],
+    [bytes((Pull.KIND,)), b""],
+    [b"\x12", b"\xff" * 1000],
+    [b"x"] * 5000,
+]
+
+
+def test_garbage_is_counted_and_the_server_goes_on(server: Server, asker: Asker, handlers: Handlers) -> None:
+    for frames in GARBAGE:
+        asker.socket.send_multipart(frames)
+    random = np.random.default_rng(0)
+    for _ in range(200):
+        frames = [random.bytes(size) for size in random.integers(0, 40, random.integers(1, 5))]
+        asker.socket.send_multipart([bytes((WaitCredit.KIND,)), *frames])
+    asker.ask(5, WaitCredit(0, 3))
+    server.receive()
+    assert server.refused == len(GARBAGE) + 200
+    assert handlers.parked == [Peer(b"asker", 5)]
+
+
+def test_a_malformed_request_with_a_number_is_told_so(server: Server, asker: Asker) -> None:
+    frames = [bytes(frame) for frame in encode(9, WaitCredit(0, 3))]
+    asker.socket.send_multipart([*frames, b"one too many"])
+    server.receive()
+    assert asker.hear() == [(9, Refused("WaitCredit announces 0 arrays and brings 1"))]
+    assert (server.refused, server.parked) == (1, 0)
+
+
+def test_a_reply_to_a_peer_that_is_gone_is_dropped_and_counted(
+    context: Context, server: Server, handlers: Handlers
+) -> None:
+    gone = Asker(context, b"gone")
+    gone.ask(5, WaitCredit(0, 3))
+    server.receive()
+    gone.socket.close()
+    while server.socket.poll(10):
+        server.receive()
+    for number in range(3):
+        server.reply(Peer(b"never there", number), Ack())
+    assert server.dropped == 3
+    server.reply(handlers.parked[0], Credit(4))
+    assert (server.dropped, server.parked) == (4, 0)
+
+
+def test_a_reply_to_a_peer_that_does_not_read_is_dropped_and_counted(
+    server: Server, asker: Asker, handlers: Handlers
+) -> None:
+    asker.ask(1, WaitCredit(0, 3))
+    server.receive()
+    sent = 4 * sockets.QUEUED_MESSAGES
+    for number in range(sent):
+        server.reply(Peer(b"asker", number), Ack())
+    assert server.dropped > 0
+    assert len(asker.hear()) == sent - server.dropped
+
+
+def test_what_is_remembered_is_bounded(
+    server: Server, asker: Asker, handlers: Handlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "PARKED_LIMIT", 3)
+    monkeypatch.setattr(server_module, "ANSWERS_LIMIT", 2)
+    for number in range(5):
+        asker.ask(number, WaitCredit(0, number))
+    server.receive()
+    assert (server.parked, server.forgotten) == (3, 2)
+    for peer in handlers.parked:
+        server.reply(peer, Credit(9))
+    asker.hear()
+    for number in range(5):
+        asker.ask(number, WaitCredit(0, number))
+    server.receive()
+    assert asker.hear() == [(3, Credit(9)), (4, Credit(9))]
+    assert handlers.parked[5:] == [Peer(b"asker", number) for number in range(3)]
