@@ -45,8 +45,7 @@ def describe_plan(console: Console, plan: JobPlan, words: Sequence[str]) -> None
     console.print(table)
     say(console, "\nTo start each replica by hand, with ADDRESS where the coordinator shall listen:")
     for command in plan.commands("ADDRESS", words):
-        line = command if " coordinator " not in command else shlex.join([*shlex.split(command), *words])
-        say(console, f"  {line}")
+        say(console, f"  {command}")
 
 
 def warn_of_stand_in(console: Console, plan: JobPlan, words: Sequence[str]) -> None:

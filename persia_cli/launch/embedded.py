@@ -1,12 +1,20 @@
 """All roles as threads of this process, talking over inproc: for tests, notebooks and small runs."""
 
+import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from persia_cli.launch.job import JobResult, compile_kernels, prepare_run_dir, recorded_failure, result_of
+from persia_cli.launch.job import (
+    SWITCH_INTERVAL_S,
+    JobResult,
+    compile_kernels,
+    prepare_run_dir,
+    recorded_failure,
+    result_of,
+)
 from persia_cli.plan.job import JobPlan, Replica
 from persia_cli.wire.sockets import Context
 
@@ -24,12 +32,15 @@ def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResul
     prepare_run_dir(plan)
     compile_kernels(plan.run_dir)
     job = EmbeddedJob(plan)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     job.start()
     try:
         while job.running:
             follow()
             job.wait(POLL_S)
     finally:
+        sys.setswitchinterval(before)
         job.close()
         follow()
     return result_of(plan.run_dir)

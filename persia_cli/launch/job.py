@@ -6,13 +6,16 @@ from typing import Any
 
 from persia_cli.config.record import write_run
 from persia_cli.errors import PersiaError, UserError
-from persia_cli.kernels.warm import warm
 from persia_cli.observe.journal import EVENTS, METRICS, Journal, read_journal
 from persia_cli.plan.job import JobPlan
 
 CONFIG = "config.yaml"
 JOB = "job.json"
 COORDINATOR_ADDRESS = "coordinator.address"
+
+
+SWITCH_INTERVAL_S = 1e-4
+"""How long a thread may keep the interpreter: the default of 5 ms would be added to every message's round trip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,8 @@ def prepare_run_dir(plan: JobPlan) -> None:
 
 def compile_kernels(run_dir: Path) -> None:
     """Compile the numba kernels, or load them from the cache, once before roles need them; progress goes to events."""
+    from persia_cli.kernels.warm import warm
+
     events = Journal(run_dir / EVENTS)
     try:
         warm(lambda done, total, name: events.write(event="compiling", done=done, total=total, kernel=name))

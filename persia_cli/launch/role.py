@@ -9,7 +9,7 @@ from types import FrameType
 
 from persia_cli.config.record import read_run
 from persia_cli.errors import ConfigError, RoleError
-from persia_cli.launch.job import CONFIG, COORDINATOR_ADDRESS, JOB
+from persia_cli.launch.job import CONFIG, COORDINATOR_ADDRESS, JOB, SWITCH_INTERVAL_S
 from persia_cli.observe.logs import log_to_stderr
 from persia_cli.plan.job import ROLES, Job
 from persia_cli.roles.start import Stoppable, run_coordinator, run_role
@@ -44,6 +44,7 @@ def run_process(
 ) -> None:
     """Run one replica to the end of the job; the coordinator finds its run and job in `run_dir`."""
     log_to_stderr(f"{role}-{index}")
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     context = Context()
     try:
         if role == "coordinator":
@@ -62,12 +63,17 @@ def _coordinate(context: Context, bind: str, advertise: str | None, run_dir: Pat
     run = read_run(run_dir / CONFIG)
     job = Job.from_json((run_dir / JOB).read_bytes())
 
+    word = run_dir / COORDINATOR_ADDRESS
+
     def on_start(coordinator: Stoppable, address: str) -> None:
         stop_on_signal(coordinator)
         print(f"listening at {address}", file=sys.stderr, flush=True)
-        _leave_word(run_dir / COORDINATOR_ADDRESS, address)
+        _leave_word(word, address)
 
-    run_coordinator(context, bind, run, job, advertise, on_start)
+    try:
+        run_coordinator(context, bind, run, job, advertise, on_start)
+    finally:
+        word.unlink(missing_ok=True)
 
 
 def _leave_word(path: Path, address: str) -> None:

@@ -5,14 +5,19 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from persia_cli.config.schema import Run
+from persia_cli.control.batches import JobBatches
 from persia_cli.control.position import StepGrid
-from persia_cli.data.facts import DatasetFacts
+from persia_cli.control.splits import EVAL, TRAIN
 from persia_cli.errors import DataError
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.store.layout import EmbeddingLayout, bytes_per_row
+
+if TYPE_CHECKING:
+    # Every role imports this module, and most have no need of pyarrow.
+    from persia_cli.data.facts import DatasetFacts
 
 Task = Literal["train", "evaluate"]
 
@@ -64,7 +69,7 @@ class JobPlan:
     """Everything that is settled before the first process starts."""
 
     run: Run
-    facts: DatasetFacts
+    facts: "DatasetFacts"
     job: Job
     replicas: tuple[Replica, ...]
     layout: EmbeddingLayout
@@ -107,7 +112,15 @@ def expected_replicas(run: Run) -> dict[str, int]:
     }
 
 
-def plan_job(run: Run, facts: DatasetFacts, task: Task, run_dir: Path, load: Path | None = None) -> JobPlan:
+def job_batches(run: Run, job: Job) -> JobBatches:
+    """Return which batches the job has."""
+    rows = {TRAIN: job.train_rows if job.steps else 0, EVAL: job.eval_rows}
+    batch_size, ranks = run.train.batch_size, run.cluster.nn_workers
+    grids = {split: StepGrid(count, batch_size, ranks) for split, count in rows.items() if count}
+    return JobBatches(grids, job.steps, ranks)
+
+
+def plan_job(run: Run, facts: "DatasetFacts", task: Task, run_dir: Path, load: Path | None = None) -> JobPlan:
     """Plan a job; raises DataError where the data set has nothing to do the task with, ConfigError for bad tables."""
     train = StepGrid(facts.train_rows, run.train.batch_size, run.cluster.nn_workers)
     evaluation = StepGrid(facts.eval_rows, run.train.batch_size, run.cluster.nn_workers)

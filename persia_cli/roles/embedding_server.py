@@ -11,10 +11,11 @@ import numpy as np
 
 from persia_cli.config.schema import Run, SyncMode
 from persia_cli.control.gate import StepGate
-from persia_cli.control.watermarks import Watermarks
+from persia_cli.control.splits import TRAIN
+from persia_cli.control.watermarks import Watermarks, Window
 from persia_cli.errors import WireError
 from persia_cli.plan.embedding import embedding_layout
-from persia_cli.plan.job import Job
+from persia_cli.plan.job import Job, job_batches
 from persia_cli.roles.link import Link
 from persia_cli.store.manifest import checksums, read_manifest
 from persia_cli.store.merge import merge_gradients
@@ -22,7 +23,7 @@ from persia_cli.store.shard import Shard
 from persia_cli.store.snapshot import load_shard, save_shard
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import Ack, BatchId, LookedUp, LookUp, Message, Update
-from persia_cli.wire.server import Peer
+from persia_cli.wire.server import Handler, Peer
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,8 @@ class EmbeddingServer:
     def __init__(self, loop: Loop, link: Link, bind: str, advertise: str | None = None) -> None:
         self._loop = loop
         self._link = link
-        self._server = loop.serve(bind, {LookUp: self._on_look_up, Update: self._on_update})
+        self._handlers: dict[type[Message], Handler] = {}
+        self._server = loop.serve(bind, self._handlers)
         self._address = advertise or self._server.address
         self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"{link.name}-files")
         self._writing: tuple[Future[Any], Callable[[Any], None]] | None = None
@@ -56,6 +58,7 @@ class EmbeddingServer:
         """Serve until the job is over."""
         run, job, addresses = self._link.join(self._address)
         self._prepare(run, job, len(addresses["embedding-server"]))
+        self._handlers |= {LookUp: self._on_look_up, Update: self._on_update}
         self._link.figures = self._figures
         self._loop.every(0.02, self._finish_writing)
         if job.load:
@@ -71,6 +74,7 @@ class EmbeddingServer:
     def _prepare(self, run: Run, job: Job, servers: int) -> None:
         self._shard = Shard(embedding_layout(run), self._link.index, servers)
         self._groups = len(self._shard.layout.groups)
+        self._known = job_batches(run, job)
         self._watermarks = Watermarks(run.cluster.nn_workers)
         synchronous = isinstance(run.mode, SyncMode)
         self._gate = (
@@ -85,6 +89,8 @@ class EmbeddingServer:
     def _on_look_up(self, peer: Peer, message: Message, arrays: list[Array]) -> None:
         assert isinstance(message, LookUp)
         batch = message.batch
+        self._window(batch)
+        self._check_count(arrays, 2)
         if self._gate is not None and message.create and batch.step > self._watermarks.lowest + 1:
             self._gate.hold_look_up(batch.step, batch.rank, (peer, message, arrays))
             return
@@ -92,7 +98,6 @@ class EmbeddingServer:
 
     def _answer(self, peer: Peer, message: LookUp, arrays: list[Array]) -> None:
         batch = message.batch
-        self._check_count(arrays, 2)
         rows = [
             self._shard.look_up(group, arrays[2 * group], arrays[2 * group + 1], batch.step, message.create)
             for group in range(self._groups)
@@ -105,8 +110,8 @@ class EmbeddingServer:
     def _on_update(self, peer: Peer, message: Message, arrays: list[Array]) -> None:
         assert isinstance(message, Update)
         batch = message.batch
-        self._check_count(arrays, 3)
-        window = self._watermarks.of(batch.rank, batch.generation)
+        window = self._window(batch)
+        self._check_update(batch, arrays)
         if window.done(batch.step):
             self._updates["repeated"] += 1
             self._server.reply(peer, Ack())
@@ -144,6 +149,23 @@ class EmbeddingServer:
             if keys.size:
                 self._shard.update(group, keys, tables, gradients, step)
         self._updates["applied"] += 1
+
+    def _window(self, batch: BatchId) -> Window:
+        """Return the window of the batch's rank; raises WireError for a batch that this job cannot have now."""
+        self._known.size(batch.generation, batch.split, batch.step, batch.rank)
+        window = self._watermarks.of(batch.rank, batch.generation)
+        if batch.split == TRAIN:
+            window.check(batch.step)
+        return window
+
+    def _check_update(self, batch: BatchId, arrays: list[Array]) -> None:
+        """Raise WireError unless the whole update can be applied, so that none is applied in part."""
+        if batch.split != TRAIN:
+            raise WireError("an evaluation has no updates")
+        self._check_count(arrays, 3)
+        for group in range(self._groups):
+            keys, tables, gradients = arrays[3 * group : 3 * group + 3]
+            self._shard.check_update(group, keys, tables, gradients, batch.step)
 
     def _check_count(self, arrays: list[Array], per_group: int) -> None:
         if len(arrays) != per_group * self._groups:

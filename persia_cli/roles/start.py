@@ -1,7 +1,6 @@
 """Run one role to its end: its loop and its link, in this thread; the same for a process and for a thread of one."""
 
 import logging
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -13,9 +12,6 @@ from persia_cli.wire.loop import Loop
 from persia_cli.wire.sockets import Context
 
 log = logging.getLogger(__name__)
-
-SWITCH_INTERVAL_S = 1e-4
-"""How long a thread may keep the interpreter: the default of 5 ms would be added to every message's round trip."""
 
 
 class Stoppable(Protocol):
@@ -38,7 +34,6 @@ def run_coordinator(
     """
     from persia_cli.roles.coordinator import Coordinator
 
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
     loop = Loop(context, "coordinator-0")
     try:
         coordinator = Coordinator(loop, bind, run, job, advertise)
@@ -62,7 +57,6 @@ def run_role(
     `bind` is where it listens (default: like the coordinator's address), `advertise` what others are told. What it
     fails of is told the coordinator before it is raised.
     """
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
     loop = Loop(context, f"{role}-{index}")
     try:
         link = Link(loop, coordinator, role, index)
