@@ -22,7 +22,8 @@ class RunRecord:
     merged in the order of ranks so that the same run gives the same figures.
     """
 
-    def __init__(self, run_dir: Path, events: Journal, run: Run, grid: StepGrid) -> None:
+    def __init__(self, run_dir: Path, events: Journal, run: Run, grid: StepGrid, step: int, samples: int) -> None:
+        """Begin the record of a model that has been trained for `step` steps of `samples` samples in all."""
         self._metrics = Journal(run_dir / METRICS)
         self._events = events
         self._grid = grid
@@ -33,7 +34,7 @@ class RunRecord:
         self._figures: dict[str, dict[str, Any]] = {}
         self._warned: set[str] = set()
         self._since = time.monotonic()
-        self._step = 0
+        self._step, self._samples = step, samples
 
     def begin_phase(self) -> None:
         """Start the clock of samples per second anew."""
@@ -85,10 +86,11 @@ class RunRecord:
         self._since = now
         if training:
             self._step = first["last"]
+            self._samples = self._grid.samples_before(self._step)
         losses = [loss for task in range(len(self._labels)) if (loss := scores.log_loss(task)) is not None]
         line: dict[str, Any] = {
             "step": self._step,
-            "samples": self._grid.samples_before(self._step),
+            "samples": self._samples,
             "split": first["split"],
             "loss": sum(losses) / len(losses) if losses else None,
         }
@@ -99,7 +101,7 @@ class RunRecord:
             line["staleness_mean"] = sum(body["staleness_sum"] for body in bodies) / max(steps, 1)
             line["staleness_max"] = max(body["staleness_max"] for body in bodies)
         else:
-            line |= self._quality(scores)
+            line |= self._quality(scores) | {"eval_samples": samples}
         line |= {"samples_per_s": round(rate, 1), "rows": self.rows}
         self._metrics.write(**line)
 

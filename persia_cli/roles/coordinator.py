@@ -22,7 +22,7 @@ from persia_cli.observe.record import RunRecord
 from persia_cli.observe.usage import cpu_seconds, resident_bytes
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job, expected_replicas
-from persia_cli.store.manifest import FORMAT_VERSION, Manifest, publish, unfinished_folder
+from persia_cli.store.manifest import FORMAT_VERSION, Manifest, publish, read_manifest, unfinished_folder
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import (
     PROTOCOL,
@@ -73,7 +73,10 @@ class Coordinator:
             TRAIN: StepGrid(job.train_rows, run.train.batch_size, run.cluster.nn_workers),
             EVAL: StepGrid(job.eval_rows, run.train.batch_size, run.cluster.nn_workers),
         }
-        self._record = RunRecord(self._run_dir, self._events, run, self._grids[TRAIN])
+        loaded = read_manifest(Path(job.load)) if job.load else None
+        self._step = loaded.step if loaded else 0
+        samples = loaded.samples if loaded else 0
+        self._record = RunRecord(self._run_dir, self._events, run, self._grids[TRAIN], self._step, samples)
         self._membership = Membership(expected_replicas(run))
         self._phases = self._make_phases()
         self._items = {TRAIN: WorkItems(0, job.steps, ITEM_STEPS), EVAL: WorkItems(0, 0, ITEM_STEPS)}
@@ -82,7 +85,6 @@ class Coordinator:
         self._nexts: dict[str, tuple[Peer, int]] = {}
         self._takes: dict[tuple[str, int], tuple[Peer, TakeItem]] = {}
         self._saved_files: dict[str, list[dict[str, Any]]] = {}
-        self._step = 0
         self._failure: ReplicaError | None = None
         self._told: set[str] = set()
         self._over = False
