@@ -12,7 +12,7 @@ from persia_cli.commands.options import examples
 app = typer.Typer(
     name="persia",
     no_args_is_help=True,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,  # help without rich comes in half the time
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
 )

@@ -13,7 +13,7 @@ EXAMPLES = examples(
     "persia bench throughput conf=criteo cluster.embedding_servers=2 --steps 500 --json",
 )
 
-app = typer.Typer(no_args_is_help=True, help="Measure speed.")
+app = typer.Typer(no_args_is_help=True, help="Measure speed.", epilog=EXAMPLES)
 
 
 @app.command(epilog=EXAMPLES)

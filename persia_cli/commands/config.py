@@ -7,19 +7,19 @@ import typer
 
 from persia_cli.commands.options import ConfDir, Words, examples
 
-SHOW_EXAMPLES = examples(
+SHOW = (
     "persia config show conf=criteo",
     "persia config show conf=criteo model=ffnn > mine.yaml  # then: persia train conf=./mine.yaml",
 )
-LIST_EXAMPLES = examples(
+LIST = (
     "persia config list",
     "persia config list --keys | grep embedding",
 )
 
-app = typer.Typer(no_args_is_help=True, help="Look at configurations.")
+app = typer.Typer(no_args_is_help=True, help="Look at configurations.", epilog=examples(*SHOW, *LIST))
 
 
-@app.command(epilog=SHOW_EXAMPLES)
+@app.command(epilog=examples(*SHOW))
 def show(words: Words = None, conf_dir: ConfDir = None) -> None:
     """Print the complete configuration that these words give, as YAML."""
     from persia_cli.commands.screen import out, say
@@ -35,7 +35,7 @@ def show(words: Words = None, conf_dir: ConfDir = None) -> None:
         say(out(), text.rstrip("\n"))
 
 
-@app.command("list", epilog=LIST_EXAMPLES)
+@app.command("list", epilog=examples(*LIST))
 def list_(
     all_keys: Annotated[bool, typer.Option("--keys", help="List every key, what it expects and what it does.")] = False,
     conf_dir: ConfDir = None,

@@ -7,8 +7,8 @@ import typer
 
 
 def examples(*lines: str) -> str:
-    """Return a help epilog that lists command lines with what they do, a line each."""
-    return "\n".join(["[bold]Examples[/bold]", *lines])
+    """Return a help epilog that lists command lines with what they do, a line each, kept from being wrapped."""
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
 def complete_word(incomplete: str) -> list[str]:

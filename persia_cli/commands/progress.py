@@ -8,14 +8,18 @@ from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Column
 from rich.text import Text
 
 from persia_cli.commands.results import without_time
-from persia_cli.commands.screen import key_values, say
+from persia_cli.commands.screen import LABEL_WIDTH, key_values, say
 from persia_cli.observe.journal import EVENTS, METRICS, Tail
 from persia_cli.plan.job import Job
 
 Line = dict[str, Any]
+
+WIDE = 140
+"""Columns of a terminal that has room for a bar beside all figures."""
 
 
 class View(Protocol):
@@ -73,9 +77,9 @@ class LiveView:
         self._job = job
         self._batch_size = batch_size
         self._progress = Progress(
-            TextColumn("[bold]{task.description:<{width}}".replace("{width}", "10")),
-            BarColumn(bar_width=20),
-            TextColumn("{task.fields[figures]}"),
+            TextColumn("[bold]{task.description}", table_column=Column(no_wrap=True, min_width=LABEL_WIDTH)),
+            *([BarColumn(bar_width=20)] if console.width >= WIDE else []),
+            TextColumn("{task.fields[figures]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
             console=console,
         )
         self._task = self._progress.add_task("starting", total=None, figures="")
@@ -95,6 +99,8 @@ class LiveView:
             self._show("compiling", line["done"], line["total"], figures)
         elif kind == "ready":
             self._show("training" if self._job.steps else "evaluating", 0, self._job.steps or None, "")
+            if "parameters" in line:
+                self._print("model", f"{line['parameters']:,} dense parameters")
         elif kind == "phase":
             self._progress.update(self._task, description=line["phase"])
         elif kind == "saved":
@@ -110,11 +116,11 @@ class LiveView:
         left = eta_s(line, self._job, self._batch_size)
         parts = [
             f"step {line['step']:,}/{self._job.steps:,}",
-            f"{line['samples']:,} samples",
-            f"{line['samples_per_s']:,.0f}/s",
-            f"{_clock(left)} left",
             _quality(line),
-            f"stale {line['staleness_mean']:.1f}, at most {line['staleness_max']}",
+            f"{line['samples_per_s']:,.0f} samples/s",
+            f"{_clock(left)} left",
+            f"stale {line['staleness_mean']:.1f} (max {line['staleness_max']})",
+            f"{line['samples']:,} samples",
             f"{line['rows']:,} rows",
         ]
         self._show("training", line["step"], self._job.steps, "  ".join(parts))
@@ -123,7 +129,7 @@ class LiveView:
         self._progress.update(self._task, description=phase, completed=done, total=total, figures=figures)
 
     def _print(self, label: str, text: str, style: str = "bold") -> None:
-        say(self._progress.console, Text.assemble((f"{label:<10}", style), " ", text))
+        say(self._progress.console, Text.assemble((f"{label:<{LABEL_WIDTH}}", style), " ", text))
 
 
 def eta_s(line: Line, job: Job, batch_size: int) -> int | None:

@@ -18,7 +18,7 @@ def show_results(plan: JobPlan, result: JobResult, words: Sequence[str]) -> None
     evaluation = last_of(result.metrics, "eval")
     warn_of_stand_in(err(), plan, words)
     if evaluation:
-        show_evaluation(out(), evaluation, plan.facts.stand_in)
+        show_evaluation(out(), evaluation, plan)
     elif training := last_of(result.metrics, "train"):
         say(out(), key_values(without_time(training)))
     saved = [event["path"] for event in result.events if event["event"] == "saved"]
@@ -29,15 +29,15 @@ def show_results(plan: JobPlan, result: JobResult, words: Sequence[str]) -> None
         labelled(err(), "next", f"persia eval {result.run_dir}")
 
 
-def show_evaluation(console: Console, line: Mapping[str, Any], stand_in: bool) -> None:
+def show_evaluation(console: Console, line: Mapping[str, Any], plan: JobPlan) -> None:
     """Print the figures of an evaluation: a table on a terminal, else one line with every digit."""
+    stand_in = plan.facts.stand_in
     if not console.is_terminal:
         say(console, key_values(without_time(line) | ({"stand_in": True} if stand_in else {})))
         return
-    table = columns("evaluation", *QUALITY.values())
+    table = columns(f"{plan.facts.eval_rows:,} {'MADE-UP' if stand_in else 'evaluation'} samples", *QUALITY.values())
     for suffix in [key.removeprefix("auc") for key in line if key.startswith("auc")]:
-        name = suffix.lstrip("_") or f"{line['samples']:,} samples"
-        table.add_row(f"{name} (STAND-IN)" if stand_in else name, *(_figure(line[key + suffix]) for key in QUALITY))
+        table.add_row(suffix.lstrip("_"), *(_figure(line[key + suffix]) for key in QUALITY))
     console.print(table)
 
 

@@ -72,7 +72,7 @@ def count(number: int, noun: str) -> str:
 def size(nbytes: float) -> str:
     """Return a number of bytes in the largest fitting binary unit."""
     units = ["B", "KiB", "MiB", "GiB", "TiB"]
-    while nbytes >= 1024 and len(units) > 1:
+    while nbytes >= 1000 and len(units) > 1:
         nbytes, units = nbytes / 1024, units[1:]
     return f"{nbytes:.0f} B" if units[0] == "B" else f"{nbytes:.1f} {units[0]}"
 

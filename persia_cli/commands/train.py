@@ -8,9 +8,9 @@ import typer
 from persia_cli.commands.options import ConfDir, Words, examples
 
 EXAMPLES = examples(
-    "persia train                                       # census data that ships with persia",
-    "persia train conf=criteo model=ffnn train.epochs=2 # a configuration, an option, a key",
-    "persia train conf=./mine.yaml mode=sync --dry-run  # what would run, and nothing more",
+    "persia train                                        # census data that ships with persia",
+    "persia train conf=criteo model=ffnn train.epochs=2  # a configuration, an option, a key",
+    "persia train conf=./mine.yaml mode=sync --dry-run   # what would run, and nothing more",
 )
 
 

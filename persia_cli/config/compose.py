@@ -122,7 +122,9 @@ def _plain(node: DictConfig | ListConfig, path: str, wrong: dict[str, str]) -> A
 def _value(node: Any, key: Any, path: str, wrong: dict[str, str]) -> Any:
     if OmegaConf.is_missing(node, key):
         field = dict(expected.keys(Run)).get(path)
-        wrong[path] = needs_a_value(path, field.annotation if field else None)
+        if field is None:
+            return "???"
+        wrong[path] = needs_a_value(path, field.annotation)
         return None
     try:
         value = node[key]

@@ -51,11 +51,14 @@ def unknown_key(path: str, root: type[Node], values: Any) -> str:
     """Return the end of a sentence on a key that does not exist."""
     known = dict(expected.keys(root, values))
     right = _right_key(path, list(known))
-    if right:
-        hint = did_you_mean(f"{right} ({expected.field_expectation(known[right])})" if "." in right else right)
-    else:
-        names = [leaf for key in known for group, _, leaf in [key.rpartition(".")] if group == path.rpartition(".")[0]]
+    if right is None:
+        group = path.rpartition(".")[0]
+        names = [key.rpartition(".")[2] for key in known if key.rpartition(".")[0] == group]
         hint = f"; there are {expected.any_of(names, 'and')}" if names else ""
+    elif expected.nodes(known[right].annotation):
+        hint = did_you_mean(right)
+    else:
+        hint = did_you_mean(f"{right} ({expected.field_expectation(known[right])})")
     return f"no such key{hint}"
 
 
@@ -66,7 +69,8 @@ def _right_key(path: str, known: list[str]) -> str | None:
     near = nearest(leaf, list(siblings)) or next((name for name in siblings if leaf in name), None)
     if near:
         return siblings[near]
-    return next((key for key in known if key.rpartition(".")[2] == leaf), None) or nearest(path, known)
+    elsewhere = next((key for key in known if key.rpartition(".")[2] == leaf), None)
+    return elsewhere or (None if siblings else nearest(path, known))
 
 
 def _sentences(
@@ -102,8 +106,8 @@ def _sentences(
 
 
 def needs_a_value(path: str, annotation: Any) -> str:
-    """Return the sentence for a key that has no value; `annotation` is None where the key is unknown."""
-    if annotation is None or expected.nodes(annotation):
+    """Return the sentence for a key that has no value."""
+    if expected.nodes(annotation):
         return f"{path}: needs {expected.expectation(annotation)}"
     return f"{path}: needs a value ({expected.expectation(annotation)}); give {path}=..."
 

@@ -2,10 +2,10 @@
 
 from persia_cli.config.schema.cluster import Cluster
 from persia_cli.config.schema.dataset import (
-    Dataset,
-    FileSplit,
     ColumnSplit,
+    Dataset,
     EverySplit,
+    FileSplit,
     GeneratedDataset,
     Generator,
     ParquetDataset,

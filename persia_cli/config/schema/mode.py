@@ -26,7 +26,9 @@ class HybridMode(Node):
     @classmethod
     def _at_least_one(cls, value: int) -> int:
         if value < 1:
-            raise ValueError("staleness counts the step in flight itself, so it is at least 1 (1 with one rank is sync)")
+            raise ValueError(
+                "staleness counts the step in flight itself, so it is at least 1 (1 with one rank is sync)"
+            )
         return value
 
 

@@ -1,0 +1,101 @@
+"""The command line as people know it: commands, options, help that comes fast and ends with examples."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+import typer.testing
+
+from persia_cli.main import app
+
+FROZEN = {
+    "": ["--debug", "--help", "--install-completion", "--show-completion", "--version"],
+    "bench": ["--help"],
+    "bench throughput": ["--conf-dir", "--help", "--json", "--steps", "words"],
+    "config": ["--help"],
+    "config list": ["--conf-dir", "--help", "--keys"],
+    "config show": ["--conf-dir", "--help", "words"],
+    "eval": ["--data", "--help", "run", "words"],
+    "launch-role": ["--advertise", "--bind", "--conf-dir", "--coordinator", "--help", "--index", "--parent",
+                    "--run-dir", "role", "words"],
+    "recipe": ["--help"],
+    "recipe ls": ["--help"],
+    "recipe prepare": ["--help", "--input", "--max-bad-rows", "--output", "name"],
+    "train": ["--conf-dir", "--dry-run", "--help", "--run-dir", "words"],
+}  # fmt: skip
+"""Every command with its options and arguments; what is taken away here is taken from people's scripts."""
+
+HEAVY = ("hydra", "msgspec", "numba", "numpy", "omegaconf", "pyarrow", "pydantic", "torch", "yaml", "zmq")
+HELP_S = 0.3
+
+
+def commands(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    yield path, command
+    for name, below in sorted(getattr(command, "commands", {}).items()):
+        yield from commands(below, f"{path} {name}".strip())
+
+
+def names(command: Any) -> list[str]:
+    context = command.make_context("persia", [], resilient_parsing=True)
+    return sorted(next((o for o in p.opts if o.startswith("--")), p.name) for p in command.get_params(context))
+
+
+def python(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True)
+
+
+def test_commands_and_options_are_frozen() -> None:
+    assert {path: names(command) for path, command in commands(typer.main.get_command(app))} == FROZEN
+
+
+@pytest.mark.parametrize("path", FROZEN)
+def test_help_ends_with_examples(path: str) -> None:
+    ended = typer.testing.CliRunner().invoke(app, [*path.split(), "--help"], env={"COLUMNS": "200"})
+    assert ended.exit_code == 0
+    lines = [line.strip() for line in ended.output.splitlines() if line.strip()]
+    examples = lines[lines.index("Examples:") + 1 :]
+    assert examples
+    assert all(line.startswith(f"persia {path}".strip()) for line in examples)
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import json, sys; import persia_cli.main; print(json.dumps(sorted(m.partition('.')[0] for m in sys.modules)))"
+    )
+    loaded = set(json.loads(python("-c", code).stdout))
+    assert loaded.isdisjoint(HEAVY)
+
+
+def test_help_is_fast() -> None:
+    def seconds() -> float:
+        before = os.times()
+        python("-m", "persia_cli", "train", "--help")
+        after = os.times()
+        return after.children_user + after.children_system - before.children_user - before.children_system
+
+    python("-m", "persia_cli", "--help")
+    assert min(seconds() for _ in range(5)) < HELP_S
+
+
+def test_the_version() -> None:
+    from persia_cli import __version__
+
+    assert python("-m", "persia_cli", "--version").stdout == f"persia {__version__}\n"
+
+
+def test_the_command_runs_from_any_folder(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "persia_cli", "train", "--dry-run"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "32,561 training and 16,281 evaluation samples" in ended.stdout
+    assert list(tmp_path.iterdir()) == []

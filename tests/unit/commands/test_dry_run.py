@@ -1,0 +1,57 @@
+"""`--dry-run` prints the plan and starts nothing."""
+
+import re
+from pathlib import Path
+
+
+def test_the_plan(persia) -> None:
+    words = ("dataset=tiny", "name=plan", "train.batch_size=100", "cluster.embedding_servers=2", "model.dim=4")
+    ended = persia("train", *words, "--run-dir", "out/run", "--dry-run")
+    assert (ended.code, ended.err) == (0, "")
+    lines = ended.out.splitlines()
+    assert lines[0] == "run       plan in out/run"
+    assert "600 training and 200 evaluation samples; 2 dense and 2 sparse features, 1 label" in lines[2]
+    assert lines[3] == "model     ffnn, dim 4, hidden 400-400-400"
+    assert lines[5].startswith("training  6 steps of 100 samples; hybrid, staleness 3; adagrad 0.05 for rows")
+    assert lines[6] == (
+        "cluster   local: 1 coordinator, 2 embedding-server, 1 embedding-worker, 1 data-loader, 1 nn-worker"
+    )
+    assert re.search(r"^table +dim +optimizer +rows +memory$", ended.out, re.MULTILINE)
+    assert re.search(r"^all +1\.0 GiB$", ended.out, re.MULTILINE)
+    commands = [line.strip() for line in lines if line.startswith("  persia launch-role ")]
+    conf = f"{' '.join(words)} --conf-dir"
+    assert commands[0].startswith(
+        f"persia launch-role coordinator --coordinator ADDRESS --index 0 --run-dir out/run {conf}"
+    )
+    assert commands[1:] == [
+        f"persia launch-role {replica} --coordinator ADDRESS --index {index}"
+        for replica, index in [
+            ("embedding-server", 0),
+            ("embedding-server", 1),
+            ("embedding-worker", 0),
+            ("data-loader", 0),
+            ("nn-worker", 0),
+        ]
+    ]
+    assert not Path("out").exists()
+
+
+def test_made_up_data_is_announced_with_the_way_to_the_real_data(persia) -> None:
+    ended = persia("train", "conf=criteo", "mode=sync", "--dry-run")
+    assert ended.code == 0
+    assert [line for line in ended.err.splitlines() if "STAND-IN DATA" in line] == ended.err.splitlines()
+    assert "NOT REAL DATA. There are no files at data/criteo" in ended.err
+    assert "STAND-IN DATA: persia recipe prepare criteo --input FILE --output data/criteo\n" in ended.err
+    assert "STAND-IN DATA: persia train conf=criteo mode=sync" in ended.err
+
+
+def test_missing_data_may_be_refused(persia) -> None:
+    ended = persia("train", "conf=criteo", "dataset.if_missing=error", "--dry-run")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith("error: ")
+    assert "data/criteo" in ended.err
+
+
+def test_the_default_run_directory_has_name_and_time(persia) -> None:
+    ended = persia("train", "dataset=tiny", "name=mine", "--dry-run")
+    assert re.match(r"run +mine in runs/mine-\d{8}-\d{6}\n", ended.out)

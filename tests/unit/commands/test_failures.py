@@ -1,0 +1,96 @@
+"""Failures end as `error:` lines on stderr and an exit code; tracebacks come with --debug alone."""
+
+from pathlib import Path
+
+import pytest
+
+from persia_cli.errors import PersiaError, RoleError
+
+
+def test_mistakes_in_words(persia) -> None:
+    ended = persia("train", "train.batch_size=abc", "nmae=x")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.splitlines() == [
+        "error: train.batch_size=abc: expected a whole number above 0",
+        "error: nmae=x: no such key; did you mean name (text)?",
+    ]
+
+
+def test_debug_adds_the_traceback_wherever_it_stands(persia) -> None:
+    for words in (("--debug", "train", "seed=x"), ("train", "seed=x", "--debug")):
+        ended = persia(*words)
+        assert ended.code == 2
+        assert "Traceback (most recent call last)" in ended.err
+        assert ended.err.endswith("error: seed=x: expected a whole number of at least 0 and below 2^63\n")
+
+
+def test_an_unexpected_exception_is_one_line(persia, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr("persia_cli.config.compose.compose_run", fail)
+    ended = persia("train")
+    hint = "run again with --debug for the traceback"
+    assert (ended.code, ended.err) == (1, f"internal error: ZeroDivisionError: division by zero; {hint}\n")
+    assert "Traceback" in persia("train", "--debug").err
+
+
+def test_the_log_below_an_error_stays_as_it_is(persia, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RoleError("nn-worker-0 was killed by SIGKILL; the end of its log:\n  line one [x]\n  line two")
+
+    monkeypatch.setattr("persia_cli.config.compose.compose_run", fail)
+    ended = persia("train")
+    assert ended.code == PersiaError.exit_code == 1
+    assert ended.err.splitlines() == [
+        "error: nn-worker-0 was killed by SIGKILL; the end of its log:",
+        "  line one [x]",
+        "  line two",
+    ]
+
+
+def test_long_errors_are_not_wrapped(persia) -> None:
+    ended = persia("train", f"seed={'x' * 50}", f"conf={'long/' * 60}file.yaml")
+    assert len(ended.err.splitlines()) == 1
+
+
+def test_unknown_commands_and_options(persia) -> None:
+    assert "Did you mean 'train'?" in persia("trian").err
+    ended = persia("train", "--wombat")
+    assert ended.code == 2
+    assert "--wombat" in ended.err
+
+
+def test_a_run_directory_holds_one_run(persia) -> None:
+    Path("taken").mkdir()
+    Path("taken/config.yaml").touch()
+    ended = persia("train", "dataset=tiny", "--run-dir", "taken", "--dry-run")
+    assert ended.code == 2
+    assert ended.err == "error: taken already holds a run; choose another --run-dir or remove it\n"
+
+
+def test_eval_of_what_is_no_run(persia) -> None:
+    Path("empty").mkdir()
+    ended = persia("eval", "empty")
+    assert (ended.code, ended.err) == (2, "error: empty holds no run: there is no empty/config.yaml\n")
+
+
+def test_eval_of_a_run_that_was_not_saved(persia) -> None:
+    Path("run").mkdir()
+    Path("run/config.yaml").write_text(persia("config", "show", "dataset=tiny").out)
+    ended = persia("eval", "run")
+    assert ended.code == 2
+    assert ended.err.startswith("error: run holds no complete checkpoint")
+
+
+def test_only_the_coordinator_takes_a_configuration(persia) -> None:
+    words = ("--coordinator", "tcp://127.0.0.1:1", "--index", "0", "conf=base")
+    ended = persia("launch-role", "nn-worker", *words)
+    assert ended.err == "error: nn-worker gets its configuration from the coordinator; give 'conf=base' there\n"
+    ended = persia("launch-role", "coordinator", *words)
+    assert ended.err == "error: a coordinator started with a configuration needs --run-dir\n"
+
+
+def test_an_unknown_recipe(persia) -> None:
+    ended = persia("recipe", "prepare", "crite", "--input", "a", "--output", "b")
+    assert (ended.code, ended.err) == (2, "error: no recipe crite; did you mean criteo?\n")

@@ -1,0 +1,90 @@
+"""Progress: a live line on a terminal, stable key=value lines elsewhere."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from persia_cli.commands.progress import following
+from persia_cli.observe.journal import EVENTS, METRICS, Journal
+from persia_cli.plan.job import Job
+
+JOB = Job(task="train", run_dir="run", load=None, train_rows=1000, eval_rows=200, steps=10, eval_steps=2)
+TRAINING: dict[str, Any] = {
+    "step": 4, "samples": 400, "split": "train", "loss": 0.5, "auc": 0.75, "log_loss": 0.5, "ne": 0.9,
+    "calibration": 1.0, "samples_per_s": 200.0, "staleness_mean": 1.5, "staleness_max": 3, "rows": 1234,
+}  # fmt: skip
+EVALUATION: dict[str, Any] = {
+    "step": 10, "samples": 1000, "split": "eval", "loss": 0.4, "auc": 0.8, "log_loss": 0.4, "ne": 0.8,
+    "calibration": None, "samples_per_s": 100.0, "rows": 1300,
+}  # fmt: skip
+
+
+def shown(run_dir: Path, terminal: bool, width: int) -> str:
+    """Play a job's record, a line between two looks at it, and return what was shown."""
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=terminal, width=width, color_system=None, highlight=False)
+    events, metrics = Journal(run_dir / EVENTS), Journal(run_dir / METRICS)
+    with following(console, run_dir, JOB, 100) as follow:
+        follow()
+        for done in (1, 2, 3):
+            events.write(event="compiling", done=done, total=3, kernel=f"kernel_{done}")
+        follow()
+        events.write(event="ready")
+        events.write(event="phase", phase="training", step=0)
+        metrics.write(**TRAINING)
+        follow()
+        events.write(event="warning", text="table a is full")
+        follow()
+        metrics.write(**EVALUATION)
+        follow()
+        events.write(event="saved", path="run/checkpoints/step-10", step=10)
+        events.write(event="roles", roles=[])
+        follow()
+    events.close()
+    metrics.close()
+    return stream.getvalue()
+
+
+def test_plain_lines(tmp_path: Path) -> None:
+    assert shown(tmp_path, terminal=False, width=40).splitlines() == [
+        "event=compiling done=1 total=3 kernel=kernel_1",
+        "event=compiling done=3 total=3 kernel=kernel_3",
+        "event=ready",
+        "event=phase phase=training step=0",
+        "event=metrics step=4 samples=400 split=train loss=0.5 auc=0.75 log_loss=0.5 ne=0.9 calibration=1.0 "
+        "samples_per_s=200.0 staleness_mean=1.5 staleness_max=3 rows=1234 eta_s=3",
+        'event=warning text="table a is full"',
+        "event=metrics step=10 samples=1000 split=eval loss=0.4 auc=0.8 log_loss=0.4 ne=0.8 calibration=null "
+        "samples_per_s=100.0 rows=1300",
+        "event=saved path=run/checkpoints/step-10 step=10",
+    ]
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_the_live_line(tmp_path: Path, width: int) -> None:
+    text = shown(tmp_path, terminal=True, width=width)
+    assert "training   " in text
+    assert "step 4/10  loss 0.5000  AUC 0.7500  200 samples/s  0:03 left" in text
+    assert "warning    table a is full" in text
+    assert "evaluated  step 10: loss 0.4000  AUC 0.8000" in text
+    assert "saved      run/checkpoints/step-10" in text
+    if width == 160:
+        assert "stale 1.5 (max 3)  400 samples  1,234 rows" in text
+        assert "━" in text
+
+
+def test_a_line_that_is_half_written_waits(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, width=80)
+    with following(console, tmp_path, JOB, 100) as follow, (tmp_path / EVENTS).open("w") as file:
+        file.write('{"time": 1.0, "event": "re')
+        file.flush()
+        follow()
+        assert stream.getvalue() == ""
+        file.write('ady"}\n')
+        file.flush()
+        follow()
+    assert stream.getvalue() == "event=ready\n"

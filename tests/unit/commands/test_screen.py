@@ -1,0 +1,43 @@
+"""Small things of the screen: sizes, counts, key=value words, tables on a terminal."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from persia_cli.commands.results import show_evaluation
+from persia_cli.commands.screen import count, key_values, size
+from persia_cli.config.compose import compose_run
+from persia_cli.data.facts import inspect
+from persia_cli.plan.job import plan_job
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 KiB"), (2**20, "1.0 MiB"), (2**30 - 5, "1.0 GiB"), (2**50, "1024.0 TiB")],
+)
+def test_sizes_in_units(nbytes: int, text: str) -> None:
+    assert size(nbytes) == text
+
+
+def test_counts() -> None:
+    assert (count(1, "step"), count(12000, "step"), count(0, "row")) == ("1 step", "12,000 steps", "0 rows")
+
+
+def test_key_values_can_be_split_again() -> None:
+    words = key_values({"a": 1, "b": 0.1 + 0.2, "c": None, "d": "x y", "e": "", "f": 'q"', "g": True, "h": "a/b"})
+    assert words == 'a=1 b=0.30000000000000004 c=null d="x y" e="" f="q\\"" g=true h=a/b'
+
+
+@pytest.mark.parametrize(("conf", "title"), [("adult_income", "16,281 evaluation"), ("criteo", "100,000 MADE-UP")])
+def test_the_evaluation_on_a_terminal(conf: str, title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = compose_run([f"conf={conf}"])
+    plan = plan_job(run, inspect(run.dataset), "train", tmp_path)
+    stream = io.StringIO()
+    line = {"step": 3, "split": "eval", "auc": 0.123456789, "log_loss": 0.5, "ne": None, "calibration": 1.0}
+    show_evaluation(Console(file=stream, force_terminal=True, color_system=None, width=100), line, plan)
+    head, row = stream.getvalue().splitlines()
+    assert head.split("  ")[0] == f"{title} samples"
+    assert row.split() == ["0.123457", "0.500000", "-", "1.000000"]

@@ -1,0 +1,150 @@
+"""Every kind of mistake in words and files is told in one exact sentence, all of them at once."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Told = Callable[..., list[str]]
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        ("model.dimm=32", "model.dimm=32: no such key; did you mean model.dim (a whole number above 0)?"),
+        ("batch_size=5", "batch_size=5: no such key; did you mean train.batch_size (a whole number above 0)?"),
+        ("modl.dim=3", "modl.dim=3: no such key; did you mean model.dim (a whole number above 0)?"),
+        ("optimizer.lr=3", "optimizer.lr=3: no such key; did you mean optimizer.embedding.lr (a number above 0)?"),
+        ("modle=dlrm", "modle=dlrm: no such key; did you mean model?"),
+        ("train.wombat=1", "train.wombat=1: no such key; there are batch_size, epochs, steps, threads and "
+         "log_every_steps"),
+        ("train.batch_size=abc", "train.batch_size=abc: expected a whole number above 0"),
+        ("train.batch_size=0", "train.batch_size=0: expected a whole number above 0"),
+        ("train.batch_size=1.5", "train.batch_size=1.5: expected a whole number above 0"),
+        ("train.batch_size=null", "train.batch_size=null: expected a whole number above 0"),
+        ("train.steps=many", "train.steps=many: expected a whole number above 0 or null"),
+        ("seed=-1", "seed=-1: expected a whole number of at least 0 and below 2^63"),
+        ("checkpoint.at_end=maybe", "checkpoint.at_end=maybe: expected true or false"),
+        ("model.hidden=5", "model.hidden=5: expected a list of whole numbers above 0"),
+        ("model.hidden=[8,x]", "model.hidden[1]=x: expected a whole number above 0"),
+        ("cluster.transport=udp", "cluster.transport=udp: expected ipc or tcp"),
+        ("cluster.retry_s=0", "cluster.retry_s=0: expected a number above 0"),
+        ("embedding.memory=2XB", "embedding.memory=2XB: expected a size such as 512MiB or 2GiB"),
+        ("embedding.memory=-1", "embedding.memory=-1: expected a size such as 512MiB or 2GiB"),
+        ("embedding.tables.a.dim=0", "embedding.tables.a.dim=0: expected a whole number of at least 1 and at most 1024 "
+         "or null"),
+        ("embedding.tables.a.optimizer={kind: adm}", "embedding.tables.a.optimizer.kind=adm: expected sgd, adagrad or "
+         "adam; did you mean adam?"),
+        ("model.kind=dlmr", "model.kind=dlmr: expected ffnn, dlrm or custom; did you mean dlrm?"),
+        ("train=5", "train=5: expected keys (batch_size, epochs, steps, threads, log_every_steps)"),
+        ("name=a b", "name=a b: expected letters, digits, '.', '_' and '-' only, for it names a folder"),
+        ("mode.staleness=0", "mode.staleness=0: staleness counts the step in flight itself, so it is at least 1 (1 "
+         "with one rank is sync)"),
+        ("~model", "model: needs keys with kind: ffnn, dlrm or custom"),
+        ("~model.dim", "model.dim: needs a value (a whole number above 0); give model.dim=..."),
+        ("~model.kind", "model.kind: needs a value (ffnn, dlrm or custom)"),
+        ("~model.dimm", "~model.dimm: no such key; did you mean model.dim (a whole number above 0)?"),
+        ("name=${nowhere}", "name=${nowhere}: cannot be resolved, Interpolation key 'nowhere' not found"),
+    ],
+)  # fmt: skip
+def test_a_wrong_key_or_value(mistakes: Told, word: str, sentence: str) -> None:
+    assert mistakes(word) == [sentence]
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        ("criteo", "'criteo' is not KEY=VALUE; did you mean conf=criteo?"),
+        ("creteo", "'creteo' is not KEY=VALUE; did you mean conf=criteo?"),
+        ("dlrm", "'dlrm' is not KEY=VALUE; did you mean model=dlrm?"),
+        ("./my.yaml", "'./my.yaml' is not KEY=VALUE; did you mean conf=./my.yaml?"),
+        ("wombat", "'wombat' is not KEY=VALUE"),
+        ("=5", "'=5' has no key before the ="),
+        ("a b=1", "a b=1: 'a b' is not a key such as train.batch_size"),
+        ("train/epochs=1", "train/epochs=1: 'train/epochs' is not a key such as train.batch_size"),
+        ("dataset@x=tiny", "dataset@x=tiny: 'dataset@x' is not a key such as train.batch_size"),
+        ("hydra.verbose=1", "hydra.verbose=1: 'hydra.verbose' is not a key such as train.batch_size"),
+        ("model.hidden=[1", "model.hidden=[1: the value cannot be read; is a bracket or quote left open?"),
+        ("seed=1,2", "seed=1,2: expected one value; for a list write seed=[1,2]"),
+        ("model=dlmr", "model=dlmr: expected dlrm, ffnn or ffnn_paper; did you mean dlrm?"),
+        ("mode=", "mode=: expected hybrid or sync"),
+    ],
+)
+def test_a_word_that_is_no_override(mistakes: Told, word: str, sentence: str) -> None:
+    assert mistakes(word) == [sentence]
+
+
+def test_a_key_of_another_kind_names_that_kind(mistakes: Told) -> None:
+    sentence = "mode.staleness=3: no such key where mode.kind=sync; mode.kind=hybrid has it"
+    assert mistakes("mode=sync", "mode.staleness=3") == [sentence]
+
+
+def test_all_mistakes_are_told_at_once(mistakes: Told) -> None:
+    assert mistakes("criteo", "model=dlmr", "model.bottom=x", "train.epochs=0", "nmae=x", "seed=1,2") == [
+        "'criteo' is not KEY=VALUE; did you mean conf=criteo?",
+        "model=dlmr: expected dlrm, ffnn or ffnn_paper; did you mean dlrm?",
+        "seed=1,2: expected one value; for a list write seed=[1,2]",
+        "train.epochs=0: expected a whole number above 0",
+        "nmae=x: no such key; did you mean name (text)?",
+    ]
+
+
+def test_settings_that_contradict_each_other(mistakes: Told) -> None:
+    assert mistakes("train.batch_size=3", "cluster.nn_workers=2") == [
+        "train.batch_size=3 is shared by cluster.nn_workers=2; make it a multiple"
+    ]
+    assert mistakes("cluster=embedded", "cluster.nn_workers=2") == [
+        "cluster=embedded runs in one process and has exactly one NN worker, not 2; use cluster=local for more"
+    ]
+
+
+def test_conf_itself_is_wrong(mistakes: Told, user_conf: Path, tmp_path: Path) -> None:
+    assert mistakes("conf=criteoo") == ["conf=criteoo: no such configuration; did you mean criteo?"]
+    there = "there are adult_income, base, criteo, mine and synthetic"
+    assert mistakes("conf=wombat") == [f"conf=wombat: no such configuration; {there}"]
+    assert mistakes("conf=") == [f"conf=: expected the name or path of a configuration; {there}"]
+    assert mistakes("conf=a", "conf=b") == ["conf= is given 2 times (a and b); give it once"]
+    assert mistakes("conf=./wombat.yaml") == ["conf=./wombat.yaml: there is no such file"]
+    other = tmp_path / "other.yml"
+    other.write_text("name: x\n")
+    assert mistakes(f"conf={other}") == [f"conf={other}: the name of a configuration file ends in .yaml"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("name: a: b\n", "{file}, line 1, column 8: not valid YAML, mapping values are not allowed here"),
+        ("name: a\nname: b\n", "{file}, line 2, column 1: not valid YAML, found duplicate key name"),
+        ("defaults: [bsae]\n", "{file}: its defaults ask for bsae, which does not exist; did you mean base?"),
+        ("defaults: [base, override model: dlmr]\n", "{file}: its defaults ask for model/dlmr, which does not exist; "
+         "did you mean model/dlrm?"),
+        ("defaults: [base, override modle: dlrm]\n", "{file}: its defaults override 'modle', which is no group; did "
+         "you mean model?"),
+        ("defaults: [wrong]\n", "{file}: its defaults lead back to itself"),
+        ("defaults: [base, override dataset: tiny]\nname: ${train.steps\n", "{file}: name: no viable alternative at "
+         "input '${{train.steps'"),
+        ("defaults: [base, override dataset: tiny]\nmodel: {custom: '???'}\n", "model.custom=???: no such key; there "
+         "are kind, dim and hidden"),
+        ("defaults: [base, override dataset: tiny]\nmodle: {dim: 3}\n", "modle.dim=3: no such key; did you mean "
+         "model.dim (a whole number above 0)?"),
+        ("name: alone\n", "{file}: dataset, model, embedding, optimizer, mode, train and cluster are missing; begin "
+         "the file with defaults: [base, _self_]"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_wrong(mistakes: Told, user_conf: Path, text: str, sentence: str) -> None:
+    file = user_conf / "wrong.yaml"
+    file.write_text(text)
+    assert mistakes("conf=wrong") == [sentence.format(file=file)]
+
+
+def test_a_file_that_is_not_text(mistakes: Told, user_conf: Path) -> None:
+    (user_conf / "wrong.yaml").write_bytes(b"\xff\xfe\x00")
+    assert mistakes("conf=wrong") == [f"{user_conf / 'wrong.yaml'}, or a file in its defaults, is not UTF-8 text"]
+
+
+def test_a_folder_that_is_missing(tmp_path: Path) -> None:
+    from persia_cli.config.compose import compose_run
+    from persia_cli.errors import ConfigError
+
+    with pytest.raises(ConfigError, match=r"^--conf-dir .*/nowhere: there is no such folder$"):
+        compose_run([], [tmp_path / "nowhere"])

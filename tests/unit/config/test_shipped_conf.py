@@ -1,0 +1,87 @@
+"""Every configuration and every group option that ships is a valid, documented job."""
+
+import pytest
+import yaml
+
+from persia_cli.config import offers
+from persia_cli.config.compose import compose_run
+from persia_cli.config.expected import keys
+from persia_cli.config.schema import Ffnn, ParquetDataset, Run
+
+PRIMARIES = offers.primaries()
+OPTIONS = [f"{group}={name}" for group, options in offers.groups().items() for name in options]
+
+
+def test_what_ships() -> None:
+    assert list(PRIMARIES) == ["adult_income", "base", "criteo", "synthetic"]
+    assert OPTIONS == [
+        "cluster=embedded",
+        "cluster=local",
+        "dataset=adult_income",
+        "dataset=criteo",
+        "dataset=synthetic",
+        "mode=hybrid",
+        "mode=sync",
+        "model=dlrm",
+        "model=ffnn",
+        "model=ffnn_paper",
+        "optimizer=adagrad",
+        "optimizer=adam",
+        "optimizer=mixed",
+        "optimizer=sgd",
+    ]
+
+
+@pytest.mark.parametrize("name", PRIMARIES)
+def test_every_configuration_is_a_job_of_its_name(name: str) -> None:
+    assert compose_run([f"conf={name}"]).name == name
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("name", PRIMARIES)
+def test_every_option_fits_every_configuration(name: str, option: str) -> None:
+    compose_run([f"conf={name}", option])
+
+
+@pytest.mark.parametrize(
+    "file", [*PRIMARIES.values(), *(f for o in offers.groups().values() for f in o.values())], ids=str
+)
+def test_every_file_says_what_it_is(file) -> None:
+    assert file.read_text().startswith("# ")
+
+
+def test_base_spells_every_key() -> None:
+    spelled = yaml.safe_load(PRIMARIES["base"].read_text())
+    groups = set(offers.groups())
+    for key in dict(keys(Run)):
+        head, _, leaf = key.partition(".")
+        if head not in groups and "." not in leaf:
+            assert leaf in spelled[head] if leaf else head in spelled, key
+
+
+def test_cluster_options_spell_every_key() -> None:
+    names = {key.removeprefix("cluster.") for key, _ in keys(Run) if key.startswith("cluster.")}
+    for file in offers.groups()["cluster"].values():
+        assert set(yaml.safe_load(file.read_text())) == names
+
+
+def test_plain_train_runs_on_real_data_that_ships() -> None:
+    dataset = compose_run([]).dataset
+    assert isinstance(dataset, ParquetDataset)
+    assert dataset.path == "builtin:adult_income"
+
+
+def test_criteo_has_the_networks_of_the_papers() -> None:
+    run = compose_run(["conf=criteo"])
+    assert (run.model.kind, run.model.dim) == ("dlrm", 16)
+    for option, hidden in {"ffnn": (400, 400, 400), "ffnn_paper": (4096, 2048, 1024, 512, 256)}.items():
+        model = compose_run(["conf=criteo", f"model={option}"]).model
+        assert isinstance(model, Ffnn)
+        assert model.hidden == hidden
+    assert isinstance(run.dataset, ParquetDataset)
+    assert run.dataset.if_missing == "generate"
+
+
+def test_every_other_data_set_refuses_to_be_made_up() -> None:
+    datasets = [compose_run([f"dataset={name}"]).dataset for name in offers.groups()["dataset"] if name != "criteo"]
+    assert all(d.if_missing == "error" for d in datasets if isinstance(d, ParquetDataset))
