@@ -17,17 +17,18 @@ class Window:
         """Say whether the step is done."""
         return step <= self.watermark or step in self.above
 
-    def mark(self, step: int) -> bool:
-        """Mark the step done; False if it was already.
-
-        Raises WireError for a step so far ahead of the watermark that the sender cannot have permits for it.
-        """
-        if self.done(step):
-            return False
+    def check(self, step: int) -> None:
+        """Raise WireError for a step so far ahead of the watermark that the sender cannot have permits for it."""
         if step > self.watermark + self.limit:
             raise WireError(
                 f"step {step} is more than {self.limit} steps ahead of the last finished step {self.watermark}"
             )
+
+    def mark(self, step: int) -> bool:
+        """Mark the step done; False if it was already. Raises WireError as `check` does."""
+        if self.done(step):
+            return False
+        self.check(step)
         self.above.add(step)
         while self.watermark + 1 in self.above:
             self.watermark += 1

@@ -92,6 +92,8 @@ class EmbeddingServer:
         self._window(batch)
         self._check_count(arrays, 2)
         if self._gate is not None and message.create and batch.step > self._watermarks.lowest + 1:
+            for group in range(self._groups):
+                self._shard.check(group, arrays[2 * group], arrays[2 * group + 1], batch.step)
             self._gate.hold_look_up(batch.step, batch.rank, (peer, message, arrays))
             return
         self._answer(peer, message, arrays)

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from persia_cli.control.splits import TRAIN
+from persia_cli.control.splits import EVAL, TRAIN
 from persia_cli.control.watermarks import Window
 from persia_cli.errors import WireError
 from persia_cli.plan.embedding import embedding_layout
+from persia_cli.plan.job import job_batches
 from persia_cli.roles.link import Link, expect
 from persia_cli.store.batch_rows import GroupRows, RowPlanner
 from persia_cli.wire.client import Client
@@ -26,7 +27,7 @@ from persia_cli.wire.messages import (
     Rows,
     Update,
 )
-from persia_cli.wire.server import Peer
+from persia_cli.wire.server import Handler, Peer
 
 Array = np.ndarray[Any, Any]
 
@@ -38,6 +39,7 @@ class PlannedBatch:
     """A batch from PutIds to the last server's ack of its update."""
 
     groups: list[GroupRows]
+    answered: bool = False
     pull: Peer | None = None
     push: Peer | None = None
     replies: dict[int, tuple[int, list[Array]]] = field(default_factory=dict)
@@ -51,22 +53,23 @@ class EmbeddingWorker:
     def __init__(self, loop: Loop, link: Link, bind: str, advertise: str | None = None) -> None:
         self._loop = loop
         self._link = link
-        handlers = {PutIds: self._on_put_ids, Pull: self._on_pull, PushGradients: self._on_push}
-        self._server = loop.serve(bind, handlers)
+        self._handlers: dict[type[Message], Handler] = {}
+        self._server = loop.serve(bind, self._handlers)
         self._address = advertise or self._server.address
         self._batches: dict[BatchId, PlannedBatch] = {}
         self._early_pulls: dict[BatchId, Peer] = {}
-        self._finished: dict[int, Window] = {}
+        self._finished = {TRAIN: Window(), EVAL: Window()}
         self._servers: list[Client] = []
 
     def run(self) -> None:
         """Serve until the job is over."""
-        run, _, addresses = self._link.join(self._address)
+        run, job, addresses = self._link.join(self._address)
         layout = embedding_layout(run)
         self._planner = RowPlanner(layout, len(addresses["embedding-server"]))
         self._workers = len(addresses["embedding-worker"])
         self._ranks = run.cluster.nn_workers
-        self._features = max(1, len(layout.features))
+        self._features = len(layout.features)
+        self._known = job_batches(run, job)
         self._dims = [group.dim for group in layout.groups]
         self._servers = [
             self._loop.connect(
@@ -78,6 +81,7 @@ class EmbeddingWorker:
             )
             for i, address in enumerate(addresses["embedding-server"])
         ]
+        self._handlers |= {PutIds: self._on_put_ids, Pull: self._on_pull, PushGradients: self._on_push}
         self._link.figures = lambda: {"batches": len(self._batches), "refused_messages": self._server.refused}
         self._link.ready(lambda number, kind, body: None)
         while not self._link.stop:
@@ -89,9 +93,10 @@ class EmbeddingWorker:
     def _on_put_ids(self, peer: Peer, message: Message, arrays: list[Array]) -> None:
         assert isinstance(message, PutIds)
         batch = message.batch
+        size = self._check_batch(batch)
         if not self._is_finished(batch) and batch not in self._batches:
             ids, offsets = arrays
-            self._batches[batch] = PlannedBatch(self._planner.plan(ids, offsets, (offsets.size - 1) // self._features))
+            self._batches[batch] = PlannedBatch(self._planner.plan(ids, offsets, size))
             early = self._early_pulls.pop(batch, None)
             if early is not None:
                 self._look_up(batch, early)
@@ -101,6 +106,7 @@ class EmbeddingWorker:
 
     def _on_pull(self, peer: Peer, message: Message, arrays: list[Array]) -> None:
         assert isinstance(message, Pull)
+        self._check_batch(message.batch)
         if self._is_finished(message.batch):
             self._server.reply(peer, Ack())
         elif message.batch in self._batches:
@@ -129,7 +135,9 @@ class EmbeddingWorker:
             )
 
     def _on_rows(self, batch: BatchId, server: int, reply: Message, rows: list[Array]) -> None:
-        planned = self._batches[batch]
+        planned = self._batches.get(batch)
+        if planned is None:
+            return  # a repeated pull's rows, overtaken by the end of the batch
         planned.replies[server] = (expect(reply, LookedUp).watermark, rows)
         if len(planned.replies) < len(self._servers) or planned.pull is None:
             return
@@ -140,6 +148,7 @@ class EmbeddingWorker:
         watermark = min(mark for mark, _ in planned.replies.values())
         counts = tuple(group.keys.size for group in planned.groups)
         self._server.reply(planned.pull, Rows(staleness=batch.step - watermark, row_counts=counts), arrays)
+        planned.answered = True
         planned.looking_up = False
         planned.replies = {}
         planned.pull = None
@@ -149,17 +158,19 @@ class EmbeddingWorker:
     def _on_push(self, peer: Peer, message: Message, arrays: list[Array]) -> None:
         assert isinstance(message, PushGradients)
         batch = message.batch
+        self._check_batch(batch)
         if self._is_finished(batch):
             self._server.reply(peer, Ack())
             return
         planned = self._batches.get(batch)
-        if planned is None:
-            raise WireError(f"gradients came for step {batch.step} of rank {batch.rank}, whose ids never did")
+        if planned is None or not planned.answered:
+            raise WireError(f"gradients came for step {batch.step} of rank {batch.rank}, which has not got its rows")
+        if batch.split == TRAIN:
+            self._check_gradients(planned, arrays)
         planned.push = peer
         if batch.split != TRAIN:
             self._finish(batch)
         elif not planned.unacked:
-            self._check_gradients(planned, arrays)
             self._update(batch, planned, arrays)
 
     def _check_gradients(self, planned: PlannedBatch, arrays: list[Array]) -> None:
@@ -190,13 +201,20 @@ class EmbeddingWorker:
 
     def _finish(self, batch: BatchId) -> None:
         planned = self._batches.pop(batch)
-        self._finished.setdefault(batch.split, Window()).mark(self._sequence(batch))
+        self._finished[batch.split].mark(self._sequence(batch))
         assert planned.push is not None
         self._server.reply(planned.push, Ack())
 
+    def _check_batch(self, batch: BatchId) -> int:
+        """Return how many samples the batch has; raises WireError if it is none of this job and worker, or far off."""
+        size = self._known.size(batch.generation, batch.split, batch.step, batch.rank)
+        if (batch.step * self._ranks + batch.rank) % self._workers != self._link.index:
+            raise WireError(f"step {batch.step} of rank {batch.rank} belongs to another embedding worker")
+        self._finished[batch.split].check(self._sequence(batch))
+        return size
+
     def _is_finished(self, batch: BatchId) -> bool:
-        window = self._finished.get(batch.split)
-        return window is not None and window.done(self._sequence(batch))
+        return self._finished[batch.split].done(self._sequence(batch))
 
     def _sequence(self, batch: BatchId) -> int:
         """Number the batches of a split that come to this worker 0, 1, 2, … (they are every E-th of all)."""

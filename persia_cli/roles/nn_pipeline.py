@@ -1,5 +1,6 @@
 """The NN worker's I/O thread: keeps look-ups ahead of the training thread, within the staleness bound."""
 
+import math
 import queue
 import threading
 from collections.abc import Callable
@@ -11,7 +12,9 @@ import numpy as np
 
 from persia_cli.config.schema import Run
 from persia_cli.control.credit import Permits
-from persia_cli.errors import RoleError
+from persia_cli.errors import RoleError, WireError
+from persia_cli.plan.columns import dense_count, label_names
+from persia_cli.plan.job import Job, job_batches
 from persia_cli.roles.link import Link, expect
 from persia_cli.wire.client import Client
 from persia_cli.wire.loop import Loop
@@ -26,7 +29,7 @@ from persia_cli.wire.messages import (
     Rows,
     WaitCredit,
 )
-from persia_cli.wire.server import Peer
+from persia_cli.wire.server import Handler, Peer
 
 Array = np.ndarray[Any, Any]
 
@@ -59,22 +62,25 @@ class Pipeline:
     def __init__(self, loop: Loop, link: Link, bind: str, advertise: str | None = None) -> None:
         self._loop = loop
         self._link = link
-        self._server = loop.serve(bind, {PutSamples: self._on_samples, WaitCredit: self._on_wait_credit})
+        self._handlers: dict[type[Message], Handler] = {}
+        self._server = loop.serve(bind, self._handlers)
         self.address = advertise or self._server.address
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._ready: queue.SimpleQueue[ReadyBatch | BaseException] = queue.SimpleQueue()
         self._waker = loop.waker()
         self._lanes: dict[int, Lane] = {}
-        self._waiting: list[tuple[Peer, WaitCredit]] = []
+        self._waiting: dict[tuple[bytes, int], tuple[Peer, WaitCredit]] = {}
         self._generation = 0
 
-    def connect(self, run: Run, rank: int, workers: list[str], in_flight: dict[int, int], window: int) -> None:
+    def connect(self, run: Run, job: Job, workers: list[str], in_flight: dict[int, int], window: int) -> None:
         """Connect to the embedding workers; called before the I/O thread starts.
 
         `in_flight` bounds the steps of each split between look-up and applied update; `window` is how many steps
         beyond the last finished one loaders may send.
         """
-        self._rank, self._world_size, self._window = rank, run.cluster.nn_workers, window
+        self._rank, self._world_size, self._window = self._link.index, run.cluster.nn_workers, window
+        self._known = job_batches(run, job)
+        self._dense, self._tasks = dense_count(run), len(label_names(run))
         self._workers = [
             self._loop.connect(
                 address,
@@ -86,6 +92,7 @@ class Pipeline:
             for i, address in enumerate(workers)
         ]
         self._lanes = {split: Lane(Permits(bound)) for split, bound in in_flight.items()}
+        self._handlers |= {PutSamples: self._on_samples, WaitCredit: self._on_wait_credit}
 
     # For the training thread
 
@@ -171,10 +178,28 @@ class Pipeline:
         assert isinstance(message, PutSamples)
         lane = self._lanes[message.batch.split]
         step = message.batch.step
+        self._check_samples(lane, message, arrays)
         if step >= lane.next and step not in lane.samples:
             lane.samples[step] = (message.weight_total, arrays)
             self._pass_on(lane)
         self._server.reply(peer, Ack())
+
+    def _check_samples(self, lane: "Lane", message: PutSamples, arrays: list[Array]) -> None:
+        """Raise WireError for samples that are not of this rank, that it gave no credit for, or of another shape."""
+        batch = message.batch
+        size = self._known.size(batch.generation, batch.split, batch.step, batch.rank)
+        if batch.rank != self._rank:
+            raise WireError(f"samples of rank {batch.rank} came to rank {self._rank}")
+        if batch.step >= lane.permits.credit(self._window):
+            raise WireError(f"the samples of step {batch.step} came before there was room for them")
+        dense, labels, weights = arrays
+        if (dense.shape, labels.shape) != ((size, self._dense), (size, self._tasks)) or weights.size not in (0, size):
+            raise WireError(
+                f"expected {size} samples of {self._dense} dense values and {self._tasks} labels, received shapes "
+                f"{dense.shape}, {labels.shape} and {weights.size} weights"
+            )
+        if not 0.0 <= message.weight_total < math.inf:
+            raise WireError(f"the weights of step {batch.step} cannot add up to {message.weight_total}")
 
     def _on_rows(self, batch: BatchId, reply: Message, arrays: list[Array]) -> None:
         lane = self._lanes[batch.split]
@@ -207,18 +232,16 @@ class Pipeline:
 
     def _on_wait_credit(self, peer: Peer, message: Message, _: list[Array]) -> None:
         assert isinstance(message, WaitCredit)
-        self._waiting.append((peer, message))
+        self._known.size(self._generation, message.split, message.step, self._rank)
+        self._waiting[peer.identity, message.split] = (peer, message)
         self._answer_credit()
 
     def _answer_credit(self) -> None:
-        still: list[tuple[Peer, WaitCredit]] = []
-        for peer, wait in self._waiting:
+        for key, (peer, wait) in list(self._waiting.items()):
             limit = self._lanes[wait.split].permits.credit(self._window)
             if wait.step < limit:
+                del self._waiting[key]
                 self._server.reply(peer, Credit(limit))
-            else:
-                still.append((peer, wait))
-        self._waiting = still
 
 
 @dataclass(slots=True)

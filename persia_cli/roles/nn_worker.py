@@ -52,9 +52,7 @@ class NNWorker:
         self._link.figures = lambda: {"refused_messages": self._pipeline.refused}
         self._link.progress_age_s = self._progress_age
         in_flight = {TRAIN: _train_bound(run), EVAL: EVAL_STEPS_IN_FLIGHT}
-        self._pipeline.connect(
-            run, self._link.index, addresses["embedding-worker"], in_flight, in_flight[TRAIN] + LOADED_AHEAD
-        )
+        self._pipeline.connect(run, job, addresses["embedding-worker"], in_flight, in_flight[TRAIN] + LOADED_AHEAD)
         io = threading.Thread(target=self._serve, name=f"{self._link.name}-io")
         io.start()
         try:

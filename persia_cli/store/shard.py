@@ -61,7 +61,7 @@ class Shard:
         `step`. Without, nothing changes and unknown keys are zeros. Raises WireError for a key or table that is not
         of this server or group, and for an impossible step.
         """
-        self._check(group, keys, tables, step)
+        self.check(group, keys, tables, step)
         store = self.stores[group]
         if not create:
             return store.gather(store.find(keys, tables))
@@ -78,15 +78,11 @@ class Shard:
         """Apply the optimizer to the rows of distinct keys with gradients float32[n, dim].
 
         Keys without a row and gradients that are not finite are skipped and counted. Adam corrects its bias for
-        update number step + 1. Raises WireError as `look_up` does.
+        update number step + 1. Raises WireError as `check_update` does.
         """
-        self._check(group, keys, tables, step)
+        self.check_update(group, keys, tables, gradients, step)
         store = self.stores[group]
         dim = store.group.dim
-        if gradients.shape != (keys.size, dim):
-            raise WireError(
-                f"update of feature group {group} has gradients of shape {gradients.shape}, not {(keys.size, dim)}"
-            )
         flat = np.ascontiguousarray(gradients).reshape(-1)
         rows = store.find(keys, tables)
         update.screen_gradients(
@@ -94,12 +90,19 @@ class Shard:
         )
         _optimize(store, rows, flat, step)
 
+    def check_update(self, group: int, keys: Keys, tables: Tables, gradients: Floats, step: int) -> None:
+        """Raise WireError as `look_up` does, and for gradients of another shape than float32[n, dim]."""
+        self.check(group, keys, tables, step)
+        shape = (keys.size, self.stores[group].group.dim)
+        if gradients.shape != shape:
+            raise WireError(f"update of feature group {group} has gradients of shape {gradients.shape}, not {shape}")
+
     def insert(self, group: int, keys: Keys, tables: Tables, scores: NDArray[np.int64], values: Floats) -> int:
         """Add rows float32[n, (1 + states) * dim] of keys that are not there yet, as a loaded checkpoint brings them.
 
         Returns how many were added: fewer than n when a key was there already or the group is full.
         """
-        self._check(group, keys, tables, 0)
+        self.check(group, keys, tables, 0)
         store = self.stores[group]
         nowhere = np.zeros_like(self._hits)
         rows, new = store.find_or_create(keys, tables, 0, nowhere, self._loaded, nowhere)
@@ -130,7 +133,8 @@ class Shard:
             gradients_refused=int(self._gradients_refused[table]),
         )
 
-    def _check(self, group: int, keys: Keys, tables: Tables, step: int) -> None:
+    def check(self, group: int, keys: Keys, tables: Tables, step: int) -> None:
+        """Raise WireError for a key or table that is not of this server or group, and for an impossible step."""
         if not 0 <= group < len(self.stores):
             raise WireError(f"there is no feature group {group}; this job has {len(self.stores)}")
         if keys.shape != tables.shape or keys.ndim != 1:
