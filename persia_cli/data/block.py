@@ -42,6 +42,7 @@ class DecodedBlock:
 
 def decode_block(
     dataset: ParquetDataset,
+    lists: frozenset[str],
     split: SplitName,
     reader: RowGroupReader,
     groups: Sequence[RowGroup],
@@ -50,7 +51,8 @@ def decode_block(
 ) -> DecodedBlock:
     """Read a split's rows of some row groups; `places[i]` is where the i-th of them, in file order, comes to lie.
 
-    Calls `check_stop` before each row group, which may raise to give up. Raises DataError.
+    `lists` names the columns that hold lists. Calls `check_stop` before each row group, which may raise to give up.
+    Raises DataError.
     """
     columns = list(dict.fromkeys(use.column for use in uses(dataset)))
     size = places.size
@@ -58,27 +60,52 @@ def decode_block(
     dense = np.empty((size, len(dataset.dense)), np.float32)
     labels = np.empty((size, len(dataset.labels)), np.float32)
     weights = None if dataset.weight is None else np.empty(size, np.float32)
-    ids: list[list[Ids]] = [[] for _ in dataset.sparse]
+    ids = _IdsOfBlock([(feature.column or feature.name) in lists for feature in dataset.sparse], places)
     done = 0
     for group in groups:
         check_stop()
         table = reader.read(group, columns)
-        column = table.column(dataset.split.column) if isinstance(dataset.split, ColumnSplit) else None
-        rows = selected_rows(dataset.split, split, group, column)
-        target = places[done : done + (group.rows if rows is None else rows.size)]
-        done += target.size
+        split_column = table.column(dataset.split.column) if isinstance(dataset.split, ColumnSplit) else None
+        rows = selected_rows(dataset.split, split, group, split_column)
+        stop = done + (group.rows if rows is None else rows.size)
+        target = places[done:stop]
         for number, name in enumerate(dataset.dense):
             dense[target, number] = decode_dense(table.column(name), name, group, rows, dataset.fill, counts)
         for number, name in enumerate(dataset.labels):
             labels[target, number] = decode_labels(table.column(name), name, group, rows)
         if weights is not None and dataset.weight is not None:
             weights[target] = decode_weights(table.column(dataset.weight), dataset.weight, group, rows)
-        for parts, feature in zip(ids, dataset.sparse, strict=True):
-            parts.append(decode_ids(table.column(feature.column or feature.name), feature, rows, counts))
-    order = np.empty_like(places)
-    order[places] = np.arange(size)
-    shuffled = []
-    for parts in ids:
-        shuffled.append(take_ids(join_ids(parts), order))
-        parts.clear()
-    return DecodedBlock(dense, labels, weights, tuple(shuffled), counts)
+        for number, feature in enumerate(dataset.sparse):
+            column = table.column(feature.column or feature.name)
+            ids.add(number, target, decode_ids(column, feature, rows, counts))
+        done = stop
+    return DecodedBlock(dense, labels, weights, ids.in_order(), counts)
+
+
+class _IdsOfBlock:
+    """Ids of a block while it is read: single ids go straight to their place, lists wait for the end."""
+
+    def __init__(self, is_list: Sequence[bool], places: NDArray[np.int64]) -> None:
+        self._places = places
+        self._slots = np.cumsum([not each for each in is_list]) - 1
+        self._single = np.empty((len(is_list) - sum(is_list), places.size), np.uint64)
+        self._lists: list[list[Ids] | None] = [[] if each else None for each in is_list]
+
+    def add(self, feature: int, target: NDArray[np.int64], ids: Ids) -> None:
+        parts = self._lists[feature]
+        if parts is None:
+            self._single[self._slots[feature], target] = ids.values
+        else:
+            parts.append(ids)
+
+    def in_order(self) -> tuple[Ids, ...]:
+        order = np.empty_like(self._places)
+        order[self._places] = np.arange(order.size)
+        done: list[Ids] = []
+        for slot, parts in zip(self._slots, self._lists, strict=True):
+            if parts is None:
+                done.append(Ids(self._single[slot], None))
+            else:
+                done.append(take_ids(join_ids(parts), order))
+                parts.clear()
+        return tuple(done)

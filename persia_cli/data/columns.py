@@ -42,6 +42,12 @@ def column_problems(dataset: ParquetDataset, schema: Any) -> list[str]:
     return list(dict.fromkeys(problems))
 
 
+def list_columns(dataset: ParquetDataset, schema: Any) -> frozenset[str]:
+    """Return the sparse features' columns that hold lists of ids."""
+    names = {use.column for use in uses(dataset) if use.role == "sparse" and schema.names.count(use.column) == 1}
+    return frozenset(name for name in names if is_list(schema.field(name).type))
+
+
 def prepare_first(dataset: ParquetDataset) -> str:
     """Return how to make the data set readable: the recipe's command, if it has one."""
     if dataset.recipe is None:
@@ -74,9 +80,7 @@ def _wrong_type(dataset: ParquetDataset, use: Use, kind: Any) -> str | None:
         if pa.types.is_integer(inner):
             return None
         if is_text(inner):
-            return (
-                f"column {use.column} holds strings, but a sparse feature's ids are integers; {prepare_first(dataset)}"
-            )
+            return f"column {use.column} holds strings, but a sparse feature needs integers; {prepare_first(dataset)}"
         return f"column {use.column} is {kind}, but a sparse feature needs integers or lists of integers"
     if use.role == "split":
         return _wrong_split(dataset, use, plain)

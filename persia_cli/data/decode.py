@@ -74,9 +74,8 @@ def decode_ids(column: Any, feature: SparseFeature, rows: Rows, counts: Counter[
 
 
 def take_ids(ids: Ids, rows: NDArray[np.int64], max_length: int | None = None) -> Ids:
-    """Return the ids of some samples, in the order given, at most the last `max_length` of each."""
-    if ids.offsets is None:
-        return Ids(ids.values[rows], None)
+    """Return the ids of some samples of lists, in the order given, at most the last `max_length` of each."""
+    assert ids.offsets is not None
     ends = ids.offsets[rows + 1]
     lengths = ends - ids.offsets[rows]
     if max_length is not None:
@@ -87,12 +86,9 @@ def take_ids(ids: Ids, rows: NDArray[np.int64], max_length: int | None = None) -
 
 
 def join_ids(parts: list[Ids]) -> Ids:
-    """Return the ids of several runs of samples as one."""
-    values = np.concatenate([part.values for part in parts])
-    if all(part.offsets is None for part in parts):
-        return Ids(values, None)
-    lengths = [np.ones(p.values.size, np.int64) if p.offsets is None else np.diff(p.offsets) for p in parts]
-    return Ids(values, _offsets(np.concatenate(lengths)))
+    """Return the lists of ids of several runs of samples as one."""
+    lengths = [np.diff(part.offsets) for part in parts if part.offsets is not None]
+    return Ids(np.concatenate([part.values for part in parts]), _offsets(np.concatenate(lengths)))
 
 
 def _float32(column: Any, rows: Rows) -> NDArray[np.float32]:

@@ -86,8 +86,8 @@ def _builtin(name: str) -> Path:
         return folder
     names = sorted(path.parent.name for path in root.glob("*/data"))
     near = get_close_matches(name, names, 1)
-    hint = f"; did you mean builtin:{near[0]}?" if near else ""
-    raise DataError(f"no data set builtin:{name} comes with persia{hint} There is: {', '.join(names)}")
+    hint = f"did you mean builtin:{near[0]}?" if near else f"there is: {', '.join(names)}"
+    raise DataError(f"no data set builtin:{name} comes with persia; {hint}")
 
 
 def _folder(filesystem: Any, path: str) -> Iterable[DataFile]:

@@ -46,10 +46,10 @@ class GeneratedRows:
         ranks = zipf_ranks(uniform(stream(self._sparse_keys, keys)), self._cardinalities, self._generator.zipf)
         labels = np.empty((keys.size, len(self._id_keys)), np.float32)
         for task, chances in enumerate(uniform(stream(self._label_keys, keys))):
-            labels[:, task] = chances < self._probability(task, dense, ranks)
+            labels[:, task] = chances < self.probability(task, dense, ranks)
         return assemble(dense, labels, None, list(ranks), [None] * len(ranks))
 
-    def _probability(self, task: int, dense: NDArray[np.float32], ranks: NDArray[np.uint64]) -> NDArray[np.float64]:
+    def probability(self, task: int, dense: NDArray[np.float32], ranks: NDArray[np.uint64]) -> NDArray[np.float64]:
         mean, scale = self._moments[task]
         z = np.zeros(len(dense))
         for part in (_id_weights(self._id_keys[task], ranks) - mean) * scale:

@@ -98,7 +98,8 @@ class ParquetSource:
     def _decode(self, epoch: int, block: Block) -> DecodedBlock:
         groups = [self._found.groups[group] for group in block.groups]
         places = self._order.places(epoch, block)
-        return decode_block(self._dataset, self._split, self._reader, groups, places, self._check_stop)
+        lists = self._found.lists
+        return decode_block(self._dataset, lists, self._split, self._reader, groups, places, self._check_stop)
 
     def _check_stop(self) -> None:
         if self._stop.is_set():

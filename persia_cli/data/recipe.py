@@ -130,6 +130,7 @@ class GroupedWriter:
 
     def write(self, table: Any) -> None:
         """Add rows; whole row groups are written at once, the rest waits."""
+        self.rows += table.num_rows
         self._waiting.append(table)
         self._waiting_rows += table.num_rows
         if self._waiting_rows >= self._row_group_rows:
@@ -142,4 +143,3 @@ class GroupedWriter:
         if self._writer is None:
             self._writer = pq.ParquetWriter(self._path, rows.schema, compression="zstd")
         self._writer.write_table(rows, row_group_size=self._row_group_rows)
-        self.rows += rows.num_rows

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from persia_cli.config.schema.dataset import ColumnSplit, FileSplit, ParquetDataset
-from persia_cli.data.columns import column_problems, prepare_first
+from persia_cli.data.columns import column_problems, list_columns, prepare_first
 from persia_cli.data.files import DataFile, Location, find_files, locate
 from persia_cli.data.rowgroup import RowGroup, SplitName, one_line
 from persia_cli.data.splits import SplitRows, count_rows
@@ -21,6 +21,8 @@ class ParquetScan:
     filesystem: Any
     files: tuple[DataFile, ...]
     groups: tuple[RowGroup, ...]
+    lists: frozenset[str]
+    """Columns that hold lists, the same in every file."""
     split_rows: SplitRows
 
 
@@ -30,6 +32,7 @@ class _Findings:
 
     problems: list[str] = field(default_factory=list)
     by_file: dict[str, list[str]] = field(default_factory=dict)
+    lists: frozenset[str] | None = None
 
     def of_file(self, path: str, text: str) -> None:
         self.by_file.setdefault(text, []).append(path)
@@ -65,7 +68,7 @@ def scan(dataset: ParquetDataset) -> ParquetScan:
     split_rows = count_rows(dataset.split, place.filesystem, groups)
     if not sum(split_rows.train):
         raise DataError(_nothing_to_train(dataset, first_row, split_rows))
-    return ParquetScan(place.filesystem, tuple(files), tuple(groups), split_rows)
+    return ParquetScan(place.filesystem, tuple(files), tuple(groups), findings.lists or frozenset(), split_rows)
 
 
 def is_absent(dataset: ParquetDataset) -> bool:
@@ -116,6 +119,11 @@ def _row_groups(dataset: ParquetDataset, filesystem: Any, file: DataFile, findin
         return []
     for text in column_problems(dataset, schema):
         findings.of_file(file.path, text)
+    lists = list_columns(dataset, schema)
+    if findings.lists is None:
+        findings.lists = lists
+    for name in sorted(lists ^ findings.lists):
+        findings.of_file(file.path, f"column {name} is a list in some files only; make all files alike")
     return [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
 
 

@@ -137,5 +137,6 @@ class TextFile:
         self._short_lines.append(row.number)
         if self._comment and row.text.startswith(self._comment):
             return "skip"
-        self.bad.add(self.path, row.number, f"{row.actual_columns} columns where {row.expected_columns} belong")
+        plural = "" if row.actual_columns == 1 else "s"
+        self.bad.add(self.path, row.number, f"{row.actual_columns} column{plural} where {row.expected_columns} belong")
         return "skip" if self.bad.count <= self.bad.allowed + _SHOWN else "error"

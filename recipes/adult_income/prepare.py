@@ -62,6 +62,8 @@ def prepare(source: Path, output: Path, options: PrepareOptions, progress: Progr
                 writer.write(_table(block, split))
             done += file.stat().st_size
             progress(done, total)
+        if not writer.rows:
+            raise DataError(f"{source} holds no rows in Adult's format")
     made = output / NAME
     return PrepareReport(writer.rows, (made,), made.stat().st_size, bad.count, tuple(bad.first))
 

@@ -1,0 +1,142 @@
+"""The Criteo recipe: every value by its definition, damaged input, and the real rows."""
+
+import gzip
+import math
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from persia_cli.data.recipe import PrepareOptions, PrepareReport, load_recipe
+from persia_cli.errors import DataError
+
+COLUMNS = ["label", *(f"I{n}" for n in range(1, 14)), *(f"C{n}" for n in range(1, 27))]
+GOOD = b"\t".join([b"1", b"", b"-2", *[b"7"] * 11, b"", b"68fd1e64", b"FFFFFFFF", *[b"00000001"] * 23])
+
+
+def prepare(source: Path, output: Path, **options: int) -> PrepareReport:
+    return load_recipe("criteo").prepare(source, output, PrepareOptions(**options), lambda done, total: None)
+
+
+def write(path: Path, *lines: bytes) -> Path:
+    path.write_bytes(b"".join(line + b"\n" for line in lines))
+    return path
+
+
+def changed(column: str, value: bytes) -> bytes:
+    """Return the good line with one value of another kind."""
+    values = GOOD.split(b"\t")
+    values[COLUMNS.index(column)] = value
+    return b"\t".join(values)
+
+
+def test_values_are_what_the_readme_says(tmp_path: Path) -> None:
+    report = prepare(write(tmp_path / "train.txt", GOOD, changed("label", b"0") + b"\r"), tmp_path / "out")
+    assert (report.rows, report.bad_rows, report.files) == (2, 0, (tmp_path / "out" / "train.parquet",))
+    table = pq.read_table(report.files[0])
+    assert table.column_names == COLUMNS
+    assert [str(kind) for kind in table.schema.types] == ["int8"] + ["float"] * 13 + ["uint64"] * 26
+    row = table.slice(0, 1).to_pylist()[0]
+    assert (row["label"], row["I1"], row["I2"]) == (1, 0.0, 0.0)
+    assert row["I3"] == pytest.approx(math.log(8), rel=1e-6)
+    assert (row["C1"], row["C2"], row["C3"], row["C4"]) == (None, 0x68FD1E64, 0xFFFFFFFF, 1)
+    assert table.column("label").to_pylist() == [1, 0]
+
+
+def test_a_folder_becomes_one_file_each_and_progress_ends_at_the_total(tmp_path: Path) -> None:
+    source = tmp_path / "days"
+    source.mkdir()
+    write(source / "day_1", GOOD)
+    (source / "day_0.gz").write_bytes(gzip.compress(GOOD + b"\n" + GOOD + b"\n"))
+    (source / ".hidden").write_bytes(b"?")
+    seen: list[tuple[int, int]] = []
+    recipe = load_recipe("criteo")
+    report = recipe.prepare(source, tmp_path / "out", PrepareOptions(), lambda done, total: seen.append((done, total)))
+    assert [path.name for path in report.files] == ["day_0.parquet", "day_1.parquet"]
+    assert report.rows == 3
+    assert report.nbytes == sum(path.stat().st_size for path in report.files)
+    assert seen == sorted(seen)
+    assert seen[-1][0] == seen[-1][1] == (source / "day_1").stat().st_size + (source / "day_0.gz").stat().st_size
+
+
+def test_row_groups_have_the_size_asked_for(tmp_path: Path) -> None:
+    report = prepare(write(tmp_path / "train.txt", *[GOOD] * 10), tmp_path / "out", row_group_rows=4)
+    with pq.ParquetFile(report.files[0]) as file:
+        assert [file.metadata.row_group(n).num_rows for n in range(3)] == [4, 4, 2]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (GOOD[:-20], "38 columns where 40 belong"),
+        (GOOD + b"\t1", "41 columns where 40 belong"),
+        (b"", "the label is neither 0 nor 1"),
+        (changed("label", b"2"), "the label is neither 0 nor 1"),
+        (changed("label", b"\xff"), "the label is neither 0 nor 1"),
+        (changed("I3", b"1.5"), "I3 is not an integer"),
+        (changed("I13", b"\xe9\xe9"), "I13 is not an integer"),
+        (changed("C7", b"68fd1e6"), "C7 is not 8 hexadecimal digits"),
+        (changed("C7", b"68fd1e6g"), "C7 is not 8 hexadecimal digits"),
+        (changed("C26", "äöüß".encode()), "C26 is not 8 hexadecimal digits"),
+    ],
+)
+def test_damaged_rows_end_the_recipe_unless_allowed(tmp_path: Path, line: bytes, reason: str) -> None:
+    source = write(tmp_path / "train.txt", GOOD, line, GOOD)
+    with pytest.raises(DataError) as caught:
+        prepare(source, tmp_path / "out")
+    assert f"train.txt line 2: {reason}" in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["train.txt"]
+    report = prepare(source, tmp_path / "out", max_bad_rows=1)
+    assert (report.rows, report.bad_rows) == (2, 1)
+    assert [(bad.file, bad.line, bad.reason) for bad in report.first_bad_rows] == [("train.txt", 2, reason)]
+    assert pq.read_table(report.files[0]).num_rows == 2
+
+
+def test_a_row_that_is_wrong_twice_counts_once(tmp_path: Path) -> None:
+    values = changed("I1", b"a").replace(b"68fd1e64", b"zz")
+    report = prepare(write(tmp_path / "train.txt", values, GOOD), tmp_path / "out", max_bad_rows=1)
+    assert (report.rows, report.bad_rows) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        ([], "is a folder without files"),
+        (["day_0.gz", "day_0.txt"], "differ in their endings only"),
+        (None, "does not exist; give the unpacked train.txt"),
+    ],
+)
+def test_sources_that_will_not_do(tmp_path: Path, names: list[str] | None, text: str) -> None:
+    source = tmp_path / "source"
+    if names is not None:
+        source.mkdir()
+        for name in names:
+            write(source / name, GOOD)
+    with pytest.raises(DataError, match=text):
+        prepare(source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_truncated_archive_leaves_nothing(tmp_path: Path) -> None:
+    lines = b"".join(changed("C3", b"%08x" % (n * 2654435761 % 2**32)) + b"\n" for n in range(20_000))
+    packed = gzip.compress(lines)
+    (tmp_path / "train.txt.gz").write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(DataError, match=r"train\.txt\.gz cannot be read as text in columns"):
+        prepare(tmp_path / "train.txt.gz", tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["train.txt.gz"]
+
+
+def test_only_bad_rows_make_no_data_set(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="holds no rows in Criteo's format"):
+        prepare(write(tmp_path / "train.txt", b"a", b"b"), tmp_path / "out", max_bad_rows=5)
+    assert not (tmp_path / "out").exists()
+
+
+def test_real_rows(criteo_rows: Path) -> None:
+    table = pq.read_table(criteo_rows)
+    assert table.num_rows == 45_930
+    labels = table.column("label").to_numpy()
+    assert round(float(labels.mean()), 3) == 0.239
+    distinct = sum(len(table.column(name).drop_null().unique()) for name in COLUMNS[14:])
+    some_missing = sum(table.column(name).null_count > 0 for name in COLUMNS[14:])
+    assert distinct + some_missing == 140_315

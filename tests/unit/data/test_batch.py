@@ -1,0 +1,82 @@
+"""Batches: cutting, joining and telling one-hot batches apart."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from persia_cli.data.batch import Batch, assemble, join
+from persia_cli.errors import DataError
+
+Samples = list[list[list[int]]]
+"""Ids by sample and feature."""
+
+
+def make(samples: Samples, features: int, weighted: bool = False) -> Batch:
+    """Make a batch the slow way, sample by sample."""
+    n = len(samples)
+    ids = [np.array([i for sample in samples for i in sample[f]], np.uint64) for f in range(features)]
+    offsets = [np.cumsum([0] + [len(sample[f]) for sample in samples]) for f in range(features)]
+    labels = np.arange(n, dtype=np.float32).reshape(n, 1)
+    dense = np.arange(2 * n, dtype=np.float32).reshape(n, 2)
+    return assemble(dense, labels, np.arange(n, dtype=np.float32) if weighted else None, ids, offsets)
+
+
+def taken_apart(batch: Batch) -> Samples:
+    """Return the ids by sample and feature, by the definition of offsets."""
+    n = batch.size
+    return [
+        [batch.ids[batch.offsets[f * n + s] : batch.offsets[f * n + s + 1]].tolist() for f in range(batch.features)]
+        for s in range(n)
+    ]
+
+
+@st.composite
+def samples(draw: st.DrawFn) -> tuple[Samples, int]:
+    features = draw(st.integers(0, 3))
+    ids = st.lists(st.integers(0, 2**64 - 1), max_size=4)
+    return draw(st.lists(st.lists(ids, min_size=features, max_size=features), max_size=8)), features
+
+
+@given(samples(), st.integers(0, 8), st.integers(0, 8))
+def test_rows_are_a_slice_of_the_samples(made: tuple[Samples, int], one: int, other: int) -> None:
+    values, features = made
+    start, stop = sorted(min(edge, len(values)) for edge in (one, other))
+    part = make(values, features, weighted=True).rows(start, stop)
+    assert taken_apart(part) == values[start:stop]
+    assert part.labels[:, 0].tolist() == list(range(start, stop))
+    assert part.weights is not None
+    assert part.weights.tolist() == list(range(start, stop))
+    assert part.offsets.dtype == np.uint32
+    assert part.ids.flags.c_contiguous
+
+
+@given(samples(), st.integers(0, 8))
+def test_joining_the_parts_gives_the_whole(made: tuple[Samples, int], cut: int) -> None:
+    values, features = made
+    whole = make(values, features)
+    cut = min(cut, len(values))
+    joined = join([whole.rows(0, cut), whole.rows(cut, len(values))])
+    assert taken_apart(joined) == values
+    np.testing.assert_array_equal(joined.dense, whole.dense)
+    np.testing.assert_array_equal(joined.offsets, whole.offsets)
+    assert joined.weights is None
+
+
+def test_one_id_tells_one_hot_batches_from_others() -> None:
+    assert make([[[1], [2]], [[3], [4]]], 2).one_id
+    assert not make([[[1], [2]], [[3, 5], []]], 2).one_id  # as many ids as samples, but not one each
+    assert not make([[[1], [2]], [[3], [4, 5]]], 2).one_id
+    assert make([], 2).one_id
+
+
+def test_features_of_one_id_need_no_offsets() -> None:
+    ids = [np.array([1, 2], np.uint64), np.array([3, 4, 5], np.uint64)]
+    batch = assemble(np.zeros((2, 0), np.float32), np.zeros((2, 1), np.float32), None, ids, [None, np.array([0, 3, 3])])
+    assert taken_apart(batch) == [[[1], [3, 4, 5]], [[2], []]]
+
+
+def test_more_ids_than_offsets_can_count_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("persia_cli.data.batch._MAX_IDS", 3)
+    with pytest.raises(DataError, match=r"2 samples hold 4 ids.*max_length"):
+        make([[[1, 2]], [[3, 4]]], 1)

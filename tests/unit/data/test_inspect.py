@@ -1,0 +1,210 @@
+"""What is said of a data set, and every problem with one, all at once and with its remedy."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from persia_cli.config.schema.dataset import GeneratedDataset, ParquetDataset
+from persia_cli.data.facts import DatasetFacts, inspect
+from persia_cli.data.source import open_source
+from persia_cli.errors import DataError
+
+COLUMNS: dict[str, Any] = {"y": [0, 1, 0, 1], "d": [0.5] * 4, "c": [1, 2, 3, 4], "part": ["a", "b", "a", "c"]}
+
+
+def dataset(path: object, **changes: Any) -> ParquetDataset:
+    keys: dict[str, Any] = {"kind": "parquet", "path": str(path), "labels": ["y"], "dense": ["d"], "sparse": ["c"]}
+    return ParquetDataset.model_validate({**keys, "split": {"kind": "every", "n": 2}, **changes})
+
+
+def write(path: Path, **changes: Any) -> Path:
+    columns = {name: values for name, values in {**COLUMNS, **changes}.items() if values is not None}
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def problems(data: ParquetDataset) -> list[str]:
+    """Return the lines of the error; opening the data set says the same."""
+    with pytest.raises(DataError) as caught:
+        inspect(data)
+    with pytest.raises(DataError) as again:
+        open_source(data, "train", 0)
+    assert str(caught.value) == str(again.value)
+    return str(caught.value).split("\n")
+
+
+def test_facts_of_files(tmp_path: Path) -> None:
+    one, two = write(tmp_path / "a.parquet"), write(tmp_path / "b.parquet")
+    split = {"kind": "column", "column": "part", "train": "a", "eval": "b"}
+    facts = inspect(dataset(tmp_path, split=split))
+    size = one.stat().st_size + two.stat().st_size
+    assert (facts.train_rows, facts.eval_rows, facts.unused_rows) == (4, 2, 2)
+    assert (facts.files, facts.nbytes, facts.dense, facts.tasks, facts.stand_in) == (2, size, 1, 1, False)
+    assert [feature.name for feature in facts.sparse] == ["c"]
+    assert facts.source == f"2 Parquet files at {tmp_path}, {size / 1024:.1f} KiB, 2 rows in neither split"
+
+
+def test_facts_of_a_generator() -> None:
+    generator = {"train_rows": 10, "eval_rows": 5, "dense": 3, "cardinalities": [4, 6]}
+    facts = inspect(GeneratedDataset.model_validate({"kind": "generated", "generator": generator}))
+    assert facts == DatasetFacts(
+        train_rows=10,
+        eval_rows=5,
+        unused_rows=0,
+        files=0,
+        nbytes=0,
+        dense=3,
+        sparse=facts.sparse,
+        tasks=1,
+        stand_in=False,
+        source="generated samples with a planted model",
+    )
+    assert [feature.name for feature in facts.sparse] == ["feature_0", "feature_1"]
+
+
+@pytest.fixture
+def with_stand_in() -> dict[str, Any]:
+    stand_in = {"train_rows": 10, "eval_rows": 5, "dense": 1, "cardinalities": [4]}
+    return {"if_missing": "generate", "stand_in": stand_in, "labels": ["y", "z"], "recipe": "criteo"}
+
+
+def test_a_stand_in_takes_the_place_of_missing_files_and_says_so(tmp_path: Path, with_stand_in: dict[str, Any]) -> None:
+    data = dataset(tmp_path / "nothing", **with_stand_in)
+    facts = inspect(data)
+    assert facts.stand_in
+    assert (facts.train_rows, facts.eval_rows, facts.tasks) == (10, 5, 2)
+    assert facts.sparse == data.sparse
+    assert "made-up samples" in facts.source
+    assert f"persia recipe prepare criteo SOURCE {tmp_path}/nothing" in facts.source
+    source = open_source(data, "eval", 0)
+    assert source.rows == 5
+    assert source.read(0, 0, 5).labels.shape == (5, 2)
+    source.close()
+
+
+def test_files_that_are_there_are_never_replaced(tmp_path: Path, with_stand_in: dict[str, Any]) -> None:
+    write(tmp_path / "a.parquet")
+    (line,) = problems(dataset(tmp_path, **with_stand_in))
+    assert "there is no column z" in line
+
+
+def test_a_missing_path_names_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert problems(dataset("data/criteo", recipe="criteo")) == [
+        f"dataset.path=data/criteo (that is {tmp_path}/data/criteo) does not exist or has no Parquet file; correct the "
+        "path, or prepare the data first: persia recipe prepare criteo SOURCE data/criteo"
+    ]
+    (tmp_path / "empty").mkdir()
+    (line,) = problems(dataset(tmp_path / "empty"))
+    assert line == f"dataset.path={tmp_path}/empty does not exist or has no Parquet file; correct the path"
+
+
+def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
+    text = ["x", "y", "x", "y"]
+    write(tmp_path / "a.parquet", label=COLUMNS["y"], y=None, price=text, word=text, when=[[0.5]] * 4, D=[1.0] * 4)
+    (tmp_path / "b.parquet").write_bytes(b"")
+    (tmp_path / "c.parquet").write_bytes(b"PAR1 and then nothing of use PAR1")
+    data = dataset(
+        tmp_path,
+        labels=["lable"],
+        weight="part",
+        dense=["price", "when", "weather", "d"],
+        sparse=["word", "d", "C"],
+        recipe="criteo",
+    )
+    prepare = f"prepare the data first: persia recipe prepare criteo SOURCE {tmp_path}"
+    a = f"{tmp_path}/a.parquet"
+    told = problems(data)
+    assert told[:-2] == [
+        f"{a}: there is no column lable (label column of dataset.labels); did you mean label?",
+        f"{a}: column part holds strings, but a weight column holds numbers; {prepare}",
+        f"{a}: column price holds strings, but a dense column holds numbers; {prepare}",
+        f"{a}: column when is list<element: double>, but a dense column holds numbers, one per row",
+        f"{a}: there is no column weather (dense column of dataset.dense); correct dataset.dense; columns there are: "
+        "d, c, part, label, price, word, when, D",
+        f"{a}: column word holds strings, but a sparse feature needs integers; {prepare}",
+        f"{a}: column d is double, but a sparse feature needs integers or lists of integers",
+        f"{a}: there is no column C (sparse column of dataset.sparse); did you mean c?",
+    ]
+    assert told[-2] == f"{tmp_path}/b.parquet: the file is empty (0 bytes); delete it or prepare it again"
+    assert told[-1].startswith(f"{tmp_path}/c.parquet: this is not a readable Parquet file (")
+    assert told[-1].endswith("); delete it or prepare it again")
+
+
+def test_the_same_problem_of_many_files_is_one_line(tmp_path: Path) -> None:
+    for name in "abc":
+        write(tmp_path / f"{name}.parquet", d=None)
+    (line,) = problems(dataset(tmp_path))
+    assert line.startswith(f"{tmp_path}/a.parquet and 2 more files: there is no column d")
+
+
+def test_strings_as_ids_without_a_recipe(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", c=["x", "y", "x", "y"])
+    (line,) = problems(dataset(tmp_path))
+    assert line.endswith("prepare the data first: hash each category to a 64-bit integer")
+
+
+def test_a_column_named_twice_is_ambiguous(tmp_path: Path) -> None:
+    arrays = [pa.array(values) for values in ([0, 1], [0.5, 0.5], [1, 2], [3, 4])]
+    pq.write_table(pa.table(arrays, ["y", "d", "c", "c"]), tmp_path / "a.parquet")
+    (line,) = problems(dataset(tmp_path))
+    assert "there are several columns c (dataset.sparse); give each a name of its own" in line
+
+
+def test_files_agree_on_what_is_a_list(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet")
+    write(tmp_path / "b.parquet", c=[[1], [2], [], [3]])
+    (line,) = problems(dataset(tmp_path))
+    assert line == f"{tmp_path}/b.parquet: column c is a list in some files only; make all files alike"
+
+
+def test_no_rows_at_all(tmp_path: Path) -> None:
+    schema = pa.schema([("y", pa.int64()), ("d", pa.float64()), ("c", pa.int64())])
+    pq.write_table(schema.empty_table(), tmp_path / "a.parquet")
+    (line,) = problems(dataset(tmp_path))
+    assert line == f"dataset.path={tmp_path}: the files hold no rows; prepare them again"
+
+
+@pytest.mark.parametrize(
+    ("split", "text"),
+    [
+        (
+            {"kind": "column", "column": "part", "train": "tain", "eval": "b"},
+            "leaves nothing to train on: column part is never tain, but a, b, c; correct dataset.split.train",
+        ),
+        (
+            {"kind": "column", "column": "part", "train": 1, "eval": 2},
+            'column part holds strings; write dataset.split.train in quotes: "1"',
+        ),
+        (
+            {"kind": "column", "column": "c", "train": 1, "eval": "b"},
+            "column c holds integers; dataset.split.eval must be one, not b",
+        ),
+        (
+            {"kind": "column", "column": "d", "train": 1, "eval": 2},
+            "column d is double, but a split column holds strings or integers",
+        ),
+        ({"kind": "column", "column": "prt", "train": "a", "eval": "b"}, "there is no column prt (split column of"),
+        ({"kind": "files", "train": ["z*"], "eval": ["a.*"]}, "dataset.split.train: no file below"),
+        ({"kind": "files", "train": ["*"], "eval": ["a.*"]}, "a.parquet: the file is in both splits"),
+    ],
+)
+def test_splits_that_do_not_fit(tmp_path: Path, split: dict[str, Any], text: str) -> None:
+    write(tmp_path / "a.parquet")
+    (line,) = problems(dataset(tmp_path, split=split))
+    assert text in line
+
+
+def test_every_second_of_one_row_leaves_nothing_to_train_on(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"y": [1], "d": [1.0], "c": [1]}), tmp_path / "a.parquet")
+    (line,) = problems(dataset(tmp_path))
+    assert line == "dataset.split leaves nothing to train on of 1 rows; correct dataset.split"
+
+
+def test_dictionaries_of_strings_split_too(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", part=pa.array(["a", "b", "a", None]).dictionary_encode())
+    facts = inspect(dataset(tmp_path, split={"kind": "column", "column": "part", "train": "a", "eval": "b"}))
+    assert (facts.train_rows, facts.eval_rows, facts.unused_rows) == (2, 1, 1)

@@ -1,0 +1,246 @@
+"""Reading Parquet: the same samples whatever the portions, splits, ids, and what is wrong with the values."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.data.batch import Batch, join
+from persia_cli.data.source import Source, open_source
+from persia_cli.errors import DataError
+
+EVERY = {"kind": "every", "n": 1000, "offset": 999}
+
+
+def dataset(path: Path, **changes: Any) -> ParquetDataset:
+    keys: dict[str, Any] = {"kind": "parquet", "path": str(path), "labels": ["y"], "dense": ["d"], "sparse": ["c"]}
+    return ParquetDataset.model_validate({**keys, "split": EVERY, **changes})
+
+
+def write(path: Path, columns: dict[str, Any], group_rows: int = 5) -> Path:
+    """Write columns (and whatever of y, d, c they lack) to a file."""
+    rows = len(next(iter(columns.values())))
+    default = {"y": [0.0] * rows, "d": [0.5] * rows, "c": list(range(rows))}
+    pq.write_table(pa.table({**default, **columns}), path, row_group_size=group_rows)
+    return path
+
+
+@contextmanager
+def opened(data: ParquetDataset, split: Any = "train", seed: int = 0) -> Iterator[Source]:
+    source = open_source(data, split, seed)
+    try:
+        yield source
+    finally:
+        source.close()
+
+
+def read_all(data: ParquetDataset, split: Any = "train") -> Batch:
+    with opened(data, split) as source:
+        return source.read(0, 0, source.rows)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two files of 23 and 40 rows in groups of 7; d is the row's number, l a list of row number mod 4 ids."""
+    folder = tmp_path_factory.mktemp("rows")
+    for name, start, stop in (("b", 23, 63), ("a", 0, 23)):
+        numbers = list(range(start, stop))
+        lists = [list(range(n, n + n % 4)) for n in numbers]
+        part = ["train" if n % 3 else "eval" for n in numbers]
+        columns = {"d": [float(n) for n in numbers], "c": numbers, "l": lists, "part": part}
+        write(folder / f"{name}.parquet", columns, group_rows=7)
+    return folder
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    cuts=st.lists(st.integers(0, 63), max_size=6),
+    seed=st.integers(0, 2**63 - 1),
+    block=st.integers(1, 5),
+    shuffle=st.booleans(),
+    epoch=st.integers(0, 2),
+)
+def test_samples_do_not_depend_on_how_they_are_read(
+    folder: Path, cuts: list[int], seed: int, block: int, shuffle: bool, epoch: int
+) -> None:
+    split = {"kind": "every", "n": 4, "offset": 1}
+    data = dataset(folder, sparse=["c", "l"], split=split, shuffle=shuffle, shuffle_row_groups=block)
+    with opened(data, seed=seed) as source:
+        whole = source.read(epoch, 0, source.rows)
+        edges = sorted({0, source.rows, *(min(cut, source.rows) for cut in cuts)})
+        pairs = list(pairwise(edges))
+        parts = {start: source.read(epoch, start, stop) for start, stop in reversed(pairs)}
+    parted = join([parts[start] for start, _ in pairs])
+    numbers = whole.dense[:, 0].astype(int).tolist()
+    assert sorted(numbers) == [n for n in range(63) if n % 4 != 1]
+    assert taken_apart(whole) == [[[n], list(range(n, n + n % 4))] for n in numbers]
+    for one, other in ((whole.ids, parted.ids), (whole.offsets, parted.offsets), (whole.dense, parted.dense)):
+        np.testing.assert_array_equal(one, other)
+
+
+def taken_apart(batch: Batch) -> list[list[list[int]]]:
+    n = batch.size
+    return [
+        [batch.ids[batch.offsets[f * n + s] : batch.offsets[f * n + s + 1]].tolist() for f in range(batch.features)]
+        for s in range(n)
+    ]
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        {"kind": "every", "n": 5, "offset": 4},
+        {"kind": "column", "column": "part", "train": "train", "eval": "eval"},
+        {"kind": "files", "train": ["a*"], "eval": ["b.parquet"]},
+    ],
+)
+def test_splits_are_disjoint_and_complete(folder: Path, split: dict[str, Any]) -> None:
+    data = dataset(folder, split=split, shuffle_row_groups=2)
+    train, evaluation = (read_all(data, name).dense[:, 0].astype(int).tolist() for name in ("train", "eval"))
+    assert sorted(train + evaluation) == list(range(63))
+    assert evaluation == sorted(evaluation)  # never shuffled
+    assert train != sorted(train)
+    expected = {"every": lambda n: n % 5 == 4, "column": lambda n: n % 3 == 0, "files": lambda n: n >= 23}
+    assert evaluation == [n for n in range(63) if expected[split["kind"]](n)]
+
+
+def test_epochs_differ_and_come_again(folder: Path) -> None:
+    with opened(dataset(folder)) as source:
+        first, second, again = (source.read(epoch, 0, source.rows).dense for epoch in (0, 1, 0))
+    assert not np.array_equal(first, second)
+    np.testing.assert_array_equal(first, again)
+
+
+def test_integer_split_columns_work_and_rows_of_neither_value_stay_out(tmp_path: Path) -> None:
+    columns = {"day": pa.array([1, 2, None, 3, 2, 1], pa.uint64()), "d": [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]}
+    write(tmp_path / "a.parquet", columns, group_rows=2)
+    data = dataset(tmp_path, split={"kind": "column", "column": "day", "train": 1, "eval": 2})
+    assert sorted(read_all(data).dense[:, 0]) == [0.0, 5.0]
+    assert read_all(data, "eval").dense[:, 0].tolist() == [1.0, 4.0]
+
+
+def test_ids_keep_their_64_bits_and_nulls_become_the_missing_id(tmp_path: Path) -> None:
+    columns = {
+        "signed": pa.array([-1, None, 5], pa.int32()),
+        "big": pa.array([2**64 - 1, 2**63, None], pa.uint64()),
+        "word": pa.array([7, None, 9], pa.int16()).dictionary_encode(),
+        "l": pa.array([[1, None], None, []], pa.large_list(pa.int64())),
+        "pair": pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int64(), 2)),
+    }
+    write(tmp_path / "a.parquet", columns)
+    features = [{"name": name, "missing_id": 77} for name in columns]
+    batch = read_all(dataset(tmp_path, sparse=features, shuffle=False))
+    assert taken_apart(batch) == [
+        [[2**64 - 1], [2**64 - 1], [7], [1, 77], [1, 2]],
+        [[77], [2**63], [77], [77], [77]],
+        [[5], [77], [9], [], [3, 4]],
+    ]
+
+
+def test_long_sequences_keep_their_newest_ids_and_are_counted(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", {"l": [[1, 2, 3, 4], [5], [], [6, 7, 8]]})
+    feature = {"name": "clicks", "column": "l", "pooling": "none", "max_length": 2}
+    with opened(dataset(tmp_path, sparse=[feature], shuffle=False)) as source:
+        assert taken_apart(source.read(0, 0, 4)) == [[[3, 4]], [[5]], [[]], [[7, 8]]]
+        assert source.counts == {"truncated_sequences": 2}
+
+
+def test_only_rows_of_the_split_are_counted_and_checked(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", {"y": [0.0, 1.0, 0.0, 7.0], "l": [[1], [1, 2], [1], [1, 2, 3]]})
+    split = {"kind": "every", "n": 2, "offset": 1}
+    data = dataset(tmp_path, sparse=[{"name": "l", "max_length": 1}], split=split)
+    with opened(data) as source:
+        source.read(0, 0, 2)
+        assert source.counts == {}
+    with pytest.raises(DataError, match="row 3"):
+        read_all(data, "eval")
+
+
+def test_weights_tasks_and_other_number_types(tmp_path: Path) -> None:
+    columns = {
+        "y": pa.array([True, False]),
+        "z": pa.array([0.25, 1.0], pa.float64()),
+        "w": pa.array([0, 3], pa.int8()),
+        "d": pa.array([2**53 + 1, 1], pa.int64()),
+    }
+    write(tmp_path / "a.parquet", columns)
+    batch = read_all(dataset(tmp_path, labels=["y", "z"], weight="w", shuffle=False))
+    assert batch.labels.tolist() == [[1.0, 0.25], [0.0, 1.0]]
+    assert batch.weights is not None
+    assert batch.weights.tolist() == [0.0, 3.0]
+    assert batch.dense[0, 0] == np.float32(2**53)
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), float("inf"), 1e300])
+def test_dense_values_that_are_no_numbers_need_a_fill(tmp_path: Path, value: float | None) -> None:
+    write(tmp_path / "a.parquet", {"d": pa.array([1.0] * 7 + [value] + [value], pa.float64())})
+    with pytest.raises(DataError) as caught:
+        read_all(dataset(tmp_path))
+    text = str(caught.value)
+    assert "a.parquet, row group 1" in text
+    assert "2 of 4 values of dense column d" in text
+    assert "in row 2" in text
+    assert "dataset.fill" in text
+    with opened(dataset(tmp_path, fill=-1.0, shuffle=False)) as source:
+        assert source.read(0, 0, 9).dense[:, 0].tolist() == [1.0] * 7 + [-1.0, -1.0]
+        assert source.counts == {"filled_dense_values": 2}
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), -0.1, 1.5])
+def test_labels_outside_0_to_1_are_refused(tmp_path: Path, value: float | None) -> None:
+    write(tmp_path / "a.parquet", {"y": pa.array([0.0, 1.0, 0.5, 0.0, 0.0, value], pa.float32())})
+    with pytest.raises(DataError, match=r"a\.parquet, row group 1: 1 of 1 values of label column y .* between 0 and 1"):
+        read_all(dataset(tmp_path))
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), float("inf"), -1.0])
+def test_weights_that_are_negative_or_no_numbers_are_refused(tmp_path: Path, value: float | None) -> None:
+    write(tmp_path / "a.parquet", {"w": pa.array([0.0, value], pa.float32())})
+    with pytest.raises(DataError, match=r"row group 0: 1 of 2 values of weight column w .* finite and not negative"):
+        read_all(dataset(tmp_path, weight="w"))
+
+
+def test_a_file_that_vanishes_or_shrinks_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", {"c": list(range(20))})
+    with opened(dataset(tmp_path, shuffle=False)) as source:
+        path.unlink()
+        with pytest.raises(DataError, match=r"a\.parquet, row group 0: cannot be read"):
+            source.read(0, 0, 3)
+    write(path, {"c": list(range(20))})
+    with opened(dataset(tmp_path, shuffle=False)) as source:
+        write(path, {"c": list(range(20))}, group_rows=4)
+        with pytest.raises(DataError, match="4 rows where its footer said 5"):
+            source.read(0, 0, 3)
+
+
+def test_rows_beyond_the_split_are_a_mistake_of_the_caller(folder: Path) -> None:
+    with opened(dataset(folder)) as source, pytest.raises(ValueError, match="not within"):
+        source.read(0, 60, 64)
+
+
+def test_one_background_thread_reads_ahead_and_close_ends_it(folder: Path) -> None:
+    before = threading.active_count()
+    source = open_source(dataset(folder, shuffle_row_groups=1), "train", 0)
+    for start in range(0, 60, 6):
+        source.read(0, start, start + 6)
+        assert threading.active_count() == before + 1
+    source.close()
+    source.close()
+    assert threading.active_count() == before
+
+
+def test_batches_do_not_keep_the_block_alive(folder: Path) -> None:
+    with opened(dataset(folder, sparse=["c", "l"])) as source:
+        batch = source.read(0, 0, 5)
+        for array in (batch.dense, batch.labels, batch.ids, batch.offsets):
+            assert array.base is None or array.base.nbytes == array.nbytes
