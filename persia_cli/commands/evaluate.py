@@ -22,8 +22,9 @@ def evaluate(
     ] = None,
 ) -> None:
     """Evaluate a saved model, on any number of servers."""
-    from persia_cli.commands.job import carry_out, time_stamp
+    from persia_cli.commands.job import carry_out, new_folder
     from persia_cli.config.compose import compose_run
+    from persia_cli.config.words import quoted
     from persia_cli.data.facts import inspect
     from persia_cli.errors import UserError
     from persia_cli.plan.job import plan_job
@@ -32,9 +33,9 @@ def evaluate(
     config = run / "config.yaml"
     if not config.is_file():
         raise UserError(f"{run} holds no run: there is no {config}")
-    own = [f"dataset.path='{data}'", "dataset.if_missing=error"] if data else []
+    own = [f"dataset.path={quoted(data)}", "dataset.if_missing=error"] if data else []
     evaluated = compose_run([f"conf={config}", *(words or []), *own])
     plan = plan_job(
-        evaluated, inspect(evaluated.dataset), "evaluate", run / "evals" / time_stamp(), newest_checkpoint(run)
+        evaluated, inspect(evaluated.dataset), "evaluate", new_folder(run / "evals"), newest_checkpoint(run)
     )
     carry_out(plan, [f"conf={config}"])

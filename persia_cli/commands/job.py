@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 
 import typer
@@ -34,14 +35,17 @@ def carry_out(plan: JobPlan, words: Sequence[str]) -> None:
     show_results(plan, result, words)
 
 
-def time_stamp() -> str:
-    """Return the present time as it is used in the names of folders."""
-    return datetime.now().strftime("%Y%m%d-%H%M%S")
+def new_folder(parent: Path, prefix: str = "") -> Path:
+    """Return a folder that is not there yet, named by the present time; a second one in a second gets a number."""
+    name = f"{prefix}{datetime.now():%Y%m%d-%H%M%S}"
+    candidates = (parent / (name if number == 1 else f"{name}-{number}") for number in count(1))
+    return next(folder for folder in candidates if not folder.exists())
 
 
 def choose_run_dir(name: str, chosen: Path | None) -> Path:
     """Return the run directory, by default one of its own; raises UserError if it holds a run already."""
-    run_dir = chosen or Path("runs") / f"{name}-{time_stamp()}"
-    if (run_dir / "config.yaml").exists():
-        raise UserError(f"{run_dir} already holds a run; choose another --run-dir or remove it")
-    return run_dir
+    if chosen is None:
+        return new_folder(Path("runs"), f"{name}-")
+    if (chosen / "config.yaml").exists():
+        raise UserError(f"{chosen} already holds a run; choose another --run-dir or remove it")
+    return chosen

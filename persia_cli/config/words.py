@@ -1,5 +1,6 @@
 """The words of a command line: `conf=NAME` apart from Hydra overrides, each checked on its own."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -55,6 +56,13 @@ def read_words(words: Sequence[str], primaries: Sequence[str], groups: Mapping[s
     return Words(confs[0] if confs else DEFAULT_CONF, tuple(overrides), tuple(deletions), wrong)
 
 
+def quoted(text: str) -> str:
+    """Quote text by Hydra's grammar: backslashes are doubled before a quote only."""
+    escaped = re.sub(r"(\\*)'", r"\1\1\\'", text)
+    escaped = re.sub(r"(\\+)$", r"\1\1", escaped)
+    return f"'{escaped}'"
+
+
 def _meant(word: str, primaries: Sequence[str], groups: Mapping[str, Sequence[str]]) -> str | None:
     """Guess what a bare word was meant to say."""
     if word.endswith((".yaml", ".yml")):
@@ -93,8 +101,7 @@ def _parse(word: str) -> Override:
         key, _, value = word.partition("=")
     try:
         if not value.startswith(("[", "{", "'", '"')) and "${" not in value:
-            text = value.replace("\\", "\\\\").replace("'", "\\'")
-            return parser.parse_override(f"{key}='{text}'")
+            return parser.parse_override(f"{key}={quoted(value)}")
     except HydraException:
         raise ValueError(f"{word}: '{key}' is not a key such as train.batch_size") from None
     raise ValueError(f"{word}: the value cannot be read; is a bracket or quote left open?")

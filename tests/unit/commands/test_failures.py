@@ -94,3 +94,13 @@ def test_only_the_coordinator_takes_a_configuration(persia) -> None:
 def test_an_unknown_recipe(persia) -> None:
     ended = persia("recipe", "prepare", "crite", "--input", "a", "--output", "b")
     assert (ended.code, ended.err) == (2, "error: no recipe crite; did you mean criteo?\n")
+
+
+def test_ctrl_c_ends_with_a_sentence(persia, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("persia_cli.launch.embedded.launch", interrupted)
+    ended = persia("train", "dataset=tiny", "cluster=embedded", "--run-dir", "run")
+    assert ended.code == 130
+    assert ended.err.endswith("interrupted; everything is stopped, and run keeps what was recorded\n")

@@ -59,6 +59,7 @@ def test_a_deleted_key_takes_its_default(user_conf: Path) -> None:
         ("dataset.path=s3://bucket/folder", "s3://bucket/folder"),
         ("dataset.path=it's", "it's"),
         ("dataset.path=a\\b", "a\\b"),
+        ("dataset.path=é\\b's\\", "é\\b's\\"),
     ],
 )
 def test_values_are_taken_as_they_are_typed(user_conf: Path, word: str, path: str) -> None:

@@ -1,0 +1,52 @@
+"""`persia bench throughput` prints what was measured."""
+
+import json
+from typing import Any
+
+import pytest
+
+from persia_cli.bench.throughput import RoleCost, Throughput
+
+MEASURED = Throughput(
+    name="base",
+    mode="sync",
+    steps=50,
+    samples=5000,
+    seconds=2.5,
+    samples_per_s=2000.0,
+    roles=[RoleCost("nn-worker-0", 1.25, 2**20), RoleCost("coordinator-0", 0.5, 2**30)],
+)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What was asked to be measured: pairs of run and steps."""
+    calls: list[Any] = []
+
+    def measure(run: object, steps: int) -> Throughput:
+        calls.append((run, steps))
+        return MEASURED
+
+    monkeypatch.setattr("persia_cli.bench.throughput.measure", measure)
+    return calls
+
+
+def test_json(persia, asked: list[Any]) -> None:
+    ended = persia("bench", "throughput", "dataset=tiny", "mode=sync", "--steps", "50", "--json")
+    assert (ended.code, ended.err) == (0, "")
+    told = json.loads(ended.out)
+    assert told["samples_per_s"] == 2000.0
+    assert told["roles"][0] == {"replica": "nn-worker-0", "cpu_s": 1.25, "rss": 2**20}
+    [(run, steps)] = asked
+    assert (run.mode.kind, steps) == ("sync", 50)
+
+
+def test_for_people(persia, asked: list[Any]) -> None:
+    lines = persia("bench", "throughput", "dataset=tiny").out.splitlines()
+    assert any("2,000" in line and "samples" in line for line in lines)
+    assert any(line.split() == ["nn-worker-0", "1.25", "250.00", "1.0", "MiB"] for line in lines)
+
+
+def test_no_steps_are_refused(persia, asked: list[Any]) -> None:
+    assert persia("bench", "throughput", "--steps", "0").code == 2
+    assert asked == []
