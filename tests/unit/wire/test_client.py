@@ -189,6 +189,18 @@ def test_a_peer_that_was_alive_is_called_silent_in_the_end(client: Client, peer:
     assert 30 <= clock.now - start <= 31
 
 
+def test_silences_with_a_sign_of_life_between_are_not_added_up(client: Client, peer: Peer, clock: Clock) -> None:
+    """Any answer is a sign of life for all requests: a busy peer works through its queue."""
+    client.request(LookUp(BATCH, create=True), KEYS)
+    for step in range(4):
+        wait_out(client, clock, 20)
+        peer.count()
+        client.request(WaitCredit(0, step))
+        peer.say(number_of(peer), Credit(step + 1))
+        client.receive()
+    assert client.pending == 1
+
+
 def test_time_in_which_nobody_listened_is_not_the_peers_silence(client: Client, peer: Peer, clock: Clock) -> None:
     """The owner of the client was busy for a minute: it asks again before it accuses anybody."""
     client.request(WaitCredit(0, 5))
