@@ -58,11 +58,12 @@ class PlainView:
         self._batch_size = batch_size
 
     def event(self, line: Line) -> None:
-        """Print the event; of compiling only the first and the last kernel, of what roles used nothing."""
+        """Print the event; of compiling only the first and the last kernel, of what roles used nothing; lists become counts."""
         kind = line["event"]
         if kind in ("roles", "tables") or (kind == "compiling" and line["done"] not in (1, line["total"])):
             return
-        say(self._console, key_values({"event": kind} | {k: v for k, v in without_time(line).items() if k != "event"}))
+        fields = {key: len(value) if isinstance(value, list) else value for key, value in without_time(line).items()}
+        say(self._console, key_values(fields))
 
     def metrics(self, line: Line) -> None:
         """Print the figures, those of training with the seconds that are left."""

@@ -32,7 +32,7 @@ def shown(run_dir: Path, terminal: bool, width: int) -> str:
         for done in (1, 2, 3):
             events.write(event="compiling", done=done, total=3, kernel=f"kernel_{done}")
         follow()
-        events.write(event="ready")
+        events.write(event="ready", replicas=[{"name": "coordinator-0"}, {"name": "nn-worker-0"}])
         events.write(event="phase", phase="training", step=0)
         metrics.write(**TRAINING)
         follow()
@@ -52,7 +52,7 @@ def test_plain_lines(tmp_path: Path) -> None:
     assert shown(tmp_path, terminal=False, width=40).splitlines() == [
         "event=compiling done=1 total=3 kernel=kernel_1",
         "event=compiling done=3 total=3 kernel=kernel_3",
-        "event=ready",
+        "event=ready replicas=2",
         "event=phase phase=training step=0",
         "event=metrics step=4 samples=400 split=train loss=0.5 auc=0.75 log_loss=0.5 ne=0.9 calibration=1.0 "
         "samples_per_s=200.0 staleness_mean=1.5 staleness_max=3 rows=1234 eta_s=3",
