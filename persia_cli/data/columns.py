@@ -58,7 +58,7 @@ def prepare_first(dataset: ParquetDataset) -> str:
 def prepare_command(dataset: ParquetDataset) -> str:
     """Return the command that makes the data set by its recipe."""
     output = f"data/{dataset.recipe}" if dataset.path.startswith("builtin:") else dataset.path
-    return f"persia recipe prepare {dataset.recipe} SOURCE {output}"
+    return f"persia recipe prepare {dataset.recipe} --input SOURCE --output {output}"
 
 
 def _missing(use: Use, names: list[str]) -> str:

@@ -48,7 +48,7 @@ class BadRows:
         more = f"\n  and {self.count - len(self.first)} more so far" if self.count > len(self.first) else ""
         raise DataError(
             f"{self.count} row{'s do' if self.count > 1 else ' does'} not parse, but at most {self.allowed} may fail; "
-            f"correct the file or allow more bad rows:\n{rows}{more}"
+            f"correct the file or give a higher --max-bad-rows:\n{rows}{more}"
         )
 
 

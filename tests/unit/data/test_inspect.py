@@ -78,7 +78,7 @@ def test_a_stand_in_takes_the_place_of_missing_files_and_says_so(tmp_path: Path,
     assert (facts.train_rows, facts.eval_rows, facts.tasks) == (10, 5, 2)
     assert facts.sparse == data.sparse
     assert "made-up samples" in facts.source
-    assert f"persia recipe prepare criteo SOURCE {tmp_path}/nothing" in facts.source
+    assert f"persia recipe prepare criteo --input SOURCE --output {tmp_path}/nothing" in facts.source
     source = open_source(data, "eval", 0)
     assert source.rows == 5
     assert source.read(0, 0, 5).labels.shape == (5, 2)
@@ -95,7 +95,7 @@ def test_a_missing_path_names_the_recipe(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     assert problems(dataset("data/criteo", recipe="criteo")) == [
         f"dataset.path=data/criteo (that is {tmp_path}/data/criteo) does not exist or has no Parquet file; correct the "
-        "path, or prepare the data first: persia recipe prepare criteo SOURCE data/criteo"
+        "path, or prepare the data first: persia recipe prepare criteo --input SOURCE --output data/criteo"
     ]
     (tmp_path / "empty").mkdir()
     (line,) = problems(dataset(tmp_path / "empty"))
@@ -115,7 +115,7 @@ def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
         sparse=["word", "d", "C"],
         recipe="criteo",
     )
-    prepare = f"prepare the data first: persia recipe prepare criteo SOURCE {tmp_path}"
+    prepare = f"prepare the data first: persia recipe prepare criteo --input SOURCE --output {tmp_path}"
     a = f"{tmp_path}/a.parquet"
     told = problems(data)
     assert told[:-2] == [
