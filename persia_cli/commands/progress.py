@@ -58,7 +58,7 @@ class PlainView:
         self._batch_size = batch_size
 
     def event(self, line: Line) -> None:
-        """Print the event, lists as counts; of compiling the first and last kernel alone, of what roles used nothing."""
+        """Print the event, lists as counts; of compiling the first and last kernel, of what roles used nothing."""
         kind = line["event"]
         if kind in ("roles", "tables") or (kind == "compiling" and line["done"] not in (1, line["total"])):
             return
