@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import zmq
 
 SETTLE_S = 5.0
 
@@ -32,6 +33,12 @@ def _sockets() -> set[str]:
         if target.startswith(("socket:", "anon_inode:[eventfd]")):
             found.add(f"{entry.name} {target}")
     return found
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _zero_copy_thread() -> None:
+    """Let pyzmq start the thread that it keeps for zero-copy messages, so that no test seems to have left it."""
+    zmq.Frame(bytes(1 << 20), copy=False)
 
 
 @pytest.fixture(autouse=True)

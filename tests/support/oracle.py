@@ -1,0 +1,181 @@
+"""A run computed by plain torch in one process: an `nn.EmbeddingBag` per table, torch's optimizers, autograd alone.
+
+Initial rows come from the naive twin of the kernels, the dense network and its initial weights from `build_model`.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from persia_cli.config.schema import Adagrad, Adam, Optimizer, Run, Sgd, SparseFeature
+from persia_cli.data.batch import Batch
+from persia_cli.data.source import open_source
+from persia_cli.model.build import build_model
+from persia_cli.model.inputs import FeatureShape, InputShape, ModelBatch
+from persia_cli.plan.columns import dense_count, label_names, sparse_features
+from persia_cli.store.layout import table_salt
+from persia_cli.train.dense_state import load_dense
+from tests.naive import initial_rows
+from tests.support.checkpoints import SavedRows, read_rows
+
+SAVED_AS = {"sum": "adagrad_sum", "exp_avg": "adam_mean", "exp_avg_sq": "adam_square"}
+"""Column of a checkpoint that holds a state of torch's optimizers for sparse gradients."""
+
+
+class Table:
+    """All rows that a run's samples read of one table, as an `nn.EmbeddingBag` under torch's optimizer."""
+
+    def __init__(self, run: Run, name: str, ids: NDArray[np.uint64]) -> None:
+        own = run.embedding.tables.get(name)
+        self.dim = own.dim if own and own.dim else run.model.dim
+        bound = own.init_bound if own and own.init_bound is not None else run.embedding.init_bound
+        self.ids = np.unique(ids)
+        self.settings = own.optimizer if own and own.optimizer else run.optimizer.embedding
+        rows: NDArray[np.float32] = initial_rows(  # type: ignore[no-untyped-call]
+            run.seed, table_salt(name), self.ids.tolist(), self.dim, bound
+        )
+        self.initial = torch.from_numpy(rows)
+        self.bag = nn.EmbeddingBag(len(rows), self.dim, mode="sum", sparse=True, _weight=self.initial.clone())
+        self.optimizer = torch_optimizer(self.settings, list(self.bag.parameters()), sparse=True)
+
+    def rows_of(self, ids: NDArray[np.uint64]) -> torch.Tensor:
+        """Return where ids are in the table."""
+        return torch.from_numpy(np.searchsorted(self.ids, ids))
+
+    def reset(self, saved: SavedRows | None, step: int) -> None:
+        """Take over rows and optimizer state as they were saved after `step` steps; unsaved rows are new."""
+        names = {Sgd: (), Adagrad: ("sum",), Adam: ("exp_avg", "exp_avg_sq")}[type(self.settings)]
+        start = self.settings.initial_accumulator_value if isinstance(self.settings, Adagrad) else 0.0
+        state = {name: torch.full_like(self.initial, start) for name in names}
+        weight = self.initial.clone()
+        if saved is not None:
+            where = self.rows_of(saved.ids)
+            weight[where] = torch.from_numpy(saved.embedding)
+            for name in names:
+                state[name][where] = torch.from_numpy(saved.states[SAVED_AS[name]])
+        with torch.no_grad():
+            self.bag.weight.copy_(weight)
+        if names:
+            # torch's Adagrad counts in a tensor, its SparseAdam in a number.
+            count = torch.tensor(float(step)) if isinstance(self.settings, Adagrad) else step
+            self.optimizer.state[self.bag.weight] = {"step": count, **state}
+
+    def gradient(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return the rows that the last step read, and their gradients."""
+        assert self.bag.weight.grad is not None
+        gradient = self.bag.weight.grad.coalesce()
+        return gradient.indices()[0].numpy(), gradient.values().numpy()
+
+
+class Oracle:
+    """Steps 0, 1, … of a run, one after the other."""
+
+    def __init__(self, run: Run, steps: int) -> None:
+        self.features = sparse_features(run)
+        self.batches = _batches(run, steps)
+        read: dict[str, list[NDArray[np.uint64]]] = {}
+        for number, feature in enumerate(self.features):
+            read.setdefault(_table(feature), []).extend(_ids_of(batch, number)[0] for batch in self.batches)
+        self.tables = {name: Table(run, name, np.concatenate(ids)) for name, ids in read.items()}
+        shapes = tuple(
+            FeatureShape(feature.name, self.tables[_table(feature)].dim, feature.pooling, feature.max_length)
+            for feature in self.features
+        )
+        tasks = len(label_names(run))
+        self.module = build_model(run.model, InputShape(dense_count(run), shapes, tasks), run.seed)
+        self.optimizer = torch_optimizer(run.optimizer.dense, list(self.module.parameters()), sparse=False)
+
+    def step(self, step: int) -> float:
+        """Train one step; return its loss: the weighted mean over samples of the mean over tasks."""
+        batch = self.batches[step]
+        labels = torch.from_numpy(batch.labels)
+        weights = np.ones(batch.size, np.float32) if batch.weights is None else batch.weights
+        shares = torch.from_numpy(weights / weights.sum(dtype=np.float64)).unsqueeze(1)
+        optimizers = [self.optimizer, *(table.optimizer for table in self.tables.values())]
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        logits = self.module(self._inputs(batch))
+        # Torch warns where nobody says whether sparse gradients are to be checked.
+        with torch.sparse.check_sparse_tensor_invariants():  # type: ignore[no-untyped-call]
+            _loss(logits, labels, shares.float()).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+        return float(_loss(logits.detach().double(), labels.double(), shares))
+
+    def reset(self, checkpoint: Path, step: int) -> None:
+        """Take over every weight and optimizer state of a checkpoint after `step` steps."""
+        load_dense(checkpoint / "dense", self.module, self.optimizer)
+        saved = read_rows(checkpoint)
+        for name, table in self.tables.items():
+            table.reset(saved.get(name), step)
+
+    def _inputs(self, batch: Batch) -> ModelBatch:
+        pooled: dict[str, torch.Tensor] = {}
+        sequences: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+        for number, feature in enumerate(self.features):
+            table = self.tables[_table(feature)]
+            ids, offsets = _ids_of(batch, number)
+            rows, lengths = table.rows_of(ids), torch.from_numpy(np.diff(offsets))
+            if feature.pooling == "none":
+                sequences[feature.name] = _sequence(table.bag, rows, lengths, feature.max_length or 0)
+                continue
+            summed = table.bag(rows, torch.from_numpy(offsets[:-1]))
+            count = lengths.clamp(min=1).float().unsqueeze(1)
+            divisor = {"sum": torch.ones(1), "mean": count, "sqrtn": count.sqrt()}[feature.pooling]
+            pooled[feature.name] = summed / divisor
+        groups = [vectors.unsqueeze(1) for vectors in pooled.values()]
+        return ModelBatch(torch.from_numpy(batch.dense), groups, [[name] for name in pooled], sequences)
+
+
+def torch_optimizer(config: Optimizer, parameters: Sequence[nn.Parameter], sparse: bool) -> torch.optim.Optimizer:
+    """Return torch's optimizer of these settings; SparseAdam for the rows of tables."""
+    match config:
+        case Sgd():
+            return torch.optim.SGD(parameters, lr=config.lr)
+        case Adagrad():
+            start = config.initial_accumulator_value
+            return torch.optim.Adagrad(parameters, lr=config.lr, initial_accumulator_value=start, eps=config.eps)
+        case Adam():
+            kind = torch.optim.SparseAdam if sparse else torch.optim.Adam
+            return kind(parameters, lr=config.lr, betas=(config.beta1, config.beta2), eps=config.eps)
+
+
+def _loss(logits: torch.Tensor, labels: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
+    """Return the mean over tasks, summed over samples by their shares [n, 1]."""
+    losses = nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+    return (losses.mean(1, keepdim=True) * shares).sum()
+
+
+def _batches(run: Run, steps: int) -> list[Batch]:
+    """Return the global batches of the first steps: consecutive rows, the last of each epoch perhaps fewer."""
+    source = open_source(run.dataset, "train", run.seed)
+    size = run.train.batch_size
+    try:
+        starts = [(epoch, start) for epoch in range(run.train.epochs) for start in range(0, source.rows, size)]
+        return [source.read(epoch, start, min(start + size, source.rows)) for epoch, start in starts[:steps]]
+    finally:
+        source.close()
+
+
+def _table(feature: SparseFeature) -> str:
+    return feature.table or feature.name
+
+
+def _ids_of(batch: Batch, feature: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Return a feature's ids and their offsets int64 [n + 1]."""
+    offsets = batch.offsets[feature * batch.size : (feature + 1) * batch.size + 1].astype(np.int64)
+    return batch.ids[offsets[0] : offsets[-1]], offsets - offsets[0]
+
+
+def _sequence(
+    bag: nn.EmbeddingBag, rows: torch.Tensor, lengths: torch.Tensor, longest: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return values [n, longest, dim], zero where mask [n, longest] is False; no list is longer than `longest`."""
+    mask = torch.arange(longest) < lengths.unsqueeze(1)
+    vectors = nn.functional.embedding(rows, bag.weight, sparse=True)
+    values = torch.zeros(*mask.shape, bag.embedding_dim).masked_scatter(mask.unsqueeze(2), vectors)
+    return values, mask

@@ -1,0 +1,75 @@
+"""The same seed gives the same bits, whatever the number of servers, workers and loaders; staleness keeps its bound."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from persia_cli.launch.job import JobResult
+from persia_cli.store.manifest import newest_checkpoint
+from tests.support.checkpoints import assert_same_model
+from tests.support.jobs import CRITEO_FFNN, evaluation, losses, train
+
+QUALITY = ("loss", "auc", "log_loss", "ne", "calibration")
+
+
+@pytest.fixture(scope="module")
+def words(criteo_rows: Path) -> list[str]:
+    """Words of a synchronous job on real rows."""
+    size = ["train.steps=40", "train.batch_size=128", "train.log_every_steps=1"]
+    return [*CRITEO_FFNN, f"dataset.path='{criteo_rows}'", "cluster=embedded", "mode=sync", *size]
+
+
+@pytest.fixture(scope="module")
+def result(words: list[str], tmp_path_factory: pytest.TempPathFactory) -> JobResult:
+    """What came of the job with one replica of each role."""
+    return train(words, tmp_path_factory.mktemp("one") / "run")
+
+
+def figures(result: JobResult) -> list[dict[str, Any]]:
+    """Return every figure that depends on samples and weights alone."""
+    return [{key: line[key] for key in ("step", "samples", "split", *QUALITY)} for line in result.metrics]
+
+
+@pytest.mark.parametrize(
+    "deployment",
+    [
+        [],
+        ["cluster.embedding_servers=3"],
+        ["cluster.embedding_workers=2"],
+        ["cluster.data_loaders=2"],
+        ["cluster.embedding_servers=2", "cluster.embedding_workers=3", "cluster.data_loaders=3"],
+    ],
+    ids=["again", "servers", "workers", "loaders", "all"],
+)
+def test_sync_has_the_same_bits(deployment: list[str], words: list[str], result: JobResult, tmp_path: Path) -> None:
+    other = train([*words, *deployment], tmp_path / "run")
+    assert len(losses(other)) == 40
+    assert figures(other) == figures(result)
+    assert_same_model(newest_checkpoint(other.run_dir), newest_checkpoint(result.run_dir))
+
+
+def test_another_seed_has_other_bits(words: list[str], result: JobResult, tmp_path: Path) -> None:
+    other = train([*words, "seed=1"], tmp_path / "run")
+    assert not set(losses(other)) & set(losses(result))
+
+
+def test_hybrid_with_one_step_in_flight_is_sync(words: list[str], result: JobResult, tmp_path: Path) -> None:
+    other = train([*words, "mode=hybrid", "mode.staleness=1", "cluster.embedding_servers=2"], tmp_path / "run")
+    assert figures(other) == figures(result)
+    assert_same_model(newest_checkpoint(other.run_dir), newest_checkpoint(result.run_dir))
+
+
+def test_sync_is_never_stale(result: JobResult) -> None:
+    assert {line["staleness_max"] for line in result.metrics if line["split"] == "train"} == {1}
+
+
+@pytest.mark.parametrize("bound", [2, 4])
+def test_hybrid_staleness_keeps_its_bound(bound: int, words: list[str], tmp_path: Path) -> None:
+    deployment = ["cluster.embedding_servers=2", "cluster.embedding_workers=2"]
+    result = train([*words, "mode=hybrid", f"mode.staleness={bound}", *deployment], tmp_path / "run")
+    staleness = [line["staleness_max"] for line in result.metrics if line["split"] == "train"]
+    assert 1 < max(staleness) <= bound
+    assert min(staleness) >= 1
+    assert np.isfinite(evaluation(result)["auc"])
