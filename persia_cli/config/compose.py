@@ -38,6 +38,9 @@ def compose_run(words: Sequence[str], folders: Sequence[Path] = ()) -> Run:
     if "conf" in wrong:
         raise ConfigError("\n".join(wrong.values()))
     config = _compose(name, primaries[name], read.overrides, folders)
+    OmegaConf.set_struct(config, False)
+    for key, mapping in read.replacements.items():
+        OmegaConf.update(config, key, mapping, merge=False, force_add=True)
     values = _plain(config, "", wrong)
     _delete(values, read.deletions, wrong)
     try:

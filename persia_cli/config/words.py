@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, QuotedString
@@ -22,6 +23,8 @@ class Words:
     """Name or path of the primary configuration."""
     overrides: tuple[str, ...]
     """Hydra overrides; keys are forced, so that validation sees the unknown ones too."""
+    replacements: Mapping[str, dict[str, Any]]
+    """Keys set to a mapping that names its `kind`: it takes the place of the whole old one, whose kind may differ."""
     deletions: tuple[str, ...]
     """Keys to take out (`~KEY`), so that their default holds."""
     wrong: Mapping[str, str]
@@ -32,6 +35,7 @@ def read_words(words: Sequence[str], primaries: Sequence[str], groups: Mapping[s
     """Sort command-line words; `primaries` and the options of `groups` are what the search path offers."""
     confs: list[str] = []
     overrides: list[str] = []
+    replacements: dict[str, dict[str, Any]] = {}
     deletions: list[str] = []
     wrong: dict[str, str] = {}
     for word in words:
@@ -46,14 +50,20 @@ def read_words(words: Sequence[str], primaries: Sequence[str], groups: Mapping[s
             wrong[word] = f"'{word}' has no key before the ="
         else:
             try:
-                overrides.append(_override(word, groups))
+                override = _parse(word.lstrip("+"))
+                mapping = _plain(override.value())
+                if isinstance(mapping, dict) and "kind" in mapping:
+                    replacements[override.key_or_group] = mapping
+                else:
+                    overrides.append(_override(word, override, groups))
             except ValueError as error:
                 wrong[key.lstrip("+")] = str(error)
     if len(confs) > 1:
         wrong["conf"] = f"conf= is given {len(confs)} times ({any_of(confs, 'and')}); give it once"
     elif confs == [""]:
         wrong["conf"] = f"conf=: expected the name or path of a configuration; there are {any_of(primaries, 'and')}"
-    return Words(confs[0] if confs else DEFAULT_CONF, tuple(overrides), tuple(deletions), wrong)
+    name = confs[0] if confs else DEFAULT_CONF
+    return Words(name, tuple(overrides), replacements, tuple(deletions), wrong)
 
 
 def quoted(text: str) -> str:
@@ -74,9 +84,8 @@ def _meant(word: str, primaries: Sequence[str], groups: Mapping[str, Sequence[st
     return f"conf={found}" if found else None
 
 
-def _override(word: str, groups: Mapping[str, Sequence[str]]) -> str:
+def _override(word: str, override: Override, groups: Mapping[str, Sequence[str]]) -> str:
     """Return the override to hand to Hydra; raises ValueError with a sentence."""
-    override = _parse(word.lstrip("+"))
     key = override.key_or_group
     if override.package is not None or "/" in key or key.partition(".")[0] == "hydra":
         raise ValueError(f"{word}: '{word.partition('=')[0]}' is not a key such as train.batch_size")
@@ -90,6 +99,15 @@ def _override(word: str, groups: Mapping[str, Sequence[str]]) -> str:
         hint = did_you_mean(nearest(choice, groups[key]))
         raise ValueError(f"{key}={choice}: expected {any_of(groups[key])}{hint}")
     return f"{key}={choice}"
+
+
+def _plain(value: Any) -> Any:
+    """Take Hydra's quotes off a parsed value."""
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return value.text if isinstance(value, QuotedString) else value
 
 
 def _parse(word: str) -> Override:

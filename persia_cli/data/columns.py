@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from persia_cli.config.schema.dataset import ColumnSplit, ParquetDataset
+from persia_cli.config.schema.dataset import BUILTIN, ColumnSplit, ParquetDataset
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def prepare_first(dataset: ParquetDataset) -> str:
 
 def prepare_command(dataset: ParquetDataset) -> str:
     """Return the command that makes the data set by its recipe."""
-    output = f"data/{dataset.recipe}" if dataset.path.startswith("builtin:") else dataset.path
+    output = f"data/{dataset.recipe}" if dataset.path.startswith(BUILTIN) else dataset.path
     return f"persia recipe prepare {dataset.recipe} --input SOURCE --output {output}"
 
 

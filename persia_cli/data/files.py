@@ -9,10 +9,10 @@ from typing import Any
 
 from pyarrow import fs
 
+from persia_cli.config.schema.dataset import BUILTIN
 from persia_cli.errors import DataError
 from persia_cli.share import shared
 
-_BUILTIN = "builtin:"
 _SUFFIXES = (".parquet", ".pq")
 _WILDCARDS = frozenset("*?[")
 
@@ -44,8 +44,8 @@ class Location:
 
 def locate(path: str) -> Location:
     """Find the file system of a path, a URI or `builtin:NAME`; raises DataError for one that makes no sense."""
-    if path.startswith(_BUILTIN):
-        return Location(fs.LocalFileSystem(), str(_builtin(path.removeprefix(_BUILTIN))))
+    if path.startswith(BUILTIN):
+        return Location(fs.LocalFileSystem(), str(_builtin(path.removeprefix(BUILTIN))))
     if "://" not in path:
         return Location(fs.LocalFileSystem(), str(Path(path).expanduser().absolute()))
     try:

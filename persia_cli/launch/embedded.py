@@ -30,7 +30,7 @@ def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResul
     Ctrl-C stops all threads and is raised again. Raises the error of the replica that failed first.
     """
     prepare_run_dir(plan)
-    compile_kernels(plan.run_dir)
+    compile_kernels(plan.run_dir, follow)
     job = EmbeddedJob(plan)
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_INTERVAL_S)

@@ -1,10 +1,13 @@
 """What launching has in common, whatever the roles run in: the run directory, the kernels, the result."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from persia_cli.config.record import write_run
+from persia_cli.config.schema import CustomModel, ParquetDataset, Run
+from persia_cli.config.schema.dataset import BUILTIN
 from persia_cli.errors import PersiaError, UserError
 from persia_cli.observe.journal import EVENTS, METRICS, Journal, read_journal
 from persia_cli.plan.job import JobPlan
@@ -33,17 +36,35 @@ def prepare_run_dir(plan: JobPlan) -> None:
     if (run_dir / CONFIG).exists():
         raise UserError(f"{run_dir} already holds a run; choose another --run-dir or remove it")
     (run_dir / "roles").mkdir(parents=True, exist_ok=True)
-    write_run(plan.run, run_dir / CONFIG)
+    write_run(_anchored(plan.run), run_dir / CONFIG)
     (run_dir / JOB).write_bytes(plan.job.to_json() + b"\n")
 
 
-def compile_kernels(run_dir: Path) -> None:
-    """Compile the numba kernels, or load them from the cache, once before roles need them; progress goes to events."""
+def _anchored(run: Run) -> Run:
+    """Return the run with its relative paths made absolute: roles and later commands may run in other folders."""
+    dataset, model = run.dataset, run.model
+    if isinstance(dataset, ParquetDataset) and "://" not in dataset.path and not dataset.path.startswith(BUILTIN):
+        dataset = dataset.model_copy(update={"path": str(Path(dataset.path).expanduser().absolute())})
+    if isinstance(model, CustomModel):
+        model = model.model_copy(update={"file": str(Path(model.file).expanduser().absolute())})
+    return run.model_copy(update={"dataset": dataset, "model": model})
+
+
+def compile_kernels(run_dir: Path, follow: Callable[[], None]) -> None:
+    """Compile the numba kernels, or load them from the cache, once before roles need them.
+
+    Each one done goes to the events, and `follow()` is called to show it.
+    """
     from persia_cli.kernels.warm import warm
 
     events = Journal(run_dir / EVENTS)
+
+    def note(done: int, total: int, kernel: str) -> None:
+        events.write(event="compiling", done=done, total=total, kernel=kernel)
+        follow()
+
     try:
-        warm(lambda done, total, name: events.write(event="compiling", done=done, total=total, kernel=name))
+        warm(note)
     finally:
         events.close()
 

@@ -35,7 +35,7 @@ def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResul
     failure of the replica that failed first.
     """
     prepare_run_dir(plan)
-    compile_kernels(plan.run_dir)
+    compile_kernels(plan.run_dir, follow)
     with private_directory() as sockets:
         processes = Processes(plan, sockets)
         try:

@@ -14,6 +14,9 @@ from pydantic import (
 
 from persia_cli.config.schema.node import Node
 
+BUILTIN = "builtin:"
+"""What a path begins with that names data shipped with persia."""
+
 
 class SparseFeature(Node):
     """A categorical feature: one id or a list of ids per sample."""

@@ -27,7 +27,8 @@ def test_the_list_names_words_that_can_be_typed(persia) -> None:
     assert "conf=criteo" in words
     assert "dataset=tiny" in words
     for word in words:
-        compose_run([word], [Path("conf")])
+        if word not in ("dataset=parquet", "model=custom"):  # these leave keys to be given
+            compose_run([word], [Path("conf")])
 
 
 def test_the_list_of_keys_explains_each(persia) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from persia_cli.config.compose import compose_run
-from persia_cli.config.schema import Dlrm, Ffnn, HybridMode, ParquetDataset, Run, SyncMode
+from persia_cli.config.schema import Dlrm, EverySplit, Ffnn, HybridMode, ParquetDataset, Run, SyncMode
 
 
 def compose(user_conf: Path, *words: str) -> Run:
@@ -119,3 +119,14 @@ def test_folders_of_one_job_do_not_reach_the_next(user_conf: Path) -> None:
     compose(user_conf)
     with pytest.raises(ConfigError, match="conf=mine: no such configuration"):
         compose_run(["conf=mine"])
+
+
+def test_a_mapping_that_names_its_kind_takes_the_place_of_another_kind() -> None:
+    run = compose_run(["dataset.split={kind: every, n: 10}", "model={kind: dlrm, dim: 8, bottom: [16], top: ['4']}"])
+    assert isinstance(run.dataset, ParquetDataset)
+    assert run.dataset.split == EverySplit(kind="every", n=10)
+    assert run.model == Dlrm(kind="dlrm", dim=8, bottom=(16,), top=(4,))
+
+
+def test_a_mapping_that_names_no_kind_changes_single_keys() -> None:
+    assert compose_run(["dataset.split={train: eval, eval: train}"]).dataset.split.kind == "column"

@@ -66,7 +66,7 @@ def test_a_wrong_key_or_value(mistakes: Told, word: str, sentence: str) -> None:
         ("hydra.verbose=1", "hydra.verbose=1: 'hydra.verbose' is not a key such as train.batch_size"),
         ("model.hidden=[1", "model.hidden=[1: the value cannot be read; is a bracket or quote left open?"),
         ("seed=1,2", "seed=1,2: expected one value; for a list write seed=[1,2]"),
-        ("model=dlmr", "model=dlmr: expected dlrm, ffnn or ffnn_paper; did you mean dlrm?"),
+        ("model=dlmr", "model=dlmr: expected custom, dlrm, ffnn or ffnn_paper; did you mean dlrm?"),
         ("mode=", "mode=: expected hybrid or sync"),
     ],
 )
@@ -82,7 +82,7 @@ def test_a_key_of_another_kind_names_that_kind(mistakes: Told) -> None:
 def test_all_mistakes_are_told_at_once(mistakes: Told) -> None:
     assert mistakes("criteo", "model=dlmr", "model.bottom=x", "train.epochs=0", "nmae=x", "seed=1,2") == [
         "'criteo' is not KEY=VALUE; did you mean conf=criteo?",
-        "model=dlmr: expected dlrm, ffnn or ffnn_paper; did you mean dlrm?",
+        "model=dlmr: expected custom, dlrm, ffnn or ffnn_paper; did you mean dlrm?",
         "seed=1,2: expected one value; for a list write seed=[1,2]",
         "train.epochs=0: expected a whole number above 0",
         "nmae=x: no such key; did you mean name (text)?",

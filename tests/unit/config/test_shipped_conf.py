@@ -7,9 +7,22 @@ from persia_cli.config import offers
 from persia_cli.config.compose import compose_run
 from persia_cli.config.expected import keys
 from persia_cli.config.schema import Ffnn, ParquetDataset, Run
+from persia_cli.errors import ConfigError
 
 PRIMARIES = offers.primaries()
 OPTIONS = [f"{group}={name}" for group, options in offers.groups().items() for name in options]
+
+
+OWN = {
+    "dataset=parquet": [
+        "dataset.path=d",
+        "dataset.labels=[y]",
+        "dataset.dense=[x]",
+        "dataset.split={kind: every, n: 9}",
+    ],
+    "model=custom": ["model.file=net.py", "model.name=Net"],
+}
+"""What options for things of one's own leave to be given."""
 
 
 def test_what_ships() -> None:
@@ -19,9 +32,11 @@ def test_what_ships() -> None:
         "cluster=local",
         "dataset=adult_income",
         "dataset=criteo",
+        "dataset=parquet",
         "dataset=synthetic",
         "mode=hybrid",
         "mode=sync",
+        "model=custom",
         "model=dlrm",
         "model=ffnn",
         "model=ffnn_paper",
@@ -40,7 +55,15 @@ def test_every_configuration_is_a_job_of_its_name(name: str) -> None:
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("name", PRIMARIES)
 def test_every_option_fits_every_configuration(name: str, option: str) -> None:
-    compose_run([f"conf={name}", option])
+    compose_run([f"conf={name}", option, *OWN.get(option, [])])
+
+
+@pytest.mark.parametrize("option", OWN)
+def test_options_for_things_of_ones_own_say_what_is_to_be_given(option: str) -> None:
+    with pytest.raises(ConfigError) as failure:
+        compose_run([option])
+    wanted = [word.partition("=")[0] for word in OWN[option] if word != "dataset.dense=[x]"]
+    assert [line.partition(":")[0] for line in str(failure.value).splitlines()] == wanted
 
 
 @pytest.mark.parametrize(
@@ -83,5 +106,6 @@ def test_criteo_has_the_networks_of_the_papers() -> None:
 
 
 def test_every_other_data_set_refuses_to_be_made_up() -> None:
-    datasets = [compose_run([f"dataset={name}"]).dataset for name in offers.groups()["dataset"] if name != "criteo"]
+    options = [f"dataset={name}" for name in offers.groups()["dataset"] if name != "criteo"]
+    datasets = [compose_run([option, *OWN.get(option, [])]).dataset for option in options]
     assert all(d.if_missing == "error" for d in datasets if isinstance(d, ParquetDataset))
