@@ -28,7 +28,7 @@ def evaluate(
     from persia_cli.data.facts import inspect
     from persia_cli.errors import UserError
     from persia_cli.plan.job import plan_job
-    from persia_cli.store.manifest import newest_checkpoint
+    from persia_cli.store.manifest import newest_checkpoint, read_manifest
 
     config = run / "config.yaml"
     if not config.is_file():

@@ -66,9 +66,10 @@ class PlainView:
         say(self._console, key_values(fields))
 
     def metrics(self, line: Line) -> None:
-        """Print the figures, those of training with the seconds that are left."""
+        """Print the figures to six digits (`metrics.jsonl` has them all), those of training with the seconds left."""
         eta = {"eta_s": eta_s(line, self._job, self._batch_size)} if line["split"] == "train" else {}
-        say(self._console, key_values({"event": "metrics"} | without_time(line) | eta))
+        figures = {key: float(f"{v:.6g}") if isinstance(v, float) else v for key, v in without_time(line).items()}
+        say(self._console, key_values({"event": "metrics"} | figures | eta))
 
 
 class LiveView:

@@ -31,6 +31,7 @@ class Rank:
         self._tasks = len(label_names(run))
         dense = dense_count(run)
         self._module = build_model(run.model, input_shape(layout, dense, self._tasks), run.seed)
+        self.parameters = sum(weight.numel() for weight in self._module.parameters())
         self._optimizer = dense_optimizer(run.optimizer.dense, self._module)
         self._step = DenseStep(self._module, self._optimizer, group_shapes(layout), world, dense, run.seed)
 
