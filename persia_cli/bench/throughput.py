@@ -82,7 +82,8 @@ class Stopwatch:
         """Take in what has been written since the last call."""
         for event in self._events.new():
             if event["event"] == "ready":
-                self._pids = {replica["name"]: replica["pid"] for replica in event["replicas"]}
+                joined = {replica["name"]: replica["pid"] for replica in event["replicas"]}
+                self._pids = {replica.name: joined[replica.name] for replica in self._plan.replicas}
                 if self._plan.run.cluster.kind == "embedded":
                     self._pids = {"all roles": next(iter(self._pids.values()))}
         for line in self._metrics.new():
