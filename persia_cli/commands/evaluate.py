@@ -35,7 +35,7 @@ def evaluate(
         raise UserError(f"{run} holds no run: there is no {config}")
     own = [f"dataset.path={quoted(data)}", "dataset.if_missing=error"] if data else []
     evaluated = compose_run([f"conf={config}", *(words or []), *own])
-    plan = plan_job(
-        evaluated, inspect(evaluated.dataset), "evaluate", new_folder(run / "evals"), newest_checkpoint(run)
-    )
+    checkpoint = newest_checkpoint(run)
+    read_manifest(checkpoint)  # is refused before anything starts
+    plan = plan_job(evaluated, inspect(evaluated.dataset), "evaluate", new_folder(run / "evals"), checkpoint)
     carry_out(plan, [f"conf={config}"])

@@ -66,10 +66,12 @@ class EmbeddingServer:
             self._write(lambda: self._load(folder), lambda rows: self._ready())
         else:
             self._ready()
-        while not self._link.stop:
-            self._loop.poll(0.2)
-        self._link.farewell()
-        self._writer.shutdown()
+        try:
+            while not self._link.stop:
+                self._loop.poll(0.2)
+            self._link.farewell()
+        finally:
+            self._writer.shutdown()
 
     def _prepare(self, run: Run, job: Job, servers: int) -> None:
         self._shard = Shard(embedding_layout(run), self._link.index, servers)

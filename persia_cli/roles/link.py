@@ -43,6 +43,10 @@ JOIN_RETRY_S = 0.5
 FAREWELL_S = 3.0
 
 
+class StoppedError(PersiaError):
+    """A replica was told to stop before it had anything to do."""
+
+
 class Link:
     """One replica's client of the coordinator, on the replica's own poll loop.
 
@@ -78,7 +82,7 @@ class Link:
     def join(self, own_address: str) -> tuple[Run, Job, dict[str, list[str]]]:
         """Say hello and wait for all replicas to have done so; return the run, the job and all addresses by role.
 
-        Raises WireError if the coordinator refuses or gives no sign of life.
+        Raises WireError if the coordinator refuses or gives no sign of life, StoppedError if told to stop meanwhile.
         """
         welcome: list[Welcome] = []
         hello = Hello(
@@ -94,6 +98,8 @@ class Link:
             hello, on_reply=lambda message, _: welcome.append(expect(message, Welcome)), waiting_for="all roles to join"
         )
         while not welcome:
+            if self.stop:
+                raise StoppedError(f"{self.name} was stopped before all roles had joined")
             self.loop.poll(0.2)
         run = Run.model_validate_json(welcome[0].run)
         self._sender = Sender(self.role, self.index, welcome[0].incarnation)

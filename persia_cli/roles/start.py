@@ -7,7 +7,7 @@ from typing import Protocol
 
 from persia_cli.config.schema import Run
 from persia_cli.plan.job import Job
-from persia_cli.roles.link import Link
+from persia_cli.roles.link import Link, StoppedError
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.sockets import Context
 
@@ -63,6 +63,8 @@ def run_role(
         on_start(link)
         try:
             _replica(role, loop, link, bind or address_beside(coordinator, link.name), advertise).run()
+        except StoppedError as stopped:
+            log.info("%s", stopped)
         except Exception as error:
             log.debug("%s failed", link.name, exc_info=True)
             link.fail(error)

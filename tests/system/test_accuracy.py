@@ -1,0 +1,35 @@
+"""Models learn real data as well as they should."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.jobs import CRITEO_FFNN, evaluation, train
+from tests.support.printed import key_values
+
+LIMIT_S = 60.0
+
+
+@pytest.mark.processes
+def test_census_data_out_of_the_box(tmp_path: Path) -> None:
+    """As a new user does it: every role a process, every setting as it comes."""
+    start = time.monotonic()
+    command = [sys.executable, "-m", "persia_cli", "train", "conf=adult_income"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    took_s = time.monotonic() - start
+    assert done.returncode == 0, done.stderr
+    assert float(key_values(done.stdout)["auc"]) >= 0.89
+    assert took_s < LIMIT_S
+
+
+@pytest.mark.parametrize(
+    ("mode", "least"), [(["mode=sync"], 0.755), (["mode=hybrid", "mode.staleness=2"], 0.754)], ids=["sync", "hybrid"]
+)
+def test_criteo_rows_over_three_seeds(mode: list[str], least: float, criteo_rows: Path, tmp_path: Path) -> None:
+    words = [*CRITEO_FFNN, f"dataset.path='{criteo_rows}'", "cluster=embedded", "checkpoint.at_end=false", *mode]
+    results = [train([*words, f"seed={seed}"], tmp_path / f"{seed}") for seed in range(3)]
+    assert np.mean([evaluation(result)["auc"] for result in results]) >= least

@@ -1,0 +1,199 @@
+"""A saved model evaluates to the same digits on any number of servers, opens in pandas, and is refused when harmed."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner, Result
+
+from persia_cli.errors import CheckpointError, UserError
+from persia_cli.launch.job import JobResult
+from persia_cli.main import app
+from persia_cli.store.manifest import newest_checkpoint
+from tests.support.checkpoints import embedding_files
+from tests.support.jobs import CRITEO_FFNN, evaluation, train
+from tests.support.lists import STEPS, lists_job
+from tests.support.printed import key_values
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> JobResult:
+    """A run that was saved from two servers, halfway and at its end."""
+    folder = tmp_path_factory.mktemp("saved")
+    return train(
+        [*lists_job(folder), "cluster.embedding_servers=2", f"checkpoint.every_steps={STEPS // 2}"], folder / "run"
+    )
+
+
+def evaluate(run_dir: Path, *words: str) -> Result:
+    """Run `persia eval`."""
+    return CliRunner().invoke(app, ["eval", str(run_dir), *words])
+
+
+@pytest.mark.parametrize("servers", [1, 2, 3])
+def test_evaluation_prints_the_same_digits(saved: JobResult, servers: int) -> None:
+    result = evaluate(saved.run_dir, f"cluster.embedding_servers={servers}")
+    assert result.exit_code == 0, result.stderr
+    expected = evaluation(saved)
+    figures = [f"{name}_{task}" for name in ("auc", "log_loss", "ne", "calibration") for task in ("click", "buy")]
+    printed = key_values(result.stdout)
+    assert {name: printed[name] for name in figures} == {name: repr(expected[name]) for name in figures}
+    assert (int(printed["step"]), int(printed["rows"])) == (STEPS, expected["rows"])
+
+
+def test_evaluation_of_real_rows_prints_the_same_digits(criteo_rows: Path, tmp_path: Path) -> None:
+    words = [*CRITEO_FFNN, f"dataset.path='{criteo_rows}'", "cluster=embedded", "train.steps=30"]
+    trained = evaluation(train(words, tmp_path / "run"))
+    for servers in (1, 3):
+        result = evaluate(tmp_path / "run", f"cluster.embedding_servers={servers}")
+        assert result.exit_code == 0, result.stderr
+        printed = key_values(result.stdout)
+        assert [printed["auc"], printed["log_loss"]] == [repr(trained["auc"]), repr(trained["log_loss"])]
+
+
+def test_rows_open_in_pandas(saved: JobResult) -> None:
+    checkpoint = newest_checkpoint(saved.run_dir)
+    states = {"adagrad": ["adagrad_sum"], "sgd": [], "adam": ["adam_mean", "adam_square"]}
+    groups = {
+        ("item", "user"): (8, "adagrad"),
+        ("tags",): (6, "sgd"),
+        ("place",): (4, "adagrad"),
+        ("words",): (8, "adam"),
+    }
+    found = set()
+    total = 0
+    for path in embedding_files(checkpoint):
+        rows = pd.read_feather(path)
+        tables = tuple(sorted(rows["table"].unique()))
+        dim, optimizer = groups[tables]
+        assert rows.columns.to_list() == ["table", "id", "score", "embedding", *states[optimizer]]
+        assert [str(rows[name].dtype) for name in ("id", "score")] == ["uint64", "int64"]
+        assert rows["score"].between(0, STEPS - 1).all()
+        for column in ["embedding", *states[optimizer]]:
+            values = np.stack(rows[column].to_list())
+            assert values.dtype == np.float32
+            assert values.shape == (len(rows), dim)
+        assert not rows.duplicated(["table", "id"]).any()
+        found.add(tables)
+        total += len(rows)
+    assert found == set(groups)
+    assert total == evaluation(saved)["rows"]
+
+
+def test_the_manifest_says_what_is_there(saved: JobResult) -> None:
+    checkpoint = newest_checkpoint(saved.run_dir)
+    assert [path.name for path in sorted(checkpoint.parent.iterdir())] == [f"step-{STEPS}", f"step-{STEPS // 2}"]
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    listed = {(file["folder"], file["name"]): file["nbytes"] for file in manifest["files"]}
+    there = {(path.parent.name, path.name): path.stat().st_size for path in checkpoint.glob("*/*")}
+    assert listed == there
+    assert (manifest["step"], manifest["samples"], manifest["seed"]) == (STEPS, 2 * 138, 3)
+    assert {table["name"]: table["dim"] for table in manifest["tables"]} == {
+        "user": 8,
+        "item": 8,
+        "place": 4,
+        "tags": 6,
+        "words": 8,
+    }
+
+
+def shorten(path: Path) -> None:
+    """Cut off the end of a file."""
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def flip(path: Path) -> None:
+    """Change one bit in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def rows_file(checkpoint: Path) -> Path:
+    """Return a file of rows."""
+    return embedding_files(checkpoint)[0]
+
+
+def weights_file(checkpoint: Path) -> Path:
+    """Return the file of dense weights."""
+    return checkpoint / "dense" / "dense.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("find", "harm", "sentence"),
+    [
+        (rows_file, flip, "is not the file that was saved"),
+        (rows_file, shorten, "is not the file that was saved"),
+        (rows_file, Path.unlink, "the checkpoint has no file"),
+        (weights_file, flip, "has changed since it was written"),
+        (weights_file, Path.unlink, "is missing; the checkpoint is incomplete"),
+    ],
+)
+def test_a_harmed_file_is_named(
+    find: Callable[[Path], Path], harm: Callable[[Path], None], sentence: str, saved: JobResult, tmp_path: Path
+) -> None:
+    run_dir = copy_of(saved, tmp_path)
+    path = find(newest_checkpoint(run_dir))
+    harm(path)
+    error = evaluate(run_dir).exception
+    assert isinstance(error, UserError)
+    assert str(path) in str(error)
+    assert sentence in str(error)
+    assert len(str(error).splitlines()) == 1
+
+
+def copy_of(saved: JobResult, folder: Path) -> Path:
+    """Return a copy of a run directory."""
+    return Path(shutil.copytree(saved.run_dir, folder / "run"))
+
+
+def test_a_damaged_manifest_is_named(saved: JobResult, tmp_path: Path) -> None:
+    run_dir = copy_of(saved, tmp_path)
+    manifest = newest_checkpoint(run_dir) / "manifest.json"
+    shorten(manifest)
+    error = evaluate(run_dir).exception
+    assert isinstance(error, CheckpointError)
+    assert f"{manifest} is damaged" in str(error)
+
+
+def test_a_checkpoint_of_another_format_is_refused(saved: JobResult, tmp_path: Path) -> None:
+    run_dir = copy_of(saved, tmp_path)
+    manifest = newest_checkpoint(run_dir) / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format_version": 99}))
+    error = evaluate(run_dir).exception
+    assert isinstance(error, CheckpointError)
+    assert "has checkpoint format 99; this persia reads format 1" in str(error)
+
+
+def test_an_unfinished_checkpoint_is_passed_over(saved: JobResult, tmp_path: Path) -> None:
+    run_dir = copy_of(saved, tmp_path)
+    last = newest_checkpoint(run_dir)
+    last.rename(last.with_name(f"{last.name}.partial"))
+    result = evaluate(run_dir)
+    assert result.exit_code == 0, result.stderr
+    assert int(key_values(result.stdout)["step"]) == STEPS // 2
+    half = newest_checkpoint(run_dir)
+    (half / "manifest.json").unlink()
+    error = evaluate(run_dir).exception
+    assert isinstance(error, CheckpointError)
+    assert str(error).startswith(f"{run_dir} holds no complete checkpoint")
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        ("model.dim=16", "set model.dim and optimizer.embedding to what the checkpoint was trained with"),
+        ("embedding.num_partitions=128", "set embedding.num_partitions=64"),
+        ("optimizer.embedding={kind: sgd, lr: 0.1}", "set model.dim and optimizer.embedding"),
+        ("model.args.width=25", "is of another model"),
+        ("embedding.capacity=10", "embedding.capacity a higher value"),
+    ],
+)
+def test_a_checkpoint_of_another_model_is_refused(word: str, sentence: str, saved: JobResult) -> None:
+    error = evaluate(saved.run_dir, word).exception
+    assert isinstance(error, UserError)
+    assert sentence in str(error)

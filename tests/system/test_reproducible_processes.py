@@ -1,0 +1,45 @@
+"""The same configuration gives the same bits in threads, in processes, and with every role started by hand."""
+
+from pathlib import Path
+
+import pytest
+
+from persia_cli.launch.job import JobResult
+from persia_cli.store.manifest import newest_checkpoint
+from tests.support.by_hand import run_by_hand
+from tests.support.checkpoints import assert_same_model
+from tests.support.jobs import CRITEO_FFNN, evaluation, losses, plan, train
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def words(criteo_rows: Path) -> list[str]:
+    """Words of a synchronous job on real rows, over several replicas."""
+    size = ["train.steps=40", "train.batch_size=128", "train.log_every_steps=1"]
+    replicas = ["cluster.embedding_servers=2", "cluster.embedding_workers=2"]
+    return [*CRITEO_FFNN, f"dataset.path='{criteo_rows}'", "mode=sync", *size, *replicas]
+
+
+@pytest.fixture(scope="module")
+def embedded(words: list[str], tmp_path_factory: pytest.TempPathFactory) -> JobResult:
+    """What came of the job in threads of one process."""
+    return train([*words, "cluster=embedded"], tmp_path_factory.mktemp("embedded") / "run")
+
+
+def test_processes_compute_what_threads_do(words: list[str], embedded: JobResult, tmp_path: Path) -> None:
+    assert_same_outcome(train([*words, "cluster=local"], tmp_path / "run"), embedded)
+
+
+def test_roles_started_by_hand_compute_what_threads_do(words: list[str], embedded: JobResult, tmp_path: Path) -> None:
+    job = plan([*words, "cluster=local"], tmp_path / "run")
+    assert_same_outcome(run_by_hand(job, [*words, "cluster=local"]), embedded)
+
+
+def assert_same_outcome(result: JobResult, other: JobResult) -> None:
+    """Require the same losses, the same evaluation and the same saved model, to the bit."""
+    assert len(losses(result)) == 40
+    assert losses(result) == losses(other)
+    for figure in ("auc", "log_loss", "ne", "calibration"):
+        assert evaluation(result)[figure] == evaluation(other)[figure]
+    assert_same_model(newest_checkpoint(result.run_dir), newest_checkpoint(other.run_dir))
