@@ -8,18 +8,26 @@ import numpy as np
 
 from persia_cli.config.schema import Run
 from persia_cli.control.position import StepGrid
+from persia_cli.errors import WireError
+from persia_cli.observe.figures import IntervalFigures, ReplicaFigures, read_figures
 from persia_cli.observe.journal import METRICS, Journal
 from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.plan.columns import label_names
 
 Array = np.ndarray[Any, Any]
+Report = tuple[IntervalFigures, list[Array]]
+
+
+REPORTS_AHEAD = 4096
+"""Reports of a rank that wait for one that was lost on the way, or for the other ranks."""
 
 
 class RunRecord:
     """The only writer of a run's metrics.
 
-    A report of rank r is one log interval's figures; a line is written when all ranks have reported the interval,
-    merged in the order of ranks so that the same run gives the same figures.
+    A report is one log interval of one rank; each rank numbers its own 1, 2, 3, … A line is written when all ranks
+    have reported the interval, in the order of intervals and merged in the order of ranks, so that the same run gives
+    the same lines.
     """
 
     def __init__(self, run_dir: Path, events: Journal, run: Run, grid: StepGrid, step: int, samples: int) -> None:
@@ -27,11 +35,11 @@ class RunRecord:
         self._metrics = Journal(run_dir / METRICS)
         self._events = events
         self._grid = grid
-        self._ranks = run.cluster.nn_workers
         self._labels = label_names(run)
-        self._reports: dict[tuple[str, int], dict[int, tuple[dict[str, Any], list[Array]]]] = {}
+        self._reports: list[dict[int, Report]] = [{} for _ in range(run.cluster.nn_workers)]
+        self._next_report = 1
         self._progressive = ScoreHistogram(len(self._labels))
-        self._figures: dict[str, dict[str, Any]] = {}
+        self._figures: dict[str, ReplicaFigures] = {}
         self._warned: set[str] = set()
         self._since = time.monotonic()
         self._step, self._samples = step, samples
@@ -41,14 +49,19 @@ class RunRecord:
         self._since = time.monotonic()
 
     def note(self, name: str, figures: dict[str, Any]) -> None:
-        """Take a replica's latest figures, and warn once of each thing the user should know."""
-        self._figures[name] = figures
-        for table, counters in figures.get("tables", {}).items():
-            if counters["refused"]:
+        """Take a replica's latest figures, and warn once of each thing the user should know.
+
+        Raises WireError if they are no figures of a replica.
+        """
+        noted = read_figures(ReplicaFigures, figures)
+        self._figures[name] = noted
+        for table, counters in noted.tables.items():
+            if counters.get("refused"):
                 self._warn(f"table {table} is full and refuses new ids; raise embedding.memory or embedding.capacity")
             if counters.get("gradients_refused"):
                 self._warn(f"table {table} was sent gradients that are not finite; those rows were not updated")
-        for count, value in figures.get("counts", {}).items():
+        refused = {"refused messages": noted.messages.get("refused", 0)}
+        for count, value in (noted.counts | refused).items():
             if value and count != "steps_sent":
                 self._warn(f"{name} reports {count.replace('_', ' ')}: {value} so far")
 
@@ -61,45 +74,53 @@ class RunRecord:
     @property
     def rows(self) -> int:
         """Rows of all tables on all servers, as last heard."""
-        tables = [counters for figures in self._figures.values() for counters in figures.get("tables", {}).values()]
-        return sum(counters["rows"] for counters in tables)
+        tables = [counters for figures in self._figures.values() for counters in figures.tables.values()]
+        return sum(counters.get("rows", 0) for counters in tables)
 
-    def add_report(self, rank: int, body: dict[str, Any], arrays: list[Array]) -> None:
-        """Take one rank's figures of an interval; write the line if they are the last."""
-        key = (body["split"], body["last"])
-        reports = self._reports.setdefault(key, {})
-        reports[rank] = (body, [array.copy() for array in arrays])
-        if len(reports) == self._ranks:
-            del self._reports[key]
-            self._write_line([reports[r] for r in range(self._ranks)])
+    def add_report(self, rank: int, number: int, body: dict[str, Any], arrays: list[Array]) -> None:
+        """Take one rank's figures of an interval, and write the lines that are complete now; repeats change nothing.
 
-    def _write_line(self, reports: list[tuple[dict[str, Any], list[Array]]]) -> None:
-        bodies = [body for body, _ in reports]
-        first = bodies[0]
-        training = first["split"] == "train"
+        Raises WireError if they are no figures of an interval, or too far ahead.
+        """
+        figures = read_figures(IntervalFigures, body)
+        ScoreHistogram.decode(len(self._labels), *arrays)
+        if number >= self._next_report + REPORTS_AHEAD:
+            raise WireError(f"report {number} came while report {self._next_report} is awaited")
+        if number < self._next_report or number in self._reports[rank]:
+            return
+        self._reports[rank][number] = (figures, [array.copy() for array in arrays])
+        while all(self._next_report in reports for reports in self._reports):
+            complete = [reports.pop(self._next_report) for reports in self._reports]
+            self._next_report += 1
+            self._write_line(complete)
+
+    def _write_line(self, reports: list[Report]) -> None:
+        intervals = [figures for figures, _ in reports]
+        first = intervals[0]
+        training = first.split == "train"
         scores = ScoreHistogram(len(self._labels))
         for _, arrays in reports:
             scores.merge(ScoreHistogram.decode(len(self._labels), *arrays))
-        samples = sum(body["samples"] for body in bodies)
+        samples = sum(interval.samples for interval in intervals)
         now = time.monotonic()
         rate = samples / max(now - self._since, 1e-9)
         self._since = now
         if training:
-            self._step = first["last"]
+            self._step = first.last
             self._samples = self._grid.samples_before(self._step)
         losses = [loss for task in range(len(self._labels)) if (loss := scores.log_loss(task)) is not None]
         line: dict[str, Any] = {
             "step": self._step,
             "samples": self._samples,
-            "split": first["split"],
+            "split": first.split,
             "loss": sum(losses) / len(losses) if losses else None,
         }
         if training:
             self._progressive.merge(scores)
             line |= self._quality(self._progressive)
-            steps = sum(body["steps"] for body in bodies)
-            line["staleness_mean"] = sum(body["staleness_sum"] for body in bodies) / max(steps, 1)
-            line["staleness_max"] = max(body["staleness_max"] for body in bodies)
+            steps = sum(interval.steps for interval in intervals)
+            line["staleness_mean"] = sum(interval.staleness_sum for interval in intervals) / max(steps, 1)
+            line["staleness_max"] = max(interval.staleness_max for interval in intervals)
         else:
             line |= self._quality(scores) | {"eval_samples": samples}
         line |= {"samples_per_s": round(rate, 1), "rows": self.rows}
@@ -115,19 +136,18 @@ class RunRecord:
             figures[f"calibration{suffix}"] = scores.calibration(task)
         return figures
 
-    def write_roles(self, cpu_s: float, rss: int) -> None:
-        """Write what every replica used: CPU seconds and resident bytes."""
-        own = {"role": "coordinator", "index": 0, "cpu_s": round(cpu_s, 3), "rss": rss}
-        roles = [own]
+    def write_roles(self) -> None:
+        """Write what every replica used and counted, and the counters of each table over all servers."""
+        roles = []
         for name, figures in sorted(self._figures.items()):
             role, _, index = name.rpartition("-")
-            roles.append(
-                {"role": role, "index": int(index), "cpu_s": round(figures["cpu_s"], 3), "rss": figures["rss"]}
-            )
+            used = {"role": role, "index": int(index), "cpu_s": round(figures.cpu_s, 3), "rss": figures.rss}
+            counted = {"messages": figures.messages, "updates": figures.updates, "counts": figures.counts}
+            roles.append(used | {kind: counts for kind, counts in counted.items() if counts})
         self._events.write(event="roles", roles=roles)
         tables: dict[str, dict[str, int]] = {}
         for figures in self._figures.values():
-            for table, counters in figures.get("tables", {}).items():
+            for table, counters in figures.tables.items():
                 total = tables.setdefault(table, {})
                 for counter, value in counters.items():
                     total[counter] = total.get(counter, 0) + value

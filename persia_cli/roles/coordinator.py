@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from persia_cli import __version__
@@ -17,6 +18,7 @@ from persia_cli.control.phases import Phase, PhaseMachine, evaluation_only, sche
 from persia_cli.control.position import StepGrid, WorkItems
 from persia_cli.control.splits import EVAL, TRAIN
 from persia_cli.errors import PersiaError, RoleError, WireError
+from persia_cli.observe.figures import SavedFile, read_figures
 from persia_cli.observe.journal import EVENTS, Journal
 from persia_cli.observe.record import RunRecord
 from persia_cli.observe.usage import cpu_seconds, resident_bytes
@@ -37,6 +39,7 @@ from persia_cli.wire.messages import (
     Message,
     Next,
     Ready,
+    Refused,
     Report,
     Sender,
     TakeItem,
@@ -84,7 +87,8 @@ class Coordinator:
         self._hellos: dict[tuple[str, int], Peer] = {}
         self._nexts: dict[str, tuple[Peer, int]] = {}
         self._takes: dict[tuple[str, int], tuple[Peer, TakeItem]] = {}
-        self._saved_files: dict[str, list[dict[str, Any]]] = {}
+        self._saved_files: dict[str, list[SavedFile]] = {}
+        self._parameters = 0
         self._failure: ReplicaError | None = None
         self._told: set[str] = set()
         self._over = False
@@ -134,7 +138,8 @@ class Coordinator:
                         "see their logs (cluster.start_timeout_s raises the limit)"
                     )
                 self._watch(cluster.silence_timeout_s)
-            self._record.write_roles(cpu_seconds(), resident_bytes())
+            self._record.note("coordinator-0", self._figures())
+            self._record.write_roles()
             if self._failure is not None:
                 self._dismiss(cluster.stop_timeout_s)
                 raise self._failure
@@ -142,11 +147,18 @@ class Coordinator:
             self._record.close()
             self._events.close()
 
+    def _figures(self) -> dict[str, Any]:
+        return {"cpu_s": cpu_seconds(), "rss": resident_bytes(), "messages": self._loop.counters}
+
     def _watch(self, silence_s: float) -> None:
-        """Fail the job if a replica has fallen silent or is stuck."""
-        if self._phases.current is None or self._phases.current.kind == "done":
+        """Fail the job if a replica has fallen silent or is stuck; once all is done, wait for it no longer."""
+        phase = self._phases.current
+        if phase is None:
             return
         for member in self._membership.silent(time.monotonic(), silence_s):
+            if phase.kind == "done":
+                self._over |= self._phases.finish(member.name, self._phases.number)
+                continue
             self._give_up(
                 f"{member.name} (process {member.pid} on {member.host}) has shown no progress for {silence_s:g} s; "
                 "see its log (cluster.silence_timeout_s raises the limit)"
@@ -158,7 +170,10 @@ class Coordinator:
             self._events.write(event="phase", phase="failed", error=text, exit_code=exit_code)
 
     def _dismiss(self, limit_s: float) -> None:
-        """Tell every replica at its next heartbeat to stop."""
+        """Tell every replica to stop: those that wait for the others to join at once, all others as they next beat."""
+        for key, peer in self._hellos.items():
+            self._server.reply(peer, Refused(f"the job has ended: {self._failure}"))
+            self._told.add(self._membership.members[key].name)
         deadline = time.monotonic() + limit_s
         joined = {member.name for member in self._membership.members.values()}
         while not joined <= self._told and time.monotonic() < deadline:
@@ -173,6 +188,8 @@ class Coordinator:
                 f"{message.role}-{message.index} is persia {message.version} (protocol {message.protocol}), "
                 f"the coordinator is {__version__} (protocol {PROTOCOL}); install the same version everywhere"
             )
+        if self._failure is not None:
+            raise WireError(f"the job has ended: {self._failure}")
         member = self._membership.join(
             message.role, message.index, message.pid, message.host, message.address, time.monotonic()
         )
@@ -196,20 +213,24 @@ class Coordinator:
     def _on_ready(self, peer: Peer, message: Message, _: list[Array]) -> None:
         assert isinstance(message, Ready)
         self._find(message.sender).ready = True
+        self._parameters = max(self._parameters, message.parameters)
         self._server.reply(peer, Ack())
         if not self._membership.unready and self._phases.current is None:
             now = time.monotonic()
             for member in self._membership.members.values():
                 member.last_seen_s = now
-            self._events.write(event="ready", replicas=self._replicas())
+            self._events.write(event="ready", parameters=self._parameters, replicas=self._replicas())
             self._advance()
 
     def _replicas(self) -> list[dict[str, Any]]:
         own = {"name": "coordinator-0", "pid": os.getpid(), "host": socket.gethostname()}
         return [own, *({"name": m.name, "pid": m.pid, "host": m.host} for m in self._membership.members.values())]
 
-    def _find(self, sender: Sender) -> Member:
+    def _find(self, sender: Sender, only: str | None = None) -> Member:
+        """Return the replica that speaks; raises WireError if it is unknown, or not of the role that may say this."""
         member = self._membership.find(sender.role, sender.index, sender.incarnation)
+        if only is not None and member.role != only:
+            raise WireError(f"{member.name} is no {only}")
         member.last_seen_s = time.monotonic()
         return member
 
@@ -249,11 +270,11 @@ class Coordinator:
     def _on_done(self, peer: Peer, message: Message, _: list[Array]) -> None:
         assert isinstance(message, Done)
         member = self._find(message.sender)
-        self._server.reply(peer, Ack())
         if "files" in message.body:
-            self._saved_files[member.name] = message.body["files"]
+            self._saved_files[member.name] = read_figures(list[SavedFile], message.body["files"])
         if "cpu_s" in message.body:
             self._record.note(member.name, message.body)
+        self._server.reply(peer, Ack())
         phase = self._phases.current
         if phase is None or not self._phases.finish(member.name, message.number):
             return
@@ -278,11 +299,11 @@ class Coordinator:
             seed=self._run.seed,
             config=self._run.model_dump(mode="json"),
             tables=[{"name": t.name, "dim": g.dim, "group": g.number} for g in layout.groups for t in g.tables],
-            files=files,
+            files=[msgspec.to_builtins(file) for file in files],
         )
         folder = publish(self._run_dir, manifest)
-        nbytes = sum(file["nbytes"] for file in files)
-        rows = sum(file.get("rows", 0) for file in files)
+        nbytes = sum(file.nbytes for file in files)
+        rows = sum(file.rows or 0 for file in files)
         self._events.write(event="saved", path=str(folder), step=phase.last, nbytes=nbytes, rows=rows)
 
     # Instructions and work items; both wait here until there is one
@@ -301,7 +322,7 @@ class Coordinator:
 
     def _on_take_item(self, peer: Peer, message: Message, _: list[Array]) -> None:
         assert isinstance(message, TakeItem)
-        member = self._find(message.sender)
+        member = self._find(message.sender, only="data-loader")
         self._takes[member.name, message.split] = (peer, message)
         self._deal()
 
@@ -322,8 +343,8 @@ class Coordinator:
 
     def _on_report(self, peer: Peer, message: Message, arrays: list[Array]) -> None:
         assert isinstance(message, Report)
-        member = self._find(message.sender)
-        self._record.add_report(member.index, message.body, arrays)
+        member = self._find(message.sender, only="nn-worker")
+        self._record.add_report(member.index, message.number, message.body, arrays)
         self._server.reply(peer, Ack())
 
     def _on_heartbeat(self, peer: Peer, message: Message, _: list[Array]) -> None:

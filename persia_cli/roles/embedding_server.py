@@ -205,4 +205,4 @@ class EmbeddingServer:
 
     def _figures(self) -> dict[str, Any]:
         tables = {name: asdict(counters) for name, counters in self._shard.counters().items()}
-        return {"tables": tables, "updates": self._updates, "refused_messages": self._server.refused}
+        return {"tables": tables, "updates": self._updates}

@@ -82,7 +82,6 @@ class EmbeddingWorker:
             for i, address in enumerate(addresses["embedding-server"])
         ]
         self._handlers |= {PutIds: self._on_put_ids, Pull: self._on_pull, PushGradients: self._on_push}
-        self._link.figures = lambda: {"batches": len(self._batches), "refused_messages": self._server.refused}
         self._link.ready(lambda number, kind, body: None)
         while not self._link.stop:
             self._loop.poll(0.2)

@@ -95,7 +95,9 @@ class Link:
             address=own_address,
         )
         self._client.request(
-            hello, on_reply=lambda message, _: welcome.append(expect(message, Welcome)), waiting_for="all roles to join"
+            hello,
+            on_reply=lambda message, _: welcome.append(expect(message, Welcome)),
+            waiting_for="a place in the job",
         )
         while not welcome:
             if self.stop:
@@ -108,10 +110,10 @@ class Link:
         self.loop.every(HEARTBEAT_S, self._beat)
         return run, Job.from_json(welcome[0].job), welcome[0].addresses
 
-    def ready(self, on_instruction: Callable[[int, str, dict[str, Any]], None]) -> None:
+    def ready(self, on_instruction: Callable[[int, str, dict[str, Any]], None], parameters: int = 0) -> None:
         """Report ready and follow the coordinator's instructions from now on."""
         self._on_instruction = on_instruction
-        self._client.request(Ready(self.sender), waiting_for="the coordinator to note that it is ready")
+        self._client.request(Ready(self.sender, parameters), waiting_for="the coordinator to note that it is ready")
         self._ask(0)
 
     @property
@@ -168,7 +170,7 @@ class Link:
         if self._stop_number is None:
             return
         told: list[Message] = []
-        body = {"cpu_s": cpu_seconds(), "rss": resident_bytes()} | self.figures()
+        body = {"cpu_s": cpu_seconds(), "rss": resident_bytes(), "messages": self.loop.counters} | self.figures()
         self._client.request(
             Done(self.sender, self._stop_number, body),
             on_reply=lambda message, _: told.append(message),
@@ -195,7 +197,8 @@ class Link:
     def _beat(self) -> None:
         if self.stop:
             return
-        beat = Heartbeat(self.sender, self.progress_age_s(), cpu_seconds(), resident_bytes(), self.figures())
+        figures = {"messages": self.loop.counters} | self.figures()
+        beat = Heartbeat(self.sender, self.progress_age_s(), cpu_seconds(), resident_bytes(), figures)
         self._client.request(beat, on_reply=self._on_beat, waiting_for="a heartbeat's answer")
 
     def _on_beat(self, message: Message, _: list[np.ndarray[Any, Any]]) -> None:

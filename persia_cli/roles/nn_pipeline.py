@@ -145,11 +145,6 @@ class Pipeline:
         """Hand an error to the training thread."""
         self._ready.put(error)
 
-    @property
-    def refused(self) -> int:
-        """Messages refused so far."""
-        return self._server.refused
-
     def run_calls(self) -> None:
         """Do what the training thread asked for; after each round of the loop."""
         while not self._calls.empty():

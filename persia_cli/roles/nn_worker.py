@@ -49,7 +49,6 @@ class NNWorker:
     def run(self) -> None:
         """Train and evaluate as instructed until the job is over."""
         run, job, addresses = self._link.join(self._pipeline.address)
-        self._link.figures = lambda: {"refused_messages": self._pipeline.refused}
         self._link.progress_age_s = self._progress_age
         in_flight = {TRAIN: _train_bound(run), EVAL: EVAL_STEPS_IN_FLIGHT}
         self._pipeline.connect(run, job, addresses["embedding-worker"], in_flight, in_flight[TRAIN] + LOADED_AHEAD)
@@ -75,6 +74,9 @@ class NNWorker:
         except Exception as error:
             self._pipeline.fail(error)
 
+    def _on_instruction(self, number: int, kind: str, body: dict[str, Any]) -> None:
+        self._instructions.put((number, kind, body))
+
     def _progress_age(self) -> float:
         since = self._busy_since
         return 0.0 if since is None else time.monotonic() - since
@@ -89,9 +91,7 @@ class NNWorker:
             self._servers = run.cluster.embedding_servers
             if job.load:
                 rank.load(verify(Path(job.load), DENSE))
-            self._pipeline.call(
-                lambda: self._link.ready(lambda number, kind, body: self._instructions.put((number, kind, body)))
-            )
+            self._pipeline.call(lambda: self._link.ready(self._on_instruction, rank.parameters))
             self._follow(rank)
         finally:
             world.close()

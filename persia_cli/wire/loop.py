@@ -76,6 +76,19 @@ class Loop:
         self._watch(client.socket, client.receive)
         return client
 
+    @property
+    def counters(self) -> dict[str, int]:
+        """What was not as it should be so far; all zero on an undisturbed wire."""
+        return {
+            "refused": sum(server.refused for server in self._servers),
+            "repeated": sum(server.repeated for server in self._servers),
+            "dropped": sum(server.dropped for server in self._servers),
+            "forgotten": sum(server.forgotten for server in self._servers),
+            "resent": sum(client.resent for client in self._clients),
+            "late": sum(client.late for client in self._clients),
+            "malformed": sum(client.malformed for client in self._clients),
+        }
+
     def every(self, seconds: float, callback: Callable[[], None]) -> None:
         """Call back about every so many seconds, first after that time; calls that are missed are not made up for."""
         self._timers.append(_Timer(seconds, callback, self._clock() + seconds))

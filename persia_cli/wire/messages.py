@@ -252,6 +252,8 @@ class Ready(Message, frozen=True):
     KIND = 0x42
     REPLY = Ack
     sender: Sender
+    parameters: Count
+    """Dense weights that an NN worker trains; 0 for all other roles."""
 
 
 class Instruction(Message, frozen=True):
@@ -269,7 +271,7 @@ class Next(Message, frozen=True):
     KIND = 0x43
     REPLY = Instruction
     sender: Sender
-    after: int
+    after: Count
 
 
 class Done(Message, frozen=True):

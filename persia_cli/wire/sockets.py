@@ -108,7 +108,8 @@ def _make(context: Context, kind: int, address: str) -> Socket:
     socket.setsockopt(zmq.RECONNECT_IVL, 20)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
     if address.startswith("tcp://"):
-        # Without these a connection that is stalled but not closed is never given up and made anew.
+        # Without these a connection that is stalled but not closed is given up late (while it begins) or never.
+        socket.setsockopt(zmq.HANDSHAKE_IVL, 6_000)
         socket.setsockopt(zmq.HEARTBEAT_IVL, 2_000)
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 6_000)
         socket.setsockopt(zmq.HEARTBEAT_TTL, 6_000)

@@ -85,13 +85,14 @@ class Proxy:
         relay = self._loop.create_task(self._relay(reader, writer))
         self._relays.add(relay)
         relay.add_done_callback(self._relays.discard)
+        # Also where the relay is cancelled before it begins: a connection must not stay open with nobody behind it.
+        relay.add_done_callback(lambda _: writer.transport.abort())
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Carry one connection both ways until either end closes it."""
         try:
             far_reader, far_writer = await asyncio.open_connection(*self._target)
         except OSError:
-            writer.transport.abort()
             return
         pumps = [
             self._loop.create_task(self._pump(reader, far_writer, self._requests_pass)),
@@ -102,7 +103,6 @@ class Proxy:
         finally:
             for pump in pumps:
                 pump.cancel()
-            writer.transport.abort()
             far_writer.transport.abort()
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passing: asyncio.Event) -> None:

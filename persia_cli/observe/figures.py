@@ -1,0 +1,57 @@
+"""The figures that replicas send the coordinator, checked as they arrive."""
+
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from persia_cli.errors import WireError
+
+Figures = TypeVar("Figures")
+
+
+class ReplicaFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a replica has used and counted since it started."""
+
+    cpu_s: float
+    """CPU time in seconds."""
+    rss: int
+    """Resident memory in bytes."""
+    messages: dict[str, int] = {}
+    """What was not as it should be on the wire, by kind."""
+    updates: dict[str, int] = {}
+    """Updates of an embedding server, by what became of them."""
+    tables: dict[str, dict[str, int]] = {}
+    """Counters of each table on an embedding server."""
+    counts: dict[str, int] = {}
+    """What a data loader sent, and what it had to change in the samples."""
+
+
+class IntervalFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a rank did between two lines of metrics, beside its scores."""
+
+    split: Literal["train", "eval"]
+    last: int
+    """The step after the interval's last."""
+    samples: int
+    steps: int
+    staleness_sum: int
+    staleness_max: int
+
+
+class SavedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A file of a checkpoint, as the replica that wrote it names it."""
+
+    folder: str
+    name: str
+    nbytes: int
+    sha256: str
+    group: int | None = None
+    rows: int | None = None
+
+
+def read_figures(kind: type[Figures], body: Any) -> Figures:
+    """Return the figures that a message brought; raises WireError if they are not of this kind."""
+    try:
+        return msgspec.convert(body, kind)
+    except msgspec.ValidationError as error:
+        raise WireError(f"these are no figures: {error}") from error

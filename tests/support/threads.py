@@ -1,0 +1,103 @@
+"""A job whose roles are threads of the test, talk over tcp and are reached through proxies."""
+
+import socket
+import threading
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+from persia_cli.launch.job import JobResult, compile_kernels, prepare_run_dir, result_of
+from persia_cli.plan.job import JobPlan, Replica
+from persia_cli.roles.start import Stoppable, run_coordinator, run_role
+from persia_cli.wire.sockets import Context
+from tests.support.proxy import Proxy
+
+LIMIT_S = 120.0
+
+
+def free_address() -> str:
+    """A tcp address of this machine that nobody listens at."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+
+
+class ThreadJob:
+    """Every role in a thread with sockets of its own; as a context manager it leaves none of them behind.
+
+    `addresses` is where each replica listens, `proxies` what the others reach it through, both by replica name.
+    """
+
+    def __init__(self, plan: JobPlan) -> None:
+        self._plan = plan
+        self._context = Context()
+        self._exit = ExitStack()
+        self._stoppables: list[Stoppable] = []
+        self.errors: dict[str, BaseException] = {}
+        serving = [replica.name for replica in plan.replicas if replica.role != "data-loader"]
+        self.addresses = {name: free_address() for name in serving}
+        self.proxies = {name: Proxy(address) for name, address in self.addresses.items()}
+        self._threads = [
+            threading.Thread(target=self._run, args=(replica,), name=replica.name) for replica in plan.replicas
+        ]
+
+    def __enter__(self) -> Self:
+        prepare_run_dir(self._plan)
+        compile_kernels(self._plan.run_dir, lambda: None)
+        for proxy in self.proxies.values():
+            self._exit.enter_context(proxy)
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for stoppable in self._stoppables:
+            stoppable.stop = True
+        for thread in self._threads:
+            thread.join(LIMIT_S)
+        self._context.destroy(linger=0)
+        self._exit.close()
+
+    @property
+    def running(self) -> bool:
+        """Whether the coordinator holds the job together still."""
+        return self._threads[0].is_alive()
+
+    def result(self) -> JobResult:
+        """Wait for the end and return what came of the job; raises what a replica failed of."""
+        for thread in self._threads:
+            thread.join(LIMIT_S)
+            assert not thread.is_alive(), f"{thread.name} has not ended in {LIMIT_S:g} s"
+        for error in self.errors.values():
+            raise error
+        return result_of(self._plan.run_dir)
+
+    def _run(self, replica: Replica) -> None:
+        bind = self.addresses.get(replica.name)
+        advertise = self.proxies[replica.name].address if bind else None
+        try:
+            if replica.role == "coordinator":
+                assert bind is not None
+                run_coordinator(
+                    self._context,
+                    bind,
+                    self._plan.run,
+                    self._plan.job,
+                    advertise,
+                    on_start=lambda coordinator, address: self._stoppables.append(coordinator),
+                )
+            else:
+                coordinator = self.proxies["coordinator-0"].address
+                run_role(
+                    self._context,
+                    replica.role,
+                    replica.index,
+                    coordinator,
+                    bind,
+                    advertise,
+                    on_start=self._stoppables.append,
+                )
+        except BaseException as error:
+            self.errors[replica.name] = error
