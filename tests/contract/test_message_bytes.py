@@ -65,7 +65,7 @@ SAMPLES: list[tuple[Message, list[Array]]] = [
     (Update(BATCH), [KEYS, TABLES, ROWS]),
     (Hello("nn-worker", 2, 4321, "host", "0.1.0", PROTOCOL, "tcp://127.0.0.1:5000"), []),
     (Welcome(3, b"{}", b"[]", {"nn-worker": ["tcp://127.0.0.1:5000"]}), []),
-    (Ready(SENDER), []),
+    (Ready(SENDER, 5000), []),
     (Next(SENDER, after=4), []),
     (Instruction(5, "training", {"first": 0, "last": 100}), []),
     (Done(SENDER, 5, {"loss": 0.25}), []),
