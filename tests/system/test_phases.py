@@ -1,0 +1,68 @@
+"""What a job does beside training: evaluate and save on the way, refuse rows beyond its memory, tell the user."""
+
+from pathlib import Path
+from typing import Any
+
+from persia_cli.launch.job import JobResult
+from persia_cli.store.manifest import read_manifest
+from tests.support.jobs import train
+
+SMALL = (
+    "conf=synthetic",
+    "cluster=embedded",
+    "model.hidden=[16]",
+    "model.dim=4",
+    "dataset.generator.train_rows=1000",
+    "dataset.generator.eval_rows=300",
+    "train.batch_size=64",
+)
+STEPS = 16
+"""Of 64 samples, the last of 40."""
+
+
+def events(result: JobResult, kind: str) -> list[dict[str, Any]]:
+    """The events of one kind, in order."""
+    return [event for event in result.events if event["event"] == kind]
+
+
+def test_evaluation_and_checkpoints_on_the_way(tmp_path: Path) -> None:
+    result = train(
+        [*SMALL, "eval.every_steps=6", "checkpoint.every_steps=4", "train.log_every_steps=5"], tmp_path / "run"
+    )
+    lines = [(line["split"], line["step"], line["samples"]) for line in result.metrics]
+    assert lines == [
+        ("train", 4, 256),
+        ("train", 5, 320),
+        ("train", 6, 384),
+        ("eval", 6, 384),
+        ("train", 8, 512),
+        ("train", 10, 640),
+        ("train", 12, 768),
+        ("eval", 12, 768),
+        ("train", 15, 960),
+        ("train", STEPS, 1000),
+        ("eval", STEPS, 1000),
+    ]
+    assert all(line["eval_samples"] == 300 for line in result.metrics if line["split"] == "eval")
+    saved = [read_manifest(Path(event["path"])) for event in events(result, "saved")]
+    assert [(manifest.step, manifest.samples) for manifest in saved] == [(4, 256), (8, 512), (12, 768), (16, 1000)]
+    phases = [event["phase"] for event in events(result, "phase")]
+    assert phases[-4:] == ["training", "evaluating", "saving", "done"]
+
+
+def test_epochs_follow_each_other(tmp_path: Path) -> None:
+    result = train([*SMALL, "train.epochs=3", "eval.every_steps=1000"], tmp_path / "run")
+    assert [(line["step"], line["samples"]) for line in result.metrics] == [(48, 3000), (48, 3000)]
+
+
+def test_a_full_table_refuses_new_ids_and_says_so(tmp_path: Path) -> None:
+    result = train([*SMALL, "embedding.capacity=160"], tmp_path / "run")
+    [tables] = [event["tables"] for event in events(result, "tables")]
+    assert sum(table["rows"] for table in tables.values()) <= 160
+    full = [name for name, table in tables.items() if table["refused"]]
+    assert full
+    assert all(tables[name]["gradients_missing"] for name in full)
+    warnings = [event["text"] for event in events(result, "warning")]
+    for name in full:
+        assert f"table {name} is full and refuses new ids; raise embedding.memory or embedding.capacity" in warnings
+    assert result.metrics[-1]["split"] == "eval"
