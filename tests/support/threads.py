@@ -60,10 +60,10 @@ class ThreadJob:
         self._context.destroy(linger=0)
         self._exit.close()
 
-    @property
-    def running(self) -> bool:
-        """Whether the coordinator holds the job together still."""
-        return self._threads[0].is_alive()
+    def goes_on(self, seconds: float) -> bool:
+        """Wait for the end of the job, at most this long, and say whether it goes on."""
+        self._threads[0].join(seconds)
+        return self._threads[0].is_alive() and not self.errors
 
     def result(self) -> JobResult:
         """Wait for the end and return what came of the job; raises what a replica failed of."""

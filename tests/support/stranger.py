@@ -1,0 +1,62 @@
+"""Somebody who is no part of the job and talks to its sockets."""
+
+import socket
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+import zmq
+
+from persia_cli.wire import sockets
+from persia_cli.wire.frames import Array, Frame, decode, encode
+from persia_cli.wire.messages import Message, Refused
+
+LIMIT_S = 10.0
+
+
+class Stranger:
+    """A DEALER connected to one replica; a context manager. `refused` counts what `is_refused` was asked."""
+
+    def __init__(self, address: str) -> None:
+        self._context = sockets.Context()
+        self._socket = sockets.dealer(self._context, address, b"stranger")
+        self._number = 0
+        self.refused = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._context.destroy(linger=0)
+
+    def send(self, frames: Sequence[Frame]) -> None:
+        """Send frames, whatever they hold, and expect no answer."""
+        assert self._socket.poll(LIMIT_S * 1000, zmq.POLLOUT), "the queue stays full"
+        self._socket.send_multipart(frames)
+
+    def ask(self, message: Message, arrays: Sequence[Array] = ()) -> Message:
+        """Send a request and return the answer to it."""
+        self._number += 1
+        self.send(encode(self._number, message, arrays))
+        while True:
+            assert self._socket.poll(LIMIT_S * 1000), f"no answer to {message}"
+            number, reply, _ = decode(self._socket.recv_multipart(copy=False))
+            if number == self._number:
+                return reply
+
+    def is_refused(self, because: str, message: Message, arrays: Sequence[Array] = ()) -> None:
+        """Send a request that must be refused with a reason that holds these words."""
+        reply = self.ask(message, arrays)
+        assert isinstance(reply, Refused), f"{message} was answered {reply}"
+        assert because in reply.reason, f"{message} was refused because {reply.reason}"
+        self.refused += 1
+
+
+def send_bytes(address: str, data: bytes) -> socket.socket:
+    """Open a plain TCP connection, send these bytes and return it still open."""
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    connection = socket.create_connection((host, int(port)), timeout=LIMIT_S)
+    connection.sendall(data)
+    return connection

@@ -1,0 +1,216 @@
+"""Messages that are none, or that say what cannot be, are refused and counted; training goes on to the same result."""
+
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, suppress
+
+import msgspec
+import numpy as np
+
+from persia_cli import __version__
+from persia_cli.control.splits import EVAL, TRAIN
+from persia_cli.observe.journal import read_journal
+from persia_cli.wire.frames import MAX_FRAMES, Frame, encode
+from persia_cli.wire.messages import (
+    PROTOCOL,
+    Ack,
+    BatchId,
+    Done,
+    Heartbeat,
+    Hello,
+    LookUp,
+    Next,
+    Pull,
+    PushGradients,
+    PutIds,
+    PutSamples,
+    Refused,
+    Report,
+    Sender,
+    TakeItem,
+    Update,
+    WaitCredit,
+)
+from tests.conftest import poll_for
+from tests.support.jobs import losses, plan
+from tests.support.small import STEPS, WORDS, counted, figures
+from tests.support.stranger import Stranger, send_bytes
+from tests.support.threads import ThreadJob
+
+GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
+"""The first 64 bytes of ZMTP 3.1, RFC 37."""
+SERVING = ("coordinator-0", "embedding-server-0", "embedding-worker-0", "nn-worker-0")
+
+
+def nonsense(moments: random.Random) -> Iterator[list[Frame]]:
+    """Frames that are no message; what is random is different each time."""
+    yield [moments.randbytes(moments.randrange(200)) for _ in range(moments.randrange(1, 9))]
+    yield [b""]
+    yield [b"\xee", msgspec.msgpack.encode((1, []))]
+    yield [b""] * (MAX_FRAMES + 100)
+    batch = BatchId(0, TRAIN, 1, 0)
+    kind, header, *raw = encode(1, PutIds(batch), [np.arange(4, dtype=np.uint64), np.arange(5, dtype=np.uint32)])
+    yield [kind, header[: moments.randrange(len(header))], *raw]
+    yield [kind, header, raw[0]]
+    yield [kind, header, raw[0], bytes(raw[1])[:-1]]
+    yield [kind, header, *raw, b"more"]
+    for kind_of_heads in ([["<u8", [1 << 29]]] * 2, [["<u8", [1 << 62]], ["<u4", [1]]], [["<u8", [-1]], ["<u4", [1]]]):
+        yield [kind, msgspec.msgpack.encode((1, [batch], kind_of_heads)), b"", b""]
+    yield [kind, msgspec.msgpack.encode((1, [batch], [["|O", [1]], ["<u4", [1]]])), bytes(8), bytes(4)]
+    yield [kind, b"\x91" * 5000, b"", b""]
+    yield encode(1, Ack())
+
+
+def bytes_of_no_peer(moments: random.Random) -> bytes:
+    """What a plain TCP connection may bring: no ZMTP at all, some of it, or all of it and then nonsense."""
+    return moments.choice(
+        [
+            moments.randbytes(500),
+            b"GET / HTTP/1.1\r\n\r\n",
+            GREETING[: moments.randrange(64)],
+            GREETING + moments.randbytes(300),
+            GREETING + b"\x02" + (1 << 62).to_bytes(8, "big") + b"endless",
+        ]
+    )
+
+
+def test_nonsense_is_refused_and_counted_and_training_goes_on(undisturbed, tmp_path):
+    moments = random.Random(0)
+    sent = dict.fromkeys(SERVING, 0)
+    with ExitStack() as open_ones, ThreadJob(plan(WORDS, tmp_path / "run")) as job:
+        strangers = {name: open_ones.enter_context(Stranger(job.addresses[name])) for name in SERVING}
+        while job.goes_on(0.02):
+            for name, stranger in strangers.items():
+                for frames in nonsense(moments):
+                    stranger.send(frames)
+                    sent[name] += 1
+            # Some connections say something and hang up, some are left hanging for a while.
+            with suppress(ConnectionError), ExitStack() as hanging:
+                for address in job.addresses.values():
+                    hanging.enter_context(closing(send_bytes(address, bytes_of_no_peer(moments))))
+                job.goes_on(moments.uniform(0.0, 0.1))
+        result = job.result()
+
+    for name, number in sent.items():
+        assert number > 100
+        assert counted(result, name.removesuffix("-0"), "refused") > number / 2
+    assert figures(result) == figures(undisturbed)
+
+
+TABLE = np.zeros(1, np.uint16)
+NO_ROWS = [np.empty(0, np.uint64), np.empty(0, np.uint16)]
+
+
+def key_of(server: int) -> np.ndarray:
+    """A key that belongs to one of two servers."""
+    return np.array([server << 63], np.uint64)
+
+
+def ask_server(stranger: Stranger, now: int) -> None:
+    batch = BatchId(0, TRAIN, now, 0)
+    gradients = np.zeros((1, 4), np.float32)
+    stranger.is_refused("generation 1 is over", LookUp(BatchId(1, TRAIN, now, 0), create=True), NO_ROWS)
+    stranger.is_refused("no rank 7", LookUp(BatchId(0, TRAIN, now, 7), create=True), NO_ROWS)
+    stranger.is_refused("no step 300", LookUp(BatchId(0, TRAIN, STEPS, 0), create=True), NO_ROWS)
+    stranger.is_refused("expected 2 arrays", LookUp(batch, create=True), NO_ROWS * 2)
+    stranger.is_refused("does not belong to this server", LookUp(batch, create=False), [key_of(1), TABLE])
+    stranger.is_refused("table number 9", LookUp(BatchId(0, TRAIN, STEPS - 1, 0), create=True), [key_of(0), TABLE + 9])
+    stranger.is_refused("has no updates", Update(BatchId(0, EVAL, 0, 0)), [key_of(0), TABLE, gradients])
+    stranger.is_refused(
+        "gradients of shape (1, 3)",
+        Update(BatchId(0, TRAIN, STEPS - 1, 0)),
+        [key_of(0), TABLE, gradients[:, :3].copy()],
+    )
+    stranger.is_refused(
+        "does not belong to this server", Update(BatchId(0, TRAIN, STEPS - 1, 0)), [key_of(1), TABLE, gradients]
+    )
+    stranger.is_refused("takes no Pull", Pull(batch))
+
+
+def ask_worker(stranger: Stranger, now: int) -> None:
+    ids, offsets = np.arange(64, dtype=np.uint64), np.arange(65, dtype=np.uint32)
+    late = BatchId(0, TRAIN, STEPS - 1, 0)
+    stranger.is_refused("generation 3 is over", PutIds(BatchId(3, TRAIN, now, 0)), [ids, offsets])
+    stranger.is_refused("no rank 1", PutIds(BatchId(0, TRAIN, now, 1)), [ids, offsets])
+    stranger.is_refused("no step", PutIds(BatchId(0, TRAIN, 2**62, 0)), [ids, offsets])
+    stranger.is_refused("0 offsets where 65", PutIds(late), [ids, offsets[:0]])
+    stranger.is_refused("33 offsets where 65", PutIds(late), [ids, offsets[:33].copy()])
+    stranger.is_refused("exceed the 63 ids", PutIds(late), [ids[:63].copy(), offsets])
+    stranger.is_refused("offsets that fall", PutIds(late), [ids, offsets[::-1].copy()])
+    stranger.is_refused("no rank 1", Pull(BatchId(0, TRAIN, now, 1)))
+    stranger.is_refused("has not got its rows", PushGradients(late), [np.zeros((1, 4), np.float32)])
+
+
+def ask_rank(stranger: Stranger, now: int) -> None:
+    dense, labels, weights = np.zeros((32, 2), np.float32), np.zeros((32, 1), np.float32), np.empty(0, np.float32)
+    arrays = [dense, labels, weights]
+    batch = BatchId(0, TRAIN, now, 0)
+    stranger.is_refused("no rank 1", PutSamples(BatchId(0, TRAIN, now, 1), 32, 32.0), arrays)
+    stranger.is_refused("generation 2 is over", PutSamples(BatchId(2, TRAIN, now, 0), 32, 32.0), arrays)
+    stranger.is_refused("before there was room", PutSamples(BatchId(0, TRAIN, STEPS - 1, 0), 32, 32.0), arrays)
+    stranger.is_refused("shapes (32, 1)", PutSamples(batch, 32, 32.0), [dense[:, :1].copy(), labels, weights])
+    stranger.is_refused("expected 32 samples", PutSamples(batch, 31, 31.0), [dense[1:], labels[1:], weights])
+    stranger.is_refused("31 weights", PutSamples(batch, 32, 32.0), [dense, labels, np.ones(31, np.float32)])
+    stranger.is_refused("cannot add up to nan", PutSamples(batch, 32, float("nan")), arrays)
+    stranger.is_refused("no step 300", WaitCredit(TRAIN, STEPS))
+
+
+def ask_coordinator(stranger: Stranger, now: int) -> None:
+    server, rank, loader = (Sender(role, 0, 1) for role in ("embedding-server", "nn-worker", "data-loader"))
+    interval = {"split": "train", "last": 1, "samples": 1, "steps": 1, "staleness_sum": 0, "staleness_max": 0}
+    scores = [np.array([1, 2], np.uint32), np.ones(2, np.float64)]
+    hello = Hello(role="nn-worker", index=0, pid=1, host="here", version=__version__, protocol=PROTOCOL, address="")
+    stranger.is_refused("already running", hello)
+    stranger.is_refused("no nn-worker-5", msgspec.structs.replace(hello, index=5))
+    stranger.is_refused("no role 'cook'", msgspec.structs.replace(hello, role="cook"))
+    stranger.is_refused("install the same version", msgspec.structs.replace(hello, version="0.0.0"))
+    stranger.is_refused("life 9 is over", Next(Sender("nn-worker", 0, 9), 0))
+    stranger.is_refused("bad header", Next(rank, -1))
+    stranger.is_refused("is no data-loader", TakeItem(rank, TRAIN))
+    stranger.is_refused("no figures", Heartbeat(server, 0.0, 1.0, 1, {"tables": 5}))
+    stranger.is_refused("no figures", Heartbeat(server, 0.0, 1.0, 1, {"tables": {"feature_0": {"rows": "many"}}}))
+    stranger.is_refused("no figures", Done(server, 1, {"files": [{"name": "a"}]}))
+    stranger.is_refused("is no nn-worker", Report(loader, STEPS, interval), scores)
+    stranger.is_refused("no figures", Report(rank, STEPS, {}), scores)
+    stranger.is_refused(
+        "positions that do not fit", Report(rank, STEPS, interval), [np.array([2, 1], np.uint32), scores[1]]
+    )
+    stranger.is_refused("is awaited", Report(rank, 2**40, interval), scores)
+
+
+def test_messages_of_the_right_form_that_say_what_cannot_be_are_refused(undisturbed, tmp_path):
+    words = [*WORDS, "cluster.embedding_servers=2"]
+    refused = {}
+    with ThreadJob(plan(words, tmp_path / "run")) as job:
+
+        def reached() -> int:
+            return len(read_journal(tmp_path / "run" / "metrics.jsonl"))
+
+        poll_for(lambda: reached() > 20 or job.errors, 60.0, "20 steps")
+        # Held up like this, the worker has answered one batch whose gradients have not come.
+        job.proxies["embedding-worker-0"].stall(replies=False)
+        now = reached()
+        for name, ask in {
+            "embedding-server-0": ask_server,
+            "embedding-worker-0": ask_worker,
+            "nn-worker-0": ask_rank,
+            "coordinator-0": ask_coordinator,
+        }.items():
+            with Stranger(job.addresses[name]) as stranger:
+                ask(stranger, now)
+                refused[name] = stranger.refused
+        with Stranger(job.addresses["embedding-worker-0"]) as stranger:
+            wrong = [np.zeros((1, 3), np.float32)]
+
+            def in_flight_is_refused() -> bool:
+                answers = [stranger.ask(PushGradients(BatchId(0, TRAIN, step, 0)), wrong) for step in range(STEPS)]
+                reasons = [answer.reason for answer in answers if isinstance(answer, Refused)]
+                return any("expected gradients of shapes" in reason for reason in reasons)
+
+            poll_for(in_flight_is_refused, 20.0, "gradients of the batch in flight refused for their shape")
+        job.proxies["embedding-worker-0"].resume()
+        result = job.result()
+
+    for name, number in refused.items():
+        assert counted(result, name.removesuffix("-0"), "refused") >= number
+    assert losses(result) == losses(undisturbed)
