@@ -41,16 +41,32 @@ def _zero_copy_thread() -> None:
     zmq.Frame(bytes(1 << 20), copy=False)
 
 
+def _children() -> set[psutil.Process]:
+    """The processes below this one, but for the one that multiprocessing keeps to its end."""
+    return {
+        child
+        for child in psutil.Process().children(recursive=True)
+        if child.is_running() and "multiprocessing.resource_tracker" not in " ".join(_command_line(child))
+    }
+
+
+def _command_line(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return []
+
+
 @pytest.fixture(autouse=True)
 def _no_leaks() -> Iterator[None]:
     threads, sockets = set(threading.enumerate()), _sockets()
-    children = set(psutil.Process().children(recursive=True))
+    children = _children()
     yield
     deadline = time.monotonic() + SETTLE_S
     while time.monotonic() < deadline:
         left = [
             *(f"thread {thread.name}" for thread in set(threading.enumerate()) - threads if thread.is_alive()),
-            *(f"process {child.pid}" for child in set(psutil.Process().children(recursive=True)) - children),
+            *(f"process {child.pid}" for child in _children() - children),
             *(f"socket {name}" for name in _sockets() - sockets),
         ]
         if not left:

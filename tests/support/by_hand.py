@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from persia_cli.launch.job import COORDINATOR_ADDRESS, JobResult, result_of
+from persia_cli.launch.job import JobResult, result_of
 from persia_cli.plan.job import JobPlan
 
 LIMIT_S = 120.0
@@ -39,7 +39,6 @@ def run_by_hand(job: JobPlan, words: list[str]) -> JobResult:
             process.wait()
     said = "\n".join(log.read_text() for log in sorted(logs.iterdir()))
     assert not any(codes), f"exit codes {codes}\n{said}"
-    assert (job.run_dir / COORDINATOR_ADDRESS).read_text().strip() == address
     return result_of(job.run_dir)
 
 

@@ -1,6 +1,7 @@
 """A saved model evaluates to the same digits on any number of servers, opens in pandas, and is refused when harmed."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -186,7 +187,11 @@ def test_an_unfinished_checkpoint_is_passed_over(saved: JobResult, tmp_path: Pat
 @pytest.mark.parametrize(
     ("word", "sentence"),
     [
-        ("model.dim=16", "set model.dim and optimizer.embedding to what the checkpoint was trained with"),
+        # An embedding server and the NN worker both find out; whoever is first has the word.
+        (
+            "model.dim=16",
+            "set model.dim and optimizer.embedding to what the checkpoint was trained with|is of another model",
+        ),
         ("embedding.num_partitions=128", "set embedding.num_partitions=64"),
         ("optimizer.embedding={kind: sgd, lr: 0.1}", "set model.dim and optimizer.embedding"),
         ("model.args.width=25", "is of another model"),
@@ -196,4 +201,4 @@ def test_an_unfinished_checkpoint_is_passed_over(saved: JobResult, tmp_path: Pat
 def test_a_checkpoint_of_another_model_is_refused(word: str, sentence: str, saved: JobResult) -> None:
     error = evaluate(saved.run_dir, word).exception
     assert isinstance(error, UserError)
-    assert sentence in str(error)
+    assert re.search(sentence, str(error))

@@ -11,7 +11,8 @@ from persia_cli.model.build import build_model
 from persia_cli.share import shared
 from tests.unit.model.batches import batch_of, shape
 
-MODELS = sorted((shared("conf") / "model").glob("*.yaml"))
+MODELS = sorted(path for path in (shared("conf") / "model").glob("*.yaml") if path.stem != "custom")
+"""Of `custom`, the user gives the rest."""
 OPTIMIZERS = sorted((shared("conf") / "optimizer").glob("*.yaml"))
 
 
