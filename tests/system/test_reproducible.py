@@ -50,6 +50,14 @@ def test_sync_has_the_same_bits(deployment: list[str], words: list[str], result:
     assert_same_model(newest_checkpoint(other.run_dir), newest_checkpoint(result.run_dir))
 
 
+def test_evaluating_and_saving_in_between_changes_nothing(words: list[str], result: JobResult, tmp_path: Path) -> None:
+    other = train([*words, "eval.every_steps=15", "checkpoint.every_steps=9"], tmp_path / "run")
+    assert [line["step"] for line in other.metrics if line["split"] == "eval"] == [15, 30, 40]
+    assert losses(other) == losses(result)
+    assert figures(other)[-1] == figures(result)[-1]
+    assert_same_model(newest_checkpoint(other.run_dir), newest_checkpoint(result.run_dir))
+
+
 def test_another_seed_has_other_bits(words: list[str], result: JobResult, tmp_path: Path) -> None:
     other = train([*words, "seed=1"], tmp_path / "run")
     assert not set(losses(other)) & set(losses(result))
