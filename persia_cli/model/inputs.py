@@ -59,7 +59,7 @@ class ModelBatch:
 
     @cached_property
     def pooled(self) -> dict[str, torch.Tensor]:
-        """Pooled vectors float32 [n, dim] by feature."""
+        """Pooled vectors float32 [n, dim] by feature, in no order to rely on: `shape.pooled` has the data set's."""
         found: dict[str, torch.Tensor] = {}
         for names, group in zip(self.names, self.groups, strict=True):
             # One unbind has one backward; a slice per feature would fill and add a whole group each.

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -47,10 +48,24 @@ def unfinished_folder(run_dir: Path, step: int) -> Path:
 def publish(run_dir: Path, manifest: Manifest) -> Path:
     """Write the manifest into the unfinished checkpoint and give the folder its final name; return it."""
     partial = unfinished_folder(run_dir, manifest.step)
-    (partial / MANIFEST).write_text(json.dumps(asdict(manifest), indent=2) + "\n", encoding="utf-8")
+    with (partial / MANIFEST).open("w", encoding="utf-8") as file:
+        file.write(json.dumps(asdict(manifest), indent=2) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    _sync_folder(partial)
     final = checkpoint_folder(run_dir, manifest.step)
     partial.rename(final)
+    _sync_folder(final.parent)
     return final
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have the names in a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def newest_checkpoint(run_dir: Path) -> Path:
