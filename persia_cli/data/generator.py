@@ -50,6 +50,7 @@ class GeneratedRows:
         return assemble(dense, labels, None, list(ranks), [None] * len(ranks))
 
     def probability(self, task: int, dense: NDArray[np.float32], ranks: NDArray[np.uint64]) -> NDArray[np.float64]:
+        """Return the planted probability of a positive label, [n], of n samples: dense [n, D], ids [features, n]."""
         mean, scale = self._moments[task]
         z = np.zeros(len(dense))
         for part in (_id_weights(self._id_keys[task], ranks) - mean) * scale:

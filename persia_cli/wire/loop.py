@@ -34,6 +34,7 @@ class Waker:
         os.eventfd_read(self.fd)
 
     def close(self) -> None:
+        """Close the event file; wakes do nothing from then on."""
         # The lock keeps a late wake from writing to a file that has been given the same number since.
         with self._lock:
             if self._open:

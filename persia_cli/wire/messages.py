@@ -26,6 +26,7 @@ class ArraySpec:
 
     @property
     def ndim(self) -> int:
+        """Number of dimensions."""
         return len(self.dims.split())
 
 
