@@ -1,0 +1,112 @@
+"""Phases: a schedule stops at every boundary and nowhere else; a phase ends when all have reported it done."""
+
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from persia_cli.control.phases import Phase, PhaseKind, PhaseMachine, evaluation_only, schedule
+
+EVERY = st.none() | st.integers(1, 40)
+
+
+@given(st.integers(0, 100), st.integers(0, 7), EVERY, EVERY, st.booleans())
+def test_a_schedule_stops_where_it_must(
+    steps: int, eval_steps: int, eval_every: int | None, save_every: int | None, save_at_end: bool
+) -> None:
+    phases = list(schedule(steps, eval_steps, eval_every, save_every, save_at_end))
+    assert [phase.kind for phase in phases].count("done") == 1
+    assert phases[-1] == Phase("done")
+
+    trained = [phase for phase in phases if phase.kind == "training"]
+    assert [step for phase in trained for step in range(phase.first, phase.last)] == list(range(steps))
+    stops = {step for step in range(1, steps + 1) for every in (eval_every, save_every) if every and step % every == 0}
+    assert [phase.last for phase in trained] == sorted(stops | ({steps} if steps else set()))
+
+    position, evaluated, saved = 0, [], []
+    for phase in phases:
+        if phase.kind == "training":
+            position = phase.last
+        elif phase.kind == "evaluating":
+            assert position not in saved, "a checkpoint is saved after the evaluation at the same step"
+            evaluated.append(position)
+        elif phase.kind == "saving":
+            assert phase.last == position
+            saved.append(position)
+    evaluations = [step for step in range(1, steps + 1) if step == steps or (eval_every and step % eval_every == 0)]
+    assert evaluated == (evaluations if eval_steps else [])
+    saves = {step for step in range(1, steps + 1) if save_every and step % save_every == 0}
+    assert saved == sorted(saves | ({steps} if steps and save_at_end else set()))
+
+
+@given(st.integers(1, 60), st.integers(1, 7), st.integers(1, 10))
+def test_evaluation_steps_are_numbered_on_and_on(steps: int, eval_steps: int, eval_every: int) -> None:
+    phases = [phase for phase in schedule(steps, eval_steps, eval_every, None, False) if phase.kind == "evaluating"]
+    assert [(phase.first, phase.last) for phase in phases] == [
+        (number * eval_steps, (number + 1) * eval_steps) for number in range(len(phases))
+    ]
+
+
+def test_a_job_that_only_evaluates() -> None:
+    assert list(evaluation_only(5)) == [Phase("evaluating", 0, 5), Phase("done")]
+
+
+RANKS = frozenset({"nn-worker-0", "nn-worker-1"})
+PARTICIPANTS: dict[PhaseKind, frozenset[str]] = {
+    "training": RANKS,
+    "evaluating": RANKS,
+    "saving": frozenset({"embedding-server-0", "nn-worker-0"}),
+    "done": RANKS | {"embedding-server-0"},
+}
+
+
+@pytest.fixture
+def machine() -> PhaseMachine:
+    """A machine at its first phase, training [0, 4)."""
+    machine = PhaseMachine(schedule(8, 1, 4, None, True), PARTICIPANTS)
+    assert machine.advance() == Phase("training", 0, 4)
+    return machine
+
+
+def test_a_phase_ends_with_its_last_participant(machine: PhaseMachine) -> None:
+    assert machine.number == 1
+    assert not machine.finish("nn-worker-1", 1)
+    assert machine.finish("nn-worker-0", 1)
+    assert machine.advance() == Phase("evaluating", 0, 1)
+    assert machine.number == 2
+    assert machine.waiting == RANKS
+
+
+def test_repeats_end_nothing(machine: PhaseMachine) -> None:
+    assert [machine.finish("nn-worker-0", 1) for _ in range(3)] == [False] * 3
+    assert machine.waiting == {"nn-worker-1"}
+    assert machine.finish("nn-worker-1", 1)
+    assert not machine.finish("nn-worker-1", 1)
+
+
+@pytest.mark.parametrize(("name", "number"), [("embedding-server-0", 1), ("stranger-0", 1), ("nn-worker-0", 2)])
+def test_reports_of_others_and_of_other_phases_change_nothing(machine: PhaseMachine, name: str, number: int) -> None:
+    assert not machine.finish(name, number)
+    assert machine.waiting == RANKS
+
+
+def test_a_late_report_of_an_earlier_phase_does_not_count_for_this_one(machine: PhaseMachine) -> None:
+    for name in RANKS:
+        machine.finish(name, 1)
+    machine.advance()
+    assert not machine.finish("nn-worker-0", 1)
+    assert machine.waiting == RANKS
+
+
+@given(st.data())
+def test_reports_in_any_order_and_number_lead_through_all_phases(data: st.DataObject) -> None:
+    machine = PhaseMachine(schedule(6, 2, 3, 2, True), PARTICIPANTS)
+    kinds: list[Literal["training", "evaluating", "saving", "done"]] = []
+    while not kinds or kinds[-1] != "done":
+        kinds.append(machine.advance().kind)
+        reports = data.draw(st.permutations(sorted(PARTICIPANTS[kinds[-1]]) * 2))
+        ended = [machine.finish(name, machine.number) for name in reports]
+        assert ended.count(True) == 1
+        assert set(reports[: ended.index(True) + 1]) == PARTICIPANTS[kinds[-1]]
+    assert kinds == [phase.kind for phase in schedule(6, 2, 3, 2, True)]
