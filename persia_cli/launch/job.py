@@ -21,6 +21,10 @@ SWITCH_INTERVAL_S = 1e-4
 """How long a thread may keep the interpreter: the default of 5 ms would be added to every message's round trip."""
 
 
+SIGNALLED = 128
+"""Exit code, less the signal's number, of a process that ended as a signal asked it to."""
+
+
 @dataclass(frozen=True, slots=True)
 class JobResult:
     """How a finished job went: its lines of metrics and events, in order."""

@@ -4,14 +4,18 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
-from persia_cli.errors import PersiaError, RoleError
+from persia_cli.errors import PersiaError, RoleError, UserError
 from persia_cli.launch.job import (
     COORDINATOR_ADDRESS,
+    SIGNALLED,
     JobResult,
     compile_kernels,
     prepare_run_dir,
@@ -23,6 +27,8 @@ from persia_cli.wire.sockets import ipc_address, private_directory
 
 POLL_S = 0.1
 LOG_TAIL_LINES = 20
+ERROR = "error: "
+"""How the sentence begins that a replica ends with, in its log."""
 SETTLE_S = 3.0
 """Seconds that the coordinator gets to record why a replica died before the launcher says so itself."""
 
@@ -36,7 +42,7 @@ def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResul
     """
     prepare_run_dir(plan)
     compile_kernels(plan.run_dir, follow)
-    with private_directory() as sockets:
+    with _terminating_interrupts(), private_directory() as sockets:
         processes = Processes(plan, sockets)
         try:
             processes.start()
@@ -48,6 +54,23 @@ def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResul
             processes.stop()
             follow()
     return result_of(plan.run_dir)
+
+
+@contextmanager
+def _terminating_interrupts() -> Iterator[None]:
+    """Let SIGTERM do what Ctrl-C does; only a main thread can have it so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @dataclass(slots=True)
@@ -109,27 +132,36 @@ class Processes:
 
     def check(self) -> None:
         """Raise what ended the job, if it was a failure."""
-        codes = [started.process.poll() for started in self._started]
-        if not any(codes):
+        ended = [started for started in self._started if started.process.poll()]
+        if not ended:
             return
+        for started in ended:
+            # Ended from outside, so this is the cause; what other replicas say, if they noticed, is not.
+            if started.process.returncode < 0 or started.process.returncode > SIGNALLED:
+                raise self._death(started)
         deadline = time.monotonic() + SETTLE_S
         while self._started[0].process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)
-        raise recorded_failure(self._plan.run_dir) or self._death()
-
-    def _death(self) -> PersiaError:
-        """Word the end of a replica that died without a word, with the last lines of its log."""
-        ended = [started for started in self._started if started.process.poll()]
         # A coordinator that failed for lack of another replica is the symptom, not the cause.
-        started = next((s for s in ended if s.replica.role != "coordinator"), ended[0])
+        first = next((s for s in ended if s.replica.role != "coordinator"), ended[0])
+        raise recorded_failure(self._plan.run_dir) or self._death(first)
+
+    def _death(self, started: Started) -> PersiaError:
+        """Word the end of a replica by its own error, or by the last lines of its log if it died without a word."""
         code = started.process.returncode
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        lines = started.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_TAIL_LINES:]
-        tail = "\n".join(f"  {line}" for line in lines) or "  (nothing)"
-        error = RoleError(f"{started.replica.name} {how}; the job is stopped. The end of {started.log}:\n{tail}")
-        if code > 0:
-            error.exit_code = code
-        return error
+        kind = UserError if code == UserError.exit_code else RoleError
+        lines = started.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        errors = [line.removeprefix(ERROR) for line in lines if line.startswith(ERROR)]
+        if errors:
+            return kind("\n".join(f"{started.replica.name}: {error}" for error in errors))
+        if code < 0:
+            how = f"was killed by {signal.Signals(-code).name}"
+        elif code > SIGNALLED:
+            how = f"was stopped by {signal.Signals(code - SIGNALLED).name}"
+        else:
+            how = f"ended with exit code {code}"
+        tail = "\n".join(f"  {line}" for line in lines[-LOG_TAIL_LINES:]) or "  (nothing)"
+        return kind(f"{started.replica.name} {how}; the job is stopped. The end of {started.log}:\n{tail}")
 
     def stop(self) -> None:
         """End every process that still runs: asked first, killed after `cluster.stop_timeout_s`."""

@@ -133,9 +133,12 @@ class Coordinator:
             while not self._over and not self.stop and self._failure is None:
                 self._loop.poll(0.2)
                 if self._phases.current is None and time.monotonic() > deadline:
+                    # Those that have joined wait for those that have not; only the latter are late.
+                    missing = self._membership.missing
                     self._give_up(
-                        f"not ready after {cluster.start_timeout_s:g} s: {', '.join(self._membership.unready)}; "
-                        "see their logs (cluster.start_timeout_s raises the limit)"
+                        f"{'not joined' if missing else 'not ready'} after {cluster.start_timeout_s:g} s: "
+                        f"{', '.join(missing or self._membership.unready)}; see their logs "
+                        "(cluster.start_timeout_s raises the limit)"
                     )
                 self._watch(cluster.silence_timeout_s)
             self._record.note("coordinator-0", self._figures())
@@ -175,8 +178,9 @@ class Coordinator:
             self._server.reply(peer, Refused(f"the job has ended: {self._failure}"))
             self._told.add(self._membership.members[key].name)
         deadline = time.monotonic() + limit_s
-        joined = {member.name for member in self._membership.members.values()}
-        while not joined <= self._told and time.monotonic() < deadline:
+        silent = self._membership.silent(time.monotonic(), self._run.cluster.silence_timeout_s)
+        listening = {m.name for m in self._membership.members.values()} - {m.name for m in silent}
+        while not listening <= self._told and time.monotonic() < deadline:
             self._loop.poll(0.1)
 
     # Joining

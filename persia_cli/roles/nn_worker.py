@@ -12,7 +12,7 @@ from persia_cli.config.schema import HybridMode, Run
 from persia_cli.control.splits import EVAL, SPLIT_NAMES, TRAIN
 from persia_cli.errors import PersiaError
 from persia_cli.plan.job import Job
-from persia_cli.roles.link import Link
+from persia_cli.roles.link import HEARTBEAT_S, Link
 from persia_cli.roles.nn_pipeline import Pipeline, ReadyBatch
 from persia_cli.store.manifest import verify
 from persia_cli.train.distributed import World
@@ -48,20 +48,27 @@ class NNWorker:
 
     def run(self) -> None:
         """Train and evaluate as instructed until the job is over."""
-        run, job, addresses = self._link.join(self._pipeline.address)
+        run, job = self._link.join(self._pipeline.address)
         self._link.progress_age_s = self._progress_age
         in_flight = {TRAIN: _train_bound(run), EVAL: EVAL_STEPS_IN_FLIGHT}
-        self._pipeline.connect(run, job, addresses["embedding-worker"], in_flight, in_flight[TRAIN] + LOADED_AHEAD)
+        self._pipeline.connect(run, job, in_flight, in_flight[TRAIN] + LOADED_AHEAD)
+        rendezvous = Path(job.run_dir) / "rendezvous" if run.cluster.nn_workers > 1 else None
+        # Longer than the coordinator waits, for that one knows which replica has fallen silent.
+        timeout_s = run.cluster.silence_timeout_s + 2 * HEARTBEAT_S
+        world = World(self._link.index, run.cluster.nn_workers, rendezvous, timeout_s)
         io = threading.Thread(target=self._serve, name=f"{self._link.name}-io")
         io.start()
         try:
-            self._work(run, job)
+            self._work(run, job, world)
         except JobEndedError:
             pass
         finally:
             self._ended.set()
             self._pipeline.wake()
             io.join()
+        # After a failure the group is left only with the process: the other ranks would notice at once, and their
+        # complaints reach the coordinator before this rank's own word does.
+        world.close()
         self._link.farewell()
 
     # The I/O thread
@@ -83,18 +90,13 @@ class NNWorker:
 
     # The training thread
 
-    def _work(self, run: Run, job: Job) -> None:
-        rendezvous = Path(job.run_dir) / "rendezvous" if run.cluster.nn_workers > 1 else None
-        world = World(self._link.index, run.cluster.nn_workers, rendezvous, run.cluster.silence_timeout_s)
-        try:
-            rank = Rank(run, world)
-            self._servers = run.cluster.embedding_servers
-            if job.load:
-                rank.load(verify(Path(job.load), DENSE))
-            self._pipeline.call(lambda: self._link.ready(self._on_instruction, rank.parameters))
-            self._follow(rank)
-        finally:
-            world.close()
+    def _work(self, run: Run, job: Job, world: World) -> None:
+        rank = Rank(run, world)
+        self._servers = run.cluster.embedding_servers
+        if job.load:
+            rank.load(verify(Path(job.load), DENSE))
+        self._pipeline.call(lambda: self._link.ready(self._on_instruction, rank.parameters))
+        self._follow(rank)
 
     def _follow(self, rank: Rank) -> None:
         handlers: dict[str, Callable[[Rank, dict[str, Any]], dict[str, Any]]] = {

@@ -1,0 +1,56 @@
+"""Jobs that never begin."""
+
+import threading
+import uuid
+
+import pytest
+
+from persia_cli.config.compose import compose_run
+from persia_cli.errors import ConfigError, PersiaError, UserError, WireError
+from persia_cli.launch.job import prepare_run_dir
+from persia_cli.roles.start import run_coordinator, run_role
+from persia_cli.wire.sockets import Context
+from tests.support.jobs import plan
+from tests.support.small import WORDS
+
+
+def test_a_replica_that_never_joins_is_named_and_the_others_are_sent_away(tmp_path):
+    job = plan([*WORDS, "cluster.start_timeout_s=1", "cluster.embedding_servers=2"], tmp_path / "run")
+    prepare_run_dir(job)
+    address = f"inproc://{uuid.uuid4()}"
+    errors: dict[str, BaseException] = {}
+
+    def coordinate() -> None:
+        try:
+            run_coordinator(context, address, job.run, job.job)
+        except PersiaError as error:
+            errors["coordinator"] = error
+
+    with Context() as context:
+        coordinator = threading.Thread(target=coordinate, name="coordinator")
+        coordinator.start()
+        with pytest.raises(WireError) as told:
+            run_role(context, "embedding-server", 0, address)
+        coordinator.join()
+
+    missing = "embedding-server-1, embedding-worker-0, data-loader-0, nn-worker-0"
+    sentence = f"not joined after 1 s: {missing}; see their logs (cluster.start_timeout_s raises the limit)"
+    assert str(errors["coordinator"]) == sentence
+    assert errors["coordinator"].exit_code == 1
+    assert str(told.value) == (f"coordinator at {address} refused a place in the job: the job has ended: {sentence}")
+
+
+def test_a_second_run_in_a_run_directory_is_refused(tmp_path):
+    job = plan(WORDS, tmp_path / "run")
+    prepare_run_dir(job)
+    with pytest.raises(UserError) as refused:
+        prepare_run_dir(job)
+    assert str(refused.value) == f"{tmp_path / 'run'} already holds a run; choose another --run-dir or remove it"
+
+
+def test_a_second_nn_worker_in_one_process_is_refused():
+    with pytest.raises(ConfigError) as refused:
+        compose_run(["cluster=embedded", "cluster.nn_workers=2"])
+    assert "cluster=embedded runs in one process and has exactly one NN worker, not 2; use cluster=local for more" in (
+        str(refused.value)
+    )
