@@ -32,7 +32,8 @@ def embedding_layout(run: Run) -> EmbeddingLayout:
     """Return the layout: tables in order of first use, grouped by equal row layout and optimizer.
 
     Capacity: every table gets the same number of rows, so that together they fit `embedding.memory` (or add up to
-    `embedding.capacity`). Raises ConfigError for settings of a table that no feature reads.
+    `embedding.capacity`). Raises ConfigError for settings of a table that no feature reads, and where there is not one
+    row for each table.
     """
     features = sparse_features(run)
     names = list(dict.fromkeys(feature.table or feature.name for feature in features))
@@ -78,9 +79,15 @@ def _rows_per_table(run: Run, members: dict[tuple[int, RowOptimizer], list[Table
     tables = sum(len(group) for group in members.values())
     if not tables:
         return 0
-    if run.embedding.capacity is not None:
-        return max(1, run.embedding.capacity // tables)
     per_row_of_each = sum(
         bytes_per_row(dim, optimizer.kind) * len(group) for (dim, optimizer), group in members.items()
     )
-    return max(1, int(run.embedding.memory / per_row_of_each))
+    capacity, memory = run.embedding.capacity, run.embedding.memory
+    rows = capacity // tables if capacity is not None else int(memory / per_row_of_each)
+    if not rows:
+        given = f"embedding.memory={memory}" if capacity is None else f"embedding.capacity={capacity}"
+        raise ConfigError(
+            f"{given} has no room for one row of each of the {tables} tables; "
+            f"give {given.partition('=')[0]} a higher value"
+        )
+    return rows

@@ -1,0 +1,141 @@
+"""The job plan: steps, replicas, memory and command lines."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from persia_cli.config.schema import Run
+from persia_cli.control.splits import EVAL, TRAIN
+from persia_cli.errors import ConfigError, DataError, WireError
+from persia_cli.plan.job import ROLES, Job, JobPlan, Task, expected_replicas, job_batches, plan_job
+from persia_cli.store.layout import bytes_per_row
+from tests.support.runs import make_facts, make_run
+
+RUN_DIR = Path("runs/a")
+
+
+def plan(
+    run: Run, train_rows: int = 100, eval_rows: int = 20, task: Task = "train", load: Path | None = None
+) -> JobPlan:
+    return plan_job(run, make_facts(run, train_rows, eval_rows), task, RUN_DIR, load)
+
+
+@pytest.mark.parametrize(
+    ("training", "steps"),
+    [
+        ({}, 4),
+        ({"epochs": 3}, 12),
+        ({"steps": 2}, 2),
+        ({"steps": 5}, 4),
+        ({"epochs": 3, "steps": 5}, 5),
+        ({"epochs": 3, "steps": 12}, 12),
+        ({"epochs": 3, "steps": 13}, 12),
+    ],
+)
+def test_steps_end_with_the_epochs_or_before(training: dict[str, int], steps: int) -> None:
+    job = plan(make_run(train={"batch_size": 32} | training), train_rows=100, eval_rows=33).job
+    assert (job.task, job.steps, job.eval_steps) == ("train", steps, 2)
+
+
+@given(st.integers(1, 10_000), st.integers(1, 500), st.integers(1, 5), st.none() | st.integers(1, 100))
+def test_steps_are_as_many_as_it_takes(rows: int, batch_size: int, epochs: int, limit: int | None) -> None:
+    training = {"batch_size": batch_size, "epochs": epochs, "steps": limit}
+    steps = plan(make_run(train=training), train_rows=rows).job.steps
+    passes = -(-rows // batch_size) * epochs
+    assert steps == (passes if limit is None else min(passes, limit))
+
+
+def test_training_needs_no_evaluation_samples() -> None:
+    job = plan(make_run(), eval_rows=0).job
+    assert (job.steps, job.eval_steps) == (4, 0)
+
+
+def test_evaluating_takes_no_training_steps() -> None:
+    job = plan(make_run(), task="evaluate", load=Path("runs/b/checkpoints/step-4")).job
+    assert job == Job(
+        task="evaluate",
+        run_dir="runs/a",
+        load="runs/b/checkpoints/step-4",
+        train_rows=100,
+        eval_rows=20,
+        steps=0,
+        eval_steps=1,
+    )
+
+
+def test_evaluating_without_evaluation_samples_is_refused() -> None:
+    with pytest.raises(DataError, match=r"no evaluation samples; give dataset.split an evaluation part"):
+        plan(make_run(), eval_rows=0, task="evaluate")
+
+
+def test_bad_tables_are_refused_before_anything_starts() -> None:
+    with pytest.raises(ConfigError, match=r"embedding.tables.x"):
+        plan(make_run(embedding={"tables": {"x": {}}}))
+
+
+def test_a_job_survives_the_wire() -> None:
+    for load in (None, Path("a b/ü")):
+        job = plan(make_run(), load=load).job
+        assert Job.from_json(job.to_json()) == job
+
+
+CLUSTER = {"kind": "local", "data_loaders": 2, "embedding_workers": 3, "embedding_servers": 2, "nn_workers": 4}
+
+
+def test_every_replica_is_planned_once_in_the_order_of_start() -> None:
+    planned = plan(make_run(cluster=CLUSTER))
+    names = [replica.name for replica in planned.replicas]
+    assert names == ["coordinator-0"] + [
+        f"{role}-{i}" for role, count in expected_replicas(planned.run).items() for i in range(count)
+    ]
+    assert len(names) == len(set(names)) == 12
+    assert tuple(dict.fromkeys(replica.role for replica in planned.replicas)) == ROLES
+    assert expected_replicas(planned.run) == {
+        "embedding-server": 2, "embedding-worker": 3, "data-loader": 2, "nn-worker": 4,
+    }  # fmt: skip
+
+
+def test_the_memory_of_each_table_is_its_share_of_the_budget() -> None:
+    planned = plan(make_run(embedding={"capacity": 100, "tables": {"b": {"dim": 4}}}))
+    assert planned.memory == {"a": 50 * bytes_per_row(8, "sgd"), "b": 50 * bytes_per_row(4, "sgd")}
+    budget = plan(make_run(["a", "b", "c"], embedding={"memory": "1MiB", "tables": {"b": {"dim": 4}}}))
+    assert 0.99 * 2**20 < sum(budget.memory.values()) <= 2**20
+
+
+def test_there_is_a_command_for_every_replica() -> None:
+    planned = plan(make_run(cluster=CLUSTER))
+    lines = planned.commands("tcp://127.0.0.1:7000", ["conf=criteo"])
+    assert lines[0] == (
+        "persia launch-role coordinator --coordinator tcp://127.0.0.1:7000 --index 0 --run-dir runs/a conf=criteo"
+    )
+    assert lines[1:] == [
+        f"persia launch-role {replica.role} --coordinator tcp://127.0.0.1:7000 --index {replica.index}"
+        for replica in planned.replicas[1:]
+    ]
+
+
+def test_words_pass_through_a_shell_unharmed() -> None:
+    words = ["conf=criteo", "model.hidden=[64, 32]", "name=it's", "optimizer.dense={kind: sgd, lr: 0.1}", "x=$HOME;*"]
+    planned = plan_job(make_run(), make_facts(make_run(), 10, 0), "train", Path("my runs/a"))
+    line = shlex.split(planned.commands("tcp://h:1", words)[0])
+    assert line[line.index("--run-dir") + 1 :] == ["my runs/a", *words]
+
+
+def test_batches_of_a_training_job() -> None:
+    run = make_run(cluster={"kind": "local", "nn_workers": 2})
+    batches = job_batches(run, plan(run, train_rows=100, eval_rows=20).job)
+    assert [[batches.size(0, TRAIN, step, rank) for rank in (0, 1)] for step in range(4)] == [[16, 16]] * 3 + [[4, 0]]
+    assert [batches.size(0, EVAL, 0, rank) for rank in (0, 1)] == [16, 4]
+    with pytest.raises(WireError, match="no step 4"):
+        batches.size(0, TRAIN, 4, 0)
+
+
+@pytest.mark.parametrize(("split", "changes"), [(TRAIN, {"task": "evaluate"}), (EVAL, {"eval_rows": 0})])
+def test_a_split_that_a_job_does_not_read_has_no_batches(split: int, changes: dict[str, Any]) -> None:
+    run = make_run()
+    with pytest.raises(WireError, match="no step 0"):
+        job_batches(run, plan(run, **changes).job).size(0, split, 0, 0)
