@@ -57,18 +57,20 @@ class RunRecord:
         self._figures[name] = noted
         for table, counters in noted.tables.items():
             if counters.get("refused"):
-                self._warn(f"table {table} is full and refuses new ids; raise embedding.memory or embedding.capacity")
+                text = f"table {table} is full and refuses new ids; raise embedding.memory or embedding.capacity"
+                self._warn(text, text)
             if counters.get("gradients_refused"):
-                self._warn(f"table {table} was sent gradients that are not finite; those rows were not updated")
+                text = f"table {table} was sent gradients that are not finite; those rows were not updated"
+                self._warn(text, text)
         refused = {"refused messages": noted.messages.get("refused", 0)}
         for count, value in (noted.counts | refused).items():
             if value and count != "steps_sent":
-                self._warn(f"{name} reports {count.replace('_', ' ')}: {value} so far")
+                about = f"{name} reports {count.replace('_', ' ')}"
+                self._warn(about, f"{about}: {value} so far")
 
-    def _warn(self, text: str) -> None:
-        key = text.split(":")[0]
-        if key not in self._warned:
-            self._warned.add(key)
+    def _warn(self, about: str, text: str) -> None:
+        if about not in self._warned:
+            self._warned.add(about)
             self._events.write(event="warning", text=text)
 
     @property

@@ -1,0 +1,95 @@
+"""Journals: one object a line, read while they are written."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from persia_cli.observe.journal import Journal, Tail, read_journal
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a journal is going to be."""
+    return tmp_path / "events.jsonl"
+
+
+def test_a_line_is_there_as_soon_as_it_is_written(path: Path) -> None:
+    journal = Journal(path)
+    journal.write(event="ready", replicas=["a", "b"], text="größer\nals")
+    (line,) = path.read_text(encoding="utf-8").splitlines()
+    written = json.loads(line)
+    assert list(written) == ["time", "event", "replicas", "text"]
+    assert written.pop("time") > 1.7e9
+    assert written == {"event": "ready", "replicas": ["a", "b"], "text": "größer\nals"}
+    journal.close()
+
+
+def test_figures_that_are_not_finite_become_null_however_deep(path: Path) -> None:
+    journal = Journal(path)
+    journal.write(a=math.nan, b=-math.inf, c=1.5, d={"e": math.inf, "f": [math.nan, 2.5, (math.nan,)]}, g=None)
+    journal.close()
+    (line,) = read_journal(path)
+    del line["time"]
+    assert line == {"a": None, "b": None, "c": 1.5, "d": {"e": None, "f": [None, 2.5, [None]]}, "g": None}
+
+
+def test_floats_come_back_to_the_bit(path: Path) -> None:
+    journal = Journal(path)
+    journal.write(loss=0.1 + 0.2, tiny=5e-324)
+    journal.close()
+    (line,) = read_journal(path)
+    assert (line["loss"], line["tiny"]) == (0.1 + 0.2, 5e-324)
+
+
+def test_a_journal_goes_on_where_another_ended(path: Path) -> None:
+    for number in (1, 2):
+        journal = Journal(path)
+        journal.write(number=number)
+        journal.close()
+    assert [line["number"] for line in read_journal(path)] == [1, 2]
+
+
+def test_a_journal_that_is_not_there_yet_has_no_lines(path: Path) -> None:
+    tail = Tail(path)
+    assert list(tail.new()) == read_journal(path) == []
+    path.write_text('{"a": 1}\n')
+    assert list(tail.new()) == [{"a": 1}]
+
+
+def test_a_tail_gives_each_line_once(path: Path) -> None:
+    journal, tail = Journal(path), Tail(path)
+    journal.write(number=1)
+    journal.write(number=2)
+    assert [line["number"] for line in tail.new()] == [1, 2]
+    assert list(tail.new()) == []
+    journal.write(number=3)
+    assert [line["number"] for line in tail.new()] == [3]
+    journal.close()
+
+
+def test_a_tail_that_stops_half_way_goes_on_there(path: Path) -> None:
+    path.write_text('{"a": 1}\n{"a": 2}\n{"a": 3}\n')
+    tail = Tail(path)
+    assert next(tail.new()) == {"a": 1}
+    assert list(tail.new()) == [{"a": 2}, {"a": 3}]
+
+
+@given(st.lists(st.text(max_size=8), max_size=5), st.data())
+def test_half_a_line_waits_wherever_it_is_cut(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str], data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("cut") / "events.jsonl"
+    lines = [json.dumps({"text": text}, ensure_ascii=False).encode() + b"\n" for text in texts]
+    whole = b"".join(lines)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=4)))
+    tail, found = Tail(path), []
+    for start, stop in zip([0, *cuts], [*cuts, len(whole)], strict=True):
+        with path.open("ab") as file:
+            file.write(whole[start:stop])
+        found += [line["text"] for line in tail.new()]
+        assert found == texts[: whole[:stop].count(b"\n")]
+    assert found == texts

@@ -1,0 +1,415 @@
+"""The record of a run: what the ranks report becomes one line per interval, what replicas count becomes warnings."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from persia_cli.control.position import StepGrid
+from persia_cli.errors import WireError
+from persia_cli.observe import record
+from persia_cli.observe.journal import EVENTS, METRICS, Journal, read_journal
+from persia_cli.observe.record import REPORTS_AHEAD, RunRecord
+from persia_cli.observe.scores import ScoreHistogram
+from tests.support.runs import make_run
+
+GRID = StepGrid(rows=100, batch_size=12, world_size=3)
+STEPS = 4
+"""Steps of an interval."""
+
+Report = tuple[dict[str, Any], list[np.ndarray[Any, Any]]]
+
+
+@dataclass
+class Recorded:
+    """A record of a job with `ranks` ranks, and what it has written."""
+
+    folder: Path
+    ranks: int = 3
+    labels: tuple[str, ...] = ("click",)
+    step: int = 0
+    samples: int = 0
+
+    def __post_init__(self) -> None:
+        cluster = {"kind": "local", "nn_workers": self.ranks}
+        run = make_run(train={"batch_size": 12}, cluster=cluster, dataset={"labels": self.labels})
+        self.events = Journal(self.folder / EVENTS)
+        self.record = RunRecord(self.folder, self.events, run, GRID, self.step, self.samples)
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """The metrics without what depends on the moment."""
+        lines = read_journal(self.folder / METRICS)
+        return [{key: line[key] for key in line if key not in ("time", "samples_per_s")} for line in lines]
+
+    def told(self, event: str) -> list[dict[str, Any]]:
+        """The events of a kind, without their times."""
+        lines = [line for line in read_journal(self.folder / EVENTS) if line["event"] == event]
+        return [{key: line[key] for key in line if key not in ("time", "event")} for line in lines]
+
+    @property
+    def warnings(self) -> list[str]:
+        """The texts of all warnings."""
+        return [event["text"] for event in self.told("warning")]
+
+
+Recording = Callable[..., Recorded]
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Iterator[Recording]:
+    """Begin a record, each in a folder of its own."""
+    made: list[Recorded] = []
+
+    def begin(**settings: Any) -> Recorded:
+        folder = tmp_path / f"run-{len(made)}"
+        folder.mkdir()
+        made.append(Recorded(folder, **settings))
+        return made[-1]
+
+    yield begin
+    for recorded in made:
+        recorded.record.close()
+        recorded.events.close()
+
+
+def samples_of(rank: int, number: int, tasks: int = 1) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Made-up logits and labels of one rank's interval: 5 to 8 samples, no two intervals alike."""
+    draw = np.random.default_rng([rank, number, tasks])
+    rows = 5 + (rank + number) % 4
+    return draw.normal(size=(rows, tasks)), (draw.random((rows, tasks)) < 0.4).astype(np.float64)
+
+
+def report(
+    logits: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], last: int, split: str = "train", stale: int = 0
+) -> Report:
+    """Return what a rank reports of an interval that ended before step `last`."""
+    scores = ScoreHistogram(labels.shape[1])
+    scores.add(logits, labels)
+    body = {
+        "split": split,
+        "last": last,
+        "samples": len(labels),
+        "steps": STEPS,
+        "staleness_sum": stale * STEPS,
+        "staleness_max": stale + 1,
+    }
+    return body, list(scores.encode())
+
+
+def made_up(rank: int, number: int, split: str = "train", tasks: int = 1) -> Report:
+    return report(*samples_of(rank, number, tasks), last=number * STEPS, split=split, stale=rank)
+
+
+def merged(keys: list[tuple[int, int]]) -> ScoreHistogram:
+    """Return the scores of some (rank, number), merged in this order."""
+    scores = ScoreHistogram(1)
+    for rank, number in keys:
+        scores.merge(ScoreHistogram.decode(1, *made_up(rank, number)[1]))
+    return scores
+
+
+def test_a_line_merges_the_ranks_of_an_interval(recording: Recording) -> None:
+    recorded = recording()
+    for rank in range(3):
+        recorded.record.add_report(rank, 1, *made_up(rank, 1))
+    scores = merged([(rank, 1) for rank in range(3)])
+    assert recorded.lines == [
+        {
+            "step": STEPS,
+            "samples": STEPS * 12,
+            "split": "train",
+            "loss": scores.log_loss(),
+            "auc": scores.auc(),
+            "log_loss": scores.log_loss(),
+            "ne": scores.normalized_entropy(),
+            "calibration": scores.calibration(),
+            "staleness_mean": 1.0,
+            "staleness_max": 3,
+            "rows": 0,
+        }
+    ]
+
+
+def test_a_line_waits_for_the_last_rank_and_for_the_lines_before_it(recording: Recording) -> None:
+    recorded = recording(ranks=2)
+    add = recorded.record.add_report
+    add(0, 1, *made_up(0, 1))
+    add(0, 2, *made_up(0, 2))
+    add(1, 2, *made_up(1, 2))
+    assert recorded.lines == []
+    add(1, 1, *made_up(1, 1))
+    assert [line["step"] for line in recorded.lines] == [STEPS, 2 * STEPS]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_lines_are_the_same_whatever_order_reports_come_in(recording: Recording, seed: int) -> None:
+    keys = list(product(range(3), range(1, 7)))
+    expected = recording()
+    for rank, number in keys:
+        expected.record.add_report(rank, number, *made_up(rank, number, "eval" if number == 4 else "train"))
+    assert [line["step"] for line in expected.lines] == [4, 8, 12, 12, 20, 24]
+
+    recorded = recording()
+    coming = keys * 2
+    Random(seed).shuffle(coming)
+    for rank, number in coming:
+        recorded.record.add_report(rank, number, *made_up(rank, number, "eval" if number == 4 else "train"))
+    assert recorded.lines == expected.lines
+
+
+def test_training_quality_is_over_all_so_far_and_loss_over_the_interval(recording: Recording) -> None:
+    recorded = recording(ranks=1)
+    for number in (1, 2, 3):
+        recorded.record.add_report(0, number, *made_up(0, number))
+    assert [line["loss"] for line in recorded.lines] == [merged([(0, number)]).log_loss() for number in (1, 2, 3)]
+    assert recorded.lines[-1]["auc"] == merged([(0, 1), (0, 2), (0, 3)]).auc()
+    assert recorded.lines[-1]["log_loss"] == merged([(0, 1), (0, 2), (0, 3)]).log_loss()
+
+
+def test_an_evaluation_is_of_the_model_as_it_was_trained_and_stands_for_itself(recording: Recording) -> None:
+    recorded = recording(ranks=2)
+    for number, split in ((1, "train"), (2, "eval"), (3, "train")):
+        for rank in range(2):
+            recorded.record.add_report(rank, number, *made_up(rank, number, split))
+    trained, evaluated, last = recorded.lines
+    alone = merged([(0, 2), (1, 2)])
+    assert evaluated == {
+        "step": trained["step"],
+        "samples": trained["samples"],
+        "split": "eval",
+        "loss": alone.log_loss(),
+        "auc": alone.auc(),
+        "log_loss": alone.log_loss(),
+        "ne": alone.normalized_entropy(),
+        "calibration": alone.calibration(),
+        "eval_samples": sum(len(samples_of(rank, 2)[1]) for rank in range(2)),
+        "rows": 0,
+    }
+    training = merged([(0, 1), (1, 1)])
+    training.merge(merged([(0, 3), (1, 3)]))
+    assert last["auc"] == training.auc()
+
+
+def test_samples_are_counted_over_short_steps_and_passes(recording: Recording) -> None:
+    recorded = recording(ranks=1)
+    assert GRID.steps == 9
+    logits, labels = samples_of(0, 1)
+    for number, last in enumerate((8, 9, 10, 18), 1):
+        recorded.record.add_report(0, number, *report(logits, labels, last))
+    assert [(line["step"], line["samples"]) for line in recorded.lines] == [(8, 96), (9, 100), (10, 112), (18, 200)]
+
+
+def test_a_loaded_model_is_evaluated_at_its_step(recording: Recording) -> None:
+    recorded = recording(ranks=1, step=50, samples=550)
+    recorded.record.add_report(0, 1, *made_up(0, 1, "eval"))
+    assert [(line["step"], line["samples"]) for line in recorded.lines] == [(50, 550)]
+
+
+@pytest.mark.parametrize(("label", "calibration"), [(0.0, None), (1.0, 0.5)])
+def test_figures_of_one_class_alone_are_null(recording: Recording, label: float, calibration: float | None) -> None:
+    recorded = recording(ranks=1)
+    recorded.record.add_report(0, 1, *report(np.zeros((3, 1)), np.full((3, 1), label), last=1))
+    (line,) = recorded.lines
+    assert (line["auc"], line["ne"], line["calibration"]) == (None, None, calibration)
+    assert line["loss"] == line["log_loss"] == pytest.approx(math.log(2))
+
+
+def test_an_interval_without_samples_has_no_loss(recording: Recording) -> None:
+    recorded = recording(ranks=1)
+    recorded.record.add_report(0, 1, *report(np.zeros((0, 1)), np.zeros((0, 1)), last=1, split="eval"))
+    (line,) = recorded.lines
+    assert [line[key] for key in ("loss", "auc", "log_loss", "ne", "calibration", "eval_samples")] == [None] * 5 + [0]
+
+
+def test_a_rank_without_samples_changes_nothing(recording: Recording) -> None:
+    alone, beside = recording(ranks=1), recording(ranks=2)
+    alone.record.add_report(0, 1, *made_up(0, 1, "eval"))
+    beside.record.add_report(0, 1, *made_up(0, 1, "eval"))
+    beside.record.add_report(1, 1, *report(np.zeros((0, 1)), np.zeros((0, 1)), last=STEPS, split="eval"))
+    assert beside.lines == alone.lines
+
+
+def test_figures_of_several_tasks_bear_their_labels(recording: Recording) -> None:
+    recorded = recording(ranks=1, labels=("click", "buy"))
+    logits, labels = samples_of(0, 1, tasks=2)
+    recorded.record.add_report(0, 1, *report(logits, labels, last=STEPS))
+    (line,) = recorded.lines
+    assert {key for key in line if "_click" in key or "_buy" in key} == {
+        f"{figure}_{label}" for figure, label in product(("auc", "log_loss", "ne", "calibration"), ("click", "buy"))
+    }
+    assert {"auc", "log_loss", "ne", "calibration"}.isdisjoint(line)
+    scores = ScoreHistogram(2)
+    scores.add(logits, labels)
+    for task, label in enumerate(("click", "buy")):
+        assert (line[f"auc_{label}"], line[f"log_loss_{label}"]) == (scores.auc(task), scores.log_loss(task))
+    assert line["loss"] == pytest.approx((line["log_loss_click"] + line["log_loss_buy"]) / 2)
+
+
+def test_speed_is_samples_over_the_time_since_the_last_line_or_phase(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(record, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    recorded = recording(ranks=1)
+
+    def add(number: int) -> float:
+        recorded.record.add_report(0, number, *report(*samples_of(0, 1), last=number))
+        return float(read_journal(recorded.folder / METRICS)[-1]["samples_per_s"])
+
+    samples = len(samples_of(0, 1)[1])
+    clock[0] += 40.0
+    recorded.record.begin_phase()
+    clock[0] += 2.0
+    assert add(1) == samples / 2
+    clock[0] += 0.5
+    assert add(2) == samples / 0.5
+
+
+def test_reports_are_kept_though_their_buffers_are_used_again(recording: Recording) -> None:
+    recorded, expected = recording(ranks=2), recording(ranks=2)
+    for rank in range(2):
+        body, arrays = made_up(rank, 1)
+        expected.record.add_report(rank, 1, *made_up(rank, 1))
+        recorded.record.add_report(rank, 1, body, arrays)
+        for array in arrays:
+            array[:] = 0
+    assert recorded.lines == expected.lines
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"split": "test"},
+        {"last": "4"},
+        {"samples": 1.5},
+        {"staleness_max": None},
+        {"more": 1},
+    ],
+)
+def test_what_are_no_figures_is_refused_and_leaves_no_trace(recording: Recording, wrong: dict[str, Any]) -> None:
+    recorded = recording(ranks=1)
+    body, arrays = made_up(0, 1)
+    with pytest.raises(WireError, match="these are no figures"):
+        recorded.record.add_report(0, 1, body | wrong, arrays)
+    with pytest.raises(WireError, match="these are no figures"):
+        recorded.record.add_report(0, 1, {}, arrays)
+    recorded.record.add_report(0, 1, body, arrays)
+    assert len(recorded.lines) == 1
+
+
+def test_scores_that_do_not_fit_are_refused_and_leave_no_trace(recording: Recording) -> None:
+    recorded = recording(ranks=1)
+    body, (bins, counts) = made_up(0, 1)
+    with pytest.raises(WireError, match="do not fit"):
+        recorded.record.add_report(0, 1, body, [bins[::-1], counts])
+    recorded.record.add_report(0, 1, body, [bins, counts])
+    assert len(recorded.lines) == 1
+
+
+def test_reports_too_far_ahead_are_refused(recording: Recording) -> None:
+    recorded = recording(ranks=2)
+    recorded.record.add_report(0, REPORTS_AHEAD, *made_up(0, 1))
+    with pytest.raises(WireError, match=f"report {REPORTS_AHEAD + 1} came while report 1 is awaited"):
+        recorded.record.add_report(0, REPORTS_AHEAD + 1, *made_up(0, 1))
+
+
+# What replicas note
+
+USED = {"cpu_s": 1.0, "rss": 10}
+
+
+def test_rows_are_those_of_all_tables_and_servers_as_last_heard(recording: Recording) -> None:
+    recorded = recording(ranks=1)
+    note = recorded.record.note
+    note("embedding-server-0", USED | {"tables": {"a": {"rows": 5}, "b": {"rows": 1}}})
+    note("embedding-server-1", USED | {"tables": {"a": {"rows": 7}}})
+    note("nn-worker-0", USED)
+    assert recorded.record.rows == 13
+    note("embedding-server-0", USED | {"tables": {"a": {"rows": 6}, "b": {"rows": 3}}})
+    assert recorded.record.rows == 16
+    recorded.record.add_report(0, 1, *made_up(0, 1))
+    assert recorded.lines[0]["rows"] == 16
+
+
+def test_a_full_table_is_told_once(recording: Recording) -> None:
+    recorded = recording()
+    for server, refused in product((0, 1), (0, 2, 9)):
+        recorded.record.note(f"embedding-server-{server}", USED | {"tables": {"a": {"refused": refused}}})
+    assert recorded.warnings == ["table a is full and refuses new ids; raise embedding.memory or embedding.capacity"]
+
+
+def test_gradients_that_are_not_finite_are_told_once(recording: Recording) -> None:
+    recorded = recording()
+    for refused in (0, 1, 2):
+        recorded.record.note("embedding-server-0", USED | {"tables": {"a": {"gradients_refused": refused}}})
+    assert recorded.warnings == ["table a was sent gradients that are not finite; those rows were not updated"]
+
+
+def test_each_table_has_its_warnings_whatever_its_name(recording: Recording) -> None:
+    recorded = recording()
+    full = {"refused": 1, "gradients_refused": 1}
+    recorded.record.note("embedding-server-0", USED | {"tables": {"ad:id": full, "ad:slot": full}})
+    assert [text.split()[1] for text in recorded.warnings] == ["ad:id", "ad:id", "ad:slot", "ad:slot"]
+
+
+def test_what_a_loader_changed_and_what_was_refused_is_told_once_of_each_replica(recording: Recording) -> None:
+    recorded = recording()
+    for name, count in product(("data-loader-0", "data-loader-1"), (0, 3, 8)):
+        recorded.record.note(name, USED | {"counts": {"steps_sent": count, "truncated_sequences": count}})
+        recorded.record.note(name, USED | {"messages": {"refused": count, "resent": 5}})
+    assert recorded.warnings == [
+        "data-loader-0 reports truncated sequences: 3 so far",
+        "data-loader-0 reports refused messages: 3 so far",
+        "data-loader-1 reports truncated sequences: 3 so far",
+        "data-loader-1 reports refused messages: 3 so far",
+    ]
+
+
+@pytest.mark.parametrize(
+    "figures", [{}, {"cpu_s": 1.0}, USED | {"rss": "10"}, USED | {"more": 1}, USED | {"tables": {"a": {"rows": "1"}}}]
+)
+def test_notes_that_are_no_figures_are_refused_and_change_nothing(
+    recording: Recording, figures: dict[str, Any]
+) -> None:
+    recorded = recording()
+    recorded.record.note("embedding-server-0", USED | {"tables": {"a": {"rows": 5}}})
+    with pytest.raises(WireError, match="these are no figures"):
+        recorded.record.note("embedding-server-0", figures)
+    assert recorded.record.rows == 5
+
+
+def test_the_roles_and_tables_of_a_job_are_summed_up(recording: Recording) -> None:
+    recorded = recording()
+    tables = ({"a": {"rows": 5, "refused": 0}, "b": {"rows": 2}}, {"a": {"rows": 7, "refused": 3}})
+    for server, counters in enumerate(tables):
+        recorded.record.note(f"embedding-server-{server}", USED | {"tables": counters, "updates": {"applied": 4}})
+    recorded.record.note(
+        "data-loader-0", {"cpu_s": 0.12345, "rss": 7, "counts": {"steps_sent": 9}, "messages": {"lost": 1}}
+    )
+    recorded.record.write_roles()
+    assert recorded.told("roles") == [
+        {
+            "roles": [
+                {"role": "data-loader", "index": 0, "cpu_s": 0.123, "rss": 7, "messages": {"lost": 1},
+                 "counts": {"steps_sent": 9}},
+                {"role": "embedding-server", "index": 0, "cpu_s": 1.0, "rss": 10, "updates": {"applied": 4}},
+                {"role": "embedding-server", "index": 1, "cpu_s": 1.0, "rss": 10, "updates": {"applied": 4}},
+            ]
+        }
+    ]  # fmt: skip
+    assert recorded.told("tables") == [{"tables": {"a": {"rows": 12, "refused": 3}, "b": {"rows": 2}}}]
+
+
+def test_a_figure_that_is_not_finite_does_not_cost_the_summary(recording: Recording) -> None:
+    recorded = recording()
+    recorded.record.note("nn-worker-0", {"cpu_s": math.nan, "rss": 7})
+    recorded.record.write_roles()
+    assert recorded.told("roles") == [{"roles": [{"role": "nn-worker", "index": 0, "cpu_s": None, "rss": 7}]}]
