@@ -141,8 +141,9 @@ def eta_s(line: Line, job: Job, batch_size: int) -> int | None:
 
 
 def _quality(line: Line) -> str:
-    aucs = [f"{key.replace('auc', 'AUC')} {value:.4f}" for key, value in line.items() if key[:3] == "auc" and value]
-    return "  ".join([f"loss {line['loss']:.4f}", *aucs])
+    figures = {"loss": line["loss"]} | {k.replace("auc", "AUC"): v for k, v in line.items() if k.startswith("auc")}
+    # A figure may be undefined: of samples without weight, or of one class alone.
+    return "  ".join(f"{name} {'-' if value is None else f'{value:.4f}'}" for name, value in figures.items())
 
 
 def _clock(seconds: int | None) -> str:

@@ -37,13 +37,6 @@ class Batch:
         """Number of samples."""
         return len(self.labels)
 
-    @property
-    def one_id(self) -> bool:
-        """Whether every feature has exactly one id in every sample."""
-        return self.ids.size == self.offsets.size - 1 and bool(
-            np.array_equal(self.offsets, np.arange(self.offsets.size, dtype=np.uint32))
-        )
-
     def rows(self, start: int, stop: int) -> "Batch":
         """Return samples [start, stop) as a batch of its own; its arrays are contiguous."""
         n = self.size

@@ -27,7 +27,7 @@ class Kernel:
 
     def __init__(self, function: Callable[..., Any], signature: Any) -> None:
         self.name = f"{function.__module__.rpartition('.')[2]}.{function.__name__.lstrip('_')}"
-        self._dispatcher = njit(nogil=True, cache=True, error_model="numpy")(function)
+        self._dispatcher = _jit(function)
         self._signature = signature
         self._ready = False
         KERNELS.append(self)
@@ -44,6 +44,14 @@ class Kernel:
         if not self._ready:
             self.compile()
         return self._dispatcher(*arguments)
+
+
+def _jit(function: Callable[..., Any]) -> Any:
+    try:
+        return njit(nogil=True, cache=True, error_model="numpy")(function)
+    except RuntimeError:
+        # No folder for numba's cache can be written (NUMBA_CACHE_DIR names one): each process compiles for itself.
+        return njit(nogil=True, error_model="numpy")(function)
 
 
 def kernel(signature: Any) -> Callable[[Callable[..., Any]], Kernel]:

@@ -68,7 +68,7 @@ class ModelBatch:
 
     def concatenated(self, features: Sequence[FeatureShape]) -> torch.Tensor:
         """Pooled vectors side by side, float32 [n, sum of dims], in the order of `features` whatever the groups."""
-        if len(self.groups) == 1:
+        if self._is_whole_group(features):
             return self.groups[0].flatten(1)
         if not features:
             return self.dense.new_zeros(self.size, 0)
@@ -76,9 +76,13 @@ class ModelBatch:
 
     def stacked(self, features: Sequence[FeatureShape]) -> torch.Tensor:
         """Pooled vectors of one dim as float32 [n, features, dim], in the order of `features` whatever the groups."""
-        if len(self.groups) == 1:
+        if self._is_whole_group(features):
             return self.groups[0]
         return torch.stack([self.pooled[feature.name] for feature in features], dim=1)
+
+    def _is_whole_group(self, features: Sequence[FeatureShape]) -> bool:
+        """Whether the features are just those of the only group, in its order, so that nothing need be copied."""
+        return len(self.groups) == 1 and [feature.name for feature in features] == list(self.names[0])
 
 
 def refuse_sequences(kind: str, shape: InputShape) -> None:

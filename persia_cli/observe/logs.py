@@ -4,11 +4,11 @@ import logging
 import sys
 
 
-def log_to_stderr(name: str, debug: bool = False) -> None:
+def log_to_stderr(name: str) -> None:
     """Send all log records of this process to stderr, each line marked with the replica's name."""
     logging.basicConfig(
         stream=sys.stderr,
-        level=logging.DEBUG if debug else logging.INFO,
+        level=logging.INFO,
         format=f"%(asctime)s {name} %(levelname)s %(message)s",
         datefmt="%H:%M:%S",
         force=True,

@@ -1,5 +1,6 @@
 """The data loader: reads the steps it is dealt and sends ids to embedding workers, the rest to NN workers."""
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -12,7 +13,6 @@ from persia_cli.data.batch import Batch
 from persia_cli.data.source import Source, open_source
 from persia_cli.errors import DataError
 from persia_cli.roles.link import Link, expect
-from persia_cli.wire.client import Client
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import BatchId, Credit, Item, Message, PutIds, PutSamples, WaitCredit
 
@@ -31,6 +31,8 @@ class Feed:
     limits: list[int]
     next: int = 0
     last: int = 0
+    reading: Future[Batch] | None = None
+    """The step `next`, on the reader's thread."""
     asked: bool = False
     ended: bool = False
     waiting: set[int] = field(default_factory=set)
@@ -42,33 +44,22 @@ class Feed:
 
 
 class DataLoader:
-    """Feeds all ranks; every method runs on the poll loop's thread (files are read ahead by the source's own)."""
+    """Feeds all ranks. A thread of its own reads and decodes, so that the poll loop never waits for a file."""
 
     def __init__(self, loop: Loop, link: Link) -> None:
         self._loop = loop
         self._link = link
         self._feeds: list[Feed] = []
         self._sent = 0
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix=f"{link.name}-reader")
+        self._waker = loop.waker()
 
     def run(self) -> None:
         """Feed until the job is over."""
-        run, job, addresses = self._link.join("")
+        run, job = self._link.join("")
         self._generation = 0
         self._ranks = run.cluster.nn_workers
-
-        def connect(role: str) -> list[Client]:
-            return [
-                self._loop.connect(
-                    address,
-                    f"{role}-{i}",
-                    self._link.name.encode(),
-                    retry_s=run.cluster.retry_s,
-                    silence_timeout_s=run.cluster.silence_timeout_s,
-                )
-                for i, address in enumerate(addresses[role])
-            ]
-
-        self._workers, self._nn_workers = connect("embedding-worker"), connect("nn-worker")
+        self._workers, self._nn_workers = self._link.connect("embedding-worker"), self._link.connect("nn-worker")
         rows = {TRAIN: job.train_rows if job.steps else 0, EVAL: job.eval_rows}
         try:
             for split, name in SPLIT_NAMES.items():
@@ -89,22 +80,32 @@ class DataLoader:
                 self._loop.poll(0.0 if any(sent) else 0.2)
             self._link.farewell()
         finally:
+            self._reader.shutdown(cancel_futures=True)
             for feed in self._feeds:
                 feed.source.close()
 
     def _advance(self, feed: Feed) -> bool:
-        """Send the feed's next step if there is one and every rank takes it; say whether one was sent."""
+        """Send the feed's next step if it is read and every rank takes it; say whether one was sent."""
         if feed.next >= feed.last:
             if not feed.asked and not feed.ended:
                 feed.asked = True
                 self._link.take_item(feed.split, partial(self._on_item, feed))
             return False
+        if feed.reading is None:
+            self._read(feed)
         if feed.next >= feed.limit:
             self._wait_for_credit(feed)
             return False
-        self._send(feed, feed.next)
+        if feed.reading is None or not feed.reading.done():
+            return False
+        whole, feed.reading = feed.reading.result(), None
+        self._send(feed, feed.next, whole)
         feed.next += 1
         return True
+
+    def _read(self, feed: Feed) -> None:
+        feed.reading = self._reader.submit(feed.source.read, *feed.grid.locate(feed.next))
+        feed.reading.add_done_callback(lambda _: self._waker.wake())
 
     def _on_item(self, feed: Feed, item: Item) -> None:
         feed.asked = False
@@ -125,9 +126,7 @@ class DataLoader:
         feed.waiting.discard(rank)
         feed.limits[rank] = max(feed.limits[rank], expect(reply, Credit).limit)
 
-    def _send(self, feed: Feed, step: int) -> None:
-        epoch, start, stop = feed.grid.locate(step)
-        whole = feed.source.read(epoch, start, stop)
+    def _send(self, feed: Feed, step: int, whole: Batch) -> None:
         total = float(whole.size) if whole.weights is None else float(whole.weights.sum(dtype=np.float64))
         for rank in range(self._ranks):
             share = whole if self._ranks == 1 else whole.rows(*feed.grid.share(step, rank))
@@ -141,7 +140,7 @@ class DataLoader:
         )
         weights = NO_WEIGHTS if share.weights is None else share.weights
         self._nn_workers[batch.rank].request(
-            PutSamples(batch, size=share.size, weight_total=weight_total),
+            PutSamples(batch, weight_total),
             [share.dense, share.labels, weights],
             waiting_for=f"the samples of step {batch.step} to be taken",
         )

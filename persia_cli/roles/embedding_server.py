@@ -56,8 +56,8 @@ class EmbeddingServer:
 
     def run(self) -> None:
         """Serve until the job is over."""
-        run, job, addresses = self._link.join(self._address)
-        self._prepare(run, job, len(addresses["embedding-server"]))
+        run, job = self._link.join(self._address)
+        self._prepare(run, job, run.cluster.embedding_servers)
         self._handlers |= {LookUp: self._on_look_up, Update: self._on_update}
         self._link.figures = self._figures
         self._loop.every(0.02, self._finish_writing)

@@ -31,6 +31,9 @@ from persia_cli.wire.server import Handler, Peer
 
 Array = np.ndarray[Any, Any]
 
+WINDOW_STEPS = 4096
+"""Steps a rank can be ahead of another one's oldest: more than the greatest staleness and what loaders send ahead."""
+
 NO_OFFSETS = np.empty(0, np.uint32)
 
 
@@ -58,29 +61,21 @@ class EmbeddingWorker:
         self._address = advertise or self._server.address
         self._batches: dict[BatchId, PlannedBatch] = {}
         self._early_pulls: dict[BatchId, Peer] = {}
-        self._finished = {TRAIN: Window(), EVAL: Window()}
+        self._finished: dict[int, Window] = {}
         self._servers: list[Client] = []
 
     def run(self) -> None:
         """Serve until the job is over."""
-        run, job, addresses = self._link.join(self._address)
+        run, job = self._link.join(self._address)
         layout = embedding_layout(run)
-        self._planner = RowPlanner(layout, len(addresses["embedding-server"]))
-        self._workers = len(addresses["embedding-worker"])
+        self._planner = RowPlanner(layout, run.cluster.embedding_servers)
+        self._workers = run.cluster.embedding_workers
         self._ranks = run.cluster.nn_workers
         self._features = len(layout.features)
         self._known = job_batches(run, job)
+        self._finished = {split: Window(limit=WINDOW_STEPS * self._ranks) for split in (TRAIN, EVAL)}
         self._dims = [group.dim for group in layout.groups]
-        self._servers = [
-            self._loop.connect(
-                address,
-                f"embedding-server-{i}",
-                self._link.name.encode(),
-                retry_s=run.cluster.retry_s,
-                silence_timeout_s=run.cluster.silence_timeout_s,
-            )
-            for i, address in enumerate(addresses["embedding-server"])
-        ]
+        self._servers = self._link.connect("embedding-server")
         self._handlers |= {PutIds: self._on_put_ids, Pull: self._on_pull, PushGradients: self._on_push}
         self._link.ready(lambda number, kind, body: None)
         while not self._link.stop:
@@ -145,8 +140,7 @@ class EmbeddingWorker:
             arrays += [group.inverse, NO_OFFSETS if group.offsets is None else group.offsets]
             arrays += [planned.replies[i][1][number] for i in range(len(self._servers))]
         watermark = min(mark for mark, _ in planned.replies.values())
-        counts = tuple(group.keys.size for group in planned.groups)
-        self._server.reply(planned.pull, Rows(staleness=batch.step - watermark, row_counts=counts), arrays)
+        self._server.reply(planned.pull, Rows(staleness=batch.step - watermark), arrays)
         planned.answered = True
         planned.looking_up = False
         planned.replies = {}
@@ -201,8 +195,10 @@ class EmbeddingWorker:
     def _finish(self, batch: BatchId) -> None:
         planned = self._batches.pop(batch)
         self._finished[batch.split].mark(self._sequence(batch))
-        assert planned.push is not None
-        self._server.reply(planned.push, Ack())
+        # A pull that was repeated after its answer had gone may be waiting for rows that nobody needs any more.
+        for peer in (planned.push, planned.pull):
+            if peer is not None:
+                self._server.reply(peer, Ack())
 
     def _check_batch(self, batch: BatchId) -> int:
         """Return how many samples the batch has; raises WireError if it is none of this job and worker, or far off."""

@@ -5,6 +5,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import numpy as np
@@ -66,6 +67,7 @@ class Link:
         self._reports = self._unheard_reports = 0
         self._after_reports: list[tuple[int, dict[str, Any]]] = []
         self._sender: Sender | None = None
+        self._addresses: dict[str, list[str]] = {}
         self._client: Client = loop.connect(
             coordinator, "coordinator", self._identity, retry_s=JOIN_RETRY_S, silence_timeout_s=start_timeout_s
         )
@@ -79,8 +81,8 @@ class Link:
     def _identity(self) -> bytes:
         return f"{self.role}-{self.index}#{os.getpid()}".encode()
 
-    def join(self, own_address: str) -> tuple[Run, Job, dict[str, list[str]]]:
-        """Say hello and wait for all replicas to have done so; return the run, the job and all addresses by role.
+    def join(self, own_address: str) -> tuple[Run, Job]:
+        """Say hello and wait for all replicas to have done so; return the run and the job.
 
         Raises WireError if the coordinator refuses or gives no sign of life, StoppedError if told to stop meanwhile.
         """
@@ -105,10 +107,24 @@ class Link:
             self.loop.poll(0.2)
         run = Run.model_validate_json(welcome[0].run)
         self._sender = Sender(self.role, self.index, welcome[0].incarnation)
-        self._client.silence_timeout_s = run.cluster.silence_timeout_s
-        self._client.retry_s = run.cluster.retry_s
-        self.loop.every(HEARTBEAT_S, self._beat)
-        return run, Job.from_json(welcome[0].job), welcome[0].addresses
+        self.loop.every(min(HEARTBEAT_S, run.cluster.silence_timeout_s / 4), self._beat)
+        self._retry_s = self._client.retry_s = run.cluster.retry_s
+        self._silence_timeout_s = self._client.silence_timeout_s = run.cluster.silence_timeout_s
+        self._addresses = welcome[0].addresses
+        return run, Job.from_json(welcome[0].job)
+
+    def connect(self, role: str) -> list[Client]:
+        """Connect to every replica of a role, in the order of index; only after `join`."""
+        return [
+            self.loop.connect(
+                address,
+                f"{role}-{index}",
+                self.name.encode(),
+                retry_s=self._retry_s,
+                silence_timeout_s=self._silence_timeout_s,
+            )
+            for index, address in enumerate(self._addresses[role])
+        ]
 
     def ready(self, on_instruction: Callable[[int, str, dict[str, Any]], None], parameters: int = 0) -> None:
         """Report ready and follow the coordinator's instructions from now on."""
@@ -160,10 +176,11 @@ class Link:
         text = str(error) if isinstance(error, PersiaError) else f"internal error: {type(error).__name__}: {error}"
         self._client.request(Fail(self.sender, text, code), on_reply=lambda message, _: told.append(message))
         deadline = time.monotonic() + FAREWELL_S
-        while not told and time.monotonic() < deadline:
-            self._client.tick()
-            if self._client.socket.poll(50):
-                self._client.receive()
+        with suppress(WireError):
+            while not told and time.monotonic() < deadline:
+                self._client.tick()
+                if self._client.socket.poll(50):
+                    self._client.receive()
 
     def farewell(self) -> None:
         """Answer the instruction to stop, if that is why the replica ends; wait a few seconds to be heard."""

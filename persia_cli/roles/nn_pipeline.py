@@ -72,7 +72,7 @@ class Pipeline:
         self._waiting: dict[tuple[bytes, int], tuple[Peer, WaitCredit]] = {}
         self._generation = 0
 
-    def connect(self, run: Run, job: Job, workers: list[str], in_flight: dict[int, int], window: int) -> None:
+    def connect(self, run: Run, job: Job, in_flight: dict[int, int], window: int) -> None:
         """Connect to the embedding workers; called before the I/O thread starts.
 
         `in_flight` bounds the steps of each split between look-up and applied update; `window` is how many steps
@@ -81,16 +81,7 @@ class Pipeline:
         self._rank, self._world_size, self._window = self._link.index, run.cluster.nn_workers, window
         self._known = job_batches(run, job)
         self._dense, self._tasks = dense_count(run), len(label_names(run))
-        self._workers = [
-            self._loop.connect(
-                address,
-                f"embedding-worker-{i}",
-                self._link.name.encode(),
-                retry_s=run.cluster.retry_s,
-                silence_timeout_s=run.cluster.silence_timeout_s,
-            )
-            for i, address in enumerate(workers)
-        ]
+        self._workers = self._link.connect("embedding-worker")
         self._lanes = {split: Lane(Permits(bound)) for split, bound in in_flight.items()}
         self._handlers |= {PutSamples: self._on_samples, WaitCredit: self._on_wait_credit}
 

@@ -124,7 +124,8 @@ class NNWorker:
                 groups,
                 send=partial(self._pipeline.push, ready.batch),
             )
-            interval.add(samples, scored, ready.staleness)
+            # Figures are none of the training thread's business: the I/O thread has the time.
+            self._pipeline.call(partial(interval.add, samples, scored, ready.staleness))
             if done % rank.log_every_steps == 0 or done == body["last"]:
                 self._report(TRAIN, done, interval)
                 interval = rank.interval()
@@ -134,7 +135,8 @@ class NNWorker:
         interval = rank.interval()
         for ready in self._batches(EVAL, body["first"], body["last"]):
             samples, groups = self._inputs(ready)
-            interval.add(samples, rank.evaluate(ready.batch.step, samples, groups), ready.staleness)
+            scored = rank.evaluate(ready.batch.step, samples, groups)
+            self._pipeline.call(partial(interval.add, samples, scored, ready.staleness))
             self._pipeline.push(ready.batch, [])
         self._report(EVAL, body["last"], interval)
         return {}
@@ -173,9 +175,11 @@ class NNWorker:
         return samples, groups
 
     def _report(self, split: int, last: int, interval: Interval) -> None:
-        body, arrays = interval.encode()
-        body |= {"split": SPLIT_NAMES[split], "last": last}
-        self._pipeline.call(lambda: self._link.report(body, arrays))
+        def report() -> None:
+            body, arrays = interval.encode()
+            self._link.report(body | {"split": SPLIT_NAMES[split], "last": last}, arrays)
+
+        self._pipeline.call(report)
 
 
 def _train_bound(run: Run) -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from persia_cli.config.schema import Run
+from persia_cli.errors import PersiaError
 from persia_cli.plan.job import Job
 from persia_cli.roles.link import Link, StoppedError
 from persia_cli.wire.loop import Loop
@@ -66,7 +67,8 @@ def run_role(
         except StoppedError as stopped:
             log.info("%s", stopped)
         except Exception as error:
-            log.debug("%s failed", link.name, exc_info=True)
+            if not isinstance(error, PersiaError):
+                log.exception("%s failed", link.name)
             link.fail(error)
             raise
     finally:

@@ -85,8 +85,8 @@ def refuse_local_statistics(module: nn.Module) -> None:
         if isinstance(part, _BatchNorm) and not isinstance(part, nn.SyncBatchNorm):
             raise ConfigError(
                 f"the model's layer {name or 'itself'} ({type(part).__name__}) normalises each rank's samples alone, "
-                "so several NN workers would train another model than one; use torch.nn.SyncBatchNorm or "
-                "torch.nn.LayerNorm, or set cluster.nn_workers=1"
+                "so several NN workers would train another model than one; use torch.nn.LayerNorm, or set "
+                "cluster.nn_workers=1"
             )
 
 

@@ -20,12 +20,11 @@ from persia_cli.train.pooling import GroupPooling, model_batch
 class Scored:
     """What the network said of a rank's n samples.
 
-    `logits` float32 [n, T]; `loss_sum` float64 [T], the sum over samples of w_i l_it; `weight_sum`, the sum of w_i.
+    `logits` float32 [n, T]; `loss_sum` float64 [T], the sum over samples of w_i l_it.
     """
 
     logits: NDArray[np.float32]
     loss_sum: NDArray[np.float64]
-    weight_sum: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +74,11 @@ class DenseStep:
             leaf.requires_grad_()
         with self._drawing_for(step), self.world.watched(f"in the forward pass of step {step}"):
             logits, weighted = self._forward(self._network, samples, groups, leaves)
-        scored = _scored(logits, weighted, samples)
+        scored = _scored(logits, weighted)
         self._require_finite(scored, f"step {step}", samples, leaves)
         with self.world.watched(f"adding up the dense gradients of step {step}"):
             batch_loss(weighted, samples.weight_total).backward()  # type: ignore[no-untyped-call]
-        return StepResult(scored.logits, scored.loss_sum, scored.weight_sum, [_gradient(leaf) for leaf in leaves])
+        return StepResult(scored.logits, scored.loss_sum, [_gradient(leaf) for leaf in leaves])
 
     def update(self) -> None:
         """Move the dense weights by the gradients of the last `train`."""
@@ -91,7 +90,7 @@ class DenseStep:
         leaves = [pooling.leaf(group) for pooling, group in zip(self._poolings, groups, strict=True)]
         with torch.no_grad():
             logits, weighted = self._forward(self.module, samples, groups, leaves)
-        scored = _scored(logits, weighted, samples)
+        scored = _scored(logits, weighted)
         self._require_finite(scored, f"evaluation step {step}", samples, leaves)
         return scored
 
@@ -163,9 +162,8 @@ class DenseStep:
         raise PersiaError(f"the loss of {where} on nn-worker-{self.world.rank} is not finite: {cause}")
 
 
-def _scored(logits: torch.Tensor, weighted: torch.Tensor, samples: Samples) -> Scored:
-    weight_sum = len(samples.labels) if samples.weights is None else samples.weights.sum(dtype=np.float64)
-    return Scored(logits.detach().numpy(), weighted.detach().double().sum(0).numpy(), float(weight_sum))
+def _scored(logits: torch.Tensor, weighted: torch.Tensor) -> Scored:
+    return Scored(logits.detach().numpy(), weighted.detach().double().sum(0).numpy())
 
 
 def _gradient(leaf: torch.Tensor) -> NDArray[np.float32]:

@@ -111,8 +111,6 @@ class PutSamples(Message, frozen=True):
         ArraySpec("weights", "<f4", "*"),  # empty where samples have no weights
     )
     batch: BatchId
-    size: Count
-    """Samples in this message."""
     weight_total: float
     """Sum of the weights of the global batch: what the loss is divided by."""
 
@@ -148,8 +146,6 @@ class Rows(Message, frozen=True):
     )
     staleness: int
     """Step of the batch minus the last step of its rank that every row was updated with."""
-    row_counts: tuple[Count, ...]
-    """Unique rows of each feature group."""
 
 
 class Pull(Message, frozen=True):

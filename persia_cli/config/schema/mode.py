@@ -14,6 +14,9 @@ class SyncMode(Node):
     """`sync`: fully synchronous training."""
 
 
+MAX_STALENESS = 1024
+
+
 class HybridMode(Node):
     """Dense weights synchronous, embeddings asynchronous within a bound."""
 
@@ -24,10 +27,14 @@ class HybridMode(Node):
 
     @field_validator("staleness")
     @classmethod
-    def _at_least_one(cls, value: int) -> int:
+    def _in_bounds(cls, value: int) -> int:
         if value < 1:
             raise ValueError(
                 "staleness counts the step in flight itself, so it is at least 1 (1 with one rank is sync)"
+            )
+        if value > MAX_STALENESS:
+            raise ValueError(
+                f"staleness is at most {MAX_STALENESS}; more steps in flight only cost memory and accuracy"
             )
         return value
 

@@ -63,12 +63,6 @@ def test_joining_the_parts_gives_the_whole(made: tuple[Samples, int], cut: int) 
     assert joined.weights is None
 
 
-def test_one_id_tells_one_hot_batches_from_others() -> None:
-    assert make([[[1], [2]], [[3], [4]]], 2).one_id
-    assert not make([[[1], [2]], [[3, 5], []]], 2).one_id  # as many ids as samples, but not one each
-    assert not make([[[1], [2]], [[3], [4, 5]]], 2).one_id
-    assert make([], 2).one_id
-
 
 def test_features_of_one_id_need_no_offsets() -> None:
     ids = [np.array([1, 2], np.uint64), np.array([3, 4, 5], np.uint64)]

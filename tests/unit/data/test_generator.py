@@ -37,7 +37,7 @@ def test_batches_have_the_promised_shape() -> None:
     assert batch.dense.shape == (5000, 3)
     assert batch.dense.dtype == batch.labels.dtype == np.float32
     assert batch.labels.shape == (5000, 2)
-    assert batch.one_id
+    assert np.array_equal(batch.offsets, np.arange(len(batch.offsets)))
     assert batch.weights is None
     ids = batch.ids.reshape(3, 5000)
     assert ids.max(axis=1).tolist()[:2] == [0, 6]
