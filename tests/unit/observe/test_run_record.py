@@ -1,10 +1,7 @@
-"""The record of a run: what the ranks report becomes one line per interval, what replicas count becomes warnings."""
+"""The record of a run: what the ranks report becomes one line per interval."""
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -12,72 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from persia_cli.control.position import StepGrid
 from persia_cli.errors import WireError
 from persia_cli.observe import record
-from persia_cli.observe.journal import EVENTS, METRICS, Journal, read_journal
-from persia_cli.observe.record import REPORTS_AHEAD, RunRecord
+from persia_cli.observe.journal import METRICS, read_journal
+from persia_cli.observe.record import REPORTS_AHEAD
 from persia_cli.observe.scores import ScoreHistogram
-from tests.support.runs import make_run
+from tests.support.recorded import GRID, Recording
 
-GRID = StepGrid(rows=100, batch_size=12, world_size=3)
 STEPS = 4
 """Steps of an interval."""
 
 Report = tuple[dict[str, Any], list[np.ndarray[Any, Any]]]
-
-
-@dataclass
-class Recorded:
-    """A record of a job with `ranks` ranks, and what it has written."""
-
-    folder: Path
-    ranks: int = 3
-    labels: tuple[str, ...] = ("click",)
-    step: int = 0
-    samples: int = 0
-
-    def __post_init__(self) -> None:
-        cluster = {"kind": "local", "nn_workers": self.ranks}
-        run = make_run(train={"batch_size": 12}, cluster=cluster, dataset={"labels": self.labels})
-        self.events = Journal(self.folder / EVENTS)
-        self.record = RunRecord(self.folder, self.events, run, GRID, self.step, self.samples)
-
-    @property
-    def lines(self) -> list[dict[str, Any]]:
-        """The metrics without what depends on the moment."""
-        lines = read_journal(self.folder / METRICS)
-        return [{key: line[key] for key in line if key not in ("time", "samples_per_s")} for line in lines]
-
-    def told(self, event: str) -> list[dict[str, Any]]:
-        """The events of a kind, without their times."""
-        lines = [line for line in read_journal(self.folder / EVENTS) if line["event"] == event]
-        return [{key: line[key] for key in line if key not in ("time", "event")} for line in lines]
-
-    @property
-    def warnings(self) -> list[str]:
-        """The texts of all warnings."""
-        return [event["text"] for event in self.told("warning")]
-
-
-Recording = Callable[..., Recorded]
-
-
-@pytest.fixture
-def recording(tmp_path: Path) -> Iterator[Recording]:
-    """Begin a record, each in a folder of its own."""
-    made: list[Recorded] = []
-
-    def begin(**settings: Any) -> Recorded:
-        folder = tmp_path / f"run-{len(made)}"
-        folder.mkdir()
-        made.append(Recorded(folder, **settings))
-        return made[-1]
-
-    yield begin
-    for recorded in made:
-        recorded.record.close()
-        recorded.events.close()
 
 
 def samples_of(rank: int, number: int, tasks: int = 1) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -163,6 +105,16 @@ def test_lines_are_the_same_whatever_order_reports_come_in(recording: Recording,
     for rank, number in coming:
         recorded.record.add_report(rank, number, *made_up(rank, number, "eval" if number == 4 else "train"))
     assert recorded.lines == expected.lines
+    assert not any(recorded.record._reports), "a repeat is kept for ever"
+
+
+def test_sums_are_taken_in_the_order_of_ranks(recording: Recording) -> None:
+    recorded = recording()
+    for rank, logit in ((2, -1.0), (0, -1e16), (1, -1.0)):
+        recorded.record.add_report(rank, 1, *report(np.full((1, 1), logit), np.ones((1, 1)), last=1))
+    small = math.log1p(math.exp(-1.0)) + 1.0
+    assert (1e16 + small) + small != (small + small) + 1e16
+    assert recorded.lines[0]["loss"] == ((1e16 + small) + small) / 3
 
 
 def test_training_quality_is_over_all_so_far_and_loss_over_the_interval(recording: Recording) -> None:
@@ -319,97 +271,3 @@ def test_reports_too_far_ahead_are_refused(recording: Recording) -> None:
     recorded.record.add_report(0, REPORTS_AHEAD, *made_up(0, 1))
     with pytest.raises(WireError, match=f"report {REPORTS_AHEAD + 1} came while report 1 is awaited"):
         recorded.record.add_report(0, REPORTS_AHEAD + 1, *made_up(0, 1))
-
-
-# What replicas note
-
-USED = {"cpu_s": 1.0, "rss": 10}
-
-
-def test_rows_are_those_of_all_tables_and_servers_as_last_heard(recording: Recording) -> None:
-    recorded = recording(ranks=1)
-    note = recorded.record.note
-    note("embedding-server-0", USED | {"tables": {"a": {"rows": 5}, "b": {"rows": 1}}})
-    note("embedding-server-1", USED | {"tables": {"a": {"rows": 7}}})
-    note("nn-worker-0", USED)
-    assert recorded.record.rows == 13
-    note("embedding-server-0", USED | {"tables": {"a": {"rows": 6}, "b": {"rows": 3}}})
-    assert recorded.record.rows == 16
-    recorded.record.add_report(0, 1, *made_up(0, 1))
-    assert recorded.lines[0]["rows"] == 16
-
-
-def test_a_full_table_is_told_once(recording: Recording) -> None:
-    recorded = recording()
-    for server, refused in product((0, 1), (0, 2, 9)):
-        recorded.record.note(f"embedding-server-{server}", USED | {"tables": {"a": {"refused": refused}}})
-    assert recorded.warnings == ["table a is full and refuses new ids; raise embedding.memory or embedding.capacity"]
-
-
-def test_gradients_that_are_not_finite_are_told_once(recording: Recording) -> None:
-    recorded = recording()
-    for refused in (0, 1, 2):
-        recorded.record.note("embedding-server-0", USED | {"tables": {"a": {"gradients_refused": refused}}})
-    assert recorded.warnings == ["table a was sent gradients that are not finite; those rows were not updated"]
-
-
-def test_each_table_has_its_warnings_whatever_its_name(recording: Recording) -> None:
-    recorded = recording()
-    full = {"refused": 1, "gradients_refused": 1}
-    recorded.record.note("embedding-server-0", USED | {"tables": {"ad:id": full, "ad:slot": full}})
-    assert [text.split()[1] for text in recorded.warnings] == ["ad:id", "ad:id", "ad:slot", "ad:slot"]
-
-
-def test_what_a_loader_changed_and_what_was_refused_is_told_once_of_each_replica(recording: Recording) -> None:
-    recorded = recording()
-    for name, count in product(("data-loader-0", "data-loader-1"), (0, 3, 8)):
-        recorded.record.note(name, USED | {"counts": {"steps_sent": count, "truncated_sequences": count}})
-        recorded.record.note(name, USED | {"messages": {"refused": count, "resent": 5}})
-    assert recorded.warnings == [
-        "data-loader-0 reports truncated sequences: 3 so far",
-        "data-loader-0 reports refused messages: 3 so far",
-        "data-loader-1 reports truncated sequences: 3 so far",
-        "data-loader-1 reports refused messages: 3 so far",
-    ]
-
-
-@pytest.mark.parametrize(
-    "figures", [{}, {"cpu_s": 1.0}, USED | {"rss": "10"}, USED | {"more": 1}, USED | {"tables": {"a": {"rows": "1"}}}]
-)
-def test_notes_that_are_no_figures_are_refused_and_change_nothing(
-    recording: Recording, figures: dict[str, Any]
-) -> None:
-    recorded = recording()
-    recorded.record.note("embedding-server-0", USED | {"tables": {"a": {"rows": 5}}})
-    with pytest.raises(WireError, match="these are no figures"):
-        recorded.record.note("embedding-server-0", figures)
-    assert recorded.record.rows == 5
-
-
-def test_the_roles_and_tables_of_a_job_are_summed_up(recording: Recording) -> None:
-    recorded = recording()
-    tables = ({"a": {"rows": 5, "refused": 0}, "b": {"rows": 2}}, {"a": {"rows": 7, "refused": 3}})
-    for server, counters in enumerate(tables):
-        recorded.record.note(f"embedding-server-{server}", USED | {"tables": counters, "updates": {"applied": 4}})
-    recorded.record.note(
-        "data-loader-0", {"cpu_s": 0.12345, "rss": 7, "counts": {"steps_sent": 9}, "messages": {"lost": 1}}
-    )
-    recorded.record.write_roles()
-    assert recorded.told("roles") == [
-        {
-            "roles": [
-                {"role": "data-loader", "index": 0, "cpu_s": 0.123, "rss": 7, "messages": {"lost": 1},
-                 "counts": {"steps_sent": 9}},
-                {"role": "embedding-server", "index": 0, "cpu_s": 1.0, "rss": 10, "updates": {"applied": 4}},
-                {"role": "embedding-server", "index": 1, "cpu_s": 1.0, "rss": 10, "updates": {"applied": 4}},
-            ]
-        }
-    ]  # fmt: skip
-    assert recorded.told("tables") == [{"tables": {"a": {"rows": 12, "refused": 3}, "b": {"rows": 2}}}]
-
-
-def test_a_figure_that_is_not_finite_does_not_cost_the_summary(recording: Recording) -> None:
-    recorded = recording()
-    recorded.record.note("nn-worker-0", {"cpu_s": math.nan, "rss": 7})
-    recorded.record.write_roles()
-    assert recorded.told("roles") == [{"roles": [{"role": "nn-worker", "index": 0, "cpu_s": None, "rss": 7}]}]

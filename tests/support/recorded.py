@@ -1,0 +1,49 @@
+"""A run's record as the coordinator keeps it, and what it has written."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from persia_cli.control.position import StepGrid
+from persia_cli.observe.journal import EVENTS, METRICS, Journal, read_journal
+from persia_cli.observe.record import RunRecord
+from tests.support.runs import make_run
+
+GRID = StepGrid(rows=100, batch_size=12, world_size=3)
+
+
+@dataclass
+class Recorded:
+    """A record of a job with `ranks` ranks, and what it has written."""
+
+    folder: Path
+    ranks: int = 3
+    labels: tuple[str, ...] = ("click",)
+    step: int = 0
+    samples: int = 0
+
+    def __post_init__(self) -> None:
+        cluster = {"kind": "local", "nn_workers": self.ranks}
+        run = make_run(train={"batch_size": 12}, cluster=cluster, dataset={"labels": self.labels})
+        self.events = Journal(self.folder / EVENTS)
+        self.record = RunRecord(self.folder, self.events, run, GRID, self.step, self.samples)
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """The metrics without what depends on the moment."""
+        lines = read_journal(self.folder / METRICS)
+        return [{key: line[key] for key in line if key not in ("time", "samples_per_s")} for line in lines]
+
+    def told(self, event: str) -> list[dict[str, Any]]:
+        """The events of a kind, without their times."""
+        lines = [line for line in read_journal(self.folder / EVENTS) if line["event"] == event]
+        return [{key: line[key] for key in line if key not in ("time", "event")} for line in lines]
+
+    @property
+    def warnings(self) -> list[str]:
+        """The texts of all warnings."""
+        return [event["text"] for event in self.told("warning")]
+
+
+Recording = Callable[..., Recorded]
