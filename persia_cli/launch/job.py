@@ -1,7 +1,7 @@
 """What launching has in common, whatever the roles run in: the run directory, the kernels, the result."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ from persia_cli.config.schema import CustomModel, ParquetDataset, Run
 from persia_cli.config.schema.dataset import BUILTIN
 from persia_cli.errors import PersiaError, UserError
 from persia_cli.observe.journal import EVENTS, METRICS, Journal, read_journal
-from persia_cli.plan.job import JobPlan
+from persia_cli.plan.job import Job, JobPlan
 
 CONFIG = "config.yaml"
 JOB = "job.json"
@@ -41,7 +41,7 @@ def prepare_run_dir(plan: JobPlan) -> None:
         raise UserError(f"{run_dir} already holds a run; choose another --run-dir or remove it")
     (run_dir / "roles").mkdir(parents=True, exist_ok=True)
     write_run(_anchored(plan.run), run_dir / CONFIG)
-    (run_dir / JOB).write_bytes(plan.job.to_json() + b"\n")
+    (run_dir / JOB).write_bytes(_anchored_job(plan.job).to_json() + b"\n")
 
 
 def _anchored(run: Run) -> Run:
@@ -52,6 +52,10 @@ def _anchored(run: Run) -> Run:
     if isinstance(model, CustomModel):
         model = model.model_copy(update={"file": str(Path(model.file).expanduser().absolute())})
     return run.model_copy(update={"dataset": dataset, "model": model})
+
+
+def _anchored_job(job: Job) -> Job:
+    return replace(job, run_dir=str(Path(job.run_dir).absolute()), load=job.load and str(Path(job.load).absolute()))
 
 
 def compile_kernels(run_dir: Path, follow: Callable[[], None]) -> None:

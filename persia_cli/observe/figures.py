@@ -38,17 +38,6 @@ class IntervalFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     staleness_max: int
 
 
-class SavedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A file of a checkpoint, as the replica that wrote it names it."""
-
-    folder: str
-    name: str
-    nbytes: int
-    sha256: str
-    group: int | None = None
-    rows: int | None = None
-
-
 def read_figures(kind: type[Figures], body: Any) -> Figures:
     """Return the figures that a message brought; raises WireError if they are not of this kind."""
     try:

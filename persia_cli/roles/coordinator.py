@@ -8,23 +8,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from persia_cli import __version__
 from persia_cli.config.schema import Run
 from persia_cli.control.membership import Member, Membership
+from persia_cli.control.movement import Movement
 from persia_cli.control.phases import Phase, PhaseMachine, evaluation_only, schedule
 from persia_cli.control.position import StepGrid, WorkItems
 from persia_cli.control.splits import EVAL, TRAIN
-from persia_cli.errors import PersiaError, RoleError, WireError
-from persia_cli.observe.figures import SavedFile, read_figures
+from persia_cli.errors import CheckpointError, PersiaError, RoleError, WireError
 from persia_cli.observe.journal import EVENTS, Journal
 from persia_cli.observe.record import RunRecord
 from persia_cli.observe.usage import cpu_seconds, resident_bytes
-from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job, expected_replicas
-from persia_cli.store.manifest import FORMAT_VERSION, Manifest, publish, read_manifest, unfinished_folder
+from persia_cli.roles.checkpointing import Checkpointing
+from persia_cli.store.manifest import read_manifest
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import (
     PROTOCOL,
@@ -55,6 +54,10 @@ ITEM_STEPS = 16
 """Steps in one work item of a data loader."""
 
 
+STILL_TIMES = 4
+"""A job in which nothing moves is given up after this many times `cluster.silence_timeout_s`."""
+
+
 class ReplicaError(PersiaError):
     """The job ended because of this error of a replica."""
 
@@ -83,11 +86,13 @@ class Coordinator:
         self._membership = Membership(expected_replicas(run))
         self._phases = self._make_phases()
         self._items = {TRAIN: WorkItems(0, job.steps, ITEM_STEPS), EVAL: WorkItems(0, 0, ITEM_STEPS)}
-        self._instructions: list[Instruction] = []
+        self._instruction: Instruction | None = None
+        """The last one; whom it concerns has done the ones before, and nobody else needs them."""
         self._hellos: dict[tuple[str, int], Peer] = {}
         self._nexts: dict[str, tuple[Peer, int]] = {}
         self._takes: dict[tuple[str, int], tuple[Peer, TakeItem]] = {}
-        self._saved_files: dict[str, list[SavedFile]] = {}
+        self._checkpointing = Checkpointing(run, self._run_dir)
+        self._movement = Movement()
         self._parameters = 0
         self._failure: ReplicaError | None = None
         self._told: set[str] = set()
@@ -141,6 +146,8 @@ class Coordinator:
                         "(cluster.start_timeout_s raises the limit)"
                     )
                 self._watch(cluster.silence_timeout_s)
+            if self.stop and not self._over and self._failure is None:
+                self._events.write(event="phase", phase="stopped", step=self._step)
             self._record.note("coordinator-0", self._figures())
             self._record.write_roles()
             if self._failure is not None:
@@ -165,6 +172,12 @@ class Coordinator:
             self._give_up(
                 f"{member.name} (process {member.pid} on {member.host}) has shown no progress for {silence_s:g} s; "
                 "see its log (cluster.silence_timeout_s raises the limit)"
+            )
+        still_s = self._movement.still_s(time.monotonic())
+        if phase.kind != "done" and still_s > STILL_TIMES * silence_s:
+            self._give_up(
+                f"all replicas are alive, yet nothing has moved for {still_s:.0f} s while {phase.kind}, waiting for "
+                f"{', '.join(sorted(self._phases.waiting))}; see the logs (cluster.silence_timeout_s raises the limit)"
             )
 
     def _give_up(self, text: str, exit_code: int = RoleError.exit_code) -> None:
@@ -251,7 +264,8 @@ class Coordinator:
         }
         body = begin[phase.kind](phase)
         kind = "stop" if phase.kind == "done" else phase.kind
-        self._instructions.append(Instruction(self._phases.number, kind, body))
+        self._movement.restart(time.monotonic())
+        self._instruction = Instruction(self._phases.number, kind, body)
         for name in list(self._nexts):
             self._instruct(name)
         self._deal()
@@ -266,16 +280,13 @@ class Coordinator:
         return {"first": phase.first, "last": phase.last}
 
     def _begin_saving(self, phase: Phase) -> dict[str, Any]:
-        self._saved_files = {}
-        folder = unfinished_folder(self._run_dir, phase.last)
-        folder.mkdir(parents=True)
-        return {"folder": str(folder), "step": phase.last}
+        return {"folder": str(self._checkpointing.begin(phase.last)), "step": phase.last}
 
     def _on_done(self, peer: Peer, message: Message, _: list[Array]) -> None:
         assert isinstance(message, Done)
         member = self._find(message.sender)
         if "files" in message.body:
-            self._saved_files[member.name] = read_figures(list[SavedFile], message.body["files"])
+            self._checkpointing.add(member.name, message.body["files"])
         if "cpu_s" in message.body:
             self._record.note(member.name, message.body)
         self._server.reply(peer, Ack())
@@ -288,27 +299,16 @@ class Coordinator:
         if phase.kind == "training":
             self._step = phase.last
         elif phase.kind == "saving":
-            self._publish(phase)
+            self._publish(phase.last)
         self._advance()
 
-    def _publish(self, phase: Phase) -> None:
-        layout = embedding_layout(self._run)
-        files = [file for name in sorted(self._saved_files) for file in self._saved_files[name]]
-        manifest = Manifest(
-            format_version=FORMAT_VERSION,
-            persia_version=__version__,
-            generation=0,
-            step=phase.last,
-            samples=self._grids[TRAIN].samples_before(phase.last),
-            seed=self._run.seed,
-            config=self._run.model_dump(mode="json"),
-            tables=[{"name": t.name, "dim": g.dim, "group": g.number} for g in layout.groups for t in g.tables],
-            files=[msgspec.to_builtins(file) for file in files],
-        )
-        folder = publish(self._run_dir, manifest)
-        nbytes = sum(file.nbytes for file in files)
-        rows = sum(file.rows or 0 for file in files)
-        self._events.write(event="saved", path=str(folder), step=phase.last, nbytes=nbytes, rows=rows)
+    def _publish(self, step: int) -> None:
+        try:
+            saved = self._checkpointing.publish(step, self._grids[TRAIN].samples_before(step))
+        except CheckpointError as error:
+            self._give_up(str(error), error.exit_code)
+        else:
+            self._events.write(event="saved", **saved)
 
     # Instructions and work items; both wait here until there is one
 
@@ -320,9 +320,9 @@ class Coordinator:
 
     def _instruct(self, name: str) -> None:
         peer, after = self._nexts[name]
-        if after < len(self._instructions):
+        if self._instruction is not None and after < self._instruction.number:
             del self._nexts[name]
-            self._server.reply(peer, self._instructions[after])
+            self._server.reply(peer, self._instruction)
 
     def _on_take_item(self, peer: Peer, message: Message, _: list[Array]) -> None:
         assert isinstance(message, TakeItem)
@@ -356,6 +356,8 @@ class Coordinator:
         member = self._find(message.sender)
         member.progress_age_s = message.progress_age_s
         self._record.note(member.name, {"cpu_s": message.cpu_s, "rss": message.rss} | message.body)
+        moving = {key: figures for key, figures in message.body.items() if key != "messages"}
+        self._movement.note(member.name, moving, time.monotonic())
         failed = self._failure is not None
         self._server.reply(peer, Beat(stop=failed))
         if failed:

@@ -52,7 +52,7 @@ class EmbeddingServer:
         self._address = advertise or self._server.address
         self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"{link.name}-files")
         self._writing: tuple[Future[Any], Callable[[Any], None]] | None = None
-        self._updates = {"applied": 0, "repeated": 0}
+        self._updates = {"applied": 0, "repeated": 0, "rows_written": 0}
 
     def run(self) -> None:
         """Serve until the job is over."""
@@ -183,9 +183,12 @@ class EmbeddingServer:
         folder = Path(body["folder"]) / EMBEDDINGS
         folder.mkdir(parents=True, exist_ok=True)
         self._write(
-            lambda: save_shard(self._shard, folder),
-            lambda saved: self._link.done(number, files=[asdict(file) | {"folder": EMBEDDINGS} for file in saved]),
+            lambda: save_shard(self._shard, folder, self._note_written),
+            lambda saved: self._link.done(number, files=[asdict(file) for file in saved]),
         )
+
+    def _note_written(self, rows: int) -> None:
+        self._updates["rows_written"] += rows
 
     def _load(self, folder: Path) -> int:
         expected = checksums(read_manifest(folder), EMBEDDINGS)

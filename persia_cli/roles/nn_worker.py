@@ -4,6 +4,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -144,10 +145,7 @@ class NNWorker:
     def _save(self, rank: Rank, body: dict[str, Any]) -> dict[str, Any]:
         if self._link.index != 0:
             return {}
-        self._busy_since = time.monotonic()
-        files = rank.save(Path(body["folder"]) / DENSE)
-        self._busy_since = None
-        return {"files": [{"folder": DENSE, **file._asdict()} for file in files]}
+        return {"files": [asdict(file) for file in rank.save(Path(body["folder"]) / DENSE)]}
 
     def _batches(self, split: int, first: int, last: int) -> Iterator[ReadyBatch]:
         """Yield the rank's batches of the steps [first, last), then wait until all of them are applied."""

@@ -18,11 +18,20 @@ _FINISHED = re.compile(r"step-(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
-    """What a checkpoint holds.
+class SavedFile:
+    """A file of a checkpoint: where it lies in it, and how to know it again; of rows, the group and their number."""
 
-    `files` has an object per file: folder (relative), name, nbytes, sha256 and, for embedding files, group and rows.
-    """
+    folder: str
+    name: str
+    nbytes: int
+    sha256: str
+    group: int | None = None
+    rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a checkpoint holds."""
 
     format_version: int
     persia_version: str
@@ -32,7 +41,7 @@ class Manifest:
     seed: int
     config: dict[str, Any]
     tables: list[dict[str, Any]]
-    files: list[dict[str, Any]]
+    files: list[SavedFile]
 
 
 def checkpoint_folder(run_dir: Path, step: int) -> Path:
@@ -46,8 +55,17 @@ def unfinished_folder(run_dir: Path, step: int) -> Path:
 
 
 def publish(run_dir: Path, manifest: Manifest) -> Path:
-    """Write the manifest into the unfinished checkpoint and give the folder its final name; return it."""
+    """Write the manifest into the unfinished checkpoint and give the folder its final name; return it.
+
+    Raises CheckpointError if a file is not there in full: then some role wrote it where this one cannot see it.
+    """
     partial = unfinished_folder(run_dir, manifest.step)
+    for saved in manifest.files:
+        path = partial / saved.folder / saved.name
+        if not path.is_file() or path.stat().st_size != saved.nbytes:
+            raise CheckpointError(
+                f"{path} was written by another replica and is not to be seen from here; run all roles on a shared disk"
+            )
     with (partial / MANIFEST).open("w", encoding="utf-8") as file:
         file.write(json.dumps(asdict(manifest), indent=2) + "\n")
         file.flush()
@@ -84,7 +102,7 @@ def newest_checkpoint(run_dir: Path) -> Path:
 
 def checksums(manifest: Manifest, part: str) -> dict[str, str]:
     """Return the sha256 of each file in one folder of the checkpoint, by name."""
-    return {file["name"]: file["sha256"] for file in manifest.files if file["folder"] == part}
+    return {file.name: file.sha256 for file in manifest.files if file.folder == part}
 
 
 def verify(folder: Path, part: str) -> Path:
@@ -114,7 +132,7 @@ def read_manifest(folder: Path) -> Manifest:
             raise CheckpointError(
                 f"{folder} has checkpoint format {version}; this persia reads format {FORMAT_VERSION}"
             )
-        return Manifest(**fields)
+        return Manifest(**fields | {"files": [SavedFile(**file) for file in fields["files"]]})
     except FileNotFoundError as error:
         raise CheckpointError(f"{folder} is not a complete checkpoint: it has no {MANIFEST}") from error
     except (ValueError, KeyError, TypeError) as error:

@@ -7,8 +7,7 @@ Rows lie by key, then table number, so equal shards give equal files.
 import hashlib
 import io
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,23 +19,13 @@ from numpy.typing import NDArray
 from persia_cli.errors import CheckpointError
 from persia_cli.kernels import hashing
 from persia_cli.store.layout import GroupSpec
+from persia_cli.store.manifest import SavedFile
 from persia_cli.store.row_store import MAX_SCORE
 from persia_cli.store.shard import Shard
 
 ROWS_PER_BATCH = 65536
 """About how many rows are in memory at a time."""
 PARTITIONS_KEY = b"persia.num_partitions"
-
-
-@dataclass(frozen=True)
-class SavedFile:
-    """A file of rows, as a checkpoint's manifest lists it."""
-
-    name: str
-    group: int
-    rows: int
-    nbytes: int
-    sha256: str
 
 
 class _HashingFile(io.RawIOBase):
@@ -69,9 +58,12 @@ class _HashingFile(io.RawIOBase):
         return self._digest.hexdigest()
 
 
-def save_shard(shard: Shard, directory: Path) -> list[SavedFile]:
-    """Write one file per feature group into `directory`, which exists; the files are on disk when this returns."""
-    return [_save_group(shard, number, directory) for number in range(len(shard.stores))]
+def save_shard(shard: Shard, directory: Path, on_rows: Callable[[int], None] = lambda rows: None) -> list[SavedFile]:
+    """Write one file per feature group into `directory`, which exists; the files are on disk when this returns.
+
+    `on_rows` is told how many rows were written, each time some were.
+    """
+    return [_save_group(shard, number, directory, on_rows) for number in range(len(shard.stores))]
 
 
 def load_shard(shard: Shard, directory: Path, names: Sequence[str], checksums: Mapping[str, str] | None = None) -> int:
@@ -83,7 +75,7 @@ def load_shard(shard: Shard, directory: Path, names: Sequence[str], checksums: M
     return sum(_load_file(shard, directory / name, (checksums or {}).get(name)) for name in names)
 
 
-def _save_group(shard: Shard, number: int, directory: Path) -> SavedFile:
+def _save_group(shard: Shard, number: int, directory: Path, on_rows: Callable[[int], None]) -> SavedFile:
     first, last = shard.partitions.start, shard.partitions.stop - 1
     name = f"group-{number}-partitions-{first:04d}-{last:04d}.arrow"
     group = shard.layout.groups[number]
@@ -97,8 +89,9 @@ def _save_group(shard: Shard, number: int, directory: Path) -> SavedFile:
             for batch in _batches(shard, number, schema):
                 writer.write_batch(batch)
                 rows += batch.num_rows
+                on_rows(batch.num_rows)
         nbytes, sha256 = file.nbytes, file.sha256()
-    return SavedFile(name, number, rows, nbytes, sha256)
+    return SavedFile(directory.name, name, nbytes, sha256, number, rows)
 
 
 def _schema(group: GroupSpec) -> pa.Schema:

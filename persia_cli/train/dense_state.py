@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import safetensors
 import safetensors.torch
@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from persia_cli.errors import CheckpointError, PersiaError
+from persia_cli.store.manifest import SavedFile
 
 WEIGHTS = "dense.safetensors"
 OPTIMIZER = "dense_optimizer.safetensors"
@@ -20,15 +21,7 @@ OPTIMIZER = "dense_optimizer.safetensors"
 Tensors = dict[str, torch.Tensor]
 
 
-class DenseFile(NamedTuple):
-    """A file that was written: its name, its size in bytes, its SHA-256 in hexadecimal."""
-
-    name: str
-    nbytes: int
-    sha256: str
-
-
-def save_dense(directory: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> list[DenseFile]:
+def save_dense(directory: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> list[SavedFile]:
     """Write `WEIGHTS` (parameters and buffers) and `OPTIMIZER` (its state per parameter) into `directory`.
 
     State of parameter p is named `p/key`, such as `network.0.weight/exp_avg`; the header's metadata, under `persia`,
@@ -85,7 +78,7 @@ def _parameter_names(module: nn.Module, optimizer: torch.optim.Optimizer) -> lis
     return [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _write(path: Path, tensors: Mapping[str, torch.Tensor], record: dict[str, Any]) -> DenseFile:
+def _write(path: Path, tensors: Mapping[str, torch.Tensor], record: dict[str, Any]) -> SavedFile:
     # Clones, because safetensors refuses tensors that share memory (tied weights).
     own = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
     content = safetensors.torch.save(own, {"persia": json.dumps(record, sort_keys=True)})
@@ -93,7 +86,7 @@ def _write(path: Path, tensors: Mapping[str, torch.Tensor], record: dict[str, An
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    return DenseFile(path.name, len(content), hashlib.sha256(content).hexdigest())
+    return SavedFile(path.parent.name, path.name, len(content), hashlib.sha256(content).hexdigest())
 
 
 def _read(path: Path) -> tuple[Tensors, dict[str, Any]]:

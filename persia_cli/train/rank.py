@@ -12,7 +12,8 @@ from persia_cli.model.build import build_model
 from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.plan.columns import dense_count, label_names
 from persia_cli.plan.embedding import embedding_layout
-from persia_cli.train.dense_state import DenseFile, load_dense, save_dense
+from persia_cli.store.manifest import SavedFile
+from persia_cli.train.dense_state import load_dense, save_dense
 from persia_cli.train.distributed import World
 from persia_cli.train.inputs import GroupRows, Samples, group_shapes, input_shape
 from persia_cli.train.optimizer import dense_optimizer
@@ -52,7 +53,7 @@ class Rank:
         """Begin the figures of an interval."""
         return Interval(self._tasks)
 
-    def save(self, folder: Path) -> list[DenseFile]:
+    def save(self, folder: Path) -> list[SavedFile]:
         """Write weights and optimizer state into a new folder."""
         folder.mkdir(parents=True, exist_ok=True)
         return save_dense(folder, self._module, self._optimizer)

@@ -82,6 +82,7 @@ class Loop:
         """What was not as it should be so far; all zero on an undisturbed wire."""
         return {
             "refused": sum(server.refused for server in self._servers),
+            "nameless": sum(server.nameless for server in self._servers),
             "repeated": sum(server.repeated for server in self._servers),
             "dropped": sum(server.dropped for server in self._servers),
             "forgotten": sum(server.forgotten for server in self._servers),

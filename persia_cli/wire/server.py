@@ -11,6 +11,8 @@ from persia_cli.wire.messages import Message, Pending, Refused
 
 PARKED_LIMIT = 65_536
 """Unanswered requests that are remembered."""
+MADE_UP = b"\0"
+"""First byte of the names that libzmq gives to connections without one of their own."""
 ANSWERS_LIMIT = 4096
 """Answers without arrays that are remembered."""
 RECEIVE_LIMIT = 1024
@@ -34,7 +36,11 @@ class Server:
     Pending. A repeat of a request whose answer had no arrays gets that answer again; one whose answer had arrays, or is
     long ago, goes to the handler again, which must recognise it by its content.
 
-    `refused` counts messages that were not taken, `repeated` repeats that were answered without the handler, `dropped`
+    Peers are known by the names they connect under. When a peer connects anew, what is left of its old connection
+    comes without that name (ZMQ_ROUTER_HANDOVER) and is passed over: an answer could not reach the peer, and the peer
+    asks again.
+
+    `refused` counts messages that were not taken, `nameless` those passed over, `repeated` repeats that were answered without the handler, `dropped`
     replies that could not be sent (the peer will ask again), `forgotten` parked requests over the limit.
     """
 
@@ -47,7 +53,7 @@ class Server:
     ) -> None:
         self.socket = sockets.router(context, address)
         self.address = sockets.bound_address(self.socket)
-        self.refused = self.repeated = self.dropped = self.forgotten = 0
+        self.refused = self.nameless = self.repeated = self.dropped = self.forgotten = 0
         self._handlers = handlers
         self._name = name
         self._parked: OrderedDict[Peer, None] = OrderedDict()
@@ -73,6 +79,9 @@ class Server:
             self._take(frames[0].bytes, frames[1:])
 
     def _take(self, identity: bytes, frames: Sequence[Frame]) -> None:
+        if identity.startswith(MADE_UP):
+            self.nameless += 1
+            return
         try:
             number, message, arrays = decode(frames)
         except MalformedMessage as error:
