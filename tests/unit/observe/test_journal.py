@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persia_cli.observe.journal import Journal, Tail, read_journal
@@ -78,6 +78,7 @@ def test_a_tail_that_stops_half_way_goes_on_there(path: Path) -> None:
     assert list(tail.new()) == [{"a": 2}, {"a": 3}]
 
 
+@settings(deadline=None)
 @given(st.lists(st.text(max_size=8), max_size=5), st.data())
 def test_half_a_line_waits_wherever_it_is_cut(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str], data: st.DataObject
