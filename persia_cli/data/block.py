@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.config.schema.dataset import ColumnSplit, ParquetDataset
+from persia_cli.control.splits import SplitName
 from persia_cli.data.batch import Batch, assemble
 from persia_cli.data.columns import uses
 from persia_cli.data.decode import Ids, decode_dense, decode_ids, decode_labels, decode_weights, join_ids, take_ids
-from persia_cli.data.rowgroup import RowGroup, RowGroupReader, SplitName
+from persia_cli.data.rowgroup import RowGroup, RowGroupReader
 from persia_cli.data.splits import selected_rows
 
 

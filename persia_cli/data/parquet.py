@@ -6,10 +6,11 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from threading import Event
 
 from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.control.splits import SplitName
 from persia_cli.data.batch import Batch, join
 from persia_cli.data.block import DecodedBlock, decode_block
 from persia_cli.data.order import Block, SampleOrder
-from persia_cli.data.rowgroup import RowGroupReader, SplitName
+from persia_cli.data.rowgroup import RowGroupReader
 from persia_cli.data.scan import ParquetScan
 
 

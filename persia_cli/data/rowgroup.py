@@ -1,14 +1,13 @@
 """A row group of a Parquet file, and how its columns are read."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from persia_cli.control.splits import SplitName
 from persia_cli.errors import DataError
-
-SplitName = Literal["train", "eval"]
 
 
 @dataclass(frozen=True, slots=True)

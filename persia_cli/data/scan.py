@@ -7,9 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from persia_cli.config.schema.dataset import ColumnSplit, FileSplit, ParquetDataset
+from persia_cli.control.splits import SplitName
 from persia_cli.data.columns import column_problems, list_columns, prepare_first
 from persia_cli.data.files import DataFile, Location, find_files, locate
-from persia_cli.data.rowgroup import RowGroup, SplitName, one_line
+from persia_cli.data.rowgroup import RowGroup, one_line
 from persia_cli.data.splits import SplitRows, count_rows
 from persia_cli.errors import DataError
 

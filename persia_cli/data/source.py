@@ -3,10 +3,10 @@
 from typing import Protocol
 
 from persia_cli.config.schema.dataset import GeneratedDataset, ParquetDataset
+from persia_cli.control.splits import SplitName
 from persia_cli.data.batch import Batch
 from persia_cli.data.generator import GeneratedSource
 from persia_cli.data.parquet import ParquetSource
-from persia_cli.data.rowgroup import SplitName
 from persia_cli.data.scan import is_absent, scan
 
 

@@ -10,8 +10,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from persia_cli.config.schema.dataset import ColumnSplit, EverySplit, FileSplit
+from persia_cli.control.splits import SplitName
 from persia_cli.data.columns import is_text
-from persia_cli.data.rowgroup import RowGroup, RowGroupReader, SplitName
+from persia_cli.data.rowgroup import RowGroup, RowGroupReader
 
 _SHOWN_VALUES = 6
 

@@ -12,7 +12,7 @@ from persia_cli.errors import WireError
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import job_batches
 from persia_cli.roles.link import Link, expect
-from persia_cli.store.batch_rows import GroupRows, RowPlanner
+from persia_cli.store.batch_rows import RowPlanner, UniqueRows
 from persia_cli.wire.client import Client
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import (
@@ -41,7 +41,7 @@ NO_OFFSETS = np.empty(0, np.uint32)
 class PlannedBatch:
     """A batch from PutIds to the last server's ack of its update."""
 
-    groups: list[GroupRows]
+    groups: list[UniqueRows]
     answered: bool = False
     pull: Peer | None = None
     push: Peer | None = None

@@ -11,7 +11,7 @@ from persia_cli.store.layout import EmbeddingLayout, GroupSpec, partition_owners
 
 
 @dataclass(frozen=True)
-class GroupRows:
+class UniqueRows:
     """Unique rows of one feature group in one batch, and where each id finds its row.
 
     Ids of the group lie feature-major, features in the layout's order.
@@ -42,7 +42,7 @@ class RowPlanner:
         self._scratch = dedup_scratch(0)
         self._epoch = 0
 
-    def plan(self, ids: NDArray[np.uint64], offsets: NDArray[np.uint32], size: int) -> list[GroupRows]:
+    def plan(self, ids: NDArray[np.uint64], offsets: NDArray[np.uint32], size: int) -> list[UniqueRows]:
         """Unique rows per group of a batch of `size` samples: a function of the batch alone.
 
         ids uint64[total] and offsets uint32[F*size+1] are the feature-major CSR of a data batch. Raises WireError
@@ -58,7 +58,7 @@ class RowPlanner:
 
     def _plan_group(
         self, group: GroupSpec, ids: NDArray[np.uint64], offsets: NDArray[np.uint32], size: int
-    ) -> GroupRows:
+    ) -> UniqueRows:
         features = self._features[group.number]
         total = int(np.sum(offsets[(features + 1) * size].astype(np.int64) - offsets[features * size]))
         keys, tables = np.empty(total, np.uint64), np.empty(total, np.uint16)
@@ -70,7 +70,7 @@ class RowPlanner:
         ordered_keys, ordered_tables = np.empty_like(unique_keys), np.empty_like(unique_tables)
         bounds = np.empty(self._servers + 1, np.int64)
         dedup.order_by_server(unique_keys, unique_tables, self._owners, inverse, ordered_keys, ordered_tables, bounds)
-        return GroupRows(ordered_keys, ordered_tables, bounds, inverse, None if single else group_offsets)
+        return UniqueRows(ordered_keys, ordered_tables, bounds, inverse, None if single else group_offsets)
 
     def _unique(
         self, keys: NDArray[np.uint64], tables: NDArray[np.uint16]
