@@ -95,10 +95,10 @@ class JobPlan:
         """
         lines = []
         for replica in self.replicas:
-            line = f"persia launch-role {replica.role} --coordinator {address} --index {replica.index}"
+            line = ["persia", "launch-role", replica.role, "--coordinator", address, "--index", str(replica.index)]
             if replica.role == "coordinator":
-                line = shlex.join([*line.split(), "--run-dir", str(self.run_dir), *words])
-            lines.append(line)
+                line += ["--run-dir", str(self.run_dir), *words]
+            lines.append(shlex.join(line))
         return lines
 
 
