@@ -36,12 +36,12 @@ class Server:
     Pending. A repeat of a request whose answer had no arrays gets that answer again; one whose answer had arrays, or is
     long ago, goes to the handler again, which must recognise it by its content.
 
-    Peers are known by the names they connect under. When a peer connects anew, what is left of its old connection
-    comes without that name (ZMQ_ROUTER_HANDOVER) and is passed over: an answer could not reach the peer, and the peer
-    asks again.
+    Peers are known by the names they connect under. What is left of a connection when its peer connects anew can come
+    without that name (ROUTER_HANDOVER) and is passed over: no answer would reach the peer, and the peer asks again.
 
-    `refused` counts messages that were not taken, `nameless` those passed over, `repeated` repeats that were answered without the handler, `dropped`
-    replies that could not be sent (the peer will ask again), `forgotten` parked requests over the limit.
+    `refused` counts messages that were not taken, `nameless` those passed over, `repeated` repeats that were answered
+    without the handler, `dropped` replies that could not be sent (the peer will ask again), `forgotten` parked requests
+    over the limit.
     """
 
     def __init__(

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zmq
 
 from persia_cli.errors import WireError
 from persia_cli.wire import server as server_module
@@ -25,7 +26,6 @@ from persia_cli.wire.messages import (
 )
 from persia_cli.wire.server import Peer, Server
 from persia_cli.wire.sockets import Context
-from tests.conftest import poll_for
 
 BATCH = BatchId(generation=0, split=0, step=7, rank=0)
 
@@ -138,20 +138,13 @@ def test_numbers_of_different_clients_are_different_requests(
     other.socket.close()
 
 
-def test_what_is_left_of_a_connection_that_another_replaced_is_passed_over(
-    context: Context, server: Server, handlers: Handlers
-) -> None:
-    old, new = Asker(context), Asker(context)
-    old.ask(1, WaitCredit(0, 3))
-    old.ask(2, WaitCredit(0, 4))
-    new.ask(1, WaitCredit(0, 3))
-    poll_for(lambda: server.receive() or server.nameless + len(handlers.parked) == 3, 5.0, "all three requests")
-    assert [(peer.identity, peer.request) for peer in handlers.parked] == [(b"asker", 1)]
-    assert server.nameless == 2
-    server.reply(handlers.parked[0], Credit(9))
-    poll_for(lambda: new.hear() == [(1, Credit(9))], 5.0, "the answer on the new connection")
-    old.socket.close()
-    new.socket.close()
+def test_a_peer_without_a_name_is_passed_over(context: Context, server: Server, handlers: Handlers) -> None:
+    with context.socket(zmq.DEALER) as nameless:
+        nameless.connect("inproc://server")
+        nameless.send_multipart(encode(5, WaitCredit(0, 3)))
+        server.receive()
+        assert (handlers.parked, server.parked, server.nameless) == ([], 0, 1)
+        assert not nameless.poll(0)
 
 
 def test_a_handler_refuses_by_a_wire_error(server: Server, asker: Asker) -> None:
