@@ -1,4 +1,4 @@
-"""Print one of the README's commands, so that CI runs what a reader is told to run: `python3 scripts/readme.py tests`."""
+"""Print a command of the README, so that CI runs what a reader is told to run: `python3 scripts/readme.py tests`."""
 
 import re
 import sys
@@ -8,7 +8,7 @@ README = Path(__file__).resolve().parents[1] / "README.md"
 
 
 def command(name: str, text: str) -> str:
-    """Return the command of the code block that follows the mark `<!-- NAME -->`; raises ValueError if there is none."""
+    """Return the command of the code block after the mark `<!-- NAME -->`; raises ValueError if there is none."""
     found = re.search(rf"<!-- {re.escape(name)} -->\s*```\w*\n(.+?)\n```", text, re.DOTALL)
     if found is None:
         raise ValueError(f"README.md has no command marked <!-- {name} -->")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from persia_cli.config.schema import Run
+from persia_cli.config.schema import ParquetDataset, Run
 from persia_cli.data.facts import DatasetFacts, inspect
 from persia_cli.errors import PersiaError
 from persia_cli.launch import embedded, local
@@ -33,6 +33,8 @@ class Throughput:
     samples: int
     seconds: float
     samples_per_s: float
+    stand_in: str | None
+    """Where the data should be that was made up instead."""
     roles: list[RoleCost]
 
 
@@ -98,6 +100,7 @@ class Stopwatch:
                 f"the job wrote {len(self._lines)} lines of metrics where 2 were due; nothing was measured"
             )
         before, after = self._lines
+        dataset = self._plan.run.dataset
         samples = after["samples"] - before["samples"]
         return Throughput(
             name=self._plan.run.name,
@@ -106,6 +109,7 @@ class Stopwatch:
             samples=samples,
             seconds=samples / after["samples_per_s"],
             samples_per_s=after["samples_per_s"],
+            stand_in=dataset.path if self._plan.facts.stand_in and isinstance(dataset, ParquetDataset) else None,
             roles=[
                 RoleCost(name, round(cpu - self._cpu[0][name], 3), self._rss[name])
                 for name, cpu in self._cpu[1].items()

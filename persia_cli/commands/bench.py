@@ -25,13 +25,18 @@ def throughput(
 ) -> None:
     """Measure samples per second of a job from end to end, and the CPU seconds of each role."""
     from persia_cli.bench.throughput import measure
-    from persia_cli.commands.screen import columns, labelled, out, say, size
+    from persia_cli.commands.screen import columns, err, labelled, out, say, size
     from persia_cli.config.compose import compose_run
 
-    measured = measure(compose_run(words or [], conf_dir or []), steps)
+    run = compose_run(words or [], conf_dir or [])
+    if not as_json:
+        say(err(), f"measuring {run.name}, {run.mode.kind}: {steps} steps to warm up, then {steps} against the clock …")
+    measured = measure(run, steps)
     if as_json:
         say(out(), json.dumps(asdict(measured)))
         return
+    if measured.stand_in:
+        say(err(), f"STAND-IN DATA: there are no files at {measured.stand_in}; samples of the same shape are made up")
     labelled(out(), "samples/s", f"{measured.samples_per_s:,.0f}")
     labelled(out(), "measured", f"{measured.samples:,} samples in {measured.steps} steps, {measured.seconds:.2f} s")
     table = columns("replica", "CPU seconds", "per million samples", "memory")

@@ -18,7 +18,8 @@ def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory of a training run.", show_default=False)],
     words: Overrides = None,
     data: Annotated[
-        str | None, typer.Option("--data", metavar="PATH", help="Evaluate on these files instead of the run's own.")
+        str | None,
+        typer.Option("--data", metavar="PATH", help="Evaluate on all samples of these files instead of the run's own."),
     ] = None,
 ) -> None:
     """Evaluate a saved model, on any number of servers."""
@@ -33,7 +34,7 @@ def evaluate(
     config = run / "config.yaml"
     if not config.is_file():
         raise UserError(f"{run} holds no run: there is no {config}")
-    own = [f"dataset.path={quoted(data)}", "dataset.if_missing=error"] if data else []
+    own = [f"dataset.path={quoted(data)}", "dataset.if_missing=error", "dataset.split={kind: eval}"] if data else []
     evaluated = compose_run([f"conf={config}", *(words or []), *own])
     checkpoint = newest_checkpoint(run)
     read_manifest(checkpoint)  # is refused before anything starts

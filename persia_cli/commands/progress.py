@@ -97,8 +97,10 @@ class LiveView:
         """Show the phase in the bar; print warnings and what was saved above it."""
         kind = line["event"]
         if kind == "compiling":
-            figures = f"{line['done']}/{line['total']} kernels"
-            self._show("compiling", line["done"], line["total"], figures)
+            if line["done"] < line["total"]:
+                self._show("compiling", line["done"], line["total"], f"{line['done']}/{line['total']} kernels")
+            else:
+                self._show("starting", 0, None, "all roles")
         elif kind == "ready":
             self._show("training" if self._job.steps else "evaluating", 0, self._job.steps or None, "")
             if "parameters" in line:

@@ -35,7 +35,14 @@ def say(console: Console, text: str | Text, style: str = "") -> None:
 
 def labelled(console: Console, label: str, text: str) -> None:
     """Print one line under a label, labels aligned."""
-    say(console, Text.assemble((f"{label:<{LABEL_WIDTH}}", "bold"), text))
+    if not console.is_terminal:
+        say(console, f"{label:<{LABEL_WIDTH}}{text}")
+        return
+    line = Table.grid()
+    line.add_column(width=LABEL_WIDTH, style="bold")
+    line.add_column(overflow="fold")
+    line.add_row(label, Text(text))
+    console.print(line)
 
 
 def pairs(console: Console, lines: Mapping[str, str]) -> None:

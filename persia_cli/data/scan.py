@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from persia_cli.config.schema.dataset import ColumnSplit, FileSplit, ParquetDataset
+from persia_cli.config.schema.dataset import ColumnSplit, EvalSplit, FileSplit, ParquetDataset
 from persia_cli.control.splits import SplitName
 from persia_cli.data.columns import column_problems, list_columns, prepare_first
 from persia_cli.data.files import DataFile, Location, find_files, locate
@@ -67,8 +67,7 @@ def scan(dataset: ParquetDataset) -> ParquetScan:
                 first_row += rows
     findings.raise_if_any()
     split_rows = count_rows(dataset.split, place.filesystem, groups)
-    if not sum(split_rows.train):
-        raise DataError(_nothing_to_train(dataset, first_row, split_rows))
+    _require_rows(dataset, first_row, split_rows)
     return ParquetScan(place.filesystem, tuple(files), tuple(groups), findings.lists or frozenset(), split_rows)
 
 
@@ -128,13 +127,17 @@ def _row_groups(dataset: ParquetDataset, filesystem: Any, file: DataFile, findin
     return [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
 
 
-def _nothing_to_train(dataset: ParquetDataset, rows: int, split_rows: SplitRows) -> str:
+def _require_rows(dataset: ParquetDataset, rows: int, split_rows: SplitRows) -> None:
+    """Raise DataError if a split that should have rows has none."""
     if rows == 0:
-        return f"dataset.path={dataset.path}: the files hold no rows; prepare them again"
+        raise DataError(f"dataset.path={dataset.path}: the files hold no rows; prepare them again")
     split = dataset.split
     if isinstance(split, ColumnSplit):
-        return (
-            f"dataset.split leaves nothing to train on: column {split.column} is never {split.train}, but "
-            f"{', '.join(split_rows.values)}; correct dataset.split.train"
-        )
-    return f"dataset.split leaves nothing to train on of {rows} rows; correct dataset.split"
+        for name, value, use in (("train", split.train, "train on"), ("eval", split.eval, "evaluate on")):
+            if not sum(split_rows.train if name == "train" else split_rows.eval):
+                raise DataError(
+                    f"dataset.split leaves nothing to {use}: column {split.column} is never {value}, but "
+                    f"{', '.join(split_rows.values)}; correct dataset.split.{name}"
+                )
+    if not sum(split_rows.train) and not isinstance(split, EvalSplit):
+        raise DataError(f"dataset.split leaves nothing to train on of {rows} rows; correct dataset.split")

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from persia_cli.config.schema.dataset import ColumnSplit, EverySplit, FileSplit
+from persia_cli.config.schema.dataset import ColumnSplit, EvalSplit, EverySplit, Split
 from persia_cli.control.splits import SplitName
 from persia_cli.data.columns import is_text
 from persia_cli.data.rowgroup import RowGroup, RowGroupReader
@@ -31,25 +31,25 @@ class SplitRows:
         return self.train if name == "train" else self.eval
 
 
-def selected_rows(
-    split: FileSplit | ColumnSplit | EverySplit, name: SplitName, group: RowGroup, column: Any | None
-) -> NDArray[np.int64] | None:
+def selected_rows(split: Split, name: SplitName, group: RowGroup, column: Any | None) -> NDArray[np.int64] | None:
     """Return which rows of a row group belong to a split, ascending, or None for all; `column` is the split column."""
     if isinstance(split, EverySplit):
         is_eval = (np.arange(group.first_row, group.first_row + group.rows) - split.offset) % split.n == 0
         return np.flatnonzero(is_eval if name == "eval" else ~is_eval)
     if isinstance(split, ColumnSplit):
         return np.flatnonzero(_equal(column, split.train if name == "train" else split.eval))
-    return None
+    return None  # files, or everything: a row group is of one split
 
 
-def count_rows(split: FileSplit | ColumnSplit | EverySplit, filesystem: Any, groups: Sequence[RowGroup]) -> SplitRows:
+def count_rows(split: Split, filesystem: Any, groups: Sequence[RowGroup]) -> SplitRows:
     """Count the rows of both splits; reads no data but the split column, if there is one."""
     if isinstance(split, ColumnSplit):
         return _count_by_column(split, filesystem, groups)
     if isinstance(split, EverySplit):
         evaluation = [_multiples(g.first_row - split.offset, g.rows, split.n) for g in groups]
         return SplitRows(tuple(g.rows - n for g, n in zip(groups, evaluation, strict=True)), tuple(evaluation))
+    if isinstance(split, EvalSplit):
+        return SplitRows((0,) * len(groups), tuple(g.rows for g in groups))
     train, evaluation = ([g.rows if g.part == name else 0 for g in groups] for name in ("train", "eval"))
     return SplitRows(tuple(train), tuple(evaluation))
 

@@ -44,7 +44,8 @@ class BadRows:
         """Raise DataError with line numbers if more rows are bad than allowed."""
         if self.count <= self.allowed:
             return
-        rows = "\n".join(f"  {bad.file} line {bad.line}: {bad.reason}" for bad in self.first)
+        first = sorted(self.first, key=lambda bad: (bad.file, bad.line))
+        rows = "\n".join(f"  {bad.file} line {bad.line}: {bad.reason}" for bad in first)
         more = f"\n  and {self.count - len(self.first)} more so far" if self.count > len(self.first) else ""
         raise DataError(
             f"{self.count} row{'s do' if self.count > 1 else ' does'} not parse, but at most {self.allowed} may fail; "
@@ -71,7 +72,6 @@ class TextBlock:
         self.good &= ~wrong
         for row in np.flatnonzero(wrong).tolist():
             self._file.reject_row(self._first_row + row, reason)
-        self._file.bad.raise_if_too_many()
 
 
 class TextFile:

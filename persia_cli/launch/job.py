@@ -39,7 +39,10 @@ def prepare_run_dir(plan: JobPlan) -> None:
     run_dir = plan.run_dir
     if (run_dir / CONFIG).exists():
         raise UserError(f"{run_dir} already holds a run; choose another --run-dir or remove it")
-    (run_dir / "roles").mkdir(parents=True, exist_ok=True)
+    try:
+        (run_dir / "roles").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make the run directory {run_dir}: {error.strerror}; give another --run-dir") from error
     write_run(_anchored(plan.run), run_dir / CONFIG)
     (run_dir / JOB).write_bytes(_anchored_job(plan.job).to_json() + b"\n")
 

@@ -58,7 +58,7 @@ def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResul
 
 @contextmanager
 def _terminating_interrupts() -> Iterator[None]:
-    """Let SIGTERM do what Ctrl-C does; only a main thread can have it so."""
+    """Let SIGTERM and SIGHUP (the terminal is closed) do what Ctrl-C does; only a main thread can have it so."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -66,11 +66,12 @@ def _terminating_interrupts() -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @dataclass(slots=True)

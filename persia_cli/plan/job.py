@@ -125,6 +125,8 @@ def plan_job(run: Run, facts: "DatasetFacts", task: Task, run_dir: Path, load: P
     train = StepGrid(facts.train_rows, run.train.batch_size, run.cluster.nn_workers)
     evaluation = StepGrid(facts.eval_rows, run.train.batch_size, run.cluster.nn_workers)
     steps = min(train.steps * run.train.epochs, run.train.steps or train.steps * run.train.epochs)
+    if task == "train" and not facts.train_rows:
+        raise DataError("the data set has no training samples: dataset.split.kind=eval is for persia eval")
     if task == "evaluate" and not facts.eval_rows:
         raise DataError("the data set has no evaluation samples; give dataset.split an evaluation part")
     job = Job(

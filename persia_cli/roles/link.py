@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 Kind = TypeVar("Kind", bound=Message)
 
-HEARTBEAT_S = 1.0
+HEARTBEAT_S = 0.5
 JOIN_RETRY_S = 0.5
 FAREWELL_S = 3.0
 
@@ -173,7 +173,8 @@ class Link:
             return
         told: list[Message] = []
         code = error.exit_code if isinstance(error, PersiaError) else 1
-        text = str(error) if isinstance(error, PersiaError) else f"internal error: {type(error).__name__}: {error}"
+        text = f"internal error: {type(error).__name__}: {error}; the traceback is in the log of {self.name}"
+        text = str(error) if isinstance(error, PersiaError) else text
         self._client.request(Fail(self.sender, text, code), on_reply=lambda message, _: told.append(message))
         deadline = time.monotonic() + FAREWELL_S
         with suppress(WireError):

@@ -32,17 +32,19 @@ def prepare(source: Path, output: Path, options: PrepareOptions, progress: Progr
     total = sum(file.stat().st_size for file in files)
     bad = BadRows(options.max_bad_rows)
     rows = done = 0
+    made: list[Path] = []
     with new_folder(output) as folder:
         for file, name in files.items():
             with GroupedWriter(folder / name, options.row_group_rows) as writer:
                 for block in TextFile(file, COLUMNS, "\t", bad).blocks(partial(_progress, progress, done, total)):
                     writer.write(_table(block))
             rows += writer.rows
+            if writer.rows:
+                made.append(output / name)
             done += file.stat().st_size
         if not rows:
             raise DataError(f"{source} holds no rows in Criteo's format")
-    made = tuple(output / name for name in files.values())
-    return PrepareReport(rows, made, sum(path.stat().st_size for path in made), bad.count, tuple(bad.first))
+    return PrepareReport(rows, tuple(made), sum(path.stat().st_size for path in made), bad.count, tuple(bad.first))
 
 
 def _progress(progress: Progress, done: int, total: int, more: int) -> None:

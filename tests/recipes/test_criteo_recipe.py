@@ -126,6 +126,29 @@ def test_a_truncated_archive_leaves_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["train.txt.gz"]
 
 
+def test_a_file_without_a_good_row_becomes_none(tmp_path: Path) -> None:
+    source = tmp_path / "days"
+    source.mkdir()
+    write(source / "LICENSE", b"use it well")
+    write(source / "day_0", GOOD)
+    report = prepare(source, tmp_path / "out", max_bad_rows=1)
+    assert (report.rows, report.bad_rows) == (1, 1)
+    assert (
+        [path.name for path in report.files]
+        == [path.name for path in (tmp_path / "out").iterdir()]
+        == ["day_0.parquet"]
+    )
+
+
+def test_all_bad_rows_of_a_block_are_told_in_the_order_of_lines(tmp_path: Path) -> None:
+    source = write(tmp_path / "train.txt", GOOD, changed("C3", b"x"), changed("label", b"2"), GOOD, changed("I2", b"y"))
+    with pytest.raises(DataError) as failure:
+        prepare(source, tmp_path / "out")
+    lines = str(failure.value).splitlines()
+    assert lines[0].startswith("3 rows do not parse, but at most 0 may fail")
+    assert [line.split(":")[0].strip() for line in lines[1:]] == [f"train.txt line {number}" for number in (2, 3, 5)]
+
+
 def test_only_bad_rows_make_no_data_set(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds no rows in Criteo's format"):
         prepare(write(tmp_path / "train.txt", b"a", b"b"), tmp_path / "out", max_bad_rows=5)

@@ -4,6 +4,7 @@ from persia_cli.config.schema.cluster import Cluster
 from persia_cli.config.schema.dataset import (
     ColumnSplit,
     Dataset,
+    EvalSplit,
     EverySplit,
     FileSplit,
     GeneratedDataset,
@@ -28,6 +29,7 @@ __all__ = [
     "Dataset",
     "Dlrm",
     "Embedding",
+    "EvalSplit",
     "Evaluation",
     "EverySplit",
     "Ffnn",

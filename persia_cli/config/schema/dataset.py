@@ -95,7 +95,14 @@ class EverySplit(Node):
         return self
 
 
-Split = Annotated[FileSplit | ColumnSplit | EverySplit, Field(discriminator="kind")]
+class EvalSplit(Node):
+    """Every sample evaluates a model that is trained already."""
+
+    kind: Literal["eval"]
+    """`eval`: nothing to train on."""
+
+
+Split = Annotated[FileSplit | ColumnSplit | EverySplit | EvalSplit, Field(discriminator="kind")]
 
 
 class Generator(Node):

@@ -14,6 +14,7 @@ MEASURED = Throughput(
     samples=5000,
     seconds=2.5,
     samples_per_s=2000.0,
+    stand_in=None,
     roles=[RoleCost("nn-worker-0", 1.25, 2**20), RoleCost("coordinator-0", 0.5, 2**30)],
 )
 

@@ -63,7 +63,6 @@ def test_joining_the_parts_gives_the_whole(made: tuple[Samples, int], cut: int) 
     assert joined.weights is None
 
 
-
 def test_features_of_one_id_need_no_offsets() -> None:
     ids = [np.array([1, 2], np.uint64), np.array([3, 4, 5], np.uint64)]
     batch = assemble(np.zeros((2, 0), np.float32), np.zeros((2, 1), np.float32), None, ids, [None, np.array([0, 3, 3])])

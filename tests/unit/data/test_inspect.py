@@ -176,6 +176,10 @@ def test_no_rows_at_all(tmp_path: Path) -> None:
             "leaves nothing to train on: column part is never tain, but a, b, c; correct dataset.split.train",
         ),
         (
+            {"kind": "column", "column": "part", "train": "a", "eval": "bb"},
+            "leaves nothing to evaluate on: column part is never bb, but a, b, c; correct dataset.split.eval",
+        ),
+        (
             {"kind": "column", "column": "part", "train": 1, "eval": 2},
             'column part holds strings; write dataset.split.train in quotes: "1"',
         ),
@@ -196,6 +200,18 @@ def test_splits_that_do_not_fit(tmp_path: Path, split: dict[str, Any], text: str
     write(tmp_path / "a.parquet")
     (line,) = problems(dataset(tmp_path, split=split))
     assert text in line
+
+
+def test_a_model_that_is_trained_can_be_evaluated_on_every_row(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet")
+    everything = dataset(tmp_path, split={"kind": "eval"})
+    facts = inspect(everything)
+    assert (facts.train_rows, facts.eval_rows, facts.unused_rows) == (0, 4, 0)
+    source = open_source(everything, "eval", seed=0)
+    try:
+        assert source.read(0, 0, 4).size == 4
+    finally:
+        source.close()
 
 
 def test_every_second_of_one_row_leaves_nothing_to_train_on(tmp_path: Path) -> None:
