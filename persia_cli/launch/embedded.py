@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from persia_cli.launch.interrupts import terminating_interrupts
 from persia_cli.launch.job import (
     SWITCH_INTERVAL_S,
     JobResult,
@@ -27,22 +28,23 @@ POLL_S = 0.1
 def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResult:
     """Run the job to its end in this process, calling `follow()` from this thread about ten times a second.
 
-    Ctrl-C stops all threads and is raised again. Raises the error of the replica that failed first.
+    Ctrl-C (or SIGTERM) stops all threads and is raised again. Raises the error of the replica that failed first.
     """
     prepare_run_dir(plan)
     compile_kernels(plan.run_dir, follow)
     job = EmbeddedJob(plan)
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    job.start()
-    try:
-        while job.running:
+    with terminating_interrupts():
+        job.start()
+        try:
+            while job.running:
+                follow()
+                job.wait(POLL_S)
+        finally:
+            sys.setswitchinterval(before)
+            job.close()
             follow()
-            job.wait(POLL_S)
-    finally:
-        sys.setswitchinterval(before)
-        job.close()
-        follow()
     return result_of(plan.run_dir)
 
 

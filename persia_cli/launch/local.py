@@ -4,15 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from persia_cli.errors import PersiaError, RoleError, UserError
+from persia_cli.launch.interrupts import terminating_interrupts
 from persia_cli.launch.job import (
     COORDINATOR_ADDRESS,
     SIGNALLED,
@@ -42,7 +40,7 @@ def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResul
     """
     prepare_run_dir(plan)
     compile_kernels(plan.run_dir, follow)
-    with _terminating_interrupts(), private_directory() as sockets:
+    with terminating_interrupts(), private_directory() as sockets:
         processes = Processes(plan, sockets)
         try:
             processes.start()
@@ -54,24 +52,6 @@ def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResul
             processes.stop()
             follow()
     return result_of(plan.run_dir)
-
-
-@contextmanager
-def _terminating_interrupts() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP (the terminal is closed) do what Ctrl-C does; only a main thread can have it so."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @dataclass(slots=True)

@@ -58,6 +58,18 @@ def test_an_interrupt_ends_everything(tmp_path, number):
         assert f"error: {tmp_path / 'run'} already holds a run; choose another --run-dir or remove it" in again.output
 
 
+@pytest.mark.parametrize("number", [pytest.param(name, marks=pytest.mark.slow) for name in ("SIGINT", "SIGTERM")])
+def test_an_interrupt_ends_a_job_in_one_process(tmp_path, number):
+    with Launched([*ENDLESS, "cluster=embedded"], tmp_path / "run") as job:
+        job.wait_for_training()
+        job.process.send_signal(signal.Signals[number])
+        code, _ = job.end(within_s=10.0)
+
+        assert code == 130
+        assert "interrupted; everything is stopped" in job.output
+        assert "Traceback" not in job.output
+
+
 def test_a_second_interrupt_does_not_wait_for_a_replica_that_hangs(tmp_path):
     with Launched([*ENDLESS, "cluster.stop_timeout_s=60"], tmp_path / "run") as job:
         pids = job.wait_for_training()
