@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -22,11 +23,17 @@ ENDLESS = [*WORDS, "cluster=local", "dataset.generator.train_rows=1_000_000_000"
 
 
 class Launched:
-    """The launcher and what it started; a context manager that leaves no process behind."""
+    """The launcher and what it started; a context manager that leaves no process behind, and no file elsewhere.
+
+    `temporary` is its folder for temporary files.
+    """
 
     def __init__(self, words: list[str], run_dir: Path, environment: dict[str, str] | None = None) -> None:
         self.run_dir = run_dir
         run_dir.parent.mkdir(parents=True, exist_ok=True)
+        # Not below the test's folder, whose path may be too long for Unix sockets.
+        self._temporary = tempfile.TemporaryDirectory(prefix="persia-test-", ignore_cleanup_errors=True)
+        self.temporary = Path(self._temporary.name)
         self._output = run_dir.parent / f"{run_dir.name}.out"
         command = [sys.executable, "-m", "persia_cli", "train", *words, "--run-dir", str(run_dir)]
         with self._output.open("wb") as output:
@@ -36,7 +43,7 @@ class Launched:
                 stdout=output,
                 stderr=output,
                 cwd=run_dir.parent,
-                env=os.environ | (environment or {}),
+                env=os.environ | {"TMPDIR": self._temporary.name} | (environment or {}),
             )
 
     def __enter__(self) -> Self:
@@ -50,6 +57,7 @@ class Launched:
         for pid in self.pids().values():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        self._temporary.cleanup()
 
     @property
     def output(self) -> str:

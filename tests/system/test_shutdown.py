@@ -29,10 +29,7 @@ def imported(log: Path) -> set[str]:
 
 @pytest.mark.parametrize("number", one_fast("SIGINT", "SIGTERM"))
 def test_an_interrupt_ends_everything(tmp_path, number):
-    sockets = tmp_path / "tmp"
-    sockets.mkdir()
-    environment = {"TMPDIR": os.path.relpath(sockets, tmp_path), "PYTHONPROFILEIMPORTTIME": "1"}
-    with Launched(ENDLESS, tmp_path / "run", environment) as job:
+    with Launched(ENDLESS, tmp_path / "run", {"PYTHONPROFILEIMPORTTIME": "1"}) as job:
         pids = job.wait_for_training()
         job.process.send_signal(signal.Signals[number])
         code, seconds = job.end(within_s=20.0)
@@ -43,7 +40,7 @@ def test_an_interrupt_ends_everything(tmp_path, number):
         assert "interrupted; everything is stopped" in job.output
         said = [line for line in job.output.splitlines() if not line.startswith("import time:")]
         assert not [line for line in said if "error" in line or "Traceback" in line]
-        assert list(sockets.glob("persia-*")) == []
+        assert list(job.temporary.glob("persia-*")) == []
         logs = {name: job.run_dir / "roles" / f"{name}.log" for name in REPLICAS}
         assert all("stopped by SIGTERM" in log.read_text() for log in logs.values())
 
