@@ -1,4 +1,4 @@
-"""SIGTERM ends a launcher as Ctrl-C does."""
+"""SIGTERM and SIGHUP (the terminal is closed) end a launcher as Ctrl-C does."""
 
 import signal
 import threading
@@ -9,7 +9,10 @@ from types import FrameType
 
 @contextmanager
 def terminating_interrupts() -> Iterator[None]:
-    """Raise KeyboardInterrupt on SIGTERM while the block runs; only a main thread can have it so."""
+    """Raise KeyboardInterrupt on SIGTERM and SIGHUP while the block runs; only a main thread can have it so.
+
+    A SIGHUP that is ignored stays so: `nohup` means a job to outlive its terminal.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -17,8 +20,12 @@ def terminating_interrupts() -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    numbers = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -51,6 +51,7 @@ class EmbeddingServer:
         self._server = loop.serve(bind, self._handlers)
         self._address = advertise or self._server.address
         self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"{link.name}-files")
+        self._waker = loop.waker()
         self._writing: tuple[Future[Any], Callable[[Any], None]] | None = None
         self._updates = {"applied": 0, "repeated": 0, "rows_written": 0}
 
@@ -60,7 +61,6 @@ class EmbeddingServer:
         self._prepare(run, job, run.cluster.embedding_servers)
         self._handlers |= {LookUp: self._on_look_up, Update: self._on_update}
         self._link.figures = self._figures
-        self._loop.every(0.02, self._finish_writing)
         if job.load:
             folder = Path(job.load)
             self._write(lambda: self._load(folder), lambda rows: self._ready())
@@ -69,6 +69,7 @@ class EmbeddingServer:
         try:
             while not self._link.stop:
                 self._loop.poll(0.2)
+                self._finish_writing()
             self._link.farewell()
         finally:
             self._writer.shutdown()
@@ -130,13 +131,13 @@ class EmbeddingServer:
     def _apply_complete_steps(self) -> None:
         assert self._gate is not None
         while updates := self._gate.complete(self._watermarks.lowest):
-            merged = [updates[0].arrays] if len(updates) == 1 else [self._merge(updates)]
-            self._apply(updates[0].batch.step, merged[0])
+            arrays = updates[0].arrays if len(updates) == 1 else self._merge(updates)
+            self._apply(updates[0].batch.step, arrays)
             for update in updates:
                 self._watermarks.of(update.batch.rank, update.batch.generation).mark(update.batch.step)
                 self._server.reply(update.peer, Ack())
-            for peer, message, arrays in self._gate.released(self._watermarks.lowest):
-                self._answer(peer, message, arrays)
+            for peer, message, keys in self._gate.released(self._watermarks.lowest):
+                self._answer(peer, message, keys)
 
     def _merge(self, updates: Sequence[HeldUpdate]) -> list[Array]:
         """Sum the ranks' gradients per row, in the order of ranks."""
@@ -198,7 +199,9 @@ class EmbeddingServer:
 
     def _write(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """Read or write files on a thread of its own, so that heartbeats go on; no update is in flight meanwhile."""
-        self._writing = (self._writer.submit(work), then)
+        future = self._writer.submit(work)
+        future.add_done_callback(lambda _: self._waker.wake())
+        self._writing = (future, then)
 
     def _finish_writing(self) -> None:
         if self._writing is not None and self._writing[0].done():

@@ -27,7 +27,7 @@ def imported(log: Path) -> set[str]:
     return {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
 
 
-@pytest.mark.parametrize("number", one_fast("SIGINT", "SIGTERM"))
+@pytest.mark.parametrize("number", one_fast("SIGINT", "SIGTERM", "SIGHUP"))
 def test_an_interrupt_ends_everything(tmp_path, number):
     with Launched(ENDLESS, tmp_path / "run", {"PYTHONPROFILEIMPORTTIME": "1"}) as job:
         pids = job.wait_for_training()
