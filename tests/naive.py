@@ -8,29 +8,32 @@ MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
 
 
-def pool_forward(rows, inverse, offsets, modes, size):
-    """float32[n, C, dim] of unique rows pooled by mode (0 sum, 1 mean, 2 sqrtn, 3 skipped), added in order."""
+def pool_forward(rows, inverse, offsets, modes, rounds, size):
+    """float32[n, C, dim] of unique rows pooled by mode (0 sum, 1 mean, 2 sqrtn, 3 skipped), added in order.
+
+    An id of feature f is rounds[f] consecutive entries of `inverse`.
+    """
     columns = []
     for feature, mode in enumerate(modes):
         if mode == 3:
             continue
         column = np.zeros((size, rows.shape[1]), np.float32)
         for sample in range(size):
-            ids = inverse[offsets[feature * size + sample] : offsets[feature * size + sample + 1]]
-            for row in ids:
+            entries = inverse[offsets[feature * size + sample] : offsets[feature * size + sample + 1]]
+            for row in entries:
                 column[sample] += rows[row]
-            if len(ids):
-                column[sample] /= divisor(mode, len(ids))
+            if len(entries):
+                column[sample] /= divisor(mode, len(entries) // rounds[feature])
         columns.append(column)
     return np.stack(columns, 1) if columns else np.zeros((size, 0, rows.shape[1]), np.float32)
 
 
-def divisor(mode, count):
-    """What a pooled sum of `count` rows is divided by."""
-    return np.float32([1, count, np.sqrt(np.float32(count))][mode])
+def divisor(mode, ids):
+    """What the pooled sum of `ids` ids is divided by."""
+    return np.float32([1, ids, np.sqrt(np.float32(ids))][mode])
 
 
-def pool_backward(gradient, inverse, offsets, modes, rows):
+def pool_backward(gradient, inverse, offsets, modes, rounds, rows):
     """float32[rows, dim]: gradient float32[n, C, dim] of pooled vectors summed per unique row."""
     size = gradient.shape[0]
     gradients = np.zeros((rows, gradient.shape[2]), np.float32)
@@ -40,31 +43,87 @@ def pool_backward(gradient, inverse, offsets, modes, rows):
             continue
         column = next(columns)
         for sample in range(size):
-            ids = inverse[offsets[feature * size + sample] : offsets[feature * size + sample + 1]]
-            for row in ids:
-                gradients[row] += gradient[sample, column] / divisor(mode, len(ids))
+            entries = inverse[offsets[feature * size + sample] : offsets[feature * size + sample + 1]]
+            for row in entries:
+                gradients[row] += gradient[sample, column] / divisor(mode, len(entries) // rounds[feature])
     return gradients
 
 
-def sequence_forward(rows, inverse, offsets, length):
-    """values float32[n, length, dim] and mask bool[n, length]: the last `length` rows of each sample."""
+def ids_of(entries, rounds):
+    """The entries of a bag, one list for each id."""
+    return [entries[at : at + rounds] for at in range(0, len(entries), rounds)]
+
+
+def sequence_forward(rows, inverse, offsets, rounds, length):
+    """values float32[n, length, dim] and mask bool[n, length]: the last `length` ids of each sample."""
     size = len(offsets) - 1
     values = np.zeros((size, length, rows.shape[1]), np.float32)
     mask = np.zeros((size, length), bool)
     for sample in range(size):
-        for position, row in enumerate(inverse[offsets[sample] : offsets[sample + 1]][-length:]):
-            values[sample, position] = rows[row]
+        ids = ids_of(inverse[offsets[sample] : offsets[sample + 1]], rounds)
+        for position, entries in enumerate(ids[-length:]):
+            for row in entries:
+                values[sample, position] += rows[row]
             mask[sample, position] = True
     return values, mask
 
 
-def sequence_backward(gradient, inverse, offsets, rows):
+def sequence_backward(gradient, inverse, offsets, rounds, rows):
     """float32[rows, dim]: gradient float32[n, length, dim] of a feature's sequences summed per unique row."""
     gradients = np.zeros((rows, gradient.shape[2]), np.float32)
     for sample in range(len(offsets) - 1):
-        for position, row in enumerate(inverse[offsets[sample] : offsets[sample + 1]][-gradient.shape[1] :]):
-            gradients[row] += gradient[sample, position]
+        ids = ids_of(inverse[offsets[sample] : offsets[sample + 1]], rounds)
+        for position, entries in enumerate(ids[-gradient.shape[1] :]):
+            for row in entries:
+                gradients[row] += gradient[sample, position]
     return gradients
+
+
+def spacing(values, bits, least):
+    """float64: how far apart values of `bits` significant bits lie, at each value; never less than `least`."""
+    _, exponents = np.frexp(np.asarray(values, np.float64))
+    return np.maximum(np.ldexp(1.0, exponents - bits), least)
+
+
+def to_bfloat16(values):
+    """float32 values rounded to the nearest bfloat16, ties to even, as float32."""
+    values = np.asarray(values, np.float64)
+    step = spacing(np.where(np.isfinite(values), values, 1.0), 8, 2.0**-133)
+    with np.errstate(over="ignore"):
+        return (np.rint(values / step) * step).astype(np.float32)
+
+
+def to_float16_row(row):
+    """(factor, float16 halves) of a float32 row on the wire: its greatest magnitude becomes 16384."""
+    with np.errstate(invalid="ignore"):
+        factor = np.float32(np.abs(row).max() / np.float32(16384))
+        return factor, (row / (factor or np.float32(1))).astype(np.float16)
+
+
+def noise(start, column):
+    """32 random bits, a hash of start + column * an odd constant."""
+    x = start + column * 0x9E3779B9 & 2**32 - 1
+    for shift, factor in ((16, 0x21F0AAAD), (15, 0x735A2D97)):
+        x = (x ^ x >> shift) * factor & 2**32 - 1
+    return x ^ x >> 15
+
+
+def to_bfloat16_at_random(value, start, column):
+    """A finite float32 as bfloat16: away from zero if its distance beyond the lesser neighbour exceeds the noise."""
+    step = float(spacing(value, 8, 2.0**-133))
+    steps = np.floor(abs(float(value)) / step + (noise(start, column) & 0xFFFF) / 2**16)
+    return np.copysign(np.float32(steps * step), value)
+
+
+def to_float16_at_random(value, start, column):
+    """A finite float32 as float16, kept within its range; upwards, or away from zero above 2^-14, by the noise."""
+    value = float(np.clip(value, -65504, 65504))
+    share = (noise(start, column) & 0x1FFF) / 2**13
+    if abs(value) < 2.0**-14:
+        # The sum is made in float32.
+        return np.float32(np.floor(np.float32(value * 2.0**24) + np.float32(share)) * 2.0**-24)
+    step = float(spacing(value, 11, 2.0**-24))
+    return np.float32(np.copysign(np.floor(abs(value) / step + share) * step, value))
 
 
 def mix(x):
@@ -90,71 +149,6 @@ def initial_rows(seed, salt, ids, dim, bound):
     return rows
 
 
-def optimize(optimizer, row, dim, gradient, step):
-    """Apply a RowOptimizer to one row float32[(1 + states) * dim] in place, in float32."""
-    f32 = np.float32
-    weight, state = row[:dim], row[dim:]
-    if optimizer.kind == "sgd":
-        weight -= f32(optimizer.lr) * gradient
-    elif optimizer.kind == "adagrad":
-        state += gradient * gradient
-        weight -= f32(optimizer.lr) * (gradient / (np.sqrt(state) + f32(optimizer.eps)))
-    else:
-        mean, square = state[:dim], state[dim:]
-        mean += f32(1 - optimizer.beta1) * (gradient - mean)
-        square += f32(1 - optimizer.beta2) * (gradient * gradient - square)
-        corrections = np.sqrt(1 - optimizer.beta2 ** (step + 1)) / (1 - optimizer.beta1 ** (step + 1))
-        weight -= f32(optimizer.lr * corrections) * (mean / (np.sqrt(square) + f32(optimizer.eps)))
-
-
-class Group:
-    """Twin of one feature group on one server: a dict from (key, table number) to its row, ids known beforehand."""
-
-    def __init__(self, group, capacity, seed):
-        self.group, self.capacity, self.seed = group, capacity, seed
-        self.rows, self.scores = {}, {}
-        self.tables = {table.number: table for table in group.tables}
-        self.counts = {
-            number: dict.fromkeys(("hits", "created", "refused", "gradients_missing", "gradients_refused"), 0)
-            for number in self.tables
-        }
-
-    def look_up(self, ids, tables, step, create):
-        """float32[n, dim] embeddings of ids."""
-        out = np.zeros((len(ids), self.group.dim), np.float32)
-        for i, name in enumerate(zip(ids, tables, strict=True)):
-            if name not in self.rows and create:
-                self._create(name)
-            elif create:
-                self.counts[name[1]]["hits"] += 1
-            if name in self.rows:
-                out[i] = self.rows[name][: self.group.dim]
-                if create:
-                    self.scores[name] = max(self.scores.get(name, 0), step)
-        return out
-
-    def _create(self, name):
-        full = len(self.rows) == self.capacity
-        self.counts[name[1]]["refused" if full else "created"] += 1
-        if not full:
-            table, optimizer = self.tables[name[1]], self.group.optimizer
-            embedding = initial_rows(self.seed, table.salt, [name[0]], self.group.dim, table.init_bound)[0]
-            start = optimizer.initial_accumulator_value if optimizer.kind == "adagrad" else 0.0
-            states = np.full(len(optimizer.states) * self.group.dim, start, np.float32)
-            self.rows[name] = np.concatenate([embedding, states])
-
-    def update(self, ids, tables, gradients, step):
-        """Apply the optimizer to the rows of distinct ids."""
-        for name, gradient in zip(zip(ids, tables, strict=True), gradients, strict=True):
-            if name not in self.rows:
-                self.counts[name[1]]["gradients_missing"] += 1
-            elif not np.isfinite(gradient).all():
-                self.counts[name[1]]["gradients_refused"] += 1
-            else:
-                optimize(self.group.optimizer, self.rows[name], self.group.dim, gradient, step)
-                self.scores[name] = max(self.scores[name], step)
-
-
 def unique(keys, tables):
     """(unique keys, unique tables, inverse) of (key, table) pairs in order of first appearance."""
     numbers = {}
@@ -168,25 +162,34 @@ def server_of(key, num_partitions, servers):
     return next(s for s in range(servers) if partition < -(-num_partitions * (s + 1) // servers))
 
 
+def keys_of_stack(table, id_):
+    """The keys of the rows that an id stands for: its own, or one of each round of a hash stack."""
+    if table.rounds == 0:
+        return [mix(id_ ^ table.salt)]
+    chances = [mix(id_ + r * GOLDEN & MASK) >> 32 for r in range(1, table.rounds + 1)]
+    return [mix(r * table.size + (chance * table.size >> 32) ^ table.salt) for r, chance in enumerate(chances)]
+
+
 def plan_group(layout, group, servers, ids, offsets, size):
     """(keys, tables, bounds, inverse, offsets) of one group of a feature-major batch, as lists."""
-    salts = {table.number: table.salt for table in layout.tables()}
-    keys, tables, group_offsets = [], [], [0]
+    specs = {table.number: table for table in layout.tables()}
+    pairs, group_offsets = [], [0]
     for position, feature in enumerate(layout.features):
         if feature.group != group:
             continue
         for bag in range(position * size, (position + 1) * size):
-            own = ids[offsets[bag] : offsets[bag + 1]]
-            keys += [mix(int(id_) ^ salts[feature.table]) for id_ in own]
-            tables += [feature.table] * len(own)
-            group_offsets.append(len(keys))
-    pairs = list(dict.fromkeys(zip(keys, tables, strict=True)))
-    owners = [server_of(key, layout.num_partitions, servers) for key, _ in pairs]
-    pairs = [pair for server in range(servers) for pair, owner in zip(pairs, owners, strict=True) if owner == server]
-    bounds = [sum(owner < server for owner in owners) for server in range(servers + 1)]
-    inverse = [pairs.index(pair) for pair in zip(keys, tables, strict=True)]
-    single = all(stop - start == 1 for start, stop in pairwise(group_offsets))
-    return [key for key, _ in pairs], [t for _, t in pairs], bounds, inverse, None if single else group_offsets
+            for id_ in ids[offsets[bag] : offsets[bag + 1]].tolist():
+                pairs += [(key, feature.table) for key in keys_of_stack(specs[feature.table], id_)]
+            group_offsets.append(len(pairs))
+    unique = list(dict.fromkeys(pairs))
+    by_table = list(dict.fromkeys(layout.features[feature].table for feature in layout.features_of(group)))
+    owners = {pair: server_of(pair[0], layout.groups[group].partitions, servers) for pair in unique}
+    unique.sort(key=lambda pair: (owners[pair], by_table.index(pair[1])))
+    bounds = [sum(owner < server for owner in owners.values()) for server in range(servers + 1)]
+    inverse = [unique.index(pair) for pair in pairs]
+    stacks = any(specs[table].rounds > 1 for table in by_table)
+    single = not stacks and all(stop - start == 1 for start, stop in pairwise(group_offsets))
+    return [key for key, _ in unique], [t for _, t in unique], bounds, inverse, None if single else group_offsets
 
 
 def merge(parts):

@@ -9,7 +9,8 @@ from rich.panel import Panel
 from rich.text import Text
 
 from persia_cli.commands.screen import columns, count, labelled, say, size
-from persia_cli.config.schema import HybridMode, ParquetDataset, Run
+from persia_cli.config.schema import DenseOptimizer, HybridMode, Optimizer, ParquetDataset, Run
+from persia_cli.plan.embedding import table_rows
 from persia_cli.plan.job import JobPlan
 
 
@@ -34,13 +35,12 @@ def describe(console: Console, plan: JobPlan) -> None:
 def describe_plan(console: Console, plan: JobPlan, words: Sequence[str]) -> None:
     """Print everything that is settled before the first process starts: what `--dry-run` shows."""
     describe(console, plan)
-    table = columns("table", "dim", "optimizer", "rows", "memory")
+    table = columns("table", "dim", "dtype", "optimizer", "rows", "memory")
     for group in plan.layout.groups:
-        rows = group.capacity // len(group.tables)
-        for spec in group.tables:
-            memory = size(plan.memory[spec.name])
-            table.add_row(spec.name, str(group.dim), group.optimizer.kind, f"{rows:,}", memory)
-    table.add_row("all", "", "", "", size(sum(plan.memory.values())), style="bold")
+        for name, rows in table_rows(group).items():
+            memory = size(plan.memory[name])
+            table.add_row(name, str(group.dim), group.dtype, group.optimizer.kind, f"{rows:,}", memory)
+    table.add_row("all", "", "", "", "", size(sum(plan.memory.values())), style="bold")
     say(console, "")
     console.print(table)
     say(console, "\nTo start each replica by hand, with ADDRESS where the coordinator shall listen:")
@@ -81,8 +81,19 @@ def _training(plan: JobPlan) -> str:
     rows, dense = run.optimizer.embedding, run.optimizer.dense
     return (
         f"{count(plan.job.steps, 'step')} of {run.train.batch_size:,} samples; {mode}; "
-        f"{rows.kind} {rows.lr:g} for rows, {dense.kind} {dense.lr:g} for dense weights; seed {run.seed}"
+        f"{_optimizer(rows)} for rows, {_optimizer(dense)} for dense weights; seed {run.seed}"
     )
+
+
+def _optimizer(optimizer: Optimizer | DenseOptimizer) -> str:
+    """Return kind and learning rate, and how that changes if it does."""
+    schedule = optimizer.schedule
+    changes = [f"{count(schedule.warmup_steps, 'step')} warm-up"] if schedule.warmup_steps else []
+    if schedule.kind == "step":
+        changes.append(f"x {schedule.factor:g} every {count(schedule.every_steps, 'step')}")
+    elif schedule.kind == "cosine":
+        changes.append(f"cosine to {schedule.floor:g} over {count(schedule.over_steps, 'step')}")
+    return f"{optimizer.kind} {optimizer.lr:g}" + (f" ({', '.join(changes)})" if changes else "")
 
 
 def _roles(plan: JobPlan) -> str:

@@ -94,7 +94,7 @@ class LiveView:
         self._progress.stop()
 
     def event(self, line: Line) -> None:
-        """Show the phase in the bar; print warnings and what was saved above it."""
+        """Show the phase in the bar; print warnings, notes and what was saved above it."""
         kind = line["event"]
         if kind == "compiling":
             if line["done"] < line["total"]:
@@ -111,6 +111,8 @@ class LiveView:
             self._print("saved", f"{line['path']}")
         elif kind == "warning":
             self._print("warning", line["text"], "bold yellow")
+        elif kind == "note":
+            self._print("note", line["text"])
 
     def metrics(self, line: Line) -> None:
         """Move the bar; print an evaluation above it."""

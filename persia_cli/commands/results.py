@@ -10,6 +10,14 @@ from persia_cli.commands.screen import columns, err, key_values, labelled, out, 
 from persia_cli.launch.job import JobResult
 from persia_cli.plan.job import JobPlan
 
+LOSSES = {
+    "evicted": "rows evicted",
+    "refused": "ids refused for want of room",
+    "not_admitted": "ids not admitted",
+    "gradients_refused": "gradients refused that were not finite",
+}
+"""Counters of the tables that are worth a word at the end, and what they count."""
+
 QUALITY = {"auc": "AUC", "log_loss": "log loss", "ne": "normalised entropy", "calibration": "calibration"}
 
 
@@ -21,6 +29,8 @@ def show_results(plan: JobPlan, result: JobResult, words: Sequence[str]) -> None
         show_evaluation(out(), evaluation, plan)
     elif training := last_of(result.metrics, "train"):
         say(out(), key_values(without_time(training)))
+    if losses := lost(result.events):
+        labelled(err(), "tables", losses)
     saved = [event["path"] for event in result.events if event["event"] == "saved"]
     if saved:
         labelled(err(), "saved", saved[-1])
@@ -39,6 +49,19 @@ def show_evaluation(console: Console, line: Mapping[str, Any], plan: JobPlan) ->
     for suffix in [key.removeprefix("auc") for key in line if key.startswith("auc")]:
         table.add_row(suffix.lstrip("_"), *(_figure(line[key + suffix]) for key in QUALITY))
     console.print(table)
+
+
+def lost(events: Sequence[Mapping[str, Any]]) -> str:
+    """Say what the tables of all servers let go or kept out, and the table that did so most; empty if none did."""
+    tables: dict[str, dict[str, int]] = next((e["tables"] for e in reversed(events) if e["event"] == "tables"), {})
+    parts = []
+    for counter, word in LOSSES.items():
+        counts = {name: counted for name, counters in tables.items() if (counted := counters.get(counter, 0))}
+        if counts:
+            most = max(counts, key=lambda name: counts[name])
+            of = f"all of {most}" if len(counts) == 1 else f"{counts[most]:,} of {most}"
+            parts.append(f"{word}: {sum(counts.values()):,} ({of})")
+    return "; ".join(parts)
 
 
 def last_of(metrics: Sequence[dict[str, Any]], split: str) -> dict[str, Any] | None:

@@ -1,11 +1,23 @@
 """How kernels are compiled: without the GIL, cached on disk, C division, and for one declared signature."""
 
+import hashlib
+import os
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from numba import njit, types
+from numba import config, njit, types
+from numba.core.compiler_lock import global_compiler_lock
 
 KERNELS: list["Kernel"] = []
+
+OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
+"""C division; and no counting of references, without which passing arrays on would cost more than reading them."""
+helper = njit(**OPTIONS)
+"""Compiles a function that kernels call; like them it cannot allocate an array."""
+inlined = njit(forceinline=True, **OPTIONS)
+"""As `helper`, and is put into the place of the call: passing a tuple of arrays costs as much as a short function."""
 
 
 def read(dtype: types.Type) -> types.Array:
@@ -34,10 +46,12 @@ class Kernel:
 
     def compile(self) -> None:
         """Compile, or load from the cache on disk."""
-        if not self._ready:
-            self._dispatcher.compile(self._signature)
-            self._dispatcher.disable_compile()
-            self._ready = True
+        # Two threads of an embedded job may make the first call at once; numba's lock lets its holder in again.
+        with global_compiler_lock:
+            if not self._ready:
+                self._dispatcher.compile(self._signature)
+                self._dispatcher.disable_compile()
+                self._ready = True
 
     def __call__(self, *arguments: Any) -> Any:
         """Run; compiles on the first call."""
@@ -46,12 +60,30 @@ class Kernel:
         return self._dispatcher(*arguments)
 
 
+@cache
+def cache_folder() -> str:
+    """Return where compiled kernels are kept: a folder of its own for each state of the sources.
+
+    numba looks at the file of a function alone, and would not see that a function inlined from another file changed.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    base = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(home).expanduser() / "persia")
+    return str(base / f"kernels-{digest.hexdigest()[:16]}")
+
+
 def _jit(function: Callable[..., Any]) -> Any:
+    settings: Any = config
+    before, settings.CACHE_DIR = settings.CACHE_DIR, cache_folder()
     try:
-        return njit(nogil=True, cache=True, error_model="numpy")(function)
-    except RuntimeError:
-        # No folder for numba's cache can be written (NUMBA_CACHE_DIR names one): each process compiles for itself.
-        return njit(nogil=True, error_model="numpy")(function)
+        return njit(nogil=True, cache=True, **OPTIONS)(function)
+    except (RuntimeError, OSError):
+        # The folder cannot be written (NUMBA_CACHE_DIR names another): each process compiles for itself.
+        return njit(nogil=True, **OPTIONS)(function)
+    finally:
+        settings.CACHE_DIR = before
 
 
 def kernel(signature: Any) -> Callable[[Callable[..., Any]], Kernel]:

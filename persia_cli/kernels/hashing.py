@@ -1,7 +1,7 @@
-"""Ids to keys and back, and the initial values of new rows.
+"""Ids to keys and back, and the offsets that go with them.
 
 A key is an invertible 64-bit mix of (id xor the table's salt). The mix is the finalizer of splitmix64 (Steele, Lea and
-Flood, "Fast splittable pseudorandom number generators", 2014); initial values are its counter-based form.
+Flood, "Fast splittable pseudorandom number generators", 2014).
 """
 
 import numpy as np
@@ -9,7 +9,7 @@ from numba import njit, types
 
 from persia_cli.kernels.compile import kernel, read, write
 
-F32, U16, U32, U64, I64 = types.float32, types.uint16, types.uint32, types.uint64, types.int64
+U16, U32, U64, I64 = types.uint16, types.uint32, types.uint64, types.int64
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 FIRST, SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 FIRST_INVERSE, SECOND_INVERSE = np.uint64(pow(int(FIRST), -1, 2**64)), np.uint64(pow(int(SECOND), -1, 2**64))
@@ -43,57 +43,49 @@ def recover_ids(keys, tables, salts, ids):
         ids[i] = _unmix(keys[i]) ^ salts[tables[i]]
 
 
-@kernel(
-    types.boolean(
-        read(U64), read(U32), I64, read(I64), read(U64), read(U16), write(U64), write(U16), write(U32)
-    )
-)  # fmt: skip
-def hash_features(ids, offsets, size, features, salts, tables, keys, key_tables, key_offsets):
-    """Lay the ids of some features of a feature-major batch of `size` samples side by side, as keys.
+@njit(inline="always")
+def keys_of_id(id_, salt, rounds, size, keys, to):
+    """Write the keys of an id's rows from keys[to] on; returns where they end.
 
-    features holds positions in the batch; salts and tables are those of each feature. Returns True when every
-    sample has exactly one id of each of them.
+    rounds 0: an id has a row of its own. Otherwise a hash stack: in round r the id falls by chance on one of `size`
+    rows (at most 2^32) that this round has for itself, and stands for the sum of its rows.
     """
-    to = np.uint64(0)
-    single = True
-    key_offsets[0] = 0
+    one, high = np.uint64(1), np.uint64(32)
+    if rounds == 0:
+        keys[to] = _mix(id_ ^ salt)
+        return to + one
+    for r in range(np.uint64(rounds)):
+        chance = _mix(id_ + (r + one) * GOLDEN) >> high
+        keys[to + r] = _mix((r * size + (chance * size >> high)) ^ salt)
+    return to + np.uint64(rounds)
+
+
+@kernel(types.boolean(read(U32), I64, write(types.boolean)))
+def check_offsets(offsets, size, single):
+    """Return whether the CSR offsets of features of `size` samples never fall.
+
+    `single` tells for each feature whether every sample has exactly one id.
+    """
+    falls = False
+    for f in range(single.size):
+        others = False
+        for i in range(np.uint64(f * size), np.uint64((f + 1) * size)):
+            start, stop = offsets[i], offsets[i + np.uint64(1)]
+            falls |= stop < start
+            others |= stop != start + np.uint32(1)
+        single[f] = not others
+    return not falls
+
+
+@kernel(types.void(read(U32), I64, read(I64), read(I64), write(U32)))
+def rebase_offsets(offsets, size, features, rows, own):
+    """Write the CSR of some features of a batch of `size` samples: an id of the f-th has rows[f] entries."""
+    to, end = np.uint64(1), np.uint32(0)
+    own[0] = 0
     for f in range(features.size):
-        salt, table = salts[f], tables[f]
-        first = features[f] * size
-        for sample in range(size):
-            start, stop = np.uint64(offsets[first + sample]), np.uint64(offsets[first + sample + 1])
-            for i in range(start, stop):
-                keys[to] = _mix(ids[i] ^ salt)
-                key_tables[to] = table
-                to += np.uint64(1)
-            single &= stop == start + np.uint64(1)
-            key_offsets[f * size + sample + 1] = to
-    return single
-
-
-@kernel(
-    types.void(
-        write(F32), I64, I64, I64, read(I64), read(I64), read(U64), read(U16), U64, read(U64), read(F32), F32
-    )
-)  # fmt: skip
-def fill_new_rows(arena, width, dim, states, positions, rows, keys, tables, seed, salts, bounds, state_value):
-    """Write initial values into the rows of the look-up's entries at `positions`.
-
-    Column c of an id's embedding is uniform in [-bound, bound) with 24 random bits, a function of (seed, the table's
-    salt, id, c) alone; the `states` optimizer states of dim columns start at `state_value`; padding is zero.
-    """
-    columns, stop, end = np.uint64(dim), np.uint64((1 + states) * dim), np.uint64(width)
-    for i in range(positions.size):
-        position = positions[i]
-        table = tables[position]
-        salt = salts[table]
-        start = _mix(_mix(_mix(seed) ^ salt) ^ _unmix(keys[position]) ^ salt)
-        scale = bounds[table] * np.float32(2.0**-23)
-        row = np.uint64(rows[position]) * end
-        for c in range(columns):
-            bits = np.int32(_mix(start + (c + np.uint64(1)) * GOLDEN) >> np.uint64(40))
-            arena[row + c] = np.float32(bits - np.int32(2**23)) * scale
-        for c in range(columns, stop):
-            arena[row + c] = state_value
-        for c in range(stop, end):
-            arena[row + c] = 0.0
+        first = np.uint64(features[f] * size)
+        shift, factor, begin = offsets[first], np.uint32(rows[f]), end
+        for sample in range(np.uint64(size)):
+            end = begin + (offsets[first + sample + np.uint64(1)] - shift) * factor
+            own[to + sample] = end
+        to += np.uint64(size)

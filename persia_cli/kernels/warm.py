@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from persia_cli.kernels import dedup, hashing, index, pool, update
+from persia_cli.kernels import bags, cast, dedup, hashing, index, look_up, pool, room, update
 from persia_cli.kernels.compile import KERNELS
 
-MODULES = (dedup, hashing, index, pool, update)
+MODULES = (bags, cast, dedup, hashing, index, look_up, pool, room, update)
 """Importing a module registers its kernels."""
 
 

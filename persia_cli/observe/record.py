@@ -1,6 +1,7 @@
 """The record of a run: merges what the ranks report into `metrics.jsonl` and watches the roles' figures."""
 
 import time
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,25 @@ from persia_cli.plan.columns import label_names
 Array = np.ndarray[Any, Any]
 Report = tuple[IntervalFigures, list[Array]]
 
-
 REPORTS_AHEAD = 4096
 """Reports of a rank that wait for one that was lost on the way, or for the other ranks."""
+
+TOLD = {
+    "evicted": (
+        "note",
+        "table {table} is full: the rows used longest ago make room for new ids; with a higher embedding.memory or "
+        "embedding.capacity more of them stay",
+    ),
+    "refused": (
+        "warning",
+        "table {table} is full and refuses new ids; raise embedding.memory or embedding.capacity",
+    ),
+    "gradients_refused": (
+        "warning",
+        "table {table} was sent gradients that are not finite; those rows were not updated",
+    ),
+}
+"""Counters of a table that the user hears of when they first leave 0: the kind of event and its text."""
 
 
 class RunRecord:
@@ -40,7 +57,7 @@ class RunRecord:
         self._next_report = 1
         self._progressive = ScoreHistogram(len(self._labels))
         self._figures: dict[str, ReplicaFigures] = {}
-        self._warned: set[str] = set()
+        self._told: set[Hashable] = set()
         self._since = time.monotonic()
         self._step, self._samples = step, samples
 
@@ -49,35 +66,38 @@ class RunRecord:
         self._since = time.monotonic()
 
     def note(self, name: str, figures: dict[str, Any]) -> None:
-        """Take a replica's latest figures, and warn once of each thing the user should know.
+        """Take a replica's latest figures, and tell once of each thing the user should know.
 
         Raises WireError if they are no figures of a replica.
         """
         noted = read_figures(ReplicaFigures, figures)
         self._figures[name] = noted
         for table, counters in noted.tables.items():
-            if counters.get("refused"):
-                text = f"table {table} is full and refuses new ids; raise embedding.memory or embedding.capacity"
-                self._warn(text, text)
-            if counters.get("gradients_refused"):
-                text = f"table {table} was sent gradients that are not finite; those rows were not updated"
-                self._warn(text, text)
+            for counter, (event, text) in TOLD.items():
+                if counters.get(counter):
+                    self._tell(event, (table, counter), text.format(table=table))
         refused = {"refused messages": noted.messages.get("refused", 0)}
         for count, value in (noted.counts | refused).items():
             if value and count != "steps_sent":
                 about = f"{name} reports {count.replace('_', ' ')}"
-                self._warn(about, f"{about}: {value} so far")
+                self._tell("warning", about, f"{about}: {value} so far")
 
-    def _warn(self, about: str, text: str) -> None:
-        if about not in self._warned:
-            self._warned.add(about)
-            self._events.write(event="warning", text=text)
+    def _tell(self, event: str, about: Hashable, text: str) -> None:
+        """Write an event with a text, but only one about each thing."""
+        if about not in self._told:
+            self._told.add(about)
+            self._events.write(event=event, text=text)
 
-    @property
-    def rows(self) -> int:
-        """Rows of all tables on all servers, as last heard."""
+    def counted(self, counter: str) -> int:
+        """Return a counter over all tables and servers, as last heard."""
         tables = [counters for figures in self._figures.values() for counters in figures.tables.values()]
-        return sum(counters.get("rows", 0) for counters in tables)
+        return sum(counters.get(counter, 0) for counters in tables)
+
+    def _store_figures(self) -> dict[str, Any]:
+        """Return how full the tables are, and how many ids that were looked up so far had a row."""
+        hits, misses = self.counted("hits"), self.counted("misses")
+        hit_rate = round(hits / (hits + misses), 6) if hits + misses else None
+        return {"rows": self.counted("rows"), "hit_rate": hit_rate, "evicted": self.counted("evicted")}
 
     def add_report(self, rank: int, number: int, body: dict[str, Any], arrays: list[Array]) -> None:
         """Take one rank's figures of an interval, and write the lines that are complete now; repeats change nothing.
@@ -125,7 +145,7 @@ class RunRecord:
             line["staleness_max"] = max(interval.staleness_max for interval in intervals)
         else:
             line |= self._quality(scores) | {"eval_samples": samples}
-        line |= {"samples_per_s": round(rate, 1), "rows": self.rows}
+        line |= {"samples_per_s": round(rate, 1)} | self._store_figures()
         self._metrics.write(**line)
 
     def _quality(self, scores: ScoreHistogram) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from persia_cli.control.batches import JobBatches
 from persia_cli.control.position import StepGrid
 from persia_cli.control.splits import EVAL, TRAIN
 from persia_cli.errors import DataError
-from persia_cli.plan.embedding import embedding_layout
+from persia_cli.plan.embedding import embedding_layout, group_rows, table_rows
 from persia_cli.store.layout import EmbeddingLayout, bytes_per_row
 
 if TYPE_CHECKING:
@@ -81,11 +81,13 @@ class JobPlan:
 
     @property
     def memory(self) -> dict[str, int]:
-        """Bytes the tables may take, all servers together, by table name."""
+        """Bytes the tables may take, all servers together, by table name; of a shared store, each one's part."""
         return {
-            table.name: int(group.capacity // len(group.tables) * bytes_per_row(group.dim, group.optimizer.kind))
+            name: int(
+                group_rows(group) * bytes_per_row(group.dim, group.dtype, group.optimizer) * rows / group.capacity
+            )
             for group in self.layout.groups
-            for table in group.tables
+            for name, rows in table_rows(group).items()
         }
 
     def commands(self, address: str, words: Sequence[str] = ()) -> list[str]:

@@ -44,7 +44,11 @@ class Checkpointing:
             samples=samples,
             seed=self._run.seed,
             config=self._run.model_dump(mode="json"),
-            tables=[{"name": t.name, "dim": g.dim, "group": g.number} for g in layout.groups for t in g.tables],
+            tables=[
+                {"name": table.name, "dim": group.dim, "dtype": group.dtype, "group": group.number}
+                for group in layout.groups
+                for table in group.tables
+            ],
             files=files,
         )
         folder = publish(self._run_dir, manifest)

@@ -17,7 +17,7 @@ from persia_cli.errors import WireError
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job, job_batches
 from persia_cli.roles.link import Link
-from persia_cli.store.manifest import checksums, read_manifest
+from persia_cli.store.manifest import EMBEDDINGS, checksums, read_manifest
 from persia_cli.store.merge import merge_gradients
 from persia_cli.store.shard import Shard
 from persia_cli.store.snapshot import load_shard, save_shard
@@ -28,9 +28,6 @@ from persia_cli.wire.server import Handler, Peer
 log = logging.getLogger(__name__)
 
 Array = np.ndarray[Any, Any]
-
-EMBEDDINGS = "embeddings"
-"""Folder of a checkpoint that holds the rows."""
 
 
 class HeldUpdate(NamedTuple):
@@ -80,6 +77,8 @@ class EmbeddingServer:
         self._known = job_batches(run, job)
         self._watermarks = Watermarks(run.cluster.nn_workers)
         synchronous = isinstance(run.mode, SyncMode)
+        # Where ranks' gradients are added up by key, no update comes with the keys of a look-up.
+        self._keeps_rows = not synchronous or run.cluster.nn_workers == 1
         self._gate = (
             StepGate[tuple[Peer, LookUp, list[Array]], HeldUpdate](run.cluster.nn_workers) if synchronous else None
         )
@@ -103,12 +102,14 @@ class EmbeddingServer:
 
     def _answer(self, peer: Peer, message: LookUp, arrays: list[Array]) -> None:
         batch = message.batch
+        window = self._watermarks.of(batch.rank, batch.generation)
+        awaits_update = message.create and self._keeps_rows and not window.done(batch.step)
+        kept_as = batch if awaits_update else None
         rows = [
-            self._shard.look_up(group, arrays[2 * group], arrays[2 * group + 1], batch.step, message.create)
+            self._shard.look_up(group, arrays[2 * group], arrays[2 * group + 1], batch.step, message.create, kept_as)
             for group in range(self._groups)
         ]
-        watermark = self._watermarks.of(batch.rank, batch.generation).watermark
-        self._server.reply(peer, LookedUp(watermark), rows)
+        self._server.reply(peer, LookedUp(window.watermark), rows)
 
     # Updates
 
@@ -124,7 +125,7 @@ class EmbeddingServer:
             self._gate.hold_update(batch.step, batch.rank, HeldUpdate(peer, batch, arrays))
             self._apply_complete_steps()
         else:
-            self._apply(batch.step, arrays)
+            self._apply(batch, arrays)
             window.mark(batch.step)
             self._server.reply(peer, Ack())
 
@@ -132,7 +133,7 @@ class EmbeddingServer:
         assert self._gate is not None
         while updates := self._gate.complete(self._watermarks.lowest):
             arrays = updates[0].arrays if len(updates) == 1 else self._merge(updates)
-            self._apply(updates[0].batch.step, arrays)
+            self._apply(updates[0].batch, arrays)
             for update in updates:
                 self._watermarks.of(update.batch.rank, update.batch.generation).mark(update.batch.step)
                 self._server.reply(update.peer, Ack())
@@ -140,19 +141,21 @@ class EmbeddingServer:
                 self._answer(peer, message, keys)
 
     def _merge(self, updates: Sequence[HeldUpdate]) -> list[Array]:
-        """Sum the ranks' gradients per row, in the order of ranks."""
+        """Sum the ranks' gradients per row, in the order of ranks; they become float32."""
+        layout = self._shard.layout
         merged: list[Array] = []
-        for group in range(self._groups):
-            first = 3 * group
+        for group in layout.groups:
+            first = 3 * group.number
             parts = [(u.arrays[first], u.arrays[first + 1], u.arrays[first + 2]) for u in updates]
-            merged.extend(merge_gradients(parts))
+            merged.extend(merge_gradients(parts, group.dim, layout.wire))
         return merged
 
-    def _apply(self, step: int, arrays: list[Array]) -> None:
+    def _apply(self, batch: BatchId, arrays: list[Array]) -> None:
+        """Apply an update that has been checked: of one rank, or the sum of all ranks' of the batch's step."""
+        looked_up = batch if self._keeps_rows else None
         for group in range(self._groups):
             keys, tables, gradients = arrays[3 * group : 3 * group + 3]
-            if keys.size:
-                self._shard.update(group, keys, tables, gradients, step)
+            self._shard.update(group, keys, tables, gradients, batch.step, looked_up)
         self._updates["applied"] += 1
 
     def _window(self, batch: BatchId) -> Window:

@@ -13,6 +13,7 @@ from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import job_batches
 from persia_cli.roles.link import Link, expect
 from persia_cli.store.batch_rows import RowPlanner, UniqueRows
+from persia_cli.store.wire_rows import row_bytes
 from persia_cli.wire.client import Client
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import (
@@ -74,7 +75,8 @@ class EmbeddingWorker:
         self._features = len(layout.features)
         self._known = job_batches(run, job)
         self._finished = {split: Window(limit=WINDOW_STEPS * self._ranks) for split in (TRAIN, EVAL)}
-        self._dims = [group.dim for group in layout.groups]
+        self._wire = layout.wire
+        self._row_bytes = [row_bytes(group.dim, layout.wire) for group in layout.groups]
         self._servers = self._link.connect("embedding-server")
         self._handlers |= {PutIds: self._on_put_ids, Pull: self._on_pull, PushGradients: self._on_push}
         self._link.ready(lambda number, kind, body: None)
@@ -167,9 +169,12 @@ class EmbeddingWorker:
             self._update(batch, planned, arrays)
 
     def _check_gradients(self, planned: PlannedBatch, arrays: list[Array]) -> None:
-        expected = [(group.keys.size, dim) for group, dim in zip(planned.groups, self._dims, strict=True)]
+        expected = [(group.keys.size, nbytes) for group, nbytes in zip(planned.groups, self._row_bytes, strict=True)]
         if [array.shape for array in arrays] != expected:
-            raise WireError(f"expected gradients of shapes {expected}, received {[a.shape for a in arrays]}")
+            raise WireError(
+                f"expected gradients of shapes {expected}, rows and their bytes as {self._wire}, "
+                f"received {[array.shape for array in arrays]}"
+            )
 
     def _update(self, batch: BatchId, planned: PlannedBatch, gradients: list[Array]) -> None:
         planned.unacked = set(range(len(self._servers)))

@@ -42,7 +42,7 @@ class ReadyBatch:
     """One rank's share of a step with its embeddings, as they came over the wire.
 
     `arrays` are, per feature group, the int32 inverse, the uint32 offsets (size 0 where every feature has one id), and
-    one float32 [rows, dim] block per embedding server.
+    one uint8 [rows, bytes of a row] block per embedding server, in the wire dtype.
     """
 
     batch: BatchId
@@ -114,7 +114,7 @@ class Pipeline:
         return None
 
     def push(self, batch: BatchId, gradients: list[Array]) -> None:
-        """Send one gradient block per group, or none to release an evaluation batch."""
+        """Send one block of encoded gradients per group, or none to release an evaluation batch."""
         self.call(lambda: self._push(batch, gradients))
 
     def wait_drained(self, split: int, stopped: Callable[[], bool]) -> None:

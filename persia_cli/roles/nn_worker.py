@@ -9,17 +9,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from persia_cli.config.schema import HybridMode, Run
 from persia_cli.control.splits import EVAL, SPLIT_NAMES, TRAIN
 from persia_cli.errors import PersiaError
+from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
 from persia_cli.roles.link import HEARTBEAT_S, Link
 from persia_cli.roles.nn_pipeline import Pipeline, ReadyBatch
 from persia_cli.store.manifest import verify
+from persia_cli.store.wire_rows import encode_rows
 from persia_cli.train.distributed import World
 from persia_cli.train.inputs import GroupRows, Samples
 from persia_cli.train.rank import Interval, Rank
 from persia_cli.wire.loop import Loop
+from persia_cli.wire.messages import BatchId
 
 EVAL_STEPS_IN_FLIGHT = 8
 SYNC_STEPS_IN_FLIGHT = 2
@@ -94,6 +100,7 @@ class NNWorker:
     def _work(self, run: Run, job: Job, world: World) -> None:
         rank = Rank(run, world)
         self._servers = run.cluster.embedding_servers
+        self._wire = embedding_layout(run).wire
         if job.load:
             rank.load(verify(Path(job.load), DENSE))
         self._pipeline.call(lambda: self._link.ready(self._on_instruction, rank.parameters))
@@ -123,7 +130,7 @@ class NNWorker:
                 ready.batch.step,
                 samples,
                 groups,
-                send=partial(self._pipeline.push, ready.batch),
+                send=partial(self._send, ready.batch),
             )
             # Figures are none of the training thread's business: the I/O thread has the time.
             self._pipeline.call(partial(interval.add, samples, scored, ready.staleness))
@@ -131,6 +138,9 @@ class NNWorker:
                 self._report(TRAIN, done, interval)
                 interval = rank.interval()
         return {}
+
+    def _send(self, batch: BatchId, gradients: list[NDArray[np.float32]]) -> None:
+        self._pipeline.push(batch, [encode_rows(values, self._wire) for values in gradients])
 
     def _evaluate(self, rank: Rank, body: dict[str, Any]) -> dict[str, Any]:
         interval = rank.interval()

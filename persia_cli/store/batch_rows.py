@@ -9,83 +9,149 @@ from persia_cli.errors import WireError
 from persia_cli.kernels import dedup, hashing
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec, partition_owners
 
+MAX_ENTRIES = 2**31 - 1
+"""Rows that the ids of a group may stand for in one batch: `inverse` is int32."""
+
 
 @dataclass(frozen=True)
 class UniqueRows:
     """Unique rows of one feature group in one batch, and where each id finds its row.
 
-    Ids of the group lie feature-major, features in the layout's order.
+    Ids of the group lie feature-major, features in the layout's order. An id of a hash stack takes as many entries,
+    one behind the other, as the stack has rounds; any other id takes one.
     """
 
     keys: NDArray[np.uint64]
-    """uint64[U], unique together with `tables`, by server, then by first appearance."""
+    """uint64[U], unique together with `tables`: by server, then table by table, then by first appearance."""
     tables: NDArray[np.uint16]
     """uint16[U] table numbers."""
     bounds: NDArray[np.int64]
     """int64[S+1]: unique rows of server s are [bounds[s], bounds[s+1])."""
     inverse: NDArray[np.int32]
-    """int32[ids of the group]: the unique row of each id."""
+    """int32[entries of the group]: the unique row of each."""
     offsets: NDArray[np.uint32] | None
-    """uint32[F_g*n+1] CSR of the group's features and samples, or None when each has exactly one id."""
+    """uint32[F_g*n+1] CSR of the group's features and samples, or None when each has exactly one entry."""
 
 
 class RowPlanner:
     """Plans batches for one job and number of servers; keeps its scratch memory, so it belongs to one thread."""
 
     def __init__(self, layout: EmbeddingLayout, servers: int) -> None:
-        self._layout = layout
-        self._servers = servers
-        self._owners = partition_owners(layout.num_partitions, servers)
-        self._features = [np.array(layout.features_of(group.number), np.int64) for group in layout.groups]
-        self._tables = np.array([feature.table for feature in layout.features], np.uint16)
-        self._salts = layout.salts()[self._tables]
-        self._scratch = dedup_scratch(0)
-        self._epoch = 0
+        self._groups = [_GroupPlanner(layout, group, servers) for group in layout.groups]
+        self._features = len(layout.features)
 
     def plan(self, ids: NDArray[np.uint64], offsets: NDArray[np.uint32], size: int) -> list[UniqueRows]:
         """Unique rows per group of a batch of `size` samples: a function of the batch alone.
 
         ids uint64[total] and offsets uint32[F*size+1] are the feature-major CSR of a data batch. Raises WireError
-        when they do not fit each other.
+        when they do not fit each other, or stand for more than 2^31 - 1 rows of a group.
         """
-        expected = len(self._layout.features) * size + 1
-        if offsets.size != expected or offsets[-1] > ids.size or np.any(offsets[1:] < offsets[:-1]):
+        expected = self._features * size + 1
+        single = np.empty(self._features, np.bool_)
+        if offsets.size != expected or offsets[-1] > ids.size or not hashing.check_offsets(offsets, size, single):
             raise WireError(
                 f"ids of a batch are malformed: {offsets.size} offsets where {expected} are needed, or offsets that "
                 f"fall or exceed the {ids.size} ids"
             )
-        return [self._plan_group(group, ids, offsets, size) for group in self._layout.groups]
+        return [group.plan(ids, offsets, size, single) for group in self._groups]
 
-    def _plan_group(
-        self, group: GroupSpec, ids: NDArray[np.uint64], offsets: NDArray[np.uint32], size: int
+
+class _GroupPlanner:
+    """Plans one feature group; what does not outlive a batch lies in scratch memory that only grows."""
+
+    def __init__(self, layout: EmbeddingLayout, group: GroupSpec, servers: int) -> None:
+        self._features = np.array(layout.features_of(group.number), np.int64)
+        tables = {table.number: table for table in group.tables}
+        read = [tables[layout.features[feature].table] for feature in self._features]
+        self._rows = np.array([table.rounds or 1 for table in read], np.int64)
+        # Features are numbered table by table: each table has an epoch of the scratch table for itself.
+        distinct = list(dict.fromkeys(read))
+        self._order = np.array(sorted(range(len(read)), key=lambda feature: distinct.index(read[feature])), np.int64)
+        read = [read[feature] for feature in self._order]
+        self._table = np.array([distinct.index(table) for table in read], np.int64)
+        self._tables = np.array([table.number for table in read], np.uint16)
+        self._salts = np.array([table.salt for table in read], np.uint64)
+        self._rounds = np.array([table.rounds for table in read], np.int64)
+        self._sizes = np.array([table.size for table in read], np.uint64)
+        self._name = f"features {', '.join(layout.features[feature].name for feature in self._features)}"
+        self._servers = servers
+        self._owners = partition_owners(group.partitions, servers)
+        self._chunk = np.empty(dedup.CHUNK * int(self._rows.max(initial=1)), np.uint64)
+        self._slots, self._epoch = dedup_scratch(0), 0
+        self._unique_keys, self._unique_tables = np.empty(0, np.uint64), np.empty(0, np.uint16)
+        self._place = np.empty(0, np.int32)
+
+    def plan(
+        self, ids: NDArray[np.uint64], offsets: NDArray[np.uint32], size: int, single: NDArray[np.bool_]
     ) -> UniqueRows:
-        features = self._features[group.number]
-        total = int(np.sum(offsets[(features + 1) * size].astype(np.int64) - offsets[features * size]))
-        keys, tables = np.empty(total, np.uint64), np.empty(total, np.uint16)
-        group_offsets = np.empty(features.size * size + 1, np.uint32)
-        single = hashing.hash_features(
-            ids, offsets, size, features, self._salts[features], self._tables[features], keys, tables, group_offsets
-        )
-        unique_keys, unique_tables, inverse = self._unique(keys, tables)
-        ordered_keys, ordered_tables = np.empty_like(unique_keys), np.empty_like(unique_tables)
-        bounds = np.empty(self._servers + 1, np.int64)
-        dedup.order_by_server(unique_keys, unique_tables, self._owners, inverse, ordered_keys, ordered_tables, bounds)
-        return UniqueRows(ordered_keys, ordered_tables, bounds, inverse, None if single else group_offsets)
+        """Unique rows of a checked batch; `single` says which features have one id in every sample."""
+        firsts, lasts = offsets[self._features * size].astype(np.int64), offsets[(self._features + 1) * size]
+        entries = (lasts - firsts) * self._rows
+        total = int(entries.sum())
+        if total > MAX_ENTRIES:
+            raise WireError(f"ids of {self._name} stand for {total} rows in one batch; use smaller batches")
+        inverse = np.empty(total, np.int32)
+        count = self._number(ids, firsts, lasts.astype(np.int64), entries, inverse)
+        keys, tables, bounds = self._by_server(count, inverse)
+        if single[self._features].all() and (self._rows == 1).all():
+            return UniqueRows(keys, tables, bounds, inverse, None)
+        own = np.empty(self._features.size * size + 1, np.uint32)
+        hashing.rebase_offsets(offsets, size, self._features, self._rows, own)
+        return UniqueRows(keys, tables, bounds, inverse, own)
 
-    def _unique(
-        self, keys: NDArray[np.uint64], tables: NDArray[np.uint16]
-    ) -> tuple[NDArray[np.uint64], NDArray[np.uint16], NDArray[np.int32]]:
-        """Distinct (key, table) in order of first appearance, and each entry's number."""
-        if self._scratch.size < 4 * keys.size or self._epoch == 2**32 - 1:
-            self._scratch = dedup_scratch(keys.size)
-            self._epoch = 0
-        self._epoch += 1
-        unique_keys, unique_tables = np.empty_like(keys), np.empty_like(tables)
-        inverse = np.empty(keys.size, np.int32)
-        count = dedup.number_keys(keys, tables, self._scratch, self._epoch, unique_keys, unique_tables, inverse)
-        return unique_keys[:count], unique_tables[:count], inverse
+    def _number(
+        self,
+        ids: NDArray[np.uint64],
+        firsts: NDArray[np.int64],
+        lasts: NDArray[np.int64],
+        entries: NDArray[np.int64],
+        inverse: NDArray[np.int32],
+    ) -> int:
+        """Fill `inverse` and the scratch arrays of unique keys and tables; returns how many these are."""
+        order = self._order
+        starts = np.cumsum(entries) - entries
+        slots = [dedup_slots(int(each)) for each in np.bincount(self._table, entries[order])]
+        epochs = self._epochs(len(slots), max(slots, default=0))
+        self._make_room(inverse.size)
+        masks = np.array(slots, np.uint64) - np.uint64(1)
+        return int(
+            dedup.number_ids(
+                ids, firsts[order], lasts[order], starts[order],
+                self._tables, self._salts, self._rounds, self._sizes, epochs[self._table], masks[self._table],
+                self._chunk, self._slots, self._unique_keys, self._unique_tables, inverse,
+            )
+        )  # fmt: skip
+
+    def _epochs(self, count: int, slots: int) -> NDArray[np.uint64]:
+        """`count` epochs that no word of a scratch table of at least `slots` slots has."""
+        if self._slots.size < slots or self._epoch + count >= 2**32:
+            self._slots, self._epoch = np.zeros(max(slots, self._slots.size), np.uint64), 0
+        self._epoch += count
+        return np.arange(self._epoch - count + 1, self._epoch + 1, dtype=np.uint64)
+
+    def _make_room(self, entries: int) -> None:
+        if entries > self._place.size:
+            self._unique_keys, self._unique_tables = np.empty(entries, np.uint64), np.empty(entries, np.uint16)
+            self._place = np.empty(entries, np.int32)
+
+    def _by_server(
+        self, count: int, inverse: NDArray[np.int32]
+    ) -> tuple[NDArray[np.uint64], NDArray[np.uint16], NDArray[np.int64]]:
+        """Unique keys and tables by server, in memory of their own, and the bounds of the servers."""
+        keys, tables = self._unique_keys[:count], self._unique_tables[:count]
+        if self._servers == 1:
+            return keys.copy(), tables.copy(), np.array([0, count], np.int64)
+        ordered_keys, ordered_tables = np.empty_like(keys), np.empty_like(tables)
+        bounds = np.empty(self._servers + 1, np.int64)
+        dedup.order_by_server(keys, tables, self._owners, self._place, inverse, ordered_keys, ordered_tables, bounds)
+        return ordered_keys, ordered_tables, bounds
+
+
+def dedup_slots(keys: int) -> int:
+    """Slots of a scratch table for up to `keys` keys: a power of two, at most a quarter of them used."""
+    return 1 << max(10, (4 * keys - 1).bit_length())
 
 
 def dedup_scratch(keys: int) -> NDArray[np.uint64]:
-    """Zeroed scratch memory for deduplicating up to `keys` keys: at most half full."""
-    return np.zeros(2 << max(10, (2 * keys - 1).bit_length()), np.uint64)
+    """A scratch table for deduplicating up to `keys` keys, free in every epoch but 0."""
+    return np.zeros(dedup_slots(keys), np.uint64)

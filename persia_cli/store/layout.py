@@ -8,58 +8,112 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from persia_cli.store.schedule import Schedule
+
 MAX_TABLES = 65535
 """Tables of one job: a table's number has 16 bits, and the last one stays free."""
-MAX_ROWS = 3 << 30
-"""Rows of one group on one server: a slot's row number has 32 bits, at three quarters full."""
-SLOTS_PER_ROW = 4 / 3
-"""Slots of the index per row of capacity."""
+MAX_ROWS = 2**32 - 2
+"""Rows of one group on one server: a slot's row number has 32 bits, and 0 marks an empty slot."""
+SLOTS = 4
+"""Slots of a bucket of the index, which takes 64 bytes."""
+MOST_FULL = 0.95
+"""Share of the slots that rows take at capacity: beyond it, finding a free slot for a new key costs too much."""
+INDEX_BYTES = 64 / SLOTS / MOST_FULL + 3
+"""Memory a row takes beside its values: its share of the slots, its table's number, when it was last reused."""
+ROWS_PER_PARTITION = 2048
+"""Rows a partition should have room for: keys fall on partitions by chance, and so few of them fill up early."""
 
-_STATES = {"sgd": (), "adagrad": ("adagrad_sum",), "adam": ("adam_mean", "adam_square")}
+Storage = Literal["float32", "bfloat16", "float16"]
+"""How embeddings are kept, or sent; optimizer states are float32 always."""
+
+
+CONSTANT = Schedule()
 
 
 @dataclass(frozen=True)
 class RowOptimizer:
     """Optimizer of a group's rows; settings its kind does not have are ignored."""
 
-    kind: Literal["sgd", "adagrad", "adam"]
+    kind: Literal["sgd", "adagrad", "rowwise_adagrad", "adam", "ftrl"]
     lr: float
     initial_accumulator_value: float = 0.0
     eps: float = 1e-10
     beta1: float = 0.9
     beta2: float = 0.999
+    beta: float = 1.0
+    l1: float = 0.0
+    l2: float = 0.0
+    weight_decay: float = 0.0
+    schedule: Schedule = CONSTANT
+    clip_norm: float | None = None
+    """A row's gradient is scaled down to this Euclidean norm."""
+    weight_bound: float | None = None
+    """Weights are kept within plus and minus this."""
 
-    @property
-    def states(self) -> tuple[str, ...]:
-        """Names of the states kept per row, each as wide as the embedding."""
-        return _STATES[self.kind]
+    def states(self, dim: int) -> dict[str, int]:
+        """Return the states kept per row and the float32 columns of each, in their order."""
+        match self.kind:
+            case "sgd":
+                return {}
+            case "adagrad":
+                return {"adagrad_sum": dim}
+            case "rowwise_adagrad":
+                return {"adagrad_row_sum": 1}
+            case "adam":
+                return {"adam_mean": dim, "adam_square": dim}
+            case "ftrl":
+                return {"ftrl_z": dim, "ftrl_n": dim}
 
 
 @dataclass(frozen=True)
 class TableSpec:
-    """A table: its number over the whole job, the salt of its keys, and where new rows start."""
+    """A table: its number over the whole job, the salt of its keys, and how its rows come to be."""
 
     name: str
     number: int
     salt: int
     init_bound: float
+    admission: float = 1.0
+    """Share of ids that get a row."""
+    rounds: int = 0
+    """Rows of a hash stack that are summed for an id; 0: an id has a row of its own."""
+    size: int = 0
+    """Rows of each round of a hash stack."""
 
 
 @dataclass(frozen=True)
 class GroupSpec:
-    """Tables of equal dim and optimizer settings, kept in one row store per server."""
+    """Tables of equal dim, dtype and optimizer settings, kept in one row store per server."""
 
     number: int
     dim: int
     optimizer: RowOptimizer
     tables: tuple[TableSpec, ...]
     capacity: int
-    """Rows over all servers together."""
+    """Rows over all servers together, rounded up to the same number for each partition."""
+    partitions: int
+    """Hash ranges that its rows are placed by."""
+    dtype: Storage = "float32"
 
     @property
     def width(self) -> int:
-        """float32 values of a row: embedding, states, padding to 16 bytes."""
-        return row_width(self.dim, self.optimizer.kind)
+        """float32 words of a row: embedding, states, padding to 16 bytes."""
+        return row_width(self.dim, self.dtype, self.optimizer)
+
+    @property
+    def state_at(self) -> int:
+        """float32 words of a row before its states."""
+        return embedding_words(self.dim, self.dtype)
+
+    @property
+    def rows_per_partition(self) -> int:
+        """Rows of each partition at capacity."""
+        return math.ceil(self.capacity / self.partitions)
+
+    @property
+    def buckets(self) -> int:
+        """Buckets of each partition."""
+        return max(2, math.ceil(self.rows_per_partition / (SLOTS * MOST_FULL)))
 
 
 @dataclass(frozen=True)
@@ -79,8 +133,10 @@ class EmbeddingLayout:
 
     groups: tuple[GroupSpec, ...]
     features: tuple[FeatureSpec, ...]
-    num_partitions: int
     seed: int
+    wire: Storage = "float32"
+    """How rows and gradients travel."""
+    when_full: Literal["evict", "refuse"] = "evict"
 
     def __post_init__(self) -> None:
         """Raise ValueError for groups that are not numbered by their place."""
@@ -108,30 +164,37 @@ def table_salt(name: str) -> int:
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
-def row_width(dim: int, kind: str) -> int:
-    """float32 values of a row of `dim` columns under an optimizer kind, padded to 16 bytes."""
-    return math.ceil((1 + len(_STATES[kind])) * dim / 4) * 4
+def embedding_words(dim: int, dtype: Storage) -> int:
+    """float32 words that an embedding of `dim` columns takes in a row."""
+    return dim if dtype == "float32" else math.ceil(dim / 2)
 
 
-def bytes_per_row(dim: int, kind: str) -> float:
-    """Memory a row of capacity takes: values, table and score, and its share of the index."""
-    return row_width(dim, kind) * 4 + 8 + SLOTS_PER_ROW * 12
+def row_width(dim: int, dtype: Storage, optimizer: RowOptimizer) -> int:
+    """float32 words of a row, padded to 16 bytes."""
+    words = embedding_words(dim, dtype) + sum(optimizer.states(dim).values())
+    return math.ceil(words / 4) * 4
 
 
-def partitions_of(num_partitions: int, server: int, servers: int) -> range:
-    """Partitions that one of `servers` embedding servers owns."""
-    return range(-(-num_partitions * server // servers), -(-num_partitions * (server + 1) // servers))
+def bytes_per_row(dim: int, dtype: Storage, optimizer: RowOptimizer) -> float:
+    """Memory a row of capacity takes: values, table, generation, and its share of the index."""
+    return row_width(dim, dtype, optimizer) * 4 + INDEX_BYTES
 
 
-def first_hash(num_partitions: int, partition: int) -> int:
-    """Least value of a key's high 32 bits in `partition`; 2**32 for the partition after the last."""
-    return -(-(partition << 32) // num_partitions)
+def partitions_for(capacity: int, most: int) -> int:
+    """Partitions of a group of `capacity` rows: a power of two below `most`, or `most`."""
+    wanted = max(1, capacity // ROWS_PER_PARTITION)
+    return min(most, 1 << (wanted.bit_length() - 1))
 
 
-def partition_owners(num_partitions: int, servers: int) -> NDArray[np.uint16]:
-    """uint16[num_partitions]: the server that owns each partition."""
-    owners = np.empty(num_partitions, np.uint16)
+def partitions_of(partitions: int, server: int, servers: int) -> range:
+    """Partitions that one of `servers` embedding servers owns; none, if there are fewer than servers."""
+    return range(-(-partitions * server // servers), -(-partitions * (server + 1) // servers))
+
+
+def partition_owners(partitions: int, servers: int) -> NDArray[np.uint16]:
+    """uint16[partitions]: the server that owns each partition."""
+    owners = np.empty(partitions, np.uint16)
     for server in range(servers):
-        own = partitions_of(num_partitions, server, servers)
+        own = partitions_of(partitions, server, servers)
         owners[own.start : own.stop] = server
     return owners

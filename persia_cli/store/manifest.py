@@ -13,6 +13,8 @@ from persia_cli.errors import CheckpointError
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 CHECKPOINTS = "checkpoints"
+EMBEDDINGS = "embeddings"
+"""Folder of a checkpoint that holds the rows."""
 
 _FINISHED = re.compile(r"step-(\d+)")
 

@@ -1,108 +1,155 @@
-"""The rows of one feature group on one server: arena, index and what is known of each row."""
+"""The rows of one feature group on one server: index, values, and what is known of each row."""
 
-import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.errors import ConfigError
-from persia_cli.kernels import index, update
-from persia_cli.store.layout import MAX_ROWS, SLOTS_PER_ROW, GroupSpec, first_hash
+from persia_cli.kernels import buckets, index, memory, room
+from persia_cli.kernels.rows import CODES, Rows
+from persia_cli.store.layout import MAX_ROWS, SLOTS, GroupSpec
 
-CACHE_LINE = 64
-SCORE_BITS = 48
-MAX_SCORE = 2**SCORE_BITS - 1
+MAX_SCORE = 2**32 - 1
+"""Greatest step of last use: a slot keeps it in 32 bits."""
+
+Keys = NDArray[np.uint64]
+Tables = NDArray[np.uint16]
+Floats = NDArray[np.float32]
+
+
+class Window(NamedTuple):
+    """Rows of some partitions: keys uint64[n], tables uint16[n], rows int64[n], scores int64[n]."""
+
+    keys: Keys
+    tables: Tables
+    rows: NDArray[np.int64]
+    scores: NDArray[np.int64]
+
+
+class Inserted(NamedTuple):
+    """What became of rows that were to be added."""
+
+    added: int
+    repeated: int
+    """Were there already."""
+    refused: int
+    """Found no room."""
 
 
 class RowStore:
     """Rows of keys in a range of partitions. Memory is reserved for the whole capacity and taken as rows arrive."""
 
-    def __init__(self, group: GroupSpec, partitions: range, num_partitions: int) -> None:
+    def __init__(self, group: GroupSpec, partitions: range) -> None:
         """Raise ConfigError when the capacity is not possible on this machine."""
         self.group = group
-        self.width = group.width
-        self.capacity = math.ceil(group.capacity * len(partitions) / num_partitions)
+        self.partitions = partitions
+        self.capacity = group.rows_per_partition * len(partitions)
         self.used = 0
-        self.first = first_hash(num_partitions, partitions.start)
-        self.span = first_hash(num_partitions, partitions.stop) - self.first
-        if self.capacity > MAX_ROWS:
+        slots = group.buckets * SLOTS * len(partitions)
+        if slots > MAX_ROWS:
             raise ConfigError(
                 f"feature group {group.number} would have {self.capacity:,} rows on one embedding server, more than "
                 f"{MAX_ROWS:,}: give embedding.capacity or embedding.memory a lower value, or use more servers"
             )
-        slots = math.ceil(self.capacity * SLOTS_PER_ROW) + 1
-        self._start = np.uint64(self.first)
-        self._scale = np.uint64((slots << 32) // self.span)
         try:
-            self.arena = _aligned(self.capacity * self.width)
-            self.info = np.zeros(self.capacity, np.uint64)
-            self._keys = np.zeros(slots, np.uint64)
-            self._rows = np.zeros(slots, np.uint32)
+            self.index = _index(group, partitions, slots)
+            self.rows = Rows(
+                arena=memory.zeros(slots * group.width, np.float32),
+                width=np.uint64(group.width),
+                dim=np.uint64(group.dim),
+                state_at=np.uint64(group.state_at),
+                storage=CODES[group.dtype],
+                line=np.zeros(group.dim, np.float32),
+            )
         except MemoryError as error:
             raise ConfigError(
                 f"cannot reserve memory for {self.capacity:,} rows of feature group {group.number} "
-                f"({self.width * 4} bytes each): give embedding.memory or embedding.capacity a lower value"
+                f"({group.width * 4} bytes each): give embedding.memory or embedding.capacity a lower value"
             ) from error
 
-    def find(self, keys: NDArray[np.uint64], tables: NDArray[np.uint16]) -> NDArray[np.int64]:
+    def find(self, keys: Keys, tables: Tables) -> NDArray[np.int64]:
         """int64[n] row of each (key, table), -1 where there is none; changes nothing."""
         rows = np.empty(keys.size, np.int64)
-        index.find(self._keys, self._rows, self.info, self._start, self._scale, keys, tables, rows)
+        index.find(self.index, keys, tables, rows)
         return rows
 
-    def find_or_create(
-        self,
-        keys: NDArray[np.uint64],
-        tables: NDArray[np.uint16],
-        step: int,
-        hits: NDArray[np.int64],
-        creations: NDArray[np.int64],
-        refusals: NDArray[np.int64],
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Rows of each (key, table), -1 where there was no room, and positions of those just created.
+    def insert(self, keys: Keys, tables: Tables, scores: NDArray[np.int64], parts: dict[str, Floats]) -> Inserted:
+        """Add rows of keys that are not there yet; `parts` are as `read_rows` gives them."""
+        rows = np.empty(keys.size, np.int64)
+        used = room.insert(self.index, keys, tables, scores.astype(np.uint32), self.used, rows)
+        new = rows >= 0
+        self.write_rows(rows[new], {name: part[new] for name, part in parts.items()})
+        added, self.used = used - self.used, used
+        return Inserted(added, int(np.count_nonzero(rows == room.REPEATED)), int(np.count_nonzero(rows == -1)))
 
-        Created rows hold no values yet. Counts are added by table number.
-        """
-        rows, created = np.empty(keys.size, np.int64), np.empty(keys.size, np.int64)
-        count = index.find_or_create(
-            self._keys, self._rows, self.info, self._start, self._scale, self.used, keys, tables, step,
-            rows, created, hits, creations, refusals,
-        )  # fmt: skip
-        self.used += count
-        return rows, created[:count]
-
-    def gather(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """float32[n, dim] embeddings; zeros for row -1."""
-        out = np.empty((rows.size, self.group.dim), np.float32)
-        update.gather(self.arena, self.width, self.group.dim, rows, out.reshape(-1))
-        return out
-
-    def values(self) -> NDArray[np.float32]:
-        """float32[capacity, width] view of all rows."""
-        return self.arena.reshape(self.capacity, self.width)
-
-    def in_window(self, low: int, high: int) -> tuple[NDArray[np.uint64], NDArray[np.uint16], NDArray[np.int64]]:
-        """(keys, tables, rows) whose key's high 32 bits are in [low, high), by key, then table number."""
-        window = (self._keys, self._rows, self._start, self._scale, low, high)
-        slots = np.empty(index.collect(*window, np.empty(0, np.int64)), np.int64)
-        index.collect(*window, slots)
-        keys, rows = self._keys[slots], self._rows[slots].astype(np.int64) - 1
-        tables = (self.info[rows] >> np.uint64(SCORE_BITS)).astype(np.uint16)
+    def in_window(self, first: int, last: int) -> Window:
+        """Rows of partitions [first, last), by key, then table number."""
+        start, stop = first - self.partitions.start, last - self.partitions.start
+        size = int(self.index.fill[start:stop].sum())
+        keys, tables = np.empty(size, np.uint64), np.empty(size, np.uint16)
+        rows, scores = np.empty(size, np.int64), np.empty(size, np.uint32)
+        index.collect(self.index, start * self.group.buckets, stop * self.group.buckets, keys, tables, rows, scores)
         order = np.lexsort((tables, keys))
-        return keys[order], tables[order], rows[order]
+        return Window(keys[order], tables[order], rows[order], scores[order].astype(np.int64))
 
-    def scores(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """int64[n] step of last use."""
-        return (self.info[rows] & np.uint64(MAX_SCORE)).astype(np.int64)
+    def read_rows(self, rows: NDArray[np.int64]) -> dict[str, Floats]:
+        """float32[n, columns] of the embedding and of each optimizer state, by name."""
+        words = self.rows.arena.reshape(-1, self.group.width)[rows]
+        parts = {"embedding": _widened(words[:, : self.group.state_at], self.group.dim, self.group.dtype)}
+        start = self.group.state_at
+        for name, columns in self.group.optimizer.states(self.group.dim).items():
+            parts[name] = np.ascontiguousarray(words[:, start : start + columns])
+            start += columns
+        return parts
 
-    def set_scores(self, rows: NDArray[np.int64], scores: NDArray[np.int64]) -> None:
-        """Replace the scores of existing rows by scores in [0, MAX_SCORE]."""
-        tables = self.info[rows] >> np.uint64(SCORE_BITS) << np.uint64(SCORE_BITS)
-        self.info[rows] = tables | scores.astype(np.uint64)
+    def write_rows(self, rows: NDArray[np.int64], parts: dict[str, Floats]) -> None:
+        """Undo `read_rows`; halves are rounded to nearest."""
+        words = np.zeros((rows.size, self.group.width), np.float32)
+        narrowed = _narrowed(parts["embedding"], self.group.dtype)
+        words[:, : self.group.state_at] = narrowed
+        start = self.group.state_at
+        for name, columns in self.group.optimizer.states(self.group.dim).items():
+            words[:, start : start + columns] = parts[name]
+            start += columns
+        self.rows.arena.reshape(-1, self.group.width)[rows] = words
 
 
-def _aligned(size: int) -> NDArray[np.float32]:
-    """An uninitialised float32[size] that starts on a cache line."""
-    block = np.empty(size * 4 + CACHE_LINE, np.uint8)
-    offset = -block.ctypes.data % CACHE_LINE
-    return block[offset : offset + size * 4].view(np.float32)
+def _index(group: GroupSpec, partitions: range, slots: int) -> buckets.Index:
+    words = memory.zeros(slots // SLOTS * 8, np.uint64)
+    return buckets.Index(
+        buckets=words,
+        marks=words.view(np.uint32),
+        tables=memory.zeros(slots, np.uint16),
+        reused=memory.zeros(slots, np.uint8),
+        fill=np.zeros(len(partitions), np.int32),
+        first=np.uint64(partitions.start),
+        partitions=np.uint64(group.partitions),
+        size=np.uint64(group.buckets),
+        several=len(group.tables) > 1,
+        scratch=np.zeros(buckets.SCRATCH, np.uint64),
+    )
+
+
+def _widened(words: Floats, dim: int, dtype: str) -> Floats:
+    """float32[n, dim] of embeddings as they lie in rows."""
+    if dtype == "float32":
+        return np.ascontiguousarray(words)
+    halves = np.ascontiguousarray(words).view(np.uint16)[:, :dim]
+    if dtype == "float16":
+        return halves.view(np.float16).astype(np.float32)
+    return np.left_shift(halves.astype(np.uint32), 16).view(np.float32)
+
+
+def _narrowed(values: Floats, dtype: str) -> Floats:
+    """Embeddings float32[n, dim] as float32 words of rows."""
+    if dtype == "float32":
+        return values
+    halves = np.zeros((values.shape[0], values.shape[1] + values.shape[1] % 2), np.uint16)
+    if dtype == "float16":
+        halves[:, : values.shape[1]] = np.clip(values, -65504, 65504).astype(np.float16).view(np.uint16)
+    else:
+        bits = np.ascontiguousarray(values).view(np.uint32)
+        rounded = (bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16
+        halves[:, : values.shape[1]] = np.where(np.isnan(values), 0x7FC0, rounded)
+    return halves.view(np.float32)

@@ -1,7 +1,9 @@
 """A shard's rows in Arrow IPC files, which pandas, polars and DuckDB open as Feather; and back.
 
-One file per feature group and server, named after its partitions; any number of servers can load any set of files.
-Rows lie by key, then table number, so equal shards give equal files.
+One file per feature group and server, named after the group's partitions that the server owns; a server that owns none
+writes none. Rows lie by partition, then key, then table number, so equal shards give equal files. Embeddings are
+float32 however they are kept, which loses nothing. Rows are placed anew by their keys when they are loaded: any number
+of servers, and any number of partitions, can load any set of files.
 """
 
 import hashlib
@@ -20,12 +22,13 @@ from persia_cli.errors import CheckpointError
 from persia_cli.kernels import hashing
 from persia_cli.store.layout import GroupSpec
 from persia_cli.store.manifest import SavedFile
-from persia_cli.store.row_store import MAX_SCORE
+from persia_cli.store.row_store import MAX_SCORE, Inserted, RowStore
 from persia_cli.store.shard import Shard
 
 ROWS_PER_BATCH = 65536
 """About how many rows are in memory at a time."""
-PARTITIONS_KEY = b"persia.num_partitions"
+PARTITIONS_KEY = b"persia.partitions"
+"""What a file says the group's partitions were, over all servers, when it was saved; for people."""
 
 
 class _HashingFile(io.RawIOBase):
@@ -63,71 +66,82 @@ def save_shard(shard: Shard, directory: Path, on_rows: Callable[[int], None] = l
 
     `on_rows` is told how many rows were written, each time some were.
     """
-    return [_save_group(shard, number, directory, on_rows) for number in range(len(shard.stores))]
+    return [_save_group(shard, store, directory, on_rows) for store in shard.stores if len(store.partitions)]
 
 
 def load_shard(shard: Shard, directory: Path, names: Sequence[str], checksums: Mapping[str, str] | None = None) -> int:
     """Add the rows of the files' keys that are in the shard's partitions; returns how many.
 
-    `checksums` gives the expected sha256 by file name. Raises CheckpointError for a missing, damaged or altered file,
-    rows of another shape than the config's, unknown tables, repeated rows and rows beyond the capacity.
+    Embeddings are rounded to the nearest value of the dtype they are kept in. `checksums` gives the expected sha256 by
+    file name. Raises CheckpointError for a missing, damaged or altered file, rows of another shape than the config's,
+    unknown tables, repeated rows and rows beyond the capacity.
     """
     return sum(_load_file(shard, directory / name, (checksums or {}).get(name)) for name in names)
 
 
-def _save_group(shard: Shard, number: int, directory: Path, on_rows: Callable[[int], None]) -> SavedFile:
-    first, last = shard.partitions.start, shard.partitions.stop - 1
-    name = f"group-{number}-partitions-{first:04d}-{last:04d}.arrow"
-    group = shard.layout.groups[number]
-    schema = _schema(group).with_metadata({PARTITIONS_KEY: str(shard.layout.num_partitions)})
+def _save_group(shard: Shard, store: RowStore, directory: Path, on_rows: Callable[[int], None]) -> SavedFile:
+    group = store.group
+    name = f"group-{group.number}-partitions-{store.partitions.start:04d}-{store.partitions.stop - 1:04d}.arrow"
+    schema = _schema(group).with_metadata({PARTITIONS_KEY: str(group.partitions)})
     rows = 0
     with _HashingFile(directory / name) as file:
         with (
             pa.PythonFile(file, mode="w") as sink,
             pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(use_threads=False)) as writer,
         ):
-            for batch in _batches(shard, number, schema):
+            for batch in _batches(shard, store, schema):
                 writer.write_batch(batch)
                 rows += batch.num_rows
                 on_rows(batch.num_rows)
         nbytes, sha256 = file.nbytes, file.sha256()
-    return SavedFile(directory.name, name, nbytes, sha256, number, rows)
+    return SavedFile(directory.name, name, nbytes, sha256, group.number, rows)
+
+
+def _vectors(group: GroupSpec) -> dict[str, int]:
+    """Columns of vectors and the size of each: the embedding and the optimizer's states."""
+    return {"embedding": group.dim, **group.optimizer.states(group.dim)}
 
 
 def _schema(group: GroupSpec) -> pa.Schema:
-    vector = pa.list_(pa.float32(), group.dim)
     fields = [
         pa.field("table", pa.dictionary(pa.int32(), pa.string())),
         pa.field("id", pa.uint64()),
         pa.field("score", pa.int64()),
-        pa.field("embedding", vector),
     ]
-    return pa.schema(fields + [pa.field(state, vector) for state in group.optimizer.states])
+    return pa.schema(fields + [pa.field(name, _list_of(size)) for name, size in _vectors(group).items()])
 
 
-def _batches(shard: Shard, number: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The group's rows in key order, a window of the key range at a time."""
-    store, group = shard.stores[number], shard.layout.groups[number]
-    names = pa.array([table.name for table in group.tables], pa.string())
+def _list_of(size: int) -> pa.DataType:
+    return pa.list_(pa.float32(), size)
+
+
+def _batches(shard: Shard, store: RowStore, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The store's rows in their order, at most ROWS_PER_BATCH to a batch."""
+    names = pa.array([table.name for table in store.group.tables], pa.string())
     places = np.zeros(shard.salts.size, np.int32)
-    for place, table in enumerate(group.tables):
+    for place, table in enumerate(store.group.tables):
         places[table.number] = place
-    windows = min(max(1, store.used // ROWS_PER_BATCH), store.span)
-    edges = [store.first + store.span * window // windows for window in range(windows + 1)]
-    for low, high in pairwise(edges):
-        keys, tables, rows = store.in_window(low, high)
+    for low, high in _windows(store):
+        # A partition is a range of keys, so that the order of keys is that of partitions too.
+        keys, tables, rows, scores = store.in_window(low, high)
         ids = np.empty_like(keys)
         hashing.recover_ids(keys, tables, shard.salts, ids)
-        values = store.values()[rows]
-        vectors = [
-            pa.FixedSizeListArray.from_arrays(
-                pa.array(np.ascontiguousarray(values[:, start : start + group.dim]).reshape(-1)), group.dim
-            )
-            for start in range(0, (1 + len(group.optimizer.states)) * group.dim, group.dim)
-        ]
-        table_column = pa.DictionaryArray.from_arrays(pa.array(places[tables]), names)
-        columns = [table_column, pa.array(ids), pa.array(store.scores(rows)), *vectors]
-        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        for first in range(0, keys.size, ROWS_PER_BATCH):
+            part = slice(first, first + ROWS_PER_BATCH)
+            table_column = pa.DictionaryArray.from_arrays(pa.array(places[tables[part]]), names)
+            vectors = [
+                pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
+                for values in store.read_rows(rows[part]).values()
+            ]
+            columns = [table_column, pa.array(ids[part]), pa.array(scores[part]), *vectors]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _windows(store: RowStore) -> Iterator[tuple[int, int]]:
+    """Yield stretches of whole partitions that hold about ROWS_PER_BATCH rows each, or one partition."""
+    first, count = store.partitions.start, len(store.partitions)
+    windows = min(max(1, store.used // ROWS_PER_BATCH), count)
+    return pairwise(first + count * edge // windows for edge in range(windows + 1))
 
 
 def _load_file(shard: Shard, path: Path, checksum: str | None) -> int:
@@ -136,7 +150,6 @@ def _load_file(shard: Shard, path: Path, checksum: str | None) -> int:
             _verify(path, checksum)
         with pa.OSFile(str(path)) as source:
             reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(use_threads=False))
-            _check_partitions(shard, reader.schema, path)
             return sum(
                 _load_batch(shard, reader.get_batch(number), path) for number in range(reader.num_record_batches)
             )
@@ -153,14 +166,6 @@ def _verify(path: Path, checksum: str) -> None:
         raise CheckpointError(f"{path} is not the file that was saved: its sha256 is {found}, not {checksum}")
 
 
-def _check_partitions(shard: Shard, schema: pa.Schema, path: Path) -> None:
-    saved, ours = int((schema.metadata or {})[PARTITIONS_KEY]), shard.layout.num_partitions
-    if saved != ours:
-        raise CheckpointError(
-            f"{path} was saved with {saved} partitions, the config has {ours}: set embedding.num_partitions={saved}"
-        )
-
-
 def _load_batch(shard: Shard, batch: pa.RecordBatch, path: Path) -> int:
     """Insert the rows of one record batch that belong to the shard, group by group."""
     batch.validate(full=True)
@@ -172,16 +177,20 @@ def _load_batch(shard: Shard, batch: pa.RecordBatch, path: Path) -> int:
         raise CheckpointError(f"{path} is damaged: scores are from {scores.min()} to {scores.max()}")
     keys = np.empty(ids.size, np.uint64)
     hashing.hash_ids(ids, tables, shard.salts, keys)
-    partitions = ((keys >> np.uint64(32)) * np.uint64(shard.layout.num_partitions)) >> np.uint64(32)
-    own = (partitions >= shard.partitions.start) & (partitions < shard.partitions.stop)
     added = 0
-    for number, group in enumerate(shard.layout.groups):
-        kept = np.flatnonzero(own & np.isin(tables, [table.number for table in group.tables]))
-        if kept.size:
-            values = _values(batch, group, path)[kept]
-            count = shard.insert(number, keys[kept], tables[kept], scores[kept], values)
-            _require_all(shard, number, int(kept.size) - count, path)
-            added += count
+    for store in shard.stores:
+        group = store.group
+        of_group = np.isin(tables, [table.number for table in group.tables])
+        if not of_group.any():
+            continue
+        values = _values(batch, group, path)
+        partitions = ((keys >> np.uint64(32)) * np.uint64(group.partitions)) >> np.uint64(32)
+        own = (partitions >= store.partitions.start) & (partitions < store.partitions.stop)
+        kept = np.flatnonzero(of_group & own)
+        part = {name: columns[kept] for name, columns in values.items()}
+        inserted = shard.insert(group.number, keys[kept], tables[kept], scores[kept], part)
+        _require_all(store, inserted, path)
+        added += inserted.added
     return added
 
 
@@ -197,30 +206,30 @@ def _table_numbers(shard: Shard, names: list[str], used: NDArray[np.int32], path
     return np.array([known.get(name, 0) for name in names], np.uint16)
 
 
-def _values(batch: pa.RecordBatch, group: GroupSpec, path: Path) -> NDArray[np.float32]:
-    """float32[n, (1 + states) * dim] of a record batch; raises CheckpointError when its shape is not the group's."""
-    expected = ["embedding", *group.optimizer.states]
-    vectors = {field.name: field.type for field in batch.schema if pa.types.is_fixed_size_list(field.type)}
-    if vectors != dict.fromkeys(expected, pa.list_(pa.float32(), group.dim)):
+def _values(batch: pa.RecordBatch, group: GroupSpec, path: Path) -> dict[str, NDArray[np.float32]]:
+    """float32[n, columns] of embedding and states; raises CheckpointError when they are not the group's."""
+    expected = _vectors(group)
+    found = {field.name: field.type for field in batch.schema if pa.types.is_fixed_size_list(field.type)}
+    if found != {name: _list_of(size) for name, size in expected.items()}:
         names = ", ".join(table.name for table in group.tables)
-        dims = ", ".join(str(dim) for dim in sorted({kind.list_size for kind in vectors.values()}))
+        dims = ", ".join(str(dim) for dim in sorted({kind.list_size for kind in found.values()}))
         raise CheckpointError(
-            f"{path} has columns {', '.join(vectors)} of dim {dims}; the config's "
+            f"{path} has columns {', '.join(found)} of dim {dims}; the config's "
             f"tables ({names}) have {', '.join(expected)} of dim {group.dim}: set model.dim and optimizer.embedding "
             "to what the checkpoint was trained with"
         )
-    return np.concatenate(
-        [batch.column(name).flatten().to_numpy().reshape(batch.num_rows, group.dim) for name in expected], axis=1
-    )
+    return {
+        name: batch.column(name).flatten().to_numpy().reshape(batch.num_rows, size) for name, size in expected.items()
+    }
 
 
-def _require_all(shard: Shard, number: int, left: int, path: Path) -> None:
-    if not left:
-        return
-    store = shard.stores[number]
-    if store.used == store.capacity:
+def _require_all(store: RowStore, inserted: Inserted, path: Path) -> None:
+    if inserted.refused:
         raise CheckpointError(
-            f"{path} does not fit: feature group {number} has room for {store.capacity:,} rows on this server; "
-            "give embedding.memory or embedding.capacity a higher value, or use more embedding servers"
+            f"{path} does not fit: feature group {store.group.number} has room for {store.capacity:,} rows on this "
+            "server; give embedding.memory or embedding.capacity a higher value, or use more embedding servers"
         )
-    raise CheckpointError(f"{path} holds {left:,} rows that are there already: a file is listed or saved twice")
+    if inserted.repeated:
+        raise CheckpointError(
+            f"{path} holds {inserted.repeated:,} rows that are there already: a file is listed or saved twice"
+        )

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.model.inputs import FeatureShape, InputShape
-from persia_cli.store.layout import EmbeddingLayout
+from persia_cli.store.layout import EmbeddingLayout, Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +16,10 @@ class GroupShape:
 
     dim: int
     features: tuple[FeatureShape, ...]
+    wire: Storage = "float32"
+    """How its rows travel."""
+    rounds: tuple[int, ...] = ()
+    """Rows whose sum an id of each feature stands for; empty: an id is one row, whatever the feature."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +37,14 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class GroupRows:
-    """Rows of one feature group: `rows` float32 [U_s, dim] of each server, one after the other the U unique rows.
+    """Rows of one feature group: `rows` uint8 [U_s, bytes of a row] of each server, in order the U unique rows.
 
-    `inverse` int32 gives the unique row of each id of the group, feature-major; `offsets` uint32 [F * n + 1] says
-    which ids are of feature f and sample s (entry f * n + s), None where every feature has one id per sample.
+    `inverse` int32 gives the unique row of each entry of the group, feature-major, `rounds` entries being an id;
+    `offsets` uint32 [F * n + 1] says which entries are of feature f and sample s (its f * n + s), None where every
+    feature has one entry per sample.
     """
 
-    rows: Sequence[NDArray[np.float32]]
+    rows: Sequence[NDArray[np.uint8]]
     inverse: NDArray[np.int32]
     offsets: NDArray[np.uint32] | None
 
@@ -47,13 +52,14 @@ class GroupRows:
 def group_shapes(layout: EmbeddingLayout) -> tuple[GroupShape, ...]:
     """Return the shape of each feature group of a layout, by group number."""
     features = _features(layout)
-    return tuple(
-        GroupShape(
-            group.dim,
-            tuple(shape for spec, shape in zip(layout.features, features, strict=True) if spec.group == group.number),
-        )
-        for group in layout.groups
-    )
+    rounds = {table.number: table.rounds or 1 for table in layout.tables()}
+    shapes = []
+    for group in layout.groups:
+        own = layout.features_of(group.number)
+        per_id = tuple(rounds[layout.features[feature].table] for feature in own)
+        stacks = per_id if max(per_id, default=1) > 1 else ()
+        shapes.append(GroupShape(group.dim, tuple(features[feature] for feature in own), layout.wire, stacks))
+    return tuple(shapes)
 
 
 def input_shape(layout: EmbeddingLayout, dense: int, tasks: int) -> InputShape:

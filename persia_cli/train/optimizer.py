@@ -3,18 +3,19 @@
 import torch
 from torch import nn
 
-from persia_cli.config.schema import Adagrad, Adam, Optimizer, Sgd
+from persia_cli.config.schema import Adagrad, Adam, DenseOptimizer, Sgd
 from persia_cli.errors import ConfigError
+from persia_cli.plan.optimizer import plain_schedule
 
 
-def dense_optimizer(config: Optimizer, module: nn.Module) -> torch.optim.Optimizer:
+def dense_optimizer(config: DenseOptimizer, module: nn.Module) -> torch.optim.Optimizer:
     """Build torch's SGD, Adagrad or Adam for the trainable parameters of `module`, in their order."""
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if not parameters:
         raise ConfigError("the model has no trainable parameter; a dense network needs at least one")
     match config:
         case Sgd():
-            return torch.optim.SGD(parameters, lr=config.lr)
+            return torch.optim.SGD(parameters, lr=config.lr, weight_decay=config.weight_decay)
         case Adagrad():
             return torch.optim.Adagrad(
                 parameters,
@@ -24,3 +25,18 @@ def dense_optimizer(config: Optimizer, module: nn.Module) -> torch.optim.Optimiz
             )
         case Adam():
             return torch.optim.Adam(parameters, lr=config.lr, betas=(config.beta1, config.beta2), eps=config.eps)
+
+
+class LearningRate:
+    """The learning rate of the dense weights: a function of the step alone, so that a resumed run goes on with it."""
+
+    def __init__(self, config: DenseOptimizer, optimizer: torch.optim.Optimizer) -> None:
+        """Take charge of the learning rate of `optimizer`, which `dense_optimizer` built from `config`."""
+        self._optimizer = optimizer
+        self._lr = config.lr
+        self._schedule = plain_schedule(config)
+
+    def set(self, step: int) -> None:
+        """Give the optimizer the learning rate of a step, counted from 0 over the whole training."""
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._lr * self._schedule.at(step)

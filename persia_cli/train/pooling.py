@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from persia_cli.kernels.pool import MODES, pool_backward, pool_forward, sequence_backward, sequence_forward
 from persia_cli.model.inputs import ModelBatch
+from persia_cli.store.wire_rows import decode_into
 from persia_cli.train.inputs import GroupRows, GroupShape
 
 Sequences = dict[str, tuple[torch.Tensor, torch.Tensor]]
@@ -19,6 +20,8 @@ class GroupPooling:
 
     def __init__(self, shape: GroupShape) -> None:
         self.dim = shape.dim
+        self.wire = shape.wire
+        self.rounds = np.array(shape.rounds or [1] * len(shape.features), np.int64)
         self.modes = np.array([MODES[feature.pooling] for feature in shape.features], np.uint8)
         self.pooled = tuple(feature.name for feature in shape.features if feature.pooling != "none")
         self.sequences = tuple(
@@ -28,8 +31,10 @@ class GroupPooling:
         )
 
     def leaf(self, group: GroupRows) -> torch.Tensor:
-        """Join the servers' rows into one float32 [U, dim] tensor that has memory of its own."""
-        return torch.from_numpy(np.concatenate([np.empty((0, self.dim), np.float32), *group.rows]))
+        """Decode the servers' rows into one float32 [U, dim] tensor that has memory of its own."""
+        rows = np.empty((sum(map(len, group.rows)), self.dim), np.float32)
+        decode_into(group.rows, self.dim, self.wire, rows)
+        return torch.from_numpy(rows)
 
     def apply(self, leaf: torch.Tensor, group: GroupRows, size: int) -> tuple[torch.Tensor, Sequences]:
         """Return float32 [size, F, dim] of the pooled features, and (values, mask) of each sequence feature."""
@@ -76,12 +81,13 @@ class _Pool(torch.autograd.Function):
         ctx.pooling, ctx.inverse, ctx.offsets, ctx.unique = pooling, inverse, offsets, len(rows)
         values = rows.detach().numpy()
         pooled = np.empty((size, len(pooling.pooled), pooling.dim), np.float32)
-        pool_forward(values, inverse, offsets, pooling.modes, pooled)
+        pool_forward(values, inverse, offsets, pooling.modes, pooling.rounds, pooled)
         out = [torch.from_numpy(pooled)]
         for feature, _, length in pooling.sequences:
             padded = np.empty((size, length, pooling.dim), np.float32)
             mask = np.empty((size, length), np.bool_)
-            sequence_forward(values, *_ids_of(feature, size, inverse, offsets), padded, mask)
+            ids = _ids_of(feature, size, inverse, offsets)
+            sequence_forward(values, *ids, int(pooling.rounds[feature]), padded, mask)
             out += [torch.from_numpy(padded), torch.from_numpy(mask)]
         ctx.mark_non_differentiable(*out[2::2])
         return tuple(out)
@@ -91,9 +97,10 @@ class _Pool(torch.autograd.Function):
         pooling: GroupPooling = ctx.pooling
         gradients = np.zeros((ctx.unique, pooling.dim), np.float32)
         if outer[0] is not None:
-            pool_backward(outer[0].contiguous().numpy(), ctx.inverse, ctx.offsets, pooling.modes, gradients)
+            outer_pooled = outer[0].contiguous().numpy()
+            pool_backward(outer_pooled, ctx.inverse, ctx.offsets, pooling.modes, pooling.rounds, gradients)
         for (feature, _, _), gradient in zip(pooling.sequences, outer[1::2], strict=True):
             if gradient is not None:
                 ids = _ids_of(feature, len(gradient), ctx.inverse, ctx.offsets)
-                sequence_backward(gradient.contiguous().numpy(), *ids, gradients)
+                sequence_backward(gradient.contiguous().numpy(), *ids, int(pooling.rounds[feature]), gradients)
         return torch.from_numpy(gradients), None, None, None, None

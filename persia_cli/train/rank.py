@@ -16,7 +16,7 @@ from persia_cli.store.manifest import SavedFile
 from persia_cli.train.dense_state import load_dense, save_dense
 from persia_cli.train.distributed import World
 from persia_cli.train.inputs import GroupRows, Samples, group_shapes, input_shape
-from persia_cli.train.optimizer import dense_optimizer
+from persia_cli.train.optimizer import LearningRate, dense_optimizer
 from persia_cli.train.runtime import prepare_torch
 from persia_cli.train.step import DenseStep, Scored
 
@@ -34,6 +34,7 @@ class Rank:
         self._module = build_model(run.model, input_shape(layout, dense, self._tasks), run.seed)
         self.parameters = sum(weight.numel() for weight in self._module.parameters())
         self._optimizer = dense_optimizer(run.optimizer.dense, self._module)
+        self._rate = LearningRate(run.optimizer.dense, self._optimizer)
         self._step = DenseStep(self._module, self._optimizer, group_shapes(layout), world, dense, run.seed)
 
     def train(
@@ -42,6 +43,7 @@ class Rank:
         """Train one step; `send` gets the gradients of the rows before the dense weights move."""
         result = self._step.train(step, samples, groups)
         send(result.gradients)
+        self._rate.set(step)
         self._step.update()
         return result
 

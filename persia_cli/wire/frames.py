@@ -20,6 +20,8 @@ MAX_MESSAGE_BYTES = 1 << 30
 MAX_HEADER_BYTES = 16 << 20
 MAX_ARRAYS = 4096
 MAX_FRAMES = MAX_ARRAYS + 2
+ENCODED_ALIGNMENT = 4
+"""Address of bytes is a multiple of this: those of encoded rows are read as float32 where they lie."""
 
 Array = NDArray[Any]
 Frame = bytes | memoryview | zmq.Frame
@@ -64,8 +66,9 @@ def encode(request: int, message: Message, arrays: Sequence[Array] = ()) -> list
 def decode(frames: Sequence[Frame]) -> tuple[int, Message, list[Array]]:
     """Request number, message and arrays; raises MalformedMessage, and nothing else, whatever the frames hold.
 
-    Arrays are writable views of the frames, or copies where a frame is not aligned for its dtype. Over inproc they
-    may be the sender's own memory, so the receiver must not write into them.
+    Arrays are writable views of the frames, or copies where a frame is not aligned for its dtype (bytes: for float32),
+    as small ones often are not. Over inproc they may be the sender's own memory, so the receiver must not write into
+    them.
     """
     kind, header = _open(frames)
     try:
@@ -162,4 +165,7 @@ def _view(head: ArrayHead, frame: Frame) -> Array:
     if not view.nbytes:
         return np.empty(shape, dtype)
     array = np.frombuffer(view, dtype).reshape(shape)
-    return array if array.flags.aligned and array.flags.writeable else array.copy()
+    if not array.flags.writeable or not array.flags.aligned:
+        return array.copy()
+    misplaced = dtype.itemsize == 1 and array.ctypes.data % ENCODED_ALIGNMENT
+    return array.copy() if misplaced else array

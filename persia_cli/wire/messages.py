@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of everything in this file; Hello carries it and the coordinator refuses another."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -135,14 +135,17 @@ class WaitCredit(Message, frozen=True):
 
 
 class Rows(Message, frozen=True):
-    """Embedding worker -> NN worker: the unique rows of a batch, and where each of its ids finds its row."""
+    """Embedding worker -> NN worker: the unique rows of a batch, and where each of its ids finds its row.
+
+    Rows and gradients, here and below, are encoded in the wire dtype of the job, by `persia_cli.store.wire_rows`.
+    """
 
     KIND = 0x21
     PER_GROUP = True
     ARRAYS = (
         ArraySpec("inverse", "<i4", "id"),
         ArraySpec("offsets", "<u4", "*"),  # empty where every sample has exactly one id per feature
-        ArraySpec("rows", "<f4", "* dim", many=True),  # one per embedding server, in the order of servers
+        ArraySpec("rows", "|u1", "* byte", many=True),  # one per embedding server, in the order of servers
     )
     staleness: int
     """Step of the batch minus the last step of its rank that every row was updated with."""
@@ -165,7 +168,7 @@ class PushGradients(Message, frozen=True):
     KIND = 0x22
     REPLY = Ack
     PER_GROUP = True
-    ARRAYS = (ArraySpec("gradients", "<f4", "row dim"),)
+    ARRAYS = (ArraySpec("gradients", "|u1", "row byte"),)
     batch: BatchId
 
 
@@ -177,7 +180,7 @@ class LookedUp(Message, frozen=True):
 
     KIND = 0x31
     PER_GROUP = True
-    ARRAYS = (ArraySpec("rows", "<f4", "row dim"),)
+    ARRAYS = (ArraySpec("rows", "|u1", "row byte"),)
     watermark: int
     """Last step of the asking rank whose updates are all applied; -1 before the first."""
 
@@ -206,7 +209,7 @@ class Update(Message, frozen=True):
     ARRAYS = (
         ArraySpec("keys", "<u8", "row"),
         ArraySpec("tables", "<u2", "row"),
-        ArraySpec("gradients", "<f4", "row dim"),
+        ArraySpec("gradients", "|u1", "row byte"),
     )
     batch: BatchId
 

@@ -46,7 +46,8 @@ GOLDEN = json.loads((Path(__file__).parent / "message_bytes.json").read_text(enc
 BATCH = BatchId(generation=1, split=0, step=1000, rank=2)
 SENDER = Sender(role="nn-worker", index=2, incarnation=3)
 KEYS, TABLES = np.array([1, 2**64 - 1], np.uint64), np.array([0, 65534], np.uint16)
-ROWS = np.array([[0.5, -1.0, 2.0]] * 2, np.float32)
+FLOATS = np.array([[0.5, -1.0, 2.0]] * 2, np.float32)
+ROWS = FLOATS.view(np.uint8)
 NO_OFFSETS = np.zeros(0, np.uint32)
 
 SAMPLES: list[tuple[Message, list[Array]]] = [
@@ -54,12 +55,12 @@ SAMPLES: list[tuple[Message, list[Array]]] = [
     (Pending(), []),
     (Refused("no"), []),
     (PutIds(BATCH), [np.array([7, 2**63], np.uint64), np.array([0, 1, 2], np.uint32)]),
-    (PutSamples(BATCH, 8.0), [ROWS, np.array([[1], [0]], np.float32), np.zeros(0, np.float32)]),
+    (PutSamples(BATCH, 8.0), [FLOATS, np.array([[1], [0]], np.float32), np.zeros(0, np.float32)]),
     (WaitCredit(split=1, step=9), []),
     (Credit(limit=12), []),
     (Pull(BATCH), []),
     (Rows(2), [TABLES.astype(np.int32), NO_OFFSETS, ROWS, ROWS[:0]] * 2),
-    (PushGradients(BATCH), [ROWS, ROWS[:1, :2]]),
+    (PushGradients(BATCH), [ROWS, ROWS[:1, :8]]),
     (LookUp(BATCH, create=True), [KEYS, TABLES]),
     (LookedUp(-1), [ROWS]),
     (Update(BATCH), [KEYS, TABLES, ROWS]),

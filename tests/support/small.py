@@ -35,4 +35,5 @@ def counted(result: JobResult, role: str, counter: str) -> int:
 
 def figures(result: JobResult) -> list[dict[str, Any]]:
     """The lines of metrics without what depends on the moment."""
-    return [{key: line[key] for key in line if key not in ("time", "samples_per_s", "rows")} for line in result.metrics]
+    of_the_moment = ("time", "samples_per_s", "rows", "hit_rate", "evicted")
+    return [{key: line[key] for key in line if key not in of_the_moment} for line in result.metrics]

@@ -9,7 +9,7 @@ import zmq
 
 from persia_cli.wire import sockets
 from persia_cli.wire.frames import Array, Frame, decode, encode
-from persia_cli.wire.messages import Message, Refused
+from persia_cli.wire.messages import Message, Pending, Refused
 
 LIMIT_S = 10.0
 
@@ -17,9 +17,9 @@ LIMIT_S = 10.0
 class Stranger:
     """A DEALER connected to one replica; a context manager. `refused` counts what `is_refused` was asked."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, name: str = "stranger") -> None:
         self._context = sockets.Context()
-        self._socket = sockets.dealer(self._context, address, b"stranger")
+        self._socket = sockets.dealer(self._context, address, name.encode())
         self._number = 0
         self.refused = 0
 
@@ -38,13 +38,25 @@ class Stranger:
 
     def ask(self, message: Message, arrays: Sequence[Array] = ()) -> Message:
         """Send a request and return the answer to it."""
+        return self.exchange(message, arrays)[0]
+
+    def exchange(self, message: Message, arrays: Sequence[Array] = ()) -> tuple[Message, list[Array]]:
+        """Send a request and return the answer to it and the arrays it brings."""
+        return self.await_reply(self.begin(message, arrays))
+
+    def begin(self, message: Message, arrays: Sequence[Array] = ()) -> int:
+        """Send a request; its number is what `await_reply` wants."""
         self._number += 1
         self.send(encode(self._number, message, arrays))
+        return self._number
+
+    def await_reply(self, request: int) -> tuple[Message, list[Array]]:
+        """Wait for the answer to a request, and pass over all others."""
         while True:
-            assert self._socket.poll(LIMIT_S * 1000), f"no answer to {message}"
-            number, reply, _ = decode(self._socket.recv_multipart(copy=False))
-            if number == self._number:
-                return reply
+            assert self._socket.poll(LIMIT_S * 1000), f"no answer to request {request}"
+            number, reply, arrays = decode(self._socket.recv_multipart(copy=False))
+            if number == request and not isinstance(reply, Pending):
+                return reply, arrays
 
     def is_refused(self, because: str, message: Message, arrays: Sequence[Array] = ()) -> None:
         """Send a request that must be refused with a reason that holds these words."""

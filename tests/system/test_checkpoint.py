@@ -15,7 +15,7 @@ from persia_cli.errors import CheckpointError, UserError
 from persia_cli.launch.job import JobResult
 from persia_cli.main import app
 from persia_cli.store.manifest import newest_checkpoint
-from tests.support.checkpoints import embedding_files
+from tests.support.checkpoints import embedding_files, read_rows
 from tests.support.jobs import CRITEO_FFNN, evaluation, train
 from tests.support.lists import STEPS, lists_job
 from tests.support.printed import key_values
@@ -35,9 +35,17 @@ def evaluate(run_dir: Path, *words: str) -> Result:
     return CliRunner().invoke(app, ["eval", str(run_dir), *words])
 
 
-@pytest.mark.parametrize("servers", [1, 2, 3])
-def test_evaluation_prints_the_same_digits(saved: JobResult, servers: int) -> None:
-    result = evaluate(saved.run_dir, f"cluster.embedding_servers={servers}")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["cluster.embedding_servers=1"],
+        ["cluster.embedding_servers=2"],
+        ["cluster.embedding_servers=3"],
+        ["cluster.embedding_servers=3", "embedding.num_partitions=4", "embedding.capacity=50000"],
+    ],
+)
+def test_evaluation_prints_the_same_digits(saved: JobResult, words: list[str]) -> None:
+    result = evaluate(saved.run_dir, *words)
     assert result.exit_code == 0, result.stderr
     expected = evaluation(saved)
     figures = [f"{name}_{task}" for name in ("auc", "log_loss", "ne", "calibration") for task in ("click", "buy")]
@@ -54,6 +62,25 @@ def test_evaluation_of_real_rows_prints_the_same_digits(criteo_rows: Path, tmp_p
         assert result.exit_code == 0, result.stderr
         printed = key_values(result.stdout)
         assert [printed["auc"], printed["log_loss"]] == [repr(trained["auc"]), repr(trained["log_loss"])]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "wire", "kind"), [("bfloat16", "float16", "rowwise_adagrad"), ("float16", "bfloat16", "ftrl")]
+)
+def test_rows_of_halves_evaluate_to_the_same_digits(dtype: str, wire: str, kind: str, tmp_path: Path) -> None:
+    embedding = [
+        f"embedding.dtype={dtype}",
+        f"embedding.wire={wire}",
+        f"optimizer.embedding={{kind: {kind}, lr: 0.05}}",
+    ]
+    trained = evaluation(train([*lists_job(tmp_path), *embedding, "cluster.embedding_servers=2"], tmp_path / "run"))
+    for servers in (1, 3):
+        result = evaluate(tmp_path / "run", f"cluster.embedding_servers={servers}")
+        assert result.exit_code == 0, result.stderr
+        printed = key_values(result.stdout)
+        assert [printed["auc_click"], printed["log_loss_buy"]] == [
+            repr(trained[k]) for k in ("auc_click", "log_loss_buy")
+        ]
 
 
 def test_rows_open_in_pandas(saved: JobResult) -> None:
@@ -100,6 +127,22 @@ def test_the_manifest_says_what_is_there(saved: JobResult) -> None:
         "tags": 6,
         "words": 8,
     }
+
+
+def test_the_statistics_of_its_tables(saved: JobResult) -> None:
+    rows = read_rows(newest_checkpoint(saved.run_dir))
+    result = CliRunner().invoke(app, ["table", "stats", str(saved.run_dir), "--json"])
+    assert result.exit_code == 0, result.stderr
+    told = json.loads(result.stdout)
+    assert told["step"] == STEPS
+    assert told["tables"].keys() == rows.keys()
+    for name, table in told["tables"].items():
+        assert table["rows"] == table["counters"]["rows"] == len(rows[name].ids)
+        assert table["bytes"] == table["counters"]["bytes"]
+        norms = np.sqrt((rows[name].embedding.astype(np.float64) ** 2).sum(1))
+        assert np.histogram(norms, table["norms"]["edges"])[0].tolist() == table["norms"]["counts"]
+        assert np.histogram(STEPS - rows[name].scores, table["ages"]["edges"])[0].tolist() == table["ages"]["counts"]
+        assert 0.0 < table["hit_rate"] < 1.0
 
 
 def shorten(path: Path) -> None:
@@ -192,7 +235,6 @@ def test_an_unfinished_checkpoint_is_passed_over(saved: JobResult, tmp_path: Pat
             "model.dim=16",
             "set model.dim and optimizer.embedding to what the checkpoint was trained with|is of another model",
         ),
-        ("embedding.num_partitions=128", "set embedding.num_partitions=64"),
         ("optimizer.embedding={kind: sgd, lr: 0.1}", "set model.dim and optimizer.embedding"),
         ("model.args.width=25", "is of another model"),
         ("embedding.capacity=10", "embedding.capacity a higher value"),

@@ -108,7 +108,7 @@ def key_of(server: int) -> np.ndarray:
 
 def ask_server(stranger: Stranger, now: int) -> None:
     batch = BatchId(0, TRAIN, now, 0)
-    gradients = np.zeros((1, 4), np.float32)
+    gradients = np.zeros((1, 16), np.uint8)
     stranger.is_refused("generation 1 is over", LookUp(BatchId(1, TRAIN, now, 0), create=True), NO_ROWS)
     stranger.is_refused("no rank 7", LookUp(BatchId(0, TRAIN, now, 7), create=True), NO_ROWS)
     stranger.is_refused("no step 300", LookUp(BatchId(0, TRAIN, STEPS, 0), create=True), NO_ROWS)
@@ -117,9 +117,9 @@ def ask_server(stranger: Stranger, now: int) -> None:
     stranger.is_refused("table number 9", LookUp(BatchId(0, TRAIN, STEPS - 1, 0), create=True), [key_of(0), TABLE + 9])
     stranger.is_refused("has no updates", Update(BatchId(0, EVAL, 0, 0)), [key_of(0), TABLE, gradients])
     stranger.is_refused(
-        "gradients of shape (1, 3)",
+        "(1, 12)",
         Update(BatchId(0, TRAIN, STEPS - 1, 0)),
-        [key_of(0), TABLE, gradients[:, :3].copy()],
+        [key_of(0), TABLE, gradients[:, :12].copy()],
     )
     stranger.is_refused(
         "does not belong to this server", Update(BatchId(0, TRAIN, STEPS - 1, 0)), [key_of(1), TABLE, gradients]
@@ -138,7 +138,7 @@ def ask_worker(stranger: Stranger, now: int) -> None:
     stranger.is_refused("exceed the 63 ids", PutIds(late), [ids[:63].copy(), offsets])
     stranger.is_refused("offsets that fall", PutIds(late), [ids, offsets[::-1].copy()])
     stranger.is_refused("no rank 1", Pull(BatchId(0, TRAIN, now, 1)))
-    stranger.is_refused("has not got its rows", PushGradients(late), [np.zeros((1, 4), np.float32)])
+    stranger.is_refused("has not got its rows", PushGradients(late), [np.zeros((1, 16), np.uint8)])
 
 
 def ask_rank(stranger: Stranger, now: int) -> None:
@@ -200,7 +200,7 @@ def test_messages_of_the_right_form_that_say_what_cannot_be_are_refused(undistur
                 ask(stranger, now)
                 refused[name] = stranger.refused
         with Stranger(job.addresses["embedding-worker-0"]) as stranger:
-            wrong = [np.zeros((1, 3), np.float32)]
+            wrong = [np.zeros((1, 12), np.uint8)]
 
             def in_flight_is_refused() -> bool:
                 answers = [stranger.ask(PushGradients(BatchId(0, TRAIN, step, 0)), wrong) for step in range(STEPS)]

@@ -43,7 +43,7 @@ ONLY_IN = {
     "torch": ("model", "train", "roles.nn_worker", "bench.rivals"),
     "safetensors": ("train",),
     "zmq": ("wire",),
-    "numba": ("kernels",),
+    "numba": ("kernels", "bench.limits"),
     "llvmlite": ("kernels",),
 }
 """Libraries that one part of the program keeps from the others."""

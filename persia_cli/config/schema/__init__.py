@@ -12,11 +12,24 @@ from persia_cli.config.schema.dataset import (
     ParquetDataset,
     SparseFeature,
 )
-from persia_cli.config.schema.embedding import Embedding, Table
+from persia_cli.config.schema.embedding import Embedding, HashStack, Table
 from persia_cli.config.schema.mode import HybridMode, Mode, SyncMode
 from persia_cli.config.schema.model import CustomModel, Dlrm, Ffnn, Model
 from persia_cli.config.schema.node import Node
-from persia_cli.config.schema.optimizer import Adagrad, Adam, Optimizer, OptimizerPair, Sgd
+from persia_cli.config.schema.optimizer import (
+    Adagrad,
+    Adam,
+    ConstantSchedule,
+    CosineSchedule,
+    DenseOptimizer,
+    Ftrl,
+    Optimizer,
+    OptimizerPair,
+    RowwiseAdagrad,
+    Schedule,
+    Sgd,
+    StepSchedule,
+)
 from persia_cli.config.schema.run import Checkpoint, Evaluation, Run, Training
 
 __all__ = [
@@ -25,8 +38,11 @@ __all__ = [
     "Checkpoint",
     "Cluster",
     "ColumnSplit",
+    "ConstantSchedule",
+    "CosineSchedule",
     "CustomModel",
     "Dataset",
+    "DenseOptimizer",
     "Dlrm",
     "Embedding",
     "EvalSplit",
@@ -34,8 +50,10 @@ __all__ = [
     "EverySplit",
     "Ffnn",
     "FileSplit",
+    "Ftrl",
     "GeneratedDataset",
     "Generator",
+    "HashStack",
     "HybridMode",
     "Mode",
     "Model",
@@ -43,9 +61,12 @@ __all__ = [
     "Optimizer",
     "OptimizerPair",
     "ParquetDataset",
+    "RowwiseAdagrad",
     "Run",
+    "Schedule",
     "Sgd",
     "SparseFeature",
+    "StepSchedule",
     "SyncMode",
     "Table",
     "Training",

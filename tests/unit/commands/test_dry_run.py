@@ -16,7 +16,7 @@ def test_the_plan(persia) -> None:
     assert lines[6] == (
         "cluster   local: 1 coordinator, 2 embedding-server, 1 embedding-worker, 1 data-loader, 1 nn-worker"
     )
-    assert re.search(r"^table +dim +optimizer +rows +memory$", ended.out, re.MULTILINE)
+    assert re.search(r"^table +dim +dtype +optimizer +rows +memory$", ended.out, re.MULTILINE)
     assert re.search(r"^all +1\.0 GiB$", ended.out, re.MULTILINE)
     commands = [line.strip() for line in lines if line.startswith("  persia launch-role ")]
     conf = f"{' '.join(words)} --conf-dir"
@@ -34,6 +34,30 @@ def test_the_plan(persia) -> None:
         ]
     ]
     assert not Path("out").exists()
+
+
+def test_tables_are_shown_as_they_will_be_kept(persia) -> None:
+    tables = "{feature_0: {dim: 4, dtype: bfloat16, share: 0.25}, feature_1: {hash_stack: {rounds: 2, size: 50}}}"
+    words = ("optimizer=rowwise_adagrad", "embedding.capacity=100000", f"embedding.tables={tables}")
+    ended = persia("train", "dataset=tiny", *words, "--dry-run")
+    assert (ended.code, ended.err) == (0, "")
+    rows = [line.split() for line in ended.out.splitlines() if line.startswith("feature_")]
+    assert [row[:5] for row in rows] == [
+        ["feature_0", "4", "bfloat16", "rowwise_adagrad", "25,000"],
+        ["feature_1", "16", "float32", "rowwise_adagrad", "100"],
+    ]
+
+
+def test_schedules_are_shown_where_there_are_any(persia) -> None:
+    rows = "optimizer.embedding.schedule={kind: step, warmup_steps: 10, every_steps: 1000, factor: 0.5}"
+    dense = "optimizer.dense.schedule={kind: cosine, over_steps: 2000, floor: 0.1}"
+    ended = persia("train", "dataset=tiny", rows, dense, "--dry-run")
+    assert (
+        "; adagrad 0.05 (10 steps warm-up, x 0.5 every 1,000 steps) for rows, "
+        "adam 0.001 (cosine to 0.1 over 2,000 steps) for dense weights; seed 0\n"
+    ) in ended.out
+    ended = persia("train", "dataset=tiny", "optimizer.dense.schedule.warmup_steps=1", "--dry-run")
+    assert "; adagrad 0.05 for rows, adam 0.001 (1 step warm-up) for dense weights; seed 0\n" in ended.out
 
 
 def test_made_up_data_is_announced_with_the_way_to_the_real_data(persia) -> None:

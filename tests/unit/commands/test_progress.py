@@ -37,6 +37,7 @@ def shown(run_dir: Path, terminal: bool, width: int) -> str:
         metrics.write(**TRAINING)
         follow()
         events.write(event="warning", text="table a is full")
+        events.write(event="note", text="table b is full")
         follow()
         metrics.write(**EVALUATION)
         follow()
@@ -57,6 +58,7 @@ def test_plain_lines(tmp_path: Path) -> None:
         "event=metrics step=4 samples=400 split=train loss=0.5 auc=0.75 log_loss=0.5 ne=0.9 calibration=1.0 "
         "samples_per_s=200.0 staleness_mean=1.5 staleness_max=3 rows=1234 eta_s=3",
         'event=warning text="table a is full"',
+        'event=note text="table b is full"',
         "event=metrics step=10 samples=1000 split=eval loss=0.4 auc=0.8 log_loss=0.4 ne=0.8 calibration=null "
         "samples_per_s=100.0 rows=1300",
         "event=saved path=run/checkpoints/step-10 step=10",
@@ -69,6 +71,7 @@ def test_the_live_line(tmp_path: Path, width: int) -> None:
     assert "training   " in text
     assert "step 4/10  loss 0.5000  AUC 0.7500  200 samples/s  0:03 left" in text
     assert "warning    table a is full" in text
+    assert "note       table b is full" in text
     assert "evaluated  step 10: loss 0.4000  AUC 0.8000" in text
     assert "saved      run/checkpoints/step-10" in text
     if width == 160:

@@ -33,8 +33,41 @@ Told = Callable[..., list[str]]
         ("embedding.memory=-1", "embedding.memory=-1: expected a size such as 512MiB or 2GiB"),
         ("embedding.tables.a.dim=0", "embedding.tables.a.dim=0: expected a whole number of at least 1 and at most 1024 "
          "or null"),
-        ("embedding.tables.a.optimizer={kind: adm}", "embedding.tables.a.optimizer.kind=adm: expected sgd, adagrad or "
-         "adam; did you mean adam?"),
+        ("embedding.tables.a.optimizer={kind: adm}", "embedding.tables.a.optimizer.kind=adm: expected sgd, adagrad, "
+         "rowwise_adagrad, adam or ftrl; did you mean adam?"),
+        ("optimizer.dense.kind=ftrl", "optimizer.dense.kind=ftrl: ftrl is for embedding rows alone; the dense network "
+         "takes sgd, adagrad or adam"),
+        ("optimizer.dense={kind: rowwise_adagrad, lr: 1}", "optimizer.dense.kind=rowwise_adagrad: rowwise_adagrad is "
+         "for embedding rows alone; the dense network takes sgd, adagrad or adam"),
+        ("optimizer.dense.kind=adagard", "optimizer.dense.kind=adagard: expected sgd, adagrad or adam; did you mean "
+         "adagrad?"),
+        ("optimizer.dense.lr=inf", "optimizer.dense.lr=Infinity: expected a number above 0"),
+        ("optimizer.dense.schedule.kind=linear", "optimizer.dense.schedule.kind=linear: expected constant, step or "
+         "cosine"),
+        ("optimizer.dense.schedule={kind: step, factor: 0.5}", "optimizer.dense.schedule.every_steps: needs a value (a "
+         "whole number above 0); give optimizer.dense.schedule.every_steps=..."),
+        ("optimizer.embedding.schedule={kind: step, every_steps: 5, factor: 1.5}", "optimizer.embedding.schedule.factor"
+         "=1.5: expected a number above 0 and at most 1"),
+        ("optimizer.embedding.schedule={kind: cosine, over_steps: 5, floor: -1}", "optimizer.embedding.schedule.floor"
+         "=-1: expected a number of at least 0 and at most 1"),
+        ("embedding.dtype=float61", "embedding.dtype=float61: expected float32, bfloat16 or float16; did you mean "
+         "float16?"),
+        ("embedding.wire=int8", "embedding.wire=int8: expected float32, bfloat16 or float16"),
+        ("embedding.when_full=refise", "embedding.when_full=refise: expected evict or refuse; did you mean refuse?"),
+        ("embedding.admission=0", "embedding.admission=0: expected a number above 0 and at most 1"),
+        ("embedding.clip_norm=0", "embedding.clip_norm=0: expected a number above 0 or null"),
+        ("embedding.weight_bound=inf", "embedding.weight_bound=Infinity: expected a number above 0 or null"),
+        ("embedding.tables.a.share=1", "embedding.tables.a.share=1: expected a number above 0 and below 1 or null"),
+        ("embedding.tables={a: {share: 0.7}, b: {share: 0.6}}", "embedding.tables.a.share + embedding.tables.b.share = "
+         "1.3; the shares of all tables together are at most 1"),
+        ("embedding.tables.a.hash_stack={rounds: 17, size: 9}", "embedding.tables.a.hash_stack.rounds=17: expected a "
+         "whole number of at least 1 and at most 16"),
+        ("embedding.tables.a.hash_stack={rounds: 2, size: 0}", "embedding.tables.a.hash_stack.size=0: expected a whole "
+         "number of at least 1 and at most 4294967296"),
+        ("embedding.tables.a.hash_stack={rounds: 2}", "embedding.tables.a.hash_stack.size: needs a value (a whole "
+         "number of at least 1 and at most 4294967296); give embedding.tables.a.hash_stack.size=..."),
+        ("embedding.tables.a={admission: 0.5, hash_stack: {rounds: 2, size: 9}}", "embedding.tables.a: a hash_stack "
+         "has rows for every id, so give it or admission, not both"),
         ("model.kind=dlmr", "model.kind=dlmr: expected ffnn, dlrm or custom; did you mean dlrm?"),
         ("train=5", "train=5: expected keys (batch_size, epochs, steps, threads, log_every_steps)"),
         ("name=a b", "name=a b: expected letters, digits, '.', '_' and '-' only, for it names a folder"),
@@ -77,6 +110,28 @@ def test_a_word_that_is_no_override(mistakes: Told, word: str, sentence: str) ->
 def test_a_key_of_another_kind_names_that_kind(mistakes: Told) -> None:
     sentence = "mode.staleness=3: no such key where mode.kind=sync; mode.kind=hybrid has it"
     assert mistakes("mode=sync", "mode.staleness=3") == [sentence]
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "owner"),
+    [
+        ("adagrad", "weight_decay", "sgd"),
+        ("adam", "weight_decay", "sgd"),
+        ("ftrl", "weight_decay", "sgd"),
+        ("adagrad", "l1", "ftrl"),
+        ("ftrl", "eps", "adagrad"),
+    ],
+)
+def test_a_setting_that_an_optimizer_does_not_have(mistakes: Told, kind: str, key: str, owner: str) -> None:
+    at = "optimizer.embedding"
+    told = f"{at}.{key}=0.1: no such key where {at}.kind={kind}; {at}.kind={owner} has it"
+    assert mistakes(f"{at}.kind={kind}", f"{at}.{key}=0.1") == [told]
+
+
+def test_a_setting_of_another_schedule(mistakes: Told) -> None:
+    at = "optimizer.dense.schedule"
+    told = f"{at}.every_steps=3: no such key where {at}.kind=constant; {at}.kind=step has it"
+    assert mistakes(f"{at}.every_steps=3") == [told]
 
 
 def test_all_mistakes_are_told_at_once(mistakes: Told) -> None:

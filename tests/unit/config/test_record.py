@@ -8,9 +8,12 @@ from persia_cli.config.compose import compose_run
 from persia_cli.config.record import read_run, write_run
 from persia_cli.errors import ConfigError
 
+TABLES = "embedding.tables={a: {dim: 4, dtype: float16, share: 0.5}, b: {hash_stack: {rounds: 2, size: 9}}}"
+SCHEDULE = "optimizer.embedding.schedule={kind: step, every_steps: 5, factor: 0.5}"
+
 
 def test_a_run_reads_back_equal_and_can_be_run_again(user_conf: Path, tmp_path: Path) -> None:
-    words = ["conf=mine", "embedding.memory=3MiB", "optimizer.dense.lr=1e-12", "embedding.tables={a: {dim: 4}}"]
+    words = ["conf=mine", "embedding.memory=3MiB", "optimizer.dense.lr=1e-12", TABLES, SCHEDULE]
     run = compose_run(words, [user_conf])
     path = tmp_path / "config.yaml"
     write_run(run, path)

@@ -3,10 +3,10 @@
 import pytest
 import yaml
 
-from persia_cli.config import offers
+from persia_cli.config import expected, offers
 from persia_cli.config.compose import compose_run
 from persia_cli.config.expected import keys
-from persia_cli.config.schema import Ffnn, ParquetDataset, Run
+from persia_cli.config.schema import CosineSchedule, Embedding, Ffnn, Optimizer, ParquetDataset, Run
 from persia_cli.errors import ConfigError
 
 PRIMARIES = offers.primaries()
@@ -42,7 +42,9 @@ def test_what_ships() -> None:
         "model=ffnn_paper",
         "optimizer=adagrad",
         "optimizer=adam",
+        "optimizer=ftrl",
         "optimizer=mixed",
+        "optimizer=rowwise_adagrad",
         "optimizer=sgd",
     ]
 
@@ -86,6 +88,21 @@ def test_cluster_options_spell_every_key() -> None:
     names = {key.removeprefix("cluster.") for key, _ in keys(Run) if key.startswith("cluster.")}
     for file in offers.groups()["cluster"].values():
         assert set(yaml.safe_load(file.read_text())) == names
+
+
+def test_every_optimizer_of_rows_ships_and_its_schedule_takes_single_keys() -> None:
+    kinds = set()
+    for option in offers.groups()["optimizer"]:
+        words = ["optimizer.dense.schedule.warmup_steps=5", "optimizer.embedding.schedule.kind=cosine"]
+        pair = compose_run([f"optimizer={option}", *words, "optimizer.embedding.schedule.over_steps=9"]).optimizer
+        assert (pair.dense.schedule.warmup_steps, pair.embedding.schedule.warmup_steps) == (5, 0)
+        assert pair.embedding.schedule == CosineSchedule(kind="cosine", over_steps=9)
+        kinds.add(pair.embedding.kind)
+    assert kinds == set(expected.kinds(Optimizer))
+
+
+def test_neutral_values_are_those_of_the_schema() -> None:
+    assert compose_run([]).embedding == Embedding()
 
 
 def test_plain_train_runs_on_real_data_that_ships() -> None:

@@ -1,14 +1,21 @@
-"""Keys and initial values against their plain twins."""
+"""Keys and offsets against their plain twins."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba import njit
 
 from persia_cli.kernels import hashing
+from persia_cli.store.layout import TableSpec
 from tests import naive
 
 WORDS = st.one_of(st.sampled_from([0, 1, 2**63, 2**64 - 1]), st.integers(0, 2**64 - 1))
+
+
+@njit
+def keys_of_id(id_, salt, rounds, size, keys, to):
+    return hashing.keys_of_id(id_, salt, rounds, size, keys, to)
 
 
 @settings(deadline=None)
@@ -22,39 +29,36 @@ def test_keys_equal_the_naive_twin_and_lead_back_to_their_ids(ids, salt):
     np.testing.assert_array_equal(back, ids)
 
 
+SIZES = st.sampled_from([1, 2, 1000, 2**32])
+
+
 @settings(deadline=None)
-@given(st.lists(WORDS, max_size=4), WORDS, WORDS, st.sampled_from([1, 3, 16, 17]), st.sampled_from([0.0, 0.01, 3.0]))
-def test_initial_values_equal_the_naive_twin(ids, salt, seed, dim, bound):
-    ids = np.array(ids, np.uint64)
-    width = -(-2 * dim // 4) * 4
-    arena = np.full(len(ids) * width, np.nan, np.float32)
-    positions, tables = np.arange(len(ids)), np.zeros(len(ids), np.uint16)
-    hashing.fill_new_rows(
-        arena, width, dim, 1, positions, positions[::-1].copy(), naive.keys_of(salt, ids), tables,
-        np.uint64(seed), np.array([salt], np.uint64), np.array([bound], np.float32), 0.5,
-    )  # fmt: skip
-    rows = arena.reshape(-1, width)[::-1]
-    np.testing.assert_array_equal(rows[:, :dim], naive.initial_rows(seed, salt, ids, dim, bound))
-    assert (rows[:, dim : 2 * dim] == 0.5).all()
-    assert (rows[:, 2 * dim :] == 0).all()
+@given(WORDS, WORDS, st.integers(0, 3), SIZES)
+def test_an_id_has_the_keys_of_the_naive_twin(id_, salt, rounds, size):
+    keys = np.full(5, 7, np.uint64)
+    end = keys_of_id(np.uint64(id_), np.uint64(salt), rounds, np.uint64(size), keys, np.uint64(1))
+    table = TableSpec("t", 0, salt, 0.1, rounds=rounds, size=size)
+    assert end == 1 + max(rounds, 1)
+    assert keys.tolist() == [7, *naive.keys_of_stack(table, id_), *[7] * (5 - int(end))]
 
 
-def test_initial_values_are_uniform_and_never_reach_the_bound():
-    count, dim, bound = 20_000, 16, 0.1
-    arena = np.empty(count * dim, np.float32)
-    positions = np.arange(count)
-    keys = np.empty(count, np.uint64)
-    tables, salts = np.zeros(count, np.uint16), np.array([5], np.uint64)
-    hashing.hash_ids(positions.astype(np.uint64), tables, salts, keys)
-    hashing.fill_new_rows(
-        arena, dim, dim, 0, positions, positions, keys, tables, np.uint64(1), salts, np.array([bound], np.float32), 0.0
-    )
-    assert arena.min() >= -np.float32(bound)
-    assert arena.max() < np.float32(bound)
-    shares = np.histogram(arena, 64, (-bound, bound))[0] / arena.size
-    assert np.abs(shares - 1 / 64).max() < 6 * np.sqrt(1 / 64 / arena.size)
-    correlation = np.corrcoef(arena.reshape(count, dim).T)
-    assert np.abs(correlation - np.eye(dim)).max() < 6 / np.sqrt(count)
+@settings(deadline=None)
+@given(st.lists(st.lists(st.integers(0, 3), min_size=3, max_size=3), max_size=4), st.integers(1, 3))
+def test_offsets_are_checked_and_rebased(counts, rounds):
+    size, features = 3, len(counts)
+    offsets = np.concatenate([[0], np.cumsum(np.array(counts, int).reshape(-1))]).astype(np.uint32)
+    single = np.empty(features, np.bool_)
+    assert hashing.check_offsets(offsets, size, single)
+    assert single.tolist() == [each == [1, 1, 1] for each in counts]
+    own = np.arange(0, features, 2)
+    rebased = np.empty(own.size * size + 1, np.uint32)
+    hashing.rebase_offsets(offsets, size, own, np.full(own.size, rounds), rebased)
+    lengths = [count * rounds for feature in own for count in counts[feature]]
+    assert rebased.tolist() == np.concatenate([[0], np.cumsum(lengths)]).tolist()
+
+
+def test_offsets_that_fall_are_found():
+    assert not hashing.check_offsets(np.array([0, 2, 1, 3, 4], np.uint32), 2, np.empty(2, np.bool_))
 
 
 def test_one_bit_of_an_id_changes_half_the_bits_of_its_key():

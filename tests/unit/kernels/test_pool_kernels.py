@@ -8,73 +8,76 @@ from hypothesis import strategies as st
 from persia_cli.kernels import pool
 from tests import naive
 
-DIMS = st.sampled_from([1, 3, 16, 17])
+DIMS = st.sampled_from([1, 3, 16, 17, 32, 33, 64, 100])
+ROUNDS = st.integers(1, 3)
+ONE = np.ones(1, np.int64)
 
 
 @st.composite
 def batches(draw, one_id=False):
-    """(rows, inverse, offsets, modes, size) of a small group, with empty samples and repeated ids."""
+    """(rows, inverse, offsets, modes, rounds, size) of a small group, with empty samples and repeated ids."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     size, dim, unique = draw(st.integers(0, 5)), draw(DIMS), draw(st.integers(1, 6))
     modes = np.array(draw(st.lists(st.integers(0, 3), max_size=4)), np.uint8)
-    counts = np.ones(size * modes.size, int) if one_id else rng.integers(0, 4, size * modes.size)
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.uint32)
+    rounds = np.array([1 if one_id else draw(ROUNDS) for _ in modes], np.int64)
+    ids = np.ones((modes.size, size), int) if one_id else rng.integers(0, 4, (modes.size, size))
+    offsets = np.concatenate([[0], np.cumsum(ids * rounds[:, None])]).astype(np.uint32)
     inverse = rng.integers(0, unique, offsets[-1]).astype(np.int32)
     rows = rng.standard_normal((unique, dim)).astype(np.float32)
-    for array in (rows, inverse, offsets):
+    for array in (rows, inverse, offsets, modes, rounds):
         array.flags.writeable = False
-    return rows, inverse, offsets, modes, size
+    return rows, inverse, offsets, modes, rounds, size
 
 
-def pooled(rows, inverse, offsets, modes, size):
+def pooled(rows, inverse, offsets, modes, rounds, size):
     out = np.full((size, np.count_nonzero(modes != pool.NONE), rows.shape[1]), np.nan, np.float32)
-    pool.pool_forward(rows, inverse, offsets, modes, out)
+    pool.pool_forward(rows, inverse, offsets, modes, rounds, out)
     return out
 
 
 @settings(deadline=None)
 @given(batches())
 def test_pool_forward_and_backward_equal_the_naive_twins(batch):
-    rows, inverse, offsets, modes, _ = batch
+    rows, inverse, offsets, modes, rounds, _ = batch
     out = pooled(*batch)
     np.testing.assert_array_equal(out, naive.pool_forward(*batch))
     gradients = np.zeros_like(rows)
-    pool.pool_backward(out, inverse, offsets, modes, gradients)
-    np.testing.assert_array_equal(gradients, naive.pool_backward(out, inverse, offsets, modes, len(rows)))
+    pool.pool_backward(out, inverse, offsets, modes, rounds, gradients)
+    np.testing.assert_array_equal(gradients, naive.pool_backward(out, inverse, offsets, modes, rounds, len(rows)))
 
 
 @settings(deadline=None)
 @given(batches(one_id=True))
 def test_one_id_per_sample_needs_no_offsets(batch):
-    rows, inverse, offsets, modes, size = batch
-    out = pooled(rows, inverse, None, modes, size)
+    rows, inverse, offsets, modes, rounds, size = batch
+    out = pooled(rows, inverse, None, modes, rounds, size)
     np.testing.assert_array_equal(out, naive.pool_forward(*batch))
     gradients = np.zeros_like(rows)
-    pool.pool_backward(out, inverse, None, modes, gradients)
-    np.testing.assert_array_equal(gradients, naive.pool_backward(out, inverse, offsets, modes, len(rows)))
+    pool.pool_backward(out, inverse, None, modes, rounds, gradients)
+    np.testing.assert_array_equal(gradients, naive.pool_backward(out, inverse, offsets, modes, rounds, len(rows)))
 
 
 @settings(deadline=None)
 @given(batches(), st.integers(1, 4))
 def test_sequences_equal_the_naive_twins(batch, length):
-    rows, inverse, offsets, modes, size = batch
+    rows, inverse, offsets, modes, rounds, size = batch
     for feature in range(modes.size):
-        own = offsets[feature * size : (feature + 1) * size + 1]
+        own, per_id = offsets[feature * size : (feature + 1) * size + 1], int(rounds[feature])
         values = np.full((size, length, rows.shape[1]), np.nan, np.float32)
         mask = np.ones((size, length), bool)
-        pool.sequence_forward(rows, inverse, own, values, mask)
-        expected_values, expected_mask = naive.sequence_forward(rows, inverse, own, length)
+        pool.sequence_forward(rows, inverse, own, per_id, values, mask)
+        expected_values, expected_mask = naive.sequence_forward(rows, inverse, own, per_id, length)
         np.testing.assert_array_equal(values, expected_values)
         np.testing.assert_array_equal(mask, expected_mask)
         gradients = np.zeros_like(rows)
-        pool.sequence_backward(values, inverse, own, gradients)
-        np.testing.assert_array_equal(gradients, naive.sequence_backward(values, inverse, own, len(rows)))
+        pool.sequence_backward(values, inverse, own, per_id, gradients)
+        np.testing.assert_array_equal(gradients, naive.sequence_backward(values, inverse, own, per_id, len(rows)))
 
 
 def test_a_one_id_sequence_needs_no_offsets():
     rows = np.arange(6, dtype=np.float32).reshape(3, 2)
     values, mask = np.empty((2, 3, 2), np.float32), np.empty((2, 3), bool)
-    pool.sequence_forward(rows, np.array([2, 0], np.int32), None, values, mask)
+    pool.sequence_forward(rows, np.array([2, 0], np.int32), None, 1, values, mask)
     assert mask.tolist() == [[True, False, False]] * 2
     assert values[:, 0].tolist() == [[4, 5], [0, 1]]
     assert not values[:, 1:].any()
@@ -88,10 +91,19 @@ def test_indexes_outside_the_rows_are_refused(inverse, offsets):
     rows, out = np.zeros((3, 4), np.float32), np.zeros((1, 1, 4), np.float32)
     offsets = None if offsets is None else np.array(offsets, np.uint32)
     with pytest.raises(ValueError, match=r"inverse|offsets"):
-        pool.pool_forward(rows, np.array(inverse, np.int32), offsets, np.zeros(1, np.uint8), out)
+        pool.pool_forward(rows, np.array(inverse, np.int32), offsets, np.zeros(1, np.uint8), ONE, out)
 
 
 def test_a_result_that_would_be_written_to_a_copy_is_refused():
     rows, out = np.zeros((3, 4), np.float32), np.zeros((2, 1, 8), np.float32)[:, :, ::2]
     with pytest.raises(ValueError, match="copy"):
-        pool.pool_forward(rows, np.zeros(2, np.int32), None, np.zeros(1, np.uint8), out)
+        pool.pool_forward(rows, np.zeros(2, np.int32), None, np.zeros(1, np.uint8), ONE, out)
+
+
+@pytest.mark.parametrize(("offsets", "rounds"), [([0, 3], 2), ([0, 1], 2), (None, 2), ([0, 1], 0)])
+def test_bags_that_are_no_whole_ids_are_refused(offsets, rounds):
+    rows, out = np.zeros((3, 4), np.float32), np.zeros((1, 1, 4), np.float32)
+    inverse = np.zeros(1 if offsets is None else offsets[-1], np.int32)
+    offsets = None if offsets is None else np.array(offsets, np.uint32)
+    with pytest.raises(ValueError, match=r"id|rounds"):
+        pool.pool_forward(rows, inverse, offsets, np.zeros(1, np.uint8), np.array([rounds], np.int64), out)

@@ -19,12 +19,43 @@ def test_rows_are_those_of_all_tables_and_servers_as_last_heard(recording: Recor
     note("embedding-server-0", USED | {"tables": {"a": {"rows": 5}, "b": {"rows": 1}}})
     note("embedding-server-1", USED | {"tables": {"a": {"rows": 7}}})
     note("nn-worker-0", USED)
-    assert recorded.record.rows == 13
+    assert recorded.record.counted("rows") == 13
     note("embedding-server-0", USED | {"tables": {"a": {"rows": 6}, "b": {"rows": 3}}})
-    assert recorded.record.rows == 16
+    assert recorded.record.counted("rows") == 16
     interval = {"split": "train", "last": 4, "samples": 0, "steps": 4, "staleness_sum": 0, "staleness_max": 0}
     recorded.record.add_report(0, 1, interval, list(ScoreHistogram(1).encode()))
     assert recorded.lines[0]["rows"] == 16
+
+
+def test_hits_and_evictions_are_those_of_all_tables_and_servers(recording: Recording) -> None:
+    recorded = recording(ranks=1)
+    tables = {"a": {"hits": 5, "misses": 3, "evicted": 2}, "b": {"hits": 1, "misses": 0}}
+    recorded.record.note("embedding-server-0", USED | {"tables": tables})
+    recorded.record.note("embedding-server-1", USED | {"tables": {"a": {"hits": 0, "misses": 3, "evicted": 1}}})
+    interval = {"split": "eval", "last": 4, "samples": 0, "steps": 4, "staleness_sum": 0, "staleness_max": 0}
+    recorded.record.add_report(0, 1, interval, list(ScoreHistogram(1).encode()))
+    (line,) = recorded.lines
+    assert (line["rows"], line["hit_rate"], line["evicted"]) == (0, 0.5, 3)
+
+
+def test_the_first_evictions_are_a_note_and_no_warning(recording: Recording) -> None:
+    recorded = recording()
+    for server, evicted in product((0, 1), (0, 2, 9)):
+        recorded.record.note(f"embedding-server-{server}", USED | {"tables": {"a": {"evicted": evicted}}})
+    assert recorded.told("note") == [
+        {
+            "text": "table a is full: the rows used longest ago make room for new ids; with a higher embedding.memory "
+            "or embedding.capacity more of them stay"
+        }
+    ]
+    assert recorded.warnings == []
+
+
+def test_ids_that_are_not_admitted_are_nothing_to_tell(recording: Recording) -> None:
+    recorded = recording()
+    quiet = {"not_admitted": 3, "misses": 9, "admitted": 6, "gradients_missing": 4, "bytes": 5}
+    recorded.record.note("embedding-server-0", USED | {"tables": {"a": quiet}})
+    assert (recorded.told("note"), recorded.warnings) == ([], [])
 
 
 def test_a_full_table_is_told_once(recording: Recording) -> None:
@@ -71,7 +102,7 @@ def test_notes_that_are_no_figures_are_refused_and_change_nothing(
     recorded.record.note("embedding-server-0", USED | {"tables": {"a": {"rows": 5}}})
     with pytest.raises(WireError, match="these are no figures"):
         recorded.record.note("embedding-server-0", figures)
-    assert recorded.record.rows == 5
+    assert recorded.record.counted("rows") == 5
 
 
 def test_the_roles_and_tables_of_a_job_are_summed_up(recording: Recording) -> None:

@@ -76,6 +76,8 @@ def test_a_line_merges_the_ranks_of_an_interval(recording: Recording) -> None:
             "staleness_mean": 1.0,
             "staleness_max": 3,
             "rows": 0,
+            "hit_rate": None,
+            "evicted": 0,
         }
     ]
 
@@ -144,6 +146,8 @@ def test_an_evaluation_is_of_the_model_as_it_was_trained_and_stands_for_itself(r
         "calibration": alone.calibration(),
         "eval_samples": sum(len(samples_of(rank, 2)[1]) for rank in range(2)),
         "rows": 0,
+        "hit_rate": None,
+        "evicted": 0,
     }
     training = merged([(0, 1), (1, 1)])
     training.merge(merged([(0, 3), (1, 3)]))

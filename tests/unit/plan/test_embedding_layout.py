@@ -1,20 +1,18 @@
-"""The embedding layout of a run: which tables share a store, who reads them, and how many rows they may hold."""
+"""The embedding layout of a run: which tables share a store, what is settled for each, and who reads them."""
 
 from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from persia_cli.config.schema import GeneratedDataset, Run
 from persia_cli.errors import ConfigError
 from persia_cli.plan.columns import dense_count, label_names, sparse_features
 from persia_cli.plan.embedding import embedding_layout
-from persia_cli.store.layout import EmbeddingLayout, RowOptimizer, bytes_per_row, table_salt
+from persia_cli.store.layout import RowOptimizer, partitions_for, table_salt
+from persia_cli.store.schedule import Schedule
 from tests.support.runs import SGD, make_run
-
-ADAM = {"kind": "adam", "lr": 0.01, "beta1": 0.8, "beta2": 0.99, "eps": 1e-6}
-ADAGRAD = {"kind": "adagrad", "lr": 0.05, "initial_accumulator_value": 0.2, "eps": 1e-9}
+from tests.unit.plan.settings import ADAGRAD, ADAM, COSINE, FTRL, ROWWISE, STEP, TABLES
 
 
 def groups_of(run: Run) -> list[tuple[int, str, list[str]]]:
@@ -46,13 +44,77 @@ def test_initial_bounds_are_a_tables_own_and_split_no_group() -> None:
     ("settings", "plain"),
     [
         (SGD, RowOptimizer("sgd", lr=0.1)),
+        (SGD | {"weight_decay": 0.5}, RowOptimizer("sgd", lr=0.1, weight_decay=0.5)),
         (ADAGRAD, RowOptimizer("adagrad", lr=0.05, initial_accumulator_value=0.2, eps=1e-9)),
+        (
+            ROWWISE,
+            RowOptimizer("rowwise_adagrad", lr=0.05, initial_accumulator_value=0.2, eps=1e-9, weight_decay=0.3),
+        ),
+        ({"kind": "rowwise_adagrad", "lr": 0.05}, RowOptimizer("rowwise_adagrad", lr=0.05, eps=1e-8)),
         (ADAM, RowOptimizer("adam", lr=0.01, eps=1e-6, beta1=0.8, beta2=0.99)),
+        (FTRL, RowOptimizer("ftrl", lr=0.05, beta=2.0, l1=0.1, l2=0.2, initial_accumulator_value=0.4)),
+        (SGD | {"schedule": STEP}, RowOptimizer("sgd", lr=0.1, schedule=Schedule("step", 3, 5, 0.25))),
+        (
+            SGD | {"schedule": COSINE},
+            RowOptimizer("sgd", lr=0.1, schedule=Schedule("cosine", 4, over_steps=50, floor=0.125)),
+        ),
+        (
+            SGD | {"schedule": {"kind": "constant", "warmup_steps": 9}},
+            RowOptimizer("sgd", lr=0.1, schedule=Schedule("constant", 9)),
+        ),
     ],
 )
 def test_every_setting_of_an_optimizer_arrives(settings: dict[str, Any], plain: RowOptimizer) -> None:
     run = make_run(optimizer={"embedding": settings, "dense": SGD | {"lr": 9.0}})
     assert [group.optimizer for group in embedding_layout(run).groups] == [plain]
+    own = make_run(["a"], embedding={"tables": {"a": {"optimizer": settings}}})
+    assert [group.optimizer for group in embedding_layout(own).groups] == [plain]
+
+
+@pytest.mark.parametrize("settings", [SGD, ADAGRAD, ROWWISE, ADAM, FTRL], ids=lambda settings: settings["kind"])
+def test_bounds_of_gradients_and_weights_are_everyones_or_a_tables_own(settings: dict[str, Any]) -> None:
+    tables = {"b": {"clip_norm": 3.0}, "c": {"weight_bound": 4.0}, "d": {"clip_norm": 1.0, "weight_bound": 2.0}}
+    embedding = {"clip_norm": 1.0, "weight_bound": 2.0, "tables": tables}
+    run = make_run(["a", "b", "c", "d"], embedding=embedding, optimizer={"embedding": settings, "dense": SGD})
+    found = [
+        ([table.name for table in group.tables], group.optimizer.clip_norm, group.optimizer.weight_bound)
+        for group in embedding_layout(run).groups
+    ]
+    assert found == [(["a", "d"], 1.0, 2.0), (["b"], 3.0, 2.0), (["c"], 1.0, 4.0)]
+
+
+def test_dtypes_are_everyones_or_a_tables_own() -> None:
+    tables = {"b": {"dtype": "float32"}, "c": {"dtype": "bfloat16"}, "d": {"dtype": "float16"}}
+    run = make_run(["a", "b", "c", "d"], embedding={"dtype": "bfloat16", "tables": tables})
+    found = [(group.dtype, [table.name for table in group.tables]) for group in embedding_layout(run).groups]
+    assert found == [("bfloat16", ["a", "c"]), ("float32", ["b"]), ("float16", ["d"])]
+
+
+def test_admission_is_everyones_or_a_tables_own_and_splits_no_group() -> None:
+    tables = {"b": {"admission": 0.25}, "c": {"hash_stack": {"rounds": 2, "size": 10}}}
+    (group,) = embedding_layout(make_run(["a", "b", "c"], embedding={"admission": 0.5, "tables": tables})).groups
+    assert [table.admission for table in group.tables] == [0.5, 0.25, 1.0]
+
+
+def test_a_hash_stack_arrives_at_its_table() -> None:
+    tables = {"b": {"hash_stack": {"rounds": 3, "size": 2**32}}}
+    (group,) = embedding_layout(make_run(["a", "b"], embedding={"tables": tables})).groups
+    assert [(table.rounds, table.size) for table in group.tables] == [(0, 0), (3, 2**32)]
+
+
+def test_what_servers_and_workers_must_agree_on_arrives() -> None:
+    layout = embedding_layout(make_run(embedding={"wire": "float16", "when_full": "refuse"}, seed=5))
+    assert (layout.wire, layout.when_full, layout.seed) == ("float16", "refuse", 5)
+    plain = embedding_layout(make_run())
+    assert (plain.wire, plain.when_full, plain.groups[0].dtype) == ("float32", "evict", "float32")
+
+
+def test_groups_are_placed_by_as_many_partitions_as_their_rows_fill() -> None:
+    tables = {"b": {"dim": 4, "share": 0.5}, "c": {"dim": 2, "share": 0.001}}
+    embedding = {"capacity": 2_000_000, "num_partitions": 128, "tables": tables}
+    layout = embedding_layout(make_run(["a", "b", "c"], embedding=embedding))
+    assert [(group.capacity, group.partitions) for group in layout.groups] == [(998_000, 128), (10**6, 128), (2000, 1)]
+    assert [partitions_for(group.capacity, 4096) for group in layout.groups] == [256, 256, 1]
 
 
 def test_features_that_name_one_table_share_it() -> None:
@@ -72,14 +134,12 @@ def test_a_feature_may_read_the_table_of_another() -> None:
 
 def test_features_keep_their_order_pooling_and_length() -> None:
     sparse = ["z", {"name": "history", "pooling": "none", "max_length": 7}, {"name": "a", "pooling": "sqrtn"}]
-    run = make_run(sparse, embedding={"num_partitions": 64}, seed=5)
-    layout = embedding_layout(run)
+    layout = embedding_layout(make_run(sparse))
     assert [(f.name, f.pooling, f.max_length) for f in layout.features] == [
         ("z", "sum", None),
         ("history", "none", 7),
         ("a", "sqrtn", None),
     ]
-    assert (layout.num_partitions, layout.seed) == (64, 5)
 
 
 def test_a_salt_is_of_the_name_alone() -> None:
@@ -95,36 +155,6 @@ def test_settings_of_a_table_that_nobody_reads_are_refused() -> None:
         embedding_layout(run)
 
 
-TABLE = st.fixed_dictionaries(
-    {}, optional={"dim": st.integers(1, 64), "optimizer": st.sampled_from([SGD, ADAGRAD, ADAM])}
-)
-TABLES = st.dictionaries(st.sampled_from([f"t{i}" for i in range(12)]), TABLE, min_size=1)
-
-
-def taken(layout: EmbeddingLayout, more_per_table: int = 0) -> float:
-    """Bytes of all rows, were there so many more in each table."""
-    return sum(
-        (group.capacity + more_per_table * len(group.tables)) * bytes_per_row(group.dim, group.optimizer.kind)
-        for group in layout.groups
-    )
-
-
-@given(TABLES, st.integers(2**16, 2**45))
-def test_tables_take_the_memory_they_are_given_and_not_more(tables: dict[str, Any], memory: int) -> None:
-    layout = embedding_layout(make_run(list(tables), embedding={"memory": memory, "tables": tables}))
-    assert taken(layout) <= memory < taken(layout, more_per_table=1)
-    assert len({group.capacity / len(group.tables) for group in layout.groups}) == 1
-
-
-@given(TABLES, st.integers(12, 2**40))
-def test_tables_hold_the_rows_they_are_given_and_not_more(tables: dict[str, Any], capacity: int) -> None:
-    embedding = {"memory": 1, "capacity": capacity, "tables": tables}
-    layout = embedding_layout(make_run(list(tables), embedding=embedding))
-    rows = sum(group.capacity for group in layout.groups)
-    assert rows <= capacity < rows + len(tables)
-    assert len({group.capacity / len(group.tables) for group in layout.groups}) == 1
-
-
 @given(TABLES)
 def test_every_table_is_in_the_group_of_its_settings(tables: dict[str, Any]) -> None:
     layout = embedding_layout(make_run(list(tables), embedding={"tables": tables}))
@@ -132,23 +162,10 @@ def test_every_table_is_in_the_group_of_its_settings(tables: dict[str, Any]) -> 
     for group in layout.groups:
         for table in group.tables:
             own = tables[table.name]
-            assert (group.dim, group.optimizer.kind) == (own.get("dim", 8), own.get("optimizer", SGD)["kind"])
-    assert len({(group.dim, group.optimizer) for group in layout.groups}) == len(layout.groups)
-
-
-@pytest.mark.parametrize(
-    ("embedding", "told"),
-    [
-        (
-            {"memory": 100},
-            "embedding.memory=100 has no room for one row of each of the 2 tables; give embedding.memory",
-        ),
-        ({"capacity": 1}, "embedding.capacity=1 has no room for one row of each of the 2 tables"),
-    ],
-)
-def test_a_budget_below_one_row_of_each_table_is_refused(embedding: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
-        embedding_layout(make_run(["a", "b"], embedding=embedding))
+            assert (group.dim, group.dtype) == (own.get("dim", 8), own.get("dtype", "float32"))
+            assert group.optimizer.kind == own.get("optimizer", SGD)["kind"]
+            assert group.optimizer.clip_norm == own.get("clip_norm")
+    assert len({(group.dim, group.dtype, group.optimizer) for group in layout.groups}) == len(layout.groups)
 
 
 def test_a_run_without_sparse_features_has_no_tables() -> None:

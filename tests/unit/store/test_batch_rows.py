@@ -6,30 +6,37 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persia_cli.errors import WireError
+from persia_cli.store import batch_rows
 from persia_cli.store.batch_rows import RowPlanner
 from persia_cli.store.layout import EmbeddingLayout, FeatureSpec, GroupSpec, RowOptimizer, TableSpec, table_salt
 from persia_cli.store.merge import merge_gradients
+from persia_cli.store.wire_rows import decode_rows, encode_rows
 from tests import naive
 
 NAMES = ("a", "b", "c")
 SALTS = {name: table_salt(name) for name in NAMES}
-TABLES = {name: TableSpec(name, number, SALTS[name], 0.1) for number, name in enumerate(NAMES)}
 IDS = [0, 1, 7, 2**64 - 1, 7 ^ SALTS["a"] ^ SALTS["b"]]
+PLAIN = ((0, 0), (0, 0), (0, 0))
 
 
-def layout_of(partitions=16):
+def layout_of(partitions=16, stacks=PLAIN):
+    """Three tables with `stacks` (rounds, size), four features; the outer ones of group 0 share a table."""
     sgd = RowOptimizer("sgd", 0.1)
-    groups = (
-        GroupSpec(0, 4, sgd, (TABLES["a"], TABLES["b"]), 100),
-        GroupSpec(1, 8, sgd, (TABLES["c"],), 100),
+    a, b, c = (
+        TableSpec(name, number, SALTS[name], 0.1, rounds=rounds, size=size)
+        for number, (name, (rounds, size)) in enumerate(zip(NAMES, stacks, strict=True))
     )
+    groups = (GroupSpec(0, 4, sgd, (a, b), 100, partitions), GroupSpec(1, 8, sgd, (c,), 100, 2 * partitions))
     features = (
         FeatureSpec("f0", 0, 0, "sum"),
         FeatureSpec("f1", 1, 2, "sum"),
         FeatureSpec("f2", 0, 1, "mean"),
         FeatureSpec("f3", 0, 0, "none", 5),
     )
-    return EmbeddingLayout(groups, features, partitions, 0)
+    return EmbeddingLayout(groups, features, 0)
+
+
+STACKS = st.tuples(st.integers(0, 3), st.sampled_from([1, 5, 1000, 2**32]))
 
 
 @st.composite
@@ -52,9 +59,14 @@ def as_lists(rows):
 
 
 @settings(deadline=None)
-@given(st.lists(batches(), min_size=1, max_size=3), st.sampled_from([1, 2, 3, 16]))
-def test_plans_equal_the_naive_twin_batch_after_batch(sequence, servers):
-    layout = layout_of()
+@given(
+    st.lists(batches(), min_size=1, max_size=3),
+    st.sampled_from([1, 2, 3, 16, 40]),
+    st.sampled_from([1, 16]),
+    st.just(PLAIN) | st.tuples(STACKS, STACKS, STACKS),
+)
+def test_plans_equal_the_naive_twin_batch_after_batch(sequence, servers, partitions, stacks):
+    layout = layout_of(partitions, stacks)
     planner = RowPlanner(layout, servers)
     for ids, offsets, size in sequence:
         ids.flags.writeable = offsets.flags.writeable = False
@@ -72,10 +84,34 @@ def test_a_large_batch_grows_the_scratch_and_a_worn_out_epoch_starts_again():
     ids, offsets = rng.integers(0, 500, 4 * size).astype(np.uint64), np.arange(4 * size + 1, dtype=np.uint32)
     first = planner.plan(ids, offsets, size)
     assert len(first[1].keys) == len(np.unique(ids[size : 2 * size]))
-    planner._epoch = 2**32 - 2
-    for _ in range(2):
+    for group in planner._groups:
+        group._epoch = 2**32 - 3
+    for _ in range(4):
         again = planner.plan(ids, offsets, size)
         assert [as_lists(rows) for rows in again] == [as_lists(rows) for rows in first]
+    assert all(0 < group._epoch < 10 for group in planner._groups)
+
+
+def test_an_id_of_a_hash_stack_has_a_row_in_every_round():
+    planner = RowPlanner(layout_of(stacks=((2, 10), (3, 2**20), (1, 7))), 1)
+    first, second = planner.plan(np.array([5, 5, 6, 5], np.uint64), np.arange(5, dtype=np.uint32), 1)
+    assert first.offsets.tolist() == [0, 2, 5, 7]
+    assert first.inverse.tolist() == [0, 1, 2, 3, 4, 0, 1]
+    assert first.tables.tolist() == [0, 0, 1, 1, 1]
+    assert second.offsets is None
+    ids = np.arange(10_000, dtype=np.uint64)
+    none = np.full(len(ids), 0, np.uint32)
+    offsets = np.concatenate([np.arange(len(ids) + 1), none + len(ids), none + len(ids), none + len(ids)])
+    stacked = planner.plan(ids, offsets.astype(np.uint32), len(ids))[0]
+    assert stacked.keys.size == 20
+    assert np.bincount(stacked.inverse).min() > 10_000 / 10 - 6 * np.sqrt(10_000 / 10)
+
+
+def test_ids_that_stand_for_too_many_rows_are_refused(monkeypatch):
+    monkeypatch.setattr(batch_rows, "MAX_ENTRIES", 6)
+    planner = RowPlanner(layout_of(stacks=((3, 10), (0, 0), (0, 0))), 1)
+    with pytest.raises(WireError, match="features f0, f2, f3 stand for 7 rows"):
+        planner.plan(np.zeros(4, np.uint64), np.arange(5, dtype=np.uint32), 1)
 
 
 def test_a_plan_keeps_nothing_that_a_later_plan_changes():
@@ -97,23 +133,32 @@ PAIRS = st.lists(st.tuples(st.sampled_from(IDS), st.integers(0, 1)), max_size=6,
 
 
 @settings(deadline=None)
-@given(st.lists(PAIRS, min_size=1, max_size=4), st.sampled_from([1, 3, 16, 17]))
-def test_merged_gradients_equal_the_naive_twin(ranks, dim):
+@given(
+    st.lists(PAIRS, min_size=2, max_size=4),
+    st.sampled_from([1, 3, 16, 17]),
+    st.sampled_from(["float32", "bfloat16", "float16"]),
+)
+def test_merged_gradients_equal_the_naive_twin(ranks, dim, wire):
     rng = np.random.default_rng(len(ranks))
     parts = [
         (
             np.array([key for key, _ in pairs], np.uint64),
             np.array([table for _, table in pairs], np.uint16),
-            rng.standard_normal((len(pairs), dim)).astype(np.float32),
+            encode_rows(rng.standard_normal((len(pairs), dim)).astype(np.float32), wire),
         )
         for pairs in ranks
     ]
-    keys, tables, gradients = merge_gradients(parts)
-    expected = naive.merge(parts)
+    keys, tables, gradients = merge_gradients(parts, dim, wire)
+    expected = naive.merge([(keys, tables, decode_rows(block, dim, wire)) for keys, tables, block in parts])
     assert list(zip(keys.tolist(), tables.tolist(), strict=True)) == list(expected)
     np.testing.assert_array_equal(gradients, np.array(list(expected.values()), np.float32).reshape(-1, dim))
 
 
+def test_the_gradients_of_one_rank_are_passed_on_as_they_came():
+    part = (np.zeros(1, np.uint64), np.zeros(1, np.uint16), encode_rows(np.ones((1, 3), np.float32), "float16"))
+    assert merge_gradients([part], 3, "float16") is part
+
+
 def test_nothing_to_merge_is_an_error():
     with pytest.raises(ValueError, match="nothing to merge"):
-        merge_gradients([])
+        merge_gradients([], 4, "float32")

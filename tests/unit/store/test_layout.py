@@ -1,51 +1,123 @@
-"""Placement of keys and sizes of rows."""
+"""Placement of keys, sizes of rows, and what each optimizer keeps with them."""
 
+import math
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from persia_cli.store.layout import (
+    INDEX_BYTES,
+    MOST_FULL,
+    ROWS_PER_PARTITION,
+    SLOTS,
     EmbeddingLayout,
     GroupSpec,
     RowOptimizer,
+    TableSpec,
     bytes_per_row,
-    first_hash,
     partition_owners,
+    partitions_for,
     partitions_of,
     row_width,
     table_salt,
 )
-from tests import naive
+
+SGD = RowOptimizer("sgd", 0.1)
 
 
-@given(st.integers(1, 300).flatmap(lambda p: st.tuples(st.just(p), st.integers(1, min(p, 20)))))
-def test_servers_share_the_partitions_without_gap_or_overlap(sizes):
-    partitions, servers = sizes
+def group_of(capacity: int, partitions: int, dim: int = 4, dtype: str = "float32", kind: str = "sgd") -> GroupSpec:
+    return GroupSpec(0, dim, RowOptimizer(kind, 0.1), (), capacity, partitions, dtype)
+
+
+@given(st.integers(1, 300), st.integers(1, 20))
+def test_servers_share_the_partitions_without_gap_or_overlap(partitions: int, servers: int) -> None:
     owned = [partitions_of(partitions, server, servers) for server in range(servers)]
     assert [partition for own in owned for partition in own] == list(range(partitions))
-    assert min(map(len, owned)) >= 1
+    assert max(map(len, owned)) - min(map(len, owned)) <= 1
     owners = partition_owners(partitions, servers)
-    for partition in range(partitions):
-        first, last = first_hash(partitions, partition), first_hash(partitions, partition + 1) - 1
-        assert naive.server_of(first << 32, partitions, servers) == owners[partition]
-        assert naive.server_of(last << 32, partitions, servers) == owners[partition]
-    assert first_hash(partitions, partitions) == 2**32
+    assert owners.dtype == np.uint16
+    for server, own in enumerate(owned):
+        assert set(np.flatnonzero(owners == server)) == set(own)
+
+
+@given(st.integers(1, 2**40), st.integers(1, 2**20))
+def test_partitions_have_room_for_many_rows(capacity: int, most: int) -> None:
+    partitions = partitions_for(capacity, most)
+    assert 1 <= partitions <= most
+    assert partitions == 1 or capacity / partitions >= ROWS_PER_PARTITION
+    assert partitions == most or math.log2(partitions).is_integer()
+    assert partitions == most or capacity / partitions < 2 * ROWS_PER_PARTITION
+
+
+def test_partitions_of_given_capacities() -> None:
+    assert [partitions_for(rows, 4096) for rows in (1, 2048, 4095, 4096, 10**6, 10**9)] == [1, 1, 1, 2, 256, 4096]
+    assert partitions_for(10**9, 100) == 100
+
+
+@given(st.integers(1, 2**34), st.integers(1, 2**13))
+def test_a_partition_has_slots_for_its_rows_and_few_more(capacity: int, most: int) -> None:
+    group = group_of(capacity, partitions_for(capacity, most))
+    rows, slots = group.rows_per_partition, group.buckets * SLOTS
+    assert capacity <= rows * group.partitions < capacity + group.partitions
+    assert rows <= MOST_FULL * slots
+    assert group.buckets == 2 or slots < rows / MOST_FULL + SLOTS
 
 
 @pytest.mark.parametrize(
-    ("dim", "kind", "width"), [(1, "sgd", 4), (3, "adagrad", 8), (16, "sgd", 16), (16, "adam", 48), (17, "adam", 52)]
+    ("dim", "dtype", "kind", "state_at", "width"),
+    [
+        (1, "float32", "sgd", 1, 4),
+        (3, "float32", "adagrad", 3, 8),
+        (16, "float32", "sgd", 16, 16),
+        (16, "float32", "rowwise_adagrad", 16, 20),
+        (16, "float32", "adam", 16, 48),
+        (17, "float32", "adam", 17, 52),
+        (16, "float32", "ftrl", 16, 48),
+        (16, "bfloat16", "sgd", 8, 8),
+        (16, "float16", "rowwise_adagrad", 8, 12),
+        (17, "bfloat16", "adagrad", 9, 28),
+        (1, "float16", "adam", 1, 4),
+        (1024, "float32", "ftrl", 1024, 3072),
+    ],
 )
-def test_rows_are_padded_to_16_bytes_and_cost_at_most_32_more(dim, kind, width):
-    assert row_width(dim, kind) == width
-    assert width * 4 < bytes_per_row(dim, kind) <= width * 4 + 32
+def test_rows_are_padded_to_16_bytes_and_cost_at_most_32_more(
+    dim: int, dtype: str, kind: str, state_at: int, width: int
+) -> None:
+    optimizer = RowOptimizer(kind, 0.1)
+    group = group_of(10, 1, dim, dtype, kind)
+    assert (group.state_at, group.width, row_width(dim, dtype, optimizer)) == (state_at, width, width)
+    assert width - 4 < state_at + sum(optimizer.states(dim).values()) <= width
+    assert bytes_per_row(dim, dtype, optimizer) == width * 4 + INDEX_BYTES <= width * 4 + 32
 
 
-def test_salts_differ_and_never_change():
+def test_states_of_each_optimizer() -> None:
+    assert {
+        kind: RowOptimizer(kind, 0.1).states(5) for kind in ("sgd", "adagrad", "rowwise_adagrad", "adam", "ftrl")
+    } == {
+        "sgd": {},
+        "adagrad": {"adagrad_sum": 5},
+        "rowwise_adagrad": {"adagrad_row_sum": 1},
+        "adam": {"adam_mean": 5, "adam_square": 5},
+        "ftrl": {"ftrl_z": 5, "ftrl_n": 5},
+    }
+
+
+def test_salts_differ_and_never_change() -> None:
     assert table_salt("C1") != table_salt("C2")
     assert table_salt("C1") == 0xE58C3570F1AC23FD
 
 
-def test_groups_are_numbered_by_their_place():
-    group = GroupSpec(1, 4, RowOptimizer("sgd", 0.1), (), 10)
+def test_salts_and_tables_by_number() -> None:
+    first, second = TableSpec("b", 2, 77, 0.01), TableSpec("a", 0, 5, 0.01)
+    layout = EmbeddingLayout(
+        (GroupSpec(0, 4, SGD, (first,), 10, 1), GroupSpec(1, 8, SGD, (second,), 10, 1)), (), seed=0
+    )
+    assert [table.name for table in layout.tables()] == ["a", "b"]
+    assert layout.salts().tolist() == [5, 0, 77]
+
+
+def test_groups_are_numbered_by_their_place() -> None:
     with pytest.raises(ValueError, match="numbered from 0"):
-        EmbeddingLayout((group,), (), 4, 0)
+        EmbeddingLayout((GroupSpec(1, 4, SGD, (), 10, 1),), (), 0)

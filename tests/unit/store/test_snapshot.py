@@ -1,16 +1,21 @@
-"""Shards saved, opened by others, and loaded under another number of servers."""
+"""Shards saved, opened by others, and loaded under another number of servers and partitions."""
 
 import hashlib
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from persia_cli.errors import CheckpointError
+from persia_cli.kernels import hashing
 from persia_cli.store import snapshot
-from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer, TableSpec, table_salt
+from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer, TableSpec, partition_owners, table_salt
 from persia_cli.store.shard import Shard
 from persia_cli.store.snapshot import load_shard, save_shard
 from tests import naive
@@ -18,14 +23,29 @@ from tests import naive
 TABLES = tuple(TableSpec(name, number, table_salt(name), 0.1) for number, name in enumerate("abc"))
 IDS = [0, 2**64 - 1, 5, 6, 7, 8, 5 ^ TABLES[0].salt ^ TABLES[1].salt]
 ADAM = RowOptimizer("adam", 0.1, eps=1e-8)
+OPTIMIZERS = {
+    "sgd": RowOptimizer("sgd", 0.1),
+    "adagrad": RowOptimizer("adagrad", 0.1, initial_accumulator_value=0.1),
+    "rowwise_adagrad": RowOptimizer("rowwise_adagrad", 0.1),
+    "adam": ADAM,
+    "ftrl": RowOptimizer("ftrl", 0.1, l1=0.01),
+}
+DTYPES = ("float32", "bfloat16", "float16")
 
 
-def layout_of(dim=3, optimizer=ADAM, tables=TABLES[:2], partitions=8, capacity=100):
+def layout_of(dim=3, optimizer=ADAM, tables=TABLES[:2], partitions=8, capacity=200, dtype="float32"):
+    """Two groups; the second has one partition, so that of several servers only the first has rows of it."""
     groups = (
-        GroupSpec(0, dim, optimizer, tables, capacity),
-        GroupSpec(1, 5, RowOptimizer("sgd", 0.1), TABLES[2:], capacity),
+        GroupSpec(0, dim, optimizer, tables, capacity, partitions, dtype),
+        GroupSpec(1, 5, RowOptimizer("sgd", 0.1), TABLES[2:], capacity, 1),
     )
-    return EmbeddingLayout(groups, (), partitions, 1)
+    return EmbeddingLayout(groups, (), 1)
+
+
+def owners_of(group, servers, keys):
+    """The server that owns each key."""
+    partitions = ((keys >> np.uint64(32)) * np.uint64(group.partitions)) >> np.uint64(32)
+    return partition_owners(group.partitions, servers)[partitions]
 
 
 def trained(layout, servers, ids=IDS):
@@ -34,34 +54,46 @@ def trained(layout, servers, ids=IDS):
     for group in layout.groups:
         for table in group.tables:
             keys = naive.keys_of(table.salt, ids)
-            owners = np.array([naive.server_of(int(key), layout.num_partitions, servers) for key in keys])
+            owners = owners_of(group, servers, keys)
             for server, shard in enumerate(shards):
                 own = keys[owners == server]
+                if not own.size:
+                    continue
                 tables = np.full(own.size, table.number, np.uint16)
-                rows = shard.look_up(group.number, own, tables, 3, create=True)
+                rows = shard.look_up(group.number, own, tables, 3, True)
                 shard.update(group.number, own, tables, rows, 3)
+                shard.look_up(group.number, own[:2], tables[:2], 9, True)
                 shard.update(group.number, own[:2], tables[:2], rows[:2], 9)
     return shards
 
 
 def contents(shards):
-    """{(table name, id): (score, row)} of shards."""
+    """{(table name, id): (score, bytes of each vector)} of shards."""
     found = {}
     for shard in shards:
         names = {table.number: table.name for table in shard.layout.tables()}
         for store in shard.stores:
-            keys, tables, rows = store.in_window(store.first, store.first + store.span)
+            keys, tables, rows, scores = store.in_window(store.partitions.start, store.partitions.stop)
             ids = np.empty_like(keys)
-            snapshot.hashing.recover_ids(keys, tables, shard.salts, ids)
-            width = (1 + len(store.group.optimizer.states)) * store.group.dim
-            for id_, table, row in zip(ids.tolist(), tables.tolist(), rows, strict=True):
-                score = int(store.scores(rows[rows == row])[0])
-                found[names[table], id_] = (score, store.values()[row, :width].tobytes())
+            hashing.recover_ids(keys, tables, shard.salts, ids)
+            vectors = store.read_rows(rows)
+            for place, id_ in enumerate(ids.tolist()):
+                values = {name: vector[place].tobytes() for name, vector in vectors.items()}
+                assert (names[tables[place]], id_) not in found
+                found[names[tables[place]], id_] = (int(scores[place]), values)
     return found
 
 
 def save(shards, directory):
     return [file for shard in shards for file in save_shard(shard, directory)]
+
+
+def load(layout, servers, directory, files):
+    shards = [Shard(layout, server, servers) for server in range(servers)]
+    sums = {file.name: file.sha256 for file in files}
+    counts = [load_shard(shard, directory, [file.name for file in files], sums) for shard in shards]
+    assert sum(counts) == sum(file.rows for file in files)
+    return shards
 
 
 @pytest.mark.parametrize("servers", [1, 2, 3])
@@ -70,19 +102,42 @@ def test_any_number_of_servers_loads_what_any_number_saved(tmp_path, servers, ot
     layout = layout_of()
     shards = trained(layout, servers)
     files = save(shards, tmp_path)
-    sums = {file.name: file.sha256 for file in files}
-    loaded = [Shard(layout, server, others) for server in range(others)]
-    counts = [load_shard(shard, tmp_path, [file.name for file in files], sums) for shard in loaded]
-    assert sum(counts) == sum(file.rows for file in files) == 3 * len(IDS)
+    loaded = load(layout, others, tmp_path, files)
+    assert sum(file.rows for file in files) == 3 * len(IDS)
     assert contents(loaded) == contents(shards)
     assert sum(shard.counters()["a"].rows for shard in loaded) == len(IDS)
-    assert all(shard.counters()["a"].created == shard.counters()["a"].misses == 0 for shard in loaded)
+    assert all(shard.counters()["a"].admitted == shard.counters()["a"].misses == 0 for shard in loaded)
 
 
-def test_pandas_opens_a_saved_file(tmp_path):
-    (shard,) = trained(layout_of(), 1)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@settings(max_examples=10)
+@given(
+    ids=st.lists(st.integers(0, 2**64 - 1), unique=True, max_size=30),
+    dim=st.sampled_from([1, 3, 4, 17]),
+    servers=st.integers(1, 4),
+    others=st.integers(1, 4),
+    partitions=st.sampled_from([1, 2, 8]),
+)
+def test_every_kind_of_row_comes_back_to_the_bit(kind, dtype, ids, dim, servers, others, partitions):
+    layout = layout_of(dim, OPTIMIZERS[kind], dtype=dtype)
+    shards = trained(layout, servers, ids)
+    with TemporaryDirectory() as folder:
+        files = save(shards, Path(folder))
+        other = layout_of(dim, OPTIMIZERS[kind], dtype=dtype, partitions=partitions, capacity=500)
+        loaded = load(other, others, Path(folder), files)
+        assert contents(loaded) == contents(shards)
+        again = load(layout, servers, Path(folder), files)
+        for file in files:
+            (Path(folder) / file.name).unlink()
+        assert save(again, Path(folder)) == files
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_pandas_opens_a_saved_file(tmp_path, dtype):
+    (shard,) = trained(layout_of(dtype=dtype), 1)
     saved = save_shard(shard, tmp_path)
-    assert [file.name for file in saved] == [f"group-{number}-partitions-0000-0007.arrow" for number in (0, 1)]
+    assert [file.name for file in saved] == ["group-0-partitions-0000-0007.arrow", "group-1-partitions-0000-0000.arrow"]
     frame = pd.read_feather(tmp_path / saved[0].name)
     assert list(frame.columns) == ["table", "id", "score", "embedding", "adam_mean", "adam_square"]
     assert set(zip(frame.table, frame.id, strict=True)) == {(name, id_) for name in "ab" for id_ in IDS}
@@ -90,42 +145,97 @@ def test_pandas_opens_a_saved_file(tmp_path):
     assert sorted(frame.score.unique()) == [3, 9]
     everything = contents([shard])
     for row in frame.itertuples():
-        values = np.concatenate([row.embedding, row.adam_mean, row.adam_square])
-        assert everything[row.table, row.id] == (row.score, values.tobytes())
+        vectors = {name: getattr(row, name) for name in ("embedding", "adam_mean", "adam_square")}
+        assert all(vector.dtype == np.float32 for vector in vectors.values())
+        expected = {name: vector.tobytes() for name, vector in vectors.items()}
+        assert everything[row.table, row.id] == (row.score, expected)
+    assert pa.ipc.open_file(tmp_path / saved[0].name).schema.metadata == {b"persia.partitions": b"8"}
 
 
-def test_files_are_described_and_do_not_depend_on_the_order_of_arrival(tmp_path):
-    one, other = trained(layout_of(), 1), trained(layout_of(), 1, IDS[2:] + IDS[:2])
-    for name in ("one", "other"):
+def test_one_state_for_a_row_is_a_column_of_lists_too(tmp_path):
+    (shard,) = trained(layout_of(optimizer=OPTIMIZERS["rowwise_adagrad"]), 1)
+    schema = pa.ipc.open_file(tmp_path / save_shard(shard, tmp_path)[0].name).schema
+    assert schema.field("adagrad_row_sum").type == pa.list_(pa.float32(), 1)
+
+
+def test_a_server_without_partitions_of_a_group_saves_no_file_of_it(tmp_path):
+    shards = trained(layout_of(), 3)
+    names = [[file.name for file in save_shard(shard, tmp_path)] for shard in shards]
+    assert names == [
+        ["group-0-partitions-0000-0002.arrow", "group-1-partitions-0000-0000.arrow"],
+        ["group-0-partitions-0003-0005.arrow"],
+        ["group-0-partitions-0006-0007.arrow"],
+    ]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_of_float32_are_rounded_to_the_nearest_value_of_what_keeps_them(tmp_path, dtype):
+    shards = trained(layout_of(), 1)
+    files = save(shards, tmp_path)
+    loaded = load(layout_of(dtype=dtype), 1, tmp_path, files)
+    kept = contents(loaded)
+    for name, (score, vectors) in contents(shards).items():
+        embedding = np.frombuffer(vectors["embedding"], np.float32)
+        expected = vectors | {"embedding": nearest(embedding, dtype).tobytes()} if name[0] != "c" else vectors
+        assert kept[name] == (score, expected)
+
+
+def nearest(values, dtype):
+    """float32 values rounded to another dtype's, halfway to even."""
+    if dtype == "bfloat16":
+        bits = values.view(np.uint32).astype(np.uint64)
+        bits += 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))
+        return (bits.astype(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+    return values.astype(dtype).astype(np.float32)
+
+
+def test_files_do_not_depend_on_the_order_of_arrival(tmp_path):
+    layout = layout_of(optimizer=RowOptimizer("sgd", 0.1))
+    files = []
+    for name, ids in (("one", IDS), ("other", IDS[2:] + IDS[:2])):
+        shard = Shard(layout, 0, 1)
+        for table in TABLES[:2] if name == "one" else TABLES[1::-1]:
+            keys = naive.keys_of(table.salt, ids)
+            tables = np.full(keys.size, table.number, np.uint16)
+            rows = shard.look_up(0, keys, tables, 3, True)
+            shard.update(0, keys, tables, rows, 3)
         (tmp_path / name).mkdir()
-    for shards, ids in ((one, IDS), (other, IDS[::-1])):
-        keys = naive.keys_of(TABLES[0].salt, ids)
-        shards[0].look_up(0, keys, np.zeros(keys.size, np.uint16), 20, create=True)
-        shards[0].stores[0].set_scores(np.arange(2 * len(IDS)), np.full(2 * len(IDS), 20))
-    store = other[0].stores[0]
-    for shard in (one[0], other[0]):
-        store = shard.stores[0]
-        store.values()[: store.used] = 1.0
-    files = [save_shard(shards[0], tmp_path / name)[0] for shards, name in ((one, "one"), (other, "other"))]
+        files.append(save_shard(shard, tmp_path / name)[0])
     assert (files[0].folder, files[1].folder) == ("one", "other")
     assert files[0] == replace(files[1], folder="one")
     data = (tmp_path / "one" / files[0].name).read_bytes()
     assert (files[0].nbytes, files[0].sha256) == (len(data), hashlib.sha256(data).hexdigest())
 
 
-def test_many_record_batches_and_full_windows(tmp_path, monkeypatch):
+def test_rows_lie_by_partition_then_key_then_table_whatever_the_batches(tmp_path, monkeypatch):
     monkeypatch.setattr(snapshot, "ROWS_PER_BATCH", 10)
     layout = layout_of(capacity=1500)
     shards = trained(layout, 1, list(range(500)))
-    files = save(shards, tmp_path)
-    with pa.OSFile(str(tmp_path / files[0].name)) as file:
-        reader = pa.ipc.open_file(file)
-        assert reader.num_record_batches == 100
-        keys = np.concatenate([reader.get_batch(i).column("id").to_numpy() for i in range(100)])
-    assert keys.size == 1000
-    loaded = Shard(layout, 0, 1)
-    assert load_shard(loaded, tmp_path, [file.name for file in files]) == 1500
-    assert contents([loaded]) == contents(shards)
+    told = []
+    file = save_shard(shards[0], tmp_path, told.append)[0]
+    frame = pd.read_feather(tmp_path / file.name)
+    assert (len(frame), sum(told)) == (1000, 1500)
+    assert max(told) <= 10
+    numbers = frame["table"].map({"a": 0, "b": 1}).astype(int)
+    keys = [naive.mix(int(id_) ^ TABLES[number].salt) for id_, number in zip(frame["id"], numbers, strict=True)]
+    order = [(key * 8 >> 64, key, number) for key, number in zip(keys, numbers, strict=True)]
+    assert order == sorted(order)
+    loaded = load(layout, 1, tmp_path, [file])
+    assert {name: row for name, row in contents(shards).items() if name[0] != "c"} == contents(loaded)
+
+
+@pytest.mark.parametrize("when_full", ["evict", "refuse"])
+@pytest.mark.parametrize("servers", [1, 2])
+def test_what_a_full_store_held_is_loaded_again(tmp_path, when_full, servers):
+    layout = replace(layout_of(capacity=1000, partitions=4), when_full=when_full)
+    (shard,) = [Shard(layout, 0, 1)]
+    for step in range(20):
+        keys = naive.keys_of(TABLES[0].salt, range(step * 100, step * 100 + 200))
+        shard.look_up(0, keys, np.zeros(keys.size, np.uint16), step, True)
+    counters = shard.counters()["a"]
+    assert counters.refused + counters.evicted > 500
+    files = save([shard], tmp_path)
+    assert contents(load(layout, servers, tmp_path, files)) == contents([shard])
 
 
 def test_an_empty_shard_saves_and_loads(tmp_path):
@@ -141,9 +251,9 @@ def test_an_empty_shard_saves_and_loads(tmp_path):
         (layout_of(dim=4), "of dim 3; the config's tables"),
         (layout_of(optimizer=RowOptimizer("sgd", 0.1)), "columns embedding, adam_mean, adam_square"),
         (layout_of(optimizer=RowOptimizer("adagrad", 0.1)), "embedding, adagrad_sum of dim 3"),
+        (layout_of(optimizer=RowOptimizer("rowwise_adagrad", 0.1)), "embedding, adagrad_row_sum of dim 3: set model"),
         (layout_of(tables=TABLES[:1]), "table 'b', which the config does not have"),
-        (layout_of(partitions=16), "embedding.num_partitions=8"),
-        (layout_of(capacity=10), "does not fit"),
+        (layout_of(capacity=3, partitions=1), "does not fit"),
     ],
 )
 def test_rows_of_another_model_are_refused(tmp_path, layout, complaint):

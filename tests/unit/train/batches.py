@@ -6,6 +6,7 @@ import torch
 from persia_cli.config.schema import Ffnn
 from persia_cli.model.build import build_model
 from persia_cli.model.inputs import FeatureShape, InputShape
+from persia_cli.store.wire_rows import encode_rows
 from persia_cli.train.inputs import GroupRows, GroupShape, Samples
 
 DENSE, TASKS = 3, 2
@@ -32,7 +33,8 @@ def group_rows(shape: GroupShape, size: int, seed: int, servers: int = 2, unique
     counts = rng.integers(0, 4, len(shape.features) * size)
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.uint32)
     inverse = rng.integers(0, unique, offsets[-1]).astype(np.int32)
-    rows = np.array_split(rng.standard_normal((unique, shape.dim)).astype(np.float32), servers)
+    values = rng.standard_normal((unique, shape.dim)).astype(np.float32)
+    rows = [encode_rows(part, shape.wire) for part in np.array_split(values, servers)]
     for array in (offsets, inverse, *rows):
         array.flags.writeable = False
     return GroupRows(rows, inverse, offsets)

@@ -1,14 +1,21 @@
-"""Dense optimizers are torch's, with every setting of the config."""
+"""Dense optimizers are torch's, with every setting of the config, and each step has its learning rate."""
 
+import numpy as np
 import pytest
 import torch
 
 from persia_cli.config.schema import Adagrad, Adam, Sgd
 from persia_cli.errors import ConfigError
-from persia_cli.train.optimizer import dense_optimizer
+from persia_cli.store.schedule import Schedule
+from persia_cli.train.distributed import World
+from persia_cli.train.inputs import Samples
+from persia_cli.train.optimizer import LearningRate, dense_optimizer
+from persia_cli.train.rank import Rank
+from tests.support.runs import SGD, make_run
 
 CASES = [
     (Sgd(kind="sgd", lr=0.3), lambda p: torch.optim.SGD(p, lr=0.3)),
+    (Sgd(kind="sgd", lr=0.3, weight_decay=0.2), lambda p: torch.optim.SGD(p, lr=0.3, weight_decay=0.2)),
     (
         Adagrad(kind="adagrad", lr=0.2, initial_accumulator_value=0.1, eps=1e-3),
         lambda p: torch.optim.Adagrad(p, lr=0.2, initial_accumulator_value=0.1, eps=1e-3),
@@ -32,7 +39,7 @@ def trained(make) -> torch.Tensor:
     return module.weight.detach()
 
 
-@pytest.mark.parametrize(("config", "plain"), CASES, ids=["sgd", "adagrad", "adam"])
+@pytest.mark.parametrize(("config", "plain"), CASES, ids=["sgd", "sgd with weight decay", "adagrad", "adam"])
 def test_it_moves_weights_as_torch_does_to_the_bit(config, plain):
     ours = trained(lambda module: dense_optimizer(config, module))
     assert torch.equal(ours, trained(lambda module: plain(module.parameters())))
@@ -47,3 +54,67 @@ def test_frozen_parameters_stay_out():
 def test_a_module_with_nothing_to_train_is_refused():
     with pytest.raises(ConfigError, match="no trainable parameter"):
         dense_optimizer(CASES[0][0], torch.nn.Identity())
+
+
+SCHEDULED = [
+    (Sgd, {"kind": "constant", "warmup_steps": 4}),
+    (Adagrad, {"kind": "step", "warmup_steps": 2, "every_steps": 3, "factor": 0.5}),
+    (Adam, {"kind": "cosine", "over_steps": 10, "floor": 0.1}),
+]
+
+
+def config_of(kind: type[Sgd | Adagrad | Adam], schedule: dict) -> Sgd | Adagrad | Adam:
+    return kind.model_validate({"kind": kind.__name__.lower(), "lr": 0.2, "schedule": schedule})
+
+
+@pytest.mark.parametrize(("kind", "schedule"), SCHEDULED, ids=["sgd", "adagrad", "adam"])
+def test_every_step_has_the_learning_rate_of_the_schedule(kind, schedule):
+    config = config_of(kind, schedule)
+    optimizer = dense_optimizer(config, torch.nn.Linear(3, 1))
+    rate = LearningRate(config, optimizer)
+    for step in (0, 1, 2, 5, 30, 7, 0):
+        rate.set(step)
+        assert [group["lr"] for group in optimizer.param_groups] == [0.2 * Schedule(**schedule).at(step)]
+
+
+def test_a_schedule_moves_weights_as_torchs_scheduler_does():
+    config = config_of(Adam, {"kind": "step", "every_steps": 2, "factor": 0.25})
+    module, plain = torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)
+    plain.load_state_dict(module.state_dict())
+    ours, theirs = dense_optimizer(config, module), torch.optim.Adam(plain.parameters(), lr=0.2)
+    rate, scheduler = LearningRate(config, ours), torch.optim.lr_scheduler.StepLR(theirs, step_size=2, gamma=0.25)
+    for step in range(6):
+        rate.set(step)
+        for network, optimizer in ((module, ours), (plain, theirs)):
+            optimizer.zero_grad()
+            network(torch.full((2, 3), 0.3 * step + 0.1)).square().sum().backward()
+            optimizer.step()
+        scheduler.step()
+    assert torch.equal(module.weight, plain.weight)
+
+
+class Watched(Rank):
+    """A rank of a model without tables that notes the learning rate of each step."""
+
+    def step(self, number: int) -> float:
+        labels = np.full((4, 1), 0.5, np.float32)
+        samples = Samples(np.full((4, 2), 0.5, np.float32), labels, None, 4.0)
+        self.train(number, samples, [], lambda gradients: None)
+        return self._optimizer.param_groups[0]["lr"]
+
+
+@pytest.mark.parametrize(("kind", "schedule"), SCHEDULED, ids=["sgd", "adagrad", "adam"])
+def test_a_rank_that_goes_on_from_a_saved_model_has_the_rates_of_one_that_never_stopped(kind, schedule, tmp_path):
+    dense = config_of(kind, schedule).model_dump()
+    run = make_run([], optimizer={"embedding": SGD, "dense": dense})
+    whole = Watched(run, World())
+    rates = [whole.step(number) for number in range(12)]
+    assert rates == [0.2 * Schedule(**schedule).at(number) for number in range(12)]
+    before, after = Watched(run, World()), Watched(run, World())
+    for number in range(5):
+        before.step(number)
+    before.save(tmp_path)
+    after.load(tmp_path)
+    assert [after.step(number) for number in range(5, 12)] == rates[5:]
+    ours, theirs = after._module.parameters(), whole._module.parameters()
+    assert all(torch.equal(mine, other) for mine, other in zip(ours, theirs, strict=True))

@@ -39,7 +39,7 @@ def test_steps_are_those_of_a_plain_torch_model(config, weighted):
         ours.update()
 
         optimizer.zero_grad()
-        rows = [torch.from_numpy(np.concatenate(group.rows)).requires_grad_() for group in groups]
+        rows = [torch.from_numpy(np.concatenate(group.rows).view(np.float32)).requires_grad_() for group in groups]
         pooled = [
             bagged(rows[g], groups[g], number, feature.pooling, 16)
             for g, shape in enumerate(GROUPS)
@@ -145,7 +145,8 @@ def spoilt(where: str) -> tuple[DenseStep, Samples, list[GroupRows]]:
         dense[3, 1] = np.nan
         batch = Samples(dense, batch.labels, batch.weights, batch.weight_total)
     elif where == "rows":
-        groups[1] = GroupRows([np.full((20, 2), np.inf, np.float32)], groups[1].inverse, groups[1].offsets)
+        infinite = np.full((20, 2), np.inf, np.float32).view(np.uint8)
+        groups[1] = GroupRows([infinite], groups[1].inverse, groups[1].offsets)
     elif where == "weights":
         torch.nn.init.constant_(next(step.module.parameters()), torch.nan)
     else:
@@ -184,14 +185,16 @@ def test_shapes_follow_from_the_layout():
     optimizer = RowOptimizer("sgd", 0.1)
     tables = [TableSpec(name, number, number, 0.01) for number, name in enumerate("abcd")]
     layout = EmbeddingLayout(
-        (GroupSpec(0, 4, optimizer, tuple(tables[:3]), 100), GroupSpec(1, 2, optimizer, tuple(tables[3:]), 100)),
+        (
+            GroupSpec(0, 4, optimizer, tuple(tables[:3]), 100, 64),
+            GroupSpec(1, 2, optimizer, tuple(tables[3:]), 100, 64),
+        ),
         (
             FeatureSpec("a", 0, 0, "sum"),
             FeatureSpec("d", 1, 3, "none", 6),
             FeatureSpec("b", 0, 1, "mean"),
             FeatureSpec("c", 0, 2, "sqrtn"),
         ),
-        64,
         0,
     )
     sequence = FeatureShape("d", 2, "none", 6)

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from persia_cli.model.inputs import FeatureShape
+from persia_cli.store.wire_rows import decode_rows, encode_rows
 from persia_cli.train.inputs import GroupRows, GroupShape
 from persia_cli.train.pooling import GroupPooling, model_batch
 from tests.unit.train.batches import GROUPS, bagged, group_rows
@@ -34,7 +35,9 @@ def test_pooled_features_and_gradients_are_those_of_embedding_bag(shape, size):
 
 def test_samples_without_ids_are_zeros_and_give_no_gradient():
     shape = GROUPS[0]
-    none = GroupRows([np.ones((2, 4), np.float32)], np.empty(0, np.int32), np.zeros(3 * 5 + 1, np.uint32))
+    none = GroupRows(
+        [encode_rows(np.ones((2, 4), np.float32), "float32")], np.empty(0, np.int32), np.zeros(3 * 5 + 1, np.uint32)
+    )
     leaf, pooled, _ = applied(shape, none, 5)
     assert pooled.shape == (5, 3, 4)
     pooled.sum().backward()
@@ -53,7 +56,7 @@ def test_a_batch_without_samples_or_rows_goes_through():
 def test_one_id_per_sample_needs_no_offsets():
     shape, size = GROUPS[0], 6
     inverse = np.random.default_rng(0).integers(0, 9, 3 * size).astype(np.int32)
-    rows = [np.random.default_rng(1).standard_normal((9, 4)).astype(np.float32)]
+    rows = [encode_rows(np.random.default_rng(1).standard_normal((9, 4)).astype(np.float32), "float32")]
     plain = applied(shape, GroupRows(rows, inverse, None), size)
     spelled = applied(shape, GroupRows(rows, inverse, np.arange(3 * size + 1, dtype=np.uint32)), size)
     for leaf, pooled, _ in (plain, spelled):
@@ -61,6 +64,40 @@ def test_one_id_per_sample_needs_no_offsets():
         assert leaf.grad.any()
     assert torch.equal(plain[1], spelled[1])
     assert torch.equal(plain[0].grad, spelled[0].grad)
+
+
+@pytest.mark.parametrize("wire", ["float32", "bfloat16", "float16"])
+def test_rows_are_decoded_from_the_wire_into_memory_of_their_own(wire):
+    shape = GroupShape(4, GROUPS[0].features, wire)
+    blocks = [encode_rows(np.random.default_rng(n).standard_normal((n, 4)).astype(np.float32), wire) for n in (3, 0, 2)]
+    for block in blocks:
+        block.flags.writeable = False
+    leaf = GroupPooling(shape).leaf(GroupRows(blocks, np.empty(0, np.int32), None))
+    assert leaf.dtype == torch.float32
+    assert np.array_equal(leaf.numpy(), np.concatenate([decode_rows(block, 4, wire) for block in blocks]))
+    assert not any(np.shares_memory(leaf.numpy(), block) for block in blocks)
+
+
+def test_an_id_of_a_hash_stack_is_the_sum_of_its_rows():
+    names = ("sum", "mean", "sqrtn", "none")
+    features = tuple(FeatureShape(name, 2, name, 3 if name == "none" else None) for name in names)
+    shape = GroupShape(2, features, rounds=(2, 2, 2, 2))
+    rows = np.arange(12, dtype=np.float32).reshape(6, 2)
+    inverse = np.tile(np.array([0, 1, 2, 3, 4, 5], np.int32), 4)
+    offsets = np.array([0, 4, 6, 10, 12, 16, 18, 22, 24], np.uint32)
+    group = GroupRows([encode_rows(rows, "float32")], inverse, offsets)
+    leaf, pooled, sequences = applied(shape, group, 2)
+    values, mask = sequences["none"]
+    first, second, third = rows[0] + rows[1], rows[2] + rows[3], rows[4] + rows[5]
+    two = first + second
+    assert pooled[0].detach().numpy() == pytest.approx(np.array([two, two / 2, two / np.sqrt(2, dtype=np.float32)]))
+    assert pooled[1].detach().numpy() == pytest.approx(np.array([third] * 3))
+    assert mask.tolist() == [[True, True, False], [True, False, False]]
+    assert values[0].tolist() == [first.tolist(), second.tolist(), [0, 0]]
+    assert values[1].tolist() == [third.tolist(), [0, 0], [0, 0]]
+    (pooled.sum() + values.sum()).backward()
+    share = 1 + 1 / 2 + 1 / np.sqrt(2) + 1
+    assert leaf.grad.numpy() == pytest.approx(np.array([[share] * 2] * 4 + [[4, 4]] * 2), rel=1e-6)
 
 
 @pytest.mark.parametrize("one_id", [False, True])

@@ -275,7 +275,7 @@ def test_a_callback_may_ask_again_or_close(client: Client, peer: Peer) -> None:
 def test_arrays_of_a_reply_are_handed_over(client: Client, peer: Peer) -> None:
     heard: list[list[Array]] = []
     client.request(LookUp(BATCH, create=True), KEYS, on_reply=lambda _, arrays: heard.append(arrays))
-    rows = np.arange(20_000 * 4, dtype=np.float32).reshape(-1, 4)
+    rows = np.arange(20_000 * 4, dtype=np.float32).reshape(-1, 4).view(np.uint8)
     peer.say(number_of(peer), LookedUp(6), (rows,))
     client.receive()
     assert np.array_equal(heard[0][0], rows)

@@ -38,7 +38,7 @@ class Applied:
             server.reply(peer, Ack())
 
         def look_up(peer: Peer, message: LookUp, arrays: list[Array]) -> None:
-            server.reply(peer, LookedUp(0), [np.ones((len(arrays[0]), DIM), np.float32)])
+            server.reply(peer, LookedUp(0), [np.ones((len(arrays[0]), DIM), np.uint8)])
 
         def credit(peer: Peer, message: WaitCredit, _: list[Array]) -> None:
             server.reply(peer, Credit(message.step + 1))
@@ -47,7 +47,7 @@ class Applied:
 
 
 def update_arrays(step: int, rows: int) -> list[Array]:
-    gradients = np.full((rows, DIM), step % 7, np.float32)
+    gradients = np.full((rows, DIM), step % 7, np.uint8)
     return [np.arange(rows, dtype=np.uint64), np.zeros(rows, np.uint16), gradients]
 
 

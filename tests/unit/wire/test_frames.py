@@ -108,15 +108,15 @@ def test_every_message_has_its_own_kind_and_is_documented() -> None:
 
 
 def test_large_arrays_become_frames_without_a_copy() -> None:
-    gradients = np.ones((1000, 16), np.float32)
+    gradients = np.ones((1000, 64), np.uint8)
     frames = encode(1, PushGradients(BATCH), [gradients])
-    assert np.shares_memory(np.frombuffer(frames[2], np.float32), gradients)
+    assert np.shares_memory(np.asarray(frames[2]), gradients)
 
 
 def test_arrays_that_are_not_contiguous_are_sent_in_order() -> None:
-    gradients = np.arange(24, dtype=np.float32).reshape(4, 6)[::2, ::3]
+    gradients = np.arange(24, dtype=np.uint8).reshape(4, 6)[::2, ::3]
     _, _, arrays = decode(encode(1, PushGradients(BATCH), [gradients]))
-    assert arrays[0].tolist() == [[0.0, 3.0], [12.0, 15.0]]
+    assert arrays[0].tolist() == [[0, 3], [12, 15]]
 
 
 @pytest.mark.parametrize("offset", range(8))
@@ -130,23 +130,34 @@ def test_received_arrays_are_aligned_and_writable_wherever_the_frame_lies(offset
     assert arrays[0].tolist() == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("offset", range(8))
+def test_received_rows_can_be_read_as_float32_wherever_the_frame_lies(offset: int) -> None:
+    rows = np.arange(6, dtype=np.float32).reshape(2, 3)
+    kind, header, frame = raw(encode(1, LookedUp(0), [rows.view(np.uint8)]))
+    memory = bytearray(offset) + bytearray(frame)
+    _, _, arrays = decode([kind, header, memoryview(memory)[offset:]])
+    read = arrays[0].view(np.float32)
+    assert read.flags.aligned
+    assert read.tolist() == rows.tolist()
+
+
 def test_an_aligned_frame_is_not_copied() -> None:
-    frames = encode(1, PushGradients(BATCH), [np.ones((8, 4), np.float32)])
+    frames = encode(1, PushGradients(BATCH), [np.ones((8, 16), np.uint8)])
     memory = np.frombuffer(bytearray(frames[2]), np.uint8)
     _, _, arrays = decode([frames[0], frames[1], memory.data])
     assert np.shares_memory(arrays[0], memory)
 
 
 def test_frames_of_zeromq_are_decoded() -> None:
-    frames = [zmq.Frame(frame) for frame in raw(encode(3, LookedUp(-1), [np.ones((2, 3), np.float32)]))]
+    frames = [zmq.Frame(frame) for frame in raw(encode(3, LookedUp(-1), [np.ones((2, 3), np.uint8)]))]
     number, message, arrays = decode(frames)
     assert (number, message) == (3, LookedUp(-1))
-    assert arrays[0].tolist() == [[1.0] * 3] * 2
+    assert arrays[0].tolist() == [[1] * 3] * 2
 
 
 def test_groups_follow_each_other_with_sizes_of_their_own() -> None:
     def group(rows: tuple[int, int], dim: int) -> list[np.ndarray]:
-        blocks = [np.ones((n, dim), np.float32) for n in rows]
+        blocks = [np.ones((n, 4 * dim), np.uint8) for n in rows]
         return [np.zeros(9, np.int32), np.zeros(0, np.uint32), *blocks]
 
     arrays = group((2, 0), 4) + group((0, 5), 8)
@@ -173,13 +184,13 @@ def zeros(dtype: str, *shape: int) -> np.ndarray:
         (Pull(BATCH), [zeros("u8", 3)], "1 arrays too many"),
         (LookUp(BATCH, create=True), [zeros("u8", 3), zeros("u2", 4)], "has size 4 where another has 3"),
         (LookUp(BATCH, create=True), [zeros("u8", 3), zeros("u2", 3), zeros("u8", 1)], "lacks its array 'tables'"),
-        (Update(BATCH), [zeros("u8", 3), zeros("u2", 3), zeros("f4", 2, 8)], "has size 2 where another has 3"),
+        (Update(BATCH), [zeros("u8", 3), zeros("u2", 3), zeros("u1", 2, 8)], "has size 2 where another has 3"),
         (Rows(0), [zeros("i4", 3), zeros("u4", 0)], "lacks its array 'rows'"),
-        (Rows(0), [zeros("i4", 3), zeros("u4", 0), zeros("f4", 1, 4), zeros("f4", 1, 5)], "size 5 where"),
+        (Rows(0), [zeros("i4", 3), zeros("u4", 0), zeros("u1", 1, 4), zeros("u1", 1, 5)], "size 5 where"),
         (PutSamples(BATCH, 2.0), [zeros("f4", 2, 3), zeros("f4", 1, 1), zeros("f4", 0)], "size 1 where"),
-        (PushGradients(BATCH), [zeros("f4", 0, 1)] * (MAX_ARRAYS + 1), "over the limit"),
+        (PushGradients(BATCH), [zeros("u1", 0, 1)] * (MAX_ARRAYS + 1), "over the limit"),
         (Refused("x" * MAX_HEADER_BYTES), [], "over the limit"),
-        (PushGradients(BATCH), [np.broadcast_to(np.float32(0), (2**14, 2**14))] * 2, "over the limit"),
+        (PushGradients(BATCH), [np.broadcast_to(np.uint8(0), (2**15, 2**15))] * 2, "over the limit"),
     ],
 )
 def test_the_sender_is_told_of_arrays_that_do_not_fit(message: Message, arrays: list[Any], problem: str) -> None:
@@ -240,10 +251,10 @@ DONE_BODY = b"\x93\x01\x93\x93\xa1r\x00\x00\x05\x81\xa1a"  # header of Done up t
         put_ids([("<u8", ()), ("<u4", (4,))]),
         put_ids([("<u8",), ("<u4", (4,))]),
         put_ids({"ids": "<u8"}),
-        [bytes((PushGradients.KIND,)), msgspec.msgpack.encode((1, ((0, 0, 0, 0),), [("<f4", (0, 2**62))])), b""],
+        [bytes((PushGradients.KIND,)), msgspec.msgpack.encode((1, ((0, 0, 0, 0),), [("|u1", (0, 2**62))])), b""],
         [
             bytes((PushGradients.KIND,)),
-            msgspec.msgpack.encode((1, ((0, 0, 0, 0),), [("<f4", (2**32, 2**32))])),
+            msgspec.msgpack.encode((1, ((0, 0, 0, 0),), [("|u1", (2**32, 2**32))])),
             bytes(0),
         ],
     ],

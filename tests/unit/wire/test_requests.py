@@ -22,7 +22,7 @@ def look_up(server: Server) -> Mapping[type[Message], Handler]:
 
     def answer(peer: Peer, message: LookUp, arrays: list[Array]) -> None:
         rows = [np.repeat(keys.astype(np.float32)[:, None], DIM, axis=1) for keys in arrays[::2]]
-        server.reply(peer, LookedUp(message.batch.step), rows)
+        server.reply(peer, LookedUp(message.batch.step), [values.view(np.uint8) for values in rows])
 
     return {LookUp: answer}
 
@@ -52,8 +52,8 @@ def test_every_request_gets_its_own_answer(context: Context, address: str, rows:
     assert server.refused == client.malformed == 0
     for step in range(20):
         _, arrays = answers[step]
-        assert [array.shape for array in arrays] == [(rows, DIM), (min(rows, 5), DIM)]
-        assert np.array_equal(arrays[0][:, DIM - 1], np.arange(step, step + rows, dtype=np.float32))
+        assert [array.shape for array in arrays] == [(rows, 4 * DIM), (min(rows, 5), 4 * DIM)]
+        assert np.array_equal(arrays[0].view(np.float32)[:, DIM - 1], np.arange(step, step + rows, dtype=np.float32))
 
 
 def test_a_parked_request_survives_many_repeats(context: Context, address: str) -> None:

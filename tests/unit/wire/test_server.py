@@ -63,7 +63,7 @@ class Handlers:
 
     def look_up(self, peer: Peer, message: LookUp, arrays: list[Array]) -> None:
         self.look_ups += 1
-        self.server.reply(peer, LookedUp(1), [np.zeros((len(arrays[0]), 2), np.float32)])
+        self.server.reply(peer, LookedUp(1), [np.zeros((len(arrays[0]), 8), np.uint8)])
 
     def refuse(self, peer: Peer, message: PutIds, _: list[Array]) -> None:
         raise WireError("this batch is over")

@@ -1,0 +1,51 @@
+"""`persia table`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from persia_cli.commands.options import examples
+
+STATS_EXAMPLES = examples(
+    "persia table stats runs/criteo-20261121-081500                       # its newest checkpoint",
+    "persia table stats runs/criteo-20261121-081500/checkpoints/step-500  # this one",
+    "persia table stats runs/criteo-20261121-081500 --json",
+)
+
+app = typer.Typer(no_args_is_help=True, help="Look at embedding tables.", epilog=STATS_EXAMPLES)
+
+
+@app.command("stats", epilog=STATS_EXAMPLES)
+def stats(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN|CHECKPOINT", help="A run directory, or one of its checkpoints.", show_default=False
+        ),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show rows, memory and hit rates of tables.
+
+    And of each table how large its embeddings are, and how long ago they were used.
+    """
+    import json
+    import shlex
+
+    from persia_cli.commands.screen import err, labelled, out, say
+    from persia_cli.commands.table_view import as_object, show_tables
+    from persia_cli.observe.table_report import report_tables
+
+    report = report_tables(folder)
+    if as_json:
+        say(out(), json.dumps(as_object(report)))
+        return
+    labelled(err(), "read", f"{report.checkpoint}, saved after {report.step:,} steps")
+    show_tables(out(), report)
+    if all(table.counters is None for table in report.tables.values()):
+        labelled(err(), "note", "no hit rates: they are in the record of a run that has ended, which is not here")
+    if report.run_dir is None:
+        labelled(err(), "next", f"persia table stats {shlex.quote(str(folder))} --json")
+    else:
+        labelled(err(), "next", f"persia eval {shlex.quote(str(report.run_dir))}")

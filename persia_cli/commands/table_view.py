@@ -1,0 +1,124 @@
+"""The tables of a checkpoint on the screen: figures, and small pictures of how they are spread."""
+
+import math
+from typing import Any
+
+from rich.console import Console
+from rich.segment import Segments
+from rich.table import Table
+from rich.text import Text
+
+from persia_cli.commands.screen import columns, key_values, say, size
+from persia_cli.observe.table_report import CheckpointReport, TableReport
+from persia_cli.store.table_stats import TableStats
+
+BARS = " ▁▂▃▄▅▆▇█"
+UNKNOWN = "-"
+WIDEST = 1000
+"""Columns of a terminal on which any table fits."""
+
+
+def show_tables(console: Console, report: CheckpointReport) -> None:
+    """Print a table and small histograms on a terminal, else a line of key=value words for each table."""
+    if console.is_terminal:
+        _show_figures(console, report)
+        say(console, "")
+        _show_histograms(console, report)
+        return
+    for name, table in report.tables.items():
+        say(console, key_values({"table": name} | _plain(table)))
+
+
+def as_object(report: CheckpointReport) -> dict[str, Any]:
+    """Return all of a report for JSON."""
+    tables = {}
+    for name, table in report.tables.items():
+        histograms = {
+            kind: {"edges": histogram.edges, "counts": histogram.counts}
+            for kind, histogram in (("norms", table.stats.norms), ("ages", table.stats.ages))
+        }
+        tables[name] = _figures(table) | {"counters": table.counters} | histograms
+    return {"checkpoint": str(report.checkpoint), "step": report.step, "tables": tables}
+
+
+def bars(counts: tuple[int, ...]) -> str:
+    """Return one character for each count, as high as it is great; a count above 0 is never invisible."""
+    greatest = max(counts, default=0)
+    return "".join(BARS[math.ceil(count / greatest * (len(BARS) - 1))] if count else BARS[0] for count in counts)
+
+
+def _figures(table: TableReport) -> dict[str, Any]:
+    return {
+        "rows": table.stats.rows,
+        "bytes": table.nbytes,
+        "row_bytes": table.row_bytes,
+        "capacity": table.capacity,
+        "share": table.share,
+        "hit_rate": table.hit_rate,
+        "zeros": table.stats.zeros,
+        "not_finite": table.stats.not_finite,
+    }
+
+
+def _plain(table: TableReport) -> dict[str, Any]:
+    """Return the figures of a line; counts of a histogram are joined by commas, edges are equally far apart."""
+    counters = {key: value for key, value in (table.counters or {}).items() if key not in ("rows", "bytes")}
+    figures = _figures(table) | counters
+    for kind, histogram in (("norm", table.stats.norms), ("age", table.stats.ages)):
+        figures |= {
+            f"{kind}_from": histogram.edges[0] if histogram.edges else None,
+            f"{kind}_to": histogram.edges[-1] if histogram.edges else None,
+            f"{kind}_counts": ",".join(map(str, histogram.counts)),
+        }
+    return figures
+
+
+def _show_figures(console: Console, report: CheckpointReport) -> None:
+    shown = columns("table", "rows", "memory", "full", "hit rate", "evicted", "refused")
+    for name, table in report.tables.items():
+        counters = table.counters or {}
+        shown.add_row(
+            Text(name),
+            f"{table.stats.rows:,}",
+            UNKNOWN if table.nbytes is None else size(table.nbytes),
+            _percent(table.share),
+            _percent(table.hit_rate),
+            *(f"{counters[key]:,}" if key in counters else UNKNOWN for key in ("evicted", "refused")),
+        )
+    rows = sum(table.stats.rows for table in report.tables.values())
+    memory = sum(table.nbytes or 0 for table in report.tables.values())
+    shown.add_row("all", f"{rows:,}", size(memory) if memory else "", style="bold")
+    _print_whole(console, shown)
+
+
+def _show_histograms(console: Console, report: CheckpointReport) -> None:
+    shown = columns("table", "norm", "", "", "age", "", "", "")
+    for number in (2, 3, 5, 6, 7):
+        shown.columns[number].justify = "left"
+    for name, table in report.tables.items():
+        norms, ages = table.stats.norms, table.stats.ages
+        least, greatest = (f"{edge:.3g}" for edge in (norms.edges[0], norms.edges[-1])) if norms.edges else ("-", "")
+        # The last edge is the first whole step beyond the bin.
+        newest, oldest = f"{ages.edges[0]:,}", f"{ages.edges[-1] - 1:,}"
+        shown.add_row(
+            Text(name), least, bars(norms.counts), greatest, newest, bars(ages.counts), oldest, _odd(table.stats)
+        )
+    _print_whole(console, shown)
+    say(console, "norm: length of an embedding; age: steps since a row was last used", "dim")
+
+
+def _print_whole(console: Console, shown: Table) -> None:
+    """Print a table with all its digits, also where the terminal is too narrow for it."""
+    lines = console.render(shown, console.options.update(width=WIDEST))
+    console.print(Segments(lines), crop=False, soft_wrap=True, end="")
+
+
+def _odd(stats: TableStats) -> Text:
+    """Say what no bin holds."""
+    parts = [f"{stats.zeros:,} zero"] if stats.zeros else []
+    parts += [f"{stats.not_finite:,} NOT FINITE"] if stats.not_finite else []
+    return Text(", ".join(parts), "bold yellow" if stats.not_finite else "")
+
+
+def _percent(share: float | None) -> str:
+    return UNKNOWN if share is None else f"{share:.1%}"

@@ -1,0 +1,75 @@
+"""Rows of float32 to the halves that travel or are kept, and back.
+
+Blocks are flat uint8 and need no alignment. bfloat16: dim halves a row. float16: a float32 factor, then dim halves of
+value / factor; the factor brings the row's greatest magnitude to 16384, so that nothing overflows and small rows keep
+their 11 bits.
+"""
+
+import numpy as np
+from numba import types
+
+from persia_cli.kernels.compile import kernel, read, write
+from persia_cli.kernels.simd import (
+    LANES,
+    greater_magnitude,
+    greatest_magnitude,
+    load,
+    load_bfloat16,
+    load_float16,
+    load_scalar,
+    splat,
+    store,
+    store_bfloat16,
+    store_float16,
+    store_scalar,
+)
+
+F32, U8, I64 = types.float32, types.uint8, types.int64
+GREATEST = np.float32(16384)
+FACTOR_BYTES = 4
+
+
+@kernel(types.void(read(F32), I64, write(U8)))
+def to_float16(values, dim, block):
+    """Encode float32 rows (flat [n, dim]) into uint8 rows of 4 + 2 * dim.
+
+    A row with NaN or infinity gets that as its factor, and decodes to NaN everywhere.
+    """
+    width = FACTOR_BYTES + 2 * dim
+    for row in range(block.size // width):
+        start, to = row * dim, row * width
+        magnitude = load(values, start, dim)
+        for c in range(LANES, dim, LANES):
+            magnitude = greater_magnitude(magnitude, load(values, start + c, dim - c))
+        factor = greatest_magnitude(magnitude) / GREATEST
+        store_scalar(block, to, factor)
+        divisor = splat(np.float32(1) if factor == 0 else factor)
+        for c in range(0, dim, LANES):
+            halves = load(values, start + c, dim - c) / divisor
+            store_float16(block, to + FACTOR_BYTES + 2 * c, halves, dim - c)
+
+
+@kernel(types.void(read(U8), I64, write(F32)))
+def from_float16(block, dim, values):
+    """Undo `to_float16`."""
+    width = FACTOR_BYTES + 2 * dim
+    for row in range(block.size // width):
+        start, to = row * width, row * dim
+        factor = splat(load_scalar(block, start))
+        for c in range(0, dim, LANES):
+            halves = load_float16(block, start + FACTOR_BYTES + 2 * c, dim - c)
+            store(values, to + c, halves * factor, dim - c)
+
+
+@kernel(types.void(read(F32), write(U8)))
+def to_bfloat16(values, block):
+    """Encode float32 values as bfloat16, rounded to nearest even."""
+    for at in range(0, values.size, LANES):
+        store_bfloat16(block, 2 * at, load(values, at, values.size - at), values.size - at)
+
+
+@kernel(types.void(read(U8), write(F32)))
+def from_bfloat16(block, values):
+    """Undo `to_bfloat16`."""
+    for at in range(0, values.size, LANES):
+        store(values, at, load_bfloat16(block, 2 * at, values.size - at), values.size - at)

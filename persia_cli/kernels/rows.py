@@ -1,0 +1,199 @@
+"""Rows in the arena: how one is read, sent and begun.
+
+The arena is flat float32; row r starts at word r * width: the embedding (dim values, as float32 or as halves, two to a
+word), then optimizer states in float32, then padding to 16 bytes.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from persia_cli.kernels.compile import helper, inlined, write
+from persia_cli.kernels.hashing import GOLDEN, _mix
+from persia_cli.kernels.intrinsics import prefetch
+from persia_cli.kernels.simd import (
+    greater_magnitude,
+    greatest_magnitude,
+    load,
+    load_bfloat16,
+    load_float16,
+    splat,
+    store,
+    store_bfloat16,
+    store_float16,
+    store_scalar,
+)
+
+FLOAT32, BFLOAT16, FLOAT16 = 0, 1, 2
+"""How values are kept or sent."""
+CODES = {"float32": FLOAT32, "bfloat16": BFLOAT16, "float16": FLOAT16}
+NO_ROW = np.int64(-1)
+ZERO, ONE, TWO = np.uint64(0), np.uint64(1), np.uint64(2)
+LANES = np.uint64(16)
+LINE = np.uint64(16)
+"""float32 words of a cache line."""
+NEAREST = np.uint64(4096)
+"""float32 words that rows may take of the nearest cache."""
+FLOAT16_TOP = np.float32(16384.0)
+"""What the greatest value of a row becomes on the wire in float16."""
+
+
+class Rows(NamedTuple):
+    """The values of one group's rows on one server."""
+
+    arena: NDArray[np.float32]
+    """float32[rows * width]."""
+    width: np.uint64
+    """Words of a row."""
+    dim: np.uint64
+    """Columns of the embedding."""
+    state_at: np.uint64
+    """Words of a row before its optimizer states."""
+    storage: int
+    """How embeddings are kept: FLOAT32, BFLOAT16 or FLOAT16."""
+    line: NDArray[np.float32]
+    """float32[dim] to work in."""
+
+
+ROWS = types.NamedTuple(
+    (write(types.float32), types.uint64, types.uint64, types.uint64, types.int64, write(types.float32)), Rows
+)
+
+
+@inlined
+def start_of(rows, row):
+    """First word of a row."""
+    return np.uint64(row) * rows.width
+
+
+@inlined
+def prefetch_words(rows, row, words):
+    """Ask for the first words of a row."""
+    at = start_of(rows, row)
+    for word in range(ZERO, words, LINE):
+        prefetch(rows.arena, at + word)
+
+
+@inlined
+def embedding_lanes(rows, at, column, lanes):
+    """Lanes of the embedding of the row that starts at word `at`, from a column on."""
+    if rows.storage == FLOAT32:
+        return load(rows.arena, at + column, lanes)
+    if rows.storage == BFLOAT16:
+        return load_bfloat16(rows.arena, at + (column >> ONE), lanes)
+    return load_float16(rows.arena, at + (column >> ONE), lanes)
+
+
+@inlined
+def keep_lanes(rows, at, column, value, lanes):
+    """Write lanes of an embedding, rounded to nearest."""
+    if rows.storage == FLOAT32:
+        store(rows.arena, at + column, value, lanes)
+    elif rows.storage == BFLOAT16:
+        store_bfloat16(rows.arena, at + (column >> ONE), value, lanes)
+    else:
+        store_float16(rows.arena, at + (column >> ONE), value, lanes)
+
+
+@inlined
+def halves_per_row(dim, wire):
+    """uint16 words of a row on the wire."""
+    if wire == FLOAT32:
+        return TWO * dim
+    return dim if wire == BFLOAT16 else dim + TWO
+
+
+@inlined
+def burst_of(words):
+    """Rows to ask for before the first of them is used, if so many words of each are: the nearest cache holds them."""
+    return max(np.uint64(4), min(np.uint64(128), NEAREST // words))
+
+
+@inlined
+def send_rows(rows, found, start, stop, out, wire):
+    """Write the embeddings of rows found[start:stop] (zeros for -1) as rows of the uint16 words `out`, as wired."""
+    plain = rows.storage == FLOAT32 and wire == FLOAT32 and rows.dim % LANES == ZERO
+    burst = burst_of(rows.state_at)
+    for first in range(start, stop, burst):
+        last = min(first + burst, stop)
+        for i in range(first, last):
+            if found[i] >= 0:
+                prefetch_words(rows, found[i], rows.state_at)
+        if plain:
+            for i in range(first, last):
+                _copy_row(rows, found[i], out, i)
+        else:
+            for i in range(first, last):
+                send_row(rows, found[i], out, i, wire)
+
+
+@inlined
+def _copy_row(rows, row, out, place):
+    """What `send_row` comes to where nothing is converted and vectors are whole."""
+    to, at = place * rows.dim * TWO, start_of(rows, row)
+    for column in range(ZERO, rows.dim, LANES):
+        value = load(rows.arena, at + column, 16) if row >= 0 else splat(np.float32(0.0))
+        store(out, to + TWO * column, value, 16)
+
+
+@inlined
+def send_row(rows, row, out, place, wire):
+    """Write the embedding of a row (zeros for -1) as row `place` of the uint16 words `out`, in the wire's dtype."""
+    to = place * halves_per_row(rows.dim, wire)
+    if row < 0:
+        for word in range(halves_per_row(rows.dim, wire)):
+            out[to + word] = np.uint16(0)
+        return
+    at = start_of(rows, row)
+    if wire == FLOAT16:
+        _send_scaled(rows, at, out, to)
+        return
+    for column in range(ZERO, rows.dim, LANES):
+        lanes = np.int64(rows.dim - column)
+        value = embedding_lanes(rows, at, column, lanes)
+        if wire == FLOAT32:
+            store(out, to + TWO * column, value, lanes)
+        else:
+            store_bfloat16(out, to + column, value, lanes)
+
+
+@inlined
+def _send_scaled(rows, at, out, to):
+    """Write a row as float16: its factor in float32, then its values divided by it."""
+    greatest = splat(np.float32(0.0))
+    for column in range(ZERO, rows.dim, LANES):
+        greatest = greater_magnitude(greatest, embedding_lanes(rows, at, column, np.int64(rows.dim - column)))
+    factor = greatest_magnitude(greatest) / FLOAT16_TOP
+    store_scalar(out, to, factor)
+    divisor = splat(factor if factor > np.float32(0.0) else np.float32(1.0))
+    for column in range(ZERO, rows.dim, LANES):
+        lanes = np.int64(rows.dim - column)
+        store_float16(out, to + TWO + column, embedding_lanes(rows, at, column, lanes) / divisor, lanes)
+
+
+@helper
+def begin_row(rows, row, seed, salt, id_, bound, states):
+    """Write the initial values of an id's row.
+
+    Column c of the embedding is uniform in [-bound, bound) with 24 random bits, a function of (seed, salt, id, c)
+    alone. `states` float32[3] are the start value of states, and for FTRL (states[1] != 0) what makes the embedding
+    its solution: z = -(w * states[1] + sign(w) * states[2]), n = states[0].
+    """
+    line = rows.line
+    start = _mix(_mix(_mix(seed) ^ salt) ^ id_)
+    scale = bound * np.float32(2.0**-23)
+    for column in range(rows.dim):
+        bits = np.int32(_mix(start + (column + ONE) * GOLDEN) >> np.uint64(40))
+        line[column] = np.float32(bits - np.int32(2**23)) * scale
+    at = start_of(rows, row)
+    for column in range(ZERO, rows.dim, LANES):
+        lanes = np.int64(rows.dim - column)
+        keep_lanes(rows, at, column, load(line, column, lanes), lanes)
+    for word in range(rows.state_at, rows.width):
+        rows.arena[at + word] = states[0]
+    if states[1] != np.float32(0.0):
+        for column in range(rows.dim):
+            weight = line[column]
+            rows.arena[at + rows.state_at + column] = -(weight * states[1] + np.sign(weight) * states[2])

@@ -1,0 +1,139 @@
+"""What the rows of a checkpoint look like, table by table, read from its files a record batch at a time."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from persia_cli.errors import CheckpointError
+from persia_cli.store.manifest import EMBEDDINGS, Manifest
+
+BINS = 10
+"""Most bins of a histogram."""
+PER_OCTAVE = 16
+"""Norms are first counted in bins this fine: 16 of them from a power of two to the next."""
+LOWEST_OCTAVE, HIGHEST_OCTAVE = -150, 134
+"""Powers of two that hold every norm above 0 of up to 1024 float32 values."""
+FINE_EDGES = np.exp2(np.arange(LOWEST_OCTAVE * PER_OCTAVE, HIGHEST_OCTAVE * PER_OCTAVE + 1) / PER_OCTAVE)
+
+ZERO, NOT_FINITE = 0, 1
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """How many rows have a value in each bin: bin i is from edges[i] up to, not including, edges[i + 1]."""
+
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TableStats:
+    """The rows of one table."""
+
+    rows: int
+    norms: Histogram
+    """Euclidean norms of the embeddings above 0; bins are equally wide in their logarithm."""
+    zeros: int
+    """Embeddings of zeros alone."""
+    not_finite: int
+    """Embeddings that have become NaN or infinite."""
+    ages: Histogram
+    """Steps from a row's last use to the checkpoint: 1 for rows of the last step before it."""
+
+
+def table_stats(folder: Path, manifest: Manifest) -> dict[str, TableStats]:
+    """Return the statistics of every table of the checkpoint in `folder`, in the manifest's order.
+
+    Memory is that of one record batch, whatever the size of the files. Raises CheckpointError for a file that is
+    missing, damaged or no file of rows.
+    """
+    counts = {str(table["name"]): _Counts() for table in manifest.tables}
+    for saved in manifest.files:
+        if saved.folder == EMBEDDINGS:
+            _count_file(folder / saved.folder / saved.name, manifest.step, counts)
+    return {name: counted.stats(manifest.step) for name, counted in counts.items()}
+
+
+def norm_histogram(counts: Mapping[int, int]) -> Histogram:
+    """Return at most BINS bins that hold the norms counted in these bins between FINE_EDGES."""
+    if not counts:
+        return Histogram((), ())
+    first, last = min(counts), max(counts) + 1
+    width = math.ceil((last - first) / BINS)
+    bins = [0] * math.ceil((last - first) / width)
+    for place, count in counts.items():
+        bins[(place - first) // width] += count
+    edges = FINE_EDGES[np.minimum(first + width * np.arange(len(bins) + 1), FINE_EDGES.size - 1)]
+    return Histogram(tuple(edges.tolist()), tuple(bins))
+
+
+def age_edges(step: int) -> NDArray[np.int64]:
+    """Return the edges of at most BINS equally wide bins of the ages 1 to `step`, those of a checkpoint after it."""
+    width = max(1, math.ceil(step / BINS))
+    return 1 + width * np.arange(max(1, math.ceil(step / width)) + 1, dtype=np.int64)
+
+
+@dataclass
+class _Counts:
+    """What has been read of a table so far."""
+
+    norms: Counter[int] = field(default_factory=Counter)
+    """Rows by place between FINE_EDGES."""
+    ages: Counter[int] = field(default_factory=Counter)
+    """Rows by place between the edges of ages."""
+    odd: Counter[int] = field(default_factory=Counter)
+    """Rows whose norm is in no bin, by why: ZERO or NOT_FINITE."""
+
+    def stats(self, step: int) -> TableStats:
+        edges = age_edges(step)
+        ages = Histogram(tuple(edges.tolist()), tuple(self.ages[place] for place in range(edges.size - 1)))
+        return TableStats(self.ages.total(), norm_histogram(self.norms), self.odd[ZERO], self.odd[NOT_FINITE], ages)
+
+
+def _count_file(path: Path, step: int, counts: Mapping[str, _Counts]) -> None:
+    try:
+        with pa.OSFile(str(path)) as source:
+            reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(use_threads=False))
+            for number in range(reader.num_record_batches):
+                _count(reader.get_batch(number), step, counts)
+    except FileNotFoundError as error:
+        raise CheckpointError(f"the checkpoint has no file {path}") from error
+    except (pa.ArrowException, OSError, KeyError, AttributeError, ValueError) as error:
+        raise CheckpointError(f"{path} is damaged or no file of a Persia checkpoint: {error}") from error
+
+
+def _count(batch: pa.RecordBatch, step: int, counts: Mapping[str, _Counts]) -> None:
+    """Add the rows of a record batch to the counts of their tables."""
+    column = batch.column("table")
+    names, places = column.dictionary.to_pylist(), column.indices.to_numpy()
+    embedding = batch.column("embedding")
+    values = embedding.flatten().to_numpy().reshape(batch.num_rows, embedding.type.list_size)
+    norms = np.sqrt(np.einsum("ij,ij->i", values, values, dtype=np.float64))
+    fine = np.searchsorted(FINE_EDGES, norms, side="right") - 1
+    edges = age_edges(step)
+    ages = step - batch.column("score").to_numpy()
+    aged = np.clip(np.searchsorted(edges, ages, side="right") - 1, 0, edges.size - 2)
+    finite = np.isfinite(norms)
+    regular = finite & (norms > 0.0)
+    known = [counts[name] for name in names]
+    for kind, rows, bins in (
+        ("norms", regular, fine),
+        ("ages", slice(None), aged),
+        ("odd", ~regular, np.where(finite, ZERO, NOT_FINITE)),
+    ):
+        for place, bin_, number in _tally(places[rows], bins[rows]):
+            getattr(known[place], kind)[bin_] += number
+
+
+def _tally(places: NDArray[np.int32], bins: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
+    """Yield place, bin and how often they come together."""
+    pairs, counts = np.unique(places * np.int64(FINE_EDGES.size) + bins, return_counts=True)
+    yield from zip(
+        (pairs // FINE_EDGES.size).tolist(), (pairs % FINE_EDGES.size).tolist(), counts.tolist(), strict=True
+    )

@@ -1,0 +1,112 @@
+"""Slow, plain twins of the row optimizers: float32 throughout, in the kernels' order, so that every bit is the same."""
+
+from math import sqrt
+
+import numpy as np
+
+from tests.naive import GOLDEN, MASK, mix, to_bfloat16, to_bfloat16_at_random, to_float16_at_random
+
+F32 = np.float32
+
+
+def keep(values, dtype):
+    """float32 values as rows of a dtype keep them, rounded to nearest."""
+    if dtype == "bfloat16":
+        return to_bfloat16(values)
+    return np.asarray(values).astype(dtype).astype(F32)
+
+
+def keep_at_random(values, dtype, start):
+    """float32 values as rows of a dtype keep them after a change, rounded by the noise that begins at `start`."""
+    if dtype == "float32":
+        return values
+    rounded = to_bfloat16_at_random if dtype == "bfloat16" else to_float16_at_random
+    return np.array([rounded(value, start, column) for column, value in enumerate(values)], F32)
+
+
+def noise_start(seed, step, key):
+    """32 bits that a row's rounding draws from at a step."""
+    return mix(mix(seed % 2**64 ^ (step + 1) * GOLDEN & MASK) ^ key) & 2**32 - 1
+
+
+def initial_states(optimizer, embedding):
+    """States {name: float32[columns]} of a new row."""
+    value = optimizer.initial_accumulator_value if optimizer.kind != "adam" else 0.0
+    states = {name: np.full(columns, value, F32) for name, columns in optimizer.states(embedding.size).items()}
+    if optimizer.kind == "ftrl":
+        strength = F32(optimizer.beta + sqrt(value) + optimizer.lr * optimizer.l2)
+        states["ftrl_z"] = -(embedding * strength + np.sign(embedding) * F32(optimizer.lr * optimizer.l1))
+    return states
+
+
+def sum_of_squares(values):
+    """Sixteen sums side by side, then halves added to halves."""
+    lanes = np.zeros(16, F32)
+    for start in range(0, values.size, 16):
+        part = values[start : start + 16]
+        lanes[: part.size] += part * part
+    while lanes.size > 1:
+        lanes = lanes[: lanes.size // 2] + lanes[lanes.size // 2 :]
+    return lanes[0]
+
+
+def clipped(gradient, norm):
+    """A gradient scaled down to a Euclidean norm, if it has one."""
+    if norm is None or np.sqrt(sum_of_squares(gradient)) <= F32(norm):
+        return gradient
+    return gradient * (F32(norm) / np.sqrt(sum_of_squares(gradient)))
+
+
+def change(optimizer, embedding, states, gradient, step):
+    """float32[dim]: the embedding after a finite gradient, before rounding; `states` change in place."""
+    lr = optimizer.lr * optimizer.schedule.at(step)
+    gradient = clipped(gradient, optimizer.clip_norm)
+    weights = CHANGES[optimizer.kind](optimizer, lr, embedding, states, gradient, step)
+    if optimizer.weight_bound is not None:
+        weights = np.clip(weights, -F32(optimizer.weight_bound), F32(optimizer.weight_bound))
+    return weights
+
+
+def sgd(optimizer, lr, w, states, g, step):
+    """g += wd w; w -= lr g."""
+    return w - F32(lr) * decayed(optimizer, w, g)
+
+
+def decayed(optimizer, w, g):
+    """The gradient with weight decay."""
+    return g + F32(optimizer.weight_decay) * w if optimizer.weight_decay else g
+
+
+def adagrad(optimizer, lr, w, states, g, step):
+    """s += g g; w -= lr g / (sqrt(s) + eps)."""
+    states["adagrad_sum"] += g * g
+    return w - F32(lr) * (g / (np.sqrt(states["adagrad_sum"]) + F32(optimizer.eps)))
+
+
+def rowwise_adagrad(optimizer, lr, w, states, g, step):
+    """g += wd w; s += mean(g g); w -= lr / (sqrt(s) + eps) g."""
+    g = decayed(optimizer, w, g)
+    states["adagrad_row_sum"] += sum_of_squares(g) / F32(g.size)
+    return w - F32(lr) / (np.sqrt(states["adagrad_row_sum"]) + F32(optimizer.eps)) * g
+
+
+def adam(optimizer, lr, w, states, g, step):
+    """m += (1-b1) (g - m); v += (1-b2) (g g - v); w -= corrected lr m / (sqrt(v) + eps)."""
+    m, v = states["adam_mean"], states["adam_square"]
+    m += F32(1 - optimizer.beta1) * (g - m)
+    v += F32(1 - optimizer.beta2) * (g * g - v)
+    rate = F32(lr * sqrt(1 - optimizer.beta2 ** (step + 1)) / (1 - optimizer.beta1 ** (step + 1)))
+    return w - rate * (m / (np.sqrt(v) + F32(optimizer.eps)))
+
+
+def ftrl(optimizer, lr, w, states, g, step):
+    """z += lr g - (sqrt(n + g g) - sqrt(n)) w; n += g g; w solves for z, 0 where |z| <= lr l1."""
+    z, n = states["ftrl_z"], states["ftrl_n"]
+    before = np.sqrt(n)
+    n += g * g
+    z += F32(lr) * g - (np.sqrt(n) - before) * w
+    left = np.maximum(np.abs(z) - F32(lr * optimizer.l1), F32(0))
+    return F32(0) - np.copysign(left / (F32(optimizer.beta) + np.sqrt(n) + F32(lr * optimizer.l2)), z)
+
+
+CHANGES = {"sgd": sgd, "adagrad": adagrad, "rowwise_adagrad": rowwise_adagrad, "adam": adam, "ftrl": ftrl}

@@ -1,0 +1,106 @@
+"""Embedding servers and a worker without the rest of a job: the test is loader, NN worker and coordinator."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from persia_cli.config.schema import Run
+from persia_cli.kernels.warm import warm
+from persia_cli.plan.job import Job
+from persia_cli.roles.embedding_server import EmbeddingServer
+from persia_cli.roles.embedding_worker import EmbeddingWorker
+from persia_cli.roles.link import Link
+from persia_cli.wire.client import Client
+from persia_cli.wire.loop import Loop
+from persia_cli.wire.sockets import Context
+from tests.conftest import poll_for
+
+ANY = "tcp://127.0.0.1:0"
+LIMIT_S = 30.0
+
+
+@dataclass
+class LoneLink:
+    """What a role has of its coordinator, where there is none."""
+
+    loop: Loop
+    role: str
+    index: int
+    run: Run
+    job: Job
+    servers: Sequence[str] = ()
+    stop: bool = False
+    is_ready: bool = False
+    own_address: str = ""
+    figures: Callable[[], dict[str, Any]] = field(default=dict)
+
+    @property
+    def name(self) -> str:
+        """Replica name."""
+        return f"{self.role}-{self.index}"
+
+    def join(self, own_address: str) -> tuple[Run, Job]:
+        """Return run and job."""
+        self.own_address = own_address
+        return self.run, self.job
+
+    def connect(self, role: str) -> list[Client]:
+        """Connect to the servers."""
+        return [self.loop.connect(address, role, self.name.encode(), 0.5, LIMIT_S) for address in self.servers]
+
+    def ready(self, on_instruction: Any) -> None:
+        """Note that the role serves from now on."""
+        self.is_ready = True
+
+    def farewell(self) -> None:
+        """Nobody waits for it."""
+
+
+@dataclass(frozen=True)
+class Alone:
+    """Where the roles listen."""
+
+    servers: list[str]
+    worker: str
+    links: list[LoneLink]
+
+
+@contextmanager
+def alone(run: Run, job: Job) -> Iterator[Alone]:
+    """Run as many embedding servers as the run says, and one embedding worker, until the end of the block."""
+    context, links, threads = Context(), list[LoneLink](), list[threading.Thread]()
+    failures: list[BaseException] = []
+
+    def start(kind: type[EmbeddingServer] | type[EmbeddingWorker], role: str, index: int) -> LoneLink:
+        servers = [link.own_address for link in links]
+        link = LoneLink(Loop(context, f"{role}-{index}"), role, index, run, job, servers)
+
+        def serve() -> None:
+            try:
+                kind(link.loop, cast(Link, link), ANY).run()
+            except BaseException as error:
+                failures.append(error)
+            finally:
+                link.loop.close()
+
+        threads.append(threading.Thread(target=serve, name=link.name))
+        threads[-1].start()
+        poll_for(lambda: link.is_ready or failures, LIMIT_S, f"{link.name} ready")
+        return link
+
+    warm()
+    try:
+        for index in range(run.cluster.embedding_servers):
+            links.append(start(EmbeddingServer, "embedding-server", index))
+        links.append(start(EmbeddingWorker, "embedding-worker", 0))
+        yield Alone([link.own_address for link in links[:-1]], links[-1].own_address, links)
+    finally:
+        for link in links:
+            link.stop = True
+        for thread in threads:
+            thread.join(LIMIT_S)
+        context.destroy(linger=0)
+        if failures:
+            raise failures[0]

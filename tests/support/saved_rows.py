@@ -1,0 +1,80 @@
+"""A checkpoint of made-up rows, written by hand: what a job of many steps leaves, without the job."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from persia_cli import __version__
+from persia_cli.config import record
+from persia_cli.config.schema import Run
+from persia_cli.observe.journal import EVENTS
+from persia_cli.store.manifest import EMBEDDINGS, FORMAT_VERSION, Manifest, SavedFile, publish, unfinished_folder
+
+
+def made_up_rows(rows: int, dim: int, step: int, tables: Sequence[str], seed: int = 0) -> pd.DataFrame:
+    """Return rows of tables, mixed: norms over several powers of two, some of zeros alone."""
+    draw = np.random.default_rng(seed)
+    values = (draw.normal(size=(rows, dim)) * np.exp(draw.normal(size=(rows, 1)))).astype(np.float32)
+    values[draw.random(rows) < 0.05] = 0.0
+    columns: dict[str, Any] = {
+        "table": draw.choice(tables, rows),
+        "id": draw.integers(0, 2**64, rows, np.uint64),
+        "score": draw.integers(0, step, rows),
+        "embedding": list(values),
+    }
+    return pd.DataFrame(columns)
+
+
+def write_rows(path: Path, rows: pd.DataFrame, dim: int, rows_per_batch: int = 1000) -> SavedFile:
+    """Write rows as an embedding server does; optimizer states are left out."""
+    table = pa.table(
+        {
+            "table": pa.array(rows["table"], pa.string()).dictionary_encode(),
+            "id": pa.array(rows["id"], pa.uint64()),
+            "score": pa.array(rows["score"], pa.int64()),
+            "embedding": pa.array(rows["embedding"].to_list(), pa.list_(pa.float32(), dim)),
+        }
+    )
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        for batch in table.to_batches(max_chunksize=rows_per_batch):
+            writer.write_batch(batch)
+    content = path.read_bytes()
+    return SavedFile(path.parent.name, path.name, len(content), sha256(content).hexdigest(), 0, len(rows))
+
+
+def write_run(
+    run_dir: Path, run: Run, step: int, files: Sequence[pd.DataFrame], counters: dict[str, dict[str, int]] | None = None
+) -> Path:
+    """Make a run directory with one checkpoint of all its tables; return the checkpoint. `counters` are its record."""
+    run_dir.mkdir()
+    record.write_run(run, run_dir / "config.yaml")
+    folder = unfinished_folder(run_dir, step)
+    (folder / EMBEDDINGS).mkdir(parents=True)
+    dim = run.model.dim
+    saved = [
+        write_rows(folder / EMBEDDINGS / f"group-0-partitions-000{number}-000{number}.arrow", rows, dim)
+        for number, rows in enumerate(files)
+    ]
+    names = list(dict.fromkeys(name for rows in files for name in sorted(rows["table"].unique())))
+    manifest = Manifest(
+        format_version=FORMAT_VERSION,
+        persia_version=__version__,
+        generation=0,
+        step=step,
+        samples=step * run.train.batch_size,
+        seed=run.seed,
+        config=run.model_dump(mode="json"),
+        tables=[{"name": name, "dim": dim, "dtype": "float32", "group": 0} for name in names],
+        files=[SavedFile(**asdict(file)) for file in saved],
+    )
+    if counters is not None:
+        events = [{"time": 1.0, "event": "ready"}, {"time": 2.0, "event": "tables", "tables": counters}]
+        (run_dir / EVENTS).write_text("".join(f"{json.dumps(event)}\n" for event in events))
+    return publish(run_dir, manifest)

@@ -1,0 +1,189 @@
+"""The sixteen lanes against numpy, and their roundings against plain twins."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numba import njit
+
+from persia_cli.kernels import simd
+from tests import naive
+
+LANES = st.integers(-1, 20)
+SPECIAL = [0.0, -0.0, 1e-45, 6e-8, 2.0**-14, 65504.0, 65520.0, 3.4e38, np.inf, -np.inf, np.nan]
+VALUES = st.lists(st.sampled_from(SPECIAL) | st.floats(width=32), min_size=16, max_size=16)
+FINITE = st.sampled_from(SPECIAL[:8]) | st.floats(width=32, allow_nan=False, allow_infinity=False)
+
+
+def compiled(function):
+    return njit(error_model="numpy")(function)
+
+
+def same(one, other):
+    np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+
+
+@compiled
+def copy(values, at, lanes, out, to):
+    simd.store(out, to, simd.load(values, at, np.int64(16)), lanes)
+
+
+@compiled
+def copy_part(values, at, lanes, out, to):
+    simd.store(out, to, simd.load(values, at, lanes), np.int64(16))
+
+
+@settings(deadline=None)
+@given(VALUES, LANES, st.integers(0, 3), st.integers(0, 3))
+def test_load_and_store_touch_their_lanes_alone_wherever_they_begin(values, lanes, at, to):
+    source = np.concatenate([np.full(at, 7), values]).astype(np.float32)
+    kept = min(max(lanes, 0), 16)
+    out = np.full(24, 5, np.float32)
+    copy(source, at, lanes, out, to)
+    same(out[to : to + kept], np.array(values, np.float32)[:kept])
+    assert (np.delete(out, slice(to, to + kept)) == 5).all()
+    # What is left out of a load reads as zero, and need not exist.
+    copy_part(source[: at + kept], at, lanes, out, to)
+    same(out[to : to + kept], np.array(values, np.float32)[:kept])
+    assert not out[to + kept : to + 16].any()
+
+
+@compiled
+def halve(values, lanes, short, float16):
+    if float16:
+        simd.store_float16(short, 1, simd.load(values, 0, np.int64(16)), lanes)
+    else:
+        simd.store_bfloat16(short, 1, simd.load(values, 0, np.int64(16)), lanes)
+
+
+@compiled
+def widen(short, lanes, values, float16):
+    if float16:
+        simd.store(values, 0, simd.load_float16(short, 1, lanes), np.int64(16))
+    else:
+        simd.store(values, 0, simd.load_bfloat16(short, 1, lanes), np.int64(16))
+
+
+@settings(deadline=None)
+@given(VALUES, LANES)
+@pytest.mark.parametrize("float16", [True, False])
+def test_halves_are_rounded_to_nearest_and_widened_back(float16, values, lanes):
+    values, short, back = np.array(values, np.float32), np.full(20, 9, np.uint16), np.empty(16, np.float32)
+    kept = min(max(lanes, 0), 16)
+    halve(values, lanes, short, float16)
+    assert (np.delete(short, slice(1, 1 + kept)) == 9).all()
+    widen(short[: 1 + kept], lanes, back, float16)
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = values.astype(np.float16).astype(np.float32) if float16 else naive.to_bfloat16(values)
+    same(back[:kept], expected[:kept])
+    assert not back[kept:].any()
+
+
+@compiled
+def halve_bytes(values, block, back):
+    simd.store_scalar(block, 1, values[0])
+    simd.store_float16(block, 5, simd.load(values, 0, np.int64(16)), np.int64(3))
+    simd.store(back, 0, simd.load_float16(block, 5, np.int64(3)), np.int64(16))
+    return simd.load_scalar(block, 1)
+
+
+def test_bytes_need_no_alignment():
+    values, block, back = np.arange(1, 17, dtype=np.float32), np.zeros(20, np.uint8), np.empty(16, np.float32)
+    assert halve_bytes(values, block, back) == 1
+    assert back[:4].tolist() == [1, 2, 3, 0]
+    assert block[1:5].view(np.float32) == 1
+    assert not block[11:].any()
+
+
+@compiled
+def arithmetic(a, b, scalar, out):
+    x, y = simd.load(a, 0, np.int64(16)), simd.load(b, 0, np.int64(16))
+    results = (
+        x + y, x - y, x * y, x / y, simd.square_root(x), simd.absolute(x), simd.smaller(x, y), simd.greater(x, y),
+        simd.with_sign_of(x, y), simd.splat(scalar), simd.greater_magnitude(x, y),
+    )  # fmt: skip
+    for number, result in enumerate(results):
+        simd.store(out, 16 * number, result, np.int64(16))
+
+
+@settings(deadline=None)
+@given(VALUES, VALUES)
+def test_arithmetic_is_that_of_numpy(a, b):
+    a, b, out = np.array(a, np.float32), np.array(b, np.float32), np.empty((11, 16), np.float32)
+    arithmetic(a, b, np.float32(2.5), out.reshape(-1))
+    with np.errstate(all="ignore"):
+        expected = [
+            a + b, a - b, a * b, a / b, np.sqrt(a), np.abs(a), np.fmin(a, b), np.fmax(a, b), np.copysign(a, b),
+            np.full(16, 2.5, np.float32), np.maximum(np.abs(a), np.abs(b)),
+        ]  # fmt: skip
+    same(out, expected)
+
+
+@compiled
+def reduced(values):
+    x = simd.load(values, 0, np.int64(16))
+    return simd.total(x), simd.finite(x), simd.greatest_magnitude(x)
+
+
+@settings(deadline=None)
+@given(VALUES)
+def test_lanes_are_summed_in_one_order_and_searched(values):
+    values = np.array(values, np.float32)
+    total, finite, greatest = reduced(values)
+    with np.errstate(all="ignore"):
+        expected = values
+        while expected.size > 1:
+            expected = np.add(*np.split(expected, 2))
+        same(total, expected[0])
+        same(greatest, np.abs(values).max())
+    assert finite == np.isfinite(values).all()
+
+
+@compiled
+def round_at_random(values, lanes, start, column, short, float16):
+    x = simd.load(values, 0, np.int64(16))
+    if float16:
+        simd.store_float16_at_random(short, 1, x, lanes, start, column)
+    else:
+        simd.store_bfloat16_at_random(short, 1, x, lanes, start, column)
+
+
+def rounded_at_random(values, start, column, float16):
+    short, back = np.zeros(17, np.uint16), np.empty(16, np.float32)
+    round_at_random(values, np.int64(16), np.uint32(start), column, short, float16)
+    widen(short, np.int64(16), back, float16)
+    return back
+
+
+@settings(deadline=None)
+@given(st.lists(FINITE, min_size=16, max_size=16), st.integers(0, 2**32 - 1), st.integers(0, 1000))
+@pytest.mark.parametrize("float16", [True, False])
+def test_random_rounding_equals_its_naive_twin_and_gives_a_neighbour(float16, values, start, column):
+    values = np.array(values, np.float32)
+    twin = naive.to_float16_at_random if float16 else naive.to_bfloat16_at_random
+    back = rounded_at_random(values, start, column, float16)
+    with np.errstate(over="ignore"):
+        same(back, [twin(value, start, column + lane) for lane, value in enumerate(values)])
+    bound = np.clip(values, -65504, 65504) if float16 else values
+    step = naive.spacing(bound, 11, 2.0**-24) if float16 else naive.spacing(bound, 8, 2.0**-133)
+    within = np.isfinite(back)
+    assert (np.abs(back.astype(np.float64) - bound)[within] < step[within]).all()
+    same(back, rounded_at_random(values, start, column, float16))
+
+
+@pytest.mark.parametrize("float16", [True, False])
+@pytest.mark.parametrize("value", [1.0003, -0.7001, 3e-5, 1.00390625])
+def test_random_rounding_keeps_the_mean(float16, value):
+    values, count = np.full(16, value, np.float32), 4096
+    back = np.concatenate([rounded_at_random(values, start, 0, float16) for start in range(count)]).astype(np.float64)
+    step = float(naive.spacing(value, 11, 2.0**-24) if float16 else naive.spacing(value, 8, 2.0**-133))
+    assert len(np.unique(back)) <= 2
+    assert abs(back.mean() - float(values[0])) < 6 * step / 2 / np.sqrt(back.size) + step * 2.0**-12
+
+
+@pytest.mark.parametrize("float16", [True, False])
+def test_random_rounding_writes_its_lanes_alone(float16):
+    short = np.full(20, 9, np.uint16)
+    round_at_random(np.ones(16, np.float32), np.int64(3), np.uint32(1), 0, short, float16)
+    assert (short[[0, *range(4, 20)]] == 9).all()
+    assert (short[1:4] == (0x3C00 if float16 else 0x3F80)).all()

@@ -1,0 +1,143 @@
+"""Embedding worker and servers hand on encoded rows and gradients, in every wire dtype."""
+
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+
+from persia_cli.config.schema import Run
+from persia_cli.control.splits import EVAL, TRAIN
+from persia_cli.plan.job import Job
+from persia_cli.store.layout import table_salt
+from persia_cli.store.wire_rows import decode_rows, encode_rows, row_bytes
+from persia_cli.wire.messages import Ack, BatchId, LookUp, Pull, PushGradients, PutIds, Rows, Update
+from tests import naive
+from tests.support.alone import alone
+from tests.support.runs import make_run
+from tests.support.stranger import Stranger
+
+DIM, RATE, SIZE = 5, 0.1, 32
+WIRES = ["float32", "float16", "bfloat16"]
+TOLERANCE = {"float32": 1e-6, "float16": 2e-3, "bfloat16": 2e-2}
+IDS = np.random.default_rng(0).integers(0, 20, SIZE, np.uint64)
+OFFSETS = np.arange(SIZE + 1, dtype=np.uint32)
+UNIQUE = list(dict.fromkeys(IDS.tolist()))
+
+
+def run_of(wire: str, mode: str = "hybrid", ranks: int = 1) -> Run:
+    return make_run(
+        sparse=["a"],
+        model={"kind": "ffnn", "dim": DIM, "hidden": [4]},
+        embedding={"capacity": 100_000, "wire": wire},
+        mode={"kind": mode},
+        cluster={"kind": "local", "embedding_servers": 2, "nn_workers": ranks},
+        train={"batch_size": SIZE * ranks},
+    )
+
+
+def job_of(ranks: int = 1) -> Job:
+    return Job("train", "", None, train_rows=10 * SIZE * ranks, eval_rows=SIZE * ranks, steps=10, eval_steps=1)
+
+
+def initial_rows(ids: list[int]) -> np.ndarray:
+    return naive.initial_rows(0, table_salt("a"), ids, DIM, 0.01)
+
+
+def pulled(stranger: Stranger, batch: BatchId, wire: str) -> dict[int, np.ndarray]:
+    """Send the ids of a batch and pull its rows; returns them by id."""
+    assert stranger.ask(PutIds(batch), [IDS, OFFSETS]) == Ack()
+    reply, (inverse, offsets, *blocks) = stranger.exchange(Pull(batch))
+    assert isinstance(reply, Rows)
+    assert offsets.size == 0
+    assert [(block.dtype, block.shape[1]) for block in blocks] == [(np.uint8, row_bytes(DIM, wire))] * 2
+    assert all(len(block) for block in blocks)
+    rows = np.concatenate([decode_rows(block, DIM, wire) for block in blocks])
+    return {id_: rows[inverse[place]] for place, id_ in enumerate(IDS.tolist())}
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_rows_and_gradients_travel_encoded(wire: str) -> None:
+    with alone(run_of(wire), job_of()) as roles, Stranger(roles.worker) as stranger:
+        first = BatchId(0, TRAIN, 0, 0)
+        rows = pulled(stranger, first, wire)
+        start = dict(zip(UNIQUE, initial_rows(UNIQUE), strict=True))
+        for id_, row in rows.items():
+            np.testing.assert_allclose(row, start[id_], atol=TOLERANCE[wire] * 0.01)
+
+        _, (inverse, *_) = stranger.exchange(Pull(first))
+        by_row = dict(zip(inverse.tolist(), IDS.tolist(), strict=True))
+        gradients = np.array([[by_row[row] + 1.0] * DIM for row in range(len(by_row))], np.float32)
+        assert stranger.ask(PushGradients(first), [encode_rows(gradients, wire)]) == Ack()
+        for step in (1, 2):
+            for id_, row in pulled(stranger, BatchId(0, TRAIN, step, 0), wire).items():
+                np.testing.assert_allclose(row, start[id_] - RATE * (id_ + 1), rtol=TOLERANCE[wire])
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_blocks_of_another_width_are_refused(wire: str) -> None:
+    other = row_bytes(DIM, wire) + 1
+    key, table = np.zeros(1, np.uint64), np.zeros(1, np.uint16)
+    with ExitStack() as stack:
+        roles = stack.enter_context(alone(run_of(wire), job_of()))
+        worker, server = (stack.enter_context(Stranger(at)) for at in (roles.worker, roles.servers[0]))
+        batch = BatchId(0, TRAIN, 0, 0)
+        pulled(worker, batch, wire)
+        wrong = np.zeros((len(UNIQUE), other), np.uint8)
+        worker.is_refused(f"expected gradients of shapes [({len(UNIQUE)}, {other - 1})]", PushGradients(batch), [wrong])
+        worker.is_refused("expected gradients of shapes", PushGradients(batch), [wrong[1:, :-1].copy()])
+        worker.is_refused("expected gradients of shapes", PushGradients(batch), [])
+        server.is_refused(f"({1}, {other})", Update(batch), [key, table, wrong[:1]])
+
+
+def test_an_update_that_is_wrong_in_its_last_group_is_not_applied_at_all() -> None:
+    run = make_run(
+        sparse=["a", "b"],
+        embedding={"capacity": 10_000, "tables": {"b": {"dim": 3}}},
+        mode={"kind": "hybrid"},
+        train={"batch_size": SIZE},
+    )
+    batch, later = BatchId(0, TRAIN, 0, 0), BatchId(0, TRAIN, 1, 0)
+    key, a, b = np.array([7], np.uint64), np.zeros(1, np.uint16), np.ones(1, np.uint16)
+    gradient = encode_rows(np.ones((1, 8), np.float32), "float32")
+    short = encode_rows(np.ones((1, 3), np.float32), "float32")
+    with alone(run, job_of()) as roles, Stranger(roles.servers[0]) as stranger:
+        _, before = stranger.exchange(LookUp(batch, create=True), [key, a, key, b])
+        stranger.is_refused("does not belong", Update(batch), [key, a, gradient, key, b + 1, short])
+        _, after = stranger.exchange(LookUp(later, create=True), [key, a, key, b])
+        assert [rows.tobytes() for rows in after] == [rows.tobytes() for rows in before]
+        assert stranger.ask(Update(batch), [key, a, gradient, key, b, short]) == Ack()
+        _, after = stranger.exchange(LookUp(later, create=True), [key, a, key, b])
+        assert [rows.tobytes() for rows in after] != [rows.tobytes() for rows in before]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_in_sync_mode_gradients_of_all_ranks_are_added_up(wire: str) -> None:
+    """Rank 0 has keys 0 and 1, rank 1 has keys 1 and 2: of server 0 all."""
+    tables = np.zeros(2, np.uint16)
+    keys = [np.array([0, 1], np.uint64), np.array([1, 2], np.uint64)]
+    gradient = encode_rows(np.full((2, DIM), 1.5, np.float32), wire)
+    with ExitStack() as stack:
+        roles = stack.enter_context(alone(run_of(wire, "sync", ranks=2), job_of(ranks=2)))
+        ranks = [stack.enter_context(Stranger(roles.servers[0], f"rank-{rank}")) for rank in range(2)]
+        before = {}
+        for rank, own in enumerate(keys):
+            _, [block] = ranks[rank].exchange(LookUp(BatchId(0, TRAIN, 0, rank), create=True), [own, tables])
+            before |= dict(zip(own.tolist(), decode_rows(block, DIM, wire), strict=True))
+        number = ranks[0].begin(Update(BatchId(0, TRAIN, 0, 0)), [keys[0], tables, gradient])
+        assert ranks[1].ask(Update(BatchId(0, TRAIN, 0, 1)), [keys[1], tables, gradient]) == Ack()
+        assert ranks[0].await_reply(number)[0] == Ack()
+        for rank, own in enumerate(keys):
+            _, [block] = ranks[rank].exchange(LookUp(BatchId(0, TRAIN, 1, rank), create=True), [own, tables])
+            for key, row in zip(own.tolist(), decode_rows(block, DIM, wire), strict=True):
+                total = 3.0 if key == 1 else 1.5
+                np.testing.assert_allclose(row, before[key] - RATE * total, rtol=TOLERANCE[wire])
+
+
+def test_an_evaluation_changes_nothing(tmp_path) -> None:
+    with alone(run_of("float32"), job_of()) as roles, Stranger(roles.worker) as stranger:
+        batch = BatchId(0, EVAL, 0, 0)
+        rows = pulled(stranger, batch, "float32")
+        assert all(not row.any() for row in rows.values())
+        assert stranger.ask(PushGradients(batch)) == Ack()
+        counted = [link.figures()["tables"]["a"] for link in roles.links[:-1]]
+        assert all(figures["rows"] == figures["misses"] == 0 for figures in counted)

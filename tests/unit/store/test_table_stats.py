@@ -1,0 +1,119 @@
+"""Statistics of a checkpoint's tables: what pandas computes of the same rows."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from persia_cli.errors import CheckpointError
+from persia_cli.store.manifest import EMBEDDINGS, read_manifest
+from persia_cli.store.table_stats import BINS, FINE_EDGES, age_edges, norm_histogram, table_stats
+from tests.support.runs import make_run
+from tests.support.saved_rows import made_up_rows, write_rows, write_run
+
+STEP = 137
+FILES = [made_up_rows(2500, 8, STEP, ("a", "b"), 1), made_up_rows(10, 8, STEP, ("b",), 2)]
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    return write_run(tmp_path / "run", make_run(), STEP, FILES)
+
+
+def test_every_figure_equals_that_of_pandas(checkpoint):
+    rows = pd.concat(FILES)
+    rows["norm"] = [math.sqrt(sum(float(x) ** 2 for x in vector)) for vector in rows["embedding"]]
+    found = table_stats(checkpoint, read_manifest(checkpoint))
+    assert list(found) == ["a", "b"]
+    for name, own in rows.groupby("table"):
+        stats = found[name]
+        assert (stats.rows, stats.zeros, stats.not_finite) == (len(own), (own["norm"] == 0).sum(), 0)
+        assert stats.zeros > 0
+        norms = own["norm"][own["norm"] > 0]
+        binned = pd.cut(norms, list(stats.norms.edges), right=False).value_counts(sort=False)
+        assert binned.tolist() == list(stats.norms.counts)
+        assert sum(stats.norms.counts) == len(norms)
+        ages = pd.cut(STEP - own["score"], list(stats.ages.edges), right=False).value_counts(sort=False)
+        assert ages.tolist() == list(stats.ages.counts)
+        assert sum(stats.ages.counts) == len(own)
+
+
+def test_the_bins_of_norms_are_equally_wide_in_their_logarithm_and_none_at_the_ends_is_empty(checkpoint):
+    for stats in table_stats(checkpoint, read_manifest(checkpoint)).values():
+        edges, counts = np.array(stats.norms.edges), stats.norms.counts
+        assert 2 < len(counts) <= BINS
+        np.testing.assert_allclose(np.diff(np.log(edges)), np.log(edges[1] / edges[0]), rtol=1e-9)
+        assert counts[0] > 0
+        assert counts[-1] > 0
+
+
+@given(st.dictionaries(st.integers(0, FINE_EDGES.size - 2), st.integers(1, 2**40), min_size=1))
+def test_coarser_bins_hold_what_finer_ones_held(fine):
+    histogram = norm_histogram(fine)
+    assert 1 <= len(histogram.counts) <= BINS
+    for place, count in enumerate(histogram.counts):
+        low, high = histogram.edges[place : place + 2]
+        last = place == len(histogram.counts) - 1
+        inside = [n for at, n in fine.items() if low <= FINE_EDGES[at] and (last or FINE_EDGES[at] < high)]
+        assert count == sum(inside)
+
+
+@given(st.integers(0, 10**6))
+def test_the_bins_of_ages_are_equally_wide_and_hold_every_step(step):
+    edges = age_edges(step)
+    assert 1 <= edges.size - 1 <= BINS
+    assert edges[0] == 1
+    assert np.unique(np.diff(edges)).size == 1
+    assert edges[-1] > step >= edges[-2] or step < 1
+
+
+def test_extreme_rows_have_their_place(tmp_path):
+    tiny, huge = np.float32(1e-45), np.float32(3.4e38)
+    vectors = [[0.0] * 8, [tiny] + [0.0] * 7, [huge] * 8, [np.nan] + [0.0] * 7, [np.inf] * 8]
+    rows = pd.DataFrame({"table": "a", "id": range(5), "score": [0, 5, 5, 5, 5]})
+    rows["id"] = rows["id"].astype(np.uint64)
+    rows["embedding"] = [np.array(vector, np.float32) for vector in vectors]
+    checkpoint = write_run(tmp_path / "run", make_run(), 6, [rows])
+    stats = table_stats(checkpoint, read_manifest(checkpoint))["a"]
+    assert (stats.rows, stats.zeros, stats.not_finite) == (5, 1, 2)
+    assert (stats.norms.counts[0], stats.norms.counts[-1], sum(stats.norms.counts)) == (1, 1, 2)
+    assert stats.norms.edges[0] <= tiny
+    assert stats.norms.edges[-1] > math.sqrt(8) * float(huge)
+    assert (stats.ages.edges, stats.ages.counts) == ((1, 2, 3, 4, 5, 6, 7), (4, 0, 0, 0, 0, 1))
+
+
+def test_a_table_without_rows_has_empty_histograms(tmp_path):
+    checkpoint = write_run(tmp_path / "run", make_run(), 3, [made_up_rows(5, 8, 3, ("a",))])
+    manifest = read_manifest(checkpoint)
+    manifest.tables.append({"name": "b", "dim": 8, "group": 0})
+    stats = table_stats(checkpoint, manifest)["b"]
+    assert (stats.rows, stats.norms.counts, sum(stats.ages.counts)) == (0, (), 0)
+
+
+def harm(path: Path, how: str) -> None:
+    content = path.read_bytes()
+    if how == "missing":
+        path.unlink()
+    elif how == "other table":
+        write_rows(path, made_up_rows(5, 8, 3, ("stranger",)), 8)
+    elif how == "no score":
+        table = pa.ipc.open_file(path).read_all().drop_columns("score")
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+    elif how == "plain list":
+        pd.DataFrame({"table": ["a"], "score": [1], "embedding": [[1.0]]}).to_feather(path, compression="uncompressed")
+    else:
+        path.write_bytes({"cut": content[: len(content) // 2], "text": b"id,score\n1,2\n"}[how])
+
+
+@pytest.mark.parametrize("how", ["missing", "cut", "text", "other table", "no score", "plain list"])
+def test_a_harmed_file_is_named(checkpoint, how):
+    path = sorted((checkpoint / EMBEDDINGS).iterdir())[1]
+    harm(path, how)
+    with pytest.raises(CheckpointError, match=path.name):
+        table_stats(checkpoint, read_manifest(checkpoint))
