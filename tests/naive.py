@@ -162,12 +162,16 @@ def server_of(key, num_partitions, servers):
     return next(s for s in range(servers) if partition < -(-num_partitions * (s + 1) // servers))
 
 
+def stack_ids(rounds, size, id_):
+    """What an id becomes in a hash stack: one of `size` rows of each round."""
+    chances = [mix(id_ + r * GOLDEN & MASK) >> 32 for r in range(1, rounds + 1)]
+    return [r * size + (chance * size >> 32) for r, chance in enumerate(chances)]
+
+
 def keys_of_stack(table, id_):
     """The keys of the rows that an id stands for: its own, or one of each round of a hash stack."""
-    if table.rounds == 0:
-        return [mix(id_ ^ table.salt)]
-    chances = [mix(id_ + r * GOLDEN & MASK) >> 32 for r in range(1, table.rounds + 1)]
-    return [mix(r * table.size + (chance * table.size >> 32) ^ table.salt) for r, chance in enumerate(chances)]
+    ids = stack_ids(table.rounds, table.size, id_) if table.rounds else [id_]
+    return [mix(each ^ table.salt) for each in ids]
 
 
 def plan_group(layout, group, servers, ids, offsets, size):

@@ -10,13 +10,22 @@ from persia_cli.commands.options import ConfDir, Words, examples
 
 EXAMPLES = examples(
     "persia bench throughput conf=synthetic",
+    "persia bench kernels --only look-up",
+)
+THROUGHPUT_EXAMPLES = examples(
+    "persia bench throughput conf=synthetic",
     "persia bench throughput conf=criteo cluster.embedding_servers=2 --steps 500 --json",
+)
+KERNEL_EXAMPLES = examples(
+    "persia bench kernels",
+    "persia bench kernels --only look-up --json",
+    "persia bench kernels --quick",
 )
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed.", epilog=EXAMPLES)
 
 
-@app.command(epilog=EXAMPLES)
+@app.command(epilog=THROUGHPUT_EXAMPLES)
 def throughput(
     words: Words = None,
     steps: Annotated[int, typer.Option("--steps", min=1, help="Steps to measure, after as many to warm up.")] = 200,
@@ -44,3 +53,24 @@ def throughput(
         per_million = role.cpu_s / measured.samples * 1e6
         table.add_row(role.replica, f"{role.cpu_s:.2f}", f"{per_million:.2f}", size(role.rss))
     out().print(table)
+
+
+@app.command(epilog=KERNEL_EXAMPLES)
+def kernels(
+    only: Annotated[
+        str | None, typer.Option("--only", metavar="PATTERN", help="Run what has this in its name.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Small tables, few rounds: to see that it runs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Measure the embedding store's parts against torch and against what memory allows, one thread, in turns."""
+    from persia_cli.bench import kernels as bench
+    from persia_cli.bench.machine import this_machine
+    from persia_cli.bench.result import FULL, QUICK
+    from persia_cli.commands.ratios import Report
+
+    names, scale = bench.chosen(only), QUICK if quick else FULL
+    with Report(this_machine(), len(names), as_json) as report:
+        for result in bench.run(names, scale, report.begin):
+            report.add(result)
+    report.close(scale.judged)

@@ -19,7 +19,7 @@ from persia_cli.kernels.buckets import (
     taken,
     touch,
 )
-from persia_cli.kernels.compile import kernel, read, write
+from persia_cli.kernels.compile import inlined, kernel, read, write
 
 U8, U16, U32, U64, I64 = types.uint8, types.uint16, types.uint32, types.uint64, types.int64
 
@@ -27,11 +27,21 @@ U8, U16, U32, U64, I64 = types.uint8, types.uint16, types.uint32, types.uint64, 
 @kernel(types.int64(read(U64), read(U16), read(U8), U64, U64, U64))
 def first_foreign(keys, tables, members, first, partitions, own):
     """Position of the first key outside `own` partitions from `first` on, or of another group's table; -1 if none."""
-    for i in range(keys.size):
-        partition = ((keys[i] >> np.uint64(32)) * partitions) >> np.uint64(32)
-        if partition - first >= own or tables[i] >= members.size or members[tables[i]] == 0:
-            return i
-    return -1
+    foreign = False
+    for i in range(np.uint64(keys.size)):
+        foreign |= _is_foreign(keys[i], tables[i], members, first, partitions, own)
+    if foreign:
+        for i in range(np.uint64(keys.size)):
+            if _is_foreign(keys[i], tables[i], members, first, partitions, own):
+                return np.int64(i)
+    return np.int64(-1)
+
+
+@inlined
+def _is_foreign(key, table, members, first, partitions, own):
+    partition = ((key >> np.uint64(32)) * partitions) >> np.uint64(32)
+    last = np.uint64(members.size - 1)
+    return (partition - first >= own) | (table > last) | (members[min(np.uint64(table), last)] == 0)
 
 
 @kernel(types.void(INDEX, read(U64), read(U16), write(I64)))
@@ -57,6 +67,18 @@ def find_and_touch(index, keys, tables, step, rows):
             if slot != NOWHERE:
                 rows[i] = row_at(index, slot)
                 touch(index, slot, step)
+
+
+@kernel(types.int64(read(U64), read(U16), read(U64), read(U16), read(I64)))
+def still_fit(keys, tables, kept_keys, kept_tables, kept_rows):
+    """0 if kept rows are of other keys or tables, or another number of them; 1 if some have no row; 2 otherwise."""
+    if keys.size != kept_keys.size:
+        return 0
+    same, all_there = True, True
+    for i in range(np.uint64(keys.size)):
+        same &= (keys[i] == kept_keys[i]) & (tables[i] == kept_tables[i])
+        all_there &= kept_rows[i] >= 0
+    return (2 if all_there else 1) if same else 0
 
 
 @kernel(types.void(INDEX, read(U64), read(U16), U32, U8, U8, write(I64)))

@@ -23,14 +23,14 @@ from persia_cli.kernels.buckets import (
 from persia_cli.kernels.compile import helper, inlined, kernel, read, write
 from persia_cli.kernels.hashing import _mix, _unmix
 from persia_cli.kernels.intrinsics import prefetch
-from persia_cli.kernels.room import claim, occupy
-from persia_cli.kernels.rows import NO_ROW, ROWS, begin_row, send_row, send_rows
+from persia_cli.kernels.room import claim, least_used, occupy
+from persia_cli.kernels.rows import NO_ROW, ROWS, begin_row, prefetch_words, send_row, send_rows
 
 F32, U16, U32, U64, I64, U8 = types.float32, types.uint16, types.uint32, types.uint64, types.int64, types.uint8
 ADMISSION = np.uint64(0xD1B54A32D192ED03)
 """Sets the draw of admission apart from that of initial values."""
-AHEAD = np.uint64(8)
-"""New keys whose candidate buckets are asked for ahead."""
+FAR, NEAR = np.uint64(16), np.uint64(8)
+"""New keys ahead whose candidate buckets are asked for, and whose victims' rows."""
 
 
 class Birth(NamedTuple):
@@ -109,8 +109,10 @@ def look_up(index, rows, birth, counts, keys, tables, step, number, used, wire, 
                 counts.hits[tables[i]] += 1
         send_rows(rows, found, start, stop, out, wire)
     for m in range(unknown):
-        if m + AHEAD < unknown:
-            _prefetch_candidates(index, keys[missing[m + AHEAD]])
+        if m + FAR < unknown:
+            _prefetch_candidates(index, keys[missing[m + FAR]])
+        if m + NEAR < unknown:
+            _prefetch_victim(index, rows, keys[missing[m + NEAR]], step, birth.most)
         at = missing[m]
         row = _admit(index, rows, birth, counts, keys[at], tables[at], step, number, used)
         found[at] = row
@@ -125,6 +127,19 @@ def _prefetch_candidates(index, key):
     one = first_bucket(index, key)
     prefetch(index.buckets, one * KEYS)
     prefetch(index.buckets, second_bucket(index, key, one) * KEYS)
+
+
+@inlined
+def _prefetch_victim(index, rows, key, step, most):
+    """Ask for the row that a new key will most likely take from another one."""
+    if index.fill[partition_of(index, key)] >= most:
+        one = first_bucket(index, key)
+        slot = least_used(index, one, second_bucket(index, key, one), step)
+        if slot != NOWHERE:
+            row = row_at(index, slot)
+            prefetch(index.tables, np.uint64(row))
+            prefetch(index.reused, np.uint64(row))
+            prefetch_words(rows, row, rows.width)
 
 
 @helper

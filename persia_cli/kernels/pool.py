@@ -18,12 +18,15 @@ from persia_cli.kernels.bags import (
     write_sum,
 )
 from persia_cli.kernels.compile import kernel, read, write
+from persia_cli.kernels.intrinsics import prefetch
 from persia_cli.kernels.simd import LANES, load, splat, store
 
 F32, I32, U32, U8, I64 = types.float32, types.int32, types.uint32, types.uint8, types.int64
 SUM, MEAN, SQRTN, NONE = 0, 1, 2, 3
 MODES = {"sum": SUM, "mean": MEAN, "sqrtn": SQRTN, "none": NONE}
 """Number of each pooling; features of mode `none` are sequences, skipped by `pool_forward` and `pool_backward`."""
+SAMPLES_AHEAD = 8
+"""Samples whose gradients are asked for ahead of being read."""
 Floats = NDArray[np.float32]
 
 
@@ -174,6 +177,9 @@ def _backward_single(gradient, inverse, modes, size, columns, dim, gradients):
             continue
         for sample in range(size):
             entry, at = np.uint64(feature * size + sample), np.uint64((sample * columns + column) * dim)
+            # The next samples' vectors lie far apart: the processor does not foresee them.
+            for c in range(0, dim, LANES):
+                prefetch(gradient, at + np.uint64(SAMPLES_AHEAD * columns * dim + c))
             add_to_rows(gradient, at, inverse, entry, entry + ONE, dim, gradients)
         column += 1
 

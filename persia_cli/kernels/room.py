@@ -36,12 +36,6 @@ def _move(index, source, target):
         index.marks[to_bucket * MARKS + part + to_place] = index.marks[from_bucket * MARKS + part + from_place]
 
 
-@inlined
-def _free_slot(index, bucket):
-    """The bucket's first empty slot; the bucket is not full."""
-    return bucket * np.uint64(SLOTS) + lowest_bit(~taken(index, bucket))
-
-
 @helper
 def _shift(index, one, other):
     """Free a slot of two full buckets by moving keys to their other candidates; NOWHERE if none can be found.
@@ -61,13 +55,14 @@ def _shift(index, one, other):
             home = first_bucket(index, key)
             away = second_bucket(index, key, home) if home == bucket else home
             if taken(index, away) != np.uint64(15):
-                _move(index, slot, _free_slot(index, away))
+                _move(index, slot, _empty_slot(index, away, away))
                 while at >= np.uint64(2):
                     parent = paths[np.uint64(2) * at]
                     at, target = parent >> np.uint64(2), slot
                     bucket = paths[np.uint64(2) * at + np.uint64(1)]
                     slot = bucket * np.uint64(SLOTS) + (parent & np.uint64(3))
                     _move(index, slot, target)
+                index.marks[(slot >> np.uint64(2)) * MARKS + ROWS + (slot & np.uint64(3))] = np.uint32(0)
                 return slot
             if known < np.uint64(PATHS):
                 paths[np.uint64(2) * known] = (at << np.uint64(2)) | place
@@ -78,7 +73,7 @@ def _shift(index, one, other):
 
 
 @helper
-def _least_used(index, one, other, step):
+def least_used(index, one, other, step):
     """The slot of the lowest score below `step` in the key's candidate buckets, or NOWHERE.
 
     The second bucket is a candidate only if the first is full; of equal scores the first counts.
@@ -100,25 +95,31 @@ def _least_used(index, one, other, step):
 def claim(index, key, step, most, evict):
     """A slot for a new key, empty or to be taken from a row used less lately; NOWHERE when there is no room.
 
-    A partition of `most` rows or more takes no further one, save where the key's first bucket is empty; then, and
-    where no slot can be freed by moving keys, the row of the lowest score makes room if `evict`.
+    In a partition of fewer than `most` rows an empty slot, if need be one freed by moving keys. Otherwise, if `evict`,
+    that of the lowest score below `step`; and where all are in use at this step, an empty slot after all.
     """
     one = first_bucket(index, key)
     two = second_bucket(index, key, one)
-    room = index.fill[partition_of(index, key)] < most
-    in_one = taken(index, one)
-    if in_one == np.uint64(0) and (room or evict):
-        return one * np.uint64(SLOTS)
-    if room:
-        if in_one != np.uint64(15):
-            return _free_slot(index, one)
-        if taken(index, two) != np.uint64(15):
-            return _free_slot(index, two)
-        slot = _shift(index, one, two)
+    if index.fill[partition_of(index, key)] < most:
+        slot = _empty_slot(index, one, two)
+        if slot == NOWHERE:
+            slot = _shift(index, one, two)
         if slot != NOWHERE:
-            index.marks[(slot >> np.uint64(2)) * MARKS + ROWS + (slot & np.uint64(3))] = np.uint32(0)
             return slot
-    return _least_used(index, one, two, step) if evict else NOWHERE
+    if not evict:
+        return NOWHERE
+    slot = least_used(index, one, two, step)
+    return slot if slot != NOWHERE else _empty_slot(index, one, two)
+
+
+@inlined
+def _empty_slot(index, one, two):
+    """An empty slot of a key's candidate buckets, the first before the second, or NOWHERE."""
+    for bucket in (one, two):
+        places = taken(index, bucket)
+        if places != np.uint64(15):
+            return bucket * np.uint64(SLOTS) + lowest_bit(~places)
+    return NOWHERE
 
 
 @inlined

@@ -34,8 +34,10 @@ ZERO, ONE, TWO = np.uint64(0), np.uint64(1), np.uint64(2)
 LANES = np.uint64(16)
 LINE = np.uint64(16)
 """float32 words of a cache line."""
-NEAREST = np.uint64(4096)
+NEAREST = np.uint64(6144)
 """float32 words that rows may take of the nearest cache."""
+WIDE, AHEAD = np.uint64(256), np.uint64(8)
+"""Words from which on a row is wide, and how many wide rows ahead are asked for."""
 FLOAT16_TOP = np.float32(16384.0)
 """What the greatest value of a row becomes on the wire in float16."""
 
@@ -105,27 +107,48 @@ def halves_per_row(dim, wire):
     return dim if wire == BFLOAT16 else dim + TWO
 
 
+# Rows come from memory while others are worked on: of narrow rows as many as the nearest cache holds are asked for at
+# once, of wide ones the next few, since too many lines at once would wait for each other.
+
+
 @inlined
-def burst_of(words):
-    """Rows to ask for before the first of them is used, if so many words of each are: the nearest cache holds them."""
+def burst_of(rows, words, size):
+    """How many of `size` rows to work on in one go, if so many words of each are needed."""
+    if rows.width >= WIDE:
+        return size
     return max(np.uint64(4), min(np.uint64(128), NEAREST // words))
+
+
+@inlined
+def prefetch_first(rows, found, start, stop, words):
+    """Ask for the rows found[start:stop], which come next; of wide ones for the first few."""
+    if rows.width >= WIDE:
+        stop = min(start + AHEAD, stop)
+    for i in range(start, stop):
+        if found[i] >= 0:
+            prefetch_words(rows, found[i], words)
+
+
+@inlined
+def prefetch_later(rows, found, i, stop, words):
+    """While row found[i] is worked on, ask for one behind it, if rows are wide."""
+    if rows.width >= WIDE and i + AHEAD < stop and found[i + AHEAD] >= 0:
+        prefetch_words(rows, found[i + AHEAD], words)
 
 
 @inlined
 def send_rows(rows, found, start, stop, out, wire):
     """Write the embeddings of rows found[start:stop] (zeros for -1) as rows of the uint16 words `out`, as wired."""
     plain = rows.storage == FLOAT32 and wire == FLOAT32 and rows.dim % LANES == ZERO
-    burst = burst_of(rows.state_at)
+    burst = burst_of(rows, rows.state_at, stop - start)
     for first in range(start, stop, burst):
         last = min(first + burst, stop)
+        prefetch_first(rows, found, first, last, rows.state_at)
         for i in range(first, last):
-            if found[i] >= 0:
-                prefetch_words(rows, found[i], rows.state_at)
-        if plain:
-            for i in range(first, last):
+            prefetch_later(rows, found, i, last, rows.state_at)
+            if plain:
                 _copy_row(rows, found[i], out, i)
-        else:
-            for i in range(first, last):
+            else:
                 send_row(rows, found[i], out, i, wire)
 
 

@@ -19,7 +19,8 @@ from persia_cli.kernels.rows import (
     ZERO,
     burst_of,
     embedding_lanes,
-    prefetch_words,
+    prefetch_first,
+    prefetch_later,
     start_of,
 )
 from persia_cli.kernels.simd import (
@@ -79,12 +80,10 @@ def _updater(name):
         A gradient of row -1 counts as missing and one with a value that is not finite as refused, by table number.
         """
         plain = rows.storage == FLOAT32 and rows.dim % LANES == ZERO and rule.plain
-        burst = burst_of(rows.width)
+        burst = burst_of(rows, rows.width, max(np.uint64(keys.size), np.uint64(1)))
         for start in range(ZERO, np.uint64(keys.size), burst):
             stop = min(start + burst, np.uint64(keys.size))
-            for i in range(start, stop):
-                if found[i] >= 0:
-                    prefetch_words(rows, found[i], rows.width)
+            prefetch_first(rows, found, start, stop, rows.width)
             if plain:
                 _change_rows(kind, True, rows, rule, keys, found, tables, gradients, start, stop, missing, refused)
             else:
@@ -101,6 +100,7 @@ def _change_rows(kind, plain, rows, rule, keys, found, tables, gradients, start,
     `kind` and `plain` are constants of the call, so that what they exclude is not even compiled.
     """
     for i in range(start, stop):
+        prefetch_later(rows, found, i, stop, rows.width)
         at = i * rows.dim
         if found[i] < 0:
             missing[tables[i]] += 1
@@ -200,7 +200,10 @@ def _adagrad(plain, rows, rule, at, gradients, start, scale, noise):
 
 @inlined
 def _rowwise_adagrad(plain, rows, rule, at, gradients, start, scale, noise):
-    """g += weight_decay * w; s += mean(g * g); w -= lr / (sqrt(s) + eps) * g (FBGEMM's exact row-wise Adagrad)."""
+    """g += weight_decay * w; s += mean(g * g); w -= lr / (sqrt(s) + eps) * g (FBGEMM's exact row-wise Adagrad).
+
+    FBGEMM decays weights so (mode L2) on GPUs; on CPUs it has no weight decay.
+    """
     squares = splat(np.float32(0.0))
     for column in range(ZERO, rows.dim, LANES):
         g = _decayed(plain, rows, rule, at, column, gradients, start, scale)

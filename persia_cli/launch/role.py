@@ -10,6 +10,7 @@ from types import FrameType
 
 from persia_cli.config.record import read_run
 from persia_cli.errors import ConfigError, RoleError
+from persia_cli.kernels.memory import keep_freed_memory
 from persia_cli.launch.job import CONFIG, COORDINATOR_ADDRESS, JOB, SIGNALLED, SWITCH_INTERVAL_S
 from persia_cli.observe.logs import log_to_stderr
 from persia_cli.plan.job import ROLES, Job
@@ -58,6 +59,7 @@ def run_process(
     """
     log_to_stderr(f"{role}-{index}")
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    keep_freed_memory()
     context = Context()
     stop = StopSignal()
     try:

@@ -69,13 +69,13 @@ class RowStore:
             ) from error
 
     def find(self, keys: Keys, tables: Tables) -> NDArray[np.int64]:
-        """int64[n] row of each (key, table), -1 where there is none; changes nothing."""
+        """int64[n] row of each (key, table), all of the own partitions, -1 where there is none; changes nothing."""
         rows = np.empty(keys.size, np.int64)
         index.find(self.index, keys, tables, rows)
         return rows
 
     def insert(self, keys: Keys, tables: Tables, scores: NDArray[np.int64], parts: dict[str, Floats]) -> Inserted:
-        """Add rows of keys that are not there yet; `parts` are as `read_rows` gives them."""
+        """Add rows of keys of the own partitions that are not there yet; `parts` are as `read_rows` gives them."""
         rows = np.empty(keys.size, np.int64)
         used = room.insert(self.index, keys, tables, scores.astype(np.uint32), self.used, rows)
         new = rows >= 0

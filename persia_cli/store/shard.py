@@ -16,6 +16,8 @@ from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer, pa
 from persia_cli.store.row_store import MAX_SCORE, Floats, Inserted, Keys, RowStore, Tables
 from persia_cli.store.wire_rows import decode_rows, row_bytes
 
+SOME_MISSING = 1
+"""What `still_fit` says of kept rows if some keys had none."""
 Bytes = NDArray[np.uint8]
 
 KEPT = 255
@@ -197,19 +199,16 @@ class Shard:
         """int64[n] rows of the keys now, from the batch's look-up as far as they are still theirs."""
         store = self.stores[group]
         kept = self._kept[group].pop(batch, None)
-        age = self._look_ups[group] - kept.number if kept is not None else 0
-        if (
-            kept is None
-            or age > KEPT
-            or not np.array_equal(keys, kept.keys)
-            or not np.array_equal(tables, kept.tables)
-        ):
-            rows = np.empty(keys.size, np.int64)
-            index.find_and_touch(store.index, keys, tables, step, rows)
-            return rows
-        if self._evicted(group) > kept.evictions or (kept.rows < 0).any():
-            index.verify(store.index, keys, tables, step, kept.number % 256, age, kept.rows)
-        return kept.rows
+        if kept is not None and self._look_ups[group] - kept.number <= KEPT:
+            fit = index.still_fit(keys, tables, kept.keys, kept.tables, kept.rows)
+            if fit and (fit == SOME_MISSING or self._evicted(group) > kept.evictions):
+                age = self._look_ups[group] - kept.number
+                index.verify(store.index, keys, tables, step, kept.number % 256, age, kept.rows)
+            if fit:
+                return kept.rows
+        rows = np.empty(keys.size, np.int64)
+        index.find_and_touch(store.index, keys, tables, step, rows)
+        return rows
 
     def _evicted(self, group: int) -> int:
         """Rows of the group evicted so far."""

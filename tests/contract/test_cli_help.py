@@ -17,6 +17,7 @@ from persia_cli.main import app
 FROZEN = {
     "": ["--debug", "--help", "--install-completion", "--show-completion", "--version"],
     "bench": ["--help"],
+    "bench kernels": ["--help", "--json", "--only", "--quick"],
     "bench throughput": ["--conf-dir", "--help", "--json", "--steps", "words"],
     "config": ["--help"],
     "config list": ["--conf-dir", "--help", "--keys"],
@@ -27,6 +28,8 @@ FROZEN = {
     "recipe": ["--help"],
     "recipe ls": ["--help"],
     "recipe prepare": ["--help", "--input", "--max-bad-rows", "--output", "name"],
+    "table": ["--help"],
+    "table stats": ["--help", "--json", "folder"],
     "train": ["--conf-dir", "--dry-run", "--help", "--run-dir", "words"],
 }  # fmt: skip
 """Every command with its options and arguments; what is taken away here is taken from people's scripts."""

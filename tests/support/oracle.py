@@ -19,7 +19,7 @@ from persia_cli.model.inputs import FeatureShape, InputShape, ModelBatch
 from persia_cli.plan.columns import dense_count, label_names, sparse_features
 from persia_cli.store.layout import table_salt
 from persia_cli.train.dense_state import load_dense
-from tests.naive import initial_rows
+from tests.naive import initial_rows, stack_ids
 from tests.support.checkpoints import SavedRows, read_rows
 
 SAVED_AS = {"sum": "adagrad_sum", "exp_avg": "adam_mean", "exp_avg_sq": "adam_square"}
@@ -33,7 +33,9 @@ class Table:
         own = run.embedding.tables.get(name)
         self.dim = own.dim if own and own.dim else run.model.dim
         bound = own.init_bound if own and own.init_bound is not None else run.embedding.init_bound
-        self.ids = np.unique(ids)
+        self.stack = own.hash_stack if own else None
+        self.rounds = self.stack.rounds if self.stack else 1
+        self.ids = np.unique(self.entries(ids))
         self.settings = own.optimizer if own and own.optimizer else run.optimizer.embedding
         rows: NDArray[np.float32] = initial_rows(  # type: ignore[no-untyped-call]
             run.seed, table_salt(name), self.ids.tolist(), self.dim, bound
@@ -42,8 +44,15 @@ class Table:
         self.bag = nn.EmbeddingBag(len(rows), self.dim, mode="sum", sparse=True, _weight=self.initial.clone())
         self.optimizer = torch_optimizer(self.settings, list(self.bag.parameters()), sparse=True)
 
+    def entries(self, ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Return the ids of the rows that ids stand for, `rounds` for each."""
+        if self.stack is None:
+            return ids
+        stack = self.stack
+        return np.array([row for id_ in ids for row in stack_ids(stack.rounds, stack.size, int(id_))], np.uint64)  # type: ignore[no-untyped-call]
+
     def rows_of(self, ids: NDArray[np.uint64]) -> torch.Tensor:
-        """Return where ids are in the table."""
+        """Return where the ids of rows are in the table."""
         return torch.from_numpy(np.searchsorted(self.ids, ids))
 
     def reset(self, saved: SavedRows | None, step: int) -> None:
@@ -119,11 +128,11 @@ class Oracle:
         for number, feature in enumerate(self.features):
             table = self.tables[_table(feature)]
             ids, offsets = _ids_of(batch, number)
-            rows, lengths = table.rows_of(ids), torch.from_numpy(np.diff(offsets))
+            rows, lengths = table.rows_of(table.entries(ids)), torch.from_numpy(np.diff(offsets))
             if feature.pooling == "none":
-                sequences[feature.name] = _sequence(table.bag, rows, lengths, feature.max_length or 0)
+                sequences[feature.name] = _sequence(table, rows, lengths, feature.max_length or 0)
                 continue
-            summed = table.bag(rows, torch.from_numpy(offsets[:-1]))
+            summed = table.bag(rows, torch.from_numpy(offsets[:-1] * table.rounds))
             count = lengths.clamp(min=1).float().unsqueeze(1)
             divisor = {"sum": torch.ones(1), "mean": count, "sqrtn": count.sqrt()}[feature.pooling]
             pooled[feature.name] = summed / divisor
@@ -172,10 +181,10 @@ def _ids_of(batch: Batch, feature: int) -> tuple[NDArray[np.uint64], NDArray[np.
 
 
 def _sequence(
-    bag: nn.EmbeddingBag, rows: torch.Tensor, lengths: torch.Tensor, longest: int
+    table: Table, rows: torch.Tensor, lengths: torch.Tensor, longest: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return values [n, longest, dim], zero where mask [n, longest] is False; no list is longer than `longest`."""
     mask = torch.arange(longest) < lengths.unsqueeze(1)
-    vectors = nn.functional.embedding(rows, bag.weight, sparse=True)
-    values = torch.zeros(*mask.shape, bag.embedding_dim).masked_scatter(mask.unsqueeze(2), vectors)
+    vectors = nn.functional.embedding(rows.view(-1, table.rounds), table.bag.weight, sparse=True).sum(1)
+    values = torch.zeros(*mask.shape, table.dim).masked_scatter(mask.unsqueeze(2), vectors)
     return values, mask

@@ -44,8 +44,11 @@ def test_every_weight_agrees_after_each_step(optimizer: str, criteo_rows: Path, 
     assert_every_step_agrees(job, launch(job), 8)
 
 
-def test_lists_weights_tasks_and_a_short_last_batch(tmp_path: Path) -> None:
-    job = plan([*lists_job(tmp_path), "checkpoint.every_steps=1"], tmp_path / "run")
+@pytest.mark.parametrize("stack", ["null", "{rounds: 3, size: 25}"], ids=["rows", "hash-stack"])
+def test_lists_weights_tasks_and_a_short_last_batch(stack: str, tmp_path: Path) -> None:
+    """Pooled by mean and square root, and as a sequence, the items are of one table, which may be a hash stack."""
+    words = [*lists_job(tmp_path), "checkpoint.every_steps=1", f"embedding.tables.item={{hash_stack: {stack}}}"]
+    job = plan(words, tmp_path / "run")
     result = launch(job)
     assert len(losses(result)) == STEPS
     assert_every_step_agrees(job, result, STEPS)

@@ -8,6 +8,8 @@ from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
 from persia_cli.config.schema.node import Node
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotTiny = Annotated[float, Field(ge=1e-30, allow_inf_nan=False)]
+"""What keeps a denominator from 0, in float32 too."""
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 
@@ -75,7 +77,7 @@ class Adagrad(Node):
     """How the learning rate changes with the steps."""
     initial_accumulator_value: NonNegative = 0.0
     """Start value of the sum of squared gradients."""
-    eps: Positive = 1e-10
+    eps: NotTiny = 1e-10
     """Added to the denominator."""
 
 
@@ -90,7 +92,7 @@ class RowwiseAdagrad(Node):
     """How the learning rate changes with the steps."""
     initial_accumulator_value: NonNegative = 0.0
     """Start value of a row's sum of mean squared gradients."""
-    eps: Positive = 1e-8
+    eps: NotTiny = 1e-8
     """Added to the denominator."""
     weight_decay: NonNegative = 0.0
     """Share of the weights added to their gradient, of the rows of the batch."""
@@ -109,7 +111,7 @@ class Adam(Node):
     """Decay of the running mean of gradients."""
     beta2: Decay = 0.999
     """Decay of the running mean of squared gradients."""
-    eps: Positive = 1e-8
+    eps: NotTiny = 1e-8
     """Added to the denominator."""
 
 
@@ -122,7 +124,7 @@ class Ftrl(Node):
     """Learning rate: alpha of the paper."""
     schedule: Schedule = CONSTANT
     """How the learning rate changes with the steps."""
-    beta: Positive = 1.0
+    beta: NotTiny = 1.0
     """Added to the root of the sum of squared gradients."""
     l1: NonNegative = 0.0
     """Strength of the L1 penalty: weights it outweighs are exactly 0."""

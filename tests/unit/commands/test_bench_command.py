@@ -51,3 +51,34 @@ def test_for_people(persia, asked: list[Any]) -> None:
 def test_no_steps_are_refused(persia, asked: list[Any]) -> None:
     assert persia("bench", "throughput", "--steps", "0").code == 2
     assert asked == []
+
+
+def test_kernels_as_lines(persia) -> None:
+    ended = persia("bench", "kernels", "--quick", "--only", "dedup")
+    assert ended.code == 0
+    first, second = ended.out.splitlines()
+    assert first.startswith("dedup of keys: ")
+    assert " x np.unique (" in first
+    assert second.startswith("dedup from raw ids")
+    assert ended.err.splitlines()[-2:] == [
+        "a quick run: nothing was held against its bar",
+        "next: persia bench kernels",
+    ]
+    assert any("measuring dedup, 1 of 1" in line for line in ended.err.splitlines())
+
+
+def test_kernels_as_json(persia) -> None:
+    ended = persia("bench", "kernels", "--quick", "--only", "dedup", "--json")
+    assert (ended.code, ended.err) == (0, "")
+    told = json.loads(ended.out)
+    assert told["bars"] == 0
+    assert {"cpu", "cores", "memory", "huge_pages", "libraries"} <= told["machine"].keys()
+    result = told["results"][0]
+    assert (result["case"], result["rival"], result["bar"], result["passed"]) == ("dedup", "np.unique", 2.8, None)
+    assert result["ratio"] == pytest.approx(result["ours"] / result["theirs"])
+
+
+def test_an_unknown_benchmark_is_refused(persia) -> None:
+    ended = persia("bench", "kernels", "--only", "nothing")
+    assert ended.code == 2
+    assert "no benchmark has 'nothing' in its name; there are look-up, update" in ended.err

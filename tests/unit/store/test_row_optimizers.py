@@ -1,55 +1,189 @@
-"""Row optimizers against torch's own on sparse gradients."""
+"""Row optimizers against torch's on sparse gradients, FBGEMM's row-wise Adagrad and the FTRL of the paper."""
+
+import importlib
+import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer, TableSpec, table_salt
+from persia_cli.store.layout import RowOptimizer
+from persia_cli.store.schedule import Schedule
 from persia_cli.store.shard import Shard
 from tests import naive
+from tests.support.shards import SEED, TABLES, layout_of
 
-IDS, STEPS = 20, 100
+IDS, STEPS, BATCH = 20, 100, 12
+TABLE = TABLES[1]
+DIMS = [1, 3, 16, 17, 64]
+COSINE = Schedule("cosine", warmup_steps=10, over_steps=60, floor=0.1)
+STEP = Schedule("step", warmup_steps=5, every_steps=20, factor=0.5)
+ROWWISE = RowOptimizer("rowwise_adagrad", lr=0.1, eps=1e-8)
+FTRL = RowOptimizer("ftrl", lr=0.1, beta=1.0, l1=0.05, l2=0.01)
 
 
-def torch_optimizer(optimizer, weight):
+def initial(dim):
+    return naive.initial_rows(SEED, TABLE.salt, range(IDS), dim, TABLE.init_bound)
+
+
+def batches(dim, scale=1.0):
+    """(step, distinct ids, their gradients) of batches in which ids repeat: gradients of one id are added."""
+    rng = np.random.default_rng(dim)
+    for step in range(STEPS):
+        ids = rng.choice(IDS, BATCH, replace=step % 2 == 0)
+        gradients = (scale * rng.standard_normal((BATCH, dim))).astype(np.float32)
+        used = np.unique(ids)
+        yield step, used, np.stack([gradients[ids == id_].sum(0, dtype=np.float32) for id_ in used])
+
+
+def ours(optimizer, dim, scale=1.0):
+    """float32[IDS, dim] after all batches, on a shard."""
+    shard = Shard(layout_of(dim, 100, 4, optimizer, tables=[TABLE]), 0, 1)
+    keys, tables = naive.keys_of(TABLE.salt, range(IDS)), np.full(IDS, TABLE.number, np.uint16)
+    shard.look_up(0, keys, tables, 0, create=True)
+    np.testing.assert_array_equal(shard.values(0, keys, tables), initial(dim))
+    for step, used, gradients in batches(dim, scale):
+        shard.update(0, keys[used], tables[used], gradients, step)
+    return shard.values(0, keys, tables)
+
+
+def close(one, other):
+    """Equal within a millionth of the value, or of the greatest where values cancel out."""
+    other = np.asarray(other, np.float64)
+    np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6 * np.abs(other).max())
+
+
+def torch_optimizer(optimizer, weights):
     if optimizer.kind == "sgd":
-        return torch.optim.SGD([weight], lr=optimizer.lr)
+        return torch.optim.SGD(weights, lr=optimizer.lr, weight_decay=optimizer.weight_decay)
     if optimizer.kind == "adagrad":
         start = optimizer.initial_accumulator_value
-        return torch.optim.Adagrad([weight], optimizer.lr, eps=optimizer.eps, initial_accumulator_value=start)
+        return torch.optim.Adagrad(weights, optimizer.lr, eps=optimizer.eps, initial_accumulator_value=start)
     betas = (optimizer.beta1, optimizer.beta2)
-    return torch.optim.SparseAdam([weight], optimizer.lr, betas=betas, eps=optimizer.eps)
+    return torch.optim.SparseAdam(weights, optimizer.lr, betas=betas, eps=optimizer.eps)
 
 
-@pytest.mark.parametrize("dim", [1, 16, 17])
+@pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize(
     "optimizer",
     [
         RowOptimizer("sgd", lr=0.1),
+        RowOptimizer("sgd", lr=0.1, schedule=STEP),
         RowOptimizer("adagrad", lr=0.1),
-        RowOptimizer("adagrad", lr=0.1, initial_accumulator_value=0.1, eps=1e-6),
+        RowOptimizer("adagrad", lr=0.1, initial_accumulator_value=0.1, eps=1e-6, schedule=COSINE),
         RowOptimizer("adam", lr=0.01, eps=1e-8),
-        RowOptimizer("adam", lr=0.01, eps=1e-6, beta1=0.5, beta2=0.9),
+        RowOptimizer("adam", lr=0.01, eps=1e-6, beta1=0.5, beta2=0.9, schedule=COSINE),
     ],
-    ids=lambda optimizer: f"{optimizer.kind}-{optimizer.eps:g}",
+    ids=lambda optimizer: f"{optimizer.kind}-{optimizer.schedule.kind}",
 )
-def test_a_hundred_steps_equal_torch_within_a_millionth(optimizer, dim):
-    salt = table_salt("t")
-    group = GroupSpec(0, dim, optimizer, (TableSpec("t", 0, salt, 1.0),), IDS)
-    shard = Shard(EmbeddingLayout((group,), (), 4, 3), 0, 1)
-    ids = np.arange(IDS)
-    keys, tables = naive.keys_of(salt, ids), np.zeros(IDS, np.uint16)
-    bag = torch.nn.EmbeddingBag(IDS, dim, mode="sum", sparse=True)
-    bag.weight.data = torch.from_numpy(shard.look_up(0, keys, tables, 0, create=True))
-    theirs = torch_optimizer(optimizer, bag.weight)
-    rng = np.random.default_rng(1)
-    for step in range(STEPS):
-        used = np.sort(rng.choice(IDS, 8, replace=False))
-        gradients = rng.standard_normal((8, dim)).astype(np.float32)
-        with torch.sparse.check_sparse_tensor_invariants():
-            bag.weight.grad = torch.sparse_coo_tensor(used[None], torch.from_numpy(gradients), (IDS, dim))
+def test_a_hundred_steps_equal_torch_on_sparse_gradients(optimizer, dim):
+    weight = torch.nn.Parameter(torch.from_numpy(initial(dim)))
+    theirs = torch_optimizer(optimizer, [weight])
+    with torch.sparse.check_sparse_tensor_invariants():
+        for step, used, gradients in batches(dim):
+            weight.grad = torch.sparse_coo_tensor(used[None], torch.from_numpy(gradients), (IDS, dim))
+            theirs.param_groups[0]["lr"] = optimizer.lr * optimizer.schedule.at(step)
             theirs.step()
-        shard.update(0, keys[used], tables[used], gradients, step)
-    ours = shard.look_up(0, keys, tables, STEPS, create=False)
-    scale = np.abs(ours).max()
-    np.testing.assert_allclose(ours, bag.weight.detach().numpy(), rtol=1e-6, atol=1e-6 * scale)
+    close(ours(optimizer, dim), weight.detach())
+
+
+def torch_rows(optimizer, dim, scale=1.0, clip=None, bound=None):
+    """Rows as parameters of their own under torch, those of the batch alone with (dense) gradients."""
+    rows = [torch.nn.Parameter(row.clone()) for row in torch.from_numpy(initial(dim))]
+    theirs = torch_optimizer(optimizer, rows)
+    for _, used, gradients in batches(dim, scale):
+        theirs.zero_grad(set_to_none=True)
+        for id_, gradient in zip(used, gradients, strict=True):
+            rows[id_].grad = torch.from_numpy(gradient)
+            if clip is not None:
+                torch.nn.utils.clip_grad_norm_([rows[id_]], clip)
+        theirs.step()
+        if bound is not None:
+            with torch.no_grad():
+                for id_ in used:
+                    rows[id_].clamp_(-bound, bound)
+    return torch.stack(rows).detach()
+
+
+@pytest.mark.parametrize("dim", DIMS)
+def test_weight_decay_equals_torch_on_the_rows_of_the_batch(dim):
+    optimizer = RowOptimizer("sgd", lr=0.1, weight_decay=0.02)
+    close(ours(optimizer, dim), torch_rows(optimizer, dim))
+
+
+@pytest.mark.parametrize("dim", DIMS)
+@pytest.mark.parametrize("optimizer", [RowOptimizer("sgd", lr=0.1), RowOptimizer("adagrad", lr=0.1)])
+def test_clipping_equals_torch_row_by_row(optimizer, dim):
+    # torch adds 1e-6 to the norm: of norms as large as these, less than a millionth.
+    clip = 8.0 * np.sqrt(dim)
+    expected = torch_rows(optimizer, dim, 10.0, clip=clip)
+    close(ours(replace(optimizer, clip_norm=clip), dim, 10.0), expected)
+    assert np.abs(ours(optimizer, dim, 10.0) - expected.numpy()).max() > 0.01
+
+
+@pytest.mark.parametrize("dim", DIMS)
+@pytest.mark.parametrize("optimizer", [RowOptimizer("sgd", lr=0.1), RowOptimizer("adagrad", lr=0.1)])
+def test_weights_stay_within_their_bound(optimizer, dim):
+    found = ours(replace(optimizer, weight_bound=0.25), dim)
+    close(found, torch_rows(optimizer, dim, bound=0.25))
+    assert np.abs(found).max() == 0.25
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.05])
+@pytest.mark.parametrize("dim", DIMS)
+def test_rowwise_adagrad_equals_its_formula(dim, decay):
+    optimizer = replace(ROWWISE, weight_decay=decay, initial_accumulator_value=0.01)
+    weight, sums = torch.from_numpy(initial(dim)), torch.full((IDS, 1), 0.01)
+    for _, used, gradients in batches(dim):
+        g = torch.from_numpy(gradients) + decay * weight[used]
+        sums[used] += (g * g).mean(1, keepdim=True)
+        weight[used] -= optimizer.lr / (sums[used].sqrt() + optimizer.eps) * g
+    close(ours(optimizer, dim), weight)
+
+
+@pytest.mark.parametrize("dim", [4, 16, 64])
+def test_rowwise_adagrad_equals_fbgemm(dim):
+    """Without weight decay, which FBGEMM passes over on a CPU."""
+    pytest.importorskip("fbgemm_gpu", exc_type=ImportError)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        training = importlib.import_module("fbgemm_gpu.split_table_batched_embeddings_ops_training")
+        configs = importlib.import_module("fbgemm_gpu.split_embedding_configs")
+        common = importlib.import_module("fbgemm_gpu.split_table_batched_embeddings_ops_common")
+        bags = training.SplitTableBatchedEmbeddingBagsCodegen(
+            [(IDS, dim, common.EmbeddingLocation.HOST, training.ComputeDevice.CPU)],
+            optimizer=configs.EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+            learning_rate=ROWWISE.lr,
+            eps=ROWWISE.eps,
+        )
+        bags.split_embedding_weights()[0].copy_(torch.from_numpy(initial(dim)))
+        for _, used, gradients in batches(dim):
+            pooled = bags(torch.from_numpy(used), torch.arange(used.size + 1))
+            pooled.backward(torch.from_numpy(gradients))
+    close(ours(ROWWISE, dim), bags.split_embedding_weights()[0])
+
+
+@pytest.mark.parametrize("dim", DIMS)
+@pytest.mark.parametrize(
+    "optimizer", [FTRL, replace(FTRL, lr=0.5, l1=0.0), replace(FTRL, l1=20.0, initial_accumulator_value=0.5, beta=0.3)]
+)
+def test_ftrl_equals_the_paper_in_float64(optimizer, dim):
+    """Algorithm 1 of McMahan et al. 2013; rows begin where the initial weights are its solution."""
+    lr, beta, l1, l2 = optimizer.lr, optimizer.beta, optimizer.l1, optimizer.l2
+    weights = initial(dim).astype(np.float64)
+    n = np.full(weights.shape, optimizer.initial_accumulator_value)
+    z = -weights * ((beta + np.sqrt(n)) / lr + l2) - np.sign(weights) * l1
+    for _, used, gradients in batches(dim):
+        g = gradients.astype(np.float64)
+        w = -(z[used] - np.sign(z[used]) * l1) / ((beta + np.sqrt(n[used])) / lr + l2)
+        w[np.abs(z[used]) <= l1] = 0.0
+        sigma = (np.sqrt(n[used] + g * g) - np.sqrt(n[used])) / lr
+        z[used] += g - sigma * w
+        n[used] += g * g
+    weights = -(z - np.sign(z) * l1) / ((beta + np.sqrt(n)) / lr + l2)
+    weights[np.abs(z) <= l1] = 0.0
+    found = ours(optimizer, dim)
+    close(found, weights)
+    if optimizer.l1 > 1 and dim > 1:
+        assert (found == 0).any()

@@ -1,0 +1,153 @@
+"""A store that is full, and a store on two cores."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from statistics import median
+from time import perf_counter, thread_time_ns
+
+import numpy as np
+
+from persia_cli.bench import stores
+from persia_cli.bench.alternate import Turn, alternate
+from persia_cli.bench.layouts import one_table
+from persia_cli.bench.result import Result, Scale, faster, within
+from persia_cli.bench.stores import Block, Request
+from persia_cli.bench.traffic import distinct
+from persia_cli.store.shard import Shard
+
+TWO_SHARDS = {16: 1.6, 64: 1.35, 128: 1.35}
+FULL_SPEED, LONGEST = 0.8, 5.0
+FULL = 0.97
+"""Share of the capacity in use that counts as full: one partition is before another."""
+REQUESTS = 12
+ROOM = 5
+"""How much larger the store is that never gets full."""
+
+
+def two_shards(scale: Scale) -> Iterator[Result]:
+    """Two shards on two threads, each with its part of every request, against one shard with all of it."""
+    for dim in scale.dims:
+        yield _two_shards(scale, dim)
+
+
+def _two_shards(scale: Scale, dim: int) -> Result:
+    rows, note = stores.rows_that_fit(min(4_000_000, scale.rows[0]), dim, "adagrad", beside=dim * 8 + 40)
+    (whole,), halves = stores.filled(dim, "adagrad", rows), stores.filled(dim, "adagrad", rows, servers=2)
+    asked = stores.requests(rows, min(scale.batch * 26, rows), False, REQUESTS)
+    partitions = whole.layout.groups[0].partitions
+    parts = list(zip(*(stores.divided(each, 2, partitions) for each in asked), strict=True))
+    sent = stores.gradients(max(each.ids.size for each in asked), dim)
+    with ThreadPoolExecutor(2) as threads:
+
+        def both() -> None:
+            done = [threads.submit(train, shard, part, sent) for shard, part in zip(halves, parts, strict=True)]
+            for each in done:
+                each.result()
+
+        timed = alternate(
+            {"one": lambda: train(whole, asked, sent), "two": both}, scale.rounds, scale.at_least, perf_counter
+        )
+    label = f"two shards on two cores, look-up + update, dim {dim}"
+    units = sum(each.ids.size for each in asked) / 1e6
+    return faster(label, "one shard", timed["two"], timed["one"], units, "Mrows/s", TWO_SHARDS.get(dim), note)
+
+
+def train(shard: Shard, asked: Sequence[Request], sent: Block, step: int = 1) -> None:
+    """Look up and update each request, as a batch of training does."""
+    for each in asked:
+        shard.look_up(0, each.keys, each.tables, step, True, batch=step)
+        shard.update(0, each.keys, each.tables, sent[: each.ids.size], step, batch=step)
+
+
+class Traffic:
+    """Endless skewed requests for a store, each at a step of its own."""
+
+    def __init__(self, capacity: int, dim: int, ids: int, draws: int) -> None:
+        self.shard = Shard(one_table(dim, "adagrad", capacity), 0, 1)
+        self.asked: list[Request] = []
+        self._rng = np.random.default_rng(9)
+        self._ids, self._draws, self._fresh = ids, draws, ids
+        self._sent = stores.gradients(draws, dim)
+        self._step = self.keys_asked = 0
+
+    def more(self) -> None:
+        """Make requests, outside the clock."""
+        self.asked = [stores.request(distinct(self._rng, self._ids, self._draws, True)) for _ in range(REQUESTS)]
+
+    def as_many_new(self, other: "Traffic") -> None:
+        """Make requests with as many unknown keys as another store's have: ids that nobody asked for."""
+        self.more()
+        for number, (own, its) in enumerate(zip(self.asked, other.asked, strict=True)):
+            wanted = int(np.count_nonzero(other.shard.stores[0].find(its.keys, its.tables) < 0))
+            known = own.ids[self.shard.stores[0].find(own.keys, own.tables) >= 0]
+            fresh = np.arange(self._fresh, self._fresh + wanted)
+            self._fresh += wanted
+            ids = np.concatenate([known[: its.ids.size - wanted], fresh])
+            self.asked[number] = stores.request(self._rng.permutation(ids))
+
+    def train(self) -> list[int]:
+        """Look up and update what was made; returns nanoseconds of processor time of each look-up."""
+        spent = []
+        for each in self.asked:
+            self._step += 1
+            self.keys_asked += each.ids.size
+            start = thread_time_ns()
+            self.shard.look_up(0, each.keys, each.tables, self._step, True, batch=self._step)
+            spent.append(thread_time_ns() - start)
+            sent = self._sent[: each.ids.size]
+            self.shard.update(0, each.keys, each.tables, sent, self._step, batch=self._step)
+        return spent
+
+    def rows(self) -> int:
+        """Rows that the store holds now."""
+        return sum(counters.rows for counters in self.shard.counters().values())
+
+
+def at_capacity(scale: Scale) -> Iterator[Result]:
+    """A full store under skewed traffic against one with room to spare, and its longest look-up."""
+    for dim in scale.dims:
+        yield from _at_capacity(scale, dim)
+
+
+def _at_capacity(scale: Scale, dim: int) -> Iterator[Result]:
+    capacity, draws = scale.rows[1], scale.batch * 26 // 2
+    full, roomy = (Traffic(room, dim, capacity * 20, draws) for room in (capacity, capacity * ROOM))
+    # Below capacity a store also pays for fresh pages, which would hide what eviction costs: they are taken ahead.
+    roomy.shard.stores[0].rows.arena.fill(0.0)
+    while full.rows() < FULL * capacity:
+        for each in (full, roomy):
+            each.more()
+            each.train()
+
+    def ask_both() -> None:
+        full.more()
+        roomy.as_many_new(full)
+
+    begun = [(_misses(each), each.keys_asked) for each in (full, roomy)]
+    timed = alternate(
+        {
+            "full": Turn(full.train, prepare=full.more, loops=1),
+            "roomy": Turn(roomy.train, prepare=ask_both, loops=1),
+        },
+        scale.rounds,
+        scale.at_least,
+    )
+    shares = [
+        f"{(_misses(each) - misses) / (each.keys_asked - asked):.0%}"
+        for each, (misses, asked) in zip((full, roomy), begun, strict=True)
+    ]
+    note = f"of the keys {shares[0]} are new here, {shares[1]} there"
+    label, bar = f"store at capacity, Zipf, dim {dim}", FULL_SPEED
+    yield faster(f"{label}, speed", "below capacity", timed["full"], timed["roomy"], REQUESTS, "requests/s", bar, note)
+    spent = []
+    for _ in range(10 if scale.judged else 1):
+        full.more()
+        spent += [each / 1e6 for each in full.train()]
+    most = LONGEST * median(spent)
+    evicted = sum(counters.evicted for counters in full.shard.counters().values())
+    note = f"{evicted:,} rows evicted"
+    yield within(f"{label}, longest look-up", f"{LONGEST:g} x median", max(spent), most, "ms", note)
+
+
+def _misses(traffic: Traffic) -> int:
+    return sum(counters.misses for counters in traffic.shard.counters().values())

@@ -1,0 +1,61 @@
+"""`persia bench kernels`: every part of the embedding store against its rivals and limits."""
+
+import gc
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from persia_cli.bench import (
+    capacity_cases,
+    index_cases,
+    process_cases,
+    step_cases,
+    store_cases,
+    worker_cases,
+)
+from persia_cli.bench.machine import Neighbours
+from persia_cli.bench.result import Case, Result, Scale, judge
+from persia_cli.errors import ConfigError
+from persia_cli.kernels.memory import keep_freed_memory
+
+CASES: dict[str, Case] = {
+    "look-up": store_cases.look_up,
+    "update": store_cases.update,
+    "optimizers": store_cases.optimizers,
+    "index": index_cases.index,
+    "dedup": worker_cases.dedup,
+    "pool": worker_cases.pool,
+    "cast": worker_cases.cast,
+    "step": step_cases.whole_step,
+    "shards": capacity_cases.two_shards,
+    "capacity": capacity_cases.at_capacity,
+    "memory": process_cases.memory,
+    "start": process_cases.start,
+}
+"""By name, in the order in which they run."""
+LEAST_S = 0.2
+"""Results that come closer together are of the same timing; the clock of others' time is no finer."""
+
+
+def chosen(only: str | None) -> list[str]:
+    """Names of cases that contain a text, all without one; raises ConfigError if there is none."""
+    names = [name for name in CASES if only is None or only in name]
+    if not names:
+        raise ConfigError(f"no benchmark has '{only}' in its name; there are {', '.join(CASES)}")
+    return names
+
+
+def run(names: list[str], scale: Scale, begin: Callable[[str], object]) -> Iterator[Result]:
+    """Yield the results of cases as they come, judged if the scale says so; `begin` is told each case.
+
+    The process keeps freed memory from then on, as the processes of a job do.
+    """
+    keep_freed_memory()
+    for name in names:
+        begin(name)
+        neighbours, busy = Neighbours(), 0.0
+        for result in CASES[name](scale):
+            passed = judge(result) if scale.judged else None
+            if neighbours.seconds() > LEAST_S:
+                neighbours, busy = Neighbours(), round(neighbours.cores(), 2)
+            yield replace(result, case=name, passed=passed, busy_cores=busy)
+        gc.collect()

@@ -1,0 +1,148 @@
+"""What embedding workers and NN workers do with a batch: deduplicate, pool, sum gradients, convert for the wire."""
+
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from persia_cli.bench import traffic
+from persia_cli.bench.alternate import Timing, alternate
+from persia_cli.bench.layouts import criteo_layout
+from persia_cli.bench.result import Result, Scale, faster
+from persia_cli.kernels import cast as casting
+from persia_cli.kernels import dedup as numbering
+from persia_cli.kernels.pool import MODES, pool_backward, pool_forward
+from persia_cli.store.batch_rows import RowPlanner, dedup_scratch
+from persia_cli.store.wire_rows import row_bytes
+
+DEDUP, FORWARD, BAG_BACKWARD, INDEX_ADD, CAST = 2.8, 0.8, 8.0, 3.0, 0.95
+SHAPES = ((1, 26), (10, 3))
+"""Ids per sample and feature, and features: as many as Criteo has, or the first of them."""
+CAST_BYTES = (1_800_000, 64_000_000)
+"""float32 bytes: within the cache, and beyond it."""
+
+
+def dedup(scale: Scale) -> Iterator[Result]:
+    """Distinct keys of a batch of Criteo's shape, and each id's number among them."""
+    rng = np.random.default_rng(5)
+    ids = traffic.batch(rng, traffic.CRITEO, scale.batch, skewed=True)
+    layout = criteo_layout(16, "adagrad", traffic.CRITEO, 1_000_000)
+    salts, tables = layout.salts(), np.repeat(np.arange(26, dtype=np.uint16), scale.batch)
+    keys = np.concatenate([traffic.keys_of(row, table, int(salts[table])) for table, row in enumerate(ids)])
+    raw, offsets = ids.reshape(-1).astype(np.uint64), np.arange(ids.size + 1, dtype=np.uint32)
+    # numpy gets ids with their feature above them: it sorts these faster than keys, which are hashes.
+    plain = (ids.astype(np.uint64) | np.arange(26, dtype=np.uint64).reshape(-1, 1) << np.uint64(56)).reshape(-1)
+    planner, scratch, epoch = RowPlanner(layout, 1), dedup_scratch(keys.size), [0]
+    unique, unique_tables, inverse = np.empty_like(keys), np.empty_like(tables), np.empty(keys.size, np.int32)
+
+    def number() -> object:
+        epoch[0] += 1
+        return numbering.number_keys(keys, tables, scratch, epoch[0], unique, unique_tables, inverse)
+
+    timed = alternate(
+        {
+            "plan": lambda: planner.plan(raw, offsets, scale.batch),
+            "number": number,
+            "numpy": lambda: np.unique(plain, return_inverse=True),
+        },
+        scale.rounds,
+        scale.at_least,
+    )
+    rival, units, unit = "np.unique", keys.size / 1e6, "Mids/s"
+    yield faster("dedup of keys", rival, timed["number"], timed["numpy"], units, unit, DEDUP)
+    label = "dedup from raw ids: hash, number, order by server"
+    yield faster(label, rival, timed["plan"], timed["numpy"], units, unit, DEDUP)
+
+
+def pool(scale: Scale) -> Iterator[Result]:
+    """Sums of the rows of each sample and feature, forward and backward, against torch."""
+    for dim in scale.dims:
+        for length, features in SHAPES:
+            yield from _pool(scale, dim, length, features)
+
+
+def _pool(scale: Scale, dim: int, length: int, features: int) -> Iterator[Result]:
+    from persia_cli.bench.rivals import pooling, tables
+
+    tables.one_thread()
+    rng, bags = np.random.default_rng(6), scale.batch * features
+    drawn = traffic.batch(rng, traffic.CRITEO[:features], scale.batch * length, skewed=True)
+    drawn += np.arange(features).reshape(-1, 1) << 32
+    unique, inverse = np.unique(drawn, return_inverse=True)
+    inverse = inverse.reshape(features, scale.batch, length)
+    ours = np.ascontiguousarray(inverse.reshape(-1).astype(np.int32))
+    offsets = None if length == 1 else np.arange(0, ours.size + 1, length, dtype=np.uint32)
+    # torch gets the same bags in the order in which its result is ours: sample by sample.
+    theirs = np.ascontiguousarray(inverse.transpose(1, 0, 2)).reshape(-1).astype(np.int64)
+    starts = np.arange(0, theirs.size + 1, length, dtype=np.int64)
+    rows = rng.standard_normal((unique.size, dim), np.float32)
+    gradient = rng.standard_normal((scale.batch, features, dim), np.float32)
+    out, sums = np.empty_like(gradient), np.empty_like(rows)
+    modes, rounds = np.full(features, MODES["sum"], np.uint8), np.ones(features, np.int64)
+
+    def backward() -> None:
+        sums.fill(0.0)
+        pool_backward(gradient, ours, offsets, modes, rounds, sums)
+
+    flat = gradient.reshape(bags, dim)
+    timed = alternate(
+        {
+            "forward": lambda: pool_forward(rows, ours, offsets, modes, rounds, out),
+            "wide": pooling.forward(rows, theirs, starts, narrow=False),
+            "narrow": pooling.forward(rows, theirs, starts, narrow=True),
+            "backward": backward,
+            "bag": pooling.backward(rows, theirs, starts, flat),
+            "add": pooling.index_add(unique.size, theirs, starts, flat),
+        },
+        scale.rounds,
+        scale.at_least,
+    )
+    label, units, unit = f"dim {dim}, {length} ids a bag", ours.size / 1e6, "Mids/s"
+    best = min(timed["wide"], timed["narrow"], key=lambda timing: timing.median)
+    yield faster(f"pooling, {label}", "embedding_bag", timed["forward"], best, units, unit, FORWARD)
+    name = f"pooling backward, {label}"
+    yield faster(name, "embedding_bag", timed["backward"], timed["bag"], units, unit, BAG_BACKWARD)
+    yield faster(name, "index_add_", timed["backward"], timed["add"], units, unit, INDEX_ADD)
+
+
+def cast(scale: Scale) -> Iterator[Result]:
+    """Rows to what travels and back, against plain copies of torch; float16 also finds a factor for each row."""
+    for dim in scale.dims:
+        for size in CAST_BYTES if scale.judged else CAST_BYTES[:1]:
+            for half in ("bfloat16", "float16"):
+                yield _cast(scale, dim, size, half)
+
+
+def _cast(scale: Scale, dim: int, size: int, half: Literal["float16", "bfloat16"]) -> Result:
+    from persia_cli.bench.rivals import casts, tables
+
+    tables.one_thread()
+    values: NDArray[np.float32] = np.random.default_rng(7).standard_normal((size // 4 // dim, dim), np.float32)
+    flat, back = values.reshape(-1), np.empty(values.size, np.float32)
+    block = np.empty(len(values) * row_bytes(dim, half), np.uint8)
+    ways: dict[str, Callable[[], object]] = {
+        "encode": lambda: casting.to_bfloat16(flat, block),
+        "decode": lambda: casting.from_bfloat16(block, back),
+    }
+    if half == "float16":
+        ways["encode"] = lambda: casting.to_float16(flat, dim, block)
+        ways["decode"] = lambda: casting.from_float16(block, dim, back)
+    encode, decode = casts.there_and_back(values, half)
+    timed = alternate(
+        {
+            **ways,
+            "torch encode": encode,
+            "torch decode": decode,
+        },
+        scale.rounds,
+        scale.at_least,
+    )
+    ours, theirs = _sum(timed["encode"], timed["decode"]), _sum(timed["torch encode"], timed["torch decode"])
+    parts = " ".join(f"{way} {timed[f'torch {way}'].median / timed[way].median:.2f}" for way in ("encode", "decode"))
+    label = f"{half} encode + decode, dim {dim}, {size / 1e6:g} MB"
+    return faster(label, "torch copy_", ours, theirs, 2 * values.nbytes / 1e9, "GB/s", CAST, note=parts)
+
+
+def _sum(one: Timing, other: Timing) -> Timing:
+    return Timing(one.median + other.median, one.least + other.least, one.most + other.most, one.loops)

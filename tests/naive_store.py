@@ -1,0 +1,186 @@
+"""Slow, plain twin of the rows of one feature group on one server: lists of lists, one key after the other."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from persia_cli.store.layout import partitions_of
+from tests.naive import GOLDEN, MASK, initial_rows, mix
+from tests.naive_optimizers import change, initial_states, keep, keep_at_random, noise_start
+
+SLOTS = 4
+PATHS = 256
+"""Buckets looked at to make room in a full one."""
+ADMISSION = 0xD1B54A32D192ED03
+MEMORABLE = 255
+"""Look-ups after which kept rows are looked for again."""
+
+
+def unmix(x):
+    """Undo `mix`."""
+    x = (x ^ x >> 31 ^ x >> 62) * pow(0x94D049BB133111EB, -1, 2**64) & MASK
+    x = (x ^ x >> 27 ^ x >> 54) * pow(0xBF58476D1CE4E5B9, -1, 2**64) & MASK
+    return x ^ x >> 30 ^ x >> 60
+
+
+def is_admitted(seed, table, id_):
+    """Whether an id of a table gets a row."""
+    draw = mix(mix(mix(seed % 2**64) ^ table.salt) ^ id_ ^ ADMISSION) >> 40
+    return draw < round(table.admission * 2**24)
+
+
+@dataclass(eq=False)
+class Row:
+    """A row and the slot's score; its name is (key, table number)."""
+
+    name: tuple[int, int]
+    score: int
+    embedding: np.ndarray
+    states: dict[str, np.ndarray]
+
+
+class Store:
+    """A bucket is a list of up to four rows; `buckets` has a list of them for each partition of the server."""
+
+    def __init__(self, layout, number=0, server=0, servers=1):
+        self.layout, self.group = layout, layout.groups[number]
+        own = partitions_of(self.group.partitions, server, servers)
+        self.buckets = {partition: [[] for _ in range(self.group.buckets)] for partition in own}
+        self.tables = {table.number: table for table in self.group.tables}
+        self.counts = {number: Counter() for number in self.tables}
+        self.kept, self.look_ups = {}, 0
+
+    def rows(self):
+        """Every row."""
+        return [row for partition in self.buckets.values() for bucket in partition for row in bucket]
+
+    def partition(self, key):
+        """The buckets of a key's partition."""
+        return self.buckets[(key >> 32) * self.group.partitions >> 32]
+
+    def candidates(self, key):
+        """The first and the second bucket of a key."""
+        buckets, size = self.partition(key), self.group.buckets
+        first = (key % 2**32) * size >> 32
+        other = ((key * GOLDEN & MASK) >> 32) * (size - 1) >> 32
+        return buckets[first], buckets[(first + 1 + other) % size]
+
+    def find(self, name):
+        """The row of a name, or None."""
+        first, second = self.candidates(name[0])
+        return next((row for row in first + (second if len(first) == SLOTS else []) if row.name == name), None)
+
+    def look_up(self, names, step, create, batch=None):
+        """float32[n, dim] embeddings of names, zeros where there is no row."""
+        rows = [self.find(name) for name in names]
+        if create:
+            self.look_ups += 1
+            for row in filter(None, rows):
+                row.score = max(row.score, step)
+                self.counts[row.name[1]]["hits"] += 1
+            rows = [row or self.find(name) or self.admit(name, step) for name, row in zip(names, rows, strict=True)]
+            if batch is not None:
+                self.kept[batch] = (list(names), rows, self.look_ups)
+        nothing = np.zeros(self.group.dim, np.float32)
+        return np.array([row.embedding if row else nothing for row in rows], np.float32).reshape(-1, self.group.dim)
+
+    def admit(self, name, step):
+        """A new row of a name, or None."""
+        key, number = name
+        table, count = self.tables[number], self.counts[number]
+        id_ = unmix(key) ^ table.salt
+        if not is_admitted(self.layout.seed, table, id_):
+            count["not_admitted"] += 1
+            return None
+        embedding = initial_rows(self.layout.seed, table.salt, [id_], self.group.dim, table.init_bound)[0]
+        states = initial_states(self.group.optimizer, embedding)
+        row = Row(name, step, keep(embedding, self.group.dtype), states)
+        placed = self.place(row, step, self.group.rows_per_partition, self.layout.when_full == "evict")
+        count["admitted" if placed else "refused"] += 1
+        return row if placed else None
+
+    def place(self, row, step, most, evict):
+        """Put a row into a slot, in a partition of less than `most` rows into one of its own; returns if it did."""
+        first, second = self.candidates(row.name[0])
+        room = sum(map(len, self.partition(row.name[0]))) < most
+        slot = self.shift(first, second) if room else None
+        if slot is None and evict:
+            slot = self.least_used(first, second, step) or self.empty(first, second)
+        if slot is None:
+            return False
+        bucket, place = slot
+        bucket[place : place + 1] = [row]
+        return True
+
+    def shift(self, first, second):
+        """(bucket, place) to use: the end of one that is not full, or where a row was that moved away; None if none.
+
+        Moves as few rows as it can, each to its other candidate.
+        """
+        if (empty := self.empty(first, second)) is not None:
+            return empty
+        paths = [[(first, None)], [(second, None)]]
+        for path in paths:
+            bucket = path[-1][0]
+            for place, row in enumerate(bucket):
+                other = next(each for each in self.candidates(row.name[0]) if each is not bucket)
+                if len(other) < SLOTS:
+                    other.append(row)
+                    return self.pulled(path, place)
+                if len(paths) < PATHS:
+                    paths.append([*path, (other, place)])
+        return None
+
+    def empty(self, first, second):
+        """(bucket, place) behind the last row of a bucket that is not full; None if both are."""
+        return next(((bucket, len(bucket)) for bucket in (first, second) if len(bucket) < SLOTS), None)
+
+    def pulled(self, path, place):
+        """Move rows along a path of buckets into the one that became free at its end; returns the free one."""
+        for number in range(len(path) - 1, 0, -1):
+            bucket, came_from = path[number]
+            bucket[place] = path[number - 1][0][came_from]
+            place = came_from
+        return path[0][0], place
+
+    def least_used(self, first, second, step):
+        """(bucket, place) of the lowest score below the step, the first of equals; None if there is none."""
+        buckets = (first, second) if len(first) == SLOTS else (first,)
+        slots = [(bucket, place) for bucket in buckets for place in range(len(bucket)) if bucket[place].score < step]
+        if not slots:
+            return None
+        bucket, place = min(slots, key=lambda slot: slot[0][slot[1]].score)
+        self.counts[bucket[place].name[1]]["evicted"] += 1
+        return bucket, place
+
+    def update(self, names, gradients, step, batch=None):
+        """Apply the optimizer; scores of rows that a look-up kept are not touched again."""
+        kept_names, kept, number = self.kept.pop(batch, (None, [], 0))
+        trusted = kept_names == list(names) and self.look_ups - number <= MEMORABLE
+        for i, (name, gradient) in enumerate(zip(names, gradients, strict=True)):
+            row = self.find(name)
+            if row is not None and not (trusted and kept[i] is row):
+                row.score = max(row.score, step)
+            if row is None:
+                self.counts[name[1]]["gradients_missing"] += 1
+            elif not np.isfinite(gradient).all():
+                self.counts[name[1]]["gradients_refused"] += 1
+            else:
+                weights = change(self.group.optimizer, row.embedding, row.states, gradient, step)
+                start = noise_start(self.layout.seed, step, name[0])
+                row.embedding = keep_at_random(weights, self.group.dtype, start)
+
+    def insert(self, names, scores, parts):
+        """(added, repeated, refused) of rows with `parts` {name: float32[n, columns]}."""
+        counts = Counter()
+        for i, name in enumerate(names):
+            if self.find(name) is not None:
+                counts["repeated"] += 1
+                continue
+            values = {part: array[i].copy() for part, array in parts.items()}
+            row = Row(name, scores[i], keep(values.pop("embedding"), self.group.dtype), values)
+            placed = self.place(row, 0, self.group.buckets * SLOTS, False)
+            counts["added" if placed else "refused"] += 1
+            self.counts[name[1]]["loaded"] += placed
+        return counts["added"], counts["repeated"], counts["refused"]

@@ -1,0 +1,128 @@
+"""Small shards, names that collide in them, and the comparison of a shard with its plain twin."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from operator import is_
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer, TableSpec, table_salt
+from persia_cli.store.row_store import RowStore
+from persia_cli.store.schedule import Schedule
+from persia_cli.store.shard import Shard
+from tests import naive_store
+
+SEED = 11
+TABLES = (
+    TableSpec("user", 0, table_salt("user"), 0.01),
+    TableSpec("item", 2, table_salt("item"), 1.0),
+    TableSpec("shop", 3, table_salt("shop"), 0.5),
+)
+SGD = RowOptimizer("sgd", lr=0.5)
+WARM = Schedule("cosine", warmup_steps=3, over_steps=20, floor=0.1)
+OPTIMIZERS = (
+    SGD,
+    RowOptimizer("sgd", lr=0.5, weight_decay=0.01, clip_norm=1.5, schedule=Schedule("step", 2, 3, 0.5)),
+    RowOptimizer("adagrad", lr=0.5, initial_accumulator_value=0.25, eps=1e-8, weight_bound=1.0),
+    RowOptimizer("rowwise_adagrad", lr=0.5, weight_decay=0.1, eps=1e-8, schedule=WARM, clip_norm=0.5),
+    RowOptimizer("adam", lr=0.5, eps=1e-8, beta1=0.8, beta2=0.9),
+    RowOptimizer("ftrl", lr=0.5, beta=1.0, l1=0.01, l2=0.1, initial_accumulator_value=0.1, schedule=WARM),
+    RowOptimizer("ftrl", lr=0.1, l1=1.0),
+)
+Name = tuple[int, int]
+"""Key and table number."""
+
+
+def layout_of(
+    dim: int = 3,
+    capacity: int = 100,
+    partitions: int = 8,
+    optimizer: RowOptimizer = OPTIMIZERS[2],
+    tables: Sequence[TableSpec] = TABLES[:2],
+    admission: float = 1.0,
+    dtype: Any = "float32",
+    **settings: Any,
+) -> EmbeddingLayout:
+    """Return a layout of one group."""
+    tables = tuple(replace(table, admission=admission) for table in tables)
+    return EmbeddingLayout(
+        (GroupSpec(0, dim, optimizer, tables, capacity, partitions, dtype),), (), **{"seed": SEED, **settings}
+    )
+
+
+def arrays(names: Iterable[Name]) -> tuple[NDArray[np.uint64], NDArray[np.uint16]]:
+    """Keys and table numbers of names."""
+    names = list(names)
+    return np.array([key for key, _ in names], np.uint64), np.array([table for _, table in names], np.uint16)
+
+
+def colliding(layout: EmbeddingLayout, count: int, seed: int = 0) -> list[int]:
+    """Keys of one partition with the same two candidate buckets."""
+    twin, rng = naive_store.Store(layout), np.random.default_rng(seed)
+    wanted = twin.candidates(int(rng.integers(2**64, dtype=np.uint64)))
+    found: list[int] = []
+    while len(found) < count:
+        tried = rng.integers(2**64, size=1000, dtype=np.uint64).tolist()
+        found += [key for key in tried if all(map(is_, twin.candidates(key), wanted))]
+    return found[:count]
+
+
+def slots_of(store: RowStore) -> list[list[tuple[int, int, int, int]]]:
+    """(key, table, row, score) of the slots taken of each bucket, read from the raw memory of the index."""
+    keys = store.index.buckets.reshape(-1, 8)[:, :4]
+    marks = store.index.marks.reshape(-1, 16)
+    taken = marks[:, 8:12] != 0
+    # Slots are taken in order and never emptied.
+    assert (taken == (np.arange(4) < taken.sum(1)[:, None])).all()
+    buckets: list[list[tuple[int, int, int, int]]] = [[] for _ in keys]
+    for bucket, place in np.argwhere(taken).tolist():
+        row = int(marks[bucket, 8 + place]) - 1
+        slot = (int(keys[bucket, place]), int(store.index.tables[row]), row, int(marks[bucket, 12 + place]))
+        buckets[bucket].append(slot)
+    return buckets
+
+
+def compare_store(store: RowStore, twin: naive_store.Store) -> None:
+    """Slots, rows, states and scores are the same, to the bit, and the store's own counts are in order."""
+    slots = slots_of(store)
+    theirs = [bucket for partition in twin.buckets.values() for bucket in partition]
+    assert [[(key, table, score) for key, table, _, score in bucket] for bucket in slots] == [
+        [(*row.name, row.score) for row in bucket] for bucket in theirs
+    ]
+    assert store.index.fill.tolist() == [sum(map(len, partition)) for partition in twin.buckets.values()]
+    rows = np.array([row for bucket in slots for _, _, row, _ in bucket], np.int64)
+    assert sorted(rows.tolist()) == list(range(store.used))
+    expected = twin.rows()
+    names = [row.name for row in expected]
+    assert len(set(names)) == len(names)
+    assert store.find(*arrays(names)).tolist() == rows.tolist()
+    parts = store.read_rows(rows)
+    columns = {"embedding": twin.group.dim, **twin.group.optimizer.states(twin.group.dim)}
+    assert {name: part.shape for name, part in parts.items()} == {
+        name: (rows.size, width) for name, width in columns.items()
+    }
+    for at, row in enumerate(expected):
+        for name, values in {"embedding": row.embedding, **row.states}.items():
+            np.testing.assert_array_equal(parts[name][at], values, strict=True)
+
+
+def compare_counts(shard: Shard, twin: naive_store.Store) -> None:
+    """Counters are the twin's and add up."""
+    for number, table in twin.tables.items():
+        counters, counts = shard.counters()[table.name], twin.counts[number]
+        for name in ("hits", "admitted", "refused", "not_admitted", "evicted"):
+            assert getattr(counters, name) == counts[name], name
+        assert counters.gradients_missing == counts["gradients_missing"]
+        assert counters.gradients_refused == counts["gradients_refused"]
+        assert counters.misses == counters.admitted + counters.refused + counters.not_admitted
+        assert counters.rows == counters.admitted + counts["loaded"] - counters.evicted
+        assert counters.rows == sum(row.name[1] == number for row in twin.rows())
+        assert counters.bytes == counters.rows * twin.group.width * 4
+
+
+def compare(shard: Shard, twin: naive_store.Store) -> None:
+    """The shard has what its twin has."""
+    compare_store(shard.stores[0], twin)
+    compare_counts(shard, twin)

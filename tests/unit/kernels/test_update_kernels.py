@@ -1,0 +1,141 @@
+"""Optimizer kernels against their plain twins, to the bit, and what rounding by chance adds up to."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from persia_cli.store.layout import RowOptimizer
+from persia_cli.store.shard import Shard
+from tests import naive, naive_optimizers, naive_store
+from tests.support.shards import OPTIMIZERS, SEED, TABLES, arrays, compare, layout_of
+
+DTYPES = ["float32", "bfloat16", "float16"]
+PLAIN = [replace(each, weight_decay=0.0, clip_norm=None, weight_bound=None) for each in OPTIMIZERS[1:6]]
+SETTINGS = st.fixed_dictionaries(
+    {
+        "weight_decay": st.sampled_from([0.0, 0.1]),
+        "clip_norm": st.sampled_from([None, 1e-3, 2.0]),
+        "weight_bound": st.sampled_from([None, 0.5]),
+    }
+)
+VALUES = st.sampled_from([0.0, -0.0, 1e-45, -1e-30, 1e-10, 1.0, -3.5, 1e4, np.nan, np.inf]) | st.floats(
+    -1e4, 1e4, width=32
+)
+DIMS = st.sampled_from([1, 3, 15, 16, 17, 32, 40, 64])
+
+
+def pair(dim, optimizer, dtype="float32", rows=3, **settings):
+    """A shard, its twin and the names of their rows."""
+    layout = layout_of(dim, 100, 1, optimizer, TABLES[1:2], dtype=dtype, **settings)
+    shard, twin = Shard(layout, 0, 1), naive_store.Store(layout)
+    names = [(naive.mix(id_ ^ TABLES[1].salt), TABLES[1].number) for id_ in range(rows)]
+    shard.look_up(0, *arrays(names), 0, create=True)
+    twin.look_up(names, 0, create=True)
+    return shard, twin, names
+
+
+@settings(max_examples=80)
+@given(st.sampled_from(PLAIN), SETTINGS | st.just({}), DIMS, st.sampled_from(DTYPES), st.data())
+def test_a_few_steps_equal_the_naive_twin_exactly(optimizer, extras, dim, dtype, data):
+    shard, twin, names = pair(dim, replace(optimizer, **extras), dtype)
+    for step in data.draw(st.lists(st.integers(0, 2**32 - 1), max_size=3)):
+        seed = data.draw(st.integers(0, 2**32))
+        gradients = np.random.default_rng(seed).standard_normal((3, dim)).astype(np.float32)
+        for row, column, value in data.draw(
+            st.lists(st.tuples(st.integers(0, 2), st.integers(0, dim - 1), VALUES), max_size=4)
+        ):
+            gradients[row, column] = value
+        shard.update(0, *arrays(names), gradients, step)
+        twin.update(names, gradients, step)
+        compare(shard, twin)
+
+
+@pytest.mark.parametrize("optimizer", PLAIN, ids=lambda optimizer: optimizer.kind)
+@pytest.mark.parametrize("dim", [1, 16, 17, 128, 1024])
+@pytest.mark.parametrize("count", [0, 1, 5, 300])
+def test_batches_of_any_size_equal_the_naive_twin(optimizer, dim, count):
+    shard, twin, names = pair(dim, optimizer, rows=min(count, 40))
+    unknown = [(2**63 + key, TABLES[1].number) for key in range(count - len(names))]
+    names = names + unknown
+    gradients = np.random.default_rng(1).standard_normal((count, dim)).astype(np.float32)
+    shard.update(0, *arrays(names), gradients, 7)
+    twin.update(names, gradients, 7)
+    compare(shard, twin)
+
+
+@pytest.mark.parametrize("size", [1e18, 1e30, 3e38])
+@pytest.mark.parametrize("optimizer", PLAIN[:3], ids=lambda optimizer: optimizer.kind)
+@pytest.mark.parametrize("dim", [16, 17])
+def test_huge_finite_gradients_make_no_weight_nan(optimizer, size, dim):
+    """Their squares are infinite: Adagrad then moves weights no more, as torch's."""
+    shard, twin, names = pair(dim, replace(optimizer, lr=1e-3))
+    gradients = np.full((3, dim), size, np.float32)
+    for step in range(2):
+        shard.update(0, *arrays(names), gradients, step)
+        with np.errstate(over="ignore"):
+            twin.update(names, gradients, step)
+    assert not np.isnan(shard.values(0, *arrays(names))).any()
+    compare(shard, twin)
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+def test_rounding_is_a_function_of_seed_key_and_step_alone(dtype):
+    optimizer = RowOptimizer("sgd", lr=0.1)
+    gradients = np.random.default_rng(0).standard_normal((8, 17)).astype(np.float32)
+
+    def after(seed=SEED, step=4, order=slice(None), batches=1):
+        """Rows after one update of each, whatever seed their initial values had."""
+        shard, _, names = pair(17, optimizer, dtype, 8, seed=seed)
+        store = shard.stores[0]
+        rows = store.find(*arrays(names))
+        store.write_rows(rows, {"embedding": naive.initial_rows(1, 2, range(8), 17, 1.0)})
+        places = np.arange(8)[order]
+        for part in range(batches):
+            own = places[part::batches]
+            shard.update(0, *arrays([names[place] for place in own]), gradients[own], step)
+        return shard.values(0, *arrays(names)).tobytes()
+
+    assert after() == after() == after(order=slice(None, None, -1)) == after(batches=3)
+    assert after() != after(step=5)
+    assert after() != after(seed=SEED + 1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+def test_rows_and_columns_are_rounded_independently(dtype):
+    shard, _, names = pair(64, RowOptimizer("sgd", lr=1.0), dtype, 90)
+    store = shard.stores[0]
+    rows = store.find(*arrays(names))
+    store.write_rows(rows, {"embedding": np.ones((90, 64), np.float32)})
+    half_a_step = {"bfloat16": 2.0**-8, "float16": 2.0**-11}[dtype]
+    shard.update(0, *arrays(names), np.full((90, 64), -half_a_step, np.float32), 0)
+    up = shard.values(0, *arrays(names)) > 1
+    assert abs(up.mean() - 0.5) < 4 * 0.5 / np.sqrt(up.size)
+    for one in (up, up.T):
+        correlation = np.corrcoef(one.astype(float)) - np.eye(len(one))
+        assert np.abs(correlation).max() < 5.5 / np.sqrt(one.shape[1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:])
+@pytest.mark.parametrize("start", [1.0, -0.3, 3e-6])
+def test_steps_too_small_for_rounding_to_nearest_add_up(dtype, start):
+    """2000 steps of a 50th of the spacing: the sum of their roundings is off by a few standard errors at most."""
+    steps, count, dim = 2000, 8, 16
+    shard, _, names = pair(dim, RowOptimizer("sgd", lr=1.0), dtype, count)
+    store = shard.stores[0]
+    rows = store.find(*arrays(names))
+    begin = naive_optimizers.keep(np.full((count, dim), start, np.float32), dtype)
+    store.write_rows(rows, {"embedding": begin})
+    spacing = float(naive.spacing(start, *{"bfloat16": (8, 2.0**-133), "float16": (11, 2.0**-24)}[dtype]))
+    tiny = np.float32(spacing / 50)
+    assert naive_optimizers.keep(begin + tiny, dtype).tolist() == begin.tolist()
+    gradients = np.full((count, dim), -tiny, np.float32)
+    for step in range(steps):
+        shard.update(0, *arrays(names), gradients, step)
+    moved = (shard.values(0, *arrays(names)).astype(np.float64) - begin) / spacing
+    # Each step is a draw of a spacing with probability 1/50 (greater where the value grows past a power of two).
+    deviation = np.sqrt(steps / 50) * 2
+    assert np.abs(moved - steps / 50).max() < 5 * deviation
+    assert abs(moved.mean() - steps / 50) < 4 * deviation / np.sqrt(moved.size)

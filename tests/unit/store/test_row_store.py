@@ -1,0 +1,152 @@
+"""A row store: what insertions add, rows read and written as they are kept, windows of partitions."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from persia_cli.errors import ConfigError
+from persia_cli.kernels import memory
+from persia_cli.store.layout import TableSpec
+from persia_cli.store.row_store import Inserted, RowStore
+from tests import naive_optimizers, naive_store
+from tests.support.shards import OPTIMIZERS, SGD, TABLES, arrays, colliding, compare_store, layout_of
+
+DTYPES = ["float32", "bfloat16", "float16"]
+KEYS = st.sampled_from([0, 1, 2**32 - 1, 2**32, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1)
+
+
+def parts_of(group, count, seed=0):
+    rng = np.random.default_rng(seed)
+    columns = {"embedding": group.dim, **group.optimizer.states(group.dim)}
+    return {name: rng.standard_normal((count, width)).astype(np.float32) for name, width in columns.items()}
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(st.tuples(KEYS, st.sampled_from([0, 2])), max_size=60),
+    st.integers(1, 40),
+    st.integers(1, 4),
+    st.sampled_from(OPTIMIZERS),
+    st.sampled_from(DTYPES),
+    st.sampled_from([1, 3, 17]),
+)
+def test_insertions_equal_the_naive_twin(names, capacity, partitions, optimizer, dtype, dim):
+    layout = layout_of(dim, capacity, partitions, optimizer, dtype=dtype)
+    group = layout.groups[0]
+    store, twin = RowStore(group, range(partitions)), naive_store.Store(layout)
+    for part in (names[:20], names[20:], names[:5]):
+        # Only the first of equal names counts, so their values are the same here.
+        part = list(dict.fromkeys(part))
+        parts, scores = parts_of(group, len(part)), np.arange(len(part)) + 2**32 - 100
+        inserted = store.insert(*arrays(part), scores, parts)
+        assert inserted == twin.insert(part, scores.tolist(), parts)
+        assert sum(inserted) == len(part)
+        compare_store(store, twin)
+
+
+def test_insertions_fill_slots_beyond_the_capacity_before_any_is_refused():
+    layout = layout_of(1, 1000, 1, SGD, TABLES[:1])
+    group = layout.groups[0]
+    store = RowStore(group, range(1))
+    slots = group.buckets * 4
+    keys = np.random.default_rng(0).integers(2**64, size=2 * slots, dtype=np.uint64)
+    tables, scores = np.zeros(keys.size, np.uint16), np.zeros(keys.size, np.int64)
+    first = store.insert(keys[:1000], tables[:1000], scores[:1000], parts_of(group, 1000))
+    assert first == Inserted(added=1000, repeated=0, refused=0)
+    second = store.insert(keys, tables, scores, parts_of(group, keys.size))
+    assert second.repeated == 1000
+    assert slots - 8 <= 1000 + second.added <= slots
+    assert sum(second) == keys.size
+
+
+def test_more_tables_than_slots_share_a_key_until_its_buckets_are_full():
+    tables = tuple(TableSpec(f"t{number}", number, number, 0.1) for number in range(12))
+    layout = layout_of(2, 100, 1, SGD, tables)
+    store, twin = RowStore(layout.groups[0], range(1)), naive_store.Store(layout)
+    names = [(2**64 - 1, number) for number in range(12)]
+    parts = parts_of(layout.groups[0], 12)
+    inserted = store.insert(*arrays(names), np.arange(12), parts)
+    assert inserted == twin.insert(names, list(range(12)), parts) == (8, 0, 4)
+    compare_store(store, twin)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dim", [1, 2, 17])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS[2:6], ids=lambda optimizer: optimizer.kind)
+def test_rows_are_read_as_they_were_written_and_neighbours_stay(dtype, dim, optimizer):
+    group = layout_of(dim, 20, 1, optimizer, dtype=dtype).groups[0]
+    store = RowStore(group, range(1))
+    whole = parts_of(group, 20, 1)
+    whole["embedding"] *= np.float32(100)
+    store.write_rows(np.arange(20), whole)
+    kept = store.read_rows(np.arange(20))
+    np.testing.assert_array_equal(kept["embedding"], naive_optimizers.keep(whole["embedding"], dtype))
+    for name in optimizer.states(dim):
+        np.testing.assert_array_equal(kept[name], whole[name])
+    # What was read is kept exactly when it is written again.
+    places = np.array([7, 3])
+    store.write_rows(places, {name: part[places[::-1]] for name, part in kept.items()})
+    order = np.arange(20)
+    order[[7, 3]] = 3, 7
+    for name, part in store.read_rows(np.arange(20)).items():
+        np.testing.assert_array_equal(part, kept[name][order])
+
+
+def test_halves_saturate_or_round_to_even_at_their_edges():
+    group = layout_of(6, 20, 1, SGD, dtype="float16").groups[0]
+    store = RowStore(group, range(1))
+    values = np.array([[1e6, -1e6, 65519.0, 2.0**-25, 1.5 * 2.0**-24, -0.0]], np.float32)
+    store.write_rows(np.array([2]), {"embedding": values})
+    read = store.read_rows(np.array([2]))["embedding"]
+    assert read.tolist() == [[65504.0, -65504.0, 65504.0, 0.0, 2 * 2.0**-24, 0.0]]
+
+
+@given(st.integers(1, 6), st.data())
+def test_windows_of_partitions_hold_their_rows_by_key_and_table(partitions, data):
+    layout = layout_of(2, 60, partitions, SGD)
+    first = data.draw(st.integers(0, partitions))
+    last = data.draw(st.integers(first, partitions))
+    store = RowStore(layout.groups[0], range(partitions))
+    keys = np.random.default_rng(0).integers(2**64, size=40, dtype=np.uint64).tolist()
+    names = [(key, table) for key in keys[:20] for table in (2, 0)] + [(key, 2) for key in keys[20:]]
+    parts = parts_of(layout.groups[0], len(names))
+    store.insert(*arrays(names), np.arange(len(names)), parts)
+    window = store.in_window(first, last)
+    inside = sorted(name for name in names if first <= name[0] * partitions >> 64 < last)
+    alive = [name for name, row in zip(inside, store.find(*arrays(inside)).tolist(), strict=True) if row >= 0]
+    assert list(zip(window.keys.tolist(), window.tables.tolist(), strict=True)) == alive
+    assert window.scores.tolist() == [names.index(name) for name in alive]
+    expected = parts["embedding"][[names.index(name) for name in alive]].reshape(-1, 2)
+    np.testing.assert_array_equal(store.read_rows(window.rows)["embedding"], expected)
+
+
+def test_windows_count_from_the_first_partition_of_the_server():
+    layout = layout_of(1, 60, 6, SGD, TABLES[:1])
+    store = RowStore(layout.groups[0], range(2, 5))
+    keys = np.array([(partition << 64) // 6 + 2**33 for partition in range(2, 5)], np.uint64)
+    store.insert(keys, np.zeros(3, np.uint16), np.arange(3), parts_of(layout.groups[0], 3))
+    assert [store.in_window(at, at + 1).keys.tolist() for at in range(2, 5)] == [[key] for key in keys.tolist()]
+    assert store.in_window(2, 5).rows.tolist() == [0, 1, 2]
+    assert store.in_window(3, 3).rows.size == 0
+
+
+def test_one_table_and_several_find_the_same_rows():
+    """The tables of rows are looked at only where a group has several."""
+    one, two = (layout_of(1, 50, 1, SGD, TABLES[:count]) for count in (1, 2))
+    names = [(key, 0) for key in colliding(one, 8)]
+    found = []
+    for layout in (one, two):
+        store = RowStore(layout.groups[0], range(1))
+        store.insert(*arrays(names), np.arange(8), parts_of(layout.groups[0], 8))
+        found.append(store.find(*arrays(names[::-1])).tolist())
+    assert found == [list(range(8))[::-1]] * 2
+
+
+def test_memory_that_the_machine_cannot_promise_is_an_error_in_words(monkeypatch):
+    def refuse(size, dtype):
+        raise MemoryError
+
+    monkeypatch.setattr(memory, "zeros", refuse)
+    with pytest.raises(ConfigError, match=r"cannot reserve memory for 104 rows of feature group 0 \(32 bytes each\)"):
+        RowStore(layout_of(dim=3).groups[0], range(8))
