@@ -17,16 +17,17 @@ from persia_cli.kernels.bags import (
     sequence_offsets,
     write_sum,
 )
-from persia_cli.kernels.compile import kernel, read, write
+from persia_cli.kernels.compile import inlined, kernel, read, write
 from persia_cli.kernels.intrinsics import prefetch
 from persia_cli.kernels.simd import LANES, load, splat, store
 
-F32, I32, U32, U8, I64 = types.float32, types.int32, types.uint32, types.uint8, types.int64
+F32, I32, U32, U8, I64, U64 = types.float32, types.int32, types.uint32, types.uint8, types.int64, types.uint64
 SUM, MEAN, SQRTN, NONE = 0, 1, 2, 3
 MODES = {"sum": SUM, "mean": MEAN, "sqrtn": SQRTN, "none": NONE}
 """Number of each pooling; features of mode `none` are sequences, skipped by `pool_forward` and `pool_backward`."""
-SAMPLES_AHEAD = 8
-"""Samples whose gradients are asked for ahead of being read."""
+ZERO, STEP = np.uint64(0), np.uint64(LANES)
+ENTRIES_AHEAD = np.uint64(16)
+"""Entries whose rows are asked for ahead of being read."""
 Floats = NDArray[np.float32]
 
 
@@ -140,16 +141,22 @@ def _forward(rows, inverse, offsets, modes, rounds, size, columns, dim, out):
         column += 1
 
 
-@kernel(types.void(read(F32), read(I32), read(U8), I64, I64, I64, write(F32)))
+@kernel(types.void(read(F32), read(I32), read(U8), U64, U64, U64, write(F32)))
 def _forward_single(rows, inverse, modes, size, columns, dim, out):
-    column = 0
-    for feature in range(modes.size):
+    column = ZERO
+    for feature in range(np.uint64(modes.size)):
         if modes[feature] == NONE:
             continue
-        for sample in range(size):
-            entry, to = np.uint64(feature * size + sample), np.uint64((sample * columns + column) * dim)
-            write_sum(rows, inverse, entry, entry + ONE, dim, out, to)
-        column += 1
+        for entry in range(feature * size, (feature + ONE) * size):
+            if entry + ENTRIES_AHEAD < np.uint64(inverse.size):
+                for c in range(ZERO, dim, STEP):
+                    prefetch(rows, np.uint64(inverse[entry + ENTRIES_AHEAD]) * dim + c)
+            to = ((entry - feature * size) * columns + column) * dim
+            row = np.uint64(inverse[entry]) * dim
+            for c in range(ZERO, dim, STEP):
+                lanes = np.int64(dim - c)
+                store(out, to + c, load(rows, row + c, lanes), lanes)
+        column += ONE
 
 
 @kernel(types.void(read(F32), read(I32), read(U32), read(U8), read(I64), I64, I64, I64, write(F32), write(F32)))
@@ -169,19 +176,27 @@ def _backward(gradient, inverse, offsets, modes, rounds, size, columns, dim, sha
         column += 1
 
 
-@kernel(types.void(read(F32), read(I32), read(U8), I64, I64, I64, write(F32)))
+@kernel(types.void(read(F32), read(I32), read(U8), U64, U64, U64, write(F32)))
 def _backward_single(gradient, inverse, modes, size, columns, dim, gradients):
-    column = 0
-    for feature in range(modes.size):
-        if modes[feature] == NONE:
-            continue
-        for sample in range(size):
-            entry, at = np.uint64(feature * size + sample), np.uint64((sample * columns + column) * dim)
-            # The next samples' vectors lie far apart: the processor does not foresee them.
-            for c in range(0, dim, LANES):
-                prefetch(gradient, at + np.uint64(SAMPLES_AHEAD * columns * dim + c))
-            add_to_rows(gradient, at, inverse, entry, entry + ONE, dim, gradients)
-        column += 1
+    column = ZERO
+    for feature in range(np.uint64(modes.size)):
+        if modes[feature] != NONE:
+            if dim % STEP == ZERO:
+                _add_column(True, gradient, inverse, feature * size, size, columns, column, dim, gradients)
+            else:
+                _add_column(False, gradient, inverse, feature * size, size, columns, column, dim, gradients)
+            column += ONE
+
+
+@inlined
+def _add_column(whole, gradient, inverse, first, size, columns, column, dim, gradients):
+    """Add the vectors of one feature to the rows of entries from `first` on; `whole` promises whole vectors."""
+    for sample in range(size):
+        at = (sample * columns + column) * dim
+        row = np.uint64(inverse[first + sample]) * dim
+        for c in range(ZERO, dim, STEP):
+            lanes = np.int64(16) if whole else np.int64(dim - c)
+            store(gradients, row + c, load(gradients, row + c, lanes) + load(gradient, at + c, lanes), lanes)
 
 
 @kernel(types.void(read(F32), read(I32), read(U32), I64, I64, I64, write(F32), write(U8)))
