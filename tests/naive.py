@@ -1,5 +1,6 @@
 """Slow, plain twins of the kernels: what each must compute, written the obvious way."""
 
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -37,15 +38,13 @@ def pool_backward(gradient, inverse, offsets, modes, rounds, rows):
     """float32[rows, dim]: gradient float32[n, C, dim] of pooled vectors summed per unique row."""
     size = gradient.shape[0]
     gradients = np.zeros((rows, gradient.shape[2]), np.float32)
-    columns = iter(range(gradient.shape[1]))
-    for feature, mode in enumerate(modes):
-        if mode == 3:
-            continue
-        column = next(columns)
-        for sample in range(size):
+    pooled = [feature for feature, mode in enumerate(modes) if mode != 3]
+    for sample in range(size):
+        for column, feature in enumerate(pooled):
             entries = inverse[offsets[feature * size + sample] : offsets[feature * size + sample + 1]]
             for row in entries:
-                gradients[row] += gradient[sample, column] / divisor(mode, len(entries) // rounds[feature])
+                share = gradient[sample, column] / divisor(modes[feature], len(entries) // rounds[feature])
+                gradients[row] += share
     return gradients
 
 
@@ -94,10 +93,14 @@ def to_bfloat16(values):
 
 
 def to_float16_row(row):
-    """(factor, float16 halves) of a float32 row on the wire: its greatest magnitude becomes 16384."""
-    with np.errstate(invalid="ignore"):
-        factor = np.float32(np.abs(row).max() / np.float32(16384))
-        return factor, (row / (factor or np.float32(1))).astype(np.float16)
+    """(factor, float16 halves) of a float32 row on the wire: its greatest magnitude comes into [16384, 32768)."""
+    greatest = np.abs(row).max()
+    if not np.isfinite(greatest):
+        return greatest, np.full(row.size, np.nan, np.float16)
+    if greatest == 0:
+        return greatest, row.astype(np.float16)
+    factor = np.float32(2.0 ** max(math.frexp(greatest)[1] - 15, -126))
+    return factor, (row / factor).astype(np.float16)
 
 
 def noise(start, column):

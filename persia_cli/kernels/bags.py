@@ -8,19 +8,21 @@ group, feature-major. `offsets` is the CSR of that order, or None when every fea
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numpy.typing import NDArray
 
-from persia_cli.kernels.compile import kernel, read
+from persia_cli.kernels.compile import inlined, kernel, read
 from persia_cli.kernels.intrinsics import prefetch
 from persia_cli.kernels.simd import LANES, load, splat, store
 
 I32, U32, I64 = types.int32, types.uint32, types.int64
-AHEAD = np.uint64(16)
+AHEAD = np.uint64(8)
 """Entries whose rows are asked for ahead of being read."""
-ONE = np.uint64(1)
-SECOND, THIRD, FOURTH = (np.uint64(number * LANES) for number in (1, 2, 3))
-"""Columns where the vectors of a row behind its first begin."""
+FAR = np.uint64(32)
+"""Dim from which on that pays: narrower rows are near enough."""
+ZERO, ONE, STEP, WHOLE = np.uint64(0), np.uint64(1), np.uint64(LANES), np.int64(LANES)
+SECOND, THIRD, FOURTH, FOUR = (np.uint64(number * LANES) for number in (1, 2, 3, 4))
+"""Columns where the vectors of a row behind its first begin, and columns of four."""
 
 _NO_OFFSETS = np.empty(0, np.uint32)
 
@@ -86,73 +88,65 @@ def _within(inverse, offsets, rounds, rows):
     return not bad
 
 
-@njit(inline="always")
+@inlined
 def bag_of(offsets, feature, size, sample):
     """The entries [start, stop) of a feature of a sample."""
     bag = np.uint64(feature * size + sample)
     return np.uint64(offsets[bag]), np.uint64(offsets[bag + ONE])
 
 
-def _block_of(vectors):
-    """Make a function that sums some columns of a bag's rows, `vectors` of sixteen, in registers."""
-
-    @njit(inline="always")
-    def write_block(rows, inverse, start, stop, width, column, lanes, values, to):
-        one = two = three = four = splat(np.float32(0))
-        for i in range(start, stop):
-            if i + AHEAD < np.uint64(inverse.size):
-                later = np.uint64(inverse[i + AHEAD]) * width + column
-                prefetch(rows, later)
-                if vectors > 1:
-                    prefetch(rows, later + SECOND)
-                if vectors > 2:
-                    prefetch(rows, later + THIRD)
-                    prefetch(rows, later + FOURTH)
-            row = np.uint64(inverse[i]) * width + column
-            one = one + load(rows, row, lanes)
-            if vectors > 1:
-                two = two + load(rows, row + SECOND, lanes - 16)
+@inlined
+def _write_block(vectors, last, rows, inverse, start, stop, dim, column, values, to):
+    """Sum some columns of a bag's rows in registers: `vectors` of sixteen, of which the last has `last` lanes."""
+    one = two = three = four = splat(np.float32(0))
+    for i in range(start, stop):
+        if vectors > 1 and i + AHEAD < np.uint64(inverse.size):
+            later = np.uint64(inverse[i + AHEAD]) * dim + column
+            prefetch(rows, later)
+            prefetch(rows, later + SECOND)
             if vectors > 2:
-                three = three + load(rows, row + THIRD, lanes - 32)
-                four = four + load(rows, row + FOURTH, lanes - 48)
-        store(values, to, one, lanes)
+                prefetch(rows, later + THIRD)
+                prefetch(rows, later + FOURTH)
+        row = np.uint64(inverse[i]) * dim + column
+        one = one + load(rows, row, last if vectors == 1 else WHOLE)
         if vectors > 1:
-            store(values, to + SECOND, two, lanes - 16)
+            two = two + load(rows, row + SECOND, last if vectors == 2 else WHOLE)
         if vectors > 2:
-            store(values, to + THIRD, three, lanes - 32)
-            store(values, to + FOURTH, four, lanes - 48)
+            three = three + load(rows, row + THIRD, last if vectors == 3 else WHOLE)
+        if vectors > 3:
+            four = four + load(rows, row + FOURTH, last)
+    store(values, to, one, last if vectors == 1 else WHOLE)
+    if vectors > 1:
+        store(values, to + SECOND, two, last if vectors == 2 else WHOLE)
+    if vectors > 2:
+        store(values, to + THIRD, three, last if vectors == 3 else WHOLE)
+    if vectors > 3:
+        store(values, to + FOURTH, four, last)
 
-    return write_block
 
-
-_write_16, _write_32, _write_64 = _block_of(1), _block_of(2), _block_of(4)
-
-
-@njit(inline="always")
+@inlined
 def write_sum(rows, inverse, start, stop, dim, values, to):
     """Write the sum of the rows of entries [start, stop), added in their order, to values[to : to + dim]."""
-    width = np.uint64(dim)
-    for c in range(0, dim, 64):
-        column, lanes = np.uint64(c), dim - c
-        if lanes <= 16:
-            _write_16(rows, inverse, start, stop, width, column, lanes, values, to + column)
-        elif lanes <= 32:
-            _write_32(rows, inverse, start, stop, width, column, lanes, values, to + column)
+    for column in range(ZERO, dim, FOUR):
+        at, left = to + column, dim - column
+        if left > FOURTH:
+            _write_block(4, np.int64(left - FOURTH), rows, inverse, start, stop, dim, column, values, at)
+        elif left > THIRD:
+            _write_block(3, np.int64(left - THIRD), rows, inverse, start, stop, dim, column, values, at)
+        elif left > SECOND:
+            _write_block(2, np.int64(left - SECOND), rows, inverse, start, stop, dim, column, values, at)
         else:
-            _write_64(rows, inverse, start, stop, width, column, lanes, values, to + column)
+            _write_block(1, np.int64(left), rows, inverse, start, stop, dim, column, values, at)
 
 
-@njit(inline="always")
+@inlined
 def add_to_rows(values, at, inverse, start, stop, dim, rows):
     """Add values[at : at + dim] to the rows of entries [start, stop)."""
-    width = np.uint64(dim)
     for i in range(start, stop):
         if i + AHEAD < np.uint64(inverse.size):
-            later = np.uint64(inverse[i + AHEAD]) * width
-            for c in range(0, dim, LANES):
-                prefetch(rows, later + np.uint64(c))
-        row = np.uint64(inverse[i]) * width
-        for c in range(0, dim, LANES):
-            column = np.uint64(c)
-            added = load(rows, row + column, dim - c) + load(values, at + column, dim - c)
-            store(rows, row + column, added, dim - c)
+            for c in range(ZERO, dim, STEP):
+                prefetch(rows, np.uint64(inverse[i + AHEAD]) * dim + c)
+        row = np.uint64(inverse[i]) * dim
+        for c in range(ZERO, dim, STEP):
+            lanes = np.int64(dim - c)
+            store(rows, row + c, load(rows, row + c, lanes) + load(values, at + c, lanes), lanes)

@@ -1,32 +1,41 @@
 """Rows of float32 to the halves that travel or are kept, and back.
 
 Blocks are flat uint8 and need no alignment. bfloat16: dim halves a row. float16: a float32 factor, then dim halves of
-value / factor; the factor brings the row's greatest magnitude to 16384, so that nothing overflows and small rows keep
-their 11 bits.
+value / factor; the factor is the power of two that brings the row's greatest magnitude into [16384, 32768), so that
+nothing overflows, small rows keep their 11 bits, and rounding to them is the only error.
 """
 
 import numpy as np
 from numba import types
 
-from persia_cli.kernels.compile import kernel, read, write
+from persia_cli.kernels.compile import inlined, kernel, read, write
+from persia_cli.kernels.halves import load_bfloat16, load_float16, store_bfloat16, store_float16
 from persia_cli.kernels.simd import (
     LANES,
     greater_magnitude,
     greatest_magnitude,
     load,
-    load_bfloat16,
-    load_float16,
     load_scalar,
     splat,
     store,
-    store_bfloat16,
-    store_float16,
     store_scalar,
 )
 
 F32, U8, I64 = types.float32, types.uint8, types.int64
-GREATEST = np.float32(16384)
 FACTOR_BYTES = 4
+EXPONENT_AT = np.uint32(23)
+"""Bit where a float32's exponent begins."""
+
+
+@inlined
+def float16_factor(magnitude):
+    """The factor of a row of this greatest magnitude and one over it; zero, NaN and infinity are their own factors."""
+    exponent = np.float32(magnitude).view(np.uint32) >> EXPONENT_AT
+    if exponent == np.uint32(255) or magnitude == np.float32(0.0):
+        return magnitude, np.float32(0.0)
+    exponent = max(exponent, np.uint32(15))
+    factor = np.uint32((exponent - np.uint32(14)) << EXPONENT_AT).view(np.float32)
+    return factor, np.uint32((np.uint32(268) - exponent) << EXPONENT_AT).view(np.float32)
 
 
 @kernel(types.void(read(F32), I64, write(U8)))
@@ -41,11 +50,11 @@ def to_float16(values, dim, block):
         magnitude = load(values, start, dim)
         for c in range(LANES, dim, LANES):
             magnitude = greater_magnitude(magnitude, load(values, start + c, dim - c))
-        factor = greatest_magnitude(magnitude) / GREATEST
+        factor, reciprocal = float16_factor(greatest_magnitude(magnitude))
         store_scalar(block, to, factor)
-        divisor = splat(np.float32(1) if factor == 0 else factor)
+        scale = splat(reciprocal)
         for c in range(0, dim, LANES):
-            halves = load(values, start + c, dim - c) / divisor
+            halves = load(values, start + c, dim - c) * scale
             store_float16(block, to + FACTOR_BYTES + 2 * c, halves, dim - c)
 
 

@@ -4,11 +4,14 @@
 """
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numpy.typing import NDArray
 
 from persia_cli.kernels.bags import (
+    FAR,
     ONE,
+    STEP,
+    ZERO,
     add_to_rows,
     bag_of,
     check_bags,
@@ -17,17 +20,14 @@ from persia_cli.kernels.bags import (
     sequence_offsets,
     write_sum,
 )
-from persia_cli.kernels.compile import inlined, kernel, read, write
+from persia_cli.kernels.compile import helper, inlined, kernel, read, write
 from persia_cli.kernels.intrinsics import prefetch
-from persia_cli.kernels.simd import LANES, load, splat, store
+from persia_cli.kernels.simd import load, splat, store
 
 F32, I32, U32, U8, I64, U64 = types.float32, types.int32, types.uint32, types.uint8, types.int64, types.uint64
 SUM, MEAN, SQRTN, NONE = 0, 1, 2, 3
 MODES = {"sum": SUM, "mean": MEAN, "sqrtn": SQRTN, "none": NONE}
 """Number of each pooling; features of mode `none` are sequences, skipped by `pool_forward` and `pool_backward`."""
-ZERO, STEP = np.uint64(0), np.uint64(LANES)
-ENTRIES_AHEAD = np.uint64(16)
-"""Entries whose rows are asked for ahead of being read."""
 Floats = NDArray[np.float32]
 
 
@@ -52,9 +52,9 @@ def pool_forward(
     check_bags(inverse, offsets, modes.size * size, len(rows), rounds)
     values = rows.reshape(-1)
     if offsets is None:
-        _forward_single(values, inverse, modes, size, columns, dim, flat(out))
+        _forward_single(values, inverse, modes, size, dim, flat(out))
     else:
-        _forward(values, inverse, offsets, modes, rounds, size, columns, dim, flat(out))
+        _forward(values, inverse, offsets, modes, rounds, size, dim, flat(out))
 
 
 def pool_backward(
@@ -67,7 +67,7 @@ def pool_backward(
 ) -> None:
     """Add the gradient float32[n, C, dim] of pooled vectors to `gradients` float32[U, dim] of the unique rows.
 
-    Summed in the order features, then samples, then ids: the result depends on the batch alone. The caller zeroes
+    Summed in the order samples, then features, then ids: the result depends on the batch alone. The caller zeroes
     `gradients` first. Raises ValueError as `pool_forward` does.
     """
     size, columns, dim = gradient.shape
@@ -77,10 +77,10 @@ def pool_backward(
     check_bags(inverse, offsets, modes.size * size, len(gradients), rounds)
     values = gradient.reshape(-1)
     if offsets is None:
-        _backward_single(values, inverse, modes, size, columns, dim, flat(gradients))
+        _backward_single(values, inverse, modes, size, dim, flat(gradients))
     else:
         share = np.empty(dim, np.float32)
-        _backward(values, inverse, offsets, modes, rounds, size, columns, dim, share, flat(gradients))
+        _backward(values, inverse, offsets, modes, rounds, size, dim, share, flat(gradients))
 
 
 def sequence_forward(
@@ -112,7 +112,7 @@ def sequence_backward(
     _gather_back(gradient.reshape(-1), inverse, bounds, rounds, length, dim, flat(gradients))
 
 
-@njit(inline="always")
+@inlined
 def _divisor(mode, ids):
     """What the sum over a bag of `ids` ids is divided by."""
     if mode == MEAN:
@@ -122,84 +122,88 @@ def _divisor(mode, ids):
     return np.float32(1)
 
 
-@kernel(types.void(read(F32), read(I32), read(U32), read(U8), read(I64), I64, I64, I64, write(F32)))
-def _forward(rows, inverse, offsets, modes, rounds, size, columns, dim, out):
-    column = 0
-    for feature in range(modes.size):
-        mode, per_id = modes[feature], np.uint64(rounds[feature])
-        if mode == NONE:
-            continue
-        for sample in range(size):
-            to = np.uint64((sample * columns + column) * dim)
+@helper
+def _divide(values, at, dim, mode, ids):
+    """Divide values[at : at + dim], the sum over `ids` ids, as the mode says."""
+    divisor = splat(_divisor(mode, ids))
+    for c in range(ZERO, dim, STEP):
+        lanes = np.int64(dim - c)
+        store(values, at + c, load(values, at + c, lanes) / divisor, lanes)
+
+
+@kernel(types.void(read(F32), read(I32), read(U32), read(U8), read(I64), U64, U64, write(F32)))
+def _forward(rows, inverse, offsets, modes, rounds, size, dim, out):
+    to = ZERO
+    for sample in range(size):
+        for feature in range(np.uint64(modes.size)):
+            mode, per_id = modes[feature], np.uint64(rounds[feature])
+            if mode == NONE:
+                continue
             start, stop = bag_of(offsets, feature, size, sample)
             write_sum(rows, inverse, start, stop, dim, out, to)
             if mode != SUM and stop - start > per_id:
-                divisor = splat(_divisor(mode, (stop - start) // per_id))
-                for c in range(0, dim, LANES):
-                    at = to + np.uint64(c)
-                    store(out, at, load(out, at, dim - c) / divisor, dim - c)
-        column += 1
+                _divide(out, to, dim, mode, (stop - start) // per_id)
+            to += dim
 
 
-@kernel(types.void(read(F32), read(I32), read(U8), U64, U64, U64, write(F32)))
-def _forward_single(rows, inverse, modes, size, columns, dim, out):
-    column = ZERO
-    for feature in range(np.uint64(modes.size)):
-        if modes[feature] == NONE:
-            continue
-        for entry in range(feature * size, (feature + ONE) * size):
-            if entry + ENTRIES_AHEAD < np.uint64(inverse.size):
-                for c in range(ZERO, dim, STEP):
-                    prefetch(rows, np.uint64(inverse[entry + ENTRIES_AHEAD]) * dim + c)
-            to = ((entry - feature * size) * columns + column) * dim
-            row = np.uint64(inverse[entry]) * dim
-            for c in range(ZERO, dim, STEP):
-                lanes = np.int64(dim - c)
-                store(out, to + c, load(rows, row + c, lanes), lanes)
-        column += ONE
-
-
-@kernel(types.void(read(F32), read(I32), read(U32), read(U8), read(I64), I64, I64, I64, write(F32), write(F32)))
-def _backward(gradient, inverse, offsets, modes, rounds, size, columns, dim, share, gradients):
-    column = 0
-    for feature in range(modes.size):
-        mode, per_id = modes[feature], np.uint64(rounds[feature])
-        if mode == NONE:
-            continue
-        for sample in range(size):
-            at = np.uint64((sample * columns + column) * dim)
+@kernel(types.void(read(F32), read(I32), read(U32), read(U8), read(I64), U64, U64, write(F32), write(F32)))
+def _backward(gradient, inverse, offsets, modes, rounds, size, dim, share, gradients):
+    at = ZERO
+    for sample in range(size):
+        for feature in range(np.uint64(modes.size)):
+            mode, per_id = modes[feature], np.uint64(rounds[feature])
+            if mode == NONE:
+                continue
             start, stop = bag_of(offsets, feature, size, sample)
             divisor = splat(_divisor(mode, (stop - start) // per_id))
-            for c in range(0, dim, LANES):
-                store(share, c, load(gradient, at + np.uint64(c), dim - c) / divisor, dim - c)
-            add_to_rows(share, np.uint64(0), inverse, start, stop, dim, gradients)
-        column += 1
+            for c in range(ZERO, dim, STEP):
+                store(share, c, load(gradient, at + c, np.int64(dim - c)) / divisor, np.int64(dim - c))
+            add_to_rows(share, ZERO, inverse, start, stop, dim, gradients)
+            at += dim
 
 
-@kernel(types.void(read(F32), read(I32), read(U8), U64, U64, U64, write(F32)))
-def _backward_single(gradient, inverse, modes, size, columns, dim, gradients):
-    column = ZERO
-    for feature in range(np.uint64(modes.size)):
-        if modes[feature] != NONE:
-            if dim % STEP == ZERO:
-                _add_column(True, gradient, inverse, feature * size, size, columns, column, dim, gradients)
-            else:
-                _add_column(False, gradient, inverse, feature * size, size, columns, column, dim, gradients)
-            column += ONE
+# With one id per sample there is nothing but rows to move. `whole` promises rows of whole vectors.
+
+
+@kernel(types.void(read(F32), read(I32), read(U8), U64, U64, write(F32)))
+def _forward_single(rows, inverse, modes, size, dim, out):
+    if dim % STEP == ZERO:
+        _move_rows(True, False, rows, inverse, modes, size, dim, out)
+    else:
+        _move_rows(False, False, rows, inverse, modes, size, dim, out)
+
+
+@kernel(types.void(read(F32), read(I32), read(U8), U64, U64, write(F32)))
+def _backward_single(gradient, inverse, modes, size, dim, gradients):
+    if dim % STEP == ZERO:
+        _move_rows(True, True, gradients, inverse, modes, size, dim, gradient)
+    else:
+        _move_rows(False, True, gradients, inverse, modes, size, dim, gradient)
 
 
 @inlined
-def _add_column(whole, gradient, inverse, first, size, columns, column, dim, gradients):
-    """Add the vectors of one feature to the rows of entries from `first` on; `whole` promises whole vectors."""
+def _move_rows(whole, back, rows, inverse, modes, size, dim, vectors):
+    """Copy each entry's row to its vector, or `back`: add each vector to its row."""
+    at = ZERO
     for sample in range(size):
-        at = (sample * columns + column) * dim
-        row = np.uint64(inverse[first + sample]) * dim
-        for c in range(ZERO, dim, STEP):
-            lanes = np.int64(16) if whole else np.int64(dim - c)
-            store(gradients, row + c, load(gradients, row + c, lanes) + load(gradient, at + c, lanes), lanes)
+        for feature in range(np.uint64(modes.size)):
+            if modes[feature] == NONE:
+                continue
+            entry = feature * size + sample
+            if dim >= FAR and sample + ONE < size:
+                for c in range(ZERO, dim, STEP):
+                    prefetch(rows, np.uint64(inverse[entry + ONE]) * dim + c)
+            row = np.uint64(inverse[entry]) * dim
+            for c in range(ZERO, dim, STEP):
+                lanes = np.int64(16) if whole else np.int64(dim - c)
+                if back:
+                    store(rows, row + c, load(rows, row + c, lanes) + load(vectors, at + c, lanes), lanes)
+                else:
+                    store(vectors, at + c, load(rows, row + c, lanes), lanes)
+            at += dim
 
 
-@kernel(types.void(read(F32), read(I32), read(U32), I64, I64, I64, write(F32), write(U8)))
+@kernel(types.void(read(F32), read(I32), read(U32), I64, I64, U64, write(F32), write(U8)))
 def _spread(rows, inverse, offsets, per_id, length, dim, values, mask):
     for sample in range(offsets.size - 1):
         stop = np.int64(offsets[sample + 1])
@@ -208,14 +212,14 @@ def _spread(rows, inverse, offsets, per_id, length, dim, values, mask):
             first, place = min(start + position * per_id, stop), sample * length + position
             last = min(first + per_id, stop)
             mask[place] = first < last
-            write_sum(rows, inverse, np.uint64(first), np.uint64(last), dim, values, np.uint64(place * dim))
+            write_sum(rows, inverse, np.uint64(first), np.uint64(last), dim, values, np.uint64(place) * dim)
 
 
-@kernel(types.void(read(F32), read(I32), read(U32), I64, I64, I64, write(F32)))
+@kernel(types.void(read(F32), read(I32), read(U32), I64, I64, U64, write(F32)))
 def _gather_back(gradient, inverse, offsets, per_id, length, dim, gradients):
     for sample in range(offsets.size - 1):
         stop = np.int64(offsets[sample + 1])
         start = max(np.int64(offsets[sample]), stop - length * per_id)
         for position in range((stop - start) // per_id):
-            first, at = start + position * per_id, (sample * length + position) * dim
-            add_to_rows(gradient, np.uint64(at), inverse, np.uint64(first), np.uint64(first + per_id), dim, gradients)
+            first, at = start + position * per_id, np.uint64(sample * length + position) * dim
+            add_to_rows(gradient, at, inverse, np.uint64(first), np.uint64(first + per_id), dim, gradients)

@@ -10,21 +10,12 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
+from persia_cli.kernels.cast import float16_factor
 from persia_cli.kernels.compile import helper, inlined, write
+from persia_cli.kernels.halves import load_bfloat16, load_float16, store_bfloat16, store_float16
 from persia_cli.kernels.hashing import GOLDEN, _mix
 from persia_cli.kernels.intrinsics import prefetch
-from persia_cli.kernels.simd import (
-    greater_magnitude,
-    greatest_magnitude,
-    load,
-    load_bfloat16,
-    load_float16,
-    splat,
-    store,
-    store_bfloat16,
-    store_float16,
-    store_scalar,
-)
+from persia_cli.kernels.simd import greater_magnitude, greatest_magnitude, load, splat, store, store_scalar
 
 FLOAT32, BFLOAT16, FLOAT16 = 0, 1, 2
 """How values are kept or sent."""
@@ -38,8 +29,6 @@ NEAREST = np.uint64(6144)
 """float32 words that rows may take of the nearest cache."""
 WIDE, AHEAD = np.uint64(256), np.uint64(8)
 """Words from which on a row is wide, and how many wide rows ahead are asked for."""
-FLOAT16_TOP = np.float32(16384.0)
-"""What the greatest value of a row becomes on the wire in float16."""
 
 
 class Rows(NamedTuple):
@@ -188,12 +177,12 @@ def _send_scaled(rows, at, out, to):
     greatest = splat(np.float32(0.0))
     for column in range(ZERO, rows.dim, LANES):
         greatest = greater_magnitude(greatest, embedding_lanes(rows, at, column, np.int64(rows.dim - column)))
-    factor = greatest_magnitude(greatest) / FLOAT16_TOP
+    factor, reciprocal = float16_factor(greatest_magnitude(greatest))
     store_scalar(out, to, factor)
-    divisor = splat(factor if factor > np.float32(0.0) else np.float32(1.0))
+    scale = splat(reciprocal)
     for column in range(ZERO, rows.dim, LANES):
         lanes = np.int64(rows.dim - column)
-        store_float16(out, to + TWO + column, embedding_lanes(rows, at, column, lanes) / divisor, lanes)
+        store_float16(out, to + TWO + column, embedding_lanes(rows, at, column, lanes) * scale, lanes)
 
 
 @helper

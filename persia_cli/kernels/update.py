@@ -10,6 +10,7 @@ import numpy as np
 from numba import types
 
 from persia_cli.kernels.compile import inlined, kernel, read, write
+from persia_cli.kernels.halves import store_bfloat16_at_random, store_float16_at_random
 from persia_cli.kernels.hashing import GOLDEN, _mix
 from persia_cli.kernels.rows import (
     BFLOAT16,
@@ -32,8 +33,6 @@ from persia_cli.kernels.simd import (
     splat,
     square_root,
     store,
-    store_bfloat16_at_random,
-    store_float16_at_random,
     total,
     with_sign_of,
 )

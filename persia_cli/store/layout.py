@@ -90,7 +90,11 @@ class GroupSpec:
     optimizer: RowOptimizer
     tables: tuple[TableSpec, ...]
     capacity: int
-    """Rows over all servers together, rounded up to the same number for each partition."""
+    """Rows over all servers together, rounded up to the same number for each partition.
+
+    From then on new rows replace others. Only where a key's candidate slots all hold rows of the same step does it get
+    one of the few slots beyond, which the arena has memory for too.
+    """
     partitions: int
     """Hash ranges that its rows are placed by."""
     dtype: Storage = "float32"

@@ -148,11 +148,6 @@ class Shard:
         self._loaded += np.bincount(store.index.tables[before : store.used], minlength=self._loaded.size)
         return inserted
 
-    def forget(self, batch: Hashable) -> None:
-        """Drop what look-ups of a batch kept."""
-        for kept in self._kept:
-            kept.pop(batch, None)
-
     def counters(self) -> dict[str, TableCounters]:
         """Counters by table name."""
         return {

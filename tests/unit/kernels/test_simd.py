@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba import njit
 
-from persia_cli.kernels import simd
+from persia_cli.kernels import halves, simd
 from tests import naive
 
 LANES = st.integers(-1, 20)
@@ -51,17 +51,17 @@ def test_load_and_store_touch_their_lanes_alone_wherever_they_begin(values, lane
 @compiled
 def halve(values, lanes, short, float16):
     if float16:
-        simd.store_float16(short, 1, simd.load(values, 0, np.int64(16)), lanes)
+        halves.store_float16(short, 1, simd.load(values, 0, np.int64(16)), lanes)
     else:
-        simd.store_bfloat16(short, 1, simd.load(values, 0, np.int64(16)), lanes)
+        halves.store_bfloat16(short, 1, simd.load(values, 0, np.int64(16)), lanes)
 
 
 @compiled
 def widen(short, lanes, values, float16):
     if float16:
-        simd.store(values, 0, simd.load_float16(short, 1, lanes), np.int64(16))
+        simd.store(values, 0, halves.load_float16(short, 1, lanes), np.int64(16))
     else:
-        simd.store(values, 0, simd.load_bfloat16(short, 1, lanes), np.int64(16))
+        simd.store(values, 0, halves.load_bfloat16(short, 1, lanes), np.int64(16))
 
 
 @settings(deadline=None)
@@ -82,8 +82,8 @@ def test_halves_are_rounded_to_nearest_and_widened_back(float16, values, lanes):
 @compiled
 def halve_bytes(values, block, back):
     simd.store_scalar(block, 1, values[0])
-    simd.store_float16(block, 5, simd.load(values, 0, np.int64(16)), np.int64(3))
-    simd.store(back, 0, simd.load_float16(block, 5, np.int64(3)), np.int64(16))
+    halves.store_float16(block, 5, simd.load(values, 0, np.int64(16)), np.int64(3))
+    simd.store(back, 0, halves.load_float16(block, 5, np.int64(3)), np.int64(16))
     return simd.load_scalar(block, 1)
 
 
@@ -143,9 +143,9 @@ def test_lanes_are_summed_in_one_order_and_searched(values):
 def round_at_random(values, lanes, start, column, short, float16):
     x = simd.load(values, 0, np.int64(16))
     if float16:
-        simd.store_float16_at_random(short, 1, x, lanes, start, column)
+        halves.store_float16_at_random(short, 1, x, lanes, start, column)
     else:
-        simd.store_bfloat16_at_random(short, 1, x, lanes, start, column)
+        halves.store_bfloat16_at_random(short, 1, x, lanes, start, column)
 
 
 def rounded_at_random(values, start, column, float16):

@@ -124,13 +124,6 @@ class Life(RuleBasedStateMachine):
         inserted = self.shard.insert(0, *arrays(names), scores, parts)
         assert inserted == self.twin.insert(names, scores.tolist(), parts)
 
-    @rule(places=PLACES)
-    def forget(self, places):
-        for place, _ in places:
-            self.waiting.pop(place, None)
-            self.shard.forget(place)
-            self.twin.kept.pop(place, None)
-
     def image(self):
         store = self.shard.stores[0]
         memory = (store.index.buckets, store.index.tables, store.index.reused, store.index.fill, store.rows.arena)

@@ -43,7 +43,7 @@ def test_what_comes_back_is_within_the_stated_bounds(rows, wire):
         back[sizes > 3.3895e38] = rows[sizes > 3.3895e38]
     else:
         greatest = sizes.max(axis=1, keepdims=True, initial=0)
-        bounds = np.maximum(greatest * 2.0**-11, np.where(greatest < 2.0**-135, greatest, 0))
+        bounds = np.maximum(sizes * 2.0**-11, greatest * 2.0**-39) + 2.0**-150
     assert (np.abs(back - rows) <= bounds).all()
 
 
