@@ -147,7 +147,7 @@ class NNWorker:
         for ready in self._batches(EVAL, body["first"], body["last"]):
             samples, groups = self._inputs(ready)
             scored = rank.evaluate(ready.batch.step, samples, groups)
-            self._pipeline.call(partial(interval.add, samples, scored, ready.staleness))
+            self._pipeline.call(partial(interval.add, samples, scored))
             self._pipeline.push(ready.batch, [])
         self._report(EVAL, body["last"], interval)
         return {}

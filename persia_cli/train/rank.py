@@ -1,5 +1,6 @@
 """One rank's dense network and everything about it: train, evaluate, save, load, and the figures of an interval."""
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -70,23 +71,19 @@ class Interval:
 
     def __init__(self, tasks: int) -> None:
         self._scores = ScoreHistogram(tasks)
-        self._samples = self._steps = self._staleness_sum = self._staleness_max = 0
+        self._samples = self._steps = 0
+        self._staleness: Counter[int] = Counter()
 
-    def add(self, samples: Samples, scored: Scored, staleness: int) -> None:
-        """Take one step in."""
+    def add(self, samples: Samples, scored: Scored, staleness: int | None = None) -> None:
+        """Take one step in, and in training how stale its rows were."""
         self._scores.add(scored.logits, samples.labels, samples.weights)
         self._samples += len(samples.labels)
         self._steps += 1
-        self._staleness_sum += staleness
-        self._staleness_max = max(self._staleness_max, staleness)
+        if staleness is not None:
+            self._staleness[staleness] += 1
 
     def encode(self) -> tuple[dict[str, Any], list[NDArray[Any]]]:
         """Return the figures for the wire: plain numbers, and the scores as positions and values."""
-        body = {
-            "samples": self._samples,
-            "steps": self._steps,
-            "staleness_sum": self._staleness_sum,
-            "staleness_max": self._staleness_max,
-        }
+        body = {"samples": self._samples, "steps": self._steps, "staleness": dict(self._staleness)}
         bins, counts = self._scores.encode()
         return body, [np.ascontiguousarray(bins), np.ascontiguousarray(counts)]
