@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from persia_cli.bench.plan import without_ends
 from persia_cli.config.schema import ParquetDataset, Run
 from persia_cli.data.facts import DatasetFacts, inspect
 from persia_cli.errors import PersiaError
@@ -53,18 +54,7 @@ def measure(run: Run, steps: int) -> Throughput:
 
 
 def _plan(run: Run, facts: DatasetFacts, steps: int) -> JobPlan:
-    per_epoch = -(-facts.train_rows // run.train.batch_size)
-    train = run.train.model_copy(
-        update={"steps": 2 * steps, "epochs": -(-2 * steps // per_epoch), "log_every_steps": steps}
-    )
-    never = {"every_steps": None, "at_end": False}
-    run = run.model_copy(
-        update={
-            "train": train,
-            "eval": run.eval.model_copy(update={"every_steps": None}),
-            "checkpoint": run.checkpoint.model_copy(update=never),
-        }
-    )
+    run = without_ends(run, facts, 2 * steps, steps)
     return plan_job(run, replace(facts, eval_rows=0), "train", Path("bench"))
 
 

@@ -15,6 +15,7 @@ EXAMPLES = examples(
 THROUGHPUT_EXAMPLES = examples(
     "persia bench throughput conf=synthetic",
     "persia bench throughput conf=criteo cluster.embedding_servers=2 --steps 500 --json",
+    "persia bench throughput conf=criteo train.batch_size=4096 optimizer=adagrad --compare torch,dense",
 )
 KERNEL_EXAMPLES = examples(
     "persia bench kernels",
@@ -28,16 +29,42 @@ app = typer.Typer(no_args_is_help=True, help="Measure speed.", epilog=EXAMPLES)
 @app.command(epilog=THROUGHPUT_EXAMPLES)
 def throughput(
     words: Words = None,
-    steps: Annotated[int, typer.Option("--steps", min=1, help="Steps to measure, after as many to warm up.")] = 200,
+    steps: Annotated[
+        int | None,
+        typer.Option("--steps", min=1, help="Steps to measure; of a turn with --compare.", show_default="200, 48"),
+    ] = None,
+    rivals: Annotated[
+        str | None,
+        typer.Option(
+            "--compare",
+            metavar="RIVALS",
+            help="Take turns with trainers in one process: torch, the same model on one EmbeddingBag; dense, the "
+            "same network fed from memory, which is the upper bound; or torch,dense.",
+        ),
+    ] = None,
+    source: Annotated[
+        str, typer.Option("--source", help="What all are fed from with --compare: loader, ring (of memory) or both.")
+    ] = "both",
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Turns of each with --compare.")] = 5,
+    ring: Annotated[int, typer.Option("--ring", min=1, help="Batches of the ring.")] = 64,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     conf_dir: ConfDir = None,
 ) -> None:
-    """Measure samples per second of a job from end to end, and the CPU seconds of each role."""
+    """Measure samples per second of a job from end to end, and the CPU seconds of each role.
+
+    With --compare in turns with rivals that train the same model on the same batches in one process.
+    """
     from persia_cli.bench.throughput import measure
     from persia_cli.commands.screen import columns, err, labelled, out, say, size
     from persia_cli.config.compose import compose_run
 
     run = compose_run(words or [], conf_dir or [])
+    if rivals is not None:
+        from persia_cli.commands.comparison import run_comparison
+
+        run_comparison(run, rivals.split(","), source, steps or 48, rounds, ring, as_json)
+        return
+    steps = steps or 200
     if not as_json:
         say(err(), f"measuring {run.name}, {run.mode.kind}: {steps} steps to warm up, then {steps} against the clock …")
     measured = measure(run, steps)

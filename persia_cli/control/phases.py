@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-PhaseKind = Literal["training", "evaluating", "saving", "done"]
+PhaseKind = Literal["training", "evaluating", "saving", "paused", "done"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +12,7 @@ class Phase:
     """What the job does between two drains.
 
     `first` and `last` are the steps [first, last) of a training or evaluating phase, numbered within their split over
-    the whole job; of a saving phase `last` is the step that is saved.
+    the whole job; of a saving phase `last` is the step that is saved, of a paused one the step before which it waits.
     """
 
     kind: PhaseKind
@@ -43,6 +43,17 @@ def evaluation_only(eval_steps: int) -> Iterator[Phase]:
     """Yield the phases of a job that evaluates a saved model."""
     yield Phase("evaluating", 0, eval_steps)
     yield Phase("done")
+
+
+def in_turns(phases: Iterator[Phase], steps: int) -> Iterator[Phase]:
+    """Cut training into turns of at most `steps` steps, with a paused phase before each: whoever drives ends it."""
+    for phase in phases:
+        if phase.kind != "training":
+            yield phase
+            continue
+        for first in range(phase.first, phase.last, steps):
+            yield Phase("paused", last=first)
+            yield Phase("training", first, min(first + steps, phase.last))
 
 
 @dataclass(slots=True)

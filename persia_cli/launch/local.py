@@ -66,10 +66,19 @@ class Started:
 class Processes:
     """The processes of one job. None of them outlives the launcher: each asks the kernel to be killed with it."""
 
-    def __init__(self, plan: JobPlan, sockets: Path) -> None:
+    def __init__(
+        self, plan: JobPlan, sockets: Path, advertised: Callable[[Replica], str | None] = lambda replica: None
+    ) -> None:
+        """`sockets` is where they listen; `advertised` the address others are told of a replica, if another one."""
         self._plan = plan
         self._sockets = sockets
+        self._advertised = advertised
         self._started: list[Started] = []
+
+    @property
+    def address(self) -> str:
+        """Where the coordinator listens, once started."""
+        return (self._plan.run_dir / COORDINATOR_ADDRESS).read_text(encoding="utf-8").strip()
 
     def start(self) -> None:
         """Start the coordinator, then the others, each in a session of its own so that Ctrl-C reaches only us."""
@@ -86,6 +95,9 @@ class Processes:
         command += ["--coordinator", coordinator, "--index", str(replica.index), "--parent", str(os.getpid())]
         if replica.role == "coordinator":
             command += ["--run-dir", str(self._plan.run_dir)]
+        advertised = self._advertised(replica)
+        if advertised is not None:
+            command += ["--advertise", advertised]
         log = self._plan.run_dir / "roles" / f"{replica.name}.log"
         with log.open("ab") as output:
             process = subprocess.Popen(
@@ -103,7 +115,7 @@ class Processes:
                     f"coordinator-0 has not started listening after {limit_s:g} s; see {self._started[0].log}"
                 )
             time.sleep(0.02)
-        return path.read_text(encoding="utf-8").strip()
+        return self.address
 
     @property
     def running(self) -> bool:

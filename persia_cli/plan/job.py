@@ -24,6 +24,9 @@ Task = Literal["train", "evaluate"]
 ROLES = ("coordinator", "embedding-server", "embedding-worker", "data-loader", "nn-worker")
 """All roles, in the order they are started."""
 
+DRIVER = "driver"
+"""Who joins a job that trains in turns, and says when the next one begins; part of what measures, not a role."""
+
 
 @dataclass(frozen=True, slots=True)
 class Replica:
@@ -43,7 +46,8 @@ class Job:
     """What every role is told beside the run: the task, its size, and where its files are.
 
     `load` is the checkpoint folder to start from, `steps` and `eval_steps` count global batches (of training in all,
-    of one evaluation).
+    of one evaluation). For measurements: training stops before each `turn_steps` steps until a driver lets it go on
+    (0: never, and there is no driver), and loaders repeat the first `ring` training batches from memory (0: they read).
     """
 
     task: Task
@@ -53,6 +57,8 @@ class Job:
     eval_rows: int
     steps: int
     eval_steps: int
+    turn_steps: int = 0
+    ring: int = 0
 
     def to_json(self) -> bytes:
         """Encode for the wire."""

@@ -14,14 +14,14 @@ from persia_cli import __version__
 from persia_cli.config.schema import Run
 from persia_cli.control.membership import Member, Membership
 from persia_cli.control.movement import Movement
-from persia_cli.control.phases import Phase, PhaseMachine, evaluation_only, schedule
+from persia_cli.control.phases import Phase, PhaseKind, PhaseMachine, evaluation_only, in_turns, schedule
 from persia_cli.control.position import StepGrid, WorkItems
 from persia_cli.control.splits import EVAL, TRAIN
 from persia_cli.errors import CheckpointError, PersiaError, RoleError, WireError
 from persia_cli.observe.journal import EVENTS, Journal
 from persia_cli.observe.record import RunRecord
 from persia_cli.observe.usage import cpu_seconds, resident_bytes
-from persia_cli.plan.job import Job, expected_replicas
+from persia_cli.plan.job import DRIVER, Job, expected_replicas
 from persia_cli.roles.checkpointing import Checkpointing
 from persia_cli.store.manifest import read_manifest
 from persia_cli.wire.loop import Loop
@@ -83,7 +83,8 @@ class Coordinator:
         self._step = loaded.step if loaded else 0
         samples = loaded.samples if loaded else 0
         self._record = RunRecord(self._run_dir, self._events, run, self._grids[TRAIN], self._step, samples)
-        self._membership = Membership(expected_replicas(run))
+        drivers = {DRIVER: 1} if job.turn_steps else {}
+        self._membership = Membership(expected_replicas(run) | drivers)
         self._phases = self._make_phases()
         self._items = {TRAIN: WorkItems(0, job.steps, ITEM_STEPS), EVAL: WorkItems(0, 0, ITEM_STEPS)}
         self._instruction: Instruction | None = None
@@ -125,10 +126,18 @@ class Coordinator:
                 self._run.checkpoint.every_steps,
                 self._run.checkpoint.at_end,
             )
+            if self._job.turn_steps:
+                phases = in_turns(phases, self._job.turn_steps)
         else:
             phases = evaluation_only(self._job.eval_steps)
-        participants = {"training": ranks, "evaluating": ranks, "saving": servers | {"nn-worker-0"}, "done": everyone}
-        return PhaseMachine(phases, participants)  # type: ignore[arg-type]
+        participants: dict[PhaseKind, frozenset[str]] = {
+            "training": ranks,
+            "evaluating": ranks,
+            "saving": servers | {"nn-worker-0"},
+            "paused": frozenset({f"{DRIVER}-0"}),
+            "done": everyone,
+        }
+        return PhaseMachine(phases, participants)
 
     def run(self) -> None:
         """Hold the job together until its end; raises ReplicaError if a replica failed, RoleError if one is missing."""
@@ -174,7 +183,7 @@ class Coordinator:
                 "see its log (cluster.silence_timeout_s raises the limit)"
             )
         still_s = self._movement.still_s(time.monotonic())
-        if phase.kind != "done" and still_s > STILL_TIMES * silence_s:
+        if phase.kind not in ("paused", "done") and still_s > STILL_TIMES * silence_s:
             self._give_up(
                 f"all replicas are alive, yet nothing has moved for {still_s:.0f} s while {phase.kind}, waiting for "
                 f"{', '.join(sorted(self._phases.waiting))}; see the logs (cluster.silence_timeout_s raises the limit)"
@@ -260,6 +269,7 @@ class Coordinator:
             "training": self._begin_training,
             "evaluating": self._begin_evaluating,
             "saving": self._begin_saving,
+            "paused": lambda phase: {"step": phase.last},
             "done": lambda phase: {},
         }
         body = begin[phase.kind](phase)

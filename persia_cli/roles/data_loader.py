@@ -10,6 +10,7 @@ import numpy as np
 from persia_cli.control.position import StepGrid
 from persia_cli.control.splits import EVAL, SPLIT_NAMES, TRAIN
 from persia_cli.data.batch import Batch
+from persia_cli.data.ring import Ring
 from persia_cli.data.source import Source, open_source
 from persia_cli.errors import DataError
 from persia_cli.roles.link import Link, expect
@@ -67,6 +68,8 @@ class DataLoader:
                     continue
                 source = open_source(run.dataset, name, run.seed)
                 grid = StepGrid(rows[split], run.train.batch_size, self._ranks)
+                if split == TRAIN and job.ring:
+                    source = Ring(source, job.ring, run.train.batch_size)
                 self._feeds.append(Feed(split, source, grid, limits=[0] * self._ranks))
                 if source.rows != rows[split]:
                     raise DataError(

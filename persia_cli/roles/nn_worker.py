@@ -111,6 +111,7 @@ class NNWorker:
             "training": self._train,
             "evaluating": self._evaluate,
             "saving": self._save,
+            "paused": lambda rank, body: {},
         }
         while not self._link.stop:
             self._pipeline.check()

@@ -1,0 +1,177 @@
+"""Trainers in one process: plain torch with one big table, and the dense network alone."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from persia_cli.bench.machine import available_bytes
+from persia_cli.bench.portions import Portion
+from persia_cli.bench.rivals.tables import unchecked
+from persia_cli.config.schema import Adagrad, Adam, Run, Sgd
+from persia_cli.errors import UserError
+from persia_cli.kernels.memory import keep_freed_memory
+from persia_cli.model.build import build_model
+from persia_cli.model.inputs import ModelBatch
+from persia_cli.plan.columns import dense_count, label_names
+from persia_cli.plan.embedding import embedding_layout
+from persia_cli.train.inputs import input_shape
+from persia_cli.train.loss import batch_loss, weighted_losses
+from persia_cli.train.optimizer import LearningRate, dense_optimizer
+from persia_cli.train.runtime import prepare_torch
+
+PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+SPARE = 0.85
+"""Share of the available memory that torch's table may take."""
+READY = 8
+"""Blocks of embeddings that the dense network is fed with in turns: more than caches hold."""
+
+
+class DenseTrainer:
+    """A run's dense network with its loss and optimizer, fed embeddings that lie in memory; the upper bound.
+
+    Gradients of the embeddings are computed and dropped. `precision` is that of the forward pass.
+    """
+
+    name = "dense"
+
+    def __init__(self, run: Run, precision: str = "float32") -> None:
+        """Build the network from the run's seed; raises UserError where features have not one row of one dim each."""
+        self._threads, self._precision = run.train.threads, precision
+        self.prepare()
+        keep_freed_memory()
+        layout = embedding_layout(run)
+        shape = input_shape(layout, dense_count(run), len(label_names(run)))
+        if len(layout.groups) != 1 or shape.sequences:
+            raise UserError("rivals are compared on features that are all pooled and of one dim")
+        self._names = [feature.name for feature in shape.pooled]
+        self._dim, self._bound = layout.groups[0].dim, run.embedding.init_bound
+        self._module = build_model(run.model, shape, run.seed).train()
+        self._dense = dense_optimizer(run.optimizer.dense, self._module)
+        self._rate = LearningRate(run.optimizer.dense, self._dense)
+        self._step = 0
+        generator = torch.Generator().manual_seed(run.seed)
+        size = (run.train.batch_size, len(self._names), self._dim)
+        self._ready = [torch.empty(size).uniform_(-1, 1, generator=generator) * self._bound for _ in range(READY)]
+
+    def prepare(self) -> None:
+        """Set torch up as an NN worker has it: same threads, reproducible operations."""
+        prepare_torch(self._threads)
+
+    def embeddings(self, portion: Portion) -> torch.Tensor:
+        """Return float32 [n, F, dim] whose gradient is computed."""
+        return self._ready[self._step % READY].detach().requires_grad_()
+
+    def update_rows(self) -> None:
+        """Nothing: there are no rows."""
+
+    def train(self, portion: Portion) -> float:
+        """Train one batch and return its loss."""
+        self._dense.zero_grad()
+        with self._casting():
+            batch = ModelBatch(torch.from_numpy(portion.dense), [self.embeddings(portion)], [self._names], {})
+            logits = self._module(batch)
+        weights = torch.from_numpy(portion.weights) if portion.weights.size else None
+        weighted = weighted_losses(logits.float(), torch.from_numpy(portion.labels), weights)
+        total = float(portion.weights.sum(dtype=np.float64)) if weights is not None else float(len(portion.labels))
+        loss = batch_loss(weighted, total)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._rate.set(self._step)
+        self._dense.step()
+        self.update_rows()
+        self._step += 1
+        return loss.item()
+
+    def _casting(self) -> AbstractContextManager[object]:
+        if self._precision == "float32":
+            return nullcontext()
+        return torch.autocast("cpu", PRECISIONS[self._precision])
+
+
+class TorchTrainer(DenseTrainer):
+    """Everything in torch: all tables one after another in one sparse `EmbeddingBag`, and torch's own optimizers."""
+
+    name = "torch"
+
+    def __init__(self, run: Run, sizes: tuple[int, ...], precision: str = "float32") -> None:
+        """Raises UserError where torch has no such optimizer of rows, or this machine no memory for the table."""
+        super().__init__(run, precision)
+        self._ready = []
+        self._features = len(sizes)
+        states = _states(run)
+        rows = sum(sizes)
+        needed = rows * self._dim * 4 * (1 + states)
+        if needed > SPARE * available_bytes():
+            raise UserError(
+                f"plain torch needs {needed / 2**30:.1f} GiB for {rows:,} rows and their optimizer, and "
+                f"{available_bytes() / 2**30:.1f} GiB of memory are free; use smaller tables or --compare dense"
+            )
+        unchecked()
+        generator = torch.Generator().manual_seed(run.seed)
+        weights = torch.empty(rows, self._dim).uniform_(-self._bound, self._bound, generator=generator)
+        self._bag = torch.nn.EmbeddingBag.from_pretrained(weights, freeze=False, mode="sum", sparse=True)
+        self._rows = _row_optimizer(run, self._bag.weight)
+        self._offsets = torch.arange(run.train.batch_size * self._features)
+
+    def prepare(self) -> None:
+        """Set torch up as it comes, but for the threads."""
+        torch.set_num_threads(self._threads)
+        torch.set_deterministic_debug_mode("default")
+
+    def embeddings(self, portion: Portion) -> torch.Tensor:
+        """Look up the rows of a batch."""
+        self._rows.zero_grad(set_to_none=True)
+        ids = torch.from_numpy(portion.rows.reshape(-1))
+        pooled: torch.Tensor = self._bag(ids, self._offsets[: len(ids)])
+        return pooled.view(-1, self._features, self._dim)
+
+    def update_rows(self) -> None:
+        """Take a step with the sparse gradient."""
+        self._rows.step()
+
+    def row(self, number: int) -> NDArray[np.float32]:
+        """Return a row, float32 [dim]."""
+        values: NDArray[np.float32] = self._bag.weight[number].detach().numpy()
+        return values
+
+
+def _states(run: Run) -> int:
+    """Return how many further values the optimizer keeps for each of a row's; raises UserError if torch has no such."""
+    match run.optimizer.embedding:
+        case Sgd(weight_decay=0.0):
+            return 0
+        case Adagrad():
+            return 1
+        case Adam():
+            return 2
+        case other:
+            raise UserError(
+                f"torch has no sparse optimizer such as this {other.kind}; compare with optimizer.embedding.kind="
+                "adagrad, adam or sgd without weight_decay, or with dense alone"
+            )
+
+
+def _row_optimizer(run: Run, weight: torch.Tensor) -> torch.optim.Optimizer:
+    match run.optimizer.embedding:
+        case Sgd() as sgd:
+            return torch.optim.SGD([weight], lr=sgd.lr)
+        case Adagrad() as adagrad:
+            start = adagrad.initial_accumulator_value
+            return torch.optim.Adagrad([weight], lr=adagrad.lr, eps=adagrad.eps, initial_accumulator_value=start)
+        case Adam() as adam:
+            return torch.optim.SparseAdam([weight], lr=adam.lr, betas=(adam.beta1, adam.beta2), eps=adam.eps)
+        case _:
+            raise AssertionError("refused before")
+
+
+@contextmanager
+def settings_kept() -> Iterator[None]:
+    """Leave torch's settings of this process as they were."""
+    threads, mode = torch.get_num_threads(), torch.get_deterministic_debug_mode()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_deterministic_debug_mode(mode)

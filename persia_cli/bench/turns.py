@@ -1,0 +1,144 @@
+"""A job that trains in turns: started once, idle between them, so that rivals can be measured meanwhile."""
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from persia_cli.bench.plan import without_ends
+from persia_cli.config.schema import Run
+from persia_cli.data.facts import DatasetFacts
+from persia_cli.errors import PersiaError
+from persia_cli.launch.job import compile_kernels, prepare_run_dir
+from persia_cli.launch.local import Processes
+from persia_cli.observe.journal import EVENTS, METRICS, Tail
+from persia_cli.observe.usage import cpu_seconds_of, resident_bytes_of
+from persia_cli.plan.job import JobPlan, plan_job
+from persia_cli.roles.driver import Driver
+from persia_cli.wire.sockets import Context, private_directory
+
+INTERVALS = 5
+"""Lines of metrics of a turn; the first is to warm up: pipelines fill, and loaders are no longer ahead."""
+LOOK_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class TurnFigures:
+    """What a turn came to, its first interval left out."""
+
+    samples: int
+    seconds: float
+    cpu_s: dict[str, float]
+    """CPU seconds of each process, by replica or rival."""
+    staleness: float = 0.0
+    """Mean staleness of the steps; 0 for those who have none."""
+
+    @property
+    def samples_per_s(self) -> float:
+        """Speed."""
+        return self.samples / self.seconds
+
+
+def turn_steps(steps: int) -> int:
+    """Return the steps of a turn in which `steps` at least are measured."""
+    return INTERVALS * -(-steps // (INTERVALS - 1))
+
+
+class TurnJob:
+    """The processes of a job, and turns of training; a context manager that leaves nothing behind.
+
+    Every turn must be taken for the job to end of itself; otherwise its processes are stopped.
+    """
+
+    def __init__(self, run: Run, facts: DatasetFacts, steps: int, turns: int, ring: int) -> None:
+        """Plan `turns` turns in which `steps` steps each are measured; `ring` batches repeat (0: loaders read)."""
+        self._turn_steps = turn_steps(steps)
+        self._exit = ExitStack()
+        folder = Path(self._exit.enter_context(tempfile.TemporaryDirectory(prefix="persia-bench-")))
+        run = without_ends(run, facts, turns * self._turn_steps, self._turn_steps // INTERVALS)
+        plan = plan_job(run, replace(facts, eval_rows=0), "train", folder)
+        self.plan: JobPlan = replace(plan, job=replace(plan.job, turn_steps=self._turn_steps, ring=ring))
+        self.pids: dict[str, int] = {}
+        self._metrics, self._events = Tail(folder / METRICS), Tail(folder / EVENTS)
+        self._number: int | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self._exit.close()
+            raise
+        return self
+
+    def _start(self) -> None:
+        prepare_run_dir(self.plan)
+        compile_kernels(self.plan.run_dir, lambda: None)
+        sockets = self._exit.enter_context(private_directory())
+        self._processes = Processes(self.plan, sockets)
+        self._exit.callback(self._processes.stop)
+        self._processes.start()
+        context = Context()
+        self._exit.callback(context.term)
+        self._driver = Driver(context, self._processes.address)
+        self._exit.callback(self._driver.close)
+        self._wait_paused()
+        self.pids = {
+            replica["name"]: replica["pid"]
+            for event in self._events.new()
+            if event["event"] == "ready"
+            for replica in event["replicas"]
+            if replica["name"] != "driver-0"
+        }
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._exit.close()
+
+    def turn(self) -> TurnFigures:
+        """Train a turn and wait until the job is idle again; raises what the job died of."""
+        assert self._number is not None
+        self._driver.go_on(self._number)
+        self._number = None
+        lines: list[dict[str, Any]] = []
+        clocks: list[dict[str, float]] = []
+        while len(lines) < INTERVALS:
+            for line in self._lines():
+                lines.append(line)
+                clocks.append({name: cpu_seconds_of(pid) for name, pid in self.pids.items()})
+            time.sleep(LOOK_S)
+        if lines[-1]["step"] < self.plan.job.steps:
+            self._wait_paused()
+        measured = lines[1:]
+        # Samples of an interval by their rate: the coordinator's clock, not that of this process looking.
+        sizes = [after["samples"] - before["samples"] for before, after in zip(lines, measured, strict=False)]
+        seconds = sum(size / line["samples_per_s"] for size, line in zip(sizes, measured, strict=True))
+        used = {name: clocks[-1][name] - clocks[0][name] for name in self.pids}
+        staleness = sum(line["staleness_mean"] for line in measured) / len(measured)
+        return TurnFigures(sum(sizes), seconds, used, staleness)
+
+    def resident_bytes(self) -> dict[str, int]:
+        """Memory of each process now."""
+        return {name: resident_bytes_of(pid) for name, pid in self.pids.items()}
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        self._check()
+        return self._metrics.new()
+
+    def _wait_paused(self) -> None:
+        while self._number is None:
+            self._check()
+            self._number = self._driver.wait_paused(LOOK_S)
+
+    def _check(self) -> None:
+        self._processes.check()
+        if not self._processes.running and self._number is None and not self._all_taken:
+            raise PersiaError("the job has ended before all turns were measured")
+
+    @property
+    def _all_taken(self) -> bool:
+        return self._driver.ended

@@ -1,0 +1,35 @@
+"""A few batches kept in memory and repeated: what a measurement is fed with that is not to measure reading."""
+
+from persia_cli.data.batch import Batch
+from persia_cli.data.source import Source
+
+
+class Ring:
+    """A source whose steps are the first `batches` steps of another, over and over; all of them are read at once."""
+
+    def __init__(self, source: Source, batches: int, batch_size: int) -> None:
+        """Raises ValueError if the source has not as many whole batches."""
+        if batches < 1 or batches * batch_size > source.rows:
+            raise ValueError(f"{source.rows} rows have no {batches} batches of {batch_size}")
+        self._source, self._size = source, batch_size
+        self._batches = [source.read(0, slot * batch_size, (slot + 1) * batch_size) for slot in range(batches)]
+
+    @property
+    def rows(self) -> int:
+        """Rows of the split, as the source has them."""
+        return self._source.rows
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What reading had to fill or cut."""
+        return self._source.counts
+
+    def read(self, epoch: int, start: int, stop: int) -> Batch:
+        """Return the batch in the place of rows [start, stop), which begin on a multiple of the batch size."""
+        steps = -(-self._source.rows // self._size)
+        batch = self._batches[(epoch * steps + start // self._size) % len(self._batches)]
+        return batch if stop - start == self._size else batch.rows(0, stop - start)
+
+    def close(self) -> None:
+        """Close the source."""
+        self._source.close()
