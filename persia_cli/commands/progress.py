@@ -124,7 +124,7 @@ class LiveView:
             f"step {line['step']:,}/{self._job.steps:,}",
             _quality(line),
             f"{line['samples_per_s']:,.0f} samples/s",
-            f"{_clock(left)} left",
+            f"{clock(left)} left",
             f"stale {line['staleness_mean']:.1f} (max {line['staleness_max']})",
             f"{line['samples']:,} samples",
             f"{line['rows']:,} rows",
@@ -150,7 +150,8 @@ def _quality(line: Line) -> str:
     return "  ".join(f"{name} {'-' if value is None else f'{value:.4f}'}" for name, value in figures.items())
 
 
-def _clock(seconds: int | None) -> str:
+def clock(seconds: int | None) -> str:
+    """Return seconds as `m:ss` or `h:mm:ss`, `?` for None."""
     if seconds is None:
         return "?"
     minutes, seconds = divmod(seconds, 60)
