@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from persia_cli import __version__
-from persia_cli.commands import bench, config, evaluate, launch_role, recipe, table, train
+from persia_cli.commands import bench, config, evaluate, launch_role, recipe, sweep, table, train
 from persia_cli.commands.options import examples
 
 app = typer.Typer(
@@ -17,6 +17,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"]},
 )
 app.command(epilog=train.EXAMPLES)(train.train)
+app.command(epilog=sweep.EXAMPLES)(sweep.sweep)
 app.command("eval", epilog=evaluate.EXAMPLES)(evaluate.evaluate)
 app.command("launch-role", epilog=launch_role.EXAMPLES)(launch_role.launch_role)
 app.add_typer(table.app, name="table")

@@ -129,7 +129,7 @@ class LiveView:
             f"step {line['step']:,}/{self._job.steps:,}",
             _quality(line),
             f"{line['samples_per_s']:,.0f} samples/s",
-            f"{_clock(left)} left",
+            f"{clock(left)} left",
             f"stale {line['staleness_mean']:.1f} (max {line['staleness_max']}) {_sparks(line)}",
             f"{line['samples']:,} samples",
             f"{line['rows']:,} rows",
@@ -161,7 +161,8 @@ def _sparks(line: Line) -> str:
     return "|".join(map(in_sparks, ranks if len(ranks) <= RANKS_APART else [merged(ranks)]))
 
 
-def _clock(seconds: int | None) -> str:
+def clock(seconds: int | None) -> str:
+    """Return seconds as `m:ss` or `h:mm:ss`, `?` for None."""
     if seconds is None:
         return "?"
     minutes, seconds = divmod(seconds, 60)

@@ -22,8 +22,13 @@ def train(
         typer.Option("--run-dir", metavar="DIR", help="Where the run is kept.", show_default="runs/NAME-TIME"),
     ] = None,
     conf_dir: ConfDir = None,
+    parent: Annotated[int | None, typer.Option("--parent", hidden=True)] = None,
 ) -> None:
     """Train a model, evaluate it and save it."""
+    if parent is not None:
+        from persia_cli.launch.role import die_with
+
+        die_with(parent)
     from persia_cli.commands.job import carry_out, choose_run_dir
     from persia_cli.config.compose import compose_run
     from persia_cli.data.facts import inspect

@@ -11,6 +11,7 @@ from hydra.errors import HydraException
 
 from persia_cli.config.expected import any_of
 from persia_cli.config.explain import did_you_mean, nearest
+from persia_cli.errors import ConfigError
 
 DEFAULT_CONF = "base"
 
@@ -64,6 +65,27 @@ def read_words(words: Sequence[str], primaries: Sequence[str], groups: Mapping[s
         wrong["conf"] = f"conf=: expected the name or path of a configuration; there are {any_of(primaries, 'and')}"
     name = confs[0] if confs else DEFAULT_CONF
     return Words(name, tuple(overrides), replacements, tuple(deletions), wrong)
+
+
+def choices(word: str) -> list[str]:
+    """Return the words that a word of a sweep stands for: one for each value, itself if it has one value only.
+
+    Hydra's grammar decides: `a=1,2`, `a=range(0,5)`, `a=choice(1,2)`; brackets, braces and quotes keep commas together.
+    Raises ConfigError for a sweep without a fixed list of values.
+    """
+    key, equals, _ = word.partition("=")
+    if not equals or word.startswith("~"):
+        return [word]
+    try:
+        override = OverridesParser.create().parse_override(word.lstrip("+"))
+        if not override.is_sweep_override():
+            return [word]
+        if override.is_discrete_sweep():
+            return [f"{key}={value}" for value in override.sweep_string_iterator()]
+    except HydraException:
+        if "=glob(" not in word:
+            return [word]  # as text, or as a mistake that is told when it is composed
+    raise ConfigError(f"{word}: a sweep takes values one by one, so list them: {key}=1,2,3 or {key}=range(1,4)")
 
 
 def quoted(text: str) -> str:

@@ -1,0 +1,65 @@
+"""`persia sweep`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from persia_cli.commands.options import ConfDir, Words, examples
+
+EXAMPLES = examples(
+    "persia sweep mode=sync,hybrid mode.staleness=3,8 'seed=range(0,5)'  # sync once, hybrid at two bounds",
+    "persia sweep conf=criteo mode.staleness=1,2,4,16,64 seed=1,2,3      # the frontier of accuracy and speed",
+    "persia sweep model.hidden=[16,8],[64] seed=1,2 --jobs 2             # brackets and quotes keep commas together",
+    "persia sweep --resume sweeps/criteo-20261121-081500                 # go on where it stopped",
+)
+DAY_S = 86_400.0
+
+
+def sweep(
+    words: Words = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            "--baseline",
+            metavar="KEY=VALUE",
+            help="What other points are set against, seed by seed, such as mode=sync.",
+            show_default="mode=sync if it is swept, else the least mode.staleness",
+        ),
+    ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Points that train at the same time.")] = 1,
+    limit_s: Annotated[
+        float, typer.Option("--limit-s", min=1.0, help="Seconds after which a point is stopped and has failed.")
+    ] = DAY_S,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--folder", metavar="DIR", help="Where the sweep is kept.", show_default="sweeps/NAME-TIME"),
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option("--resume", metavar="FOLDER", help="Go on with a sweep: what is finished is not trained again."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and list the points, and start none.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    conf_dir: ConfDir = None,
+) -> None:
+    """Train every combination of values and compare: accuracy over seeds, speed, staleness.
+
+    Any key or group takes several values: KEY=A,B,C or KEY=range(1,4). Models are not saved unless
+    checkpoint.at_end=true is among the words.
+    """
+    from persia_cli.commands.sweep_job import carry_out, list_points, prepare, resumed
+    from persia_cli.errors import UserError
+    from persia_cli.launch.sweep_folder import Ask
+
+    if resume is None:
+        ask = Ask(tuple(words or ()), tuple(str(each.absolute()) for each in conf_dir or ()), baseline, str(Path.cwd()))
+        plan = prepare(ask, folder)
+    else:
+        if words or folder is not None:
+            raise UserError("--resume takes words and folder from the sweep itself; leave them out")
+        plan = resumed(resume, baseline)
+    if dry_run:
+        list_points(plan)
+    else:
+        carry_out(plan, jobs, limit_s, as_json)

@@ -1,0 +1,110 @@
+"""Command-line words with lists of values become the checked runs of a sweep."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from persia_cli.config import offers
+from persia_cli.config.compose import compose_run
+from persia_cli.config.expected import keys
+from persia_cli.config.schema import Run
+from persia_cli.config.words import choices
+from persia_cli.errors import ConfigError
+from persia_cli.plan.grid import Axis, Point, combine, key_of
+
+NO_CHECKPOINT = "checkpoint.at_end=false"
+"""A sweep compares; its models are saved only if the user says so."""
+
+MOST_POINTS = 10_000
+
+
+@dataclass(frozen=True)
+class GridRun:
+    """A point of a sweep with its run."""
+
+    point: Point
+    run: Run
+
+
+def compose_grid(words: Sequence[str], folders: Sequence[Path] = ()) -> list[GridRun]:
+    """Compose and check the run of every combination of values, before any of them starts.
+
+    A key below a group whose choices are swept (`mode=sync,hybrid mode.staleness=8`) holds for the choices that have
+    it; points that differ in nothing else are one. Raises ConfigError naming every mistake and its point.
+    """
+    axes = [Axis(key_of(word), tuple(dict.fromkeys(choices(word)))) for word in words]
+    if not any(axis.key == key_of(NO_CHECKPOINT) for axis in axes):
+        axes.insert(0, Axis(key_of(NO_CHECKPOINT), (NO_CHECKPOINT,)))
+    _refuse_twice(axes)
+    points = combine(axes)
+    if len(points) > MOST_POINTS:
+        raise ConfigError(f"these values make {len(points):,} points; a sweep has at most {MOST_POINTS:,}")
+    groups = [axis.key for axis in axes if axis.swept and axis.key in offers.groups(folders)]
+    partial = [axis.key for axis in axes if any(axis.key.startswith(f"{group}.") for group in groups)]
+    fits = _Fits(folders, partial)
+    points = list(dict.fromkeys(fits.fitted(point) for point in points))
+    wrong: dict[str, list[str]] = {}
+    runs = []
+    for point in points:
+        try:
+            runs.append(GridRun(point, compose_run(point.words, folders)))
+        except ConfigError as error:
+            for sentence in str(error).splitlines():
+                wrong.setdefault(sentence, []).append(point.label)
+    if wrong:
+        raise ConfigError("\n".join(_sentence(each, labels, len(points)) for each, labels in wrong.items()))
+    return runs
+
+
+def _refuse_twice(axes: Sequence[Axis]) -> None:
+    """Refuse a key that is swept and given again: only one of the two could hold."""
+    names = [axis.key for axis in axes]
+    twice = sorted({axis.key for axis in axes if axis.swept and names.count(axis.key) > 1})
+    if twice:
+        raise ConfigError("\n".join(f"{key} is swept and given a second time; give it once" for key in twice))
+
+
+def _sentence(sentence: str, labels: Sequence[str], points: int) -> str:
+    """Say of which points a mistake is."""
+    if len(labels) == points:
+        return sentence
+    more = f" and {len(labels) - 1} more points" if len(labels) > 1 else ""
+    return f"{sentence} (point {labels[0]}{more})"
+
+
+class _Fits:
+    """Knows which keys below swept groups the choices of these groups have."""
+
+    def __init__(self, folders: Sequence[Path], partial: Sequence[str]) -> None:
+        self._folders = folders
+        self._partial = partial
+        self._there: dict[tuple[str, ...], frozenset[str] | None] = {}
+
+    def fitted(self, point: Point) -> Point:
+        """Return the point without keys that its choices do not have; one that no choice has stays, to be told."""
+        if not self._partial:
+            return point
+        bare = point
+        for key in self._partial:
+            bare = bare.without(key)
+        there = self._keys(bare)
+        if there is None:
+            return point
+        for key in self._partial:
+            if key not in there and self._elsewhere(key):
+                point = point.without(key)
+        return point
+
+    def _keys(self, bare: Point) -> frozenset[str] | None:
+        """Return the key paths that a point's run has; None if it cannot be composed."""
+        words = tuple(word for word in bare.words if key_of(word) != "seed")
+        if words not in self._there:
+            try:
+                run = compose_run(words, self._folders)
+                self._there[words] = frozenset(path for path, _ in keys(Run, run.model_dump()))
+            except ConfigError:
+                self._there[words] = None
+        return self._there[words]
+
+    def _elsewhere(self, key: str) -> bool:
+        return key in {path for path, _ in keys(Run)}

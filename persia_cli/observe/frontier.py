@@ -1,0 +1,182 @@
+"""The picture of a sweep: quality against speed, and what staleness does to each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from persia_cli.errors import UserError
+from persia_cli.observe.comparison import Mean
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLOURS = {"sync": "#1f6f8b", "hybrid": "#d1495b", "async": "#8a5fbf"}
+INK, GRID = "#333333", "#dddddd"
+MISSING = "the picture needs matplotlib: install it with  pip install 'persia[plot]'"
+PROMISE = 0.001
+"""AUC: how near to sync the hybrid mode stays on large data where staleness is small against the steps."""
+
+
+@dataclass(frozen=True)
+class Spot:
+    """One setting in the picture."""
+
+    label: str
+    mode: str
+    staleness: int | None
+    """The bound of a hybrid run; None for other modes."""
+    samples_per_s: Mean
+    auc: Mean
+    difference: Mean | None
+    """AUC to the baseline's, paired; None for the baseline itself or without one."""
+
+
+def draw(path: Path, spots: Sequence[Spot], title: str, baseline: str | None, dpi: int = 150) -> None:
+    """Write the picture as PNG; raises UserError if matplotlib is not installed.
+
+    Where several staleness bounds are among the spots, two more panels show AUC and speed against staleness.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise UserError(MISSING) from error
+    bounds = {spot.staleness for spot in spots if spot.staleness is not None}
+    wide = len(bounds) > 1
+    figure = Figure(figsize=(13.0 if wide else 7.5, 5.6), layout="constrained", facecolor="white")
+    if wide:
+        cells = figure.add_gridspec(2, 2, width_ratios=[1.35, 1.0])
+        frontier = figure.add_subplot(cells[:, 0])
+        _against_staleness(figure.add_subplot(cells[0, 1]), figure.add_subplot(cells[1, 1]), spots, baseline)
+    else:
+        frontier = figure.add_subplot()
+    _frontier(frontier, spots)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12, color=INK)
+    figure.draw_without_rendering()  # settles the sizes that labels are placed by
+    _label(frontier, spots)
+    part = path.with_name(f"{path.name}.part")
+    figure.savefig(part, format="png", dpi=dpi)
+    part.replace(path)
+
+
+def _frontier(axes: "Axes", spots: Sequence[Spot]) -> None:
+    """Draw AUC over samples per second, with standard errors both ways."""
+    for mode in dict.fromkeys(spot.mode for spot in spots):
+        ours = [spot for spot in spots if spot.mode == mode]
+        axes.errorbar(
+            [spot.samples_per_s.mean for spot in ours],
+            [spot.auc.mean for spot in ours],
+            xerr=[spot.samples_per_s.error or 0.0 for spot in ours],
+            yerr=[spot.auc.error or 0.0 for spot in ours],
+            fmt="o", markersize=7, capsize=3, linewidth=1.2, color=_colour(mode), label=mode,
+        )  # fmt: skip
+    _dress(axes, "training speed (samples/s)", "AUC of the last evaluation")
+    axes.margins(0.16, 0.16)
+    _thousands(axes.xaxis)
+    seeds = max(spot.auc.count for spot in spots)
+    axes.set_title(f"accuracy and speed; bars: ± 1 standard error over {seeds} seed{'s' * (seeds > 1)}", **_SMALL)
+    axes.legend(frameon=False, fontsize=9, loc="best")
+
+
+def _against_staleness(upper: "Axes", lower: "Axes", spots: Sequence[Spot], baseline: str | None) -> None:
+    """Draw AUC, as its difference to the baseline if there is one, and speed over the staleness bound."""
+    hybrid = sorted((spot for spot in spots if spot.staleness is not None), key=lambda spot: spot.staleness or 0)
+    gaps = [spot for spot in hybrid if spot.difference is not None]
+    for points, value, axes in (
+        (gaps, "difference", upper) if gaps else (hybrid, "auc", upper),
+        (hybrid, "samples_per_s", lower),
+    ):
+        means: list[Mean] = [getattr(spot, value) for spot in points]
+        axes.errorbar(
+            [spot.staleness or 0 for spot in points],
+            [mean.mean for mean in means],
+            yerr=[mean.error or 0.0 for mean in means],
+            fmt="o", markersize=5, capsize=3, linewidth=1.2, color=_colour("hybrid"),
+        )  # fmt: skip
+        axes.set_xscale("log", base=2)
+        ticks = sorted({spot.staleness or 0 for spot in hybrid})
+        axes.set_xticks(ticks, [str(tick) for tick in ticks])
+        axes.minorticks_off()
+        axes.margins(0.08, 0.15)
+    _dress(upper, "", "AUC less the baseline's" if gaps else "AUC")
+    _dress(lower, "staleness bound (steps)", "samples/s")
+    _thousands(lower.yaxis)
+    if gaps:
+        upper.axhspan(-PROMISE, PROMISE, color="#2a9d8f", alpha=0.12, linewidth=0)
+        upper.axhline(0.0, color=INK, linewidth=0.8)
+        upper.set_title(f"paired difference to {baseline}; shaded: ± {PROMISE:g}", **_SMALL)
+    else:
+        upper.set_title("accuracy against staleness", **_SMALL)
+    lower.set_title("speed against staleness", **_SMALL)
+    _level(lower, [spot.samples_per_s.mean for spot in spots if spot.mode == "sync"])
+
+
+def _level(axes: "Axes", sync: Sequence[float]) -> None:
+    """Draw the speed of sync as a line, if there is one."""
+    if len(sync) == 1:
+        axes.axhline(sync[0], color=_colour("sync"), linewidth=1.0, linestyle="--")
+        axes.annotate("sync", (1.0, sync[0]), xycoords=("axes fraction", "data"), xytext=(-4, 4),
+                      textcoords="offset points", ha="right", fontsize=8, color=_colour("sync"))  # fmt: skip
+
+
+PLACES = [(8, 7), (8, -15), (-8, 7), (-8, -15), (0, 14), (0, -22), (14, 22), (14, -30), (-14, 22), (-14, -30),
+          (0, 36), (0, -44)]  # fmt: skip
+"""Offsets in points at which a label is tried, the best first."""
+
+
+def _label(axes: "Axes", spots: Sequence[Spot]) -> None:
+    """Write each spot's label where it covers neither another label, nor a spot, nor the legend."""
+    canvas: Any = axes.figure.canvas
+    renderer = canvas.get_renderer() if hasattr(canvas, "get_renderer") else None
+    taken = [_box(axes.transData.transform((spot.samples_per_s.mean, spot.auc.mean)), 8.0) for spot in spots]
+    legend = axes.get_legend()
+    if legend is not None:
+        taken.append(legend.get_window_extent(renderer))
+    for spot in spots:
+        tried: list[tuple[int, int, Any, Any]] = []
+        for x, y in PLACES:
+            note = axes.annotate(
+                spot.label, (spot.samples_per_s.mean, spot.auc.mean), xytext=(x, y), textcoords="offset points",
+                ha="left" if x > 0 else "right" if x < 0 else "center", fontsize=8.5, color=_colour(spot.mode),
+            )  # fmt: skip
+            extent = note.get_window_extent(renderer)
+            overlaps = sum(extent.overlaps(other) for other in taken)
+            inside = axes.bbox.x0 <= extent.x0 and extent.x1 <= axes.bbox.x1
+            inside = inside and axes.bbox.y0 <= extent.y0 and extent.y1 <= axes.bbox.y1
+            tried.append((overlaps + 2 * (not inside), len(tried), note, extent))
+        best = min(tried, key=lambda attempt: attempt[:2])
+        taken.append(best[3])
+        for attempt in tried:
+            if attempt is not best:
+                attempt[2].remove()
+
+
+def _box(middle: Any, half: float) -> Any:
+    from matplotlib.transforms import Bbox
+
+    return Bbox.from_bounds(middle[0] - half, middle[1] - half, 2 * half, 2 * half)
+
+
+_SMALL: dict[str, Any] = {"loc": "left", "fontsize": 9.5, "color": INK}
+
+
+def _dress(axes: "Axes", x: str, y: str) -> None:
+    axes.set_xlabel(x, color=INK)
+    axes.set_ylabel(y, color=INK)
+    axes.grid(color=GRID, linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=INK, labelsize=9)
+    axes.ticklabel_format(axis="y", useOffset=False)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _thousands(axis: Any) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(6))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+
+
+def _colour(mode: str) -> str:
+    return COLOURS.get(mode, INK)

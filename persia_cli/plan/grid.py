@@ -1,0 +1,126 @@
+"""The points of a sweep: every combination of the values given, and which of them are set against which."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from persia_cli.errors import ConfigError
+
+SEED = "seed"
+"""The key whose values repeat a setting rather than make another."""
+
+Setting = tuple[tuple[str, str], ...]
+"""Swept keys other than the seed, each with its value as written, in the order of the command line."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One word of the command line: a key and the values it takes, one of them if it is not swept."""
+
+    key: str
+    words: tuple[str, ...]
+    """`KEY=VALUE`, once for each value."""
+
+    @property
+    def swept(self) -> bool:
+        """Whether there is more than one value."""
+        return len(self.words) > 1
+
+
+@dataclass(frozen=True)
+class Point:
+    """One training job of a sweep."""
+
+    words: tuple[str, ...]
+    """What `persia train` is told."""
+    swept: Setting
+    """The keys that differ between points, with their values."""
+
+    @property
+    def setting(self) -> Setting:
+        """What is averaged over seeds: everything swept but the seed."""
+        return tuple((key, value) for key, value in self.swept if key != SEED)
+
+    @property
+    def label(self) -> str:
+        """Name in messages: the swept words, or all of them where nothing is swept."""
+        return " ".join(f"{key}={value}" for key, value in self.swept) or " ".join(self.words) or "the job"
+
+    def without(self, key: str) -> "Point":
+        """Return the point without a setting of its own for a key."""
+        words = tuple(word for word in self.words if key_of(word) != key)
+        return Point(words, tuple(pair for pair in self.swept if pair[0] != key))
+
+
+def key_of(word: str) -> str:
+    """Return the key of a `KEY=VALUE` word, without Hydra's plus signs."""
+    return word.partition("=")[0].lstrip("+")
+
+
+def value_of(word: str) -> str:
+    """Return the value of a `KEY=VALUE` word."""
+    return word.partition("=")[2]
+
+
+def combine(axes: Sequence[Axis]) -> list[Point]:
+    """Return every combination of the axes' words; the last axis changes fastest."""
+    points = []
+    for words in product(*(axis.words for axis in axes)):
+        swept = [(key_of(word), value_of(word)) for axis, word in zip(axes, words, strict=True) if axis.swept]
+        points.append(Point(tuple(words), tuple(swept)))
+    return points
+
+
+def name_setting(setting: Setting, short: bool = False) -> str:
+    """Return a setting as words; `short` leaves out of a key what its last part says as well."""
+    return " ".join(f"{key.rpartition('.')[2] if short else key}={value}" for key, value in setting) or "all"
+
+
+def settings_of(points: Sequence[Point]) -> list[Setting]:
+    """Return the settings of the points, each once, in order."""
+    return list(dict.fromkeys(point.setting for point in points))
+
+
+def default_baseline(settings: Sequence[Setting]) -> str | None:
+    """Return what others are set against unless the user says so: sync, or else the least staleness that is swept."""
+    if len(settings) < 2:
+        return None
+    values: dict[str, list[str]] = {}
+    for setting in settings:
+        for key, value in setting:
+            values.setdefault(key, []).append(value)
+    if "sync" in values.get("mode", []):
+        return "mode=sync"
+    staleness = sorted({int(value) for value in values.get("mode.staleness", []) if value.isdecimal()})
+    return f"mode.staleness={staleness[0]}" if len(staleness) > 1 else None
+
+
+def baselines(settings: Sequence[Setting], baseline: str) -> dict[Setting, Setting]:
+    """Return for each setting the one it is set against: that has the words of `baseline`, and else the same values.
+
+    `baseline` is one or more `KEY=VALUE`, separated by spaces. A key that the baseline's setting does not have (sync
+    has no staleness) does not count. Raises ConfigError where it is no part of the sweep, or not one setting alone.
+    """
+    wanted = dict(word.partition("=")[::2] for word in baseline.split())
+    candidates = [setting for setting in settings if wanted.items() <= dict(setting).items()]
+    if not wanted or not candidates:
+        there = "; ".join(name_setting(setting) for setting in settings)
+        raise ConfigError(f"--baseline {baseline!r} is no point of this sweep; there is: {there}")
+    found = {}
+    for setting in settings:
+        alike = [candidate for candidate in candidates if _same(dict(setting), dict(candidate), wanted)]
+        if setting in alike:
+            alike = [setting]
+        if len(alike) != 1:
+            several = "; ".join(name_setting(each) for each in alike) or "none"
+            raise ConfigError(
+                f"--baseline {baseline!r} does not say which point {name_setting(setting)} is set against "
+                f"({several}); name more keys, e.g. --baseline {name_setting(candidates[0])!r}"
+            )
+        found[setting] = alike[0]
+    return found
+
+
+def _same(setting: Mapping[str, str], candidate: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    """Say whether two settings have the same value of every key that both have and the baseline does not name."""
+    return all(setting.get(key, value) == value for key, value in candidate.items() if key not in wanted)
