@@ -72,7 +72,6 @@ def embedding_layout(run: Run) -> EmbeddingLayout:
         groups=groups,
         features=tuple(specs),
         seed=run.seed,
-        wire=run.embedding.wire,
         when_full=run.embedding.when_full,
     )
 
@@ -130,6 +129,7 @@ def _group(run: Run, number: int, kind: _Kind, tables: list[TableSpec], capacity
         capacity=capacity,
         partitions=partitions_for(capacity, run.embedding.num_partitions),
         dtype=kind.dtype,
+        wire=run.embedding.wire,
     )
 
 

@@ -142,12 +142,11 @@ class EmbeddingServer:
 
     def _merge(self, updates: Sequence[HeldUpdate]) -> list[Array]:
         """Sum the ranks' gradients per row, in the order of ranks; they become float32."""
-        layout = self._shard.layout
         merged: list[Array] = []
-        for group in layout.groups:
+        for group in self._shard.layout.groups:
             first = 3 * group.number
             parts = [(u.arrays[first], u.arrays[first + 1], u.arrays[first + 2]) for u in updates]
-            merged.extend(merge_gradients(parts, group.dim, layout.wire))
+            merged.extend(merge_gradients(parts, group.dim, group.wire))
         return merged
 
     def _apply(self, batch: BatchId, arrays: list[Array]) -> None:

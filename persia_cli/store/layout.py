@@ -98,6 +98,8 @@ class GroupSpec:
     partitions: int
     """Hash ranges that its rows are placed by."""
     dtype: Storage = "float32"
+    wire: Storage = "float32"
+    """How its rows and their gradients travel."""
 
     @property
     def width(self) -> int:
@@ -138,8 +140,6 @@ class EmbeddingLayout:
     groups: tuple[GroupSpec, ...]
     features: tuple[FeatureSpec, ...]
     seed: int
-    wire: Storage = "float32"
-    """How rows and gradients travel."""
     when_full: Literal["evict", "refuse"] = "evict"
 
     def __post_init__(self) -> None:

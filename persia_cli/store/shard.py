@@ -70,7 +70,6 @@ class Shard:
             RowStore(group, partitions_of(group.partitions, server, servers)) for group in layout.groups
         )
         self.salts = layout.salts()
-        self._wire = CODES[layout.wire]
         count = self.salts.size
         self._members = np.zeros((len(layout.groups), count), np.uint8)
         for group in layout.groups:
@@ -84,7 +83,7 @@ class Shard:
     def look_up(
         self, group: int, keys: Keys, tables: Tables, step: int, create: bool, batch: Hashable | None = None
     ) -> Bytes:
-        """uint8[n, row_bytes] embeddings of distinct keys uint64[n] and tables uint16[n], in the wire's dtype.
+        """uint8[n, row_bytes] embeddings of distinct keys uint64[n] and tables uint16[n], in the group's wire dtype.
 
         With `create`, unknown keys get a new row where they are admitted and there is room, if need be that of the
         key used least lately, and scores rise to `step`; under `batch` the rows are kept for its update. Without,
@@ -93,16 +92,16 @@ class Shard:
         """
         self.check(group, keys, tables, step)
         store = self.stores[group]
-        block = np.empty((keys.size, row_bytes(store.group.dim, self.layout.wire)), np.uint8)
+        block = np.empty((keys.size, row_bytes(store.group.dim, store.group.wire)), np.uint8)
         out = block.reshape(-1).view(np.uint16)
-        rows = np.empty(keys.size, np.int64)
+        rows, wire = np.empty(keys.size, np.int64), CODES[store.group.wire]
         if not create:
-            look_up.read_rows(store.index, store.rows, keys, tables, self._wire, rows, out)
+            look_up.read_rows(store.index, store.rows, keys, tables, wire, rows, out)
             return block
         self._look_ups[group] += 1
         store.used = look_up.look_up(
             store.index, store.rows, self._births[group], self._counts, keys, tables, step,
-            self._look_ups[group] % 256, store.used, self._wire, rows, np.empty(keys.size, np.uint64), out,
+            self._look_ups[group] % 256, store.used, wire, rows, np.empty(keys.size, np.uint64), out,
         )  # fmt: skip
         if batch is not None:
             self._keep(group, batch, keys, tables, rows)
@@ -111,7 +110,7 @@ class Shard:
     def values(self, group: int, keys: Keys, tables: Tables) -> Floats:
         """float32[n, dim] embeddings as a look-up that changes nothing sends them."""
         block = self.look_up(group, keys, tables, 0, create=False)
-        return decode_rows(block, self.stores[group].group.dim, self.layout.wire)
+        return decode_rows(block, self.stores[group].group.dim, self.stores[group].group.wire)
 
     def update(
         self,
@@ -130,7 +129,7 @@ class Shard:
         """
         store = self.stores[group]
         if gradients.dtype == np.uint8:
-            gradients = decode_rows(np.ascontiguousarray(gradients), store.group.dim, self.layout.wire)
+            gradients = decode_rows(np.ascontiguousarray(gradients), store.group.dim, store.group.wire)
         rows = self._rows_of(group, keys, tables, step, batch)
         update.UPDATES[store.group.optimizer.kind](
             store.rows, _rule(store.group.optimizer, step, self.layout.seed), keys, rows, tables,
@@ -159,8 +158,8 @@ class Shard:
     def check_update(self, group: int, keys: Keys, tables: Tables, gradients: Bytes | Floats, step: int) -> None:
         """Raise WireError as `look_up` does, and for gradients that are neither float32[n, dim] nor wire rows."""
         self.check(group, keys, tables, step)
-        dim = self.stores[group].group.dim
-        columns = row_bytes(dim, self.layout.wire) if gradients.dtype == np.uint8 else dim
+        dim, wire = self.stores[group].group.dim, self.stores[group].group.wire
+        columns = row_bytes(dim, wire) if gradients.dtype == np.uint8 else dim
         if gradients.shape != (keys.size, columns):
             raise WireError(
                 f"update of feature group {group} has gradients of shape {gradients.shape}, not {(keys.size, columns)}"
