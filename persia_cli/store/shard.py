@@ -124,8 +124,9 @@ class Shard:
         """Apply the optimizer to the rows of distinct keys, with gradients as `check_update` wants them.
 
         Keys without a row and gradients that are not finite are skipped and counted. Adam corrects its bias for
-        update number step + 1. What the batch's look-up kept is used where it is still right, and dropped. The caller
-        has had `check_update` say that keys and gradients are in order.
+        update number step + 1, or the last one of the step where rows get several in each. What the batch's look-up
+        kept is used where it is still right, and dropped. The caller has had `check_update` say that keys and
+        gradients are in order.
         """
         store = self.stores[group]
         if gradients.dtype == np.uint8:
@@ -253,15 +254,19 @@ def _rule(optimizer: RowOptimizer, step: int, seed: int) -> update.Rule:
     """The optimizer at a step."""
     lr = optimizer.lr * optimizer.schedule.at(step)
     first = second = 0.0
-    rate = lr
+    rate, eps = lr, optimizer.eps
     if optimizer.kind == "adam":
-        rate = lr * sqrt(1 - optimizer.beta2 ** (step + 1)) / (1 - optimizer.beta1 ** (step + 1))
+        count = (step + 1) * max(1, optimizer.each_step)
+        correction = sqrt(1 - optimizer.beta2**count)
+        rate = lr * correction / (1 - optimizer.beta1**count)
+        # torch.optim.Adam adds eps to the corrected root, torch.optim.SparseAdam to the plain one.
+        eps *= correction if optimizer.each_step else 1.0
         first, second = 1 - optimizer.beta1, 1 - optimizer.beta2
     elif optimizer.kind == "ftrl":
         first, second = lr * optimizer.l1, lr * optimizer.l2
     return update.Rule(
         lr=np.float32(rate),
-        eps=np.float32(optimizer.eps),
+        eps=np.float32(eps),
         first=np.float32(first),
         second=np.float32(second),
         beta=np.float32(optimizer.beta),
