@@ -9,7 +9,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from persia_cli.commands.screen import columns, count, labelled, say, size
-from persia_cli.config.schema import DenseOptimizer, HybridMode, Optimizer, ParquetDataset, Run
+from persia_cli.config.schema import DenseOptimizer, Optimizer, ParquetDataset, Run, SyncMode
 from persia_cli.plan.embedding import table_rows
 from persia_cli.plan.job import JobPlan
 
@@ -38,8 +38,9 @@ def describe_plan(console: Console, plan: JobPlan, words: Sequence[str]) -> None
     table = columns("table", "dim", "dtype", "optimizer", "rows", "memory")
     for group in plan.layout.groups:
         for name, rows in table_rows(group).items():
-            memory = size(plan.memory[name])
-            table.add_row(name, str(group.dim), group.dtype, group.optimizer.kind, f"{rows:,}", memory)
+            # As many rows as the network turns out to need, whose size is not known yet.
+            many, memory = (f"{rows:,}", size(plan.memory[name])) if name in plan.memory else ("-", "-")
+            table.add_row(name, str(group.dim), group.dtype, group.optimizer.kind, many, memory)
     table.add_row("all", "", "", "", "", size(sum(plan.memory.values())), style="bold")
     say(console, "")
     console.print(table)
@@ -77,7 +78,7 @@ def _model(run: Run) -> str:
 
 def _training(plan: JobPlan) -> str:
     run = plan.run
-    mode = f"hybrid, staleness {run.mode.staleness}" if isinstance(run.mode, HybridMode) else run.mode.kind
+    mode = run.mode.kind if isinstance(run.mode, SyncMode) else f"{run.mode.kind}, staleness {run.mode.staleness}"
     rows, dense = run.optimizer.embedding, run.optimizer.dense
     return (
         f"{count(plan.job.steps, 'step')} of {run.train.batch_size:,} samples; {mode}; "

@@ -15,6 +15,7 @@ from persia_cli.observe.figures import IntervalFigures, ReplicaFigures, read_fig
 from persia_cli.observe.journal import METRICS, Journal
 from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.plan.columns import label_names
+from persia_cli.store.layout import DENSE_TABLE
 
 Array = np.ndarray[Any, Any]
 Report = tuple[IntervalFigures, list[Array]]
@@ -90,9 +91,9 @@ class RunRecord:
             self._events.write(event=event, text=text)
 
     def counted(self, counter: str) -> int:
-        """Return a counter over all tables and servers, as last heard."""
-        tables = [counters for figures in self._figures.values() for counters in figures.tables.values()]
-        return sum(counters.get(counter, 0) for counters in tables)
+        """Return a counter over all tables that features read and all servers, as last heard."""
+        tables = [table for figures in self._figures.values() for table in figures.tables.items()]
+        return sum(counters.get(counter, 0) for name, counters in tables if name != DENSE_TABLE)
 
     def _store_figures(self) -> dict[str, Any]:
         """Return how full the tables are, and how many ids that were looked up so far had a row."""

@@ -7,7 +7,7 @@ from persia_cli.config.schema import Run
 from persia_cli.errors import ConfigError, UserError
 from persia_cli.observe.journal import EVENTS, Tail
 from persia_cli.plan.embedding import embedding_layout, group_rows
-from persia_cli.store.layout import EmbeddingLayout
+from persia_cli.store.layout import DENSE_TABLE, EmbeddingLayout
 from persia_cli.store.manifest import CHECKPOINTS, MANIFEST, Manifest, newest_checkpoint, read_manifest
 from persia_cli.store.table_stats import TableStats, table_stats
 
@@ -23,7 +23,7 @@ class TableReport:
     row_bytes: int | None
     """Memory of a row: embedding, states, padding."""
     capacity: int | None
-    """Rows there is room for, all servers together; tables of equal rows share it."""
+    """Rows there is room for, all servers together; tables of equal rows share it. Dense weights have no such end."""
     counters: dict[str, int] | None
     """What the embedding servers counted, from the start of the run to its end."""
 
@@ -72,7 +72,7 @@ def report_tables(folder: Path) -> CheckpointReport:
         tables[name] = TableReport(
             stats=stats,
             row_bytes=group.width * 4 if group else None,
-            capacity=group_rows(group) if group else None,
+            capacity=group_rows(group) if group and name != DENSE_TABLE else None,
             counters=counted.get(name),
         )
     return CheckpointReport(checkpoint, run_dir, manifest.step, tables)

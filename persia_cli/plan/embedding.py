@@ -8,8 +8,10 @@ from persia_cli.config.schema.embedding import ROUNDING
 from persia_cli.errors import ConfigError
 from persia_cli.plan.capacity import Claim, divide
 from persia_cli.plan.columns import sparse_features
+from persia_cli.plan.dense import dense_group
 from persia_cli.plan.optimizer import row_optimizer
 from persia_cli.store.layout import (
+    DENSE_TABLE,
     EmbeddingLayout,
     FeatureSpec,
     GroupSpec,
@@ -39,6 +41,7 @@ def embedding_layout(run: Run) -> EmbeddingLayout:
     fit `embedding.memory` (or add up to `embedding.capacity`); a hash stack gets no more than it can use. The store
     rounds up to whole rows and whole buckets of 64 bytes in each partition, and a partition has room for thousands of
     rows or is the only one: by less than two thousandths and two buckets a group the budget may be exceeded.
+    In asynchronous mode one more group keeps the dense weights, outside the budget.
     Raises ConfigError for settings of a table that no feature reads, for shares that leave nothing to a table without
     one, and where there is not one row for each table.
     """
@@ -68,11 +71,11 @@ def embedding_layout(run: Run) -> EmbeddingLayout:
                 max_length=feature.max_length,
             )
         )
+    dense = dense_group(run, len(groups), len(tables))
     return EmbeddingLayout(
-        groups=groups,
+        groups=groups if dense is None else (*groups, dense),
         features=tuple(specs),
         seed=run.seed,
-        wire=run.embedding.wire,
         when_full=run.embedding.when_full,
     )
 
@@ -130,6 +133,7 @@ def _group(run: Run, number: int, kind: _Kind, tables: list[TableSpec], capacity
         capacity=capacity,
         partitions=partitions_for(capacity, run.embedding.num_partitions),
         dtype=kind.dtype,
+        wire=run.embedding.wire,
     )
 
 
@@ -164,6 +168,8 @@ def _rows(run: Run, tables: list[TableSpec], kinds: list[_Kind]) -> list[int]:
 
 
 def _refuse_unread(run: Run, names: list[str]) -> None:
+    if DENSE_TABLE in names:
+        raise ConfigError(f"dataset.sparse: a table cannot be called {DENSE_TABLE}, which is kept for dense weights")
     unread = sorted(set(run.embedding.tables) - set(names))
     if unread:
         raise ConfigError(

@@ -87,12 +87,12 @@ class JobPlan:
 
     @property
     def memory(self) -> dict[str, int]:
-        """Bytes the tables may take, all servers together, by table name; of a shared store, each one's part."""
+        """Bytes the features' tables may take, all servers together, by name; of a shared store, each one's part."""
         return {
             name: int(
                 group_rows(group) * bytes_per_row(group.dim, group.dtype, group.optimizer) * rows / group.capacity
             )
-            for group in self.layout.groups
+            for group in self.layout.feature_groups
             for name, rows in table_rows(group).items()
         }
 

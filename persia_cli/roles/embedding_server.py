@@ -17,6 +17,7 @@ from persia_cli.errors import WireError
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job, job_batches
 from persia_cli.roles.link import Link
+from persia_cli.store.layout import DENSE_TABLE
 from persia_cli.store.manifest import EMBEDDINGS, checksums, read_manifest
 from persia_cli.store.merge import merge_gradients
 from persia_cli.store.shard import Shard
@@ -142,12 +143,11 @@ class EmbeddingServer:
 
     def _merge(self, updates: Sequence[HeldUpdate]) -> list[Array]:
         """Sum the ranks' gradients per row, in the order of ranks; they become float32."""
-        layout = self._shard.layout
         merged: list[Array] = []
-        for group in layout.groups:
+        for group in self._shard.layout.groups:
             first = 3 * group.number
             parts = [(u.arrays[first], u.arrays[first + 1], u.arrays[first + 2]) for u in updates]
-            merged.extend(merge_gradients(parts, group.dim, layout.wire))
+            merged.extend(merge_gradients(parts, group.dim, group.wire))
         return merged
 
     def _apply(self, batch: BatchId, arrays: list[Array]) -> None:
@@ -195,7 +195,14 @@ class EmbeddingServer:
         self._updates["rows_written"] += rows
 
     def _load(self, folder: Path) -> int:
-        expected = checksums(read_manifest(folder), EMBEDDINGS)
+        manifest = read_manifest(folder)
+        expected = checksums(manifest, EMBEDDINGS)
+        if self._shard.layout.dense_group is None:
+            # The dense weights that such rows stand for are in the checkpoint's dense folder too, as they are.
+            dense = {table["group"] for table in manifest.tables if table["name"] == DENSE_TABLE}
+            for file in manifest.files:
+                if file.folder == EMBEDDINGS and file.group in dense:
+                    del expected[file.name]
         rows = load_shard(self._shard, folder / EMBEDDINGS, sorted(expected), expected)
         log.info("loaded %d rows from %s", rows, folder)
         return rows

@@ -13,6 +13,7 @@ from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import job_batches
 from persia_cli.roles.link import Link, expect
 from persia_cli.store.batch_rows import RowPlanner, UniqueRows
+from persia_cli.store.dense_rows import dense_rows
 from persia_cli.store.wire_rows import row_bytes
 from persia_cli.wire.client import Client
 from persia_cli.wire.loop import Loop
@@ -23,6 +24,7 @@ from persia_cli.wire.messages import (
     LookUp,
     Message,
     Pull,
+    PullWeights,
     PushGradients,
     PutIds,
     Rows,
@@ -36,6 +38,7 @@ WINDOW_STEPS = 4096
 """Steps a rank can be ahead of another one's oldest: more than the greatest staleness and what loaders send ahead."""
 
 NO_OFFSETS = np.empty(0, np.uint32)
+NO_KEYS, NO_TABLES = np.empty(0, np.uint64), np.empty(0, np.uint16)
 
 
 @dataclass(slots=True)
@@ -61,7 +64,9 @@ class EmbeddingWorker:
         self._server = loop.serve(bind, self._handlers)
         self._address = advertise or self._server.address
         self._batches: dict[BatchId, PlannedBatch] = {}
-        self._early_pulls: dict[BatchId, Peer] = {}
+        self._early_pulls: dict[BatchId, tuple[Peer, int]] = {}
+        self._dense_rows: dict[int, UniqueRows] = {}
+        """The rows of dense weights by their number, which is the same for all batches."""
         self._finished: dict[int, Window] = {}
         self._servers: list[Client] = []
 
@@ -75,10 +80,10 @@ class EmbeddingWorker:
         self._features = len(layout.features)
         self._known = job_batches(run, job)
         self._finished = {split: Window(limit=WINDOW_STEPS * self._ranks) for split in (TRAIN, EVAL)}
-        self._wire = layout.wire
-        self._row_bytes = [row_bytes(group.dim, layout.wire) for group in layout.groups]
+        self._groups, self._dense = layout.groups, layout.dense_group
         self._servers = self._link.connect("embedding-server")
         self._handlers |= {PutIds: self._on_put_ids, Pull: self._on_pull, PushGradients: self._on_push}
+        self._handlers[PullWeights] = self._on_pull_weights
         self._link.ready(lambda number, kind, body: None)
         while not self._link.stop:
             self._loop.poll(0.2)
@@ -95,7 +100,7 @@ class EmbeddingWorker:
             self._batches[batch] = PlannedBatch(self._planner.plan(ids, offsets, size))
             early = self._early_pulls.pop(batch, None)
             if early is not None:
-                self._look_up(batch, early)
+                self._look_up(batch, *early)
         self._server.reply(peer, Ack())
 
     # Look-ups
@@ -103,18 +108,21 @@ class EmbeddingWorker:
     def _on_pull(self, peer: Peer, message: Message, arrays: list[Array]) -> None:
         assert isinstance(message, Pull)
         self._check_batch(message.batch)
+        self._check_dense_rows(message.dense_rows)
         if self._is_finished(message.batch):
             self._server.reply(peer, Ack())
         elif message.batch in self._batches:
-            self._look_up(message.batch, peer)
+            self._look_up(message.batch, peer, message.dense_rows)
         else:
-            self._early_pulls[message.batch] = peer
+            self._early_pulls[message.batch] = (peer, message.dense_rows)
 
-    def _look_up(self, batch: BatchId, peer: Peer) -> None:
+    def _look_up(self, batch: BatchId, peer: Peer, dense: int) -> None:
         planned = self._batches[batch]
         planned.pull = peer
         if planned.looking_up:
             return
+        if len(planned.groups) < len(self._groups):
+            planned.groups.append(self._rows_of_weights(dense))
         planned.looking_up = True
         planned.replies = {}
         request = LookUp(batch, create=batch.split == TRAIN)
@@ -148,6 +156,44 @@ class EmbeddingWorker:
         planned.replies = {}
         planned.pull = None
 
+    # Dense weights
+
+    def _on_pull_weights(self, peer: Peer, message: Message, arrays: list[Array]) -> None:
+        assert isinstance(message, PullWeights)
+        self._check_batch(message.batch)
+        self._check_dense_rows(message.dense_rows)
+        rows = self._rows_of_weights(message.dense_rows)
+        blocks: dict[int, Array] = {}
+        for server, client in enumerate(self._servers):
+            part = slice(rows.bounds[server], rows.bounds[server + 1])
+            nothing: list[Array] = [NO_KEYS, NO_TABLES] * (len(self._groups) - 1)
+            client.request(
+                LookUp(message.batch, create=False),
+                [*nothing, rows.keys[part], rows.tables[part]],
+                on_reply=partial(self._on_weights, peer, rows, blocks, server),
+                waiting_for="the dense weights",
+            )
+
+    def _on_weights(
+        self, peer: Peer, rows: UniqueRows, blocks: dict[int, Array], server: int, reply: Message, arrays: list[Array]
+    ) -> None:
+        expect(reply, LookedUp)
+        blocks[server] = arrays[-1]
+        if len(blocks) == len(self._servers):
+            ordered = [blocks[number] for number in range(len(self._servers))]
+            self._server.reply(peer, Rows(staleness=0), [rows.inverse, NO_OFFSETS, *ordered])
+
+    def _rows_of_weights(self, count: int) -> UniqueRows:
+        assert self._dense is not None
+        if count not in self._dense_rows:
+            self._dense_rows[count] = dense_rows(self._dense, len(self._servers), count)
+        return self._dense_rows[count]
+
+    def _check_dense_rows(self, count: int) -> None:
+        most = self._dense.capacity if self._dense else 0
+        if count > most:
+            raise WireError(f"{count} rows of dense weights were asked for, and this job has at most {most}")
+
     # Updates
 
     def _on_push(self, peer: Peer, message: Message, arrays: list[Array]) -> None:
@@ -169,10 +215,13 @@ class EmbeddingWorker:
             self._update(batch, planned, arrays)
 
     def _check_gradients(self, planned: PlannedBatch, arrays: list[Array]) -> None:
-        expected = [(group.keys.size, nbytes) for group, nbytes in zip(planned.groups, self._row_bytes, strict=True)]
+        expected = [
+            (rows.keys.size, row_bytes(group.dim, group.wire))
+            for rows, group in zip(planned.groups, self._groups, strict=True)
+        ]
         if [array.shape for array in arrays] != expected:
             raise WireError(
-                f"expected gradients of shapes {expected}, rows and their bytes as {self._wire}, "
+                f"expected gradients of shapes {expected}, rows and their bytes as encoded, "
                 f"received {[array.shape for array in arrays]}"
             )
 

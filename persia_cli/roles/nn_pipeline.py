@@ -12,6 +12,7 @@ import numpy as np
 
 from persia_cli.config.schema import Run
 from persia_cli.control.credit import Permits
+from persia_cli.control.splits import TRAIN
 from persia_cli.errors import RoleError, WireError
 from persia_cli.plan.columns import dense_count, label_names
 from persia_cli.plan.job import Job, job_batches
@@ -24,6 +25,7 @@ from persia_cli.wire.messages import (
     Credit,
     Message,
     Pull,
+    PullWeights,
     PushGradients,
     PutSamples,
     Rows,
@@ -71,6 +73,8 @@ class Pipeline:
         self._lanes: dict[int, Lane] = {}
         self._waiting: dict[tuple[bytes, int], tuple[Peer, WaitCredit]] = {}
         self._generation = 0
+        self.dense_rows = 0
+        """Rows of dense weights to come with every training batch; set before the first phase."""
 
     def connect(self, run: Run, job: Job, in_flight: dict[int, int], window: int) -> None:
         """Connect to the embedding workers; called before the I/O thread starts.
@@ -117,6 +121,29 @@ class Pipeline:
         """Send one block of encoded gradients per group, or none to release an evaluation batch."""
         self.call(lambda: self._push(batch, gradients))
 
+    def weights(self, split: int, step: int, stopped: Callable[[], bool]) -> list[Array] | None:
+        """Wait for the dense weights as the embedding servers have them now; None once `stopped()`.
+
+        `split` and `step` are of any batch that the job has. Raises what the I/O thread died of.
+        """
+        batch = BatchId(self._generation, split, step, self._rank)
+        answer: queue.SimpleQueue[list[Array]] = queue.SimpleQueue()
+
+        def ask() -> None:
+            self._worker_of(batch).request(
+                PullWeights(batch, self.dense_rows),
+                on_reply=lambda reply, arrays: answer.put(arrays),
+                waiting_for="the dense weights",
+            )
+
+        self.call(ask)
+        while not stopped():
+            try:
+                return answer.get(timeout=WAIT_S)
+            except queue.Empty:
+                self.check()
+        return None
+
     def wait_drained(self, split: int, stopped: Callable[[], bool]) -> None:
         """Wait until no step of the split is in flight. Raises what the I/O thread died of."""
         while not self._lanes[split].drained.wait(WAIT_S) and not stopped():
@@ -155,7 +182,7 @@ class Pipeline:
         while (step := permits.take()) is not None:
             batch = BatchId(self._generation, split, step, self._rank)
             self._worker_of(batch).request(
-                Pull(batch),
+                Pull(batch, self.dense_rows if split == TRAIN else 0),
                 on_reply=partial(self._on_rows, batch),
                 waiting_for=f"the embeddings of step {step}",
             )

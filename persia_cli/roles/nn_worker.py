@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.config.schema import HybridMode, Run
+from persia_cli.config.schema import AsyncMode, Run, SyncMode
 from persia_cli.control.splits import EVAL, SPLIT_NAMES, TRAIN
 from persia_cli.errors import PersiaError
 from persia_cli.plan.embedding import embedding_layout
@@ -62,7 +62,8 @@ class NNWorker:
         rendezvous = Path(job.run_dir) / "rendezvous" if run.cluster.nn_workers > 1 else None
         # Longer than the coordinator waits, for that one knows which replica has fallen silent.
         timeout_s = run.cluster.silence_timeout_s + 2 * HEARTBEAT_S
-        world = World(self._link.index, run.cluster.nn_workers, rendezvous, timeout_s)
+        ranks = 1 if isinstance(run.mode, AsyncMode) else run.cluster.nn_workers
+        world = World(self._link.index, ranks, rendezvous, timeout_s)
         io = threading.Thread(target=self._serve, name=f"{self._link.name}-io")
         io.start()
         try:
@@ -100,7 +101,8 @@ class NNWorker:
     def _work(self, run: Run, job: Job, world: World) -> None:
         rank = Rank(run, world)
         self._servers = run.cluster.embedding_servers
-        self._wire = embedding_layout(run).wire
+        self._wires = [group.wire for group in embedding_layout(run).groups]
+        self._pipeline.dense_rows = rank.dense_rows
         if job.load:
             rank.load(verify(Path(job.load), DENSE))
         self._pipeline.call(lambda: self._link.ready(self._on_instruction, rank.parameters))
@@ -141,9 +143,10 @@ class NNWorker:
         return {}
 
     def _send(self, batch: BatchId, gradients: list[NDArray[np.float32]]) -> None:
-        self._pipeline.push(batch, [encode_rows(values, self._wire) for values in gradients])
+        self._pipeline.push(batch, list(map(encode_rows, gradients, self._wires)))
 
     def _evaluate(self, rank: Rank, body: dict[str, Any]) -> dict[str, Any]:
+        self._refresh(rank, EVAL, body["first"])
         interval = rank.interval()
         for ready in self._batches(EVAL, body["first"], body["last"]):
             samples, groups = self._inputs(ready)
@@ -156,7 +159,17 @@ class NNWorker:
     def _save(self, rank: Rank, body: dict[str, Any]) -> dict[str, Any]:
         if self._link.index != 0:
             return {}
+        self._refresh(rank, TRAIN, body["step"] - 1)
         return {"files": [asdict(file) for file in rank.save(Path(body["folder"]) / DENSE)]}
+
+    def _refresh(self, rank: Rank, split: int, step: int) -> None:
+        """Give the rank the dense weights that all ranks' updates came to, if embedding servers keep them."""
+        if rank.dense_rows == 0:
+            return
+        arrays = self._pipeline.weights(split, step, lambda: self._link.stop)
+        if arrays is None:
+            raise JobEndedError("the job has ended")
+        rank.refresh(self._groups(arrays)[0])
 
     def _batches(self, split: int, first: int, last: int) -> Iterator[ReadyBatch]:
         """Yield the rank's batches of the steps [first, last), then wait until all of them are applied."""
@@ -173,15 +186,19 @@ class NNWorker:
             raise JobEndedError("the job has ended")
 
     def _inputs(self, ready: ReadyBatch) -> tuple[Samples, list[GroupRows]]:
-        """Give the arrays of a batch their names: per group the inverse, the offsets, one block of rows per server."""
+        """Give the arrays of a batch their names."""
         dense, labels, weights = ready.samples
         samples = Samples(dense, labels, weights if weights.size else None, ready.weight_total)
+        return samples, self._groups(ready.arrays)
+
+    def _groups(self, arrays: list[NDArray[Any]]) -> list[GroupRows]:
+        """Give arrays their names: per group the inverse, the offsets, one block of rows per server."""
         groups = []
         per_group = 2 + self._servers
-        for start in range(0, len(ready.arrays), per_group):
-            inverse, offsets, *rows = ready.arrays[start : start + per_group]
+        for start in range(0, len(arrays), per_group):
+            inverse, offsets, *rows = arrays[start : start + per_group]
             groups.append(GroupRows(rows, inverse, offsets if offsets.size else None))
-        return samples, groups
+        return groups
 
     def _report(self, split: int, last: int, interval: Interval) -> None:
         def report() -> None:
@@ -192,4 +209,4 @@ class NNWorker:
 
 
 def _train_bound(run: Run) -> int:
-    return run.mode.staleness if isinstance(run.mode, HybridMode) else SYNC_STEPS_IN_FLIGHT
+    return SYNC_STEPS_IN_FLIGHT if isinstance(run.mode, SyncMode) else run.mode.staleness

@@ -37,11 +37,11 @@ class RowPlanner:
     """Plans batches for one job and number of servers; keeps its scratch memory, so it belongs to one thread."""
 
     def __init__(self, layout: EmbeddingLayout, servers: int) -> None:
-        self._groups = [_GroupPlanner(layout, group, servers) for group in layout.groups]
+        self._groups = [_GroupPlanner(layout, group, servers) for group in layout.feature_groups]
         self._features = len(layout.features)
 
     def plan(self, ids: NDArray[np.uint64], offsets: NDArray[np.uint32], size: int) -> list[UniqueRows]:
-        """Unique rows per group of a batch of `size` samples: a function of the batch alone.
+        """Unique rows per feature group of a batch of `size` samples: a function of the batch alone.
 
         ids uint64[total] and offsets uint32[F*size+1] are the feature-major CSR of a data batch. Raises WireError
         when they do not fit each other, or stand for more than 2^31 - 1 rows of a group.

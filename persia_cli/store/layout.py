@@ -20,6 +20,8 @@ MOST_FULL = 0.95
 """Share of the slots that rows take at capacity: beyond it, finding a free slot for a new key costs too much."""
 INDEX_BYTES = 64 / SLOTS / MOST_FULL + 3
 """Memory a row takes beside its values: its share of the slots, its table's number, when it was last reused."""
+DENSE_TABLE = "(dense)"
+"""The reserved table: keeps dense weights where they train asynchronously. No feature may read it."""
 ROWS_PER_PARTITION = 2048
 """Rows a partition should have room for: keys fall on partitions by chance, and so few of them fill up early."""
 
@@ -49,6 +51,11 @@ class RowOptimizer:
     """A row's gradient is scaled down to this Euclidean norm."""
     weight_bound: float | None = None
     """Weights are kept within plus and minus this."""
+    each_step: int = 0
+    """Gradients that every row gets in each step, as dense weights do; 0: now and then.
+
+    It makes Adam `torch.optim.Adam`; otherwise it is the lazy form, `torch.optim.SparseAdam`.
+    """
 
     def states(self, dim: int) -> dict[str, int]:
         """Return the states kept per row and the float32 columns of each, in their order."""
@@ -98,6 +105,8 @@ class GroupSpec:
     partitions: int
     """Hash ranges that its rows are placed by."""
     dtype: Storage = "float32"
+    wire: Storage = "float32"
+    """How its rows and their gradients travel."""
 
     @property
     def width(self) -> int:
@@ -138,14 +147,23 @@ class EmbeddingLayout:
     groups: tuple[GroupSpec, ...]
     features: tuple[FeatureSpec, ...]
     seed: int
-    wire: Storage = "float32"
-    """How rows and gradients travel."""
     when_full: Literal["evict", "refuse"] = "evict"
 
     def __post_init__(self) -> None:
         """Raise ValueError for groups that are not numbered by their place."""
         if [group.number for group in self.groups] != list(range(len(self.groups))):
             raise ValueError("feature groups must be numbered from 0 in their order")
+
+    @property
+    def dense_group(self) -> GroupSpec | None:
+        """The group that keeps dense weights, behind all others; None where NN workers keep them."""
+        last = self.groups[-1] if self.groups else None
+        return last if last is not None and last.tables[0].name == DENSE_TABLE else None
+
+    @property
+    def feature_groups(self) -> tuple[GroupSpec, ...]:
+        """The groups that features read."""
+        return self.groups if self.dense_group is None else self.groups[:-1]
 
     def features_of(self, group: int) -> tuple[int, ...]:
         """Positions in `features` of one group's features, in order."""

@@ -70,7 +70,6 @@ class Shard:
             RowStore(group, partitions_of(group.partitions, server, servers)) for group in layout.groups
         )
         self.salts = layout.salts()
-        self._wire = CODES[layout.wire]
         count = self.salts.size
         self._members = np.zeros((len(layout.groups), count), np.uint8)
         for group in layout.groups:
@@ -84,7 +83,7 @@ class Shard:
     def look_up(
         self, group: int, keys: Keys, tables: Tables, step: int, create: bool, batch: Hashable | None = None
     ) -> Bytes:
-        """uint8[n, row_bytes] embeddings of distinct keys uint64[n] and tables uint16[n], in the wire's dtype.
+        """uint8[n, row_bytes] embeddings of distinct keys uint64[n] and tables uint16[n], in the group's wire dtype.
 
         With `create`, unknown keys get a new row where they are admitted and there is room, if need be that of the
         key used least lately, and scores rise to `step`; under `batch` the rows are kept for its update. Without,
@@ -93,16 +92,16 @@ class Shard:
         """
         self.check(group, keys, tables, step)
         store = self.stores[group]
-        block = np.empty((keys.size, row_bytes(store.group.dim, self.layout.wire)), np.uint8)
+        block = np.empty((keys.size, row_bytes(store.group.dim, store.group.wire)), np.uint8)
         out = block.reshape(-1).view(np.uint16)
-        rows = np.empty(keys.size, np.int64)
+        rows, wire = np.empty(keys.size, np.int64), CODES[store.group.wire]
         if not create:
-            look_up.read_rows(store.index, store.rows, keys, tables, self._wire, rows, out)
+            look_up.read_rows(store.index, store.rows, keys, tables, wire, rows, out)
             return block
         self._look_ups[group] += 1
         store.used = look_up.look_up(
             store.index, store.rows, self._births[group], self._counts, keys, tables, step,
-            self._look_ups[group] % 256, store.used, self._wire, rows, np.empty(keys.size, np.uint64), out,
+            self._look_ups[group] % 256, store.used, wire, rows, np.empty(keys.size, np.uint64), out,
         )  # fmt: skip
         if batch is not None:
             self._keep(group, batch, keys, tables, rows)
@@ -111,7 +110,7 @@ class Shard:
     def values(self, group: int, keys: Keys, tables: Tables) -> Floats:
         """float32[n, dim] embeddings as a look-up that changes nothing sends them."""
         block = self.look_up(group, keys, tables, 0, create=False)
-        return decode_rows(block, self.stores[group].group.dim, self.layout.wire)
+        return decode_rows(block, self.stores[group].group.dim, self.stores[group].group.wire)
 
     def update(
         self,
@@ -125,12 +124,13 @@ class Shard:
         """Apply the optimizer to the rows of distinct keys, with gradients as `check_update` wants them.
 
         Keys without a row and gradients that are not finite are skipped and counted. Adam corrects its bias for
-        update number step + 1. What the batch's look-up kept is used where it is still right, and dropped. The caller
-        has had `check_update` say that keys and gradients are in order.
+        update number step + 1, or the last one of the step where rows get several in each. What the batch's look-up
+        kept is used where it is still right, and dropped. The caller has had `check_update` say that keys and
+        gradients are in order.
         """
         store = self.stores[group]
         if gradients.dtype == np.uint8:
-            gradients = decode_rows(np.ascontiguousarray(gradients), store.group.dim, self.layout.wire)
+            gradients = decode_rows(np.ascontiguousarray(gradients), store.group.dim, store.group.wire)
         rows = self._rows_of(group, keys, tables, step, batch)
         update.UPDATES[store.group.optimizer.kind](
             store.rows, _rule(store.group.optimizer, step, self.layout.seed), keys, rows, tables,
@@ -159,8 +159,8 @@ class Shard:
     def check_update(self, group: int, keys: Keys, tables: Tables, gradients: Bytes | Floats, step: int) -> None:
         """Raise WireError as `look_up` does, and for gradients that are neither float32[n, dim] nor wire rows."""
         self.check(group, keys, tables, step)
-        dim = self.stores[group].group.dim
-        columns = row_bytes(dim, self.layout.wire) if gradients.dtype == np.uint8 else dim
+        dim, wire = self.stores[group].group.dim, self.stores[group].group.wire
+        columns = row_bytes(dim, wire) if gradients.dtype == np.uint8 else dim
         if gradients.shape != (keys.size, columns):
             raise WireError(
                 f"update of feature group {group} has gradients of shape {gradients.shape}, not {(keys.size, columns)}"
@@ -254,15 +254,19 @@ def _rule(optimizer: RowOptimizer, step: int, seed: int) -> update.Rule:
     """The optimizer at a step."""
     lr = optimizer.lr * optimizer.schedule.at(step)
     first = second = 0.0
-    rate = lr
+    rate, eps = lr, optimizer.eps
     if optimizer.kind == "adam":
-        rate = lr * sqrt(1 - optimizer.beta2 ** (step + 1)) / (1 - optimizer.beta1 ** (step + 1))
+        count = (step + 1) * max(1, optimizer.each_step)
+        correction = sqrt(1 - optimizer.beta2**count)
+        rate = lr * correction / (1 - optimizer.beta1**count)
+        # torch.optim.Adam adds eps to the corrected root, torch.optim.SparseAdam to the plain one.
+        eps *= correction if optimizer.each_step else 1.0
         first, second = 1 - optimizer.beta1, 1 - optimizer.beta2
     elif optimizer.kind == "ftrl":
         first, second = lr * optimizer.l1, lr * optimizer.l2
     return update.Rule(
         lr=np.float32(rate),
-        eps=np.float32(optimizer.eps),
+        eps=np.float32(eps),
         first=np.float32(first),
         second=np.float32(second),
         beta=np.float32(optimizer.beta),

@@ -1,4 +1,4 @@
-"""Rows as they travel: uint8 [n, bytes of a row], in the layout's wire dtype.
+"""Rows as they travel: uint8 [n, bytes of a row], in the wire dtype of their group.
 
 float32 as it is; bfloat16 rounded to nearest, off by at most 2^-8 of each value; float16 with a factor per row, off by
 at most 2^-11 of the row's greatest magnitude (a row below 2^-135 becomes zeros, one with NaN or infinity all NaN).

@@ -17,6 +17,8 @@ from persia_cli.store.manifest import SavedFile
 
 WEIGHTS = "dense.safetensors"
 OPTIMIZER = "dense_optimizer.safetensors"
+INITIAL = "dense_initial.safetensors"
+"""Of asynchronous training: the weights that rows on the embedding servers are differences to."""
 
 Tensors = dict[str, torch.Tensor]
 
@@ -63,6 +65,21 @@ def load_dense(directory: Path, module: nn.Module, optimizer: torch.optim.Optimi
     state = _by_parameter(directory / OPTIMIZER, tensors, names, dict(module.named_parameters()))
     module.load_state_dict(weights)
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def save_initial(directory: Path, weights: Tensors) -> SavedFile:
+    """Write `INITIAL` into `directory`."""
+    return _write(directory / INITIAL, weights, {})
+
+
+def load_initial(directory: Path, wanted: Tensors) -> Tensors | None:
+    """Read `INITIAL`; None if there is none. Raises CheckpointError for names or shapes other than the `wanted`."""
+    path = directory / INITIAL
+    if not path.exists():
+        return None
+    weights, _ = _read(path)
+    _require_same(path, weights, wanted)
+    return weights
 
 
 def _weights(module: nn.Module) -> Tensors:

@@ -54,11 +54,11 @@ def group_shapes(layout: EmbeddingLayout) -> tuple[GroupShape, ...]:
     features = _features(layout)
     rounds = {table.number: table.rounds or 1 for table in layout.tables()}
     shapes = []
-    for group in layout.groups:
+    for group in layout.feature_groups:
         own = layout.features_of(group.number)
         per_id = tuple(rounds[layout.features[feature].table] for feature in own)
         stacks = per_id if max(per_id, default=1) > 1 else ()
-        shapes.append(GroupShape(group.dim, tuple(features[feature] for feature in own), layout.wire, stacks))
+        shapes.append(GroupShape(group.dim, tuple(features[feature] for feature in own), group.wire, stacks))
     return tuple(shapes)
 
 

@@ -19,6 +19,7 @@ from persia_cli.train.distributed import World
 from persia_cli.train.inputs import GroupRows, Samples, group_shapes, input_shape
 from persia_cli.train.optimizer import LearningRate, dense_optimizer
 from persia_cli.train.runtime import prepare_torch
+from persia_cli.train.shared_weights import SharedWeights
 from persia_cli.train.step import DenseStep, Scored
 
 
@@ -35,14 +36,28 @@ class Rank:
         self._module = build_model(run.model, input_shape(layout, dense, self._tasks), run.seed)
         self.parameters = sum(weight.numel() for weight in self._module.parameters())
         self._optimizer = dense_optimizer(run.optimizer.dense, self._module)
+        self._feature_groups = len(layout.feature_groups)
+        self._shared = None
+        if layout.dense_group is not None:
+            decay = getattr(run.optimizer.dense, "weight_decay", 0.0)
+            self._shared = SharedWeights(self._module, run.cluster.nn_workers, decay)
+        self.dense_rows = self._shared.rows if self._shared else 0
         self._rate = LearningRate(run.optimizer.dense, self._optimizer)
         self._step = DenseStep(self._module, self._optimizer, group_shapes(layout), world, dense, run.seed)
 
     def train(
         self, step: int, samples: Samples, groups: list[GroupRows], send: Callable[[list[NDArray[np.float32]]], None]
     ) -> Scored:
-        """Train one step; `send` gets the gradients of the rows before the dense weights move."""
-        result = self._step.train(step, samples, groups)
+        """Train one step; `send` gets the gradients of the rows before the dense weights move.
+
+        Where embedding servers keep the dense weights they are the last of `groups` and of the gradients.
+        """
+        if self._shared is not None:
+            self._shared.take(groups[-1])
+        result = self._step.train(step, samples, groups[: self._feature_groups])
+        if self._shared is not None:
+            send([*result.gradients, self._shared.gradients()])
+            return result
         send(result.gradients)
         self._rate.set(step)
         self._step.update()
@@ -50,7 +65,12 @@ class Rank:
 
     def evaluate(self, step: int, samples: Samples, groups: list[GroupRows]) -> Scored:
         """Score one step's samples; nothing changes."""
-        return self._step.evaluate(step, samples, groups)
+        return self._step.evaluate(step, samples, groups[: self._feature_groups])
+
+    def refresh(self, weights: GroupRows) -> None:
+        """Set the dense weights, which embedding servers keep, to what they are there."""
+        assert self._shared is not None
+        self._shared.take(weights)
 
     def interval(self) -> "Interval":
         """Begin the figures of an interval."""
@@ -59,11 +79,14 @@ class Rank:
     def save(self, folder: Path) -> list[SavedFile]:
         """Write weights and optimizer state into a new folder."""
         folder.mkdir(parents=True, exist_ok=True)
-        return save_dense(folder, self._module, self._optimizer)
+        files = save_dense(folder, self._module, self._optimizer)
+        return [*files, self._shared.save(folder)] if self._shared else files
 
     def load(self, folder: Path) -> None:
         """Read what `save` wrote; raises CheckpointError if it is of another model."""
         load_dense(folder, self._module, self._optimizer)
+        if self._shared is not None:
+            self._shared.load(folder)
 
 
 class Interval:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Version of everything in this file; Hello carries it and the coordinator refuses another."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -137,7 +137,8 @@ class WaitCredit(Message, frozen=True):
 class Rows(Message, frozen=True):
     """Embedding worker -> NN worker: the unique rows of a batch, and where each of its ids finds its row.
 
-    Rows and gradients, here and below, are encoded in the wire dtype of the job, by `persia_cli.store.wire_rows`.
+    Rows and gradients, here and below, are encoded in the wire dtype of their group, by `persia_cli.store.wire_rows`.
+    Where dense weights live on embedding servers their rows are the last group, with the place of each as inverse.
     """
 
     KIND = 0x21
@@ -157,6 +158,18 @@ class Pull(Message, frozen=True):
     KIND = 0x20
     REPLY = Rows
     batch: BatchId
+    dense_rows: Count
+    """Rows of dense weights to come with them; 0 where NN workers keep their own."""
+
+
+class PullWeights(Message, frozen=True):
+    """NN worker -> embedding worker: dense weights as they are now, only to be read; Rows of that group alone."""
+
+    KIND = 0x23
+    REPLY = Rows
+    batch: BatchId
+    """A batch of the rank that the worker serves, for which it asks."""
+    dense_rows: Count
 
 
 class PushGradients(Message, frozen=True):

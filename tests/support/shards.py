@@ -43,12 +43,13 @@ def layout_of(
     tables: Sequence[TableSpec] = TABLES[:2],
     admission: float = 1.0,
     dtype: Any = "float32",
+    wire: Any = "float32",
     **settings: Any,
 ) -> EmbeddingLayout:
     """Return a layout of one group."""
     tables = tuple(replace(table, admission=admission) for table in tables)
     return EmbeddingLayout(
-        (GroupSpec(0, dim, optimizer, tables, capacity, partitions, dtype),), (), **{"seed": SEED, **settings}
+        (GroupSpec(0, dim, optimizer, tables, capacity, partitions, dtype, wire),), (), **{"seed": SEED, **settings}
     )
 
 

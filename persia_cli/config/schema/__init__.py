@@ -13,7 +13,7 @@ from persia_cli.config.schema.dataset import (
     SparseFeature,
 )
 from persia_cli.config.schema.embedding import Embedding, HashStack, Table
-from persia_cli.config.schema.mode import HybridMode, Mode, SyncMode
+from persia_cli.config.schema.mode import AsyncMode, HybridMode, Mode, SyncMode
 from persia_cli.config.schema.model import CustomModel, Dlrm, Ffnn, Model
 from persia_cli.config.schema.node import Node
 from persia_cli.config.schema.optimizer import (
@@ -35,6 +35,7 @@ from persia_cli.config.schema.run import Checkpoint, Evaluation, Run, Training
 __all__ = [
     "Adagrad",
     "Adam",
+    "AsyncMode",
     "Checkpoint",
     "Cluster",
     "ColumnSplit",

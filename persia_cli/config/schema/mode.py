@@ -17,11 +17,9 @@ class SyncMode(Node):
 MAX_STALENESS = 1024
 
 
-class HybridMode(Node):
-    """Dense weights synchronous, embeddings asynchronous within a bound."""
+class _BoundedMode(Node):
+    """A rank has a few steps in flight."""
 
-    kind: Literal["hybrid"]
-    """`hybrid`: bounded-stale embeddings."""
     staleness: int = 3
     """Steps a rank may have in flight between look-up and applied update (1 with one rank is sync)."""
 
@@ -39,4 +37,18 @@ class HybridMode(Node):
         return value
 
 
-Mode = Annotated[SyncMode | HybridMode, Field(discriminator="kind")]
+class HybridMode(_BoundedMode):
+    """Dense weights synchronous, embeddings asynchronous within a bound."""
+
+    kind: Literal["hybrid"]
+    """`hybrid`: bounded-stale embeddings."""
+
+
+class AsyncMode(_BoundedMode):
+    """Dense weights asynchronous too: they live on the embedding servers, and ranks know nothing of each other."""
+
+    kind: Literal["async"]
+    """`async`: bounded-stale embeddings and dense weights."""
+
+
+Mode = Annotated[SyncMode | HybridMode | AsyncMode, Field(discriminator="kind")]

@@ -57,7 +57,7 @@ class Life(RuleBasedStateMachine):
     def compare_look_up(self, names, step, create, batch=None):
         block = self.shard.look_up(0, *arrays(names), step, create, batch)
         values = self.twin.look_up(names, step, create, batch)
-        assert block.tobytes() == encode_rows(values, self.layout.wire).tobytes()
+        assert block.tobytes() == encode_rows(values, self.group.wire).tobytes()
 
     @rule(places=PLACES, ahead=st.sampled_from([1, 1, 2, 0, -1]))
     def train(self, places, ahead):
@@ -105,7 +105,7 @@ class Life(RuleBasedStateMachine):
         gradients = rng.standard_normal((len(names), self.group.dim)).astype(np.float32)
         bad = rng.random(len(names)) < 0.1
         gradients[bad, rng.integers(self.group.dim)] = rng.choice([np.nan, np.inf, -np.inf])
-        block = encode_rows(gradients, self.layout.wire)
+        block = encode_rows(gradients, self.group.wire)
         store = self.shard.stores[0]
         words = store.rows.arena.reshape(-1, self.group.width).view(np.uint32)
         own = store.find(*arrays(names))
@@ -113,7 +113,7 @@ class Life(RuleBasedStateMachine):
         before = words[others].tobytes()
         self.shard.update(0, *arrays(names), block, step, batch)
         assert words[others].tobytes() == before
-        self.twin.update(names, decode_rows(block, self.group.dim, self.layout.wire), step, batch)
+        self.twin.update(names, decode_rows(block, self.group.dim, self.group.wire), step, batch)
 
     @rule(places=PLACES, seed=st.integers(0, 2**32))
     def insert(self, places, seed):

@@ -1,0 +1,54 @@
+"""The reserved table: where dense weights live when they train asynchronously."""
+
+from persia_cli.config.schema import AsyncMode, DenseOptimizer, Run
+from persia_cli.errors import ConfigError
+from persia_cli.plan.optimizer import plain_schedule
+from persia_cli.store.layout import DENSE_TABLE, GroupSpec, RowOptimizer, TableSpec, partitions_for, table_salt
+
+DIM = 1024
+"""Weights of a row: few rows, so that finding them costs nothing beside reading them."""
+MOST_WEIGHTS = 64 * 2**20
+"""Dense weights that fit."""
+SPARE = 2
+"""Rows there is room for, to those that may come: keys fall on partitions by chance, and no row may be evicted."""
+GRADIENT_ALONE = ("sgd", "adagrad", "adam")
+"""Optimizers whose steps follow from gradients alone, so that a row can hold the difference to the initial weights."""
+
+
+def dense_group(run: Run, number: int, table: int) -> GroupSpec | None:
+    """Return the group of the reserved table by these numbers, or None if NN workers keep the dense weights.
+
+    A row holds the difference of 1024 weights to their initial values, so it begins as zeros. Memory is taken as rows
+    arrive, so the capacity costs nothing. Raises ConfigError for an optimizer that has to know the weights themselves.
+    """
+    if not isinstance(run.mode, AsyncMode):
+        return None
+    capacity = SPARE * MOST_WEIGHTS // DIM
+    return GroupSpec(
+        number=number,
+        dim=DIM,
+        optimizer=_row_optimizer(run.optimizer.dense, run.cluster.nn_workers),
+        tables=(TableSpec(DENSE_TABLE, table, table_salt(DENSE_TABLE), init_bound=0.0),),
+        capacity=capacity,
+        partitions=partitions_for(capacity, run.embedding.num_partitions),
+    )
+
+
+def require_room(weights: int) -> None:
+    """Raise ConfigError if there is no room for so many dense weights."""
+    if weights > MOST_WEIGHTS:
+        raise ConfigError(
+            f"the model has {weights:,} dense weights, and mode.kind=async has room for {MOST_WEIGHTS:,}; "
+            "make the model smaller, or set mode.kind to hybrid or sync"
+        )
+
+
+def _row_optimizer(optimizer: DenseOptimizer, ranks: int) -> RowOptimizer:
+    """Return the dense optimizer for rows; its weight decay, part of the gradient, is left to the NN workers."""
+    if optimizer.kind not in GRADIENT_ALONE:
+        raise ConfigError(
+            f"optimizer.dense.kind={optimizer.kind} cannot train with mode.kind=async, where servers know only how far "
+            f"dense weights have moved; choose one of {', '.join(GRADIENT_ALONE)}, or another mode"
+        )
+    settings = optimizer.model_dump(exclude={"schedule", "weight_decay"})
+    return RowOptimizer(**settings, schedule=plain_schedule(optimizer), each_step=ranks)

@@ -1,0 +1,119 @@
+"""Dense weights that live on the embedding servers: every rank reads them with its rows and sends gradients back.
+
+A rank keeps the initial weights, the servers keep how far each weight has moved: w = initial + row. The steps of SGD,
+Adagrad and Adam follow from gradients alone, so this is exact up to rounding, and nobody has to tell the servers where
+weights begin: all ranks draw the same from the seed.
+"""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from persia_cli.errors import ConfigError
+from persia_cli.kernels.dedup import add_rows
+from persia_cli.plan.dense import DIM, require_room
+from persia_cli.store.manifest import SavedFile
+from persia_cli.store.wire_rows import decode_rows
+from persia_cli.train.dense_state import load_initial, save_initial
+from persia_cli.train.inputs import GroupRows
+
+ALIGNED = 16
+"""Each parameter begins at a multiple of so many float32, a cache line, as it would in memory of its own."""
+
+
+class SharedWeights:
+    """The trainable parameters of a module as views of one flat tensor, which is `rows` rows of DIM weights.
+
+    Between parameters, and at the end, lie zeros whose gradients are 0.
+    """
+
+    def __init__(self, module: nn.Module, ranks: int, weight_decay: float) -> None:
+        """Move the parameters of `module` into flat memory; one of `ranks` that train it.
+
+        `weight_decay` is added to gradients here, each rank's part of it, as torch's optimizers do: servers do not
+        know the weights. Raises ConfigError for a model that cannot train so: too many weights, not float32, or a
+        BatchNorm that several ranks would each keep for themselves.
+        """
+        self._parameters = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
+        _require_trainable_alone(module, self._parameters, ranks)
+        require_room(sum(weight.numel() for weight in self._parameters.values()))
+        ends = np.cumsum([math.ceil(weight.numel() / ALIGNED) * ALIGNED for weight in self._parameters.values()])
+        self.rows = math.ceil(int(ends[-1]) / DIM)
+        self._decay = weight_decay / ranks
+        self._starts = [0, *ends[:-1].tolist()]
+        self._flat, self._gradient = torch.zeros(2, self.rows * DIM)
+        for weight, view in zip(self._parameters.values(), self._views(self._flat), strict=True):
+            view.copy_(weight.detach())
+            weight.data = view
+        self._gradient_views = self._views(self._gradient)
+        self._initial = self._flat.clone()
+        self._ids = np.arange(self.rows, dtype=np.int32)
+        """Id of each row in the order of servers."""
+
+    def take(self, group: GroupRows) -> None:
+        """Set the weights to what they are by the servers' rows, `inverse` saying where each id's row is."""
+        self._ids[group.inverse] = np.arange(self.rows, dtype=np.int32)
+        self._flat.copy_(self._initial)
+        flat, start = self._flat.numpy(), 0
+        for block in group.rows:
+            ids = self._ids[start : start + len(block)]
+            add_rows(decode_rows(block, DIM, "float32").reshape(-1), ids, DIM, flat)
+            start += len(block)
+
+    def gradients(self) -> NDArray[np.float32]:
+        """Return the gradients of the last backward, float32 [rows, DIM] in the order of servers, in new memory."""
+        for weight, view in zip(self._parameters.values(), self._gradient_views, strict=True):
+            if weight.grad is None:
+                view.zero_()
+            else:
+                view.copy_(weight.grad)
+        if self._decay:
+            self._gradient.add_(self._flat, alpha=self._decay)
+        gradients: NDArray[np.float32] = self._gradient.numpy().reshape(self.rows, DIM)
+        return gradients.take(self._ids, axis=0)
+
+    def save(self, folder: Path) -> SavedFile:
+        """Write the initial weights, which the saved rows are differences to."""
+        return save_initial(folder, self._named(self._initial))
+
+    def load(self, folder: Path) -> None:
+        """Take over the initial weights of a checkpoint whose weights the module has loaded.
+
+        Where dense weights did not live on servers there are none: then those loaded are where rows begin.
+        """
+        own = self._named(self._initial)
+        saved = load_initial(folder, own) or self._named(self._flat)
+        for name, view in own.items():
+            view.copy_(saved[name])
+
+    def _named(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
+        return dict(zip(self._parameters, self._views(flat), strict=True))
+
+    def _views(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        return [
+            flat[start : start + weight.numel()].view(weight.shape)
+            for start, weight in zip(self._starts, self._parameters.values(), strict=True)
+        ]
+
+
+def _require_trainable_alone(module: nn.Module, parameters: dict[str, nn.Parameter], ranks: int) -> None:
+    """Raise ConfigError for parameters that rows cannot hold, and for statistics that ranks would not share."""
+    for name, weight in parameters.items():
+        if weight.dtype != torch.float32:
+            dtype = str(weight.dtype).removeprefix("torch.")
+            raise ConfigError(
+                f"the model's parameter {name} is {dtype}, and mode.kind=async keeps dense weights in float32; "
+                "make it float32, or choose another mode"
+            )
+    for name, part in module.named_modules():
+        if ranks > 1 and isinstance(part, _BatchNorm):
+            raise ConfigError(
+                f"the model's layer {name or 'itself'} ({type(part).__name__}) keeps statistics of the samples, and "
+                "with mode.kind=async ranks share nothing but weights; use torch.nn.LayerNorm, or set "
+                "cluster.nn_workers=1"
+            )
