@@ -53,7 +53,7 @@ def bytes_per_sample(run: Run) -> list[Hop]:
                 inverse += unique.inverse.size * POSITION_BYTES
                 inverse += 0 if unique.offsets is None else unique.offsets.nbytes
                 keys += unique.keys.size * (KEY_BYTES + TABLE_BYTES)
-                rows += unique.keys.size * row_bytes(group.dim, layout.wire)
+                rows += unique.keys.size * row_bytes(group.dim, group.wire)
             ids = batch.ids.nbytes + batch.offsets.nbytes
             sizes = [ids, batch.dense.nbytes + batch.labels.nbytes + weights, keys, rows, rows + inverse, rows]
             for hop, size in zip(hops, [*sizes, keys + rows], strict=True):
