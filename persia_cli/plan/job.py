@@ -53,6 +53,9 @@ class Job:
     eval_rows: int
     steps: int
     eval_steps: int
+    trace_first: int = 0
+    trace_last: int = 0
+    """The steps [trace_first, trace_last) of training are traced by every replica."""
 
     def to_json(self) -> bytes:
         """Encode for the wire."""

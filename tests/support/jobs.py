@@ -50,4 +50,5 @@ def evaluation(result: JobResult) -> dict[str, Any]:
 def staleness(result: JobResult) -> list[Histogram]:
     """How many steps of training had rows of each staleness, by rank."""
     lines = [line["staleness"] for line in result.metrics if line["split"] == "train"]
-    return [merged([{int(value): steps for value, steps in h.items()} for h in rank]) for rank in zip(*lines, strict=True)]
+    ranks = zip(*lines, strict=True)
+    return [merged([{int(value): steps for value, steps in line.items()} for line in rank]) for rank in ranks]
