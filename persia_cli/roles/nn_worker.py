@@ -21,7 +21,7 @@ from persia_cli.roles.link import HEARTBEAT_S, Link
 from persia_cli.roles.nn_pipeline import Pipeline, ReadyBatch
 from persia_cli.store.manifest import verify
 from persia_cli.store.wire_rows import encode_rows
-from persia_cli.train.distributed import World
+from persia_cli.train.distributed import LostRankError, World
 from persia_cli.train.inputs import GroupRows, Samples
 from persia_cli.train.rank import Interval, Rank
 from persia_cli.train.step import TRAINING
@@ -70,6 +70,10 @@ class NNWorker:
             self._work(run, job, world)
         except JobEndedError:
             pass
+        except LostRankError:
+            # The coordinator finds out which rank it is, and stops the job with a sentence that names it.
+            if not self._is_stopped_within(timeout_s):
+                raise
         finally:
             self._ended.set()
             self._pipeline.wake()
@@ -78,6 +82,14 @@ class NNWorker:
         # complaints reach the coordinator before this rank's own word does.
         world.close()
         self._link.farewell()
+
+    def _is_stopped_within(self, seconds: float) -> bool:
+        """Wait to be told to stop, at most so long, and say whether that came; the I/O thread keeps on beating."""
+        self._busy_since = None
+        deadline = time.monotonic() + seconds
+        while not self._link.stop and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return self._link.stop
 
     # The I/O thread
 
@@ -102,6 +114,7 @@ class NNWorker:
         self._trace = self._link.trace
         rank = Rank(run, world, self._trace)
         self._servers = run.cluster.embedding_servers
+        self._ranks = run.cluster.nn_workers
         self._wire = embedding_layout(run).wire
         if job.load:
             rank.load(verify(Path(job.load), DENSE))
@@ -145,6 +158,9 @@ class NNWorker:
         with self._trace.span(TRAINING, "encode gradients", batch):
             encoded = [encode_rows(values, self._wire) for values in gradients]
         self._pipeline.push(batch, encoded)
+        if self._ranks > 1:
+            # From now on this rank waits for the others: should one be stuck, it is not this one.
+            self._busy_since = None
 
     def _evaluate(self, rank: Rank, body: dict[str, Any]) -> dict[str, Any]:
         interval = rank.interval()
