@@ -59,6 +59,9 @@ class Job:
     eval_steps: int
     turn_steps: int = 0
     ring: int = 0
+    trace_first: int = 0
+    trace_last: int = 0
+    """The steps [trace_first, trace_last) of training are traced by every replica."""
 
     def to_json(self) -> bytes:
         """Encode for the wire."""

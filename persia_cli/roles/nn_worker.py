@@ -21,9 +21,10 @@ from persia_cli.roles.link import HEARTBEAT_S, Link
 from persia_cli.roles.nn_pipeline import Pipeline, ReadyBatch
 from persia_cli.store.manifest import verify
 from persia_cli.store.wire_rows import encode_rows
-from persia_cli.train.distributed import World
+from persia_cli.train.distributed import LostRankError, World
 from persia_cli.train.inputs import GroupRows, Samples
 from persia_cli.train.rank import Interval, Rank
+from persia_cli.train.step import TRAINING
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import BatchId
 
@@ -70,6 +71,10 @@ class NNWorker:
             self._work(run, job, world)
         except JobEndedError:
             pass
+        except LostRankError:
+            # The coordinator finds out which rank it is, and stops the job with a sentence that names it.
+            if not self._is_stopped_within(timeout_s):
+                raise
         finally:
             self._ended.set()
             self._pipeline.wake()
@@ -78,6 +83,14 @@ class NNWorker:
         # complaints reach the coordinator before this rank's own word does.
         world.close()
         self._link.farewell()
+
+    def _is_stopped_within(self, seconds: float) -> bool:
+        """Wait to be told to stop, at most so long, and say whether that came; the I/O thread keeps on beating."""
+        self._busy_since = None
+        deadline = time.monotonic() + seconds
+        while not self._link.stop and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return self._link.stop
 
     # The I/O thread
 
@@ -99,8 +112,10 @@ class NNWorker:
     # The training thread
 
     def _work(self, run: Run, job: Job, world: World) -> None:
-        rank = Rank(run, world)
+        self._trace = self._link.trace
+        rank = Rank(run, world, self._trace)
         self._servers = run.cluster.embedding_servers
+        self._ranks = run.cluster.nn_workers
         self._wires = [group.wire for group in embedding_layout(run).groups]
         self._pipeline.dense_rows = rank.dense_rows
         if job.load:
@@ -143,7 +158,12 @@ class NNWorker:
         return {}
 
     def _send(self, batch: BatchId, gradients: list[NDArray[np.float32]]) -> None:
-        self._pipeline.push(batch, list(map(encode_rows, gradients, self._wires)))
+        with self._trace.span(TRAINING, "encode gradients", batch):
+            encoded = list(map(encode_rows, gradients, self._wires))
+        self._pipeline.push(batch, encoded)
+        if self._ranks > 1:
+            # From now on this rank waits for the others: should one be stuck, it is not this one.
+            self._busy_since = None
 
     def _evaluate(self, rank: Rank, body: dict[str, Any]) -> dict[str, Any]:
         self._refresh(rank, EVAL, body["first"])
@@ -174,8 +194,9 @@ class NNWorker:
     def _batches(self, split: int, first: int, last: int) -> Iterator[ReadyBatch]:
         """Yield the rank's batches of the steps [first, last), then wait until all of them are applied."""
         self._pipeline.start(split, last)
-        for _ in range(first, last):
-            batch = self._pipeline.take(lambda: self._link.stop)
+        for step in range(first, last):
+            with self._trace.span(TRAINING, "wait for batch", BatchId(0, split, step, self._link.index)):
+                batch = self._pipeline.take(lambda: self._link.stop)
             if batch is None:
                 raise JobEndedError("the job has ended")
             self._busy_since = time.monotonic()

@@ -15,6 +15,10 @@ from torch.nn.parallel import DistributedDataParallel
 from persia_cli.errors import ConfigError, WireError
 
 
+class LostRankError(WireError):
+    """Another rank has ended or gives no sign of life; torch does not say which."""
+
+
 class World:
     """One rank's place in the group of NN workers; a world of size 1 has no group and communicates nothing."""
 
@@ -62,13 +66,13 @@ class World:
 
     @contextmanager
     def watched(self, doing: str) -> Iterator[None]:
-        """Turn torch's errors about other ranks into a WireError that says what was being done."""
+        """Turn torch's errors about other ranks into a LostRankError that says what was being done."""
         try:
             yield
         except RuntimeError as error:
             if self.size == 1 or not (isinstance(error, dist.DistError) or "gloo" in str(error).lower()):
                 raise
-            raise WireError(
+            raise LostRankError(
                 f"nn-worker-{self.rank} failed {doing}: another NN worker has ended, or gave no sign of life for "
                 f"{self.timeout_s:g} s ({_first(error)})"
             ) from error

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from persia_cli.config.schema import Run
 from persia_cli.model.build import build_model
 from persia_cli.observe.scores import ScoreHistogram
+from persia_cli.observe.trace import Trace
 from persia_cli.plan.columns import dense_count, label_names
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.store.manifest import SavedFile
@@ -20,15 +21,16 @@ from persia_cli.train.inputs import GroupRows, Samples, group_shapes, input_shap
 from persia_cli.train.optimizer import LearningRate, dense_optimizer
 from persia_cli.train.runtime import prepare_torch
 from persia_cli.train.shared_weights import SharedWeights
-from persia_cli.train.step import DenseStep, Scored
+from persia_cli.train.step import TRAINING, DenseStep, Scored
 
 
 class Rank:
     """The dense side of one NN worker, built from a run; used by one thread."""
 
-    def __init__(self, run: Run, world: World) -> None:
+    def __init__(self, run: Run, world: World, trace: Trace | None = None) -> None:
         """Build the network and its optimizer; raises ConfigError if the run's model does not fit its data or world."""
         prepare_torch(run.train.threads)
+        self._trace = trace or Trace()
         layout = embedding_layout(run)
         self.log_every_steps = run.train.log_every_steps
         self._tasks = len(label_names(run))
@@ -43,24 +45,25 @@ class Rank:
             self._shared = SharedWeights(self._module, run.cluster.nn_workers, decay)
         self.dense_rows = self._shared.rows if self._shared else 0
         self._rate = LearningRate(run.optimizer.dense, self._optimizer)
-        self._step = DenseStep(self._module, self._optimizer, group_shapes(layout), world, dense, run.seed)
+        self._step = DenseStep(self._module, self._optimizer, group_shapes(layout), world, dense, run.seed, self._trace)
 
     def train(
         self, step: int, samples: Samples, groups: list[GroupRows], send: Callable[[list[NDArray[np.float32]]], None]
     ) -> Scored:
-        """Train one step; `send` gets the gradients of the rows before the dense weights move.
+        """Train one step; `send` gets the gradients of the rows from within backward, before the dense weights move.
 
-        Where embedding servers keep the dense weights they are the last of `groups` and of the gradients.
+        Where embedding servers keep the dense weights, these are the last of `groups` and of the gradients.
         """
         if self._shared is not None:
             self._shared.take(groups[-1])
-        result = self._step.train(step, samples, groups[: self._feature_groups])
-        if self._shared is not None:
-            send([*result.gradients, self._shared.gradients()])
+            gradients: list[NDArray[np.float32]] = []
+            result = self._step.train(step, samples, groups[: self._feature_groups], gradients.extend)
+            send([*gradients, self._shared.gradients()])
             return result
-        send(result.gradients)
-        self._rate.set(step)
-        self._step.update()
+        result = self._step.train(step, samples, groups, send)
+        with self._trace.span(TRAINING, "dense step", step):
+            self._rate.set(step)
+            self._step.update()
         return result
 
     def evaluate(self, step: int, samples: Samples, groups: list[GroupRows]) -> Scored:

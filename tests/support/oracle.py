@@ -21,9 +21,16 @@ from persia_cli.store.layout import table_salt
 from persia_cli.train.dense_state import load_dense
 from tests.naive import initial_rows, stack_ids
 from tests.support.checkpoints import SavedRows, read_rows
+from tests.support.row_optimizers import row_optimizer
 
-SAVED_AS = {"sum": "adagrad_sum", "exp_avg": "adam_mean", "exp_avg_sq": "adam_square"}
-"""Column of a checkpoint that holds a state of torch's optimizers for sparse gradients."""
+SAVED_AS = {
+    "sgd": {},
+    "adagrad": {"sum": "adagrad_sum"},
+    "adam": {"exp_avg": "adam_mean", "exp_avg_sq": "adam_square"},
+    "rowwise_adagrad": {"sum": "adagrad_row_sum"},
+    "ftrl": {"z": "ftrl_z", "n": "ftrl_n"},
+}
+"""Columns of a checkpoint that hold the states of torch's optimizers for sparse gradients, by kind."""
 
 
 class Table:
@@ -42,7 +49,10 @@ class Table:
         )
         self.initial = torch.from_numpy(rows)
         self.bag = nn.EmbeddingBag(len(rows), self.dim, mode="sum", sparse=True, _weight=self.initial.clone())
-        self.optimizer = torch_optimizer(self.settings, list(self.bag.parameters()), sparse=True)
+        own_kind = row_optimizer(self.settings, self.bag.weight)
+        self.optimizer = own_kind or torch_optimizer(self.settings, list(self.bag.parameters()), sparse=True)
+        # What rows that no checkpoint has begin with; torch's own kinds make most of it at their first step.
+        self.start = {name: state.clone() for name, state in self.optimizer.state.get(self.bag.weight, {}).items()}
 
     def entries(self, ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
         """Return the ids of the rows that ids stand for, `rounds` for each."""
@@ -57,15 +67,14 @@ class Table:
 
     def reset(self, saved: SavedRows | None, step: int) -> None:
         """Take over rows and optimizer state as they were saved after `step` steps; unsaved rows are new."""
-        names = {Sgd: (), Adagrad: ("sum",), Adam: ("exp_avg", "exp_avg_sq")}[type(self.settings)]
-        start = self.settings.initial_accumulator_value if isinstance(self.settings, Adagrad) else 0.0
-        state = {name: torch.full_like(self.initial, start) for name in names}
+        names = SAVED_AS[self.settings.kind]
+        state = {name: self.start.get(name, torch.zeros_like(self.initial)).clone() for name in names}
         weight = self.initial.clone()
         if saved is not None:
             where = self.rows_of(saved.ids)
             weight[where] = torch.from_numpy(saved.embedding)
             for name in names:
-                state[name][where] = torch.from_numpy(saved.states[SAVED_AS[name]])
+                state[name][where] = torch.from_numpy(saved.states[names[name]])
         with torch.no_grad():
             self.bag.weight.copy_(weight)
         if names:

@@ -1,0 +1,36 @@
+"""Gradients of the rows on their way out: sent from within backward, before the ranks have added up dense gradients."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+
+class OutgoingRows:
+    """Calls `send` once, with every leaf's gradient complete: in backward if each leaf has one, else in `finish`."""
+
+    def __init__(self, leaves: Sequence[torch.Tensor], send: Callable[[], None]) -> None:
+        self._send = send
+        self._awaited = len(leaves)
+        self._sent = False
+        # Taken off again in `finish`: a leaf that holds its hook would keep itself alive in a circle.
+        self._hooks = [
+            leaf.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
+            for leaf in leaves
+        ]
+
+    def _on_gradient(self, leaf: torch.Tensor) -> None:
+        self._awaited -= 1
+        if self._awaited == 0:
+            self._leave()
+
+    def finish(self) -> None:
+        """Backward has returned; a leaf that the loss does not depend on has got no gradient, and will not."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self._leave()
+
+    def _leave(self) -> None:
+        if not self._sent:
+            self._sent = True
+            self._send()

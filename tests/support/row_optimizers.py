@@ -1,0 +1,71 @@
+"""The row optimizers that torch has not got, as torch optimizers of sparse gradients; written from their papers.
+
+Row-wise Adagrad is FBGEMM's `EXACT_ROWWISE_ADAGRAD`, FTRL that of McMahan et al. ("Ad Click Prediction", 2013) with its
+z scaled by the learning rate.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from persia_cli.config.schema import Ftrl, Optimizer, RowwiseAdagrad
+
+
+class RowwiseAdagradOfRows(torch.optim.Optimizer):
+    """One sum of mean squared gradients for each row."""
+
+    def __init__(self, config: RowwiseAdagrad, weight: nn.Parameter) -> None:
+        super().__init__([weight], {})
+        self.config = config
+        self.state[weight] = {"sum": torch.full((len(weight), 1), config.initial_accumulator_value)}
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        """Change the rows that have a gradient."""
+        for weight, state in self.state.items():
+            rows, gradient = _rows_of(weight)
+            state["sum"][rows] += (gradient * gradient).mean(1, keepdim=True)
+            weight[rows] -= self.config.lr * gradient / (state["sum"][rows].sqrt() + self.config.eps)
+
+
+class FtrlOfRows(torch.optim.Optimizer):
+    """Follow the regularised leader; a new row's z is the one that its weights solve for."""
+
+    def __init__(self, config: Ftrl, weight: nn.Parameter) -> None:
+        super().__init__([weight], {})
+        self.config = config
+        n = torch.full_like(weight, config.initial_accumulator_value)
+        start = weight.detach()
+        z = -(start * self._strength(n) + start.sign() * config.lr * config.l1)
+        self.state[weight] = {"z": z, "n": n}
+
+    def _strength(self, n: torch.Tensor) -> torch.Tensor:
+        return self.config.beta + n.sqrt() + self.config.lr * self.config.l2
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        """Change the rows that have a gradient."""
+        lr, l1 = self.config.lr, self.config.l1
+        for weight, state in self.state.items():
+            rows, gradient = _rows_of(weight)
+            before, n = state["n"][rows], state["n"][rows] + gradient * gradient
+            z = state["z"][rows] + lr * gradient - (n.sqrt() - before.sqrt()) * weight[rows]
+            state["z"][rows], state["n"][rows] = z, n
+            weight[rows] = -z.sign() * (z.abs() - lr * l1).clamp(min=0) / self._strength(n)
+
+
+def row_optimizer(config: Optimizer, weight: nn.Parameter) -> torch.optim.Optimizer | None:
+    """Return the optimizer of a table's rows, None for one that torch has."""
+    match config:
+        case RowwiseAdagrad():
+            return RowwiseAdagradOfRows(config, weight)
+        case Ftrl():
+            return FtrlOfRows(config, weight)
+    return None
+
+
+def _rows_of(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    assert weight.grad is not None
+    gradient = weight.grad.coalesce()
+    return gradient.indices()[0], gradient.values()

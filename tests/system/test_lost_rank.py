@@ -1,0 +1,85 @@
+"""One of several ranks is stopped or killed while all of them train: the others end in time, and it is named."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from persia_cli.launch.job import prepare_run_dir, recorded_failure
+from tests.conftest import poll_for
+from tests.support.jobs import plan
+from tests.support.launched import ENDLESS, Launched, running
+from tests.support.threads import free_address
+
+SILENCE_S = 4
+WORDS = [*ENDLESS, f"cluster.silence_timeout_s={SILENCE_S}", "cluster.stop_timeout_s=1", "cluster.embedding_workers=2"]
+LIMIT_S = SILENCE_S + 20.0
+"""Silence, a second for torch to notice, and the end of the processes on a machine that is busy."""
+
+pytestmark = pytest.mark.processes
+
+TWO_OR_FOUR = [2, pytest.param(4, marks=pytest.mark.slow)]
+
+
+def errors(job: Launched) -> list[str]:
+    return [line for line in job.output.splitlines() if line.startswith("error:")]
+
+
+@pytest.mark.parametrize("ranks", TWO_OR_FOUR)
+@pytest.mark.parametrize("mode", ["hybrid", pytest.param("sync", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["nn-worker-1", pytest.param("embedding-worker-1", marks=pytest.mark.slow)])
+def test_the_one_that_is_stuck_is_named(name: str, mode: str, ranks: int, tmp_path: Path) -> None:
+    with Launched([*WORDS, f"mode={mode}", f"cluster.nn_workers={ranks}"], tmp_path / "run") as job:
+        pids = job.wait_for_training()
+        os.kill(pids[name], signal.SIGSTOP)
+        code, _ = job.end(within_s=LIMIT_S)
+
+        assert code == 1
+        (error,) = errors(job)
+        stuck = rf"error: {name} \(process {pids[name]} on \S+\) has shown no progress for {SILENCE_S} s"
+        no_word = rf"error: \S+-\d+: {name} at \S+ has not answered for \S+ s"
+        assert re.match(f"{stuck}|{no_word}", error)
+        assert running(pids) == []
+
+
+@pytest.mark.parametrize("ranks", TWO_OR_FOUR)
+def test_the_one_that_is_killed_is_named(ranks: int, tmp_path: Path) -> None:
+    with Launched([*WORDS, f"cluster.nn_workers={ranks}"], tmp_path / "run") as job:
+        pids = job.wait_for_training()
+        os.kill(pids["nn-worker-1"], signal.SIGKILL)
+        code, _ = job.end(within_s=LIMIT_S)
+
+        assert code == 1
+        assert errors(job)[0].startswith("error: nn-worker-1 was killed by SIGKILL; the job is stopped.")
+        assert running(pids) == []
+
+
+def test_without_a_launcher_to_see_it_the_coordinator_finds_out(tmp_path: Path) -> None:
+    """Ranks notice at once that a connection is gone, yet not whose process was killed."""
+    job = plan([*WORDS, "cluster.transport=tcp", "cluster.nn_workers=2"], tmp_path / "run")
+    prepare_run_dir(job)
+    coordinator = free_address()
+    processes: dict[str, subprocess.Popen[bytes]] = {}
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    try:
+        for replica in job.replicas:
+            command = [sys.executable, "-m", "persia_cli", "launch-role", replica.role, "--index", str(replica.index)]
+            command += ["--coordinator", coordinator]
+            if replica.role == "coordinator":
+                command += ["--run-dir", str(job.run_dir)]
+            with (job.run_dir / "roles" / f"{replica.name}.log").open("wb") as log:
+                processes[replica.name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        poll_for(lambda: metrics.exists() and metrics.stat().st_size, 90.0, "steps trained")
+        processes["nn-worker-1"].kill()
+        poll_for(lambda: all(process.poll() is not None for process in processes.values()), LIMIT_S, "the end of all")
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+    failure = recorded_failure(job.run_dir)
+    assert failure is not None
+    assert re.match(r"nn-worker-1 \(process|\S+-\d+: nn-worker-1 at \S+ has not answered", str(failure))

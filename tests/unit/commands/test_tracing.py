@@ -1,0 +1,41 @@
+"""`persia train --trace` on the command line: what is refused before the job, and what is said after it."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.traced import read_trace
+
+SMALL = ("dataset=tiny", "cluster=embedded", "mode=sync", "model.hidden=[4]", "model.dim=4", "train.batch_size=100")
+
+
+def test_the_command_says_where_the_trace_is(persia) -> None:
+    trained = persia("train", *SMALL, "--run-dir", "run", "--trace", "steps.json", "--trace-steps", "2:5")
+    assert trained.code == 0, trained.err
+    said = trained.err.splitlines()[-1]
+    assert said.startswith("trace     steps.json: steps 2 to 4, ")
+    assert said.endswith(" spans; open it at https://ui.perfetto.dev")
+    assert {span.step for span in read_trace(Path("steps.json"))} == {2, 3, 4}
+    assert not Path("run/trace").exists()
+
+
+def test_without_the_option_nothing_is_recorded(persia) -> None:
+    trained = persia("train", *SMALL, "--run-dir", "run")
+    assert trained.code == 0
+    assert "trace" not in trained.err
+    assert not Path("run/trace").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--trace", "no/such/steps.json"], "--trace=no/such/steps.json: not a file in a folder that exists"),
+        (["--trace", "conf"], "--trace=conf: not a file in a folder that exists"),
+        (["--trace", "a.json", "--trace-steps", "6:9"], "--trace-steps=6:9: the training has the steps 0 to 5 only"),
+        (["--trace-steps", "0:5"], "--trace-steps says which steps --trace FILE traces; give that too"),
+    ],
+)
+def test_what_cannot_be_traced_is_refused_before_anything_starts(persia, options: list[str], sentence: str) -> None:
+    refused = persia("train", *SMALL, "--run-dir", "run", *options)
+    assert (refused.code, refused.out, refused.err) == (2, "", f"error: {sentence}\n")
+    assert not Path("run").exists()

@@ -1,0 +1,53 @@
+"""Gradients of rows on their way out: once, complete, and from within backward where every leaf has one."""
+
+import gc
+import weakref
+
+import torch
+
+from persia_cli.train.outgoing import OutgoingRows
+
+
+def leaves(count: int) -> list[torch.Tensor]:
+    return [torch.full((3, 2), float(number + 1), requires_grad=True) for number in range(count)]
+
+
+def test_they_leave_within_backward_when_the_last_is_complete() -> None:
+    rows, sent = leaves(3), []
+    returned = False
+
+    def send() -> None:
+        assert not returned
+        sent.append([row.grad.clone() for row in rows if row.grad is not None])
+
+    outgoing = OutgoingRows(rows, send)
+    # Each leaf is used twice, so that its gradient is a sum.
+    sum((row * row).sum() + 2 * row.sum() for row in rows).backward()
+    returned = True
+    outgoing.finish()
+    (gradients,) = sent
+    assert [float(gradient[0, 0]) for gradient in gradients] == [4.0, 6.0, 8.0]
+
+
+def test_a_leaf_that_the_loss_does_not_depend_on_is_waited_for_until_backward_returns() -> None:
+    rows, sent = leaves(2), []
+    outgoing = OutgoingRows(rows, lambda: sent.append([row.grad is not None for row in rows]))
+    rows[0].sum().backward()
+    assert sent == []
+    outgoing.finish()
+    outgoing.finish()
+    assert sent == [[True, False]]
+
+
+def test_they_keep_nothing_alive() -> None:
+    rows = leaves(1)
+    outgoing = OutgoingRows(rows, lambda: None)
+    rows[0].sum().backward()
+    outgoing.finish()
+    gone = weakref.ref(rows[0])
+    gc.disable()
+    try:
+        del rows, outgoing
+        assert gone() is None
+    finally:
+        gc.enable()
