@@ -91,7 +91,7 @@ def test_messages_of_many_clients_keep_order_and_name(ends: Ends) -> None:
 
 def test_each_message_waits_the_delay_and_none_waits_for_another(ends: Ends) -> None:
     server = ends.server()
-    with lined(ends.context, DELAY_S) as line:
+    with lined(ends.context, DELAY_S):
         client = ends.client()
         waits = []
         begin = time.monotonic()
@@ -108,7 +108,7 @@ def test_each_message_waits_the_delay_and_none_waits_for_another(ends: Ends) -> 
 
 def test_a_line_without_delay_passes_at_once(ends: Ends) -> None:
     server = ends.server()
-    with lined(ends.context, 0.0) as line:
+    with lined(ends.context, 0.0):
         client = ends.client()
         trips = []
         for _ in range(50):
