@@ -11,6 +11,7 @@ from persia_cli.commands.describe import describe, warn_of_stand_in
 from persia_cli.commands.progress import following
 from persia_cli.commands.results import show_results
 from persia_cli.commands.screen import err, say
+from persia_cli.commands.tracing import leave_trace
 from persia_cli.errors import UserError
 from persia_cli.plan.job import JobPlan
 
@@ -18,8 +19,11 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
 
 
-def carry_out(plan: JobPlan, words: Sequence[str]) -> None:
-    """Run the job to its end and print what it came to; `words` are the user's, for the commands proposed."""
+def carry_out(plan: JobPlan, words: Sequence[str], trace: Path | None = None) -> None:
+    """Run the job to its end and print what it came to; `words` are the user's, for the commands proposed.
+
+    However the job ends, the traces of its replicas are joined into the file `trace`.
+    """
     if plan.run.cluster.kind == "embedded":
         from persia_cli.launch.embedded import launch
     else:
@@ -29,10 +33,13 @@ def carry_out(plan: JobPlan, words: Sequence[str]) -> None:
     try:
         with following(err(), plan.run_dir, plan.job, plan.run.train.batch_size) as follow:
             result = launch(plan, follow)
+        show_results(plan, result, words)
     except KeyboardInterrupt:
         say(err(), f"interrupted; everything is stopped, and {plan.run_dir} keeps what was recorded")
         raise typer.Exit(INTERRUPTED) from None
-    show_results(plan, result, words)
+    finally:
+        if trace:
+            leave_trace(err(), plan, trace)
 
 
 def new_folder(parent: Path, prefix: str = "") -> Path:

@@ -11,15 +11,20 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column
 from rich.text import Text
 
-from persia_cli.commands.results import without_time
+from persia_cli.commands.results import in_words, staleness_of, without_time
 from persia_cli.commands.screen import LABEL_WIDTH, key_values, say
 from persia_cli.observe.journal import EVENTS, METRICS, Tail
+from persia_cli.observe.staleness import in_sparks, merged
 from persia_cli.plan.job import Job
 
 Line = dict[str, Any]
 
 WIDE = 140
 """Columns of a terminal that has room for a bar beside all figures."""
+
+
+RANKS_APART = 4
+"""More ranks than these share one histogram of staleness in the live line."""
 
 
 class View(Protocol):
@@ -68,7 +73,7 @@ class PlainView:
     def metrics(self, line: Line) -> None:
         """Print the figures to six digits (`metrics.jsonl` has them all), those of training with the seconds left."""
         eta = {"eta_s": eta_s(line, self._job, self._batch_size)} if line["split"] == "train" else {}
-        figures = {key: float(f"{v:.6g}") if isinstance(v, float) else v for key, v in without_time(line).items()}
+        figures = {key: float(f"{v:.6g}") if isinstance(v, float) else v for key, v in in_words(line).items()}
         say(self._console, key_values({"event": "metrics"} | figures | eta))
 
 
@@ -125,7 +130,7 @@ class LiveView:
             _quality(line),
             f"{line['samples_per_s']:,.0f} samples/s",
             f"{_clock(left)} left",
-            f"stale {line['staleness_mean']:.1f} (max {line['staleness_max']})",
+            f"stale {line['staleness_mean']:.1f} (max {line['staleness_max']}) {_sparks(line)}",
             f"{line['samples']:,} samples",
             f"{line['rows']:,} rows",
         ]
@@ -148,6 +153,12 @@ def _quality(line: Line) -> str:
     figures = {"loss": line["loss"]} | {k.replace("auc", "AUC"): v for k, v in line.items() if k.startswith("auc")}
     # A figure may be undefined: of samples without weight, or of one class alone.
     return "  ".join(f"{name} {'-' if value is None else f'{value:.4f}'}" for name, value in figures.items())
+
+
+def _sparks(line: Line) -> str:
+    """Return how often each staleness was, from 1 up: of every rank, or of many ranks together."""
+    ranks = staleness_of(line)
+    return "|".join(map(in_sparks, ranks if len(ranks) <= RANKS_APART else [merged(ranks)]))
 
 
 def _clock(seconds: int | None) -> str:

@@ -8,6 +8,7 @@ from rich.console import Console
 from persia_cli.commands.describe import warn_of_stand_in
 from persia_cli.commands.screen import columns, err, key_values, labelled, out, say
 from persia_cli.launch.job import JobResult
+from persia_cli.observe import staleness
 from persia_cli.plan.job import JobPlan
 
 LOSSES = {
@@ -28,7 +29,7 @@ def show_results(plan: JobPlan, result: JobResult, words: Sequence[str]) -> None
     if evaluation:
         show_evaluation(out(), evaluation, plan)
     elif training := last_of(result.metrics, "train"):
-        say(out(), key_values(without_time(training)))
+        say(out(), key_values(in_words(training)))
     if losses := lost(result.events):
         labelled(err(), "tables", losses)
     saved = [event["path"] for event in result.events if event["event"] == "saved"]
@@ -72,6 +73,17 @@ def last_of(metrics: Sequence[dict[str, Any]], split: str) -> dict[str, Any] | N
 def without_time(line: Mapping[str, Any]) -> dict[str, Any]:
     """Return a line without the time it was written."""
     return {key: value for key, value in line.items() if key != "time"}
+
+
+def staleness_of(line: Mapping[str, Any]) -> list[staleness.Histogram]:
+    """Return the histogram of each rank in a line of training metrics, which as JSON has its numbers as texts."""
+    return [{int(value): steps for value, steps in rank.items()} for rank in line["staleness"]]
+
+
+def in_words(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a line of metrics without its time, its histograms of staleness as one word."""
+    words = {"staleness": staleness.in_words(staleness_of(line))} if "staleness" in line else {}
+    return without_time(line) | words
 
 
 def _figure(value: float | None) -> str:

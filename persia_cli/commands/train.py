@@ -11,6 +11,7 @@ EXAMPLES = examples(
     "persia train                                        # census data that ships with persia",
     "persia train conf=criteo model=ffnn train.epochs=2  # a configuration, an option, a key",
     "persia train conf=./mine.yaml mode=sync --dry-run   # what would run, and nothing more",
+    "persia train conf=criteo --trace steps.json         # a timeline of 200 steps, for ui.perfetto.dev",
 )
 
 
@@ -21,17 +22,33 @@ def train(
         Path | None,
         typer.Option("--run-dir", metavar="DIR", help="Where the run is kept.", show_default="runs/NAME-TIME"),
     ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option("--trace", metavar="FILE", help="Write what every role did, and when, for Perfetto to show."),
+    ] = None,
+    trace_steps: Annotated[
+        str | None,
+        typer.Option(
+            "--trace-steps", metavar="FIRST:LAST", help="The steps to trace.", show_default="200 after the first 20"
+        ),
+    ] = None,
     conf_dir: ConfDir = None,
 ) -> None:
     """Train a model, evaluate it and save it."""
     from persia_cli.commands.job import carry_out, choose_run_dir
+    from persia_cli.commands.tracing import traced
     from persia_cli.config.compose import compose_run
     from persia_cli.data.facts import inspect
+    from persia_cli.errors import UserError
     from persia_cli.plan.job import plan_job
 
     words = words or []
     run = compose_run(words, conf_dir or [])
     plan = plan_job(run, inspect(run.dataset), "train", choose_run_dir(run.name, run_dir))
+    if trace_steps and not trace:
+        raise UserError("--trace-steps says which steps --trace FILE traces; give that too")
+    if trace:
+        plan = traced(plan, trace, trace_steps)
     again = [*words, *(word for folder in conf_dir or [] for word in ("--conf-dir", str(folder)))]
     if dry_run:
         from persia_cli.commands.describe import describe_plan, warn_of_stand_in
@@ -40,4 +57,4 @@ def train(
         describe_plan(out(), plan, again)
         warn_of_stand_in(err(), plan, again)
     else:
-        carry_out(plan, again)
+        carry_out(plan, again, trace)

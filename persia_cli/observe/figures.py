@@ -1,12 +1,15 @@
 """The figures that replicas send the coordinator, checked as they arrive."""
 
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
+from persia_cli.config.schema.mode import MAX_STALENESS
 from persia_cli.errors import WireError
 
 Figures = TypeVar("Figures")
+Staleness = Annotated[int, msgspec.Meta(ge=0, le=MAX_STALENESS)]
+Steps = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 
 
 class ReplicaFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,8 +37,8 @@ class IntervalFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The step after the interval's last."""
     samples: int
     steps: int
-    staleness_sum: int
-    staleness_max: int
+    staleness: dict[Staleness, Steps]
+    """Steps of training by the staleness of their rows, as measured from the servers' watermarks."""
 
 
 def read_figures(kind: type[Figures], body: Any) -> Figures:

@@ -10,6 +10,7 @@ import numpy as np
 from persia_cli.config.schema import Run
 from persia_cli.control.position import StepGrid
 from persia_cli.errors import WireError
+from persia_cli.observe import staleness
 from persia_cli.observe.figures import IntervalFigures, ReplicaFigures, read_figures
 from persia_cli.observe.journal import METRICS, Journal
 from persia_cli.observe.scores import ScoreHistogram
@@ -140,9 +141,10 @@ class RunRecord:
         if training:
             self._progressive.merge(scores)
             line |= self._quality(self._progressive)
-            steps = sum(interval.steps for interval in intervals)
-            line["staleness_mean"] = sum(interval.staleness_sum for interval in intervals) / max(steps, 1)
-            line["staleness_max"] = max(interval.staleness_max for interval in intervals)
+            together = staleness.merged([interval.staleness for interval in intervals])
+            line["staleness_mean"] = staleness.mean(together)
+            line["staleness_max"] = max(together, default=0)
+            line["staleness"] = [dict(sorted(interval.staleness.items())) for interval in intervals]
         else:
             line |= self._quality(scores) | {"eval_samples": samples}
         line |= {"samples_per_s": round(rate, 1)} | self._store_figures()

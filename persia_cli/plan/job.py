@@ -57,6 +57,9 @@ class Job:
     eval_rows: int
     steps: int
     eval_steps: int
+    trace_first: int = 0
+    trace_last: int = 0
+    """The steps [trace_first, trace_last) of training are traced by every replica."""
     turn_steps: int = 0
     ring: int = 0
 

@@ -13,6 +13,7 @@ from persia_cli.data.batch import Batch
 from persia_cli.data.ring import Ring
 from persia_cli.data.source import Source, open_source
 from persia_cli.errors import DataError
+from persia_cli.observe.trace import LOOP
 from persia_cli.roles.link import Link, expect
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import BatchId, Credit, Item, Message, PutIds, PutSamples, WaitCredit
@@ -43,6 +44,11 @@ class Feed:
         """The first step that the slowest rank does not take yet."""
         return min(self.limits)
 
+    @property
+    def traced(self) -> int:
+        """The next step as a trace knows it: no step at all of an evaluation."""
+        return self.next if self.split == TRAIN else -1
+
 
 class DataLoader:
     """Feeds all ranks. A thread of its own reads and decodes, so that the poll loop never waits for a file."""
@@ -58,6 +64,7 @@ class DataLoader:
     def run(self) -> None:
         """Feed until the job is over."""
         run, job = self._link.join("")
+        self._trace = self._link.trace
         self._generation = 0
         self._ranks = run.cluster.nn_workers
         self._workers, self._nn_workers = self._link.connect("embedding-worker"), self._link.connect("nn-worker")
@@ -97,18 +104,26 @@ class DataLoader:
         if feed.reading is None:
             self._read(feed)
         if feed.next >= feed.limit:
+            self._trace.begin("wait for credit", feed.traced)
             self._wait_for_credit(feed)
             return False
+        self._trace.end("wait for credit", feed.traced)
         if feed.reading is None or not feed.reading.done():
             return False
         whole, feed.reading = feed.reading.result(), None
-        self._send(feed, feed.next, whole)
+        with self._trace.span(LOOP, "send", feed.traced):
+            self._send(feed, feed.next, whole)
         feed.next += 1
         return True
 
     def _read(self, feed: Feed) -> None:
-        feed.reading = self._reader.submit(feed.source.read, *feed.grid.locate(feed.next))
+        feed.reading = self._reader.submit(self._make_batch, feed.source, feed.grid.locate(feed.next), feed.traced)
         feed.reading.add_done_callback(lambda _: self._waker.wake())
+
+    def _make_batch(self, source: Source, where: tuple[int, int, int], traced: int) -> Batch:
+        """Read a step's samples, on the reader's thread; waits where they are not decoded yet."""
+        with self._trace.span("reader", "make batch", traced):
+            return source.read(*where)
 
     def _on_item(self, feed: Feed, item: Item) -> None:
         feed.asked = False

@@ -14,6 +14,7 @@ from persia_cli.control.gate import StepGate
 from persia_cli.control.splits import TRAIN
 from persia_cli.control.watermarks import Watermarks, Window
 from persia_cli.errors import WireError
+from persia_cli.observe.trace import LOOP
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job, job_batches
 from persia_cli.roles.link import Link
@@ -55,6 +56,7 @@ class EmbeddingServer:
     def run(self) -> None:
         """Serve until the job is over."""
         run, job = self._link.join(self._address)
+        self._trace = self._link.trace
         self._prepare(run, job, run.cluster.embedding_servers)
         self._handlers |= {LookUp: self._on_look_up, Update: self._on_update}
         self._link.figures = self._figures
@@ -97,6 +99,7 @@ class EmbeddingServer:
             for group in range(self._groups):
                 self._shard.check(group, arrays[2 * group], arrays[2 * group + 1], batch.step)
             self._gate.hold_look_up(batch.step, batch.rank, (peer, message, arrays))
+            self._trace.begin("look-up held", batch)
             return
         self._answer(peer, message, arrays)
 
@@ -105,10 +108,12 @@ class EmbeddingServer:
         window = self._watermarks.of(batch.rank, batch.generation)
         awaits_update = message.create and self._keeps_rows and not window.done(batch.step)
         kept_as = batch if awaits_update else None
-        rows = [
-            self._shard.look_up(group, arrays[2 * group], arrays[2 * group + 1], batch.step, message.create, kept_as)
-            for group in range(self._groups)
-        ]
+        self._trace.end("look-up held", batch)
+        with self._trace.span(LOOP, "look-up", batch):
+            rows = [
+                self._shard.look_up(g, arrays[2 * g], arrays[2 * g + 1], batch.step, message.create, kept_as)
+                for g in range(self._groups)
+            ]
         self._server.reply(peer, LookedUp(window.watermark), rows)
 
     # Updates
@@ -123,6 +128,7 @@ class EmbeddingServer:
             self._server.reply(peer, Ack())
         elif self._gate is not None:
             self._gate.hold_update(batch.step, batch.rank, HeldUpdate(peer, batch, arrays))
+            self._trace.begin("update held", batch)
             self._apply_complete_steps()
         else:
             self._apply(batch, arrays)
@@ -132,6 +138,8 @@ class EmbeddingServer:
     def _apply_complete_steps(self) -> None:
         assert self._gate is not None
         while updates := self._gate.complete(self._watermarks.lowest):
+            for update in updates:
+                self._trace.end("update held", update.batch)
             arrays = updates[0].arrays if len(updates) == 1 else self._merge(updates)
             self._apply(updates[0].batch, arrays)
             for update in updates:
@@ -153,9 +161,10 @@ class EmbeddingServer:
     def _apply(self, batch: BatchId, arrays: list[Array]) -> None:
         """Apply an update that has been checked: of one rank, or the sum of all ranks' of the batch's step."""
         looked_up = batch if self._keeps_rows else None
-        for group in range(self._groups):
-            keys, tables, gradients = arrays[3 * group : 3 * group + 3]
-            self._shard.update(group, keys, tables, gradients, batch.step, looked_up)
+        with self._trace.span(LOOP, "update", batch):
+            for group in range(self._groups):
+                keys, tables, gradients = arrays[3 * group : 3 * group + 3]
+                self._shard.update(group, keys, tables, gradients, batch.step, looked_up)
         self._updates["applied"] += 1
 
     def _window(self, batch: BatchId) -> Window:

@@ -9,6 +9,7 @@ import numpy as np
 from persia_cli.control.splits import EVAL, TRAIN
 from persia_cli.control.watermarks import Window
 from persia_cli.errors import WireError
+from persia_cli.observe.trace import LOOP
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import job_batches
 from persia_cli.roles.link import Link, expect
@@ -68,6 +69,7 @@ class EmbeddingWorker:
     def run(self) -> None:
         """Serve until the job is over."""
         run, job = self._link.join(self._address)
+        self._trace = self._link.trace
         layout = embedding_layout(run)
         self._planner = RowPlanner(layout, run.cluster.embedding_servers)
         self._workers = run.cluster.embedding_workers
@@ -92,7 +94,8 @@ class EmbeddingWorker:
         size = self._check_batch(batch)
         if not self._is_finished(batch) and batch not in self._batches:
             ids, offsets = arrays
-            self._batches[batch] = PlannedBatch(self._planner.plan(ids, offsets, size))
+            with self._trace.span(LOOP, "plan", batch):
+                self._batches[batch] = PlannedBatch(self._planner.plan(ids, offsets, size))
             early = self._early_pulls.pop(batch, None)
             if early is not None:
                 self._look_up(batch, early)
@@ -116,6 +119,7 @@ class EmbeddingWorker:
         if planned.looking_up:
             return
         planned.looking_up = True
+        self._trace.begin("look-up", batch)
         planned.replies = {}
         request = LookUp(batch, create=batch.split == TRAIN)
         for server, client in enumerate(self._servers):
@@ -137,16 +141,21 @@ class EmbeddingWorker:
         planned.replies[server] = (expect(reply, LookedUp).watermark, rows)
         if len(planned.replies) < len(self._servers) or planned.pull is None:
             return
+        self._trace.end("look-up", batch)
+        with self._trace.span(LOOP, "forward rows", batch):
+            self._answer(batch, planned, planned.pull)
+        planned.answered = True
+        planned.looking_up = False
+        planned.replies = {}
+        planned.pull = None
+
+    def _answer(self, batch: BatchId, planned: PlannedBatch, peer: Peer) -> None:
         arrays: list[Array] = []
         for number, group in enumerate(planned.groups):
             arrays += [group.inverse, NO_OFFSETS if group.offsets is None else group.offsets]
             arrays += [planned.replies[i][1][number] for i in range(len(self._servers))]
         watermark = min(mark for mark, _ in planned.replies.values())
-        self._server.reply(planned.pull, Rows(staleness=batch.step - watermark), arrays)
-        planned.answered = True
-        planned.looking_up = False
-        planned.replies = {}
-        planned.pull = None
+        self._server.reply(peer, Rows(staleness=batch.step - watermark), arrays)
 
     # Updates
 
@@ -166,7 +175,9 @@ class EmbeddingWorker:
         if batch.split != TRAIN:
             self._finish(batch)
         elif not planned.unacked:
-            self._update(batch, planned, arrays)
+            self._trace.begin("update", batch)
+            with self._trace.span(LOOP, "forward gradients", batch):
+                self._update(batch, planned, arrays)
 
     def _check_gradients(self, planned: PlannedBatch, arrays: list[Array]) -> None:
         expected = [(group.keys.size, nbytes) for group, nbytes in zip(planned.groups, self._row_bytes, strict=True)]
@@ -195,6 +206,7 @@ class EmbeddingWorker:
         planned = self._batches[batch]
         planned.unacked.discard(server)
         if not planned.unacked:
+            self._trace.end("update", batch)
             self._finish(batch)
 
     def _finish(self, batch: BatchId) -> None:

@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from persia_cli import __version__
 from persia_cli.config.schema import Run
 from persia_cli.errors import PersiaError, RoleError, WireError
+from persia_cli.observe.trace import Trace
 from persia_cli.observe.usage import cpu_seconds, resident_bytes
 from persia_cli.plan.job import Job
 from persia_cli.wire.client import Client
@@ -51,7 +53,8 @@ class StoppedError(PersiaError):
 class Link:
     """One replica's client of the coordinator, on the replica's own poll loop.
 
-    `stop` becomes True when the job is over. `figures` and `progress_age_s` are asked at each heartbeat.
+    `stop` becomes True when the job is over. `trace` is what the replica records its work in. `figures` and
+    `progress_age_s` are asked at each heartbeat.
     """
 
     def __init__(self, loop: Loop, coordinator: str, role: str, index: int, start_timeout_s: float = 120.0) -> None:
@@ -61,12 +64,14 @@ class Link:
         self.stop = False
         self.figures: Callable[[], dict[str, Any]] = dict
         self.progress_age_s: Callable[[], float] = lambda: 0.0
+        self.trace = Trace()
         self._address = coordinator
         self._on_instruction: Callable[[int, str, dict[str, Any]], None] = lambda number, kind, body: None
         self._stop_number: int | None = None
         self._reports = self._unheard_reports = 0
         self._after_reports: list[tuple[int, dict[str, Any]]] = []
         self._sender: Sender | None = None
+        self._run_dir: Path | None = None
         self._addresses: dict[str, list[str]] = {}
         self._client: Client = loop.connect(
             coordinator, "coordinator", self._identity, retry_s=JOIN_RETRY_S, silence_timeout_s=start_timeout_s
@@ -111,7 +116,10 @@ class Link:
         self._retry_s = self._client.retry_s = run.cluster.retry_s
         self._silence_timeout_s = self._client.silence_timeout_s = run.cluster.silence_timeout_s
         self._addresses = welcome[0].addresses
-        return run, Job.from_json(welcome[0].job)
+        job = Job.from_json(welcome[0].job)
+        self.trace = Trace(job.trace_first, job.trace_last)
+        self._run_dir = Path(job.run_dir)
+        return run, job
 
     def connect(self, role: str) -> list[Client]:
         """Connect to every replica of a role, in the order of index; only after `join`."""
@@ -197,6 +205,15 @@ class Link:
         deadline = time.monotonic() + FAREWELL_S
         while not told and time.monotonic() < deadline:
             self.loop.poll(0.05)
+
+    def leave_trace(self) -> None:
+        """Write the replica's part of the job's trace into the run directory, if there is one."""
+        if self._run_dir is None:
+            return
+        try:
+            self.trace.write(self._run_dir, self.name)
+        except OSError as error:
+            log.warning("the trace of %s is lost: %s", self.name, error)
 
     def _ask(self, after: int) -> None:
         self._client.request(Next(self.sender, after), on_reply=self._obey, waiting_for="the next instruction")

@@ -78,6 +78,7 @@ class Pipeline:
         `in_flight` bounds the steps of each split between look-up and applied update; `window` is how many steps
         beyond the last finished one loaders may send.
         """
+        self._trace = self._link.trace
         self._rank, self._world_size, self._window = self._link.index, run.cluster.nn_workers, window
         self._known = job_batches(run, job)
         self._dense, self._tasks = dense_count(run), len(label_names(run))
@@ -110,6 +111,7 @@ class Pipeline:
                 continue
             if isinstance(batch, BaseException):
                 raise batch
+            self._trace.end("ready", batch.batch)
             return batch
         return None
 
@@ -154,6 +156,7 @@ class Pipeline:
         permits = self._lanes[split].permits
         while (step := permits.take()) is not None:
             batch = BatchId(self._generation, split, step, self._rank)
+            self._trace.begin("pull", batch)
             self._worker_of(batch).request(
                 Pull(batch),
                 on_reply=partial(self._on_rows, batch),
@@ -189,7 +192,9 @@ class Pipeline:
 
     def _on_rows(self, batch: BatchId, reply: Message, arrays: list[Array]) -> None:
         lane = self._lanes[batch.split]
-        lane.rows[batch.step] = (batch, expect(reply, Rows).staleness, arrays)
+        staleness = expect(reply, Rows).staleness
+        self._trace.end("pull", batch, staleness=staleness)
+        lane.rows[batch.step] = (batch, staleness, arrays)
         self._pass_on(lane)
 
     def _pass_on(self, lane: "Lane") -> None:
@@ -198,9 +203,11 @@ class Pipeline:
             weight_total, samples = lane.samples.pop(lane.next)
             batch, staleness, arrays = lane.rows.pop(lane.next)
             lane.next += 1
+            self._trace.begin("ready", batch)
             self._ready.put(ReadyBatch(batch, weight_total, samples, arrays, staleness))
 
     def _push(self, batch: BatchId, gradients: list[Array]) -> None:
+        self._trace.begin("push", batch)
         self._worker_of(batch).request(
             PushGradients(batch),
             gradients,
@@ -210,6 +217,7 @@ class Pipeline:
 
     def _on_applied(self, batch: BatchId, reply: Message, _: list[Array]) -> None:
         expect(reply, Ack)
+        self._trace.end("push", batch)
         lane = self._lanes[batch.split]
         lane.permits.give_back(batch.step)
         self._pull(batch.split)

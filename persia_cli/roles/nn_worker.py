@@ -24,6 +24,7 @@ from persia_cli.store.wire_rows import encode_rows
 from persia_cli.train.distributed import World
 from persia_cli.train.inputs import GroupRows, Samples
 from persia_cli.train.rank import Interval, Rank
+from persia_cli.train.step import TRAINING
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import BatchId
 
@@ -98,7 +99,8 @@ class NNWorker:
     # The training thread
 
     def _work(self, run: Run, job: Job, world: World) -> None:
-        rank = Rank(run, world)
+        self._trace = self._link.trace
+        rank = Rank(run, world, self._trace)
         self._servers = run.cluster.embedding_servers
         self._wire = embedding_layout(run).wire
         if job.load:
@@ -141,14 +143,16 @@ class NNWorker:
         return {}
 
     def _send(self, batch: BatchId, gradients: list[NDArray[np.float32]]) -> None:
-        self._pipeline.push(batch, [encode_rows(values, self._wire) for values in gradients])
+        with self._trace.span(TRAINING, "encode gradients", batch):
+            encoded = [encode_rows(values, self._wire) for values in gradients]
+        self._pipeline.push(batch, encoded)
 
     def _evaluate(self, rank: Rank, body: dict[str, Any]) -> dict[str, Any]:
         interval = rank.interval()
         for ready in self._batches(EVAL, body["first"], body["last"]):
             samples, groups = self._inputs(ready)
             scored = rank.evaluate(ready.batch.step, samples, groups)
-            self._pipeline.call(partial(interval.add, samples, scored, ready.staleness))
+            self._pipeline.call(partial(interval.add, samples, scored))
             self._pipeline.push(ready.batch, [])
         self._report(EVAL, body["last"], interval)
         return {}
@@ -161,8 +165,9 @@ class NNWorker:
     def _batches(self, split: int, first: int, last: int) -> Iterator[ReadyBatch]:
         """Yield the rank's batches of the steps [first, last), then wait until all of them are applied."""
         self._pipeline.start(split, last)
-        for _ in range(first, last):
-            batch = self._pipeline.take(lambda: self._link.stop)
+        for step in range(first, last):
+            with self._trace.span(TRAINING, "wait for batch", BatchId(0, split, step, self._link.index)):
+                batch = self._pipeline.take(lambda: self._link.stop)
             if batch is None:
                 raise JobEndedError("the job has ended")
             self._busy_since = time.monotonic()

@@ -71,6 +71,8 @@ def run_role(
                 log.exception("%s failed", link.name)
             link.fail(error)
             raise
+        finally:
+            link.leave_trace()
     finally:
         loop.close()
 

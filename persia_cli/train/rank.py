@@ -1,5 +1,6 @@
 """One rank's dense network and everything about it: train, evaluate, save, load, and the figures of an interval."""
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from persia_cli.config.schema import Run
 from persia_cli.model.build import build_model
 from persia_cli.observe.scores import ScoreHistogram
+from persia_cli.observe.trace import Trace
 from persia_cli.plan.columns import dense_count, label_names
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.store.manifest import SavedFile
@@ -18,15 +20,16 @@ from persia_cli.train.distributed import World
 from persia_cli.train.inputs import GroupRows, Samples, group_shapes, input_shape
 from persia_cli.train.optimizer import LearningRate, dense_optimizer
 from persia_cli.train.runtime import prepare_torch
-from persia_cli.train.step import DenseStep, Scored
+from persia_cli.train.step import TRAINING, DenseStep, Scored
 
 
 class Rank:
     """The dense side of one NN worker, built from a run; used by one thread."""
 
-    def __init__(self, run: Run, world: World) -> None:
+    def __init__(self, run: Run, world: World, trace: Trace | None = None) -> None:
         """Build the network and its optimizer; raises ConfigError if the run's model does not fit its data or world."""
         prepare_torch(run.train.threads)
+        self._trace = trace or Trace()
         layout = embedding_layout(run)
         self.log_every_steps = run.train.log_every_steps
         self._tasks = len(label_names(run))
@@ -35,16 +38,16 @@ class Rank:
         self.parameters = sum(weight.numel() for weight in self._module.parameters())
         self._optimizer = dense_optimizer(run.optimizer.dense, self._module)
         self._rate = LearningRate(run.optimizer.dense, self._optimizer)
-        self._step = DenseStep(self._module, self._optimizer, group_shapes(layout), world, dense, run.seed)
+        self._step = DenseStep(self._module, self._optimizer, group_shapes(layout), world, dense, run.seed, self._trace)
 
     def train(
         self, step: int, samples: Samples, groups: list[GroupRows], send: Callable[[list[NDArray[np.float32]]], None]
     ) -> Scored:
-        """Train one step; `send` gets the gradients of the rows before the dense weights move."""
-        result = self._step.train(step, samples, groups)
-        send(result.gradients)
-        self._rate.set(step)
-        self._step.update()
+        """Train one step; `send` gets the gradients of the rows from within backward, before the dense weights move."""
+        result = self._step.train(step, samples, groups, send)
+        with self._trace.span(TRAINING, "dense step", step):
+            self._rate.set(step)
+            self._step.update()
         return result
 
     def evaluate(self, step: int, samples: Samples, groups: list[GroupRows]) -> Scored:
@@ -70,23 +73,19 @@ class Interval:
 
     def __init__(self, tasks: int) -> None:
         self._scores = ScoreHistogram(tasks)
-        self._samples = self._steps = self._staleness_sum = self._staleness_max = 0
+        self._samples = self._steps = 0
+        self._staleness: Counter[int] = Counter()
 
-    def add(self, samples: Samples, scored: Scored, staleness: int) -> None:
-        """Take one step in."""
+    def add(self, samples: Samples, scored: Scored, staleness: int | None = None) -> None:
+        """Take one step in, and in training how stale its rows were."""
         self._scores.add(scored.logits, samples.labels, samples.weights)
         self._samples += len(samples.labels)
         self._steps += 1
-        self._staleness_sum += staleness
-        self._staleness_max = max(self._staleness_max, staleness)
+        if staleness is not None:
+            self._staleness[staleness] += 1
 
     def encode(self) -> tuple[dict[str, Any], list[NDArray[Any]]]:
         """Return the figures for the wire: plain numbers, and the scores as positions and values."""
-        body = {
-            "samples": self._samples,
-            "steps": self._steps,
-            "staleness_sum": self._staleness_sum,
-            "staleness_max": self._staleness_max,
-        }
+        body = {"samples": self._samples, "steps": self._steps, "staleness": dict(self._staleness)}
         bins, counts = self._scores.encode()
         return body, [np.ascontiguousarray(bins), np.ascontiguousarray(counts)]

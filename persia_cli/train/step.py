@@ -1,8 +1,9 @@
 """One step of one rank: samples and rows in, embedding gradients out, dense weights moved."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -10,9 +11,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from persia_cli.errors import ConfigError, PersiaError
+from persia_cli.observe.trace import Trace
 from persia_cli.train.distributed import World
 from persia_cli.train.inputs import GroupRows, GroupShape, Samples
 from persia_cli.train.loss import batch_loss, weighted_losses
+from persia_cli.train.outgoing import OutgoingRows
 from persia_cli.train.pooling import GroupPooling, model_batch
 
 
@@ -34,6 +37,10 @@ class StepResult(Scored):
     gradients: list[NDArray[np.float32]]
 
 
+TRAINING = "training"
+"""The thread of a trace that steps are trained in."""
+
+
 class DenseStep:
     """The dense network of one rank and its optimizer; used by one thread."""
 
@@ -45,6 +52,7 @@ class DenseStep:
         world: World,
         dense: int,
         seed: int,
+        trace: Trace | None = None,
     ) -> None:
         """Take over `module`, which reads `dense` numbers beside `groups`, and the optimizer of its parameters.
 
@@ -55,30 +63,52 @@ class DenseStep:
         self.module, self.optimizer, self.world = module, optimizer, world
         self._poolings = [GroupPooling(group) for group in groups]
         self._seed = seed
+        self._trace = trace or Trace()
         if world.size > 1:
             self._rehearse(module, dense)
         self._network = world.wrap(module)
         if world.size > 1:
             self._rehearse(self._network, dense)
 
-    def train(self, step: int, samples: Samples, groups: Sequence[GroupRows]) -> StepResult:
+    def train(
+        self,
+        step: int,
+        samples: Samples,
+        groups: Sequence[GroupRows],
+        send: Callable[[list[NDArray[np.float32]]], None] = lambda gradients: None,
+    ) -> StepResult:
         """Run forward and backward on this rank's samples (possibly none) of global step `step`.
 
-        Returns once dense gradients are summed over ranks; `update` then moves the dense weights, so that the embedding
-        gradients can be sent in between. Raises PersiaError if the loss is not finite, WireError if a rank is gone.
+        `send` gets the gradients of the rows as soon as backward has all of them. Returns once dense gradients are
+        summed over ranks; `update` then moves the dense weights. Raises PersiaError if the loss is not finite,
+        WireError if a rank is gone.
         """
+        span = partial(self._trace.span, TRAINING, what=step)
         self.optimizer.zero_grad()
         self._network.train()
-        leaves = [pooling.leaf(group) for pooling, group in zip(self._poolings, groups, strict=True)]
+        with span("decode rows"):
+            leaves = [pooling.leaf(group) for pooling, group in zip(self._poolings, groups, strict=True)]
         for leaf in leaves:
             leaf.requires_grad_()
-        with self._drawing_for(step), self.world.watched(f"in the forward pass of step {step}"):
+        with self._drawing_for(step), self.world.watched(f"in the forward pass of step {step}"), span("forward"):
             logits, weighted = self._forward(self._network, samples, groups, leaves)
         scored = _scored(logits, weighted)
         self._require_finite(scored, f"step {step}", samples, leaves)
-        with self.world.watched(f"adding up the dense gradients of step {step}"):
+        gradients: list[NDArray[np.float32]] = []
+
+        def send_rows() -> None:
+            gradients.extend(map(_gradient, leaves))
+            send(gradients)
+            # The rows are the last that backward reaches, so what is left of it is waiting for the other ranks.
+            if self.world.size > 1:
+                self._trace.begin("all-reduce", step)
+
+        outgoing = OutgoingRows(leaves, send_rows)
+        with self.world.watched(f"adding up the dense gradients of step {step}"), span("backward"):
             batch_loss(weighted, samples.weight_total).backward()  # type: ignore[no-untyped-call]
-        return StepResult(scored.logits, scored.loss_sum, [_gradient(leaf) for leaf in leaves])
+            self._trace.end("all-reduce", step, lane=TRAINING)
+        outgoing.finish()
+        return StepResult(scored.logits, scored.loss_sum, gradients)
 
     def update(self) -> None:
         """Move the dense weights by the gradients of the last `train`."""

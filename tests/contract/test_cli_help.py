@@ -30,7 +30,7 @@ FROZEN = {
     "recipe prepare": ["--help", "--input", "--max-bad-rows", "--output", "name"],
     "table": ["--help"],
     "table stats": ["--help", "--json", "folder"],
-    "train": ["--conf-dir", "--dry-run", "--help", "--run-dir", "words"],
+    "train": ["--conf-dir", "--dry-run", "--help", "--run-dir", "--trace", "--trace-steps", "words"],
 }  # fmt: skip
 """Every command with its options and arguments; what is taken away here is taken from people's scripts."""
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from persia_cli.config.schema import Run
 from persia_cli.kernels.warm import warm
+from persia_cli.observe.trace import Trace
 from persia_cli.plan.job import Job
 from persia_cli.roles.embedding_server import EmbeddingServer
 from persia_cli.roles.embedding_worker import EmbeddingWorker
@@ -35,6 +36,7 @@ class LoneLink:
     is_ready: bool = False
     own_address: str = ""
     figures: Callable[[], dict[str, Any]] = field(default=dict)
+    trace: Trace = field(default_factory=Trace)
 
     @property
     def name(self) -> str:

@@ -8,6 +8,7 @@ from persia_cli.config.schema import Run
 from persia_cli.data.facts import inspect
 from persia_cli.launch import embedded, local
 from persia_cli.launch.job import JobResult
+from persia_cli.observe.staleness import Histogram, merged
 from persia_cli.plan.job import JobPlan, plan_job
 
 CRITEO_FFNN = (
@@ -44,3 +45,10 @@ def losses(result: JobResult) -> list[float]:
 def evaluation(result: JobResult) -> dict[str, Any]:
     """The last evaluation."""
     return [line for line in result.metrics if line["split"] == "eval"][-1]
+
+
+def staleness(result: JobResult) -> list[Histogram]:
+    """How many steps of training had rows of each staleness, by rank."""
+    lines = [line["staleness"] for line in result.metrics if line["split"] == "train"]
+    ranks = zip(*lines, strict=True)
+    return [merged([{int(value): steps for value, steps in line.items()} for line in rank]) for rank in ranks]

@@ -9,7 +9,7 @@ import pytest
 from persia_cli.launch.job import JobResult
 from persia_cli.store.manifest import newest_checkpoint
 from tests.support.checkpoints import assert_same_model
-from tests.support.jobs import CRITEO_FFNN, evaluation, losses, train
+from tests.support.jobs import CRITEO_FFNN, evaluation, losses, staleness, train
 
 QUALITY = ("loss", "auc", "log_loss", "ne", "calibration")
 
@@ -70,14 +70,15 @@ def test_hybrid_with_one_step_in_flight_is_sync(words: list[str], result: JobRes
 
 
 def test_sync_is_never_stale(result: JobResult) -> None:
-    assert {line["staleness_max"] for line in result.metrics if line["split"] == "train"} == {1}
+    assert staleness(result) == [{1: 40}]
 
 
 @pytest.mark.parametrize("bound", [2, 4])
 def test_hybrid_staleness_keeps_its_bound(bound: int, words: list[str], tmp_path: Path) -> None:
     deployment = ["cluster.embedding_servers=2", "cluster.embedding_workers=2"]
     result = train([*words, "mode=hybrid", f"mode.staleness={bound}", *deployment], tmp_path / "run")
-    staleness = [line["staleness_max"] for line in result.metrics if line["split"] == "train"]
-    assert 1 < max(staleness) <= bound
-    assert min(staleness) >= 1
+    (measured,) = staleness(result)
+    assert sum(measured.values()) == 40
+    assert min(measured) >= 1
+    assert 1 < max(measured) <= bound
     assert np.isfinite(evaluation(result)["auc"])

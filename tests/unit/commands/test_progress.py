@@ -14,7 +14,8 @@ from persia_cli.plan.job import Job
 JOB = Job(task="train", run_dir="run", load=None, train_rows=1000, eval_rows=200, steps=10, eval_steps=2)
 TRAINING: dict[str, Any] = {
     "step": 4, "samples": 400, "split": "train", "loss": 0.5, "auc": 0.75, "log_loss": 0.5, "ne": 0.9,
-    "calibration": 1.0, "samples_per_s": 200.0, "staleness_mean": 1.5, "staleness_max": 3, "rows": 1234,
+    "calibration": 1.0, "samples_per_s": 200.0, "staleness_mean": 1.5, "staleness_max": 3,
+    "staleness": [{"1": 3}, {"1": 1, "3": 2}], "rows": 1234,
 }  # fmt: skip
 EVALUATION: dict[str, Any] = {
     "step": 10, "samples": 1000, "split": "eval", "loss": 0.4, "auc": 0.8, "log_loss": 0.4, "ne": 0.8,
@@ -56,7 +57,7 @@ def test_plain_lines(tmp_path: Path) -> None:
         "event=ready replicas=2",
         "event=phase phase=training step=0",
         "event=metrics step=4 samples=400 split=train loss=0.5 auc=0.75 log_loss=0.5 ne=0.9 calibration=1.0 "
-        "samples_per_s=200.0 staleness_mean=1.5 staleness_max=3 rows=1234 eta_s=3",
+        "samples_per_s=200.0 staleness_mean=1.5 staleness_max=3 staleness=1:3/1:1,3:2 rows=1234 eta_s=3",
         'event=warning text="table a is full"',
         'event=note text="table b is full"',
         "event=metrics step=10 samples=1000 split=eval loss=0.4 auc=0.8 log_loss=0.4 ne=0.8 calibration=null "
@@ -75,7 +76,7 @@ def test_the_live_line(tmp_path: Path, width: int) -> None:
     assert "evaluated  step 10: loss 0.4000  AUC 0.8000" in text
     assert "saved      run/checkpoints/step-10" in text
     if width == 160:
-        assert "stale 1.5 (max 3)  400 samples  1,234 rows" in text
+        assert "stale 1.5 (max 3) █|▄ █  400 samples  1,234 rows" in text
         assert "━" in text
 
 

@@ -40,8 +40,7 @@ def report(
         "last": last,
         "samples": len(labels),
         "steps": STEPS,
-        "staleness_sum": stale * STEPS,
-        "staleness_max": stale + 1,
+        "staleness": {stale: STEPS - 1, stale + 2: 1},
     }
     return body, list(scores.encode())
 
@@ -73,8 +72,9 @@ def test_a_line_merges_the_ranks_of_an_interval(recording: Recording) -> None:
             "log_loss": scores.log_loss(),
             "ne": scores.normalized_entropy(),
             "calibration": scores.calibration(),
-            "staleness_mean": 1.0,
-            "staleness_max": 3,
+            "staleness_mean": 1.5,
+            "staleness_max": 4,
+            "staleness": [{"0": 3, "2": 1}, {"1": 3, "3": 1}, {"2": 3, "4": 1}],
             "rows": 0,
             "hit_rate": None,
             "evicted": 0,
@@ -246,7 +246,11 @@ def test_reports_are_kept_though_their_buffers_are_used_again(recording: Recordi
         {"split": "test"},
         {"last": "4"},
         {"samples": 1.5},
-        {"staleness_max": None},
+        {"staleness": None},
+        {"staleness": {-1: 4}},
+        {"staleness": {1025: 4}},
+        {"staleness": {1: -4}},
+        {"staleness": {"1": 4}},
         {"more": 1},
     ],
 )

@@ -1,0 +1,46 @@
+"""How stale the rows of steps were: a sparse histogram {staleness: steps}, and how it is shown."""
+
+from collections.abc import Mapping, Sequence
+
+Histogram = dict[int, int]
+"""Steps by the staleness of their rows; a staleness without a step has no entry."""
+
+EXACT = 8
+"""Values of staleness that are shown each for itself; more are shown in ranges that double."""
+SPARKS = "▁▂▃▄▅▆▇█"
+
+
+def merged(histograms: Sequence[Mapping[int, int]]) -> Histogram:
+    """Return the steps of several ranks, or intervals, together, by rising staleness."""
+    values = sorted({value for histogram in histograms for value in histogram})
+    return {value: sum(histogram.get(value, 0) for histogram in histograms) for value in values}
+
+
+def mean(histogram: Mapping[int, int]) -> float:
+    """Return the mean staleness of a step; 0 without steps."""
+    return sum(value * steps for value, steps in histogram.items()) / max(sum(histogram.values()), 1)
+
+
+def ranges(histogram: Mapping[int, int]) -> Histogram:
+    """Return the histogram, one of many values by the upper ends of its ranges: 1, 2, 3-4, 5-8, 9-16, …"""
+    if len(histogram) <= EXACT:
+        return dict(sorted(histogram.items()))
+    ends: Histogram = {}
+    for value, steps in sorted(histogram.items()):
+        end = 1 << max(value - 1, 0).bit_length()
+        ends[end] = ends.get(end, 0) + steps
+    return ends
+
+
+def in_words(histograms: Sequence[Mapping[int, int]]) -> str:
+    """Return `1:2,3:48`, steps by staleness or by the ends of `ranges`; ranks in order, a slash between two."""
+    return "/".join(",".join(f"{value}:{steps}" for value, steps in ranges(h).items()) or "-" for h in histograms)
+
+
+def in_sparks(histogram: Mapping[int, int]) -> str:
+    """Return one bar for each staleness from 1 to the greatest, or for each of the `ranges`, the tallest full."""
+    shown = ranges(histogram)
+    if len(histogram) <= EXACT and max(shown, default=0) <= EXACT:
+        shown = {value: shown.get(value, 0) for value in range(1, max(shown, default=0) + 1)}
+    tallest = max(shown.values(), default=0) or 1
+    return "".join(SPARKS[steps * (len(SPARKS) - 1) // tallest] if steps else " " for steps in shown.values())
