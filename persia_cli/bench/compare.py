@@ -12,6 +12,7 @@ from persia_cli.bench.bottleneck import bottleneck
 from persia_cli.bench.feeder import Feeder
 from persia_cli.bench.machine import Neighbours
 from persia_cli.bench.portions import Portions, RingPortions, portion_shape
+from persia_cli.bench.stages import Stage
 from persia_cli.bench.traffic_bytes import Hop, bytes_per_sample
 from persia_cli.bench.turns import INTERVALS, TurnFigures, TurnJob, turn_steps
 from persia_cli.config.schema import Run
@@ -68,6 +69,8 @@ class Comparison:
     ratios: list[Ratio]
     staleness: float
     hops: list[Hop]
+    stages: list[Stage]
+    """Of a turn after the others, which is traced and not measured."""
     bottleneck: str
 
 
@@ -150,12 +153,14 @@ def _compare(
                 if number:
                     turns[name].append((figures, watch.others()))
             order.reverse()
+        note(f"{source}: tracing")
+        stages = job.finish()
     sides = [_side(name, taken, run.train.batch_size) for name, taken in turns.items()]
     ratios = [_ratio(run, sides[0], side) for side in sides[1:]]
     staleness = median(figures.staleness for figures, _ in turns[OURS])
     hops = bytes_per_sample(run)
     sentence = bottleneck(run, sides[0], next((side for side in sides if side.name == "dense"), None))
-    return Comparison(source, rounds, steps, sides, ratios, staleness, hops, sentence)
+    return Comparison(source, rounds, steps, sides, ratios, staleness, hops, stages, sentence)
 
 
 class _Taker:

@@ -10,13 +10,15 @@ from types import TracebackType
 from typing import Any, Self
 
 from persia_cli.bench.plan import without_ends
+from persia_cli.bench.stages import Stage, stages_of
 from persia_cli.config.schema import Run
 from persia_cli.data.facts import DatasetFacts
 from persia_cli.errors import PersiaError
 from persia_cli.launch.job import compile_kernels, prepare_run_dir
 from persia_cli.launch.local import Processes
 from persia_cli.observe.journal import EVENTS, METRICS, Tail
-from persia_cli.observe.usage import cpu_seconds_of, resident_bytes_of
+from persia_cli.observe.trace_file import read_parts
+from persia_cli.observe.usage import cpu_seconds_of
 from persia_cli.plan.job import JobPlan, plan_job
 from persia_cli.roles.driver import Driver
 from persia_cli.wire.sockets import Context, private_directory
@@ -51,17 +53,25 @@ def turn_steps(steps: int) -> int:
 class TurnJob:
     """The processes of a job, and turns of training; a context manager that leaves nothing behind.
 
-    Every turn must be taken for the job to end of itself; otherwise its processes are stopped.
+    The job ends of itself once all turns are taken and `finish` is called; otherwise its processes are stopped.
     """
 
     def __init__(self, run: Run, facts: DatasetFacts, steps: int, turns: int, ring: int) -> None:
-        """Plan `turns` turns in which `steps` steps each are measured; `ring` batches repeat (0: loaders read)."""
+        """Plan `turns` turns in which `steps` steps each are measured; `ring` batches repeat (0: loaders read).
+
+        One more turn follows, which `finish` takes: it is traced and not measured.
+        """
         self._turn_steps = turn_steps(steps)
         self._exit = ExitStack()
         folder = Path(self._exit.enter_context(tempfile.TemporaryDirectory(prefix="persia-bench-")))
-        run = without_ends(run, facts, turns * self._turn_steps, self._turn_steps // INTERVALS)
+        total = (turns + 1) * self._turn_steps
+        run = without_ends(run, facts, total, self._turn_steps // INTERVALS)
         plan = plan_job(run, replace(facts, eval_rows=0), "train", folder)
-        self.plan: JobPlan = replace(plan, job=replace(plan.job, turn_steps=self._turn_steps, ring=ring))
+        traced = total - self._turn_steps + self._turn_steps // INTERVALS
+        self.plan: JobPlan = replace(
+            plan,
+            job=replace(plan.job, turn_steps=self._turn_steps, ring=ring, trace_first=traced, trace_last=total),
+        )
         self.pids: dict[str, int] = {}
         self._metrics, self._events = Tail(folder / METRICS), Tail(folder / EVENTS)
         self._number: int | None = None
@@ -121,9 +131,14 @@ class TurnJob:
         staleness = sum(line["staleness_mean"] for line in measured) / len(measured)
         return TurnFigures(sum(sizes), seconds, used, staleness)
 
-    def resident_bytes(self) -> dict[str, int]:
-        """Memory of each process now."""
-        return {name: resident_bytes_of(pid) for name, pid in self.pids.items()}
+    def finish(self) -> list[Stage]:
+        """Take the last turn, which is traced, wait for the end of the job, and return where its time went."""
+        self.turn()
+        while self._processes.running:
+            time.sleep(LOOK_S)
+        self._processes.check()
+        job = self.plan.job
+        return stages_of(read_parts(self.plan.run_dir), job.trace_last - job.trace_first)
 
     def _lines(self) -> Iterator[dict[str, Any]]:
         self._check()

@@ -23,6 +23,11 @@ KERNEL_EXAMPLES = examples(
     "persia bench kernels --quick",
 )
 
+MODES_EXAMPLES = examples(
+    "persia bench modes conf=synthetic --delay-ms 5",
+    "persia bench modes conf=criteo mode.staleness=8 --delay-ms 5 --steps 1000 --json",
+)
+
 app = typer.Typer(no_args_is_help=True, help="Measure speed.", epilog=EXAMPLES)
 
 
@@ -47,6 +52,9 @@ def throughput(
     ] = "both",
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Turns of each with --compare.")] = 5,
     ring: Annotated[int, typer.Option("--ring", min=1, help="Batches of the ring.")] = 64,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One round of 8 steps and a ring of 4 with --compare: to see that it runs.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     conf_dir: ConfDir = None,
 ) -> None:
@@ -62,6 +70,8 @@ def throughput(
     if rivals is not None:
         from persia_cli.commands.comparison import run_comparison
 
+        if quick:
+            steps, rounds, ring = 8, 1, 4
         run_comparison(run, rivals.split(","), source, steps or 48, rounds, ring, as_json)
         return
     steps = steps or 200
@@ -80,6 +90,26 @@ def throughput(
         per_million = role.cpu_s / measured.samples * 1e6
         table.add_row(role.replica, f"{role.cpu_s:.2f}", f"{per_million:.2f}", size(role.rss))
     out().print(table)
+
+
+@app.command(epilog=MODES_EXAMPLES)
+def modes(
+    words: Words = None,
+    delay_ms: Annotated[
+        float, typer.Option("--delay-ms", min=0, help="One-way delay of every embedding message, in milliseconds.")
+    ] = 5.0,
+    steps: Annotated[int, typer.Option("--steps", min=5, help="Steps of each run.")] = 400,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Runs of each mode and delay.")] = 3,
+    quick: Annotated[bool, typer.Option("--quick", help="One run of 20 steps each: to see that it runs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    conf_dir: ConfDir = None,
+) -> None:
+    """Measure speed and AUC of every mode, without and with delay between NN workers, embedding workers and servers."""
+    from persia_cli.commands.modes_view import run_modes
+    from persia_cli.config.compose import compose_run
+
+    run = compose_run(words or [], conf_dir or [])
+    run_modes(run, delay_ms, 20 if quick else steps, 1 if quick else rounds, as_json)
 
 
 @app.command(epilog=KERNEL_EXAMPLES)

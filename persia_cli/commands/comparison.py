@@ -64,6 +64,10 @@ def show(run: Run, comparison: Comparison) -> None:
         for process, ms in side.cpu_ms.items():
             table.add_row(process if process.count("-") else f"{side.name} {process}", f"{ms:.2f}")
     out().print(table)
+    table = columns("stage", "ms/step", "")
+    for stage in comparison.stages:
+        table.add_row(f"{stage.replica} {stage.stage}", f"{stage.ms:.2f}", "meanwhile" if stage.aside else "")
+    out().print(table)
     table = columns("on the wire", "bytes/sample")
     for hop in comparison.hops:
         table.add_row(hop.hop, f"{hop.bytes_per_sample:,.0f}")

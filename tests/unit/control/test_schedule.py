@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persia_cli.control.phases import Phase, PhaseKind, PhaseMachine, evaluation_only, schedule
+from persia_cli.control.phases import Phase, PhaseKind, PhaseMachine, evaluation_only, in_turns, schedule
 
 EVERY = st.none() | st.integers(1, 40)
 
@@ -110,3 +110,19 @@ def test_reports_in_any_order_and_number_lead_through_all_phases(data: st.DataOb
         assert ended.count(True) == 1
         assert set(reports[: ended.index(True) + 1]) == PARTICIPANTS[kinds[-1]]
     assert kinds == [phase.kind for phase in schedule(6, 2, 3, 2, True)]
+
+
+def test_in_turns_pauses_before_each_turn_and_leaves_the_rest_as_it_was() -> None:
+    phases = list(in_turns(schedule(7, 2, 5, None, save_at_end=True), 3))
+    assert phases == [
+        Phase("paused", last=0),
+        Phase("training", 0, 3),
+        Phase("paused", last=3),
+        Phase("training", 3, 5),
+        Phase("evaluating", 0, 2),
+        Phase("paused", last=5),
+        Phase("training", 5, 7),
+        Phase("evaluating", 2, 4),
+        Phase("saving", last=7),
+        Phase("done"),
+    ]

@@ -1,0 +1,35 @@
+"""Where each role's time goes, from a trace: milliseconds per step of everything that it does or waits for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from persia_cli.observe.trace import Part
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Something that one replica does, or waits for, again in each step."""
+
+    replica: str
+    stage: str
+    ms: float
+    """Milliseconds per step."""
+    aside: bool
+    """Whether it is waited for while other things are done."""
+
+
+def stages_of(parts: Sequence[Part], steps: int) -> list[Stage]:
+    """Add up the spans of a trace of `steps` steps, replica by replica, in the order in which a step has them."""
+    found = []
+    for part in parts:
+        totals: dict[tuple[str, bool], int] = {}
+        firsts: dict[tuple[str, bool], int] = {}
+        for span in part.spans:
+            if span.end_ns is None:
+                continue
+            key = (span.name, not span.lane)
+            totals[key] = totals.get(key, 0) + span.end_ns - span.begin_ns
+            firsts[key] = min(firsts.get(key, span.begin_ns), span.begin_ns)
+        order = sorted(totals, key=lambda key: (key[1], firsts[key]))
+        found += [Stage(part.replica, name, totals[name, aside] / steps / 1e6, aside) for name, aside in order]
+    return found

@@ -1,0 +1,120 @@
+"""A delay line in front of a server: every message is handed on a fixed time after it came, in order."""
+
+import select
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import zmq
+
+from persia_cli.wire import sockets
+from persia_cli.wire.frames import Frame, MalformedMessage
+
+GIVE_UP_S = 1.0
+"""How long a message that its receiver does not take is offered to it."""
+IDLE_S = 0.1
+TAKEN_AT_ONCE = 256
+"""Messages of one socket taken in a row, so that those due are not kept waiting."""
+
+
+@dataclass(slots=True)
+class _Held:
+    due: float
+    socket: sockets.Socket
+    frames: Sequence[Frame]
+
+
+class DelayLine:
+    """Clients connect to `front` and are passed on to the server at `back` under their own names.
+
+    Messages wait side by side, so throughput is not limited. `passed` counts messages handed on, `dropped` those that
+    their receiver did not take for a second (it is gone, or its queue is full). Belongs to one thread.
+    """
+
+    def __init__(
+        self,
+        context: sockets.Context,
+        front: str,
+        back: str,
+        delay_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._context, self._back, self._delay_s, self._clock = context, back, delay_s, clock
+        self._router = sockets.router(context, front)
+        self.address = sockets.bound_address(self._router)
+        self._dealers: dict[bytes, sockets.Socket] = {}
+        self._held: deque[_Held] = deque()
+        self.passed = self.dropped = 0
+
+    @property
+    def files(self) -> list[int]:
+        """Files that become readable when there may be something to do."""
+        return [int(socket.getsockopt(zmq.FD)) for socket in (self._router, *self._dealers.values())]
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds until the next message is due; `IDLE_S` at most."""
+        return min(IDLE_S, max(0.0, self._held[0].due - self._clock())) if self._held else IDLE_S
+
+    def step(self) -> bool:
+        """Take what has come and hand on what is due; say whether there was anything."""
+        took = self._take(self._router, self._hold_request)
+        for identity, dealer in self._dealers.items():
+            took |= self._take(dealer, partial(self._hold_reply, identity))
+        return self._release() or took
+
+    def _hold_request(self, frames: Sequence[zmq.Frame]) -> None:
+        identity = frames[0].bytes
+        if identity not in self._dealers:
+            self._dealers[identity] = sockets.dealer(self._context, self._back, identity)
+        self._hold(self._dealers[identity], frames[1:])
+
+    def _hold_reply(self, identity: bytes, frames: Sequence[zmq.Frame]) -> None:
+        self._hold(self._router, [identity, *frames])
+
+    def _take(self, socket: sockets.Socket, hold: Callable[[Sequence[zmq.Frame]], None]) -> bool:
+        for number in range(TAKEN_AT_ONCE):
+            try:
+                frames = sockets.receive(socket)
+            except MalformedMessage:
+                continue
+            if frames is None:
+                return number > 0
+            hold(frames)
+        return True
+
+    def _hold(self, socket: sockets.Socket, frames: Sequence[Frame]) -> None:
+        self._held.append(_Held(self._clock() + self._delay_s, socket, frames))
+
+    def _release(self) -> bool:
+        released = False
+        while self._held and self._held[0].due <= self._clock():
+            first = self._held[0]
+            if sockets.send(first.socket, first.frames):
+                self.passed += 1
+            elif self._clock() < first.due + GIVE_UP_S:
+                break
+            else:
+                self.dropped += 1
+            self._held.popleft()
+            released = True
+        return released
+
+    def close(self) -> None:
+        """Close all sockets; what is held is lost."""
+        self._router.close()
+        for dealer in self._dealers.values():
+            dealer.close()
+
+
+def run_lines(lines: Sequence[DelayLine], stopped: Callable[[], bool]) -> None:
+    """Work all lines from one thread until `stopped()`, with waits of microseconds' resolution."""
+    while not stopped():
+        # A socket's file tells of a change only once: everything is taken before waiting for the next one.
+        moved = [line.step() for line in lines]
+        if any(moved):
+            continue
+        files = [file for line in lines for file in line.files]
+        select.select(files, [], [], min(line.wait_s for line in lines))

@@ -1,0 +1,170 @@
+"""A delay line hands every message on, in order, the wanted time after it came."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from persia_cli.wire import sockets
+from persia_cli.wire.delay import DelayLine, run_lines
+from tests.conftest import poll_for
+
+DELAY_S = 0.03
+FRONT, BACK = "inproc://front", "inproc://back"
+
+
+@contextmanager
+def lined(context: sockets.Context, delay_s: float) -> Iterator[DelayLine]:
+    line = DelayLine(context, FRONT, BACK, delay_s)
+    stop = threading.Event()
+    thread = threading.Thread(target=run_lines, args=([line], stop.is_set))
+    thread.start()
+    try:
+        yield line
+    finally:
+        stop.set()
+        thread.join()
+        line.close()
+
+
+class Ends:
+    """A server and its clients, closed when the test ends."""
+
+    def __init__(self) -> None:
+        self.context = sockets.Context()
+        self._made: list[sockets.Socket] = []
+
+    def server(self) -> sockets.Socket:
+        self._made.append(sockets.router(self.context, BACK))
+        return self._made[-1]
+
+    def client(self, name: str = "client") -> sockets.Socket:
+        self._made.append(sockets.dealer(self.context, FRONT, name.encode()))
+        return self._made[-1]
+
+    def close(self) -> None:
+        for socket in self._made:
+            socket.close()
+        self.context.term()
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    made = Ends()
+    yield made
+    made.close()
+
+
+def received(socket: sockets.Socket) -> list[bytes]:
+    found: list[list[bytes]] = []
+
+    def take() -> bool:
+        frames = sockets.receive(socket)
+        if frames is not None:
+            found.append([frame.bytes for frame in frames])
+        return bool(found)
+
+    poll_for(take, 5.0, "a message")
+    return found[0]
+
+
+def test_messages_of_many_clients_keep_order_and_name(ends: Ends) -> None:
+    server = ends.server()
+    with lined(ends.context, DELAY_S) as line:
+        clients = [ends.client(f"client-{number}") for number in range(3)]
+        for number in range(200):
+            for client in clients:
+                assert sockets.send(client, [b"%d" % number, bytes(1000)])
+        came: dict[bytes, list[int]] = {}
+        for _ in range(600):
+            identity, body, rest = received(server)
+            assert len(rest) == 1000
+            came.setdefault(identity, []).append(int(body))
+            assert sockets.send(server, [identity, b"re " + body])
+        assert came == {f"client-{number}".encode(): list(range(200)) for number in range(3)}
+        for client in clients:
+            assert [received(client) for _ in range(200)] == [[b"re %d" % number] for number in range(200)]
+        assert (line.passed, line.dropped) == (1200, 0)
+
+
+def test_each_message_waits_the_delay_and_none_waits_for_another(ends: Ends) -> None:
+    server = ends.server()
+    with lined(ends.context, DELAY_S):
+        client = ends.client()
+        waits = []
+        begin = time.monotonic()
+        for _ in range(50):
+            sockets.send(client, [repr(time.monotonic()).encode()])
+        for _ in range(50):
+            sent = float(received(server)[1])
+            waits.append(time.monotonic() - sent)
+        # All fifty are on their way at once: a line that held them one after another would take fifty delays.
+        assert time.monotonic() - begin < 10 * DELAY_S
+    assert min(waits) >= DELAY_S
+    assert sorted(waits)[25] < DELAY_S + 0.02
+
+
+def test_a_line_without_delay_passes_at_once(ends: Ends) -> None:
+    server = ends.server()
+    with lined(ends.context, 0.0):
+        client = ends.client()
+        trips = []
+        for _ in range(50):
+            begin = time.monotonic()
+            sockets.send(client, [b"there"])
+            identity, _ = received(server)
+            sockets.send(server, [identity, b"back"])
+            received(client)
+            trips.append(time.monotonic() - begin)
+        assert sorted(trips)[25] < DELAY_S
+
+
+def test_what_comes_after_a_message_is_released_after_it(ends: Ends) -> None:
+    clock = [100.0]
+    server = ends.server()
+    line = DelayLine(ends.context, FRONT, BACK, 1.0, clock=lambda: clock[0])
+    try:
+        client = ends.client()
+        sockets.send(client, [b"first"])
+        poll_for(line.step, 5.0, "the first message taken")
+        clock[0] = 100.5
+        sockets.send(client, [b"second"])
+        poll_for(line.step, 5.0, "the second message taken")
+        clock[0] = 100.999
+        assert not line.step()
+        assert line.wait_s == pytest.approx(0.001)
+        clock[0] = 101.0
+        assert line.step()
+        assert received(server) == [b"client", b"first"]
+        assert sockets.receive(server) is None
+        clock[0] = 101.5
+        assert line.step()
+        assert received(server) == [b"client", b"second"]
+    finally:
+        line.close()
+
+
+def test_a_message_that_nobody_takes_is_dropped_in_the_end(ends: Ends) -> None:
+    clock = [0.0]
+    server = ends.server()
+    line = DelayLine(ends.context, FRONT, BACK, 0.0, clock=lambda: clock[0])
+    try:
+        client = ends.client()
+        sockets.send(client, [b"ask"])
+        poll_for(line.step, 5.0, "the request passed on")
+        received(server)
+        client.close()
+        sockets.send(server, [b"client", b"answer"])
+        clock[0] = 10.0
+        poll_for(line.step, 5.0, "the answer taken")
+
+        def given_up() -> bool:
+            clock[0] += 0.5
+            line.step()
+            return line.dropped == 1 or line.passed == 2
+
+        poll_for(given_up, 5.0, "the answer given up")
+    finally:
+        line.close()
