@@ -181,7 +181,7 @@ def test_initial_weights_of_another_model_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_cannot_train_so_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="parameter 0.weight is float64, and mode.kind=async keeps"):
+    with pytest.raises(ConfigError, match="is float64, and"):
         SharedWeights(nn.Sequential(nn.Linear(2, 2, dtype=torch.float64)), 1, 0.0)
     statistics = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     SharedWeights(statistics, 1, 0.0)
