@@ -193,7 +193,8 @@ class EmbeddingWorker:
             self._server.reply(peer, Rows(staleness=0), [rows.inverse, NO_OFFSETS, *ordered])
 
     def _rows_of_weights(self, count: int) -> UniqueRows:
-        assert self._dense is not None
+        if self._dense is None:
+            raise WireError("this job keeps no dense weights on embedding servers")
         if count not in self._dense_rows:
             self._dense_rows[count] = dense_rows(self._dense, len(self._servers), count)
         return self._dense_rows[count]

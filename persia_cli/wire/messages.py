@@ -158,7 +158,7 @@ class Pull(Message, frozen=True):
     KIND = 0x20
     REPLY = Rows
     batch: BatchId
-    dense_rows: Count
+    dense_rows: Count = 0
     """Rows of dense weights to come with them; 0 where NN workers keep their own."""
 
 

@@ -100,7 +100,7 @@ def test_a_wrong_key_or_value(mistakes: Told, word: str, sentence: str) -> None:
         ("model.hidden=[1", "model.hidden=[1: the value cannot be read; is a bracket or quote left open?"),
         ("seed=1,2", "seed=1,2: expected one value; for a list write seed=[1,2]"),
         ("model=dlmr", "model=dlmr: expected custom, dlrm, ffnn or ffnn_paper; did you mean dlrm?"),
-        ("mode=", "mode=: expected hybrid or sync"),
+        ("mode=", "mode=: expected async, hybrid or sync"),
     ],
 )
 def test_a_word_that_is_no_override(mistakes: Told, word: str, sentence: str) -> None:

@@ -34,6 +34,7 @@ def test_what_ships() -> None:
         "dataset=criteo",
         "dataset=parquet",
         "dataset=synthetic",
+        "mode=async",
         "mode=hybrid",
         "mode=sync",
         "model=custom",

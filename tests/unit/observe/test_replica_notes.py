@@ -27,6 +27,16 @@ def test_rows_are_those_of_all_tables_and_servers_as_last_heard(recording: Recor
     assert recorded.lines[0]["rows"] == 16
 
 
+def test_rows_of_dense_weights_are_not_counted_with_those_of_features(recording: Recording) -> None:
+    recorded = recording(ranks=1)
+    counters = {"rows": 4, "hits": 5, "misses": 5}
+    recorded.record.note("embedding-server-0", USED | {"tables": {"a": counters, "(dense)": {"rows": 90, "hits": 900}}})
+    interval = {"split": "eval", "last": 4, "samples": 0, "steps": 4, "staleness_sum": 0, "staleness_max": 0}
+    recorded.record.add_report(0, 1, interval, list(ScoreHistogram(1).encode()))
+    (line,) = recorded.lines
+    assert (line["rows"], line["hit_rate"]) == (4, 0.5)
+
+
 def test_hits_and_evictions_are_those_of_all_tables_and_servers(recording: Recording) -> None:
     recorded = recording(ranks=1)
     tables = {"a": {"hits": 5, "misses": 3, "evicted": 2}, "b": {"hits": 1, "misses": 0}}

@@ -10,7 +10,7 @@ from persia_cli.control.splits import EVAL, TRAIN
 from persia_cli.plan.job import Job
 from persia_cli.store.layout import table_salt
 from persia_cli.store.wire_rows import decode_rows, encode_rows, row_bytes
-from persia_cli.wire.messages import Ack, BatchId, LookUp, Pull, PushGradients, PutIds, Rows, Update
+from persia_cli.wire.messages import Ack, BatchId, LookUp, Pull, PullWeights, PushGradients, PutIds, Rows, Update
 from tests import naive
 from tests.support.alone import alone
 from tests.support.runs import make_run
@@ -141,3 +141,39 @@ def test_an_evaluation_changes_nothing(tmp_path) -> None:
         assert stranger.ask(PushGradients(batch)) == Ack()
         counted = [link.figures()["tables"]["a"] for link in roles.links[:-1]]
         assert all(figures["rows"] == figures["misses"] == 0 for figures in counted)
+
+
+DENSE_ROWS, DENSE_DIM = 5, 1024
+
+
+def test_dense_weights_travel_with_the_rows_and_in_float32() -> None:
+    """Their rows begin as zeros and move by their own gradients; only to be read they come alone."""
+    with alone(run_of("bfloat16", "async"), job_of()) as roles, Stranger(roles.worker) as stranger:
+        first, second = (BatchId(0, TRAIN, step, 0) for step in (0, 1))
+        assert stranger.ask(PutIds(first), [IDS, OFFSETS]) == Ack()
+        _, (_, _, *own, places, offsets, one, other) = stranger.exchange(Pull(first, DENSE_ROWS))
+        assert sorted(places.tolist()) == list(range(DENSE_ROWS))
+        assert (offsets.size, len(one) + len(other)) == (0, DENSE_ROWS)
+        assert not np.concatenate([one, other]).view(np.float32).any()
+        rows = encode_rows(np.zeros((sum(map(len, own)), DIM), np.float32), "bfloat16")
+        gradients = np.empty((DENSE_ROWS, DENSE_DIM), np.float32)
+        gradients[places] = np.arange(DENSE_ROWS, dtype=np.float32)[:, None]
+        stranger.is_refused("expected gradients of shapes", PushGradients(first), [rows])
+        assert stranger.ask(PushGradients(first), [rows, gradients.view(np.uint8)]) == Ack()
+
+        reply, (again, _, *blocks) = stranger.exchange(PullWeights(second, DENSE_ROWS))
+        assert isinstance(reply, Rows)
+        np.testing.assert_array_equal(again, places)
+        weights = np.concatenate([decode_rows(block, DENSE_DIM, "float32") for block in blocks])[places]
+        np.testing.assert_allclose(weights, -RATE * np.repeat(np.arange(DENSE_ROWS), DENSE_DIM).reshape(weights.shape))
+        most = 2**17
+        stranger.is_refused(f"at most {most}", PullWeights(second, most + 1))
+        stranger.is_refused(f"at most {most}", Pull(second, most + 1))
+
+
+def test_dense_weights_that_do_not_live_on_servers_are_refused() -> None:
+    batch = BatchId(0, TRAIN, 0, 0)
+    with alone(run_of("float32"), job_of()) as roles, Stranger(roles.worker) as stranger:
+        stranger.is_refused("this job has at most 0", Pull(batch, 1))
+        stranger.is_refused("this job has at most 0", PullWeights(batch, 1))
+        stranger.is_refused("keeps no dense weights", PullWeights(batch, 0))

@@ -1,0 +1,87 @@
+"""The reserved table of asynchronous training, as it is planned."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persia_cli.errors import ConfigError
+from persia_cli.plan.dense import DIM, MOST_WEIGHTS, require_room
+from persia_cli.plan.embedding import embedding_layout
+from persia_cli.plan.job import plan_job
+from persia_cli.store.layout import DENSE_TABLE, RowOptimizer
+from persia_cli.store.schedule import Schedule
+from tests.support.runs import SGD, make_facts, make_run
+
+ASYNC = {"kind": "async"}
+COSINE = {"kind": "cosine", "over_steps": 10}
+
+
+def optimizers(dense: dict[str, Any]) -> dict[str, Any]:
+    return {"embedding": SGD, "dense": dense}
+
+
+@pytest.mark.parametrize("kind", ["sync", "hybrid"])
+def test_elsewhere_nn_workers_keep_dense_weights(kind: str) -> None:
+    layout = embedding_layout(make_run(mode={"kind": kind}))
+    assert layout.dense_group is None
+    assert layout.feature_groups == layout.groups
+
+
+def test_dense_weights_are_the_last_group_and_travel_whole() -> None:
+    tables = {"b": {"dim": 4}}
+    embedding = {"wire": "float16", "dtype": "bfloat16", "init_bound": 0.5, "clip_norm": 1.0, "tables": tables}
+    layout = embedding_layout(make_run(mode=ASYNC, embedding=embedding))
+    dense = layout.dense_group
+    assert dense is not None
+    assert layout.groups == (*layout.feature_groups, dense)
+    assert [table.name for table in layout.tables()] == ["a", "b", DENSE_TABLE]
+    assert [(group.wire, group.dtype) for group in layout.groups] == [("float16", "bfloat16")] * 2 + [("float32",) * 2]
+    assert (dense.number, dense.dim, dense.tables[0].init_bound, dense.tables[0].admission) == (2, DIM, 0.0, 1.0)
+    assert layout.features_of(2) == ()
+
+
+@pytest.mark.parametrize(
+    ("dense", "expected"),
+    [
+        ({"kind": "sgd", "lr": 0.1, "weight_decay": 0.01}, RowOptimizer("sgd", 0.1, each_step=2)),
+        (
+            {"kind": "adagrad", "lr": 0.1, "initial_accumulator_value": 0.5, "schedule": COSINE},
+            RowOptimizer(
+                "adagrad",
+                0.1,
+                initial_accumulator_value=0.5,
+                schedule=Schedule("cosine", over_steps=10, floor=0.0),
+                each_step=2,
+            ),
+        ),
+        (
+            {"kind": "adam", "lr": 0.1, "beta1": 0.5, "eps": 1e-6},
+            RowOptimizer("adam", 0.1, beta1=0.5, eps=1e-6, each_step=2),
+        ),
+    ],
+)
+def test_its_optimizer_is_the_dense_one_without_decay(dense: dict[str, Any], expected: RowOptimizer) -> None:
+    cluster = {"kind": "local", "nn_workers": 2}
+    group = embedding_layout(make_run(mode=ASYNC, optimizer=optimizers(dense), cluster=cluster)).dense_group
+    assert group is not None
+    assert group.optimizer == expected
+
+
+def test_the_budget_of_the_tables_is_as_without_it() -> None:
+    hybrid, shared = make_run(mode={"kind": "hybrid"}), make_run(mode=ASYNC)
+    plans = [plan_job(run, make_facts(run, 100, 0), "train", Path("run")) for run in (hybrid, shared)]
+    assert plans[0].memory == plans[1].memory
+    assert plans[0].layout.groups == plans[1].layout.feature_groups
+
+
+def test_no_feature_may_have_its_name() -> None:
+    for kind in ("async", "hybrid"):
+        with pytest.raises(ConfigError, match=r"a table cannot be called \(dense\)"):
+            embedding_layout(make_run(sparse=["a", DENSE_TABLE], mode={"kind": kind}))
+
+
+def test_more_weights_than_fit_are_refused() -> None:
+    require_room(MOST_WEIGHTS)
+    with pytest.raises(ConfigError, match=r"67,108,865 dense weights, and mode.kind=async has room for 67,108,864"):
+        require_room(MOST_WEIGHTS + 1)
