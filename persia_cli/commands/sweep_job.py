@@ -32,7 +32,7 @@ from persia_cli.launch.sweep_folder import (
 )
 from persia_cli.observe.comparison import Row, compare
 from persia_cli.observe.frontier import Spot, draw
-from persia_cli.plan.grid import SEED, Setting, baselines, default_baseline, name_setting, settings_of
+from persia_cli.plan.grid import SEED, Setting, baselines, default_baseline, settings_of, short_name
 from persia_cli.plan.job import JobPlan, plan_job
 
 
@@ -87,7 +87,7 @@ def list_points(plan: SweepPlan) -> None:
 def carry_out(plan: SweepPlan, jobs: int, limit_s: float, as_json: bool) -> None:
     """Train the points, print what they came to; ends with exit code 1 if a point failed."""
     labelled(err(), "sweep", f"{_points(plan)} in {plan.folder}")
-    warn_of_stand_in(err(), plan.first, plan.ask.words)
+    warn_of_stand_in(err(), plan.first, plan.grid[0].point.words)
     if plan.new:
         plan.ask.write(plan.folder, [each.run for each in plan.grid])
     outcomes = list(plan.before)
@@ -114,13 +114,7 @@ def _show(plan: SweepPlan, outcomes: Sequence[Outcome], as_json: bool) -> None:
     picture = _picture(plan, rows)
     failed = [outcome for outcome in outcomes if outcome.error]
     if as_json:
-        told: dict[str, Any] = {
-            "folder": str(plan.folder),
-            "baseline": plan.baseline,
-            "picture": picture and str(picture),
-        }
-        told |= {"settings": [as_object(row) for row in rows], "points": [point_object(each) for each in outcomes]}
-        say(out(), json.dumps(told))
+        say(out(), json.dumps(_as_object(plan, rows, outcomes, picture)))
     else:
         show_table(out(), rows)
         say(err(), legend(plan.baseline), "dim")
@@ -135,6 +129,19 @@ def _show(plan: SweepPlan, outcomes: Sequence[Outcome], as_json: bool) -> None:
         raise typer.Exit(PersiaError.exit_code)
     best = max(outcomes, key=lambda each: (each.figures and each.figures.auc) or 0.0)
     labelled(err(), "next", f"persia train conf={shlex.quote(str(plan.folder / best.run_dir / 'config.yaml'))}")
+
+
+def _as_object(
+    plan: SweepPlan, rows: Sequence[Row], outcomes: Sequence[Outcome], picture: Path | None
+) -> dict[str, Any]:
+    return {
+        "folder": str(plan.folder),
+        "stand_in": plan.first.facts.stand_in,
+        "baseline": plan.baseline,
+        "settings": [as_object(row) for row in rows],
+        "points": [point_object(each) for each in outcomes],
+        "picture": str(picture) if picture else None,
+    }
 
 
 def _checked(ask: Ask) -> tuple[list[GridRun], JobPlan]:
@@ -205,14 +212,15 @@ def _picture(plan: SweepPlan, rows: Sequence[Row]) -> Path | None:
         mode = runs[row.setting].mode
         staleness = mode.staleness if isinstance(mode, HybridMode) else None
         if row.samples_per_s and row.auc:
-            label = name_setting(row.setting, short=True) if row.setting else mode.kind
+            label = short_name(row.setting) or mode.kind
             difference = row.difference.auc if row.difference else None
             spots.append(Spot(label, mode.kind, staleness, row.samples_per_s, row.auc, difference))
     if not spots:
         return None
     path = plan.folder / FRONTIER
+    made_up = "MADE-UP DATA, " if plan.first.facts.stand_in else ""
     try:
-        draw(path, spots, f"{plan.first.run.name}: {count(plan.first.job.steps, 'step')}", plan.baseline)
+        draw(path, spots, f"{plan.first.run.name}: {made_up}{count(plan.first.job.steps, 'step')}", plan.baseline)
     except UserError as error:
         labelled(err(), "note", str(error))
         return None

@@ -125,10 +125,8 @@ def show_table(console: Console, rows: Sequence[Row]) -> None:
         if paired:
             difference = row.difference
             bound = "-" if difference is None else _plain(difference.bound, ".5f")
-            cells += [
-                "baseline" if row.baseline is None else spread(difference.auc if difference else None, "+.5f"),
-                bound,
-            ]
+            gap = spread(difference.auc if difference else None, "+.5f")
+            cells += ["baseline" if row.baseline is None else gap, bound]
         failed = Text.assemble("  ", (f"{row.failed} failed", "bold red")) if row.failed else ""
         table.add_row(Text.assemble(name_setting(row.setting), failed), *cells)
     console.print(table)

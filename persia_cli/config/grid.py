@@ -68,7 +68,8 @@ def _sentence(sentence: str, labels: Sequence[str], points: int) -> str:
     """Say of which points a mistake is."""
     if len(labels) == points:
         return sentence
-    more = f" and {len(labels) - 1} more points" if len(labels) > 1 else ""
+    others = len(labels) - 1
+    more = f" and {others} more point{'s' * (others > 1)}" if others else ""
     return f"{sentence} (point {labels[0]}{more})"
 
 

@@ -91,7 +91,7 @@ def _against_staleness(upper: "Axes", lower: "Axes", spots: Sequence[Spot], base
             [spot.staleness or 0 for spot in points],
             [mean.mean for mean in means],
             yerr=[mean.error or 0.0 for mean in means],
-            fmt="o", markersize=5, capsize=3, linewidth=1.2, color=_colour("hybrid"),
+            fmt="o-", markersize=5, capsize=3, linewidth=1.2, color=_colour("hybrid"),
         )  # fmt: skip
         axes.set_xscale("log", base=2)
         ticks = sorted({spot.staleness or 0 for spot in hybrid})
@@ -119,42 +119,51 @@ def _level(axes: "Axes", sync: Sequence[float]) -> None:
                       textcoords="offset points", ha="right", fontsize=8, color=_colour("sync"))  # fmt: skip
 
 
-PLACES = [(8, 7), (8, -15), (-8, 7), (-8, -15), (0, 14), (0, -22), (14, 22), (14, -30), (-14, 22), (-14, -30),
-          (0, 36), (0, -44)]  # fmt: skip
-"""Offsets in points at which a label is tried, the best first."""
+PLACES = [
+    (x, y, "left" if x > 0 else "right" if x < 0 else "center")
+    for far in (0, 14, 28, 42, 56, 70, 90)
+    for x, y in ((8 + far / 4, 5 + far), (8 + far / 4, -15 - far), (-8 - far / 4, 5 + far), (-8 - far / 4, -15 - far),
+                 (0, 10 + far), (0, -20 - far))
+]  # fmt: skip
+"""Offsets in points at which a label is tried, and the side of it that is held there; the best first."""
+NEAR = 24.0
+"""Points from a spot beyond which a line leads to its label."""
 
 
 def _label(axes: "Axes", spots: Sequence[Spot]) -> None:
     """Write each spot's label where it covers neither another label, nor a spot, nor the legend."""
-    canvas: Any = axes.figure.canvas
-    renderer = canvas.get_renderer() if hasattr(canvas, "get_renderer") else None
-    taken = [_box(axes.transData.transform((spot.samples_per_s.mean, spot.auc.mean)), 8.0) for spot in spots]
-    legend = axes.get_legend()
-    if legend is not None:
-        taken.append(legend.get_window_extent(renderer))
-    for spot in spots:
-        tried: list[tuple[int, int, Any, Any]] = []
-        for x, y in PLACES:
-            note = axes.annotate(
-                spot.label, (spot.samples_per_s.mean, spot.auc.mean), xytext=(x, y), textcoords="offset points",
-                ha="left" if x > 0 else "right" if x < 0 else "center", fontsize=8.5, color=_colour(spot.mode),
-            )  # fmt: skip
-            extent = note.get_window_extent(renderer)
-            overlaps = sum(extent.overlaps(other) for other in taken)
-            inside = axes.bbox.x0 <= extent.x0 and extent.x1 <= axes.bbox.x1
-            inside = inside and axes.bbox.y0 <= extent.y0 and extent.y1 <= axes.bbox.y1
-            tried.append((overlaps + 2 * (not inside), len(tried), note, extent))
-        best = min(tried, key=lambda attempt: attempt[:2])
-        taken.append(best[3])
-        for attempt in tried:
-            if attempt is not best:
-                attempt[2].remove()
-
-
-def _box(middle: Any, half: float) -> Any:
     from matplotlib.transforms import Bbox
 
-    return Bbox.from_bounds(middle[0] - half, middle[1] - half, 2 * half, 2 * half)
+    def around(x: float, y: float, half: float) -> Any:
+        return Bbox.from_bounds(x - half, y - half, 2 * half, 2 * half)
+
+    pixels = axes.figure.dpi / 72
+    middles = [axes.transData.transform((spot.samples_per_s.mean, spot.auc.mean)) for spot in spots]
+    taken = [around(x, y, 6 * pixels) for x, y in middles]
+    legend = axes.get_legend()
+    if legend is not None:
+        taken.append(legend.get_window_extent())
+    for spot, (middle_x, middle_y) in zip(spots, middles, strict=True):
+        note = axes.annotate(
+            spot.label, (spot.samples_per_s.mean, spot.auc.mean), xytext=(0, 0), textcoords="offset points",
+            fontsize=8.5, va="bottom", color=_colour(spot.mode),
+        )  # fmt: skip
+        size = note.get_window_extent()
+        best = None
+        for x, y, side in PLACES:
+            left = middle_x + x * pixels - {"left": 0.0, "center": 0.5, "right": 1.0}[side] * size.width
+            box = Bbox.from_bounds(left, middle_y + y * pixels, size.width, size.height + 2)
+            outside = box.x0 < axes.bbox.x0 or box.x1 > axes.bbox.x1 or box.y0 < axes.bbox.y0 or box.y1 > axes.bbox.y1
+            cost = sum(box.overlaps(other) for other in taken) + 2 * outside
+            if best is None or cost < best[0]:
+                best = cost, x, y, side, box
+        assert best is not None
+        _, x, y, side, box = best
+        note.set(position=(x, y), horizontalalignment=side)
+        taken.append(box)
+        if abs(y) > NEAR:
+            axes.annotate("", (spot.samples_per_s.mean, spot.auc.mean), xytext=(x, y), textcoords="offset points",
+                          arrowprops={"arrowstyle": "-", "color": _colour(spot.mode), "linewidth": 0.6})  # fmt: skip
 
 
 _SMALL: dict[str, Any] = {"loc": "left", "fontsize": 9.5, "color": INK}

@@ -71,9 +71,14 @@ def combine(axes: Sequence[Axis]) -> list[Point]:
     return points
 
 
-def name_setting(setting: Setting, short: bool = False) -> str:
-    """Return a setting as words; `short` leaves out of a key what its last part says as well."""
-    return " ".join(f"{key.rpartition('.')[2] if short else key}={value}" for key, value in setting) or "all"
+def name_setting(setting: Setting) -> str:
+    """Return a setting as words."""
+    return " ".join(f"{key}={value}" for key, value in setting) or "all"
+
+
+def short_name(setting: Setting) -> str:
+    """Return a setting for a picture: options of groups by themselves, of other keys the last part."""
+    return ", ".join(f"{key.rpartition('.')[2]} {value}" if "." in key else value for key, value in setting)
 
 
 def settings_of(points: Sequence[Point]) -> list[Setting]:

@@ -28,9 +28,11 @@ FROZEN = {
     "recipe": ["--help"],
     "recipe ls": ["--help"],
     "recipe prepare": ["--help", "--input", "--max-bad-rows", "--output", "name"],
+    "sweep": ["--baseline", "--conf-dir", "--dry-run", "--folder", "--help", "--jobs", "--json", "--limit-s",
+              "--resume", "words"],
     "table": ["--help"],
     "table stats": ["--help", "--json", "folder"],
-    "train": ["--conf-dir", "--dry-run", "--help", "--run-dir", "--trace", "--trace-steps", "words"],
+    "train": ["--conf-dir", "--dry-run", "--help", "--parent", "--run-dir", "--trace", "--trace-steps", "words"],
 }  # fmt: skip
 """Every command with its options and arguments; what is taken away here is taken from people's scripts."""
 

@@ -99,7 +99,7 @@ def test_a_wrong_key_or_value(mistakes: Told, word: str, sentence: str) -> None:
         ("hydra.verbose=1", "hydra.verbose=1: 'hydra.verbose' is not a key such as train.batch_size"),
         ("model.hidden=[1", "model.hidden=[1: the value cannot be read; is a bracket or quote left open?"),
         ("seed=1,2", "seed=1,2: expected one value; for a list write seed=[1,2]"),
-        ("model=dlmr", "model=dlmr: expected custom, dlrm, ffnn or ffnn_paper; did you mean dlrm?"),
+        ("model=dlmr", "model=dlmr: expected custom, dlrm, ffnn, ffnn_paper or ffnn_small; did you mean dlrm?"),
         ("mode=", "mode=: expected async, hybrid or sync"),
     ],
 )
@@ -137,7 +137,7 @@ def test_a_setting_of_another_schedule(mistakes: Told) -> None:
 def test_all_mistakes_are_told_at_once(mistakes: Told) -> None:
     assert mistakes("criteo", "model=dlmr", "model.bottom=x", "train.epochs=0", "nmae=x", "seed=1,2") == [
         "'criteo' is not KEY=VALUE; did you mean conf=criteo?",
-        "model=dlmr: expected custom, dlrm, ffnn or ffnn_paper; did you mean dlrm?",
+        "model=dlmr: expected custom, dlrm, ffnn, ffnn_paper or ffnn_small; did you mean dlrm?",
         "seed=1,2: expected one value; for a list write seed=[1,2]",
         "train.epochs=0: expected a whole number above 0",
         "nmae=x: no such key; did you mean name (text)?",
@@ -155,7 +155,7 @@ def test_settings_that_contradict_each_other(mistakes: Told) -> None:
 
 def test_conf_itself_is_wrong(mistakes: Told, user_conf: Path, tmp_path: Path) -> None:
     assert mistakes("conf=criteoo") == ["conf=criteoo: no such configuration; did you mean criteo?"]
-    there = "there are adult_income, base, criteo, mine and synthetic"
+    there = "there are adult_income, base, criteo, mine, movielens_1m and synthetic"
     assert mistakes("conf=wombat") == [f"conf=wombat: no such configuration; {there}"]
     assert mistakes("conf=") == [f"conf=: expected the name or path of a configuration; {there}"]
     assert mistakes("conf=a", "conf=b") == ["conf= is given 2 times (a and b); give it once"]

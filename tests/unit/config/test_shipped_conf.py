@@ -26,12 +26,13 @@ OWN = {
 
 
 def test_what_ships() -> None:
-    assert list(PRIMARIES) == ["adult_income", "base", "criteo", "synthetic"]
+    assert list(PRIMARIES) == ["adult_income", "base", "criteo", "movielens_1m", "synthetic"]
     assert OPTIONS == [
         "cluster=embedded",
         "cluster=local",
         "dataset=adult_income",
         "dataset=criteo",
+        "dataset=movielens_1m",
         "dataset=parquet",
         "dataset=synthetic",
         "mode=async",
@@ -41,6 +42,7 @@ def test_what_ships() -> None:
         "model=dlrm",
         "model=ffnn",
         "model=ffnn_paper",
+        "model=ffnn_small",
         "optimizer=adagrad",
         "optimizer=adam",
         "optimizer=ftrl",

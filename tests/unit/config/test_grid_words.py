@@ -1,0 +1,114 @@
+"""Words with lists of values: which commas make points, and how mistakes are told."""
+
+from pathlib import Path
+
+import pytest
+
+from persia_cli.config.grid import compose_grid
+from persia_cli.config.words import choices
+from persia_cli.errors import ConfigError
+
+NOTHING_SAVED = "checkpoint.at_end=false"
+
+
+@pytest.mark.parametrize(
+    ("word", "values"),
+    [
+        ("seed=1", ["1"]),
+        ("seed=1,2,3", ["1", "2", "3"]),
+        ("seed=range(0,3)", ["0", "1", "2"]),
+        ("seed=choice(4,7)", ["4", "7"]),
+        ("mode=sync,hybrid", ["sync", "hybrid"]),
+        ("model.hidden=[16,8]", ["[16,8]"]),
+        ("model.hidden=[16,8],[4]", ["[16,8]", "[4]"]),
+        ("dataset.split={kind: every, n: 5}", ["{kind: every, n: 5}"]),
+        ("mode={kind: sync},{kind: hybrid, staleness: 2}", ["{kind:sync}", "{kind:hybrid,staleness:2}"]),
+        ("dataset.path='a,b'", ["'a,b'"]),
+        ("dataset.path='a,b',c", ["'a,b'", "c"]),
+        ("optimizer.dense.lr=1e-3,0.01", ["0.001", "0.01"]),
+        ("train.steps=null,5", ["null", "5"]),
+        ("++seed=1,2", ["1", "2"]),
+        ("conf=criteo,synthetic", ["criteo", "synthetic"]),
+        ("dataset.path=/a b,c", ["/a\\ b", "c"]),
+    ],
+)
+def test_commas_part_values_unless_brackets_or_quotes_keep_them(word: str, values: list[str]) -> None:
+    key = word.partition("=")[0]
+    assert choices(word) == [f"{key}={value}" for value in values]
+
+
+@pytest.mark.parametrize("word", ["~train.epochs", "seed", "model.hidden=[16,8"])
+def test_what_is_no_list_stays_as_it_is(word: str) -> None:
+    assert choices(word) == [word]
+
+
+@pytest.mark.parametrize("word", ["seed=interval(1,5)", "conf=glob(*)"])
+def test_a_sweep_without_a_list_is_refused(word: str) -> None:
+    with pytest.raises(ConfigError, match="a sweep takes values one by one"):
+        choices(word)
+
+
+def test_models_are_saved_only_if_asked_for() -> None:
+    [unsaid] = compose_grid(["conf=synthetic"])
+    [said] = compose_grid(["conf=synthetic", "checkpoint.at_end=true"])
+    assert (unsaid.run.checkpoint.at_end, said.run.checkpoint.at_end) == (False, True)
+    assert unsaid.point.words == (NOTHING_SAVED, "conf=synthetic")
+
+
+def test_the_runs_of_a_grid() -> None:
+    grid = compose_grid(["conf=synthetic", "mode.staleness=1,4", "model.hidden=[16,8],[4]", "seed=7"])
+    assert [(each.run.mode.staleness, each.run.model.hidden, each.run.seed) for each in grid] == [
+        (1, (16, 8), 7),
+        (1, (4,), 7),
+        (4, (16, 8), 7),
+        (4, (4,), 7),
+    ]
+    assert grid[0].point.swept == (("mode.staleness", "1"), ("model.hidden", "[16,8]"))
+
+
+def test_a_key_of_one_mode_makes_no_points_of_the_others() -> None:
+    grid = compose_grid(["conf=synthetic", "mode=sync,hybrid", "mode.staleness=3,8", "seed=1,2"])
+    assert [each.point.label for each in grid] == [
+        "mode=sync seed=1",
+        "mode=sync seed=2",
+        "mode=hybrid mode.staleness=3 seed=1",
+        "mode=hybrid mode.staleness=3 seed=2",
+        "mode=hybrid mode.staleness=8 seed=1",
+        "mode=hybrid mode.staleness=8 seed=2",
+    ]
+    assert [each.run.mode.kind for each in grid] == ["sync"] * 2 + ["hybrid"] * 4
+    one = compose_grid(["mode=sync,hybrid", "mode.staleness=8"])
+    assert [each.run.mode.model_dump() for each in one] == [{"kind": "sync"}, {"kind": "hybrid", "staleness": 8}]
+
+
+def test_all_mistakes_are_told_with_their_points() -> None:
+    with pytest.raises(ConfigError) as failure:
+        compose_grid(["conf=synthetic", "mode.staleness=0,3", "train.batch_size=8,x", "eval.every=5"])
+    assert str(failure.value).splitlines() == [
+        "mode.staleness=0: staleness counts the step in flight itself, so it is at least 1 (1 with one rank is sync) "
+        "(point mode.staleness=0 train.batch_size=8 and 1 more point)",
+        "eval.every=5: no such key; did you mean eval.every_steps (a whole number above 0 or null)?",
+        "train.batch_size=x: expected a whole number above 0 (point mode.staleness=0 train.batch_size=x and 1 more "
+        "point)",
+    ]
+
+
+def test_a_key_that_no_mode_has_is_told() -> None:
+    with pytest.raises(ConfigError, match=r"mode\.stalenes=8: no such key; did you mean mode\.staleness"):
+        compose_grid(["mode=sync,hybrid", "mode.stalenes=8"])
+
+
+def test_a_swept_key_is_given_once() -> None:
+    with pytest.raises(ConfigError, match="seed is swept and given a second time; give it once"):
+        compose_grid(["seed=1,2", "seed=3"])
+
+
+def test_too_many_points_are_refused_before_any_is_composed() -> None:
+    with pytest.raises(ConfigError, match="these values make 1,000,000 points; a sweep has at most 10,000"):
+        compose_grid(["seed=range(0,1000)", "model.dim=range(1,1001)"])
+
+
+def test_a_configuration_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("defaults: [base, _self_]\nname: mine\n")
+    grid = compose_grid([f"conf={tmp_path / 'mine.yaml'}", "seed=1,2"])
+    assert [each.run.name for each in grid] == ["mine", "mine"]
