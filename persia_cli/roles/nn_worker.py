@@ -21,6 +21,7 @@ from persia_cli.roles.link import HEARTBEAT_S, Link
 from persia_cli.roles.nn_pipeline import Pipeline, ReadyBatch
 from persia_cli.store.manifest import verify
 from persia_cli.store.wire_rows import encode_rows
+from persia_cli.train.device import choose_device
 from persia_cli.train.distributed import World
 from persia_cli.train.inputs import GroupRows, Samples
 from persia_cli.train.rank import Interval, Rank
@@ -62,7 +63,8 @@ class NNWorker:
         rendezvous = Path(job.run_dir) / "rendezvous" if run.cluster.nn_workers > 1 else None
         # Longer than the coordinator waits, for that one knows which replica has fallen silent.
         timeout_s = run.cluster.silence_timeout_s + 2 * HEARTBEAT_S
-        world = World(self._link.index, run.cluster.nn_workers, rendezvous, timeout_s)
+        device = choose_device(run.train.device, self._link.index)
+        world = World(self._link.index, run.cluster.nn_workers, rendezvous, timeout_s, device)
         io = threading.Thread(target=self._serve, name=f"{self._link.name}-io")
         io.start()
         try:

@@ -42,6 +42,7 @@ def test_what_ships() -> None:
         "model=ffnn_paper",
         "optimizer=adagrad",
         "optimizer=adam",
+        "optimizer=adamw",
         "optimizer=ftrl",
         "optimizer=mixed",
         "optimizer=rowwise_adagrad",

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from persia_cli.config.schema import Sgd
+from persia_cli.config.schema import DenseSgd
 from persia_cli.errors import PersiaError
 from persia_cli.train.distributed import World
 from persia_cli.train.optimizer import dense_optimizer
 from persia_cli.train.runtime import prepare_torch
 from persia_cli.train.step import DenseStep
-from tests.unit.train.batches import DENSE, GROUPS, TASKS, group_rows, network, samples, share
+from tests.unit.train.batches import DENSE, GROUPS, TASKS, group_rows, network, samples, settings, share
 
 STEPS, SIZE = 4, 12
 
@@ -22,7 +22,7 @@ def train(
 ) -> dict[str, np.ndarray]:
     """Train on this rank's share; the last step has samples for rank 0 alone. Weights, gradients and losses by name."""
     module = network(seed=world.rank) if module is None else module
-    step = DenseStep(module, dense_optimizer(Sgd(kind="sgd", lr=0.5), module), GROUPS, world, DENSE, seed=3)
+    step = DenseStep(module, dense_optimizer(DenseSgd(kind="sgd", lr=0.5), module), GROUPS, world, DENSE, 3, settings())
     found: dict[str, np.ndarray] = {}
     for number in range(first, last):
         start, stop = SIZE * world.rank // world.size, SIZE * (world.rank + 1) // world.size

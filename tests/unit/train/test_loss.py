@@ -4,7 +4,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from persia_cli.train.loss import batch_loss, weighted_losses
+from persia_cli.config.schema import BCE
+from persia_cli.train.loss import Objective
+
+PLAIN = Objective([BCE] * 3)
 
 
 def made_up(size: int = 12, tasks: int = 3):
@@ -19,7 +22,7 @@ def made_up(size: int = 12, tasks: int = 3):
 
 def test_without_weights_it_is_the_mean_that_torch_takes():
     logits, labels, _ = made_up()
-    loss = batch_loss(weighted_losses(logits, labels, None), 12.0)
+    loss = PLAIN.part(PLAIN.weighted(logits, labels, None), 12.0)
     assert loss.item() == pytest.approx(functional.binary_cross_entropy_with_logits(logits, labels).item(), rel=1e-6)
 
 
@@ -28,7 +31,7 @@ def test_with_weights_it_is_the_weighted_mean():
     p = logits.detach().double().sigmoid()
     per_sample = -(labels * p.log() + (1 - labels) * (1 - p).log()).mean(1)
     expected = (per_sample * weights).sum() / weights.sum()
-    loss = batch_loss(weighted_losses(logits, labels, weights), float(weights.sum()))
+    loss = PLAIN.part(PLAIN.weighted(logits, labels, weights), float(weights.sum()))
     assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
 
 
@@ -36,9 +39,9 @@ def test_parts_of_ranks_add_up_and_an_empty_one_adds_nothing():
     logits, labels, weights = made_up()
     total = float(weights.sum())
     parts = [slice(0, 6), slice(6, 12), slice(12, 12)]
-    losses = [batch_loss(weighted_losses(logits[p], labels[p], weights[p]), total) for p in parts]
+    losses = [PLAIN.part(PLAIN.weighted(logits[p], labels[p], weights[p]), total) for p in parts]
     assert losses[2].item() == 0.0
-    whole = batch_loss(weighted_losses(logits, labels, weights), total)
+    whole = PLAIN.part(PLAIN.weighted(logits, labels, weights), total)
     assert sum(loss.item() for loss in losses) == pytest.approx(whole.item(), rel=1e-6)
     losses[2].backward()
     assert not logits.grad.any()
@@ -46,14 +49,14 @@ def test_parts_of_ranks_add_up_and_an_empty_one_adds_nothing():
 
 def test_a_weight_of_two_counts_a_sample_twice():
     logits, labels, _ = made_up(2)
-    twice = batch_loss(weighted_losses(logits, labels, torch.tensor([2.0, 1.0])), 3.0)
+    twice = PLAIN.part(PLAIN.weighted(logits, labels, torch.tensor([2.0, 1.0])), 3.0)
     rows = [0, 0, 1]
-    assert twice.item() == pytest.approx(batch_loss(weighted_losses(logits[rows], labels[rows], None), 3.0).item())
+    assert twice.item() == pytest.approx(PLAIN.part(PLAIN.weighted(logits[rows], labels[rows], None), 3.0).item())
 
 
 def test_a_batch_without_weight_has_no_loss_and_no_gradient():
     logits, labels, _ = made_up()
-    loss = batch_loss(weighted_losses(logits, labels, torch.zeros(12)), 0.0)
+    loss = PLAIN.part(PLAIN.weighted(logits, labels, torch.zeros(12)), 0.0)
     loss.backward()
     assert loss.item() == 0.0
     assert not logits.grad.any()
@@ -61,4 +64,5 @@ def test_a_batch_without_weight_has_no_loss_and_no_gradient():
 
 def test_far_logits_stay_finite():
     logits = torch.tensor([[1e4], [-1e4]])
-    assert weighted_losses(logits, torch.tensor([[1.0], [1.0]]), None).tolist() == [[0.0], [1e4]]
+    labels = torch.tensor([[1.0], [1.0]])
+    assert Objective([BCE]).weighted(logits, labels, None).tolist() == [[0.0], [1e4]]
