@@ -66,6 +66,7 @@ class LossScale:
 
 def all_finite(tensors: list[torch.Tensor]) -> bool:
     """Whether no tensor holds NaN or infinity; waits for the device once."""
+    tensors = [tensor for tensor in tensors if tensor.numel()]
     if not tensors:
         return True
     # The greatest magnitude is NaN or infinite if any is.

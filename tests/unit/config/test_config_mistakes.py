@@ -52,8 +52,8 @@ Told = Callable[..., list[str]]
         ("train.losses.label={kind: bec}", "train.losses.label.kind=bec: expected bce, focal or pairwise; did you mean "
          "bce?"),
         ("train.losses.label.weight=2", "train.losses.label.kind: needs a value (bce, focal or pairwise)"),
-        ("train.losses.label={kind: focal, alpha: 1}", "train.losses.label.alpha=1: expected a number above 0 and below "
-         "1 or null"),
+        ("train.losses.label={kind: focal, alpha: 1}", "train.losses.label.alpha=1: expected a number above 0 and "
+         "below 1 or null"),
         ("train.losses.label={kind: bce, gamma: 1}", "train.losses.label.gamma=1: no such key where "
          "train.losses.label.kind=bce; train.losses.label.kind=focal has it"),
         ("train.losses={label: {kind: bce, weight: 0}}", "train.losses gives every label the weight 0; at least one "

@@ -42,6 +42,8 @@ def report(
         "steps": STEPS,
         "staleness_sum": stale * STEPS,
         "staleness_max": stale + 1,
+        "loss_sum": sum((scores.log_loss(task) or 0.0) * scores.weight(task) for task in range(scores.tasks))
+        / scores.tasks,
     }
     return body, list(scores.encode())
 
