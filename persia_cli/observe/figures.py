@@ -39,6 +39,12 @@ class IntervalFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     steps: int
     staleness: dict[Staleness, Steps]
     """Steps of training by the staleness of their rows, as measured from the servers' watermarks."""
+    loss_sum: float
+    """Loss of each sample times its weight, summed."""
+    loss_scale: float | None = None
+    """What the loss was last multiplied by, in float16."""
+    steps_skipped: int = 0
+    """Steps so far in which gradients overflowed float16 and the dense weights stayed."""
 
 
 def read_figures(kind: type[Figures], body: Any) -> Figures:

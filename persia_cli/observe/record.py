@@ -132,12 +132,12 @@ class RunRecord:
         if training:
             self._step = first.last
             self._samples = self._grid.samples_before(self._step)
-        losses = [loss for task in range(len(self._labels)) if (loss := scores.log_loss(task)) is not None]
+        weight = scores.weight()
         line: dict[str, Any] = {
             "step": self._step,
             "samples": self._samples,
             "split": first.split,
-            "loss": sum(losses) / len(losses) if losses else None,
+            "loss": sum(interval.loss_sum for interval in intervals) / weight if weight else None,
         }
         if training:
             self._progressive.merge(scores)
@@ -146,6 +146,8 @@ class RunRecord:
             line["staleness_mean"] = staleness.mean(together)
             line["staleness_max"] = max(together, default=0)
             line["staleness"] = [dict(sorted(interval.staleness.items())) for interval in intervals]
+            if first.loss_scale is not None:
+                line |= {"loss_scale": first.loss_scale, "steps_skipped": first.steps_skipped}
         else:
             line |= self._quality(scores) | {"eval_samples": samples}
         line |= {"samples_per_s": round(rate, 1)} | self._store_figures()

@@ -23,6 +23,11 @@ def dense_group(run: Run, number: int, table: int) -> GroupSpec | None:
     """
     if not isinstance(run.mode, AsyncMode):
         return None
+    if run.train.precision == "float16":
+        raise ConfigError(
+            "train.precision=float16 skips steps whose gradients overflow, on all ranks together, and with "
+            "mode.kind=async every rank goes its own way; use train.precision=bfloat16"
+        )
     capacity = SPARE * MOST_WEIGHTS // DIM
     return GroupSpec(
         number=number,
@@ -50,5 +55,10 @@ def _row_optimizer(optimizer: DenseOptimizer, ranks: int) -> RowOptimizer:
             f"optimizer.dense.kind={optimizer.kind} cannot train with mode.kind=async, where servers know only how far "
             f"dense weights have moved; choose one of {', '.join(GRADIENT_ALONE)}, or another mode"
         )
-    settings = optimizer.model_dump(exclude={"schedule", "weight_decay"})
+    if optimizer.clip_norm is not None:
+        raise ConfigError(
+            "optimizer.dense.clip_norm: with mode.kind=async no one holds the gradient of all dense weights together; "
+            "leave it out, or choose another mode"
+        )
+    settings = optimizer.model_dump(exclude={"schedule", "weight_decay", "clip_norm"})
     return RowOptimizer(**settings, schedule=plain_schedule(optimizer), each_step=ranks)

@@ -10,17 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from persia_cli.config.schema import AsyncMode, Run, SyncMode
 from persia_cli.control.splits import EVAL, SPLIT_NAMES, TRAIN
-from persia_cli.errors import PersiaError
+from persia_cli.errors import ConfigError, PersiaError
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
 from persia_cli.roles.link import HEARTBEAT_S, Link
 from persia_cli.roles.nn_pipeline import Pipeline, ReadyBatch
 from persia_cli.store.manifest import verify
 from persia_cli.store.wire_rows import encode_rows
+from persia_cli.train.device import choose_device
 from persia_cli.train.distributed import LostRankError, World
 from persia_cli.train.inputs import GroupRows, Samples
 from persia_cli.train.rank import Interval, Rank
@@ -64,7 +66,8 @@ class NNWorker:
         # Longer than the coordinator waits, for that one knows which replica has fallen silent.
         timeout_s = run.cluster.silence_timeout_s + 2 * HEARTBEAT_S
         ranks = 1 if isinstance(run.mode, AsyncMode) else run.cluster.nn_workers
-        world = World(self._link.index, ranks, rendezvous, timeout_s)
+        device = _device(run, self._link.index)
+        world = World(self._link.index, ranks, rendezvous, timeout_s, device)
         io = threading.Thread(target=self._serve, name=f"{self._link.name}-io")
         io.start()
         try:
@@ -227,6 +230,15 @@ class NNWorker:
             self._link.report(body | {"split": SPLIT_NAMES[split], "last": last}, arrays)
 
         self._pipeline.call(report)
+
+
+def _device(run: Run, rank: int) -> torch.device:
+    """Return where the rank's network is; weights that live on servers are read and written in the host's memory."""
+    if not isinstance(run.mode, AsyncMode):
+        return choose_device(run.train.device, rank)
+    if run.train.device not in ("auto", "cpu"):
+        raise ConfigError(f"train.device={run.train.device}: with mode.kind=async dense weights are on the cpu alone")
+    return choose_device("cpu", rank)
 
 
 def _train_bound(run: Run) -> int:

@@ -21,13 +21,17 @@ INITIAL = "dense_initial.safetensors"
 """Of asynchronous training: the weights that rows on the embedding servers are differences to."""
 
 Tensors = dict[str, torch.Tensor]
+LossScaleState = dict[str, float]
 
 
-def save_dense(directory: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> list[SavedFile]:
+def save_dense(
+    directory: Path, module: nn.Module, optimizer: torch.optim.Optimizer, loss_scale: LossScaleState | None = None
+) -> list[SavedFile]:
     """Write `WEIGHTS` (parameters and buffers) and `OPTIMIZER` (its state per parameter) into `directory`.
 
     State of parameter p is named `p/key`, such as `network.0.weight/exp_avg`; the header's metadata, under `persia`,
-    is a JSON object with the optimizer's kind and settings and the names of its parameters in order.
+    is a JSON object with the optimizer's kind and settings, the names of its parameters in order, and the state of
+    the loss scale if there is one.
     """
     weights = _weights(module)
     names = _parameter_names(module, optimizer)
@@ -40,14 +44,18 @@ def save_dense(directory: Path, module: nn.Module, optimizer: torch.optim.Optimi
     }
     settings = {key: value for key, value in state["param_groups"][0].items() if key != "params"}
     record = {"kind": type(optimizer).__name__, "parameters": names, "settings": settings}
+    if loss_scale is not None:
+        record["loss_scale"] = loss_scale
     return [
         _write(directory / WEIGHTS, weights, {"kind": type(module).__name__}),
         _write(directory / OPTIMIZER, tensors, record),
     ]
 
 
-def load_dense(directory: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def load_dense(directory: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> LossScaleState | None:
     """Read what `save_dense` wrote, in place; the optimizer's settings (learning rate …) stay those of the config.
+
+    Returns the state of the loss scale, if one was saved.
 
     Raises CheckpointError if a file is missing or damaged, or is of another model or another kind of optimizer;
     then neither module nor optimizer has changed.
@@ -65,6 +73,8 @@ def load_dense(directory: Path, module: nn.Module, optimizer: torch.optim.Optimi
     state = _by_parameter(directory / OPTIMIZER, tensors, names, dict(module.named_parameters()))
     module.load_state_dict(weights)
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    saved: LossScaleState | None = record.get("loss_scale")
+    return saved
 
 
 def save_initial(directory: Path, weights: Tensors) -> SavedFile:

@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from persia_cli.errors import ConfigError, WireError
+from persia_cli.train.device import CPU
 
 
 class LostRankError(WireError):
@@ -22,13 +23,21 @@ class LostRankError(WireError):
 class World:
     """One rank's place in the group of NN workers; a world of size 1 has no group and communicates nothing."""
 
-    def __init__(self, rank: int = 0, size: int = 1, rendezvous: Path | None = None, timeout_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        rank: int = 0,
+        size: int = 1,
+        rendezvous: Path | None = None,
+        timeout_s: float = 30.0,
+        device: torch.device = CPU,
+    ) -> None:
         """Join the group and return once every rank has.
 
         `rendezvous` is a file that all ranks can reach and no earlier group has used. `timeout_s` bounds every wait
-        for another rank, now and in each step. Raises WireError if the others do not come.
+        for another rank, now and in each step. `device` holds this rank's network. Raises WireError if the others do
+        not come.
         """
-        self.rank, self.size, self.timeout_s = rank, size, timeout_s
+        self.rank, self.size, self.timeout_s, self.device = rank, size, timeout_s, device
         if size == 1:
             return
         if rendezvous is None:
@@ -37,7 +46,7 @@ class World:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         try:
             dist.init_process_group(
-                "gloo",
+                self._backend(),
                 init_method=f"file://{rendezvous.resolve()}",
                 rank=rank,
                 world_size=size,
@@ -47,6 +56,18 @@ class World:
             raise WireError(
                 f"nn-worker-{rank} could not join the group of {size} NN workers in {timeout_s:g} s: {_first(error)}"
             ) from error
+
+    def _backend(self) -> str:
+        """Return nccl if every rank can have a GPU of its own, as nccl demands, else gloo."""
+        return "nccl" if self.device.type == "cuda" and self.size <= torch.cuda.device_count() else "gloo"
+
+    def any(self, condition: bool) -> bool:
+        """Whether the condition holds on any rank; every rank asks at once."""
+        if self.size == 1:
+            return condition
+        found = torch.tensor(float(condition), device=self.device)
+        dist.all_reduce(found, dist.ReduceOp.MAX)
+        return bool(found)
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """Give `module` the weights of rank 0 and let its backward sum gradients over ranks; buffers stay local.
@@ -58,7 +79,8 @@ class World:
             return module
         refuse_local_statistics(module)
         with self.watched("sharing the initial dense weights"):
-            wrapped = DistributedDataParallel(module, gradient_as_bucket_view=True)
+            on = None if self.device.type == "cpu" else [self.device]
+            wrapped = DistributedDataParallel(module, device_ids=on, gradient_as_bucket_view=True)
             # Set here, because the constructor's argument for it differs between versions of torch.
             wrapped.broadcast_buffers = False
             wrapped.register_comm_hook(None, _sum_over_ranks)
@@ -70,7 +92,7 @@ class World:
         try:
             yield
         except RuntimeError as error:
-            if self.size == 1 or not (isinstance(error, dist.DistError) or "gloo" in str(error).lower()):
+            if self.size == 1 or not (isinstance(error, dist.DistError) or _names_a_backend(error)):
                 raise
             raise LostRankError(
                 f"nn-worker-{self.rank} failed {doing}: another NN worker has ended, or gave no sign of life for "
@@ -92,6 +114,10 @@ def refuse_local_statistics(module: nn.Module) -> None:
                 "so several NN workers would train another model than one; use torch.nn.LayerNorm, or set "
                 "cluster.nn_workers=1"
             )
+
+
+def _names_a_backend(error: Exception) -> bool:
+    return any(backend in str(error).lower() for backend in ("gloo", "nccl"))
 
 
 def _first(error: Exception) -> str:

@@ -1,25 +1,76 @@
-"""Binary cross-entropy of one or more tasks, scaled by the weights of the whole global batch."""
+"""The loss of a global batch: one of each label, weighted by samples and by labels, in parts that ranks add up."""
+
+from collections.abc import Sequence
 
 import torch
 from torch.nn import functional
 
+from persia_cli.config.schema import BCE, Bce, Focal, Loss
+from persia_cli.train.pairwise import pairwise
 
-def weighted_losses(logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
-    """Return w_i l_it float32 [n, T]: each sample's loss in each task, times the sample's weight.
 
-    `logits` and `labels` (in 0..1) are float32 [n, T], `weights` float32 [n] or None for ones;
-    l = -y log s(z) - (1 - y) log(1 - s(z)) with the logistic function s.
+class Objective:
+    """Sum over tasks t of s_t L_t, where L_t = sum over samples of w_i l_it / sum of w_i, over the global batch.
+
+    s_t is the task's weight over the sum of all tasks' weights: a mean, not a sum, keeps the size of gradients, and so
+    a good learning rate, independent of the number of tasks.
     """
-    losses = functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
-    return losses if weights is None else losses * weights.unsqueeze(1)
+
+    def __init__(self, losses: Sequence[Loss]) -> None:
+        """Take the loss of each task; at least one must have a weight above 0."""
+        self._losses = tuple(losses)
+        total = sum(loss.weight for loss in losses)
+        self.shares = tuple(loss.weight / total for loss in losses)
+
+    def weighted(self, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+        """Return w_i l_it float32 [n, T]: each sample's loss in each task, times the sample's weight.
+
+        `logits` and `labels` (in 0..1) are float32 [n, T], `weights` float32 [n] or None for ones. The weights of
+        tasks are not in it.
+        """
+        if all(isinstance(loss, Bce) for loss in self._losses):
+            return _times(functional.binary_cross_entropy_with_logits(logits, labels, reduction="none"), weights)
+        columns = [_of_task(loss, logits[:, task], labels[:, task], weights) for task, loss in enumerate(self._losses)]
+        return torch.stack(columns, dim=1)
+
+    def part(self, weighted: torch.Tensor, weight_total: float) -> torch.Tensor:
+        """Return this rank's part of the loss: the sum over samples of `weighted` / weight_total, times the shares.
+
+        `weight_total` is the sum of weights over the global batch, so the parts of all ranks add up to the loss of the
+        batch. A batch without weight has loss 0.
+        """
+        scale = 1.0 / weight_total if weight_total > 0 else 0.0
+        shares = weighted.new_tensor([share * scale for share in self.shares])
+        return torch.dot(weighted.sum(0), shares)
 
 
-def batch_loss(weighted: torch.Tensor, weight_total: float) -> torch.Tensor:
-    """Return this rank's part of the loss: the sum of `weighted` / (weight_total * T).
+PLAIN = Objective([BCE])
+"""Binary cross-entropy of a single label."""
 
-    `weight_total` is the sum of weights over the global batch, so the parts of all ranks add up to the loss of the
-    batch: the weighted mean over samples of the mean over tasks. The mean, not the sum, keeps the size of gradients,
-    and so a good learning rate, independent of the number of tasks. A batch without weight has loss 0.
+
+def focal(logits: torch.Tensor, labels: torch.Tensor, gamma: float, alpha: float | None) -> torch.Tensor:
+    """Return the focal loss of each sample, in the shape of `logits`.
+
+    -alpha y (1 - p)^gamma log p - (1 - alpha) (1 - y) p^gamma log(1 - p), where p is the logistic function of the
+    logit; both factors are 1 where alpha is None. Lin et al., "Focal Loss for Dense Object Detection" (2017), equation
+    5; a label between 0 and 1 is a mixture of both classes.
     """
-    scale = 1.0 / (weight_total * weighted.shape[1]) if weight_total > 0 else 0.0
-    return weighted.sum() * scale
+    log_p, log_q = functional.logsigmoid(logits), functional.logsigmoid(-logits)
+    # Powers by way of logarithms: the gradient of 0^gamma would be infinite where gamma is below 1.
+    positive = labels * torch.exp(gamma * log_q) * log_p
+    negative = (1.0 - labels) * torch.exp(gamma * log_p) * log_q
+    return -(positive + negative) if alpha is None else -(alpha * positive + (1.0 - alpha) * negative)
+
+
+def _of_task(loss: Loss, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    match loss:
+        case Bce():
+            return _times(functional.binary_cross_entropy_with_logits(logits, labels, reduction="none"), weights)
+        case Focal():
+            return _times(focal(logits, labels, loss.gamma, loss.alpha), weights)
+        case _:
+            return pairwise(logits, labels, torch.ones_like(labels) if weights is None else weights)
+
+
+def _times(losses: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    return losses if weights is None else losses * weights.view(-1, *[1] * (losses.ndim - 1))

@@ -3,28 +3,31 @@
 import torch
 from torch import nn
 
-from persia_cli.config.schema import Adagrad, Adam, DenseOptimizer, Sgd
+from persia_cli.config.schema import AdamW, DenseAdagrad, DenseAdam, DenseOptimizer, DenseSgd
 from persia_cli.errors import ConfigError
 from persia_cli.plan.optimizer import plain_schedule
 
 
 def dense_optimizer(config: DenseOptimizer, module: nn.Module) -> torch.optim.Optimizer:
-    """Build torch's SGD, Adagrad or Adam for the trainable parameters of `module`, in their order."""
+    """Build torch's SGD, Adagrad, Adam or AdamW for the trainable parameters of `module`, in their order."""
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if not parameters:
         raise ConfigError("the model has no trainable parameter; a dense network needs at least one")
     match config:
-        case Sgd():
+        case DenseSgd():
             return torch.optim.SGD(parameters, lr=config.lr, weight_decay=config.weight_decay)
-        case Adagrad():
+        case DenseAdagrad():
             return torch.optim.Adagrad(
                 parameters,
                 lr=config.lr,
                 initial_accumulator_value=config.initial_accumulator_value,
                 eps=config.eps,
+                weight_decay=config.weight_decay,
             )
-        case Adam():
-            return torch.optim.Adam(parameters, lr=config.lr, betas=(config.beta1, config.beta2), eps=config.eps)
+        case DenseAdam() | AdamW():
+            kind = torch.optim.AdamW if isinstance(config, AdamW) else torch.optim.Adam
+            betas = (config.beta1, config.beta2)
+            return kind(parameters, lr=config.lr, betas=betas, eps=config.eps, weight_decay=config.weight_decay)
 
 
 class LearningRate:

@@ -1,7 +1,8 @@
 """From the unique rows of feature groups to what a network reads, and gradients back through autograd."""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -15,20 +16,55 @@ from persia_cli.train.inputs import GroupRows, GroupShape
 Sequences = dict[str, tuple[torch.Tensor, torch.Tensor]]
 
 
-class GroupPooling:
+class Rows(Protocol):
+    """One batch of a feature group where the network is."""
+
+    @property
+    def leaf(self) -> torch.Tensor:
+        """The unique rows, float32 [U, dim]; gradients reach it if it requires them."""
+
+    def pool(self, size: int) -> tuple[torch.Tensor, Sequences]:
+        """Return float32 [size, F, dim] of the pooled features, and (values, mask) of each sequence feature."""
+
+
+class Pooling(Protocol):
     """How one feature group is pooled, worked out once for all batches."""
+
+    @property
+    def pooled(self) -> tuple[str, ...]:
+        """Names of the pooled features."""
+
+    def stage(self, group: GroupRows) -> Rows:
+        """Bring a batch to the device of the network."""
+
+
+Columns = tuple[NDArray[np.int64], NDArray[np.uint8], tuple[str, ...], tuple[tuple[int, str, int], ...]]
+
+
+def columns_of(shape: GroupShape) -> Columns:
+    """Return a group's rounds and modes, the names of what is pooled, and (position, name, length) of sequences."""
+    rounds = np.array(shape.rounds or [1] * len(shape.features), np.int64)
+    modes = np.array([MODES[feature.pooling] for feature in shape.features], np.uint8)
+    pooled = tuple(feature.name for feature in shape.features if feature.pooling != "none")
+    sequences = tuple(
+        (position, feature.name, feature.max_length or 0)
+        for position, feature in enumerate(shape.features)
+        if feature.pooling == "none"
+    )
+    return rounds, modes, pooled, sequences
+
+
+class GroupPooling:
+    """Pooling of one feature group on the CPU, by kernels."""
 
     def __init__(self, shape: GroupShape) -> None:
         self.dim = shape.dim
         self.wire = shape.wire
-        self.rounds = np.array(shape.rounds or [1] * len(shape.features), np.int64)
-        self.modes = np.array([MODES[feature.pooling] for feature in shape.features], np.uint8)
-        self.pooled = tuple(feature.name for feature in shape.features if feature.pooling != "none")
-        self.sequences = tuple(
-            (position, feature.name, feature.max_length or 0)
-            for position, feature in enumerate(shape.features)
-            if feature.pooling == "none"
-        )
+        self.rounds, self.modes, self.pooled, self.sequences = columns_of(shape)
+
+    def stage(self, group: GroupRows) -> "HostRows":
+        """Decode the unique rows."""
+        return HostRows(self, self.leaf(group), group)
 
     def leaf(self, group: GroupRows) -> torch.Tensor:
         """Decode the servers' rows into one float32 [U, dim] tensor that has memory of its own."""
@@ -43,14 +79,25 @@ class GroupPooling:
         return pooled, dict(zip(names, zip(rest[0::2], rest[1::2], strict=True), strict=True))
 
 
-def model_batch(
-    poolings: Sequence[GroupPooling], leaves: Sequence[torch.Tensor], groups: Sequence[GroupRows], dense: torch.Tensor
-) -> ModelBatch:
+@dataclass(frozen=True, slots=True)
+class HostRows:
+    """One batch of a feature group on the CPU."""
+
+    pooling: GroupPooling
+    leaf: torch.Tensor
+    group: GroupRows
+
+    def pool(self, size: int) -> tuple[torch.Tensor, Sequences]:
+        """Return what `GroupPooling.apply` does."""
+        return self.pooling.apply(self.leaf, self.group, size)
+
+
+def model_batch(poolings: Sequence[Pooling], rows: Sequence[Rows], dense: torch.Tensor) -> ModelBatch:
     """Pool every group and put together what the network reads; gradients reach the leaves that require them."""
     pooled: list[torch.Tensor] = []
     sequences: Sequences = {}
-    for pooling, leaf, group in zip(poolings, leaves, groups, strict=True):
-        values, more = pooling.apply(leaf, group, int(dense.shape[0]))
+    for group in rows:
+        values, more = group.pool(int(dense.shape[0]))
         pooled.append(values)
         sequences.update(more)
     return ModelBatch(dense, pooled, [pooling.pooled for pooling in poolings], sequences)

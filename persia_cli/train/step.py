@@ -12,11 +12,26 @@ from torch import nn
 
 from persia_cli.errors import ConfigError, PersiaError
 from persia_cli.observe.trace import Trace
+from persia_cli.train.device import drawing_from
 from persia_cli.train.distributed import World
 from persia_cli.train.inputs import GroupRows, GroupShape, Samples
-from persia_cli.train.loss import batch_loss, weighted_losses
+from persia_cli.train.loss import Objective
 from persia_cli.train.outgoing import OutgoingRows
-from persia_cli.train.pooling import GroupPooling, model_batch
+from persia_cli.train.pooling import model_batch
+from persia_cli.train.precision import LossScale, Precision, all_finite, autocast
+from persia_cli.train.staging import Staged, Staging
+
+
+@dataclass(frozen=True, slots=True)
+class StepSettings:
+    """How a step is computed."""
+
+    objective: Objective
+    precision: Precision = "float32"
+    clip_norm: float | None = None
+    """Greatest Euclidean norm of the gradient of all dense weights together."""
+    by_kernels: bool = True
+    """Pool by the CPU's kernels where the network is on the CPU, not by torch's operations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +50,10 @@ class StepResult(Scored):
     """Beside the scores, one gradient float32 [U, dim] per group: of the global batch's loss, summed, not averaged."""
 
     gradients: list[NDArray[np.float32]]
+    loss_scale: float | None = None
+    """What the loss was multiplied by, in float16; `gradients` are without it, and not finite where they overflowed."""
+    steps_skipped: int = 0
+    """Steps before this one in which the dense weights stayed, because their gradients overflowed."""
 
 
 TRAINING = "training"
@@ -52,16 +71,22 @@ class DenseStep:
         world: World,
         dense: int,
         seed: int,
+        settings: StepSettings,
         trace: Trace | None = None,
     ) -> None:
         """Take over `module`, which reads `dense` numbers beside `groups`, and the optimizer of its parameters.
+
+        `module` is on the device of `world`.
 
         Every rank of `world` does so at once and starts with rank 0's weights. `seed` is the run's; what a network
         draws in a step (dropout) follows from seed, step and rank. Raises ConfigError for a module that several ranks
         cannot train.
         """
         self.module, self.optimizer, self.world = module, optimizer, world
-        self._poolings = [GroupPooling(group) for group in groups]
+        self._settings = settings
+        self._staging = Staging(groups, world.device, settings.by_kernels)
+        self.loss_scale = LossScale() if settings.precision == "float16" else None
+        self._overflow = False
         self._seed = seed
         self._trace = trace or Trace()
         if world.size > 1:
@@ -87,17 +112,19 @@ class DenseStep:
         self.optimizer.zero_grad()
         self._network.train()
         with span("decode rows"):
-            leaves = [pooling.leaf(group) for pooling, group in zip(self._poolings, groups, strict=True)]
+            staged = self._staging.stage(samples, groups)
+        leaves = staged.leaves
         for leaf in leaves:
             leaf.requires_grad_()
         with self._drawing_for(step), self.world.watched(f"in the forward pass of step {step}"), span("forward"):
-            logits, weighted = self._forward(self._network, samples, groups, leaves)
+            logits, weighted = self._forward(self._network, staged)
         scored = _scored(logits, weighted)
         self._require_finite(scored, f"step {step}", samples, leaves)
+        loss = self._settings.objective.part(weighted, samples.weight_total)
         gradients: list[NDArray[np.float32]] = []
 
         def send_rows() -> None:
-            gradients.extend(map(_gradient, leaves))
+            gradients.extend(self._row_gradients(leaves))
             send(gradients)
             # The rows are the last that backward reaches, so what is left of it is waiting for the other ranks.
             if self.world.size > 1:
@@ -105,51 +132,70 @@ class DenseStep:
 
         outgoing = OutgoingRows(leaves, send_rows)
         with self.world.watched(f"adding up the dense gradients of step {step}"), span("backward"):
-            batch_loss(weighted, samples.weight_total).backward()  # type: ignore[no-untyped-call]
+            (loss if self.loss_scale is None else loss * self.loss_scale.scale).backward()  # type: ignore[no-untyped-call]
             self._trace.end("all-reduce", step, lane=TRAINING)
         outgoing.finish()
-        return StepResult(scored.logits, scored.loss_sum, gradients)
+        if self.loss_scale is None:
+            return StepResult(scored.logits, scored.loss_sum, gradients)
+        return StepResult(scored.logits, scored.loss_sum, gradients, self.loss_scale.scale, self.loss_scale.skipped)
+
+    def _row_gradients(self, leaves: Sequence[torch.Tensor]) -> list[NDArray[np.float32]]:
+        """The gradients of the rows, without the loss scale, in the memory of the host."""
+        gradients = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
+        if self.loss_scale is not None:
+            self.loss_scale.unscale(gradients)
+            self._overflow = not all_finite(gradients)
+        return self._staging.fetch(gradients)
 
     def update(self) -> None:
-        """Move the dense weights by the gradients of the last `train`."""
-        self.optimizer.step()
+        """Move the dense weights by the gradients of the last `train`.
+
+        In float16 they stay, on all ranks alike, if their gradients overflowed, and the loss scale falls if any rank's
+        gradients did. Raises PersiaError if gradients overflow at any loss scale.
+        """
+        weights = [weight for group in self.optimizer.param_groups for weight in group["params"]]
+        moves = True
+        if self.loss_scale is not None:
+            gradients = [weight.grad for weight in weights if weight.grad is not None]
+            self.loss_scale.unscale(gradients)
+            # Dense gradients are summed over ranks already, and so overflow on all of them or on none.
+            moves = all_finite(gradients)
+            with self.world.watched("agreeing on the loss scale"):
+                overflow = self.world.any(self._overflow or not moves)
+            self.loss_scale.note(overflow, moves)
+        if moves:
+            if self._settings.clip_norm is not None:
+                nn.utils.clip_grad_norm_(weights, self._settings.clip_norm)
+            self.optimizer.step()
 
     def evaluate(self, step: int, samples: Samples, groups: Sequence[GroupRows]) -> Scored:
         """Score this rank's samples of evaluation step `step`; nothing changes. Raises PersiaError as `train` does."""
         self.module.eval()
-        leaves = [pooling.leaf(group) for pooling, group in zip(self._poolings, groups, strict=True)]
+        staged = self._staging.stage(samples, groups)
         with torch.no_grad():
-            logits, weighted = self._forward(self.module, samples, groups, leaves)
+            logits, weighted = self._forward(self.module, staged)
         scored = _scored(logits, weighted)
-        self._require_finite(scored, f"evaluation step {step}", samples, leaves)
+        self._require_finite(scored, f"evaluation step {step}", samples, staged.leaves)
         return scored
 
-    def _forward(
-        self, network: nn.Module, samples: Samples, groups: Sequence[GroupRows], leaves: Sequence[torch.Tensor]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _forward(self, network: nn.Module, staged: Staged) -> tuple[torch.Tensor, torch.Tensor]:
         """Return logits and weighted losses, both float32 [n, T]."""
-        # torch.tensor copies: the arrays may be read-only views of a message.
-        batch = model_batch(self._poolings, leaves, groups, torch.tensor(samples.dense))
-        weights = None if samples.weights is None else torch.tensor(samples.weights)
-        logits: torch.Tensor = network(batch)
-        if logits.shape != samples.labels.shape:
+        batch = model_batch(self._staging.poolings, staged.rows, staged.dense)
+        with autocast(self._settings.precision, self.world.device):
+            logits: torch.Tensor = network(batch)
+        if logits.shape != staged.labels.shape:
             raise ConfigError(
-                f"the model must return logits [samples, tasks] = {list(samples.labels.shape)}, "
-                f"not {list(logits.shape)}"
+                f"the model must return logits [samples, tasks] = {list(staged.labels.shape)}, not {list(logits.shape)}"
             )
-        return logits, weighted_losses(logits, torch.tensor(samples.labels), weights)
+        logits = logits.float()
+        return logits, self._settings.objective.weighted(logits, staged.labels, staged.weights)
 
     @contextmanager
     def _drawing_for(self, step: int) -> Iterator[None]:
         """Make torch's random numbers a function of (seed, step, rank), so that a resumed run draws the same."""
-        generator = torch.default_generator
-        before = generator.get_state()
         drawn = np.random.SeedSequence((self._seed, step, self.world.rank)).generate_state(1, np.uint64)
-        generator.manual_seed(int(drawn[0] >> np.uint64(1)))
-        try:
+        with drawing_from(int(drawn[0] >> np.uint64(1)), self.world.device):
             yield
-        finally:
-            generator.set_state(before)
 
     def _rehearse(self, network: nn.Module, dense: int) -> None:
         """Run forward and backward on no samples; raises ConfigError for parameters that get no gradient.
@@ -158,13 +204,14 @@ class DenseStep:
         more ranks round their sums: after a rehearsal every real step has the last order, also the first of a resumed
         run. It cannot do without a gradient of each parameter.
         """
-        none = GroupRows([], np.empty(0, np.int32), np.zeros(1, np.uint32))
-        leaves = [pooling.leaf(none) for pooling in self._poolings]
+        staged = self._staging.none(dense)
         buffers = [buffer.clone() for buffer in self.module.buffers()]
         network.train()
         with self._drawing_for(0), self.world.watched("rehearsing a step"):
-            batch = model_batch(self._poolings, leaves, [none] * len(leaves), torch.zeros(0, dense))
-            network(batch).sum().backward()
+            batch = model_batch(self._staging.poolings, staged.rows, staged.dense)
+            with autocast(self._settings.precision, self.world.device):
+                logits = network(batch)
+            logits.float().sum().backward()
         idle = [name for name, weight in self.module.named_parameters() if weight.requires_grad and weight.grad is None]
         if idle:
             raise ConfigError(
@@ -187,15 +234,12 @@ class DenseStep:
             cause = "embedding rows have become NaN or infinite; lower optimizer.embedding.lr"
         elif not all(bool(weight.isfinite().all()) for weight in self.module.parameters()):
             cause = "dense weights have become NaN or infinite; lower optimizer.dense.lr"
+        elif self._settings.precision == "float16":
+            cause = "the network overflows float16 on finite inputs; use train.precision=bfloat16"
         else:
             cause = "the network overflows on finite inputs; lower the learning rates or scale dense features down"
         raise PersiaError(f"the loss of {where} on nn-worker-{self.world.rank} is not finite: {cause}")
 
 
 def _scored(logits: torch.Tensor, weighted: torch.Tensor) -> Scored:
-    return Scored(logits.detach().numpy(), weighted.detach().double().sum(0).numpy())
-
-
-def _gradient(leaf: torch.Tensor) -> NDArray[np.float32]:
-    gradient = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
-    return np.ascontiguousarray(gradient.detach().numpy())
+    return Scored(logits.detach().cpu().numpy(), weighted.detach().double().sum(0).cpu().numpy())

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from persia_cli.config.schema import Adagrad, Adam, Optimizer, Run, Sgd, SparseFeature
+from persia_cli.config.schema import BCE, Adagrad, Adam, AdamW, DenseOptimizer, Optimizer, Run, Sgd, SparseFeature
 from persia_cli.data.batch import Batch
 from persia_cli.data.source import open_source
 from persia_cli.model.build import build_model
@@ -21,6 +21,7 @@ from persia_cli.store.layout import table_salt
 from persia_cli.train.dense_state import load_dense
 from tests.naive import initial_rows, stack_ids
 from tests.support.checkpoints import SavedRows, read_rows
+from tests.support.losses import batch_loss
 from tests.support.row_optimizers import row_optimizer
 
 SAVED_AS = {
@@ -103,26 +104,32 @@ class Oracle:
             FeatureShape(feature.name, self.tables[_table(feature)].dim, feature.pooling, feature.max_length)
             for feature in self.features
         )
-        tasks = len(label_names(run))
-        self.module = build_model(run.model, InputShape(dense_count(run), shapes, tasks), run.seed)
+        self.losses = [run.train.losses.get(name, BCE) for name in label_names(run)]
+        self.half = {"float32": None, "bfloat16": torch.bfloat16}[run.train.precision]
+        self.clip_norm = run.optimizer.dense.clip_norm
+        self.module = build_model(run.model, InputShape(dense_count(run), shapes, len(self.losses)), run.seed)
         self.optimizer = torch_optimizer(run.optimizer.dense, list(self.module.parameters()), sparse=False)
 
     def step(self, step: int) -> float:
-        """Train one step; return its loss: the weighted mean over samples of the mean over tasks."""
+        """Train one step; return its loss."""
         batch = self.batches[step]
         labels = torch.from_numpy(batch.labels)
         weights = np.ones(batch.size, np.float32) if batch.weights is None else batch.weights
-        shares = torch.from_numpy(weights / weights.sum(dtype=np.float64)).unsqueeze(1)
         optimizers = [self.optimizer, *(table.optimizer for table in self.tables.values())]
         for optimizer in optimizers:
             optimizer.zero_grad()
-        logits = self.module(self._inputs(batch))
+        with torch.autocast("cpu", self.half, enabled=self.half is not None):
+            logits = self.module(self._inputs(batch))
+        logits = logits.float()
         # Torch warns where nobody says whether sparse gradients are to be checked.
         with torch.sparse.check_sparse_tensor_invariants():  # type: ignore[no-untyped-call]
-            _loss(logits, labels, shares.float()).backward()
+            batch_loss(self.losses, logits, labels, torch.from_numpy(weights)).backward()
+            if self.clip_norm is not None:
+                nn.utils.clip_grad_norm_(self.module.parameters(), self.clip_norm)
             for optimizer in optimizers:
                 optimizer.step()
-        return float(_loss(logits.detach().double(), labels.double(), shares))
+        exact = (logits.detach().double(), labels.double(), torch.from_numpy(weights).double())
+        return float(batch_loss(self.losses, *exact))
 
     def reset(self, checkpoint: Path, step: int) -> None:
         """Take over every weight and optimizer state of a checkpoint after `step` steps."""
@@ -149,7 +156,9 @@ class Oracle:
         return ModelBatch(torch.from_numpy(batch.dense), groups, [[name] for name in pooled], sequences)
 
 
-def torch_optimizer(config: Optimizer, parameters: Sequence[nn.Parameter], sparse: bool) -> torch.optim.Optimizer:
+def torch_optimizer(
+    config: Optimizer | DenseOptimizer, parameters: Sequence[nn.Parameter], sparse: bool
+) -> torch.optim.Optimizer:
     """Return torch's optimizer of these settings; SparseAdam for the rows of tables."""
     match config:
         case Sgd():
@@ -160,12 +169,9 @@ def torch_optimizer(config: Optimizer, parameters: Sequence[nn.Parameter], spars
         case Adam():
             kind = torch.optim.SparseAdam if sparse else torch.optim.Adam
             return kind(parameters, lr=config.lr, betas=(config.beta1, config.beta2), eps=config.eps)
-
-
-def _loss(logits: torch.Tensor, labels: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
-    """Return the mean over tasks, summed over samples by their shares [n, 1]."""
-    losses = nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
-    return (losses.mean(1, keepdim=True) * shares).sum()
+        case AdamW():
+            betas = (config.beta1, config.beta2)
+            return torch.optim.AdamW(parameters, config.lr, betas, config.eps, config.weight_decay)
 
 
 def _batches(run: Run, steps: int) -> list[Batch]:

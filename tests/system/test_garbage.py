@@ -157,7 +157,7 @@ def ask_rank(stranger: Stranger, now: int) -> None:
 
 def ask_coordinator(stranger: Stranger, now: int) -> None:
     server, rank, loader = (Sender(role, 0, 1) for role in ("embedding-server", "nn-worker", "data-loader"))
-    interval = {"split": "train", "last": 1, "samples": 1, "steps": 1, "staleness": {}}
+    interval = {"split": "train", "last": 1, "samples": 1, "steps": 1, "staleness": {}, "loss_sum": 0.0}
     scores = [np.array([1, 2], np.uint32), np.ones(2, np.float64)]
     hello = Hello(role="nn-worker", index=0, pid=1, host="here", version=__version__, protocol=PROTOCOL, address="")
     stranger.is_refused("already running", hello)

@@ -44,6 +44,45 @@ def test_every_weight_agrees_after_each_step(optimizer: str, criteo_rows: Path, 
     assert_every_step_agrees(job, launch(job), 8)
 
 
+def test_bfloat16_is_that_of_torch_under_autocast_step_by_step(criteo_rows: Path, tmp_path: Path) -> None:
+    """With one id per sample both sides round the same numbers, so that the bounds of float32 hold."""
+    words = [*CRITEO_FFNN, f"dataset.path='{criteo_rows}'", *EMBEDDED, "optimizer=sgd", "train.precision=bfloat16"]
+    job = plan([*words, "train.steps=6", "train.batch_size=64", "checkpoint.every_steps=1"], tmp_path / "run")
+    assert_every_step_agrees(job, launch(job), 6)
+
+
+def test_fifty_steps_in_bfloat16_keep_near_to_torch_under_autocast(criteo_rows: Path, tmp_path: Path) -> None:
+    """An ulp of float32 makes a weight round to the other bfloat16 now and then, off by 2^-8 of itself, and losses
+    drift apart; each is a mean over samples of sums over hundreds of weights, so they stay within one such rounding.
+    """
+    words = [*CRITEO_FFNN, f"dataset.path='{criteo_rows}'", *EMBEDDED, "optimizer=adagrad", *TAME_ADAGRAD]
+    words += ["train.steps=50", "train.batch_size=128", "checkpoint.at_end=false"]
+    job = plan([*words, "train.precision=bfloat16"], tmp_path / "run")
+    ours = losses(launch(job))
+    oracle = Oracle(job.run, 50)
+    theirs = [oracle.step(step) for step in range(50)]
+    np.testing.assert_allclose(ours, theirs, rtol=2.0**-8, atol=0)
+    exact = Oracle(plan([*words, "train.precision=float32"], tmp_path / "exact").run, 50)
+    full = [exact.step(step) for step in range(50)]
+    assert np.abs(np.subtract(ours, theirs)).max() < 0.5 * np.abs(np.subtract(theirs, full)).max()
+
+
+LOSSES = {
+    "pairwise and focal": "{click: {kind: pairwise, weight: 0.5}, buy: {kind: focal, weight: 2, alpha: 0.4}}",
+    "focal and bce": "{click: {kind: focal, gamma: 1.5, alpha: null, weight: 3}}",
+}
+
+
+@pytest.mark.parametrize("of_labels", LOSSES.values(), ids=LOSSES)
+def test_labels_with_losses_of_their_own(of_labels: str, tmp_path: Path) -> None:
+    words = [*lists_job(tmp_path), "checkpoint.every_steps=1", f"train.losses={of_labels}"]
+    words += ["optimizer.dense={kind: adamw, lr: 0.001, weight_decay: 0.1, clip_norm: 0.05, eps: 1e-6}"]
+    job = plan(words, tmp_path / "run")
+    result = launch(job)
+    assert len(losses(result)) == STEPS
+    assert_every_step_agrees(job, result, STEPS)
+
+
 @pytest.mark.parametrize("stack", ["null", "{rounds: 3, size: 25}"], ids=["rows", "hash-stack"])
 def test_lists_weights_tasks_and_a_short_last_batch(stack: str, tmp_path: Path) -> None:
     """Pooled by mean and square root, and as a sequence, the items are of one table, which may be a hash stack."""

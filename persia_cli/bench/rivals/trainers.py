@@ -1,7 +1,7 @@
 """Trainers in one process: plain torch with one big table, and the dense network alone."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -10,19 +10,20 @@ from numpy.typing import NDArray
 from persia_cli.bench.machine import available_bytes
 from persia_cli.bench.portions import Portion
 from persia_cli.bench.rivals.tables import unchecked
-from persia_cli.config.schema import Adagrad, Adam, Run, Sgd
+from persia_cli.config.schema import BCE, Adagrad, Adam, Run, Sgd
 from persia_cli.errors import UserError
 from persia_cli.kernels.memory import keep_freed_memory
 from persia_cli.model.build import build_model
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.plan.columns import dense_count, label_names
 from persia_cli.plan.embedding import embedding_layout
+from persia_cli.train.device import CPU
 from persia_cli.train.inputs import input_shape
-from persia_cli.train.loss import batch_loss, weighted_losses
+from persia_cli.train.loss import Objective
 from persia_cli.train.optimizer import LearningRate, dense_optimizer
+from persia_cli.train.precision import autocast
 from persia_cli.train.runtime import prepare_torch
 
-PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 SPARE = 0.85
 """Share of the available memory that torch's table may take."""
 READY = 8
@@ -32,14 +33,17 @@ READY = 8
 class DenseTrainer:
     """A run's dense network with its loss and optimizer, fed embeddings that lie in memory; the upper bound.
 
-    Gradients of the embeddings are computed and dropped. `precision` is that of the forward pass.
+    Gradients of the embeddings are computed and dropped.
     """
 
     name = "dense"
 
-    def __init__(self, run: Run, precision: str = "float32") -> None:
+    def __init__(self, run: Run) -> None:
         """Build the network from the run's seed; raises UserError where features have not one row of one dim each."""
-        self._threads, self._precision = run.train.threads, precision
+        if run.train.precision == "float16" or run.optimizer.dense.clip_norm is not None:
+            raise UserError("rivals train without loss scale and clip_norm; use train.precision=float32 or bfloat16")
+        self._threads, self._precision = run.train.threads, run.train.precision
+        self._objective = Objective([run.train.losses.get(name, BCE) for name in label_names(run)])
         self.prepare()
         keep_freed_memory()
         layout = embedding_layout(run)
@@ -70,13 +74,13 @@ class DenseTrainer:
     def train(self, portion: Portion) -> float:
         """Train one batch and return its loss."""
         self._dense.zero_grad()
-        with self._casting():
+        with autocast(self._precision, CPU):
             batch = ModelBatch(torch.from_numpy(portion.dense), [self.embeddings(portion)], [self._names], {})
             logits = self._module(batch)
         weights = torch.from_numpy(portion.weights) if portion.weights.size else None
-        weighted = weighted_losses(logits.float(), torch.from_numpy(portion.labels), weights)
+        weighted = self._objective.weighted(logits.float(), torch.from_numpy(portion.labels), weights)
         total = float(portion.weights.sum(dtype=np.float64)) if weights is not None else float(len(portion.labels))
-        loss = batch_loss(weighted, total)
+        loss = self._objective.part(weighted, total)
         loss.backward()  # type: ignore[no-untyped-call]
         self._rate.set(self._step)
         self._dense.step()
@@ -84,20 +88,15 @@ class DenseTrainer:
         self._step += 1
         return loss.item()
 
-    def _casting(self) -> AbstractContextManager[object]:
-        if self._precision == "float32":
-            return nullcontext()
-        return torch.autocast("cpu", PRECISIONS[self._precision])
-
 
 class TorchTrainer(DenseTrainer):
     """Everything in torch: all tables one after another in one sparse `EmbeddingBag`, and torch's own optimizers."""
 
     name = "torch"
 
-    def __init__(self, run: Run, sizes: tuple[int, ...], precision: str = "float32") -> None:
+    def __init__(self, run: Run, sizes: tuple[int, ...]) -> None:
         """Raises UserError where torch has no such optimizer of rows, or this machine no memory for the table."""
-        super().__init__(run, precision)
+        super().__init__(run)
         self._ready = []
         self._features = len(sizes)
         states = _states(run)

@@ -13,15 +13,20 @@ from persia_cli.config.schema.dataset import (
     SparseFeature,
 )
 from persia_cli.config.schema.embedding import Embedding, HashStack, Table
+from persia_cli.config.schema.loss import BCE, Bce, Focal, Loss, Pairwise
 from persia_cli.config.schema.mode import AsyncMode, HybridMode, Mode, SyncMode
 from persia_cli.config.schema.model import CustomModel, Dlrm, Ffnn, Model
 from persia_cli.config.schema.node import Node
 from persia_cli.config.schema.optimizer import (
     Adagrad,
     Adam,
+    AdamW,
     ConstantSchedule,
     CosineSchedule,
+    DenseAdagrad,
+    DenseAdam,
     DenseOptimizer,
+    DenseSgd,
     Ftrl,
     Optimizer,
     OptimizerPair,
@@ -33,9 +38,12 @@ from persia_cli.config.schema.optimizer import (
 from persia_cli.config.schema.run import Checkpoint, Evaluation, Run, Training
 
 __all__ = [
+    "BCE",
     "Adagrad",
     "Adam",
+    "AdamW",
     "AsyncMode",
+    "Bce",
     "Checkpoint",
     "Cluster",
     "ColumnSplit",
@@ -43,7 +51,10 @@ __all__ = [
     "CosineSchedule",
     "CustomModel",
     "Dataset",
+    "DenseAdagrad",
+    "DenseAdam",
     "DenseOptimizer",
+    "DenseSgd",
     "Dlrm",
     "Embedding",
     "EvalSplit",
@@ -51,16 +62,19 @@ __all__ = [
     "EverySplit",
     "Ffnn",
     "FileSplit",
+    "Focal",
     "Ftrl",
     "GeneratedDataset",
     "Generator",
     "HashStack",
     "HybridMode",
+    "Loss",
     "Mode",
     "Model",
     "Node",
     "Optimizer",
     "OptimizerPair",
+    "Pairwise",
     "ParquetDataset",
     "RowwiseAdagrad",
     "Run",

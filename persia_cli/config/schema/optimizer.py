@@ -134,7 +134,53 @@ class Ftrl(Node):
     """Start value of the sum of squared gradients."""
 
 
-DenseOptimizer = Annotated[Sgd | Adagrad | Adam, Field(discriminator="kind")]
+class DenseSgd(Sgd):
+    """Stochastic gradient descent of the dense weights."""
+
+    clip_norm: Positive | None = None
+    """The gradient of all dense weights together is scaled down to this Euclidean norm."""
+
+
+class DenseAdagrad(Adagrad):
+    """Adagrad of the dense weights."""
+
+    weight_decay: NonNegative = 0.0
+    """Share of the weights added to their gradient."""
+    clip_norm: Positive | None = None
+    """The gradient of all dense weights together is scaled down to this Euclidean norm."""
+
+
+class DenseAdam(Adam):
+    """Adam of the dense weights."""
+
+    weight_decay: NonNegative = 0.0
+    """Share of the weights added to their gradient; `adamw` keeps it out of the running means."""
+    clip_norm: Positive | None = None
+    """The gradient of all dense weights together is scaled down to this Euclidean norm."""
+
+
+class AdamW(Node):
+    """Adam with weight decay apart from the gradient (Loshchilov and Hutter, 2019)."""
+
+    kind: Literal["adamw"]
+    """`adamw`"""
+    lr: Positive
+    """Learning rate."""
+    schedule: Schedule = CONSTANT
+    """How the learning rate changes with the steps."""
+    beta1: Decay = 0.9
+    """Decay of the running mean of gradients."""
+    beta2: Decay = 0.999
+    """Decay of the running mean of squared gradients."""
+    eps: NotTiny = 1e-8
+    """Added to the denominator."""
+    weight_decay: NonNegative = 0.01
+    """Each step takes this share of the weights, times the learning rate, from them."""
+    clip_norm: Positive | None = None
+    """The gradient of all dense weights together is scaled down to this Euclidean norm."""
+
+
+DenseOptimizer = Annotated[DenseSgd | DenseAdagrad | DenseAdam | AdamW, Field(discriminator="kind")]
 Optimizer = Annotated[Sgd | Adagrad | RowwiseAdagrad | Adam | Ftrl, Field(discriminator="kind")]
 
 _ROWS_ALONE = ("rowwise_adagrad", "ftrl")
@@ -155,6 +201,6 @@ class OptimizerPair(Node):
         if kind in _ROWS_ALONE:
             raise ValueError(
                 f"optimizer.dense.kind={kind}: {kind} is for embedding rows alone; the dense network takes sgd, "
-                "adagrad or adam"
+                "adagrad, adam or adamw"
             )
         return value

@@ -1,17 +1,25 @@
 """A whole job."""
 
+import difflib
 import re
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
 from persia_cli.config.schema.cluster import Cluster
-from persia_cli.config.schema.dataset import Dataset
+from persia_cli.config.schema.dataset import Dataset, ParquetDataset
 from persia_cli.config.schema.embedding import Embedding
+from persia_cli.config.schema.loss import Loss
 from persia_cli.config.schema.mode import Mode
 from persia_cli.config.schema.model import Model
 from persia_cli.config.schema.node import Node
 from persia_cli.config.schema.optimizer import OptimizerPair
+
+
+def _device(value: Any) -> Any:
+    if isinstance(value, str) and not re.fullmatch(r"auto|cpu|cuda(:\d+)?", value):
+        raise ValueError("expected auto, cpu, cuda or cuda:N")
+    return value
 
 
 class Training(Node):
@@ -25,6 +33,14 @@ class Training(Node):
     """Stop after this many steps, if that is earlier."""
     threads: PositiveInt = 1
     """Torch threads of each NN worker."""
+    losses: dict[str, Loss] = Field(default_factory=dict)
+    """Loss of a label, by the label's name; labels that are not named have `bce` of weight 1."""
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Arithmetic of the dense network, by autocast; weights, losses, rows and optimizers are float32 always."""
+    device: Annotated[str, BeforeValidator(_device)] = "auto"
+    """Where the dense network is: cpu, cuda, cuda:N, or auto: a CUDA device if there is one, each rank its own."""
+    compile: bool = False
+    """Compile the dense network by torch.compile before the first step."""
     log_every_steps: PositiveInt = 50
     """Steps between two lines of metrics."""
 
@@ -90,4 +106,16 @@ class Run(Node):
                 f"embedding.num_partitions={self.embedding.num_partitions} is fewer than "
                 f"cluster.embedding_servers={self.cluster.embedding_servers}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _losses_have_labels(self) -> Self:
+        labels = list(self.dataset.labels) if isinstance(self.dataset, ParquetDataset) else ["label"]
+        for name in self.train.losses:
+            if name not in labels:
+                near = difflib.get_close_matches(name, labels, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(labels)}"
+                raise ValueError(f"train.losses.{name}: no label has this name; {hint}")
+        if all(name in self.train.losses and not self.train.losses[name].weight for name in labels):
+            raise ValueError("train.losses gives every label the weight 0; at least one needs more")
         return self

@@ -16,8 +16,8 @@ Told = Callable[..., list[str]]
         ("modl.dim=3", "modl.dim=3: no such key; did you mean model.dim (a whole number above 0)?"),
         ("optimizer.lr=3", "optimizer.lr=3: no such key; did you mean optimizer.embedding.lr (a number above 0)?"),
         ("modle=dlrm", "modle=dlrm: no such key; did you mean model?"),
-        ("train.wombat=1", "train.wombat=1: no such key; there are batch_size, epochs, steps, threads and "
-         "log_every_steps"),
+        ("train.wombat=1", "train.wombat=1: no such key; there are batch_size, epochs, steps, threads, losses, "
+         "precision, device, compile and log_every_steps"),
         ("train.batch_size=abc", "train.batch_size=abc: expected a whole number above 0"),
         ("train.batch_size=0", "train.batch_size=0: expected a whole number above 0"),
         ("train.batch_size=1.5", "train.batch_size=1.5: expected a whole number above 0"),
@@ -36,11 +36,28 @@ Told = Callable[..., list[str]]
         ("embedding.tables.a.optimizer={kind: adm}", "embedding.tables.a.optimizer.kind=adm: expected sgd, adagrad, "
          "rowwise_adagrad, adam or ftrl; did you mean adam?"),
         ("optimizer.dense.kind=ftrl", "optimizer.dense.kind=ftrl: ftrl is for embedding rows alone; the dense network "
-         "takes sgd, adagrad or adam"),
+         "takes sgd, adagrad, adam or adamw"),
         ("optimizer.dense={kind: rowwise_adagrad, lr: 1}", "optimizer.dense.kind=rowwise_adagrad: rowwise_adagrad is "
-         "for embedding rows alone; the dense network takes sgd, adagrad or adam"),
-        ("optimizer.dense.kind=adagard", "optimizer.dense.kind=adagard: expected sgd, adagrad or adam; did you mean "
-         "adagrad?"),
+         "for embedding rows alone; the dense network takes sgd, adagrad, adam or adamw"),
+        ("optimizer.dense.kind=adagard", "optimizer.dense.kind=adagard: expected sgd, adagrad, adam or adamw; "
+         "did you mean adagrad?"),
+        ("optimizer.embedding.kind=adamw", "optimizer.embedding.kind=adamw: expected sgd, adagrad, rowwise_adagrad, "
+         "adam or ftrl; did you mean adam?"),
+        ("optimizer.dense.clip_norm=0", "optimizer.dense.clip_norm=0: expected a number above 0 or null"),
+        ("train.precision=fp16", "train.precision=fp16: expected float32, bfloat16 or float16"),
+        ("train.device=gpu", "train.device=gpu: expected auto, cpu, cuda or cuda:N"),
+        ("train.device=cuda:x", "train.device=cuda:x: expected auto, cpu, cuda or cuda:N"),
+        ("train.losses.lable={kind: bce}", "train.losses.lable: no label has this name; did you mean label?"),
+        ("train.losses.wombat={kind: bce}", "train.losses.wombat: no label has this name; there are label"),
+        ("train.losses.label={kind: bec}", "train.losses.label.kind=bec: expected bce, focal or pairwise; did you mean "
+         "bce?"),
+        ("train.losses.label.weight=2", "train.losses.label.kind: needs a value (bce, focal or pairwise)"),
+        ("train.losses.label={kind: focal, alpha: 1}", "train.losses.label.alpha=1: expected a number above 0 and "
+         "below 1 or null"),
+        ("train.losses.label={kind: bce, gamma: 1}", "train.losses.label.gamma=1: no such key where "
+         "train.losses.label.kind=bce; train.losses.label.kind=focal has it"),
+        ("train.losses={label: {kind: bce, weight: 0}}", "train.losses gives every label the weight 0; at least one "
+         "needs more"),
         ("optimizer.dense.lr=inf", "optimizer.dense.lr=Infinity: expected a number above 0"),
         ("optimizer.dense.schedule.kind=linear", "optimizer.dense.schedule.kind=linear: expected constant, step or "
          "cosine"),
@@ -69,7 +86,8 @@ Told = Callable[..., list[str]]
         ("embedding.tables.a={admission: 0.5, hash_stack: {rounds: 2, size: 9}}", "embedding.tables.a: a hash_stack "
          "has rows for every id, so give it or admission, not both"),
         ("model.kind=dlmr", "model.kind=dlmr: expected ffnn, dlrm or custom; did you mean dlrm?"),
-        ("train=5", "train=5: expected keys (batch_size, epochs, steps, threads, log_every_steps)"),
+        ("train=5", "train=5: expected keys (batch_size, epochs, steps, threads, losses, precision, device, "
+         "compile, log_every_steps)"),
         ("name=a b", "name=a b: expected letters, digits, '.', '_' and '-' only, for it names a folder"),
         ("mode.staleness=0", "mode.staleness=0: staleness counts the step in flight itself, so it is at least 1 (1 "
          "with one rank is sync)"),

@@ -45,6 +45,7 @@ def test_what_ships() -> None:
         "model=ffnn_small",
         "optimizer=adagrad",
         "optimizer=adam",
+        "optimizer=adamw",
         "optimizer=ftrl",
         "optimizer=mixed",
         "optimizer=rowwise_adagrad",

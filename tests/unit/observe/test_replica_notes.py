@@ -22,7 +22,7 @@ def test_rows_are_those_of_all_tables_and_servers_as_last_heard(recording: Recor
     assert recorded.record.counted("rows") == 13
     note("embedding-server-0", USED | {"tables": {"a": {"rows": 6}, "b": {"rows": 3}}})
     assert recorded.record.counted("rows") == 16
-    interval = {"split": "train", "last": 4, "samples": 0, "steps": 4, "staleness": {}}
+    interval = {"split": "train", "last": 4, "samples": 0, "steps": 4, "staleness": {}, "loss_sum": 0.0}
     recorded.record.add_report(0, 1, interval, list(ScoreHistogram(1).encode()))
     assert recorded.lines[0]["rows"] == 16
 
@@ -42,7 +42,7 @@ def test_hits_and_evictions_are_those_of_all_tables_and_servers(recording: Recor
     tables = {"a": {"hits": 5, "misses": 3, "evicted": 2}, "b": {"hits": 1, "misses": 0}}
     recorded.record.note("embedding-server-0", USED | {"tables": tables})
     recorded.record.note("embedding-server-1", USED | {"tables": {"a": {"hits": 0, "misses": 3, "evicted": 1}}})
-    interval = {"split": "eval", "last": 4, "samples": 0, "steps": 4, "staleness": {}}
+    interval = {"split": "eval", "last": 4, "samples": 0, "steps": 4, "staleness": {}, "loss_sum": 0.0}
     recorded.record.add_report(0, 1, interval, list(ScoreHistogram(1).encode()))
     (line,) = recorded.lines
     assert (line["rows"], line["hit_rate"], line["evicted"]) == (0, 0.5, 3)

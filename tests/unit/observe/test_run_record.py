@@ -41,6 +41,8 @@ def report(
         "samples": len(labels),
         "steps": STEPS,
         "staleness": {stale: STEPS - 1, stale + 2: 1},
+        "loss_sum": sum((scores.log_loss(task) or 0.0) * scores.weight(task) for task in range(scores.tasks))
+        / scores.tasks,
     }
     return body, list(scores.encode())
 

@@ -1,13 +1,17 @@
 """Made-up steps of one rank: features, rows, samples, and the plain torch formulation of their pooling."""
 
+from typing import Any
+
 import numpy as np
 import torch
 
-from persia_cli.config.schema import Ffnn
+from persia_cli.config.schema import BCE, Ffnn
 from persia_cli.model.build import build_model
 from persia_cli.model.inputs import FeatureShape, InputShape
 from persia_cli.store.wire_rows import encode_rows
 from persia_cli.train.inputs import GroupRows, GroupShape, Samples
+from persia_cli.train.loss import Objective
+from persia_cli.train.step import StepSettings
 
 DENSE, TASKS = 3, 2
 FEATURES = (
@@ -25,6 +29,11 @@ ROWS = 20
 def network(seed: int = 0) -> torch.nn.Module:
     """A small network over all features."""
     return build_model(Ffnn(kind="ffnn", dim=4, hidden=(8, 5)), SHAPE, seed)
+
+
+def settings(**changes: Any) -> StepSettings:
+    """Settings of a step: binary cross-entropy of each task, in float32."""
+    return StepSettings(**{"objective": Objective([BCE] * TASKS)} | changes)
 
 
 def group_rows(shape: GroupShape, size: int, seed: int, servers: int = 2, unique: int = ROWS) -> GroupRows:

@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from persia_cli.config.schema import Sgd
+from persia_cli.config.schema import DenseSgd
 from persia_cli.errors import PersiaError
 from persia_cli.train.distributed import World
+from persia_cli.train.inputs import Samples
 from persia_cli.train.optimizer import dense_optimizer
 from persia_cli.train.runtime import prepare_torch
 from persia_cli.train.step import DenseStep
-from tests.unit.train.batches import DENSE, GROUPS, TASKS, group_rows, network, samples, share
+from tests.unit.train.batches import DENSE, GROUPS, TASKS, group_rows, network, samples, settings, share
 
 STEPS, SIZE = 4, 12
 
@@ -22,7 +23,7 @@ def train(
 ) -> dict[str, np.ndarray]:
     """Train on this rank's share; the last step has samples for rank 0 alone. Weights, gradients and losses by name."""
     module = network(seed=world.rank) if module is None else module
-    step = DenseStep(module, dense_optimizer(Sgd(kind="sgd", lr=0.5), module), GROUPS, world, DENSE, seed=3)
+    step = DenseStep(module, dense_optimizer(DenseSgd(kind="sgd", lr=0.5), module), GROUPS, world, DENSE, 3, settings())
     found: dict[str, np.ndarray] = {}
     for number in range(first, last):
         start, stop = SIZE * world.rank // world.size, SIZE * (world.rank + 1) // world.size
@@ -80,3 +81,42 @@ class Idle(torch.nn.Module):
 
     def forward(self, batch):
         return self.layer(batch.dense)
+
+
+class Scaled(torch.nn.Module):
+    """Reads dense features, and rows in a way that overflows float16 in the gradient of rows alone, if `sensitive`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(DENSE, TASKS)
+        self.sensitive = False
+
+    def forward(self, batch):
+        rows = (batch.groups[0].flatten(1) * 1e-3).half() * (30000 if self.sensitive else 1)
+        return self.layer(batch.dense).float() + rows.float().mean(1, keepdim=True) * 0.5
+
+
+def overflow(rank: int, size: int, directory: str) -> None:
+    """Three steps in float16; rank 1's dense gradient overflows in the first, its gradient of rows in the third."""
+    prepare_torch(1)
+    world = World(rank, size, Path(directory, "rendezvous"), timeout_s=60.0)
+    module = Scaled()
+    torch.nn.init.constant_(module.layer.weight, 1e-3)
+    optimizer = dense_optimizer(DenseSgd(kind="sgd", lr=0.01), module)
+    step = DenseStep(module, optimizer, GROUPS, world, DENSE, 3, settings(precision="float16"))
+    scales, skipped = [], []
+    for number in range(3):
+        whole = samples(SIZE, seed=number)
+        groups = [group_rows(shape, SIZE, seed=number) for shape in GROUPS]
+        start, stop = SIZE * rank // size, SIZE * (rank + 1) // size
+        mine, rows = share(whole, groups, start, stop)
+        if rank == 1 and number == 0:
+            mine = Samples(np.full_like(mine.dense, 2000.0), mine.labels, mine.weights, mine.weight_total)
+        module.sensitive = rank == 1 and number == 2
+        step.train(number, mine, rows)
+        step.update()
+        scales.append(step.loss_scale.scale)
+        skipped.append(step.loss_scale.skipped)
+    weight = module.layer.weight.detach().numpy()
+    np.savez(Path(directory, f"rank-{rank}.npz"), scales=scales, skipped=skipped, weight=weight)
+    world.close()

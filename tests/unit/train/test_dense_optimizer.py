@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from persia_cli.config.schema import Adagrad, Adam, Sgd
+from persia_cli.config.schema import AdamW, DenseAdagrad, DenseAdam, DenseOptimizer, DenseSgd
 from persia_cli.errors import ConfigError
 from persia_cli.store.schedule import Schedule
 from persia_cli.train.distributed import World
@@ -14,15 +14,25 @@ from persia_cli.train.rank import Rank
 from tests.support.runs import SGD, make_run
 
 CASES = [
-    (Sgd(kind="sgd", lr=0.3), lambda p: torch.optim.SGD(p, lr=0.3)),
-    (Sgd(kind="sgd", lr=0.3, weight_decay=0.2), lambda p: torch.optim.SGD(p, lr=0.3, weight_decay=0.2)),
+    (DenseSgd(kind="sgd", lr=0.3), lambda p: torch.optim.SGD(p, lr=0.3)),
+    (DenseSgd(kind="sgd", lr=0.3, weight_decay=0.2), lambda p: torch.optim.SGD(p, lr=0.3, weight_decay=0.2)),
     (
-        Adagrad(kind="adagrad", lr=0.2, initial_accumulator_value=0.1, eps=1e-3),
+        DenseAdagrad(kind="adagrad", lr=0.2, initial_accumulator_value=0.1, eps=1e-3),
         lambda p: torch.optim.Adagrad(p, lr=0.2, initial_accumulator_value=0.1, eps=1e-3),
     ),
     (
-        Adam(kind="adam", lr=0.01, beta1=0.8, beta2=0.95, eps=1e-4),
+        DenseAdam(kind="adam", lr=0.01, beta1=0.8, beta2=0.95, eps=1e-4),
         lambda p: torch.optim.Adam(p, lr=0.01, betas=(0.8, 0.95), eps=1e-4),
+    ),
+    (
+        DenseAdagrad(kind="adagrad", lr=0.2, weight_decay=0.2),
+        lambda p: torch.optim.Adagrad(p, lr=0.2, weight_decay=0.2),
+    ),
+    (DenseAdam(kind="adam", lr=0.01, weight_decay=0.2), lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.2)),
+    (AdamW(kind="adamw", lr=0.01), lambda p: torch.optim.AdamW(p, lr=0.01)),
+    (
+        AdamW(kind="adamw", lr=0.01, beta1=0.8, beta2=0.95, eps=1e-4, weight_decay=0.3),
+        lambda p: torch.optim.AdamW(p, lr=0.01, betas=(0.8, 0.95), eps=1e-4, weight_decay=0.3),
     ),
 ]
 
@@ -39,7 +49,7 @@ def trained(make) -> torch.Tensor:
     return module.weight.detach()
 
 
-@pytest.mark.parametrize(("config", "plain"), CASES, ids=["sgd", "sgd with weight decay", "adagrad", "adam"])
+@pytest.mark.parametrize(("config", "plain"), CASES, ids=lambda case: getattr(case, "kind", ""))
 def test_it_moves_weights_as_torch_does_to_the_bit(config, plain):
     ours = trained(lambda module: dense_optimizer(config, module))
     assert torch.equal(ours, trained(lambda module: plain(module.parameters())))
@@ -57,14 +67,14 @@ def test_a_module_with_nothing_to_train_is_refused():
 
 
 SCHEDULED = [
-    (Sgd, {"kind": "constant", "warmup_steps": 4}),
-    (Adagrad, {"kind": "step", "warmup_steps": 2, "every_steps": 3, "factor": 0.5}),
-    (Adam, {"kind": "cosine", "over_steps": 10, "floor": 0.1}),
+    (DenseSgd, {"kind": "constant", "warmup_steps": 4}),
+    (DenseAdagrad, {"kind": "step", "warmup_steps": 2, "every_steps": 3, "factor": 0.5}),
+    (DenseAdam, {"kind": "cosine", "over_steps": 10, "floor": 0.1}),
 ]
 
 
-def config_of(kind: type[Sgd | Adagrad | Adam], schedule: dict) -> Sgd | Adagrad | Adam:
-    return kind.model_validate({"kind": kind.__name__.lower(), "lr": 0.2, "schedule": schedule})
+def config_of(kind: type[DenseOptimizer], schedule: dict) -> DenseOptimizer:
+    return kind.model_validate({"kind": kind.__name__.removeprefix("Dense").lower(), "lr": 0.2, "schedule": schedule})
 
 
 @pytest.mark.parametrize(("kind", "schedule"), SCHEDULED, ids=["sgd", "adagrad", "adam"])
@@ -78,7 +88,7 @@ def test_every_step_has_the_learning_rate_of_the_schedule(kind, schedule):
 
 
 def test_a_schedule_moves_weights_as_torchs_scheduler_does():
-    config = config_of(Adam, {"kind": "step", "every_steps": 2, "factor": 0.25})
+    config = config_of(DenseAdam, {"kind": "step", "every_steps": 2, "factor": 0.25})
     module, plain = torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)
     plain.load_state_dict(module.state_dict())
     ours, theirs = dense_optimizer(config, module), torch.optim.Adam(plain.parameters(), lr=0.2)

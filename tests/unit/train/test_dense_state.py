@@ -5,12 +5,12 @@ import hashlib
 import pytest
 import torch
 
-from persia_cli.config.schema import Adagrad, Adam, Sgd
+from persia_cli.config.schema import DenseAdagrad, DenseAdam, DenseSgd
 from persia_cli.errors import CheckpointError, PersiaError
 from persia_cli.train.dense_state import OPTIMIZER, WEIGHTS, load_dense, save_dense
 from persia_cli.train.optimizer import dense_optimizer
 
-CONFIGS = [Sgd(kind="sgd", lr=0.1), Adagrad(kind="adagrad", lr=0.1), Adam(kind="adam", lr=0.01)]
+CONFIGS = [DenseSgd(kind="sgd", lr=0.1), DenseAdagrad(kind="adagrad", lr=0.1), DenseAdam(kind="adam", lr=0.01)]
 
 
 class Net(torch.nn.Module):
@@ -76,8 +76,8 @@ def test_files_are_described_and_the_same_each_time(tmp_path):
 
 
 def test_settings_are_those_of_the_config_not_of_the_file(tmp_path):
-    save_dense(tmp_path, *built(Sgd(kind="sgd", lr=0.1), seed=1))
-    module, optimizer = built(Sgd(kind="sgd", lr=0.7), seed=1)
+    save_dense(tmp_path, *built(DenseSgd(kind="sgd", lr=0.1), seed=1))
+    module, optimizer = built(DenseSgd(kind="sgd", lr=0.7), seed=1)
     load_dense(tmp_path, module, optimizer)
     assert optimizer.param_groups[0]["lr"] == 0.7
 

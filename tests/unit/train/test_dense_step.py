@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from persia_cli.config.schema import Adagrad, Adam, Sgd
+from persia_cli.config.schema import DenseAdagrad, DenseAdam, DenseSgd
 from persia_cli.errors import ConfigError, PersiaError
 from persia_cli.model.inputs import FeatureShape, ModelBatch
 from persia_cli.store.layout import EmbeddingLayout, FeatureSpec, GroupSpec, RowOptimizer, TableSpec
@@ -13,15 +13,19 @@ from persia_cli.train.distributed import World
 from persia_cli.train.inputs import GroupRows, GroupShape, Samples, group_shapes, input_shape
 from persia_cli.train.optimizer import dense_optimizer
 from persia_cli.train.step import DenseStep
-from tests.unit.train.batches import DENSE, FEATURES, GROUPS, TASKS, bagged, group_rows, network, samples
+from tests.unit.train.batches import DENSE, FEATURES, GROUPS, TASKS, bagged, group_rows, network, samples, settings
 
-OPTIMIZERS = [Sgd(kind="sgd", lr=0.1), Adagrad(kind="adagrad", lr=0.05), Adam(kind="adam", lr=0.01)]
+OPTIMIZERS = [
+    DenseSgd(kind="sgd", lr=0.1),
+    DenseAdagrad(kind="adagrad", lr=0.05),
+    DenseAdam(kind="adam", lr=0.01),
+]
 SGD = OPTIMIZERS[0]
 
 
-def dense_step(module: torch.nn.Module | None = None, config=SGD, seed: int = 7) -> DenseStep:
+def dense_step(module: torch.nn.Module | None = None, config=SGD, seed: int = 7, **changes) -> DenseStep:
     module = network() if module is None else module
-    return DenseStep(module, dense_optimizer(config, module), GROUPS, World(), DENSE, seed)
+    return DenseStep(module, dense_optimizer(config, module), GROUPS, World(), DENSE, seed, settings(**changes))
 
 
 def rows_of(step: int, size: int) -> list[GroupRows]:

@@ -2,9 +2,15 @@
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.nn import functional
 
-from persia_cli.train.loss import batch_loss, weighted_losses
+from persia_cli.config.schema import BCE, Bce, Focal, Pairwise
+from persia_cli.train.loss import Objective, focal
+from tests.support.losses import batch_loss, focal_of_class, mean_of_pairs
+
+PLAIN = Objective([BCE] * 3)
 
 
 def made_up(size: int = 12, tasks: int = 3):
@@ -19,7 +25,7 @@ def made_up(size: int = 12, tasks: int = 3):
 
 def test_without_weights_it_is_the_mean_that_torch_takes():
     logits, labels, _ = made_up()
-    loss = batch_loss(weighted_losses(logits, labels, None), 12.0)
+    loss = PLAIN.part(PLAIN.weighted(logits, labels, None), 12.0)
     assert loss.item() == pytest.approx(functional.binary_cross_entropy_with_logits(logits, labels).item(), rel=1e-6)
 
 
@@ -28,7 +34,7 @@ def test_with_weights_it_is_the_weighted_mean():
     p = logits.detach().double().sigmoid()
     per_sample = -(labels * p.log() + (1 - labels) * (1 - p).log()).mean(1)
     expected = (per_sample * weights).sum() / weights.sum()
-    loss = batch_loss(weighted_losses(logits, labels, weights), float(weights.sum()))
+    loss = PLAIN.part(PLAIN.weighted(logits, labels, weights), float(weights.sum()))
     assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
 
 
@@ -36,9 +42,9 @@ def test_parts_of_ranks_add_up_and_an_empty_one_adds_nothing():
     logits, labels, weights = made_up()
     total = float(weights.sum())
     parts = [slice(0, 6), slice(6, 12), slice(12, 12)]
-    losses = [batch_loss(weighted_losses(logits[p], labels[p], weights[p]), total) for p in parts]
+    losses = [PLAIN.part(PLAIN.weighted(logits[p], labels[p], weights[p]), total) for p in parts]
     assert losses[2].item() == 0.0
-    whole = batch_loss(weighted_losses(logits, labels, weights), total)
+    whole = PLAIN.part(PLAIN.weighted(logits, labels, weights), total)
     assert sum(loss.item() for loss in losses) == pytest.approx(whole.item(), rel=1e-6)
     losses[2].backward()
     assert not logits.grad.any()
@@ -46,14 +52,14 @@ def test_parts_of_ranks_add_up_and_an_empty_one_adds_nothing():
 
 def test_a_weight_of_two_counts_a_sample_twice():
     logits, labels, _ = made_up(2)
-    twice = batch_loss(weighted_losses(logits, labels, torch.tensor([2.0, 1.0])), 3.0)
+    twice = PLAIN.part(PLAIN.weighted(logits, labels, torch.tensor([2.0, 1.0])), 3.0)
     rows = [0, 0, 1]
-    assert twice.item() == pytest.approx(batch_loss(weighted_losses(logits[rows], labels[rows], None), 3.0).item())
+    assert twice.item() == pytest.approx(PLAIN.part(PLAIN.weighted(logits[rows], labels[rows], None), 3.0).item())
 
 
 def test_a_batch_without_weight_has_no_loss_and_no_gradient():
     logits, labels, _ = made_up()
-    loss = batch_loss(weighted_losses(logits, labels, torch.zeros(12)), 0.0)
+    loss = PLAIN.part(PLAIN.weighted(logits, labels, torch.zeros(12)), 0.0)
     loss.backward()
     assert loss.item() == 0.0
     assert not logits.grad.any()
@@ -61,4 +67,106 @@ def test_a_batch_without_weight_has_no_loss_and_no_gradient():
 
 def test_far_logits_stay_finite():
     logits = torch.tensor([[1e4], [-1e4]])
-    assert weighted_losses(logits, torch.tensor([[1.0], [1.0]]), None).tolist() == [[0.0], [1e4]]
+    labels = torch.tensor([[1.0], [1.0]])
+    assert Objective([BCE]).weighted(logits, labels, None).tolist() == [[0.0], [1e4]]
+
+
+KINDS = [
+    Bce(kind="bce", weight=3.0),
+    Focal(kind="focal", weight=0.5),
+    Focal(kind="focal", gamma=0.5, alpha=None),
+    Pairwise(kind="pairwise", weight=2.0),
+]
+FINITE = {"allow_nan": False, "allow_infinity": False, "width": 32}
+SAMPLES = st.lists(
+    st.tuples(
+        st.floats(-30, 30, **FINITE),
+        st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0, 1, **FINITE)),
+        st.one_of(st.just(0.0), st.floats(0.125, 8, **FINITE)),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(SAMPLES, st.lists(st.sampled_from(KINDS), min_size=1, max_size=3))
+def test_any_mixture_has_the_loss_and_gradient_of_the_plain_formulas(samples, kinds):
+    columns = torch.tensor(samples).T
+    logits, labels = (column.unsqueeze(1).repeat(1, len(kinds)) for column in columns[:2])
+    weights = columns[2]
+    total = float(weights.double().sum())
+    ours, plain = logits.clone().requires_grad_(), logits.double().requires_grad_()
+    objective = Objective(kinds)
+    loss = objective.part(objective.weighted(ours, labels, weights), total)
+    loss.backward()
+    if total == 0:
+        assert loss.item() == 0.0
+        assert not ours.grad.any()
+        return
+    expected = batch_loss(kinds, plain, labels.double(), weights.double())
+    expected.backward()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5, abs=1e-6)
+    assert torch.allclose(ours.grad.double(), plain.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("gamma", "alpha"), [(0.0, None), (2.0, 0.25), (0.5, 0.9)])
+def test_focal_loss_is_that_of_the_probability_of_the_class(gamma, alpha):
+    logits, labels, _ = made_up()
+    expected = focal_of_class(logits.double(), labels.double(), gamma, alpha)
+    assert torch.allclose(focal(logits, labels, gamma, alpha).double(), expected, rtol=1e-5, atol=1e-7)
+    if gamma == 0.0:
+        plain = functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+        assert torch.allclose(focal(logits, labels, gamma, alpha), plain)
+
+
+def test_focal_loss_far_out_is_finite_and_so_is_its_gradient():
+    logits = torch.tensor([1e4, -1e4, 1e4, -1e4], requires_grad=True)
+    focal(logits, torch.tensor([1.0, 1.0, 0.0, 0.0]), 0.5, None).sum().backward()
+    assert torch.allclose(logits.grad, torch.tensor([0.0, -1.0, 1.0, 0.0]))
+
+
+def test_labels_count_by_their_weights_alone():
+    logits, labels, weights = made_up()
+    total = float(weights.sum())
+    kinds = [Bce(kind="bce", weight=2.0), Bce(kind="bce", weight=0.0), Bce(kind="bce", weight=6.0)]
+    objective = Objective(kinds)
+    loss = objective.part(objective.weighted(logits, labels, weights), total)
+    alone = [
+        Objective([BCE]).part(Objective([BCE]).weighted(logits[:, [t]], labels[:, [t]], weights), total).item()
+        for t in range(3)
+    ]
+    assert objective.shares == (0.25, 0.0, 0.75)
+    assert loss.item() == pytest.approx(0.25 * alone[0] + 0.75 * alone[2], rel=1e-6)
+
+
+def test_pairs_are_formed_within_a_share_and_shares_count_by_their_weight():
+    logits, labels, weights = made_up(20, 1)
+    objective = Objective([Pairwise(kind="pairwise")])
+    total = float(weights.sum())
+    shares = [slice(0, 8), slice(8, 20), slice(20, 20)]
+    parts = [
+        objective.part(objective.weighted(logits[share], labels[share], weights[share]), total) for share in shares
+    ]
+    means = [float(mean_of_pairs(logits[s, 0], labels[s, 0], weights[s]).detach()) for s in shares]
+    expected = sum(mean * float(weights[share].sum()) for mean, share in zip(means, shares, strict=True)) / total
+    assert sum(part.item() for part in parts) == pytest.approx(expected, rel=1e-5)
+    assert parts[2].item() == 0.0
+
+
+@pytest.mark.parametrize("label", [0.0, 1.0])
+def test_a_share_of_one_class_has_no_pairs_and_no_gradient(label):
+    logits = torch.randn(5, 1, requires_grad=True)
+    objective = Objective([Pairwise(kind="pairwise")])
+    loss = objective.part(objective.weighted(logits, torch.full((5, 1), label), None), 5.0)
+    loss.backward()
+    assert loss.item() == 0.0
+    assert not logits.grad.any()
+
+
+def test_pairs_are_satisfied_by_order_whatever_the_level():
+    objective = Objective([Pairwise(kind="pairwise")])
+    labels = torch.tensor([[1.0], [0.0]])
+    low, high = torch.tensor([[-50.0], [-60.0]]), torch.tensor([[60.0], [50.0]])
+    losses = [objective.part(objective.weighted(logits, labels, None), 2.0).item() for logits in (low, high, -high)]
+    assert losses[0] == losses[1] < 1e-4
+    assert losses[2] == pytest.approx(10.0, abs=1e-4)

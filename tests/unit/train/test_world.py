@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from persia_cli.config.schema import Sgd
+from persia_cli.config.schema import DenseSgd
 from persia_cli.errors import ConfigError, WireError
 from persia_cli.train.distributed import World, refuse_local_statistics
 from persia_cli.train.optimizer import dense_optimizer
 from persia_cli.train.step import DenseStep
 from tests.unit.train import ranks
-from tests.unit.train.batches import DENSE, GROUPS
+from tests.unit.train.batches import DENSE, GROUPS, settings
+
+SGD = DenseSgd(kind="sgd", lr=0.1)
 
 
 def processes(target, size: int, directory: Path) -> None:
@@ -102,4 +104,4 @@ def test_parameters_without_gradient_are_named():
 
     module = ranks.Idle()
     with pytest.raises(ConfigError, match="take no part in its logits: spare; "):
-        DenseStep(module, dense_optimizer(Sgd(kind="sgd", lr=0.1), module), GROUPS, Pretended(), DENSE, seed=0)
+        DenseStep(module, dense_optimizer(SGD, module), GROUPS, Pretended(), DENSE, 0, settings())

@@ -1,0 +1,101 @@
+"""The device that holds the dense network: which one, its random numbers, and copies to and from it."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from persia_cli.errors import ConfigError
+
+CPU = torch.device("cpu")
+
+
+def choose_device(name: str, rank: int) -> torch.device:
+    """Return the device that `train.device` names to a rank: auto, cpu, cuda or cuda:N.
+
+    `auto` is cuda where torch sees a device, else cpu; of several devices, rank r takes number r modulo their count.
+    Raises ConfigError for a device that is not there.
+    """
+    if name == "cpu":
+        return CPU
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "auto" and not count:
+        return CPU
+    number = int(name.removeprefix("cuda:")) if ":" in name else None
+    if not count or (number is not None and number >= count):
+        seen = f"torch sees {count} CUDA devices, numbered from 0" if count else "torch sees no CUDA device here"
+        raise ConfigError(f"train.device={name}: {seen}; use train.device=auto or cpu")
+    return torch.device("cuda", rank % count if number is None else number)
+
+
+@contextmanager
+def drawing_from(seed: int, device: torch.device) -> Iterator[None]:
+    """Let torch's random numbers, on the host and on `device`, follow from `seed`; then go on with those of before."""
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        generators.append(torch.cuda.default_generators[device.index])
+    before = [generator.get_state() for generator in generators]
+    for generator in generators:
+        generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        for generator, state in zip(generators, before, strict=True):
+            generator.set_state(state)
+
+
+class Copier:
+    """Copies between arrays and a device, by one thread.
+
+    For a GPU, arrays go through pinned memory and travel on a stream of their own, beside what the GPU computes; its
+    work waits for them at `join`. Torch keeps pinned memory for the next copies, and not before these are done. For the
+    CPU nothing travels.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._sent: list[torch.Tensor] = []
+
+    def buffer(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Return host memory to fill and `send` once."""
+        return torch.empty(tuple(shape), dtype=dtype, pin_memory=self._stream is not None)
+
+    def send(self, host: torch.Tensor) -> torch.Tensor:
+        """Return the tensor on the device; of a GPU's, only work after `join` may use it."""
+        if self._stream is None:
+            return host
+        with torch.cuda.stream(self._stream):
+            there = host.to(self.device, non_blocking=True)
+        self._sent.append(there)
+        return there
+
+    def copy(self, array: NDArray[np.generic]) -> torch.Tensor:
+        """Send a copy of an array, which may be read-only."""
+        if self._stream is None:
+            return torch.tensor(array)
+        host = self.buffer(array.shape, torch.from_numpy(np.empty(0, array.dtype)).dtype)
+        host.numpy()[...] = array
+        return self.send(host)
+
+    def join(self) -> None:
+        """Let the device's work from here on wait for what was sent; the host does not wait."""
+        if self._stream is None:
+            return
+        current = torch.cuda.current_stream(self.device)
+        current.wait_stream(self._stream)
+        for tensor in self._sent:
+            tensor.record_stream(current)
+        self._sent.clear()
+
+    def fetch(self, tensors: Sequence[torch.Tensor]) -> list[NDArray[np.float32]]:
+        """Return float32 tensors as C-contiguous arrays, all copied at once; the CPU's share their memory."""
+        if self._stream is None:
+            return [np.ascontiguousarray(tensor.detach().numpy()) for tensor in tensors]
+        hosts = [self.buffer(tensor.shape, tensor.dtype) for tensor in tensors]
+        for host, tensor in zip(hosts, tensors, strict=True):
+            host.copy_(tensor.detach(), non_blocking=True)
+        torch.cuda.current_stream(self.device).synchronize()
+        return [host.numpy() for host in hosts]

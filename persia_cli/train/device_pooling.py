@@ -1,0 +1,134 @@
+"""Pooling by torch's own operations on any device: what `pooling.GroupPooling` does on the CPU by kernels."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional
+
+from persia_cli.kernels.bags import check_bags
+from persia_cli.kernels.pool import MEAN, NONE, SQRTN, SUM
+from persia_cli.store.wire_rows import decode_into
+from persia_cli.train.device import Copier
+from persia_cli.train.inputs import GroupRows, GroupShape
+from persia_cli.train.pooling import Sequences, columns_of
+
+Offsets = NDArray[np.int64]
+
+
+class DevicePooling:
+    """How one feature group is pooled on a device, worked out once for all batches."""
+
+    def __init__(self, shape: GroupShape, copier: Copier) -> None:
+        self._copier = copier
+        self._wire = shape.wire
+        self.dim = shape.dim
+        self.rounds, self.modes, self.pooled, self.sequences = columns_of(shape)
+        self.columns = np.flatnonzero(self.modes != NONE)
+        self.divided = bool(np.isin(self.modes, (MEAN, SQRTN)).any())
+        device = copier.device
+        self.mean = torch.from_numpy(self.modes[self.columns] == MEAN).to(device).unsqueeze(1)
+        self.sum = torch.from_numpy(self.modes[self.columns] == SUM).to(device).unsqueeze(1)
+        self.per_id = torch.from_numpy(self.rounds[self.columns]).to(device).unsqueeze(1)
+
+    def stage(self, group: GroupRows) -> "DeviceRows":
+        """Send the unique rows float32 [U, dim] to the device, and which of them each bag holds.
+
+        Raises ValueError for entries that fit no row.
+        """
+        leaf = self._copier.buffer((sum(map(len, group.rows)), self.dim), torch.float32)
+        decode_into(group.rows, self.dim, self._wire, leaf.numpy())
+        inverse, size = group.inverse, self._size(group)
+        check_bags(inverse, group.offsets, self.modes.size * size, len(leaf), self.rounds)
+        bounds = None if group.offsets is None else group.offsets.astype(np.int64)
+        pooled = [_slice(inverse, bounds, feature, size) for feature in self.columns.tolist()]
+        entries, offsets = _joined([part[0] for part in pooled], None if bounds is None else [p[1] for p in pooled])
+        send = self._copier.copy
+        sequences = []
+        for feature, _, _ in self.sequences:
+            own, own_bounds = _slice(inverse, bounds, feature, size)
+            sequences.append((send(own), send(own_bounds)))
+        return DeviceRows(
+            self, self._copier.send(leaf), send(entries), None if offsets is None else send(offsets), sequences
+        )
+
+    def _size(self, group: GroupRows) -> int:
+        bags = group.inverse.size if group.offsets is None else group.offsets.size - 1
+        return bags // self.modes.size
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRows:
+    """One batch of a feature group on a device."""
+
+    pooling: DevicePooling
+    leaf: torch.Tensor
+    """The unique rows, float32 [U, dim]; gradients reach it if it requires them."""
+    entries: torch.Tensor
+    """Row of each entry of the pooled features, feature-major, int32."""
+    offsets: torch.Tensor | None
+    """Where each bag of the pooled features begins, int64 [C * n + 1]; None: one entry is one bag."""
+    sequences: list[tuple[torch.Tensor, torch.Tensor]]
+    """Entries int32 and offsets int64 [n + 1] of each sequence feature."""
+
+    def pool(self, size: int) -> tuple[torch.Tensor, Sequences]:
+        """Return float32 [size, C, dim] of the pooled features, and (values, mask) of each sequence feature."""
+        rows = zip(self.pooling.sequences, self.sequences, strict=True)
+        spread = {name: self._spread(position, length, *own) for (position, name, length), own in rows}
+        return self._pooled(size), spread
+
+    def _pooled(self, size: int) -> torch.Tensor:
+        pooling = self.pooling
+        columns = len(pooling.columns)
+        if self.offsets is None:
+            vectors = self.leaf.index_select(0, self.entries)
+        else:
+            vectors = functional.embedding_bag(
+                self.entries.long(), self.leaf, self.offsets, mode="sum", include_last_offset=True
+            )
+        vectors = vectors.view(columns, size, pooling.dim)
+        if self.offsets is not None and pooling.divided:
+            ids = (self.offsets.diff().view(columns, size) // pooling.per_id).clamp(min=1).float()
+            divisor = torch.where(pooling.sum, 1.0, torch.where(pooling.mean, ids, ids.sqrt()))
+            vectors = vectors / divisor.unsqueeze(2)
+        return vectors.transpose(0, 1).contiguous()
+
+    def _spread(
+        self, position: int, length: int, entries: torch.Tensor, offsets: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return values float32 [n, length, dim] and mask bool [n, length] of the last ids of each sample."""
+        per_id, device = int(self.pooling.rounds[position]), self.leaf.device
+        stops = offsets[1:]
+        starts = torch.maximum(offsets[:-1], stops - length * per_id)
+        places = torch.arange(length, device=device)
+        mask = places < ((stops - starts) // per_id).unsqueeze(1)
+        if not len(entries):
+            return self.leaf.new_zeros(*mask.shape, self.pooling.dim), mask
+        at = starts.unsqueeze(1) + places * per_id
+        at = torch.where(mask, at, 0).unsqueeze(2) + torch.arange(per_id, device=device)
+        # Places beyond a sample's ids read some row too; what they read is dropped, and no gradient goes back.
+        vectors = functional.embedding(entries.long()[at], self.leaf).sum(2)
+        return torch.where(mask.unsqueeze(2), vectors, 0.0), mask
+
+
+def _slice(
+    inverse: NDArray[np.int32], bounds: Offsets | None, feature: int, size: int
+) -> tuple[NDArray[np.int32], Offsets]:
+    """Return one feature's entries and their offsets int64 [size + 1]."""
+    if bounds is None:
+        return inverse[feature * size : (feature + 1) * size], np.arange(size + 1, dtype=np.int64)
+    own = bounds[feature * size : (feature + 1) * size + 1]
+    return inverse[own[0] : own[-1]], own - own[0]
+
+
+def _joined(
+    entries: list[NDArray[np.int32]], offsets: list[Offsets] | None
+) -> tuple[NDArray[np.int32], Offsets | None]:
+    """Put features one after the other."""
+    whole = np.concatenate([np.empty(0, np.int32), *entries])
+    if offsets is None:
+        return whole, None
+    starts = np.cumsum([0, *map(len, entries)])
+    parts = [own[:-1] + start for own, start in zip(offsets, starts, strict=False)]
+    return whole, np.concatenate([*parts, starts[-1:]])

@@ -1,0 +1,63 @@
+"""A rank's share of a step, brought to where the network is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from persia_cli.train.device import Copier
+from persia_cli.train.device_pooling import DevicePooling
+from persia_cli.train.inputs import GroupRows, GroupShape, Samples
+from persia_cli.train.pooling import GroupPooling, Pooling, Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Samples and rows of one step as tensors on the device; shapes as in `inputs.Samples`."""
+
+    dense: torch.Tensor
+    labels: torch.Tensor
+    weights: torch.Tensor | None
+    rows: list[Rows]
+    """One batch of each feature group."""
+
+    @property
+    def leaves(self) -> list[torch.Tensor]:
+        """The unique rows of each group, float32 [U, dim]."""
+        return [group.leaf for group in self.rows]
+
+
+class Staging:
+    """What every batch goes through on its way to and from the device."""
+
+    def __init__(self, groups: Sequence[GroupShape], device: torch.device, by_kernels: bool) -> None:
+        """Pool `groups` by kernels, if asked to and if the device is the CPU, else by torch's operations."""
+        self._copier = Copier(device)
+        by_kernels = by_kernels and device.type == "cpu"
+        self.poolings: list[Pooling] = [
+            GroupPooling(group) if by_kernels else DevicePooling(group, self._copier) for group in groups
+        ]
+
+    def stage(self, samples: Samples, groups: Sequence[GroupRows]) -> Staged:
+        """Copy a batch to the device, whose work from here on waits for it."""
+        copy = self._copier.copy
+        staged = Staged(
+            copy(samples.dense),
+            copy(samples.labels),
+            None if samples.weights is None else copy(samples.weights),
+            [pooling.stage(group) for pooling, group in zip(self.poolings, groups, strict=True)],
+        )
+        self._copier.join()
+        return staged
+
+    def none(self, dense: int) -> Staged:
+        """Stage a batch without samples, of `dense` dense features."""
+        empty = np.empty((0, dense), np.float32)
+        rows = GroupRows([], np.empty(0, np.int32), np.zeros(1, np.uint32))
+        return self.stage(Samples(empty, empty[:, :0], None, 0.0), [rows] * len(self.poolings))
+
+    def fetch(self, tensors: Sequence[torch.Tensor]) -> list[NDArray[np.float32]]:
+        """Return float32 tensors of the device as C-contiguous arrays."""
+        return self._copier.fetch(tensors)

@@ -1,0 +1,48 @@
+"""Losses of a whole batch, written down plainly."""
+
+from collections.abc import Sequence
+
+import torch
+from torch.nn import functional
+
+from persia_cli.config.schema import Bce, Focal, Loss, Pairwise
+
+
+def batch_loss(
+    losses: Sequence[Loss], logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor
+) -> torch.Tensor:
+    """Return the mean over tasks, by their weights, of the weighted mean over samples (of pairs, for `pairwise`)."""
+    parts = [loss.weight * _mean(loss, logits[:, task], labels[:, task], weights) for task, loss in enumerate(losses)]
+    return sum(parts, torch.zeros(())) / sum(loss.weight for loss in losses)
+
+
+def _mean(loss: Loss, z: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    match loss:
+        case Bce():
+            values = functional.binary_cross_entropy_with_logits(z, y, reduction="none")
+        case Focal():
+            positive = focal_of_class(z, torch.ones_like(z), loss.gamma, loss.alpha)
+            negative = focal_of_class(z, torch.zeros_like(z), loss.gamma, loss.alpha)
+            values = y * positive + (1 - y) * negative
+        case Pairwise():
+            return mean_of_pairs(z, y, w)
+    return (values * (w / w.sum())).sum()
+
+
+def focal_of_class(z: torch.Tensor, y: torch.Tensor, gamma: float, alpha: float | None) -> torch.Tensor:
+    """Return the focal loss for labels 0 or 1, from the probability p_t of what the sample is."""
+    p = z.sigmoid()
+    p_t = p * y + (1 - p) * (1 - y)
+    values = functional.binary_cross_entropy_with_logits(z, y, reduction="none") * (1 - p_t) ** gamma
+    return values if alpha is None else values * (alpha * y + (1 - alpha) * (1 - y))
+
+
+def mean_of_pairs(z: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Return the weighted mean of -log sigmoid(z_i - z_j) over all i and j other than i; 0 without a pair."""
+    total, mass = 0.0 * z.sum(), 0.0
+    for i in range(len(z)):
+        for j in range(len(z)):
+            weight = float(w[i] * y[i] * w[j] * (1 - y[j])) if i != j else 0.0
+            if weight:
+                total, mass = total - weight * functional.logsigmoid(z[i] - z[j]), mass + weight
+    return total / mass if mass else total
