@@ -17,7 +17,7 @@ from persia_cli.control.splits import TRAIN
 from persia_cli.wire.messages import BatchId
 
 SPANS_LIMIT = 50_000
-"""Spans that a replica keeps, about 10 MB; what comes later is counted only."""
+"""Spans that a replica keeps, about 20 MB; what comes later is counted only."""
 LOOP = "loop"
 """The thread of a trace that a role's poll loop runs in."""
 PARTS = "trace"

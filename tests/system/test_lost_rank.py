@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.launch.job import prepare_run_dir, recorded_failure
+from persia_cli.launch.job import compile_kernels, prepare_run_dir, recorded_failure
 from tests.conftest import poll_for
 from tests.support.jobs import plan
 from tests.support.launched import ENDLESS, Launched, running
 from tests.support.threads import free_address
 
-SILENCE_S = 4
+SILENCE_S = 6
 WORDS = [*ENDLESS, f"cluster.silence_timeout_s={SILENCE_S}", "cluster.stop_timeout_s=1", "cluster.embedding_workers=2"]
 LIMIT_S = SILENCE_S + 20.0
 """Silence, a second for torch to notice, and the end of the processes on a machine that is busy."""
@@ -62,6 +62,7 @@ def test_without_a_launcher_to_see_it_the_coordinator_finds_out(tmp_path: Path) 
     """Ranks notice at once that a connection is gone, yet not whose process was killed."""
     job = plan([*WORDS, "cluster.transport=tcp", "cluster.nn_workers=2"], tmp_path / "run")
     prepare_run_dir(job)
+    compile_kernels(job.run_dir, lambda: None)
     coordinator = free_address()
     processes: dict[str, subprocess.Popen[bytes]] = {}
     metrics = tmp_path / "run" / "metrics.jsonl"

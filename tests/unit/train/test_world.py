@@ -62,7 +62,7 @@ def test_three_ranks_resume_to_the_bit(tmp_path):
 @pytest.mark.processes
 def test_a_rank_that_ends_is_reported(tmp_path):
     processes(ranks.leave, 2, tmp_path)
-    assert (tmp_path / "error.txt").read_text().startswith("WireError: nn-worker-0 failed ")
+    assert (tmp_path / "error.txt").read_text().startswith("LostRankError: nn-worker-0 failed ")
     assert "another NN worker has ended" in (tmp_path / "error.txt").read_text()
 
 
