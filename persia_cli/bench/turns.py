@@ -1,13 +1,14 @@
 """A job that trains in turns: started once, idle between them, so that rivals can be measured meanwhile."""
 
+import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from persia_cli.bench.plan import without_ends
 from persia_cli.bench.stages import Stage, stages_of
@@ -22,6 +23,14 @@ from persia_cli.observe.usage import cpu_seconds_of
 from persia_cli.plan.job import JobPlan, plan_job
 from persia_cli.roles.driver import Driver
 from persia_cli.wire.sockets import Context, private_directory
+
+
+class Closing(Protocol):
+    """What stands in for a process."""
+
+    def close(self) -> None:
+        """End it."""
+
 
 INTERVALS = 5
 """Lines of metrics of a turn; the first is to warm up: pipelines fill, and loaders are no longer ahead."""
@@ -56,10 +65,19 @@ class TurnJob:
     The job ends of itself once all turns are taken and `finish` is called; otherwise its processes are stopped.
     """
 
-    def __init__(self, run: Run, facts: DatasetFacts, steps: int, turns: int, ring: int) -> None:
+    def __init__(
+        self,
+        run: Run,
+        facts: DatasetFacts,
+        steps: int,
+        turns: int,
+        ring: int,
+        nn_worker: Callable[[Context, str], Closing] | None = None,
+    ) -> None:
         """Plan `turns` turns in which `steps` steps each are measured; `ring` batches repeat (0: loaders read).
 
-        One more turn follows, which `finish` takes: it is traced and not measured.
+        One more turn follows, which `finish` takes: it is traced and not measured. `nn_worker` makes a stand-in for the
+        NN worker's process, of a context and the coordinator's address.
         """
         self._turn_steps = turn_steps(steps)
         self._exit = ExitStack()
@@ -67,6 +85,9 @@ class TurnJob:
         total = (turns + 1) * self._turn_steps
         run = without_ends(run, facts, total, self._turn_steps // INTERVALS)
         plan = plan_job(run, replace(facts, eval_rows=0), "train", folder)
+        if nn_worker is not None:
+            plan = replace(plan, replicas=tuple(each for each in plan.replicas if each.role != "nn-worker"))
+        self._nn_worker = nn_worker
         traced = total - self._turn_steps + self._turn_steps // INTERVALS
         self.plan: JobPlan = replace(
             plan,
@@ -95,13 +116,15 @@ class TurnJob:
         self._exit.callback(context.term)
         self._driver = Driver(context, self._processes.address)
         self._exit.callback(self._driver.close)
+        if self._nn_worker is not None:
+            self._exit.callback(self._nn_worker(context, self._processes.address).close)
         self._wait_paused()
         self.pids = {
             replica["name"]: replica["pid"]
             for event in self._events.new()
             if event["event"] == "ready"
             for replica in event["replicas"]
-            if replica["name"] != "driver-0"
+            if replica["pid"] != os.getpid()
         }
 
     def __exit__(
@@ -130,6 +153,10 @@ class TurnJob:
         used = {name: clocks[-1][name] - clocks[0][name] for name in self.pids}
         staleness = sum(line["staleness_mean"] for line in measured) / len(measured)
         return TurnFigures(sum(sizes), seconds, used, staleness)
+
+    def cpu_seconds(self) -> float:
+        """CPU time of all processes so far."""
+        return sum(cpu_seconds_of(pid) for pid in self.pids.values())
 
     def finish(self) -> list[Stage]:
         """Take the last turn, which is traced, wait for the end of the job, and return where its time went."""

@@ -28,6 +28,11 @@ MODES_EXAMPLES = examples(
     "persia bench modes conf=criteo mode.staleness=8 --delay-ms 5 --steps 1000 --json",
 )
 
+TIER_EXAMPLES = examples(
+    "persia bench tier conf=criteo train.batch_size=4096 optimizer=rowwise_adagrad embedding.wire=float16 "
+    "cluster.embedding_servers=2",
+)
+
 app = typer.Typer(no_args_is_help=True, help="Measure speed.", epilog=EXAMPLES)
 
 
@@ -110,6 +115,24 @@ def modes(
 
     run = compose_run(words or [], conf_dir or [])
     run_modes(run, delay_ms, 20 if quick else steps, 1 if quick else rounds, as_json)
+
+
+@app.command(epilog=TIER_EXAMPLES)
+def tier(
+    words: Words = None,
+    steps: Annotated[int, typer.Option("--steps", min=4, help="Steps of a turn.")] = 400,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Turns of each.")] = 5,
+    ring: Annotated[int, typer.Option("--ring", min=1, help="Batches that repeat from memory.")] = 64,
+    quick: Annotated[bool, typer.Option("--quick", help="One round of 20 steps: to see that it runs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    conf_dir: ConfDir = None,
+) -> None:
+    """Measure ids per second of embedding workers and servers alone, in turns with FBGEMM in one process."""
+    from persia_cli.commands.tier_view import run_tier
+    from persia_cli.config.compose import compose_run
+
+    run = compose_run(words or [], conf_dir or [])
+    run_tier(run, 20 if quick else steps, 1 if quick else rounds, 4 if quick else ring, as_json)
 
 
 @app.command(epilog=KERNEL_EXAMPLES)

@@ -4,7 +4,8 @@ torch gets what our rows get: memory that starts on a cache line and lies in hug
 itself it has neither, and is slower.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +20,17 @@ Rows = NDArray[np.int64]
 def one_thread() -> None:
     """Keep torch to one thread, as everything here is measured."""
     torch.set_num_threads(1)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Let torch use so many threads while the block runs."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def unchecked() -> None:

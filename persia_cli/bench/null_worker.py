@@ -1,0 +1,126 @@
+"""An NN worker that computes nothing: it pulls rows and pushes gradients that lie ready, as fast as they come."""
+
+import queue
+import threading
+from collections import Counter
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from persia_cli.config.schema import HybridMode, Run
+from persia_cli.control.splits import EVAL, TRAIN
+from persia_cli.errors import PersiaError
+from persia_cli.observe.scores import ScoreHistogram
+from persia_cli.plan.columns import label_names
+from persia_cli.plan.embedding import embedding_layout
+from persia_cli.plan.job import Job
+from persia_cli.roles.link import Link
+from persia_cli.roles.nn_pipeline import Pipeline
+from persia_cli.roles.start import address_beside
+from persia_cli.store.wire_rows import encode_rows
+from persia_cli.wire.loop import Loop
+from persia_cli.wire.sockets import Context
+
+LOADED_AHEAD = 8
+"""Steps that loaders may send beyond those that may be in flight, as an NN worker has it."""
+GRADIENT = 1e-3
+"""Size of the gradients that are pushed."""
+
+
+class NullWorker:
+    """Rank 0 of a job as two threads of this process, as an NN worker has them; `close` ends both."""
+
+    def __init__(self, context: Context, coordinator: str) -> None:
+        self._loop = Loop(context, "nn-worker-0")
+        self._link = Link(self._loop, coordinator, "nn-worker", 0)
+        self._pipeline = Pipeline(self._loop, self._link, address_beside(coordinator, "nn-worker-0"))
+        self._instructions: queue.SimpleQueue[tuple[int, str, dict[str, Any]]] = queue.SimpleQueue()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="nn-worker-0")
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the worker, whatever the job does."""
+        self._link.stop = True
+        self._pipeline.wake()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            run, job = self._link.join(self._pipeline.address)
+            self._prepare(run, job)
+            io = threading.Thread(target=self._serve, name="nn-worker-0-io")
+            io.start()
+            try:
+                self._pipeline.call(lambda: self._link.ready(self._on_instruction))
+                self._follow()
+            finally:
+                self._ended.set()
+                self._pipeline.wake()
+                io.join()
+            self._link.farewell()
+        except PersiaError as error:
+            if not self._link.stop:
+                self._link.fail(error)
+        finally:
+            self._loop.close()
+
+    def _prepare(self, run: Run, job: Job) -> None:
+        bound = run.mode.staleness if isinstance(run.mode, HybridMode) else 1
+        self._pipeline.connect(run, job, {TRAIN: bound, EVAL: 1}, bound + LOADED_AHEAD)
+        layout = embedding_layout(run)
+        self._servers, self._every = run.cluster.embedding_servers, run.train.log_every_steps
+        self._scores = ScoreHistogram(len(label_names(run)))
+        rng = np.random.default_rng(run.seed)
+        self._gradients = []
+        for group in layout.groups:
+            most = run.train.batch_size * len(layout.features_of(group.number))
+            values = rng.standard_normal((most, group.dim), np.float32) * np.float32(GRADIENT)
+            self._gradients.append(encode_rows(values, layout.wire))
+
+    def _serve(self) -> None:
+        try:
+            while not self._ended.is_set():
+                self._loop.poll(0.2)
+                self._pipeline.run_calls()
+        except Exception as error:
+            self._pipeline.fail(error)
+
+    def _on_instruction(self, number: int, kind: str, body: dict[str, Any]) -> None:
+        self._instructions.put((number, kind, body))
+
+    def _follow(self) -> None:
+        while not self._link.stop:
+            self._pipeline.check()
+            try:
+                number, kind, body = self._instructions.get(timeout=0.05)
+            except queue.Empty:
+                continue
+            if kind == "training":
+                self._train(body["first"], body["last"])
+            self._pipeline.call(partial(self._link.done, number))
+
+    def _train(self, first: int, last: int) -> None:
+        self._pipeline.start(TRAIN, last)
+        samples, staleness = 0, Counter[int]()
+        for step in range(first, last):
+            ready = self._pipeline.take(lambda: self._link.stop)
+            if ready is None:
+                return
+            per_group = 2 + self._servers
+            blocks = [ready.arrays[start + 2 : start + per_group] for start in range(0, len(ready.arrays), per_group)]
+            sizes = [sum(map(len, rows)) for rows in blocks]
+            pushed = [values[:size] for values, size in zip(self._gradients, sizes, strict=True)]
+            self._pipeline.push(ready.batch, pushed)
+            samples += len(ready.samples[1])
+            staleness[ready.staleness] += 1
+            if (step + 1) % self._every == 0 or step + 1 == last:
+                self._report(step + 1, {"samples": samples, "steps": staleness.total(), "staleness": dict(staleness)})
+                samples, staleness = 0, Counter()
+        self._pipeline.wait_drained(TRAIN, lambda: self._link.stop)
+
+    def _report(self, last: int, figures: dict[str, Any]) -> None:
+        bins, counts = self._scores.encode()
+        arrays: list[np.ndarray[Any, Any]] = [np.ascontiguousarray(bins), np.ascontiguousarray(counts)]
+        self._pipeline.call(partial(self._link.report, figures | {"split": "train", "last": last}, arrays))

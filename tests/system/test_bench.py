@@ -1,0 +1,104 @@
+"""The benchmarks of whole jobs run from end to end and say what they measured."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persia_cli.bench.rivals import fbgemm
+from tests.support.small import WORDS
+
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(600)]
+LIMIT_S = 540.0
+"""Four jobs start one after another, each with half a dozen processes, on a machine that may be busy."""
+SMALL = [*WORDS, "mode=hybrid", "cluster.embedding_servers=2", "train.log_every_steps=50"]
+
+
+def bench(*words: str, temporary: Path) -> subprocess.CompletedProcess[str]:
+    """Run `persia bench` with the small job; nothing it leaves in its folder for temporary files is tolerated."""
+    done = subprocess.run(
+        [sys.executable, "-m", "persia_cli", "bench", *words],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        env=os.environ | {"TMPDIR": str(temporary)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in temporary.iterdir() if path.name.startswith("persia-")] == []
+    return done
+
+
+@pytest.fixture
+def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a short path, for Unix sockets lie in it."""
+    return tmp_path_factory.mktemp("t")
+
+
+def test_throughput_takes_turns_with_rivals_on_both_sources(temporary: Path) -> None:
+    words = [*SMALL, "optimizer=adagrad", "--compare", "torch,dense", "--quick", "--json"]
+    done = bench("throughput", *words, temporary=temporary)
+    assert done.stderr == ""
+    told = json.loads(done.stdout)
+    assert [each["source"] for each in told["sources"]] == ["ring", "loader"]
+    for each in told["sources"]:
+        _check_comparison(each)
+
+
+def _check_comparison(each: dict[str, Any]) -> None:
+    sides = {side["name"]: side for side in each["sides"]}
+    assert list(sides) == ["persia", "torch", "dense"]
+    assert all(side["samples_per_s"] > 0 for side in sides.values())
+    ratios = {ratio["rival"]: ratio["ratio"] for ratio in each["ratios"]}
+    for rival, ratio in ratios.items():
+        assert ratio == pytest.approx(sides["persia"]["samples_per_s"] / sides[rival]["samples_per_s"])
+    roles = {name.rpartition("-")[0] for name in sides["persia"]["cpu_ms"]}
+    assert roles == {"coordinator", "data-loader", "embedding-worker", "embedding-server", "nn-worker"}
+    assert ("reader" in sides["torch"]["cpu_ms"]) == (each["source"] == "loader")
+    stages = {(stage["replica"], stage["stage"]) for stage in each["stages"]}
+    expected = {"wait for batch", "decode rows", "forward", "backward", "encode gradients", "dense step"}
+    assert {("nn-worker-0", name) for name in expected} <= stages
+    assert {
+        ("embedding-worker-0", "plan"),
+        ("embedding-server-1", "look-up"),
+        ("embedding-server-1", "update"),
+    } <= stages
+    assert all(stage["ms"] >= 0 for stage in each["stages"])
+    assert each["bottleneck"].endswith(".")
+
+
+def test_throughput_for_people(temporary: Path) -> None:
+    words = [*SMALL, "--compare", "dense", "--source", "ring", "--quick"]
+    done = bench("throughput", *words, temporary=temporary)
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines[2:5]] == ["who", "persia", "dense"]
+    assert any(line.startswith("limit") and "bottleneck" in line for line in lines)
+    assert done.stderr.splitlines()[-1] == "next: persia bench modes --delay-ms 5"
+
+
+def test_modes_with_and_without_delay(temporary: Path) -> None:
+    done = bench("modes", *SMALL, "--delay-ms", "20", "--quick", "--json", temporary=temporary)
+    told = json.loads(done.stdout)
+    figures = {(each["mode"], each["delay_ms"]): each for each in told["figures"]}
+    assert {("sync", 0.0), ("sync", 20.0), ("hybrid", 0.0), ("hybrid", 20.0)} <= figures.keys()
+    # A step of sync cannot be faster than an update's way to the servers and the next rows' way back.
+    assert 32 / figures["sync", 20.0]["samples_per_s"] > 0.08
+    assert figures["hybrid", 20.0]["times_sync"] > 1.0
+    assert figures["sync", 0.0]["auc"] == figures["sync", 20.0]["auc"]
+    assert told["bars"] == []
+    assert "batch 512" in told["unjudged"]
+
+
+@pytest.mark.skipif(not fbgemm.is_installed(), reason="FBGEMM is not installed")
+def test_tier_against_fbgemm(temporary: Path) -> None:
+    words = [*SMALL, "optimizer=rowwise_adagrad", "embedding.wire=float16", "--quick", "--json"]
+    told = json.loads(bench("tier", *words, temporary=temporary).stdout)
+    ours, *theirs = told["sides"]
+    assert ours["name"] == "persia"
+    assert ours["ids_per_s"] / max(side["ids_per_s"] for side in theirs) == pytest.approx(told["ratio"])
+    assert told["passed"] == (told["ratio"] >= 1.2)
+    assert "nn-worker-0" not in ours["cpu_ms"]
+    assert {"embedding-worker-0", "embedding-server-0", "embedding-server-1", "client"} <= ours["cpu_ms"].keys()
