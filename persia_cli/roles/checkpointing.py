@@ -30,7 +30,7 @@ class Checkpointing:
         self._files[name] = read_figures(list[SavedFile], files)
 
     def publish(self, step: int, samples: int) -> dict[str, Any]:
-        """Give the checkpoint its manifest and name; return path, size and rows of it.
+        """Give the checkpoint its manifest and name; return path, size and the rows of features in it.
 
         Raises CheckpointError if a file is not where it should be.
         """
@@ -52,5 +52,6 @@ class Checkpointing:
             files=files,
         )
         folder = publish(self._run_dir, manifest)
-        rows = sum(file.rows or 0 for file in files)
+        read = {group.number for group in layout.feature_groups}
+        rows = sum(file.rows or 0 for file in files if file.group in read)
         return {"path": str(folder), "step": step, "nbytes": sum(file.nbytes for file in files), "rows": rows}

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
@@ -101,11 +102,15 @@ def test_a_model_of_another_mode_evaluates_to_the_same_digits(tmp_path: Path) ->
 def test_saved_weights_are_the_initial_ones_and_what_rows_add(saved: JobResult) -> None:
     last = newest_checkpoint(saved.run_dir)
     weights, initial = (load_file(last / "dense" / f"{name}.safetensors") for name in ("dense", "dense_initial"))
+    with safe_open(last / "dense" / "dense_optimizer.safetensors", framework="pt") as file:
+        names = json.loads(file.metadata()["persia"])["parameters"]
     rows = read_rows(last)["(dense)"]
     assert rows.ids.tolist() == list(range(len(rows.ids)))
     assert (rows.scores == saved_step(last) - 1).all()
     flat, start = rows.embedding.reshape(-1), 0
-    for name, first in initial.items():
+    assert sorted(names) == sorted(initial)
+    for name in names:
+        first = initial[name]
         moved = first.numpy() + flat[start : start + first.numel()].reshape(first.shape)
         np.testing.assert_array_equal(weights[name].numpy(), moved)
         start += -(-first.numel() // 16) * 16

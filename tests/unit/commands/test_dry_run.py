@@ -79,3 +79,11 @@ def test_missing_data_may_be_refused(persia) -> None:
 def test_the_default_run_directory_has_name_and_time(persia) -> None:
     ended = persia("train", "dataset=tiny", "name=mine", "--dry-run")
     assert re.match(r"run +mine in runs/mine-\d{8}-\d{6}\n", ended.out)
+
+
+def test_dense_weights_on_servers_take_what_the_network_needs(persia) -> None:
+    ended = persia("train", "dataset=tiny", "mode=async", "mode.staleness=5", "--dry-run")
+    assert (ended.code, ended.err) == (0, "")
+    assert "; async, staleness 5; " in ended.out
+    assert re.search(r"^\(dense\) +1024 +float32 +adam +- +-$", ended.out, re.MULTILINE)
+    assert re.search(r"^all +1\.0 GiB$", ended.out, re.MULTILINE)
