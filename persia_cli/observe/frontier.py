@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 COLOURS = {"sync": "#1f6f8b", "hybrid": "#d1495b", "async": "#8a5fbf"}
 INK, GRID = "#333333", "#dddddd"
 DPI = 150
-MISSING = "the picture needs matplotlib: install it with  pip install 'persia[plot]'"
+MISSING = "there is no picture, for it needs matplotlib: pip install matplotlib"
 PROMISE = 0.001
 """AUC: how near to sync the hybrid mode stays on large data where staleness is small against the steps."""
 

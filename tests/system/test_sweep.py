@@ -139,6 +139,8 @@ def test_nothing_outlives_a_sweep_that_is_stopped(tmp_path: Path, number: signal
         assert "interrupted; everything is stopped" in said
         assert said.splitlines()[-1] == "next      persia sweep --resume out"
         assert "Traceback" not in said
+        assert len(list(points.glob("*/sweep.log"))) == 2
+        assert list(points.glob("*.log")) == []
 
 
 def _runs(process: psutil.Process) -> bool:

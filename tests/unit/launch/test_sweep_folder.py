@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from persia_cli.errors import UserError
-from persia_cli.launch.sweep_folder import Ask, Outcome, digest, read_results, run_dir_of, write_results
+from persia_cli.launch.sweep_folder import Ask, Outcome, claimed, digest, read_results, run_dir_of, write_results
 from persia_cli.observe.outcome import Figures
 from persia_cli.plan.grid import Point
 from tests.support.runs import make_run
@@ -53,6 +53,15 @@ def test_a_folder_without_a_sweep_is_refused(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text(json.dumps({"words": 1}))
     with pytest.raises(UserError, match=r"sweep\.json cannot be read"):
         Ask.read(tmp_path)
+
+
+def test_only_one_process_at_a_time_trains_the_points(tmp_path: Path) -> None:
+    ASK.write(tmp_path / "sweep", [make_run()])
+    again = pytest.raises(UserError, match="another process is training the points of")
+    with claimed(tmp_path / "sweep"), again, claimed(tmp_path / "sweep"):
+        pass
+    with claimed(tmp_path / "sweep"):
+        pass
 
 
 def test_a_run_directory_is_named_by_number_and_values_and_never_used_twice(tmp_path: Path) -> None:
