@@ -24,6 +24,7 @@ from persia_cli.launch.sweep_folder import (
     TABLE,
     Ask,
     Outcome,
+    claimed,
     digest,
     point_object,
     read_results,
@@ -93,11 +94,13 @@ def carry_out(plan: SweepPlan, jobs: int, limit_s: float, as_json: bool) -> None
     outcomes = list(plan.before)
     sweep = Sweep(plan.folder, _tasks(plan), jobs, limit_s)
     shown = Shown(len(plan.grid), len(outcomes))
+    order = {each.point: number for number, each in enumerate(plan.grid)}
     try:
-        with showing(err(), shown, sweep) as (tell, follow):
+        with claimed(plan.folder), showing(err(), shown, sweep) as (tell, follow):
 
             def on_end(outcome: Outcome) -> None:
                 outcomes.append(outcome)
+                outcomes.sort(key=lambda each: order[each.point])
                 write_results(plan.folder, outcomes)
                 tell(outcome)
 

@@ -117,8 +117,7 @@ class Sweep:
             error = _reason(_log(task), code)
         elif figures is None:
             error = f"recorded no training in {task.run_dir / METRICS}"
-        if task.run_dir.is_dir():
-            _log(task).replace(task.run_dir / LOG)
+        _keep_log(task)
         where = str(task.run_dir.relative_to(self._folder))
         return Outcome(task.point, task.seed, where, round(seconds, 1), figures if error is None else None, error)
 
@@ -135,6 +134,7 @@ class Sweep:
             for each in self._running:
                 each.process.kill()
                 each.process.wait()
+                _keep_log(each.task)
 
 
 def _grace_s(task: Task) -> float:
@@ -143,8 +143,14 @@ def _grace_s(task: Task) -> float:
 
 
 def _log(task: Task) -> Path:
-    """Where a running point's output goes: beside its run directory, which it makes itself."""
+    """Where the output of a running point goes: beside its run directory, which it makes itself."""
     return task.run_dir.with_name(f"{task.run_dir.name}.log")
+
+
+def _keep_log(task: Task) -> None:
+    """Move the output of a point that has ended into its run directory, if it came so far as to make one."""
+    if task.run_dir.is_dir():
+        _log(task).replace(task.run_dir / LOG)
 
 
 def _reason(log: Path, code: int) -> str:

@@ -1,10 +1,12 @@
 """The folder of a sweep: what was asked for, one run directory per point, and the results so far."""
 
 import csv
+import fcntl
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
@@ -68,6 +70,20 @@ class Ask:
             raise UserError(f"{folder} holds no sweep: there is no {folder / SWEEP}") from None
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise UserError(f"{folder / SWEEP} cannot be read ({type(error).__name__}); start a new sweep") from error
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Hold a sweep's folder while the context lasts; raises UserError if another process trains its points now.
+
+    The kernel lets go of the lock when the process ends, however it does.
+    """
+    with (folder / SWEEP).open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"another process is training the points of {folder}; wait for it, or stop it") from None
+        yield
 
 
 def digest(run: Run) -> str:

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 COLOURS = {"sync": "#1f6f8b", "hybrid": "#d1495b", "async": "#8a5fbf"}
 INK, GRID = "#333333", "#dddddd"
-MISSING = "the picture needs matplotlib: install it with  pip install 'persia[plot]'"
+DPI = 150
+MISSING = "there is no picture, for it needs matplotlib: pip install matplotlib"
 PROMISE = 0.001
 """AUC: how near to sync the hybrid mode stays on large data where staleness is small against the steps."""
 
@@ -32,7 +33,7 @@ class Spot:
     """AUC to the baseline's, paired; None for the baseline itself or without one."""
 
 
-def draw(path: Path, spots: Sequence[Spot], title: str, baseline: str | None, dpi: int = 150) -> None:
+def draw(path: Path, spots: Sequence[Spot], title: str, baseline: str | None) -> None:
     """Write the picture as PNG; raises UserError if matplotlib is not installed.
 
     Where several staleness bounds are among the spots, two more panels show AUC and speed against staleness.
@@ -43,7 +44,7 @@ def draw(path: Path, spots: Sequence[Spot], title: str, baseline: str | None, dp
         raise UserError(MISSING) from error
     bounds = {spot.staleness for spot in spots if spot.staleness is not None}
     wide = len(bounds) > 1
-    figure = Figure(figsize=(13.0 if wide else 7.5, 5.6), layout="constrained", facecolor="white")
+    figure = Figure(figsize=(13.0 if wide else 7.5, 5.6), dpi=DPI, layout="constrained", facecolor="white")
     if wide:
         cells = figure.add_gridspec(2, 2, width_ratios=[1.35, 1.0])
         frontier = figure.add_subplot(cells[:, 0])
@@ -55,7 +56,7 @@ def draw(path: Path, spots: Sequence[Spot], title: str, baseline: str | None, dp
     figure.draw_without_rendering()  # settles the sizes that labels are placed by
     _label(frontier, spots)
     part = path.with_name(f"{path.name}.part")
-    figure.savefig(part, format="png", dpi=dpi)
+    figure.savefig(part, format="png")
     part.replace(path)
 
 

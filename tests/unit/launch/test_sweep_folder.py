@@ -1,0 +1,75 @@
+"""What the folder of a sweep holds."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from persia_cli.errors import UserError
+from persia_cli.launch.sweep_folder import Ask, Outcome, claimed, digest, read_results, run_dir_of, write_results
+from persia_cli.observe.outcome import Figures
+from persia_cli.plan.grid import Point
+from tests.support.runs import make_run
+
+ASK = Ask(("conf=synthetic", "seed=1,2"), ("/conf",), "mode=sync", "/somewhere")
+POINT = Point(("seed=1", "mode=hybrid"), (("mode", "hybrid"), ("seed", "1")))
+DONE = Outcome(POINT, "1", "points/001-hybrid-1", 12.5, Figures(1000.0, 0.75, None, 40, 3), None)
+FAILED = Outcome(Point(("seed=2",), (("seed", "2"),)), "2", "points/002-2", 1.0, None, "nn-worker-0 died, alas")
+
+
+def test_what_was_asked_for_can_be_read_again(tmp_path: Path) -> None:
+    runs = [make_run(), make_run(seed=3)]
+    ASK.write(tmp_path / "new" / "sweep", runs)
+    assert Ask.read(tmp_path / "new" / "sweep") == (ASK, [digest(run) for run in runs])
+    assert digest(runs[0]) != digest(runs[1])
+    with pytest.raises(UserError, match=r"cannot make the folder of the sweep .*; give --folder"):
+        ASK.write(tmp_path / "new" / "sweep", runs)
+
+
+def test_results_can_be_read_again_and_opened_as_a_table(tmp_path: Path) -> None:
+    assert read_results(tmp_path) == []
+    write_results(tmp_path, [DONE])
+    write_results(tmp_path, [DONE, FAILED])
+    assert read_results(tmp_path) == [DONE, FAILED]
+    with (tmp_path / "results.csv").open(newline="") as file:
+        first, second = csv.DictReader(file)
+    assert (first["mode"], first["seed"], first["state"], first["auc"]) == ("hybrid", "1", "done", "0.75")
+    assert (first["staleness_share"], first["log_loss"]) == ("0.075", "")
+    assert (second["mode"], second["state"], second["error"]) == ("", "failed", "nn-worker-0 died, alas")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["results.csv", "results.json"]
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '[{"words": []}]'])
+def test_damaged_results_are_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "results.json").write_text(text)
+    with pytest.raises(UserError, match=r"results\.json cannot be read .*; start a new sweep"):
+        read_results(tmp_path)
+
+
+def test_a_folder_without_a_sweep_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no sweep: there is no "):
+        Ask.read(tmp_path)
+    (tmp_path / "sweep.json").write_text(json.dumps({"words": 1}))
+    with pytest.raises(UserError, match=r"sweep\.json cannot be read"):
+        Ask.read(tmp_path)
+
+
+def test_only_one_process_at_a_time_trains_the_points(tmp_path: Path) -> None:
+    ASK.write(tmp_path / "sweep", [make_run()])
+    again = pytest.raises(UserError, match="another process is training the points of")
+    with claimed(tmp_path / "sweep"), again, claimed(tmp_path / "sweep"):
+        pass
+    with claimed(tmp_path / "sweep"):
+        pass
+
+
+def test_a_run_directory_is_named_by_number_and_values_and_never_used_twice(tmp_path: Path) -> None:
+    long = Point((), (("model.hidden", "[16,8]"), ("dataset.path", "'/a b/" + "x" * 200 + "'"), ("seed", "1")))
+    first = run_dir_of(tmp_path, 4, POINT)
+    assert first == tmp_path / "points" / "005-hybrid-1"
+    first.mkdir(parents=True)
+    assert run_dir_of(tmp_path, 4, POINT).name == "005-hybrid-1-again-2"
+    assert run_dir_of(tmp_path, 0, long).name.startswith("001-16-8-a-b-xxx")
+    assert len(run_dir_of(tmp_path, 0, long).name) < 90
+    assert run_dir_of(tmp_path, 0, Point((), ())).name == "001"
