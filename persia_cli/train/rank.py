@@ -15,6 +15,7 @@ from persia_cli.observe.trace import Trace
 from persia_cli.plan.columns import dense_count, label_names
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.store.manifest import SavedFile
+from persia_cli.train.compiling import compile_network
 from persia_cli.train.dense_state import load_dense, save_dense
 from persia_cli.train.distributed import World
 from persia_cli.train.inputs import GroupRows, Samples, group_shapes, input_shape
@@ -38,6 +39,8 @@ class Rank:
         dense = dense_count(run)
         self._objective = Objective([run.train.losses.get(name, BCE) for name in label_names(run)])
         self._module = build_model(run.model, input_shape(layout, dense, self._tasks), run.seed).to(world.device)
+        if run.train.compile:
+            compile_network(self._module)
         self.parameters = sum(weight.numel() for weight in self._module.parameters())
         self._optimizer = dense_optimizer(run.optimizer.dense, self._module)
         self._feature_groups = len(layout.feature_groups)

@@ -84,6 +84,24 @@ def test_a_line_merges_the_ranks_of_an_interval(recording: Recording) -> None:
     ]
 
 
+def test_the_loss_is_what_the_network_was_trained_on(recording: Recording) -> None:
+    recorded = recording(ranks=2)
+    for rank, loss_sum in enumerate((4.5, 2.25)):
+        body, arrays = made_up(rank, 1)
+        recorded.record.add_report(rank, 1, body | {"loss_sum": loss_sum}, arrays)
+    assert recorded.lines[0]["loss"] == 6.75 / sum(made_up(rank, 1)[0]["samples"] for rank in range(2))
+
+
+def test_the_loss_scale_is_told_of_training_in_float16_alone(recording: Recording) -> None:
+    recorded = recording(ranks=1)
+    scales = [("train", {"loss_scale": 512.0, "steps_skipped": 7}), ("eval", {}), ("train", {})]
+    for number, (split, scale) in enumerate(scales, 1):
+        body, arrays = made_up(0, number, split)
+        recorded.record.add_report(0, number, body | scale, arrays)
+    told = [{key: line[key] for key in ("loss_scale", "steps_skipped") if key in line} for line in recorded.lines]
+    assert told == [scale for _, scale in scales]
+
+
 def test_a_line_waits_for_the_last_rank_and_for_the_lines_before_it(recording: Recording) -> None:
     recorded = recording(ranks=2)
     add = recorded.record.add_report

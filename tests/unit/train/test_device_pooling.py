@@ -124,7 +124,7 @@ def test_whole_steps_are_those_by_the_kernels(precision):
         near = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 4e-3}[precision]
         assert first.logits == pytest.approx(second.logits, rel=near, abs=near)
         for ours, theirs in zip(first.gradients, second.gradients, strict=True):
-            assert ours == pytest.approx(theirs, rel=near, abs=near * np.abs(ours).max())
+            assert ours == pytest.approx(theirs, rel=near, abs=near * float(np.abs(ours).max()))
         assert made[0].evaluate(0, batch, groups).logits == pytest.approx(
             made[1].evaluate(0, batch, groups).logits, rel=near, abs=near
         )

@@ -1,0 +1,56 @@
+"""A compiled network computes what it would without, or is refused."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from persia_cli.errors import ConfigError
+from persia_cli.train.compiling import compile_network
+
+PROGRAM = """
+import numpy as np
+from persia_cli.train.compiling import compile_network
+from persia_cli.train.runtime import prepare_torch
+from tests.unit.train import test_dense_step as steps
+from tests.unit.train.batches import network, samples
+
+prepare_torch(1)
+module = network()
+compile_network(module)
+compiled, plain = steps.dense_step(module, precision={precision!r}), steps.dense_step(precision={precision!r})
+for number, size in enumerate((16, 16, 5, 0, 16)):
+    batch, groups = samples(size, seed=number), steps.rows_of(number, size)
+    ours, theirs = (step.train(number, batch, groups) for step in (compiled, plain))
+    for step in (compiled, plain):
+        step.update()
+    np.testing.assert_allclose(ours.logits, theirs.logits, rtol={near}, atol={near})
+    for mine, other in zip(ours.gradients, theirs.gradients):
+        np.testing.assert_allclose(mine, other, rtol={near}, atol={near})
+    scored = compiled.evaluate(number, batch, groups)
+    np.testing.assert_allclose(scored.logits, plain.evaluate(number, batch, groups).logits, rtol={near}, atol={near})
+assert module._compiled_call_impl is not None
+assert module.state_dict().keys() == network().state_dict().keys()
+print("as without")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("precision", "near"), [("float32", 1e-5), ("bfloat16", 2.0**-6)])
+def test_a_compiled_network_trains_as_it_would_without(precision: str, near: float, tmp_path: Path) -> None:
+    """In a process of its own, because the compiler keeps workers and files."""
+    own = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_COMPILE_THREADS": "1", "TMPDIR": str(tmp_path)}
+    program = PROGRAM.format(precision=precision, near=near)
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | own, capture_output=True, text=True, timeout=170
+    )
+    assert (done.returncode, done.stdout) == (0, "as without\n"), done.stderr
+
+
+def test_without_a_compiler_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(ConfigError, match=r"needs a C\+\+ compiler, and there is no no-such-compiler here; install"):
+        compile_network(torch.nn.Linear(2, 1))
