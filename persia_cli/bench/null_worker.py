@@ -77,7 +77,7 @@ class NullWorker:
         for group in layout.groups:
             most = run.train.batch_size * len(layout.features_of(group.number))
             values = rng.standard_normal((most, group.dim), np.float32) * np.float32(GRADIENT)
-            self._gradients.append(encode_rows(values, layout.wire))
+            self._gradients.append(encode_rows(values, group.wire))
 
     def _serve(self) -> None:
         try:

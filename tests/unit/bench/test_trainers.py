@@ -57,9 +57,9 @@ def test_dense_trains_the_network_alone() -> None:
 
 @pytest.mark.parametrize("kind", [DenseTrainer, TorchTrainer])
 def test_bfloat16_is_an_autocast(kind: type[DenseTrainer]) -> None:
-    run = small("optimizer=adagrad")
-    sizes = [portion_shape(run).sizes] if kind is TorchTrainer else []
-    full, half = losses(kind(run, *sizes), run, 5), losses(kind(run, *sizes, "bfloat16"), run, 5)
+    runs = [small("optimizer=adagrad", f"train.precision={precision}") for precision in ("float32", "bfloat16")]
+    sizes = [portion_shape(runs[0]).sizes] if kind is TorchTrainer else []
+    full, half = (losses(kind(run, *sizes), run, 5) for run in runs)
     assert full != half
     assert full == pytest.approx(half, rel=0.02)
 

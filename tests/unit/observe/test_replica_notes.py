@@ -31,7 +31,7 @@ def test_rows_of_dense_weights_are_not_counted_with_those_of_features(recording:
     recorded = recording(ranks=1)
     counters = {"rows": 4, "hits": 5, "misses": 5}
     recorded.record.note("embedding-server-0", USED | {"tables": {"a": counters, "(dense)": {"rows": 90, "hits": 900}}})
-    interval = {"split": "eval", "last": 4, "samples": 0, "steps": 4, "staleness_sum": 0, "staleness_max": 0}
+    interval = {"split": "eval", "last": 4, "samples": 0, "steps": 4, "staleness": {}, "loss_sum": 0.0}
     recorded.record.add_report(0, 1, interval, list(ScoreHistogram(1).encode()))
     (line,) = recorded.lines
     assert (line["rows"], line["hit_rate"]) == (4, 0.5)

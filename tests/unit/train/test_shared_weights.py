@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from persia_cli.config.schema import Adagrad, Adam, DenseOptimizer, Sgd
+from persia_cli.config.schema import DenseAdagrad, DenseAdam, DenseOptimizer, DenseSgd
 from persia_cli.errors import CheckpointError, ConfigError
 from persia_cli.plan import dense
 from persia_cli.plan.embedding import embedding_layout
@@ -20,11 +20,11 @@ from persia_cli.train.shared_weights import SharedWeights
 from tests.support.runs import SGD, make_run
 
 CONFIGS = [
-    Sgd(kind="sgd", lr=0.1),
-    Sgd(kind="sgd", lr=0.1, weight_decay=0.1),
-    Adagrad(kind="adagrad", lr=0.05, initial_accumulator_value=0.1),
-    Adam(kind="adam", lr=0.01),
-    Adam(kind="adam", lr=0.01, beta1=0.5, beta2=0.9, eps=0.1),
+    DenseSgd(kind="sgd", lr=0.1),
+    DenseSgd(kind="sgd", lr=0.1, weight_decay=0.1),
+    DenseAdagrad(kind="adagrad", lr=0.05, initial_accumulator_value=0.1),
+    DenseAdam(kind="adam", lr=0.01),
+    DenseAdam(kind="adam", lr=0.01, beta1=0.5, beta2=0.9, eps=0.1),
 ]
 SERVERS = 2
 
