@@ -106,8 +106,8 @@ class DenseStep:
         outgoing = OutgoingRows(leaves, send_rows)
         with self.world.watched(f"adding up the dense gradients of step {step}"), span("backward"):
             batch_loss(weighted, samples.weight_total).backward()  # type: ignore[no-untyped-call]
+            outgoing.finish()
             self._trace.end("all-reduce", step, lane=TRAINING)
-        outgoing.finish()
         return StepResult(scored.logits, scored.loss_sum, gradients)
 
     def update(self) -> None:
