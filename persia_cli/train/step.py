@@ -133,8 +133,8 @@ class DenseStep:
         outgoing = OutgoingRows(leaves, send_rows)
         with self.world.watched(f"adding up the dense gradients of step {step}"), span("backward"):
             (loss if self.loss_scale is None else loss * self.loss_scale.scale).backward()  # type: ignore[no-untyped-call]
+            outgoing.finish()
             self._trace.end("all-reduce", step, lane=TRAINING)
-        outgoing.finish()
         if self.loss_scale is None:
             return StepResult(scored.logits, scored.loss_sum, gradients)
         return StepResult(scored.logits, scored.loss_sum, gradients, self.loss_scale.scale, self.loss_scale.skipped)
