@@ -159,7 +159,7 @@ def _compare(
     ratios = [_ratio(run, sides[0], side) for side in sides[1:]]
     staleness = median(figures.staleness for figures, _ in turns[OURS])
     hops = bytes_per_sample(run)
-    sentence = bottleneck(run, sides[0], next((side for side in sides if side.name == "dense"), None))
+    sentence = bottleneck(run, sides[0], next((side for side in sides if side.name == "dense"), None), stages)
     return Comparison(source, rounds, steps, sides, ratios, staleness, hops, stages, sentence)
 
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from persia_cli.config.schema import HybridMode, Run
 from persia_cli.control.splits import EVAL, TRAIN
-from persia_cli.errors import PersiaError
 from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.plan.columns import label_names
 from persia_cli.plan.embedding import embedding_layout
@@ -60,7 +59,7 @@ class NullWorker:
                 self._pipeline.wake()
                 io.join()
             self._link.farewell()
-        except PersiaError as error:
+        except Exception as error:
             if not self._link.stop:
                 self._link.fail(error)
         finally:

@@ -3,7 +3,7 @@
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -167,20 +167,19 @@ class TurnJob:
         job = self.plan.job
         return stages_of(read_parts(self.plan.run_dir), job.trace_last - job.trace_first)
 
-    def _lines(self) -> Iterator[dict[str, Any]]:
-        self._check()
-        return self._metrics.new()
+    def _lines(self) -> list[dict[str, Any]]:
+        ended = not self._processes.running
+        lines = list(self._metrics.new())
+        if not lines:
+            self._check(ended)
+        return lines
 
     def _wait_paused(self) -> None:
         while self._number is None:
-            self._check()
+            self._check(not self._processes.running)
             self._number = self._driver.wait_paused(LOOK_S)
 
-    def _check(self) -> None:
+    def _check(self, ended: bool) -> None:
         self._processes.check()
-        if not self._processes.running and self._number is None and not self._all_taken:
+        if ended:
             raise PersiaError("the job has ended before all turns were measured")
-
-    @property
-    def _all_taken(self) -> bool:
-        return self._driver.ended

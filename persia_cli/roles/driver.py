@@ -26,11 +26,6 @@ class Driver:
         self._thread = threading.Thread(target=self._run, name=f"{DRIVER}-0")
         self._thread.start()
 
-    @property
-    def ended(self) -> bool:
-        """Whether the job is over."""
-        return not self._thread.is_alive()
-
     def wait_paused(self, seconds: float) -> int | None:
         """Wait until the job stands before a turn; returns the number to go on with, None if it has not come yet.
 

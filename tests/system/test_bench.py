@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,10 @@ from typing import Any
 import pytest
 
 from persia_cli.bench.rivals import fbgemm
+from persia_cli.bench.turns import TurnJob
+from persia_cli.config.compose import compose_run
+from persia_cli.data.facts import inspect
+from persia_cli.errors import PersiaError
 from tests.support.small import WORDS
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(600)]
@@ -102,3 +107,18 @@ def test_tier_against_fbgemm(temporary: Path) -> None:
     assert told["passed"] == (told["ratio"] >= 1.2)
     assert "nn-worker-0" not in ours["cpu_ms"]
     assert {"embedding-worker-0", "embedding-server-0", "embedding-server-1", "client"} <= ours["cpu_ms"].keys()
+
+
+def test_a_job_in_turns_measures_them_and_tells_what_it_died_of(temporary: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    run = compose_run(SMALL)
+    with TurnJob(run, inspect(run.dataset), steps=8, turns=2, ring=4) as job:
+        figures = job.turn()
+        assert figures.samples == 8 * 32
+        assert figures.seconds > 0
+        assert figures.cpu_s.keys() == job.pids.keys()
+        assert len(job.pids) == 6
+        os.kill(job.pids["embedding-server-1"], signal.SIGKILL)
+        with pytest.raises(PersiaError, match="embedding-server-1"):
+            job.turn()

@@ -6,11 +6,13 @@ from persia_cli.bench import bars
 from persia_cli.bench.bottleneck import bottleneck
 from persia_cli.bench.compare import Side, compare
 from persia_cli.bench.modes import offered_modes
+from persia_cli.bench.stages import Stage, stages_of
 from persia_cli.bench.traffic_bytes import bytes_per_sample
 from persia_cli.bench.turns import INTERVALS, turn_steps
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import Run
 from persia_cli.errors import UserError
+from persia_cli.observe.trace import Part, Span
 from tests.support.small import WORDS
 
 TARGET = ["conf=criteo", "train.batch_size=4096", "optimizer=adagrad", "cluster.embedding_servers=2"]
@@ -51,9 +53,10 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
 def test_the_nn_worker_that_never_rests_is_the_bottleneck(run: Run) -> None:
     ours = side({"nn-worker-0": 98.0, "embedding-worker-0": 5.0, "data-loader-0": 7.0, "coordinator-0": 1.0}, 100.0)
     dense = Side("dense", 336.0, 336.0, 336.0, {}, 0.0)
-    text = bottleneck(run, ours, dense)
+    stages = [Stage("nn-worker-0", "wait for batch", 1.25, False), Stage("nn-worker-0", "forward", 40.0, False)]
+    text = bottleneck(run, ours, dense, stages)
     assert text.startswith("The NN worker's arithmetic is the bottleneck: it computes for 98.0 ms")
-    assert "the dense network alone takes 95.2 ms" in text
+    assert "on 1 thread, waits 1.25 ms for embeddings; the dense network alone takes 95.2 ms" in text
     assert "data-loader-0, needs 7.0 ms" in text
 
 
@@ -70,6 +73,21 @@ def test_cores_all_in_use_are_the_bottleneck(run: Run) -> None:
 def test_nobody_busy_means_waiting(run: Run) -> None:
     ours = side({"nn-worker-0": 20.0, "embedding-server-0": 10.0, "coordinator-0": 1.0}, 100.0)
     assert bottleneck(run, ours, None).startswith("Waiting is the bottleneck: of a step of 100.0 ms")
+
+
+def test_stages_are_milliseconds_per_step_in_the_order_of_a_step() -> None:
+    spans = [
+        Span("training", "backward", 4, 0, 9_000_000, 12_000_000),
+        Span("training", "forward", 4, 0, 5_000_000, 9_000_000),
+        Span("", "pull", 4, 0, 1_000_000, 5_000_000),
+        Span("training", "forward", 5, 0, 12_000_000, 14_000_000),
+        Span("", "pull", 6, 0, 1_000_000, None),
+    ]
+    assert stages_of([Part("nn-worker-0", "boot", 0, 0, spans)], 2) == [
+        Stage("nn-worker-0", "forward", 3.0, False),
+        Stage("nn-worker-0", "backward", 1.5, False),
+        Stage("nn-worker-0", "pull", 2.0, True),
+    ]
 
 
 def test_bytes_on_the_wire_are_those_of_unique_rows() -> None:
