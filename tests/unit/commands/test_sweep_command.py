@@ -74,6 +74,14 @@ def test_a_terminal_sees_a_table() -> None:
     assert "0.01250" in second
 
 
+def test_a_narrow_terminal_cuts_no_figure_off() -> None:
+    text = io.StringIO()
+    show_table(Console(file=text, force_terminal=True, width=60, no_color=True, highlight=False), rows())
+    assert len(text.getvalue().splitlines()) == 3
+    assert "-0.00750 ± 0.00250" in text.getvalue()
+    assert "…" not in text.getvalue()
+
+
 def test_elsewhere_each_setting_is_a_line_of_figures() -> None:
     text = io.StringIO()
     show_table(Console(file=text, width=40), rows())
