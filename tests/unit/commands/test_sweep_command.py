@@ -35,7 +35,7 @@ def test_the_points_are_listed_and_nothing_is_made(persia, tmp_path: Path) -> No
     ("words", "sentence"),
     [
         (["mode.staleness=0,1"], "mode.staleness=0: staleness counts the step in flight itself"),
-        (["mode=sync,hybrd"], "mode=hybrd: expected hybrid or sync; did you mean hybrid? (point mode=hybrd)"),
+        (["mode=sync,hybrd"], "did you mean hybrid? (point mode=hybrd)"),
         (["dataset=tiny,parquet", "dataset.split={kind: every, n: 2}", "dataset.path=no", "dataset.labels=[y]"],
          "(point dataset=parquet)"),
         (["mode=sync,hybrid", "--baseline", "mode=async"], "--baseline 'mode=async' is no point of this sweep"),
