@@ -130,8 +130,10 @@ def _show(plan: SweepPlan, outcomes: Sequence[Outcome], as_json: bool) -> None:
     if failed:
         labelled(err(), "next", f"persia sweep --resume {folder}")
         raise typer.Exit(PersiaError.exit_code)
-    best = max(outcomes, key=lambda each: (each.figures and each.figures.auc) or 0.0)
-    labelled(err(), "next", f"persia train conf={shlex.quote(str(plan.folder / best.run_dir / 'config.yaml'))}")
+    best = max(rows, key=lambda row: row.auc.mean if row.auc else 0.0)
+    one = next(each for each in outcomes if each.point.setting == best.setting)
+    config = shlex.quote(str(plan.folder / one.run_dir / "config.yaml"))
+    labelled(err(), "next", f"persia train conf={config} checkpoint.at_end=true")
 
 
 def _as_object(

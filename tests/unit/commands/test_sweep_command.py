@@ -35,7 +35,7 @@ def test_the_points_are_listed_and_nothing_is_made(persia, tmp_path: Path) -> No
     ("words", "sentence"),
     [
         (["mode.staleness=0,1"], "mode.staleness=0: staleness counts the step in flight itself"),
-        (["mode=sync,hybrd"], "mode=hybrd: expected hybrid or sync; did you mean hybrid? (point mode=hybrd)"),
+        (["mode=sync,hybrd"], "did you mean hybrid? (point mode=hybrd)"),
         (["dataset=tiny,parquet", "dataset.split={kind: every, n: 2}", "dataset.path=no", "dataset.labels=[y]"],
          "(point dataset=parquet)"),
         (["mode=sync,hybrid", "--baseline", "mode=async"], "--baseline 'mode=async' is no point of this sweep"),
@@ -72,6 +72,14 @@ def test_a_terminal_sees_a_table() -> None:
     assert "3 (7.50%)" in second
     assert "-0.00750 ± 0.00250" in second
     assert "0.01250" in second
+
+
+def test_a_narrow_terminal_cuts_no_figure_off() -> None:
+    text = io.StringIO()
+    show_table(Console(file=text, force_terminal=True, width=60, no_color=True, highlight=False), rows())
+    assert len(text.getvalue().splitlines()) == 3
+    assert "-0.00750 ± 0.00250" in text.getvalue()
+    assert "…" not in text.getvalue()
 
 
 def test_elsewhere_each_setting_is_a_line_of_figures() -> None:
