@@ -82,8 +82,15 @@ def _training(plan: JobPlan) -> str:
     rows, dense = run.optimizer.embedding, run.optimizer.dense
     return (
         f"{count(plan.job.steps, 'step')} of {run.train.batch_size:,} samples; {mode}; "
-        f"{_optimizer(rows)} for rows, {_optimizer(dense)} for dense weights; seed {run.seed}"
+        f"{_optimizer(rows)} for rows, {_optimizer(dense)} for dense weights; {_arithmetic(run)}seed {run.seed}"
     )
+
+
+def _arithmetic(run: Run) -> str:
+    """Return what of the losses and the precision is not as usual."""
+    losses = [f"{loss.kind} of {name}" for name, loss in run.train.losses.items()]
+    precision = [] if run.train.precision == "float32" else [run.train.precision]
+    return "".join(f"{word}; " for word in [*precision, ", ".join(losses)] if word)
 
 
 def _optimizer(optimizer: Optimizer | DenseOptimizer) -> str:

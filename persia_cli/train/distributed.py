@@ -38,6 +38,8 @@ class World:
         not come.
         """
         self.rank, self.size, self.timeout_s, self.device = rank, size, timeout_s, device
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
         if size == 1:
             return
         if rendezvous is None:

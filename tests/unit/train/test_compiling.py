@@ -22,7 +22,7 @@ prepare_torch(1)
 module = network()
 compile_network(module)
 compiled, plain = steps.dense_step(module, precision={precision!r}), steps.dense_step(precision={precision!r})
-for number, size in enumerate((16, 16, 5, 0, 16)):
+for number, size in enumerate((16, 5, 16, 0)):
     batch, groups = samples(size, seed=number), steps.rows_of(number, size)
     ours, theirs = (step.train(number, batch, groups) for step in (compiled, plain))
     for step in (compiled, plain):
@@ -30,8 +30,8 @@ for number, size in enumerate((16, 16, 5, 0, 16)):
     np.testing.assert_allclose(ours.logits, theirs.logits, rtol={near}, atol={near})
     for mine, other in zip(ours.gradients, theirs.gradients):
         np.testing.assert_allclose(mine, other, rtol={near}, atol={near})
-    scored = compiled.evaluate(number, batch, groups)
-    np.testing.assert_allclose(scored.logits, plain.evaluate(number, batch, groups).logits, rtol={near}, atol={near})
+scores = [step.evaluate(0, samples(16, seed=0), steps.rows_of(0, 16)).logits for step in (compiled, plain)]
+np.testing.assert_allclose(*scores, rtol={near}, atol={near})
 assert module._compiled_call_impl is not None
 assert module.state_dict().keys() == network().state_dict().keys()
 print("as without")
@@ -39,13 +39,14 @@ print("as without")
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("precision", "near"), [("float32", 1e-5), ("bfloat16", 2.0**-6)])
 def test_a_compiled_network_trains_as_it_would_without(precision: str, near: float, tmp_path: Path) -> None:
     """In a process of its own, because the compiler keeps workers and files."""
     own = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_COMPILE_THREADS": "1", "TMPDIR": str(tmp_path)}
     program = PROGRAM.format(precision=precision, near=near)
     done = subprocess.run(
-        [sys.executable, "-c", program], env=os.environ | own, capture_output=True, text=True, timeout=170
+        [sys.executable, "-c", program], env=os.environ | own, capture_output=True, text=True, timeout=800
     )
     assert (done.returncode, done.stdout) == (0, "as without\n"), done.stderr
 
