@@ -10,7 +10,7 @@ TORCH = {"float32": 1.03, "bfloat16": 1.2}
 BATCH, DIM, STALENESS, SERVERS = 4096, 16, 3, 2
 
 
-def throughput_bar(run: Run, rival: str, precision: str = "float32") -> float | None:
+def throughput_bar(run: Run, rival: str) -> float | None:
     """Return the bar against a rival, None for a run that is not the one it is set for: DLRM on Criteo's shape."""
     dataset, optimizer = run.dataset, run.optimizer.embedding
     generator = dataset.generator if isinstance(dataset, GeneratedDataset) else dataset.stand_in
@@ -26,4 +26,4 @@ def throughput_bar(run: Run, rival: str, precision: str = "float32") -> float | 
     )
     if not is_target:
         return None
-    return DENSE.get((run.train.threads, precision)) if rival == "dense" else TORCH.get(precision)
+    return DENSE.get((run.train.threads, run.train.precision)) if rival == "dense" else TORCH.get(run.train.precision)

@@ -73,7 +73,7 @@ class NullWorker:
         self._scores = ScoreHistogram(len(label_names(run)))
         rng = np.random.default_rng(run.seed)
         self._gradients = []
-        for group in layout.groups:
+        for group in layout.feature_groups:
             most = run.train.batch_size * len(layout.features_of(group.number))
             values = rng.standard_normal((most, group.dim), np.float32) * np.float32(GRADIENT)
             self._gradients.append(encode_rows(values, group.wire))
@@ -115,7 +115,8 @@ class NullWorker:
             samples += len(ready.samples[1])
             staleness[ready.staleness] += 1
             if (step + 1) % self._every == 0 or step + 1 == last:
-                self._report(step + 1, {"samples": samples, "steps": staleness.total(), "staleness": dict(staleness)})
+                figures = {"steps": staleness.total(), "staleness": dict(staleness), "loss_sum": 0.0}
+                self._report(step + 1, figures | {"samples": samples})
                 samples, staleness = 0, Counter()
         self._pipeline.wait_drained(TRAIN, lambda: self._link.stop)
 

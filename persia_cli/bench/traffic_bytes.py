@@ -49,7 +49,9 @@ def bytes_per_sample(run: Run) -> list[Hop]:
             samples += batch.size
             weights = 0 if batch.weights is None else batch.weights.nbytes
             inverse = keys = rows = 0
-            for group, unique in zip(layout.groups, planner.plan(batch.ids, batch.offsets, batch.size), strict=True):
+            for group, unique in zip(
+                layout.feature_groups, planner.plan(batch.ids, batch.offsets, batch.size), strict=True
+            ):
                 inverse += unique.inverse.size * POSITION_BYTES
                 inverse += 0 if unique.offsets is None else unique.offsets.nbytes
                 keys += unique.keys.size * (KEY_BYTES + TABLE_BYTES)

@@ -48,10 +48,10 @@ class DenseTrainer:
         keep_freed_memory()
         layout = embedding_layout(run)
         shape = input_shape(layout, dense_count(run), len(label_names(run)))
-        if len(layout.groups) != 1 or shape.sequences:
+        if len(layout.feature_groups) != 1 or shape.sequences:
             raise UserError("rivals are compared on features that are all pooled and of one dim")
         self._names = [feature.name for feature in shape.pooled]
-        self._dim, self._bound = layout.groups[0].dim, run.embedding.init_bound
+        self._dim, self._bound = layout.feature_groups[0].dim, run.embedding.init_bound
         self._module = build_model(run.model, shape, run.seed).train()
         self._dense = dense_optimizer(run.optimizer.dense, self._module)
         self._rate = LearningRate(run.optimizer.dense, self._dense)
