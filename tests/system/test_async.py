@@ -132,6 +132,7 @@ def test_the_table_of_dense_weights_is_reported(saved: JobResult) -> None:
     assert table["counters"]["evicted"] == table["counters"]["gradients_missing"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_two_ranks_learn(tmp_path: Path) -> None:
     """Each trains half of every batch, none waits for the other's gradients, and both models are one."""

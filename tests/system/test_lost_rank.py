@@ -58,6 +58,7 @@ def test_the_one_that_is_killed_is_named(ranks: int, tmp_path: Path) -> None:
         assert running(pids) == []
 
 
+@pytest.mark.slow
 def test_without_a_launcher_to_see_it_the_coordinator_finds_out(tmp_path: Path) -> None:
     """Ranks notice at once that a connection is gone, yet not whose process was killed."""
     job = plan([*WORDS, "cluster.transport=tcp", "cluster.nn_workers=2"], tmp_path / "run")

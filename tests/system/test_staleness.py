@@ -26,5 +26,6 @@ def test_hybrid_keeps_its_bound_on_every_rank(ranks: int, bound: int, tmp_path: 
         assert max(rank) == bound
 
 
+@pytest.mark.slow
 def test_sync_reads_what_the_step_before_wrote(tmp_path: Path) -> None:
     assert staleness(train([*WORDS, *RANKS, "cluster.nn_workers=2"], tmp_path / "run")) == [{1: STEPS}] * 2

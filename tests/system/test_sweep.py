@@ -82,6 +82,7 @@ def test_a_grid_is_trained_compared_and_drawn(tmp_path: Path) -> None:
     assert all("state=done" in line for line in points)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_point_that_fails_does_not_end_the_sweep_and_resuming_trains_it_alone(tmp_path: Path) -> None:
     (tmp_path / "net.py").write_text(NETWORK)

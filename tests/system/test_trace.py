@@ -103,6 +103,7 @@ def test_gradients_of_rows_leave_before_the_ranks_have_added_up_theirs(hybrid: l
         assert len(early) > (LAST - FIRST) / 2
 
 
+@pytest.mark.slow
 def test_in_sync_no_row_is_read_before_the_step_before_is_applied(trace_of: Callable[..., list[Seen]]) -> None:
     spans = trace_of(*RANKS, "mode=sync")
     updates = {}
@@ -123,6 +124,7 @@ def test_a_job_in_one_process_is_traced_by_replica(trace_of: Callable[..., list[
     assert_threads_do_one_thing_at_a_time(spans)
 
 
+@pytest.mark.slow
 def test_a_job_that_fails_leaves_the_trace_of_those_that_could_still_write(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     with Launched([*ENDLESS, "--trace", str(path), "--trace-steps", "0:1000000"], tmp_path / "run") as job:

@@ -18,7 +18,7 @@ OPTIMIZERS = sorted((shared("conf") / "optimizer").glob("*.yaml"))
 
 def test_the_groups_are_all_there():
     assert [path.stem for path in MODELS] == ["dlrm", "ffnn", "ffnn_paper", "ffnn_small"]
-    assert [path.stem for path in OPTIMIZERS] == ["adagrad", "adam", "ftrl", "mixed", "rowwise_adagrad", "sgd"]
+    assert [path.stem for path in OPTIMIZERS] == ["adagrad", "adam", "adamw", "ftrl", "mixed", "rowwise_adagrad", "sgd"]
 
 
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
