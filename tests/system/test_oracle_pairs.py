@@ -24,6 +24,7 @@ DENSE = {
     "sgd": "optimizer.dense={kind: sgd, lr: 0.1}",
     "adagrad": "optimizer.dense={kind: adagrad, lr: 0.05, initial_accumulator_value: 0.1}",
     "adam": "optimizer.dense={kind: adam, lr: 0.001}",
+    "adamw": "optimizer.dense={kind: adamw, lr: 0.001, weight_decay: 0.1}",
 }
 RANKS = {
     1: ["cluster=embedded"],
