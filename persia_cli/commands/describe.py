@@ -22,8 +22,7 @@ def describe(console: Console, plan: JobPlan) -> None:
     labelled(
         console,
         "",
-        f"{facts.train_rows:,} training and {facts.eval_rows:,} evaluation samples; {facts.dense} dense and "
-        f"{len(facts.sparse)} sparse features, {count(facts.tasks, 'label')}",
+        f"{_samples(plan)}; {facts.dense} dense and {len(facts.sparse)} sparse features, {count(facts.tasks, 'label')}",
     )
     labelled(console, "model", _model(run))
     labelled(console, "rows", f"{count(len(plan.memory), 'table')}, up to {size(sum(plan.memory.values()))}")
@@ -65,6 +64,12 @@ def warn_of_stand_in(console: Console, plan: JobPlan, words: Sequence[str]) -> N
     else:
         for line in f"{text}{prepare}\n{train}".splitlines():
             say(console, f"STAND-IN DATA: {line}")
+
+
+def _samples(plan: JobPlan) -> str:
+    if plan.job.task == "predict":
+        return f"{count(plan.facts.eval_rows, 'sample')} to score"
+    return f"{plan.facts.train_rows:,} training and {plan.facts.eval_rows:,} evaluation samples"
 
 
 def _model(run: Run) -> str:

@@ -107,11 +107,16 @@ class LiveView:
             else:
                 self._show("starting", 0, None, "all roles")
         elif kind == "ready":
-            self._show("training" if self._job.steps else "evaluating", 0, self._job.steps or None, "")
+            self._show("ready", 0, self._job.steps or None, "")
             if "parameters" in line:
                 self._print("model", f"{line['parameters']:,} dense parameters")
         elif kind == "phase":
             self._progress.update(self._task, description=line["phase"])
+        elif kind == "progress":
+            figures = f"{line['rows']:,}/{line['of']:,} samples  {line['rows_per_s']:,.0f} samples/s"
+            self._progress.update(
+                self._task, completed=line["rows"], total=line["of"], figures=f"{figures}  {clock(line['eta_s'])} left"
+            )
         elif kind == "saved":
             self._print("saved", f"{line['path']}")
         elif kind == "warning":

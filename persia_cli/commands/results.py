@@ -24,6 +24,11 @@ QUALITY = {"auc": "AUC", "log_loss": "log loss", "ne": "normalised entropy", "ca
 
 def show_results(plan: JobPlan, result: JobResult, words: Sequence[str]) -> None:
     """Print the last evaluation, and after training what was saved and the next command."""
+    if plan.job.task == "predict":
+        show_scores(out(), next(event for event in reversed(result.events) if event["event"] == "scored"))
+        labelled(err(), "saved", plan.job.output)
+        labelled(err(), "next", f"persia report {plan.run_dir.parents[1]}")
+        return
     evaluation = last_of(result.metrics, "eval")
     warn_of_stand_in(err(), plan, words)
     if evaluation:
@@ -49,6 +54,20 @@ def show_evaluation(console: Console, line: Mapping[str, Any], plan: JobPlan) ->
     table = columns(f"{plan.facts.eval_rows:,} {'MADE-UP' if stand_in else 'evaluation'} samples", *QUALITY.values())
     for suffix in [key.removeprefix("auc") for key in line if key.startswith("auc")]:
         table.add_row(suffix.lstrip("_"), *(_figure(line[key + suffix]) for key in QUALITY))
+    console.print(table)
+
+
+def show_scores(console: Console, scored: Mapping[str, Any]) -> None:
+    """Print how many samples were scored, and how the probabilities of each label are spread."""
+    spread: Mapping[str, Mapping[str, float | None]] = scored["spread"]
+    if not console.is_terminal:
+        alone = len(spread) == 1
+        words = {f"{key}{'' if alone else f'_{label}'}": v for label, line in spread.items() for key, v in line.items()}
+        say(console, key_values({"rows": scored["rows"]} | words))
+        return
+    table = columns(f"{scored['rows']:,} samples scored", *next(iter(spread.values())))
+    for label, line in spread.items():
+        table.add_row(label, *map(_figure, line.values()))
     console.print(table)
 
 

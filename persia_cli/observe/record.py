@@ -40,6 +40,9 @@ TOLD = {
 }
 """Counters of a table that the user hears of when they first leave 0: the kind of event and its text."""
 
+WORK = ("steps_sent", "steps_scored")
+"""Counts of what replicas did; all others are of what was not as it should be."""
+
 
 class RunRecord:
     """The only writer of a run's metrics.
@@ -80,7 +83,7 @@ class RunRecord:
                     self._tell(event, (table, counter), text.format(table=table))
         refused = {"refused messages": noted.messages.get("refused", 0)}
         for count, value in (noted.counts | refused).items():
-            if value and count != "steps_sent":
+            if value and count not in WORK:
                 about = f"{name} reports {count.replace('_', ' ')}"
                 self._tell("warning", about, f"{about}: {value} so far")
 
@@ -94,6 +97,12 @@ class RunRecord:
         """Return a counter over all tables that features read and all servers, as last heard."""
         tables = [table for figures in self._figures.values() for table in figures.tables.items()]
         return sum(counters.get(counter, 0) for name, counters in tables if name != DENSE_TABLE)
+
+    @property
+    def steps_scored(self) -> int:
+        """Steps of evaluations or a prediction that every rank is through with, as last heard."""
+        heard = [self._figures.get(f"nn-worker-{rank}") for rank in range(len(self._reports))]
+        return min(figures.counts.get("steps_scored", 0) if figures else 0 for figures in heard)
 
     def _store_figures(self) -> dict[str, Any]:
         """Return how full the tables are, and how many ids that were looked up so far had a row."""

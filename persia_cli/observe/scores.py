@@ -80,6 +80,15 @@ class ScoreHistogram:
         below = np.cumsum(negatives) - negatives / 2
         return float((positives * below).sum() / pairs)
 
+    def counts(self, task: int = 0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Weighted counts of negatives and positives in each of the BINS."""
+        negatives, positives = self._values[task, : 2 * BINS].reshape(2, BINS)
+        return negatives, positives
+
+    def mean_prediction(self, task: int = 0) -> float | None:
+        """Weighted mean of the predicted probabilities; None without weight."""
+        return _ratio(self._sum(task, _PREDICTED), self.weight(task))
+
     def weight(self, task: int = 0) -> float:
         """Sum of weights."""
         return self._sum(task, _WEIGHT)

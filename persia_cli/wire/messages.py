@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Version of everything in this file; Hello carries it and the coordinator refuses another."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -324,6 +324,16 @@ class Report(Message, frozen=True):
     sender: Sender
     number: Count
     body: dict[str, Any]
+
+
+class Scores(Message, frozen=True):
+    """NN worker -> coordinator: what the network says of a batch that is to be scored; Ack when it is kept."""
+
+    KIND = 0x4C
+    REPLY = Ack
+    ARRAYS = (ArraySpec("logits", "<f4", "sample task"),)
+    sender: Sender
+    batch: BatchId
 
 
 class Beat(Message, frozen=True):
