@@ -23,6 +23,9 @@ WIDE = 140
 """Columns of a terminal that has room for a bar beside all figures."""
 
 
+FINDINGS = ("roles", "tables", "reliability", "scored")
+"""Events that are for the record: what people want of them they are told at the end."""
+
 RANKS_APART = 4
 """More ranks than these share one histogram of staleness in the live line."""
 
@@ -63,9 +66,9 @@ class PlainView:
         self._batch_size = batch_size
 
     def event(self, line: Line) -> None:
-        """Print the event, lists as counts; of compiling the first and last kernel, of what roles used nothing."""
+        """Print the event, lists as counts; of compiling the first and last kernel, of what roles found nothing."""
         kind = line["event"]
-        if kind in ("roles", "tables") or (kind == "compiling" and line["done"] not in (1, line["total"])):
+        if kind in FINDINGS or (kind == "compiling" and line["done"] not in (1, line["total"])):
             return
         fields = {key: len(value) if isinstance(value, list) else value for key, value in without_time(line).items()}
         say(self._console, key_values(fields))

@@ -14,6 +14,7 @@ from persia_cli.observe import staleness
 from persia_cli.observe.figures import IntervalFigures, ReplicaFigures, read_figures
 from persia_cli.observe.journal import METRICS, Journal
 from persia_cli.observe.scores import ScoreHistogram
+from persia_cli.observe.spread import reliability
 from persia_cli.plan.columns import label_names
 from persia_cli.store.layout import DENSE_TABLE
 
@@ -161,6 +162,13 @@ class RunRecord:
             line |= self._quality(scores) | {"eval_samples": samples}
         line |= {"samples_per_s": round(rate, 1)} | self._store_figures()
         self._metrics.write(**line)
+        if not training:
+            self._write_reliability(scores)
+
+    def _write_reliability(self, scores: ScoreHistogram) -> None:
+        """Write how often what the model said in an evaluation came true, for each label."""
+        labels = {label: reliability(scores, task) for task, label in enumerate(self._labels)}
+        self._events.write(event="reliability", step=self._step, labels=labels)
 
     def _quality(self, scores: ScoreHistogram) -> dict[str, Any]:
         figures: dict[str, Any] = {}
