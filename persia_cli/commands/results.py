@@ -43,6 +43,8 @@ def show_results(plan: JobPlan, result: JobResult, words: Sequence[str]) -> None
     labelled(err(), "metrics", str(result.run_dir / "metrics.jsonl"))
     if saved and plan.job.task == "train" and plan.job.eval_steps:
         labelled(err(), "next", f"persia eval {result.run_dir}")
+    elif plan.job.task == "evaluate":
+        labelled(err(), "next", f"persia report {plan.run_dir.parents[1]}")
 
 
 def show_evaluation(console: Console, line: Mapping[str, Any], plan: JobPlan) -> None:

@@ -70,7 +70,7 @@ def draw_throughput(history: RunHistory, axes: "Axes") -> None:
     rates = [line["samples_per_s"] for line in lines]
     axes.plot([second / size for second in seconds], rates, color=BLUE, linewidth=1.2)
     _finish(axes, f"{unit} since training began", "samples/s")
-    axes.set_ylim(0.0, 1.12 * max(rates))
+    axes.set_ylim(0.0, 1.12 * max(rates) or 1.0)
     thousands(axes.yaxis)
 
 
@@ -179,10 +179,11 @@ def _draw_figure(history: RunHistory, axes: "Axes", key: str, y: str) -> None:
 
 
 def _finish(axes: "Axes", x: str, y: str, legend: bool = False) -> None:
+    """Dress the axes; a legend comes where something bears a name."""
     dress(axes, x, y)
     if x == "step":
         thousands(axes.xaxis)
-    if legend:
+    if legend and axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False, fontsize=8.5, loc="best", labelcolor=INK)
 
 

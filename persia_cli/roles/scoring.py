@@ -59,8 +59,8 @@ class Scoring:
             done = self._waiting.pop(self._next)
             self._histogram.add(done, np.zeros_like(done))
             self._file.add(done)
-            step, rank = self._next
-            self._next = (step, rank + 1) if rank + 1 < self._grid.world_size else (step + 1, 0)
+            step, written = self._next
+            self._next = (step, written + 1) if written + 1 < self._grid.world_size else (step + 1, 0)
 
     def publish(self) -> dict[str, Any]:
         """Give the file its name; return path and rows, and how the probabilities of each label are spread."""

@@ -28,7 +28,7 @@ FROZEN = {
     "eval": ["--data", "--help", "run", "words"],
     "launch-role": ["--advertise", "--bind", "--conf-dir", "--coordinator", "--help", "--index", "--parent",
                     "--run-dir", "role", "words"],
-    "predict": ["--help", "--keep", "--logits", "--output", "--overwrite", "data", "output", "run", "words"],
+    "predict": ["--help", "--keep", "--logits", "--output", "--overwrite", "data", "run", "words"],
     "recipe": ["--help"],
     "recipe ls": ["--help"],
     "recipe prepare": ["--help", "--input", "--max-bad-rows", "--output", "name"],
