@@ -26,6 +26,8 @@ def describe(console: Console, plan: JobPlan) -> None:
         f"{len(facts.sparse)} sparse features, {count(facts.tasks, 'label')}",
     )
     labelled(console, "model", _model(run))
+    if plan.job.load:
+        labelled(console, "loaded", plan.job.load)
     labelled(console, "rows", f"{count(len(plan.memory), 'table')}, up to {size(sum(plan.memory.values()))}")
     if plan.job.task == "train":
         labelled(console, "training", _training(plan))

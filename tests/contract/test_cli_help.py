@@ -25,7 +25,7 @@ FROZEN = {
     "config": ["--help"],
     "config list": ["--conf-dir", "--help", "--keys"],
     "config show": ["--conf-dir", "--help", "words"],
-    "eval": ["--data", "--help", "run", "words"],
+    "eval": ["--data", "--help", "--step", "run", "words"],
     "launch-role": ["--advertise", "--bind", "--conf-dir", "--coordinator", "--help", "--index", "--parent",
                     "--run-dir", "role", "words"],
     "recipe": ["--help"],
