@@ -151,21 +151,24 @@ class Run(Node):
 
     @model_validator(mode="after")
     def _metrics_exist(self) -> Self:
-        metrics = metrics_of(_labels(self.dataset), self.eval.group_by is not None)
-        stop = self.train.stop_early
-        for key, metric in (
-            ("train.stop_early.metric", stop and stop.metric),
-            ("checkpoint.best_by", self.checkpoint.best_by),
-        ):
-            if metric is None:
-                continue
-            if metric not in metrics:
-                near = difflib.get_close_matches(metric, metrics, n=1)
-                hint = f"did you mean {near[0]}? " if near else ""
-                raise ValueError(f"{key}={metric}: no such metric; {hint}there are {', '.join(metrics)}")
-            if self.eval.every_steps is None:
-                raise ValueError(f"{key}={metric} compares evaluations during training; set eval.every_steps")
+        if self.train.stop_early is not None:
+            self._require("train.stop_early.metric", self.train.stop_early.metric)
+        if self.checkpoint.best_by is not None:
+            self._require("checkpoint.best_by", self.checkpoint.best_by)
         return self
+
+    def _require(self, key: str, metric: str) -> None:
+        """Raise ValueError if evaluations do not have the metric, or if there are none to compare."""
+        labels = _labels(self.dataset)
+        metrics = metrics_of(labels, grouped=self.eval.group_by is not None)
+        if metric not in metrics and metric in metrics_of(labels, grouped=True):
+            raise ValueError(f"{key}={metric}: samples are not in groups; set eval.group_by")
+        if metric not in metrics:
+            near = difflib.get_close_matches(metric, metrics, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise ValueError(f"{key}={metric}: no such metric; {hint}there are {', '.join(metrics)}")
+        if self.eval.every_steps is None:
+            raise ValueError(f"{key}={metric} compares evaluations during training; set eval.every_steps")
 
     @model_validator(mode="after")
     def _losses_have_labels(self) -> Self:

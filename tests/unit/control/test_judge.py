@@ -94,9 +94,9 @@ def test_a_run_says_what_it_is_judged_by():
     [
         (
             {"checkpoint": {"best_by": "auc"}},
-            "checkpoint.best_by=auc: no such metric; did you mean auc_buy? there are auc_click, auc_buy, ",
+            "checkpoint.best_by=auc: no such metric; did you mean auc_buy. there are auc_click, auc_buy, ",
         ),
-        ({"checkpoint": {"best_by": "gauc_buy"}}, "checkpoint.best_by=gauc_buy: no such metric"),
+        ({"checkpoint": {"best_by": "gauc_buy"}}, "checkpoint.best_by=gauc_buy: samples are not in groups; set eval.g"),
         (
             {"eval": {"group_by": "user"}},
             r"eval.group_by=user: no column of this name .*; set dataset.pass_through=\[item, user\]",
