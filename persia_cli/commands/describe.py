@@ -25,6 +25,8 @@ def describe(console: Console, plan: JobPlan) -> None:
         f"{_samples(plan)}; {facts.dense} dense and {len(facts.sparse)} sparse features, {count(facts.tasks, 'label')}",
     )
     labelled(console, "model", model_words(run))
+    if plan.job.load:
+        labelled(console, "loaded", plan.job.load)
     labelled(console, "rows", f"{count(len(plan.memory), 'table')}, up to {size(sum(plan.memory.values()))}")
     if plan.job.task == "train":
         labelled(console, "training", f"{count(plan.job.steps, 'step')} of {training_words(run)}")

@@ -13,6 +13,15 @@ EXAMPLES = examples(
     "persia predict runs/shop-20261121-081500 s3://shop/today -o scores.parquet cluster.nn_workers=4",
 )
 
+FEATURES_ALONE = (
+    "dataset.weight=null",
+    "dataset.pass_through=[]",
+    "eval.group_by=null",
+    "checkpoint.best_by=null",
+    "train.stop_early=null",
+)
+"""Settings without what only training and evaluation want to know of samples."""
+
 
 def predict(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory of a training run.", show_default=False)],
@@ -40,6 +49,12 @@ def predict(
             show_default=False,
         ),
     ] = None,
+    step: Annotated[
+        int | None,
+        typer.Option(
+            "--step", metavar="N", help="Load the checkpoint of this step.", show_default="the best, else the last"
+        ),
+    ] = None,
     logits: Annotated[bool, typer.Option("--logits", help="Write logits beside the probabilities.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if there is one.")] = False,
 ) -> None:
@@ -60,7 +75,8 @@ def predict(
     from persia_cli.data.scores_file import open_scores
     from persia_cli.errors import UserError
     from persia_cli.plan.job import plan_job
-    from persia_cli.store.manifest import newest_checkpoint, read_manifest
+    from persia_cli.store.manifest import read_manifest
+    from persia_cli.store.retention import choose_checkpoint
 
     config = run / "config.yaml"
     if not config.is_file():
@@ -69,9 +85,8 @@ def predict(
         raise UserError(f"{run} was trained on made-up samples, so no file has its columns; train on files to predict")
     _check_output(output, data, overwrite)
     own = [f"dataset.path={quoted(data)}", "dataset.if_missing=error", "dataset.split={kind: predict}"]
-    own += ["dataset.weight=null"]
-    scored = compose_run([f"conf={config}", *(words or []), *own])
-    checkpoint = newest_checkpoint(run)
+    scored = compose_run([f"conf={config}", *(words or []), *own, *FEATURES_ALONE])
+    checkpoint = choose_checkpoint(run, step)
     read_manifest(checkpoint)  # is refused before anything starts
     plan = plan_job(scored, inspect(scored.dataset), "predict", new_folder(run / "predictions"), checkpoint)
     job = replace(plan.job, output=str(output.absolute()), keep=tuple(keep or ()), logits=logits)

@@ -124,7 +124,7 @@ class LiveView:
             self._print("saved", f"{line['path']}")
         elif kind == "warning":
             self._print("warning", line["text"], "bold yellow")
-        elif kind == "note":
+        elif kind in ("note", "stopped_early"):
             self._print("note", line["text"])
 
     def metrics(self, line: Line) -> None:

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
+from persia_cli.control.judge import Judge
+
 PhaseKind = Literal["training", "evaluating", "predicting", "saving", "paused", "done"]
 
 
@@ -22,20 +24,31 @@ class Phase:
 
 
 def schedule(
-    steps: int, eval_steps: int, eval_every: int | None, save_every: int | None, save_at_end: bool
+    steps: int,
+    eval_steps: int,
+    eval_every: int | None,
+    save_every: int | None,
+    save_at_end: bool,
+    judge: Judge | None = None,
 ) -> Iterator[Phase]:
-    """Yield the phases of a training job of `steps` steps whose evaluation split has `eval_steps` steps."""
-    position, passes = 0, 0
-    while position < steps:
+    """Yield the phases of a training job of `steps` steps whose evaluation split has `eval_steps` steps.
+
+    After each evaluation, of which `judge` is to hear before the next phase is asked for, it may end the job or have
+    the step saved.
+    """
+    position, passes, ended = 0, 0, steps == 0
+    judge = judge or Judge()
+    while not ended:
         stops = [position + every - position % every for every in (eval_every, save_every) if every]
         stop = min([*stops, steps])
         yield Phase("training", position, stop)
         position = stop
-        ended = position == steps
+        ended, improved = position == steps, False
         if eval_steps and (ended or (eval_every and position % eval_every == 0)):
             yield Phase("evaluating", passes * eval_steps, (passes + 1) * eval_steps)
             passes += 1
-        if (ended and save_at_end) or (save_every and position % save_every == 0):
+            ended, improved = ended or judge.over, judge.improved
+        if improved or (ended and save_at_end) or (save_every and position % save_every == 0):
             yield Phase("saving", last=position)
     yield Phase("done")
 

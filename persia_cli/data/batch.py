@@ -13,7 +13,7 @@ _MAX_IDS = 2**32 - 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Samples of a step, or a rank's share of them; n samples, D dense columns, T tasks, F sparse features.
+    """Samples of a step, or a rank's share of them; n samples, D dense columns, T tasks, F sparse features, P others.
 
     The ids are one CSR block, feature by feature: ids of feature f and sample s are
     `ids[offsets[f * n + s] : offsets[f * n + s + 1]]`.
@@ -31,6 +31,8 @@ class Batch:
     """[F * n + 1]"""
     features: int
     """F"""
+    pass_through: NDArray[np.uint64]
+    """[n, P], for evaluation alone"""
 
     @property
     def size(self) -> int:
@@ -47,6 +49,7 @@ class Batch:
             weights=None if self.weights is None else self.weights[start:stop].copy(),
             ids=[self.ids[span[0] : span[-1]] for span in spans],
             offsets=[span - span[0] for span in spans],
+            pass_through=self.pass_through[start:stop].copy(),
         )
 
 
@@ -56,10 +59,11 @@ def assemble(
     weights: NDArray[np.float32] | None,
     ids: Sequence[NDArray[np.uint64]],
     offsets: Sequence[NDArray[np.integer] | None],
+    pass_through: NDArray[np.uint64] | None = None,
 ) -> Batch:
     """Make a batch of one id array per feature, each with offsets [n + 1] from 0, or None where each sample has one id.
 
-    Raises DataError where the ids outgrow 32-bit offsets.
+    Without `pass_through` it has no such columns. Raises DataError where the ids outgrow 32-bit offsets.
     """
     features, n = len(ids), labels.shape[0]
     total = sum(part.size for part in ids)
@@ -75,7 +79,8 @@ def assemble(
             joined[f * n + 1 : (f + 1) * n + 1] = ends + first
             first += part.size
     block = np.concatenate(ids) if ids else np.empty(0, np.uint64)
-    return Batch(dense, labels, weights, block, joined, features)
+    through = np.empty((n, 0), np.uint64) if pass_through is None else pass_through
+    return Batch(dense, labels, weights, block, joined, features, through)
 
 
 def join(parts: Sequence[Batch]) -> Batch:
@@ -96,4 +101,5 @@ def join(parts: Sequence[Batch]) -> Batch:
         weights=np.concatenate(weights) if weights else None,
         ids=ids,
         offsets=offsets,
+        pass_through=np.concatenate([part.pass_through for part in parts]),
     )

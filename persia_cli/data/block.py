@@ -10,8 +10,17 @@ from numpy.typing import NDArray
 from persia_cli.config.schema.dataset import ColumnSplit, ParquetDataset
 from persia_cli.control.splits import SplitName
 from persia_cli.data.batch import Batch, assemble
-from persia_cli.data.columns import label_columns, uses
-from persia_cli.data.decode import Ids, decode_dense, decode_ids, decode_labels, decode_weights, join_ids, take_ids
+from persia_cli.data.columns import PASS_THROUGH, label_columns, uses
+from persia_cli.data.decode import (
+    Ids,
+    decode_dense,
+    decode_ids,
+    decode_labels,
+    decode_pass_through,
+    decode_weights,
+    join_ids,
+    take_ids,
+)
 from persia_cli.data.rowgroup import RowGroup, RowGroupReader
 from persia_cli.data.splits import selected_rows
 
@@ -24,6 +33,7 @@ class DecodedBlock:
     labels: NDArray[np.float32]
     weights: NDArray[np.float32] | None
     ids: tuple[Ids, ...]
+    pass_through: NDArray[np.uint64]
     counts: Counter[str]
 
     def batch(self, start: int, stop: int) -> Batch:
@@ -38,7 +48,14 @@ class DecodedBlock:
                 ids.append(values[own[start] : own[stop]])
                 offsets.append(own[start : stop + 1] - own[start])
         weights = None if self.weights is None else self.weights[start:stop].copy()
-        return assemble(self.dense[start:stop].copy(), self.labels[start:stop].copy(), weights, ids, offsets)
+        return assemble(
+            self.dense[start:stop].copy(),
+            self.labels[start:stop].copy(),
+            weights,
+            ids,
+            offsets,
+            self.pass_through[start:stop].copy(),
+        )
 
 
 def decode_block(
@@ -55,13 +72,15 @@ def decode_block(
     `lists` names the columns that hold lists. Calls `check_stop` before each row group, which may raise to give up.
     Raises DataError.
     """
-    columns = list(dict.fromkeys(use.column for use in uses(dataset)))
+    through = dataset.pass_through if split == "eval" else ()
+    columns = list(dict.fromkeys(use.column for use in uses(dataset) if through or use.role != PASS_THROUGH))
     size = places.size
     counts: Counter[str] = Counter()
     dense = np.empty((size, len(dataset.dense)), np.float32)
     # Samples that are only to be scored have no labels; the zeros in their place say nothing.
     labels = np.zeros((size, len(dataset.labels)), np.float32)
     weights = None if dataset.weight is None else np.empty(size, np.float32)
+    pass_through = np.empty((size, len(through)), np.uint64)
     ids = _IdsOfBlock([(feature.column or feature.name) in lists for feature in dataset.sparse], places)
     done = 0
     for group in groups:
@@ -77,11 +96,13 @@ def decode_block(
             labels[target, number] = decode_labels(table.column(name), name, group, rows)
         if weights is not None and dataset.weight is not None:
             weights[target] = decode_weights(table.column(dataset.weight), dataset.weight, group, rows)
+        for number, name in enumerate(through):
+            pass_through[target, number] = decode_pass_through(table.column(name), name, rows)
         for number, feature in enumerate(dataset.sparse):
             column = table.column(feature.column or feature.name)
             ids.add(number, target, decode_ids(column, feature, rows, counts))
         done = stop
-    return DecodedBlock(dense, labels, weights, ids.in_order(), counts)
+    return DecodedBlock(dense, labels, weights, ids.in_order(), pass_through, counts)
 
 
 class _IdsOfBlock:

@@ -9,6 +9,8 @@ import pyarrow as pa
 
 from persia_cli.config.schema.dataset import BUILTIN, ColumnSplit, ParquetDataset, PredictSplit
 
+PASS_THROUGH = "pass-through"
+
 
 @dataclass(frozen=True, slots=True)
 class Use:
@@ -26,6 +28,7 @@ def uses(dataset: ParquetDataset) -> Iterator[Use]:
         yield Use(dataset.weight, "dataset.weight", "weight")
     yield from (Use(name, "dataset.dense", "dense") for name in dataset.dense)
     yield from (Use(feature.column or feature.name, "dataset.sparse", "sparse") for feature in dataset.sparse)
+    yield from (Use(name, "dataset.pass_through", PASS_THROUGH) for name in dataset.pass_through)
     if isinstance(dataset.split, ColumnSplit):
         yield Use(dataset.split.column, "dataset.split", "split")
 
@@ -89,6 +92,9 @@ def _wrong_type(dataset: ParquetDataset, use: Use, kind: Any) -> str | None:
         return f"column {use.column} is {kind}, but a sparse feature needs integers or lists of integers"
     if use.role == "split":
         return _wrong_split(dataset, use, plain)
+    if use.role == PASS_THROUGH:
+        fits = pa.types.is_integer(plain) or pa.types.is_string(plain) or pa.types.is_large_string(plain)
+        return None if fits else f"column {use.column} is {kind}, but a pass-through column holds integers or strings"
     if is_number(plain):
         return None
     if is_text(plain):

@@ -20,12 +20,14 @@ class GeneratedRows:
     Ids of a feature of cardinality c are ranks 0..c-1 under a Zipf law. A label is 1 with probability
     sigmoid(bias + signal * z), where z has mean 0 and variance 1: a quarter of the variance is linear in the dense
     values, the rest a sum of one hashed weight per id. Weights of rare ids shrink, since nobody could learn them.
+    `pass_through` columns repeat the ids of the features, in turn; without features they are 0.
     """
 
-    def __init__(self, generator: Generator, tasks: int, seed: int) -> None:
+    def __init__(self, generator: Generator, tasks: int, seed: int, pass_through: int = 0) -> None:
         dense, features = generator.dense, len(generator.cardinalities)
         share = _DENSE_SHARE if features and dense else float(features == 0)
         self._generator = generator
+        self._pass_through = pass_through
         self._row_key = salt(seed, _ROWS)
         self._dense_keys = _keys(dense, _DENSE)
         self._sparse_keys = _keys(features, _SPARSE)
@@ -47,7 +49,10 @@ class GeneratedRows:
         labels = np.empty((keys.size, len(self._id_keys)), np.float32)
         for task, chances in enumerate(uniform(stream(self._label_keys, keys))):
             labels[:, task] = chances < self.probability(task, dense, ranks)
-        return assemble(dense, labels, None, list(ranks), [None] * len(ranks))
+        through = np.zeros((keys.size, self._pass_through), np.uint64)
+        for column in range(self._pass_through if len(ranks) else 0):
+            through[:, column] = ranks[column % len(ranks)]
+        return assemble(dense, labels, None, list(ranks), [None] * len(ranks), through)
 
     def probability(self, task: int, dense: NDArray[np.float32], ranks: NDArray[np.uint64]) -> NDArray[np.float64]:
         """Return the planted probability of a positive label, [n], of n samples: dense [n, D], ids [features, n]."""
@@ -73,8 +78,8 @@ class GeneratedRows:
 class GeneratedSource:
     """One split of generated rows; every epoch is the same, for the rows come in random order anyway."""
 
-    def __init__(self, generator: Generator, tasks: int, split: str, seed: int) -> None:
-        self._rows = GeneratedRows(generator, tasks, seed)
+    def __init__(self, generator: Generator, tasks: int, split: str, seed: int, pass_through: int = 0) -> None:
+        self._rows = GeneratedRows(generator, tasks, seed, pass_through if split == "eval" else 0)
         self._first = 0 if split == "train" else generator.train_rows
         self.rows = generator.train_rows if split == "train" else generator.eval_rows
         self.counts: dict[str, int] = {}

@@ -45,6 +45,8 @@ class IntervalFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the loss was last multiplied by, in float16."""
     steps_skipped: int = 0
     """Steps so far in which gradients overflowed float16 and the dense weights stayed."""
+    more: bool = False
+    """Whether other reports of the same evaluation follow."""
 
 
 def read_figures(kind: type[Figures], body: Any) -> Figures:

@@ -9,10 +9,10 @@ QUALITY = {
     "pr_auc": "PR-AUC",
     "accuracy": "accuracy",
     "log_loss": "log loss",
-    "ne": "normalised entropy",
+    "ne": "NE",
     "calibration": "calibration",
 }
-"""Figures of an evaluation, and what people call them."""
+"""Figures of an evaluation, and what they are called in a table."""
 
 
 def key_figures(history: RunHistory) -> dict[str, str]:

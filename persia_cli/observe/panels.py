@@ -20,6 +20,8 @@ MOST_POINTS = 1200
 WIDE_RANGE = 50.0
 """Greatest over least predicted probability from which a calibration plot has logarithmic axes."""
 MINUTE_S = 60.0
+TRAINING = "training, as it learns"
+"""Figures of samples that were scored just before the model learned from them."""
 
 Line = Mapping[str, Any]
 
@@ -44,14 +46,14 @@ def thinned(lines: Sequence[Line]) -> Sequence[Line]:
 def draw_loss(history: RunHistory, axes: "Axes") -> None:
     """Loss of each log interval of training, and of each evaluation, by step."""
     lines = [line for line in thinned(history.training) if line["loss"] is not None]
-    axes.plot(*_by_step(lines, "loss"), color=BLUE, linewidth=1.2, label="training, as it learns")
+    axes.plot(*_by_step(lines, "loss"), color=BLUE, linewidth=1.2, label=TRAINING)
     tested = [line for line in history.evaluations if line["loss"] is not None]
     axes.plot(*_by_step(tested, "loss"), "o-", color=RED, markersize=5, linewidth=1.0, label="evaluation")
     _finish(axes, "step", "loss", legend=bool(tested))
 
 
 def draw_auc(history: RunHistory, axes: "Axes") -> None:
-    """AUC of training, each sample scored before it was learned from, and of each evaluation, per label."""
+    """AUC of training, over the last few lines of metrics, and of each evaluation, per label."""
     _draw_figure(history, axes, "auc", "AUC")
 
 
@@ -164,11 +166,11 @@ def _draw_figure(history: RunHistory, axes: "Axes", key: str, y: str) -> None:
     """Draw a figure of quality, of training and of evaluations, for each label."""
     alone = len(history.labels) == 1
     for label, colour in _coloured(history.labels):
-        for lines, style, what in (
-            (thinned(history.training), "-", "training, progressive"),
-            (history.evaluations, "o--", "evaluation"),
+        for lines, name_of, style, what in (
+            (thinned(history.training), f"window_{key}", "-", TRAINING),
+            (history.evaluations, key, "o--", "evaluation"),
         ):
-            points = [(line["step"], history.figure(line, key, label)) for line in lines]
+            points = [(line["step"], history.figure(line, name_of, label)) for line in lines]
             drawn = [(step, value) for step, value in points if value is not None]
             if drawn:
                 steps, values = zip(*drawn, strict=True)

@@ -15,6 +15,11 @@ def dense_count(run: Run) -> int:
     return len(run.dataset.dense) if isinstance(run.dataset, ParquetDataset) else run.dataset.generator.dense
 
 
+def pass_through(run: Run) -> tuple[str, ...]:
+    """Return the columns that accompany evaluation samples."""
+    return run.dataset.pass_through if isinstance(run.dataset, ParquetDataset) else ()
+
+
 def label_names(run: Run) -> tuple[str, ...]:
     """Return the name of each task's label."""
     return run.dataset.labels if isinstance(run.dataset, ParquetDataset) else ("label",)

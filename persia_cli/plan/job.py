@@ -11,7 +11,7 @@ from persia_cli.config.schema import ParquetDataset, PredictSplit, Run
 from persia_cli.control.batches import JobBatches
 from persia_cli.control.position import StepGrid
 from persia_cli.control.splits import EVAL, TRAIN
-from persia_cli.errors import DataError
+from persia_cli.errors import ConfigError, DataError
 from persia_cli.plan.embedding import embedding_layout, group_rows, table_rows
 from persia_cli.store.layout import EmbeddingLayout, bytes_per_row
 
@@ -148,6 +148,11 @@ def plan_job(run: Run, facts: "DatasetFacts", task: Task, run_dir: Path, load: P
         raise DataError("dataset.split.kind=predict reads no labels: it is for persia predict")
     if task == "evaluate" and not facts.eval_rows:
         raise DataError("the data set has no evaluation samples; give dataset.split an evaluation part")
+    if task == "train" and not facts.eval_rows and (run.train.stop_early or run.checkpoint.best_by):
+        key = "train.stop_early" if run.train.stop_early else "checkpoint.best_by"
+        raise ConfigError(
+            f"{key} compares evaluations, and the data set has none; give dataset.split an evaluation part"
+        )
     job = Job(
         task=task,
         run_dir=str(run_dir),

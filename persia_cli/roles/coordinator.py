@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from persia_cli.config.schema import Run
+from persia_cli.control.judge import judge_of
 from persia_cli.control.membership import Membership
 from persia_cli.control.movement import Movement
 from persia_cli.control.phases import Phase
@@ -18,6 +19,7 @@ from persia_cli.observe.journal import EVENTS, Journal
 from persia_cli.observe.pace import Pace
 from persia_cli.observe.record import RunRecord
 from persia_cli.observe.usage import cpu_seconds, resident_bytes
+from persia_cli.plan.columns import label_names
 from persia_cli.plan.job import Job
 from persia_cli.plan.phases import job_phases, participants
 from persia_cli.roles.checkpointing import Checkpointing
@@ -77,7 +79,8 @@ class Coordinator:
         samples = loaded.samples if loaded else 0
         self._record = RunRecord(self._run_dir, self._events, run, self._grids[TRAIN], self._step, samples)
         self._membership = Membership(participants(run, job))
-        self._phases = job_phases(run, job)
+        self._judge = judge_of(run, label_names(run))
+        self._phases = job_phases(run, job, self._judge)
         self._checkpointing = Checkpointing(run, self._run_dir)
         self._movement = Movement()
         self._pace = Pace(job.eval_rows, time.monotonic())
@@ -244,7 +247,8 @@ class Coordinator:
 
     def _publish(self, step: int) -> None:
         try:
-            saved = self._checkpointing.publish(step, self._grids[TRAIN].samples_before(step))
+            samples = self._grids[TRAIN].samples_before(step)
+            saved = self._checkpointing.publish(step, samples, self._judge.kept_at(step))
         except CheckpointError as error:
             self._give_up(str(error), error.exit_code)
         else:
@@ -274,8 +278,19 @@ class Coordinator:
     def _on_report(self, peer: Peer, message: Message, arrays: list[Array]) -> None:
         assert isinstance(message, Report)
         member = self._reception.find(message.sender, only="nn-worker")
-        self._record.add_report(member.index, message.number, message.body, arrays)
+        evaluated = self._record.add_report(member.index, message.number, message.body, arrays)
         self._server.reply(peer, Ack())
+        if self._job.task == "train":
+            for line in evaluated:
+                self._judge_by(line)
+
+    def _judge_by(self, line: dict[str, Any]) -> None:
+        """Let an evaluation decide how training goes on; each rank says that it is done only once this is known."""
+        if self._judge.note(line["step"], line) and (best := self._judge.best) is not None:
+            self._events.write(event="best", metric=best.metric, step=best.step, value=best.value)
+        if self._judge.over and self._step < self._job.steps:
+            text = f"training ends early, at step {self._step}: {self._judge.reason}"
+            self._events.write(event="stopped_early", step=self._step, text=text)
 
     def _on_scores(self, peer: Peer, message: Message, arrays: list[Array]) -> None:
         assert isinstance(message, Scores)

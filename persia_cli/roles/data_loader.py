@@ -159,7 +159,7 @@ class DataLoader:
         weights = NO_WEIGHTS if share.weights is None else share.weights
         self._nn_workers[batch.rank].request(
             PutSamples(batch, weight_total),
-            [share.dense, share.labels, weights],
+            [share.dense, share.labels, weights, share.pass_through],
             waiting_for=f"the samples of step {batch.step} to be taken",
         )
 

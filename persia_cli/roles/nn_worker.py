@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from persia_cli.config.schema import AsyncMode, Run, SyncMode
 from persia_cli.control.splits import EVAL, SPLIT_NAMES, TRAIN
 from persia_cli.errors import ConfigError, PersiaError
+from persia_cli.plan.columns import pass_through
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
 from persia_cli.roles.link import HEARTBEAT_S, Link
@@ -36,6 +37,9 @@ SYNC_STEPS_IN_FLIGHT = 2
 
 LOADED_AHEAD = 8
 """Steps that loaders may send beyond those that may be in flight."""
+
+PORTION = 2**18
+"""Samples of an evaluation, all ranks together, after which ranks report what they have of it."""
 
 DENSE = "dense"
 """Folder of a checkpoint that holds the dense weights and optimizer."""
@@ -121,6 +125,9 @@ class NNWorker:
         rank = Rank(run, world, self._trace)
         self._servers = run.cluster.embedding_servers
         self._ranks = run.cluster.nn_workers
+        self._portion = max(1, PORTION // run.train.batch_size)
+        grouped = run.eval.group_by
+        self._group_column = None if grouped is None else pass_through(run).index(grouped)
         self._wires = [group.wire for group in embedding_layout(run).groups]
         self._pipeline.dense_rows = rank.dense_rows
         if job.load:
@@ -180,6 +187,10 @@ class NNWorker:
             self._pipeline.call(partial(interval.add, samples, scored))
             self._pipeline.push(ready.batch, [])
             self._steps_scored += 1
+            done = ready.batch.step + 1
+            if (done - body["first"]) % self._portion == 0 and done < body["last"]:
+                self._report(EVAL, done, interval, more=True)
+                interval = rank.interval()
         self._report(EVAL, body["last"], interval)
         return {}
 
@@ -225,8 +236,11 @@ class NNWorker:
 
     def _inputs(self, ready: ReadyBatch) -> tuple[Samples, list[GroupRows]]:
         """Give the arrays of a batch their names."""
-        dense, labels, weights = ready.samples
-        samples = Samples(dense, labels, weights if weights.size else None, ready.weight_total)
+        dense, labels, weights, through = ready.samples
+        groups = None
+        if ready.batch.split == EVAL and self._group_column is not None:
+            groups = through[:, self._group_column]
+        samples = Samples(dense, labels, weights if weights.size else None, ready.weight_total, groups)
         return samples, self._groups(ready.arrays)
 
     def _groups(self, arrays: list[NDArray[Any]]) -> list[GroupRows]:
@@ -238,10 +252,10 @@ class NNWorker:
             groups.append(GroupRows(rows, inverse, offsets if offsets.size else None))
         return groups
 
-    def _report(self, split: int, last: int, interval: Interval) -> None:
+    def _report(self, split: int, last: int, interval: Interval, more: bool = False) -> None:
         def report() -> None:
             body, arrays = interval.encode()
-            self._link.report(body | {"split": SPLIT_NAMES[split], "last": last}, arrays)
+            self._link.report(body | {"split": SPLIT_NAMES[split], "last": last, "more": more}, arrays)
 
         self._pipeline.call(report)
 

@@ -109,6 +109,7 @@ class PutSamples(Message, frozen=True):
         ArraySpec("dense", "<f4", "sample dense"),
         ArraySpec("labels", "<f4", "sample task"),
         ArraySpec("weights", "<f4", "*"),  # empty where samples have no weights
+        ArraySpec("pass_through", "<u8", "sample column"),  # no columns in training
     )
     batch: BatchId
     weight_total: float
@@ -316,11 +317,21 @@ class TakeItem(Message, frozen=True):
 
 
 class Report(Message, frozen=True):
-    """NN worker -> coordinator: figures of one interval and the histogram of its scores; each number counts once."""
+    """NN worker -> coordinator: figures of one interval and the histogram of its scores; each number counts once.
+
+    Where an evaluation is to be judged within groups of samples, its scores come one by one as well.
+    """
 
     KIND = 0x48
     REPLY = Ack
-    ARRAYS = (ArraySpec("bins", "<u4", "bin"), ArraySpec("counts", "<f8", "bin"))
+    ARRAYS = (
+        ArraySpec("bins", "<u4", "bin"),
+        ArraySpec("counts", "<f8", "bin"),
+        ArraySpec("groups", "<u8", "sample"),  # no samples where there are no groups
+        ArraySpec("logits", "<f4", "sample task"),
+        ArraySpec("labels", "<f4", "sample task"),
+        ArraySpec("weights", "<f4", "*"),  # empty where samples have no weights
+    )
     sender: Sender
     number: Count
     body: dict[str, Any]

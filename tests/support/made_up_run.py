@@ -70,7 +70,8 @@ def _training(number: int, labels: tuple[str, ...], draw: np.random.Generator) -
     rate = RATE * (1.0 + 0.05 * draw.normal())
     rows = min(4000, 130 * number)
     store = {"rows": rows, "hit_rate": 1.0 - 0.6 / number**0.5, "evicted": 90 * max(0, number - 35)}
-    return place | {"loss": loss} | _figures(number, labels, 0.0) | stale | {"samples_per_s": rate} | store
+    recent = {f"window_{name}": value for name, value in _figures(number, labels, 0.0).items()}
+    return place | {"loss": loss} | _figures(number, labels, 0.0) | recent | stale | {"samples_per_s": rate} | store
 
 
 def _evaluation(number: int, labels: tuple[str, ...]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from persia_cli.config.schema.optimizer import (
     Sgd,
     StepSchedule,
 )
-from persia_cli.config.schema.run import Checkpoint, Evaluation, Run, Training
+from persia_cli.config.schema.run import Checkpoint, EarlyStop, Evaluation, Run, Training
 
 __all__ = [
     "BCE",
@@ -57,6 +57,7 @@ __all__ = [
     "DenseOptimizer",
     "DenseSgd",
     "Dlrm",
+    "EarlyStop",
     "Embedding",
     "EvalSplit",
     "Evaluation",

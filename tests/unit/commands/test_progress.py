@@ -39,6 +39,7 @@ def shown(run_dir: Path, terminal: bool, width: int) -> str:
         follow()
         events.write(event="warning", text="table a is full")
         events.write(event="note", text="table b is full")
+        events.write(event="stopped_early", step=4, text="training ends early")
         follow()
         metrics.write(**EVALUATION)
         follow()
@@ -60,6 +61,7 @@ def test_plain_lines(tmp_path: Path) -> None:
         "samples_per_s=200.0 staleness_mean=1.5 staleness_max=3 staleness=1:3/1:1,3:2 rows=1234 eta_s=3",
         'event=warning text="table a is full"',
         'event=note text="table b is full"',
+        'event=stopped_early step=4 text="training ends early"',
         "event=metrics step=10 samples=1000 split=eval loss=0.4 auc=0.8 log_loss=0.4 ne=0.8 calibration=null "
         "samples_per_s=100.0 rows=1300",
         "event=saved path=run/checkpoints/step-10 step=10",
@@ -73,6 +75,7 @@ def test_the_live_line(tmp_path: Path, width: int) -> None:
     assert "step 4/10  loss 0.5000  AUC 0.7500  200 samples/s  0:03 left" in text
     assert "warning    table a is full" in text
     assert "note       table b is full" in text
+    assert "note       training ends early" in text
     assert "evaluated  step 10: loss 0.4000  AUC 0.8000" in text
     assert "saved      run/checkpoints/step-10" in text
     if width == 160:

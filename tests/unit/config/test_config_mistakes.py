@@ -17,7 +17,7 @@ Told = Callable[..., list[str]]
         ("optimizer.lr=3", "optimizer.lr=3: no such key; did you mean optimizer.embedding.lr (a number above 0)?"),
         ("modle=dlrm", "modle=dlrm: no such key; did you mean model?"),
         ("train.wombat=1", "train.wombat=1: no such key; there are batch_size, epochs, steps, threads, losses, "
-         "precision, device, compile and log_every_steps"),
+         "precision, device, compile, log_every_steps, window and stop_early"),
         ("train.batch_size=abc", "train.batch_size=abc: expected a whole number above 0"),
         ("train.batch_size=0", "train.batch_size=0: expected a whole number above 0"),
         ("train.batch_size=1.5", "train.batch_size=1.5: expected a whole number above 0"),
@@ -87,7 +87,7 @@ Told = Callable[..., list[str]]
          "has rows for every id, so give it or admission, not both"),
         ("model.kind=dlmr", "model.kind=dlmr: expected ffnn, dlrm or custom; did you mean dlrm?"),
         ("train=5", "train=5: expected keys (batch_size, epochs, steps, threads, losses, precision, device, "
-         "compile, log_every_steps)"),
+         "compile, log_every_steps, window, stop_early)"),
         ("name=a b", "name=a b: expected letters, digits, '.', '_' and '-' only, for it names a folder"),
         ("mode.staleness=0", "mode.staleness=0: staleness counts the step in flight itself, so it is at least 1 (1 "
          "with one rank is sync)"),
@@ -169,6 +169,40 @@ def test_settings_that_contradict_each_other(mistakes: Told) -> None:
     assert mistakes("cluster=embedded", "cluster.nn_workers=2") == [
         "cluster=embedded runs in one process and has exactly one NN worker, not 2; use cluster=local for more"
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ["train.stop_early={metric: acu}", "eval.every_steps=5"],
+            "train.stop_early.metric=acu: no such metric; did you mean auc? there are auc, pr_auc, accuracy, log_loss, "
+            "ne, calibration, loss",
+        ),
+        (
+            ["train.stop_early={metric: ne}"],
+            "train.stop_early.metric=ne compares evaluations during training; set eval.every_steps",
+        ),
+        (
+            ["checkpoint.best_by=ne"],
+            "checkpoint.best_by=ne compares evaluations during training; set eval.every_steps",
+        ),
+        (
+            ["eval.group_by=user"],
+            "eval.group_by=user: generated samples have no columns to be grouped by",
+        ),
+        (
+            ["train.stop_early.patience=2"],
+            "train.stop_early.metric: needs a value (text); give train.stop_early.metric=...",
+        ),
+        (
+            ["train.stop_early={metric: auc, patience: 0}", "eval.every_steps=5"],
+            "train.stop_early.patience=0: expected a whole number above 0",
+        ),
+    ],
+)
+def test_metrics_that_nothing_can_be_judged_by(mistakes: Told, words: list[str], sentence: str) -> None:
+    assert mistakes(*words) == [sentence]
 
 
 def test_conf_itself_is_wrong(mistakes: Told, user_conf: Path, tmp_path: Path) -> None:

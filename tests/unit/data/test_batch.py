@@ -19,7 +19,8 @@ def make(samples: Samples, features: int, weighted: bool = False) -> Batch:
     offsets = [np.cumsum([0] + [len(sample[f]) for sample in samples]) for f in range(features)]
     labels = np.arange(n, dtype=np.float32).reshape(n, 1)
     dense = np.arange(2 * n, dtype=np.float32).reshape(n, 2)
-    return assemble(dense, labels, np.arange(n, dtype=np.float32) if weighted else None, ids, offsets)
+    weights = np.arange(n, dtype=np.float32) if weighted else None
+    return assemble(dense, labels, weights, ids, offsets, np.arange(2 * n, dtype=np.uint64).reshape(n, 2))
 
 
 def taken_apart(batch: Batch) -> Samples:
@@ -47,6 +48,7 @@ def test_rows_are_a_slice_of_the_samples(made: tuple[Samples, int], one: int, ot
     assert part.labels[:, 0].tolist() == list(range(start, stop))
     assert part.weights is not None
     assert part.weights.tolist() == list(range(start, stop))
+    assert part.pass_through.tolist() == [[2 * row, 2 * row + 1] for row in range(start, stop)]
     assert part.offsets.dtype == np.uint32
     assert part.ids.flags.c_contiguous
 
@@ -59,6 +61,7 @@ def test_joining_the_parts_gives_the_whole(made: tuple[Samples, int], cut: int) 
     joined = join([whole.rows(0, cut), whole.rows(cut, len(values))])
     assert taken_apart(joined) == values
     np.testing.assert_array_equal(joined.dense, whole.dense)
+    np.testing.assert_array_equal(joined.pass_through, whole.pass_through)
     np.testing.assert_array_equal(joined.offsets, whole.offsets)
     assert joined.weights is None
 

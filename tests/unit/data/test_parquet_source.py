@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.data.batch import Batch, join
+from persia_cli.data.hashing import text_id
 from persia_cli.data.source import Source, open_source
 from persia_cli.errors import DataError
 
@@ -179,6 +180,32 @@ def test_weights_tasks_and_other_number_types(tmp_path: Path) -> None:
     assert batch.weights is not None
     assert batch.weights.tolist() == [0.0, 3.0]
     assert batch.dense[0, 0] == np.float32(2**53)
+
+
+def test_pass_through_columns_accompany_evaluation_samples_alone(tmp_path: Path) -> None:
+    words = ["b", None, "a", "b"]
+    columns = {
+        "c": pa.array([-1, 2, None, 4], pa.int64()),
+        "word": pa.array(words),
+        "coded": pa.array(words).dictionary_encode(),
+        "few": pa.array([3, 1, 2, 3], pa.uint8()).dictionary_encode(),
+    }
+    write(tmp_path / "a.parquet", columns, group_rows=3)
+    data = dataset(tmp_path, pass_through=list(columns), split={"kind": "eval"})
+    a, b = (text_id("word", text) for text in "ab")
+    evaluated = read_all(data, "eval").pass_through
+    assert evaluated[:, 0].tolist() == [2**64 - 1, 2, 0, 4]
+    assert evaluated[:, 1].tolist() == [b, 0, a, b]
+    assert evaluated[:, 2].tolist() == [text_id("coded", "b"), 0, text_id("coded", "a"), text_id("coded", "b")]
+    assert evaluated[:, 3].tolist() == [3, 1, 2, 3]
+    trained = dataset(tmp_path, pass_through=["word"], shuffle=False)
+    assert read_all(trained).pass_through.shape == (4, 0)
+    with pytest.raises(DataError, match=r"column d is double, but a pass-through column holds integers or strings"):
+        read_all(dataset(tmp_path, pass_through=["d"]))
+    with pytest.raises(
+        DataError, match=r"there is no column wrod \(pass-through column of dataset.pass_through\); did"
+    ):
+        read_all(dataset(tmp_path, pass_through=["wrod"]))
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf"), 1e300])

@@ -72,6 +72,17 @@ def test_evaluating_without_evaluation_samples_is_refused() -> None:
         plan(make_run(), eval_rows=0, task="evaluate")
 
 
+@pytest.mark.parametrize("key", ["train.stop_early", "checkpoint.best_by"])
+def test_nothing_is_judged_without_evaluation_samples(key: str) -> None:
+    group, _, name = key.partition(".")
+    value: Any = {"metric": "auc"} if name == "stop_early" else "auc"
+    changes: dict[str, Any] = {"train": {"batch_size": 32}, "eval": {"every_steps": 5}}
+    run = make_run(**changes | {group: changes.get(group, {}) | {name: value}})
+    with pytest.raises(ConfigError, match=f"^{key} compares evaluations, and the data set has none"):
+        plan(run, eval_rows=0)
+    assert plan(run, eval_rows=1).job.eval_steps == 1
+
+
 def test_bad_tables_are_refused_before_anything_starts() -> None:
     with pytest.raises(ConfigError, match=r"embedding.tables.x"):
         plan(make_run(embedding={"tables": {"x": {}}}))
