@@ -16,9 +16,9 @@ class KeptColumns:
     """Reads columns of any type in the order of files and rows; holds those of one row group. Used by one thread."""
 
     def __init__(self, found: ParquetScan, names: Sequence[str]) -> None:
-        """Look at the columns in every file; raises DataError with a line for each that is not there.
+        """Look at the columns in every file; raises DataError with a line for each that is not there, or of other type.
 
-        A column has the type that it has in the first file; of a dictionary that is the type of its values.
+        Where types differ only in width the wider one is taken; a dictionary has the type of its values.
         """
         self.fields: tuple[Any, ...] = _fields(found, names)
         """An Arrow field for each column, in the order of `names`."""
@@ -51,27 +51,35 @@ class KeptColumns:
             return table.cast(pa.schema(self.fields))
         except pa.ArrowException as error:
             raise DataError(
-                f"{group}: a column to keep has another type than in the first file ({one_line(error)}); make all "
-                "files alike"
+                f"{group}: a column to keep does not fit the type that it has in other files ({one_line(error)}); make "
+                "all files alike"
             ) from error
 
 
 def _fields(found: ParquetScan, names: Sequence[str]) -> tuple[Any, ...]:
-    """Return the columns' fields in the first file; raises DataError where a file lacks one."""
-    fields: dict[str, Any] = {}
+    """Return fields that hold the columns of every file; raises DataError where a file lacks one or it does not fit."""
+    together = pa.schema([])
     problems = []
     for file in found.files if names else ():
         with found.filesystem.open_input_file(file.path) as source:
             schema = pq.read_schema(source)
-        for name in names:
-            if schema.names.count(name) != 1:
-                problems.append(f"{file.path}: {_absent(name, schema.names)}")
-            elif name not in fields:
-                kind = schema.field(name).type
-                fields[name] = pa.field(name, kind.value_type if pa.types.is_dictionary(kind) else kind)
+        absent = [_absent(name, schema.names) for name in names if schema.names.count(name) != 1]
+        if not absent:
+            own = pa.schema([_plain(schema.field(name)) for name in dict.fromkeys(names)])
+            try:
+                together = pa.unify_schemas([together, own], promote_options="permissive")
+            except pa.ArrowException as error:
+                absent = [f"{one_line(error)} of other files; make all files alike"]
+        problems += [f"{file.path}: {problem}" for problem in absent]
     if problems:
         raise DataError("\n".join(problems))
-    return tuple(fields[name] for name in names)
+    return tuple(together.field(name) for name in names)
+
+
+def _plain(field: Any) -> Any:
+    """Return a field without its metadata, of a dictionary's values in place of the dictionary."""
+    kind = field.type
+    return pa.field(field.name, kind.value_type if pa.types.is_dictionary(kind) else kind)
 
 
 def _absent(name: str, there: list[str]) -> str:

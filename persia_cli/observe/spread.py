@@ -18,7 +18,8 @@ def quantile(scores: ScoreHistogram, q: float, task: int = 0) -> float | None:
     below = np.cumsum(sum(scores.counts(task)))
     if not below[-1] > 0.0:
         return None
-    return float(PROBABILITIES[min(int(np.searchsorted(below, q * below[-1])), BINS - 1)])
+    sought = max(q * float(below[-1]), np.finfo(np.float64).tiny)  # no bin that is empty
+    return float(PROBABILITIES[min(int(np.searchsorted(below, sought)), BINS - 1)])
 
 
 def reliability(scores: ScoreHistogram, task: int = 0, parts: int = PARTS) -> dict[str, list[float]]:

@@ -22,8 +22,8 @@ def samples(start: int, stop: int) -> dict[str, Any]:
     numbers = list(range(start, stop))
     return {
         "d": pa.array(numbers, pa.float64()),
-        "text": pa.array([None if n % 7 == 3 else f"row {n}, “{n}”" for n in numbers]),
-        "kind": pa.array([f"k{n % 3}" for n in numbers]).dictionary_encode(),
+        "text": pa.array([None if n % 7 == 3 else f"row {n}, “{n}”" for n in numbers], pa.string()),
+        "kind": pa.array([f"k{n % 3}" for n in numbers], pa.string()).dictionary_encode(),
         "list": pa.array([list(range(n % 4)) for n in numbers], pa.list_(pa.int32())),
         "when": pa.array([n * 86_400_000 for n in numbers], pa.timestamp("ms")),
     }
@@ -39,11 +39,10 @@ def folder(tmp_path: Path) -> Path:
     return data
 
 
-def scores_of(
-    folder: Path, output: Path, *keep: str, labels: tuple[str, ...] = ("y",), logits: bool = False
-) -> ScoresFile:
+def scores_of(folder: Path, output: Path, *keep: str, labels: tuple[str, ...] = ("y",)) -> ScoresFile:
+    """Begin the scores of the folder, with logits."""
     dataset = {"kind": "parquet", "path": str(folder), "labels": labels, "dense": ["d"], "split": {"kind": "predict"}}
-    return open_scores(ParquetDataset.model_validate(dataset), output, keep, logits)
+    return open_scores(ParquetDataset.model_validate(dataset), output, keep, logits=True)
 
 
 def made_up_logits(rows: int, tasks: int = 1) -> np.ndarray[Any, Any]:
@@ -143,8 +142,18 @@ def test_mistakes_are_found_before_anything_is_written(
 def test_a_kept_column_of_two_types_names_the_file(folder: Path, tmp_path: Path) -> None:
     other = samples(40, 63) | {"when": pa.array([f"day {n}" for n in range(40, 63)])}
     pq.write_table(pa.table(other), folder / "b.parquet")
-    file = scores_of(folder, tmp_path / "s.parquet", "when")
-    with pytest.raises(DataError, match=r"b.parquet, row group 0: a column to keep has another type"):
-        write(file, made_up_logits(63), 63)
-    file.discard()
+    with pytest.raises(DataError, match=r"b.parquet: .*when .*incompatible types: timestamp\[ms\] vs string"):
+        scores_of(folder, tmp_path / "s.parquet", "text", "when")
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+def test_a_kept_column_has_the_widest_type_of_all_files(folder: Path, tmp_path: Path) -> None:
+    for name, kind in (("a", pa.null()), ("b", pa.int64()), ("empty", pa.int16())):
+        rows = pq.read_metadata(folder / f"{name}.parquet").num_rows
+        values = [None if name == "a" else 2**40 + n for n in range(rows)]
+        columns = {"d": pa.array([0.0] * rows, pa.float64()), "n": pa.array(values, kind)}
+        pq.write_table(pa.table(columns), folder / f"{name}.parquet")
+    write(scores_of(folder, tmp_path / "s.parquet", "n"), made_up_logits(63), 63)
+    numbers = pq.read_table(tmp_path / "s.parquet").column("n")
+    assert numbers.type == pa.int64()
+    assert numbers.to_pylist() == [None] * 40 + [2**40 + n for n in range(23)]
