@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from heapq import merge
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,11 @@ class RunHistory:
         return label_names(self.run)
 
     @property
+    def lines(self) -> list[Line]:
+        """All lines of metrics, as they were written."""
+        return list(merge(self.training, self.evaluations, key=lambda line: line["time"]))
+
+    @property
     def begin_s(self) -> float | None:
         """When training began, in seconds since 1970; None if it has not."""
         return next((e["time"] for e in self.events if e.get("phase") == "training"), None)
@@ -57,8 +63,8 @@ class RunHistory:
     @property
     def end_s(self) -> float | None:
         """When the last line was written."""
-        return max((line["time"] for lines in (self.training, self.evaluations, self.events) for line in lines[-1:]),
-                   default=None)  # fmt: skip
+        last = [*self.lines[-1:], *self.events[-1:]]
+        return max((line["time"] for line in last), default=None)
 
     def outcome(self, now: float) -> Outcome:
         """Say how the run ended; `now` in seconds since 1970."""

@@ -17,9 +17,10 @@ p.soft, .soft { color: var(--soft); margin: 4px 0; }
 .failed { background: #b3261e; } .stopped, .silent { background: #9a6b16; }
 .error { border-left: 4px solid #b3261e; background: #fdecea; padding: 8px 14px; white-space: pre-wrap; }
 .tiles, .panels { display: grid; gap: 14px; }
-.tiles { grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); margin-top: 18px; }
+.tiles { grid-template-columns: repeat(auto-fill, minmax(132px, 1fr)); margin-top: 18px; }
 .panels { grid-template-columns: repeat(auto-fit, minmax(min(520px, 100%), 1fr)); }
 .tile, .panel { background: white; border: 1px solid var(--line); border-radius: 8px; padding: 12px 14px; }
+.tile .soft { font-size: 13px; }
 .tile b { display: block; font-size: 21px; font-weight: 600; font-variant-numeric: tabular-nums; }
 .panel svg { width: 100%; height: auto; display: block; }
 .scroll { overflow-x: auto; background: white; border: 1px solid var(--line); border-radius: 8px; }

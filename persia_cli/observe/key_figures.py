@@ -33,5 +33,5 @@ def key_figures(history: RunHistory) -> dict[str, str]:
         figures["samples"] = f"{last['samples']:,}"
         figures["samples/s, mean"] = "-" if rate is None else f"{rate:,.0f}"
         figures["staleness, most"] = str(whole.staleness_max)
-        figures["rows"] = f"{last['rows']:,}"
+        figures["rows"] = f"{history.lines[-1]['rows']:,}"
     return figures

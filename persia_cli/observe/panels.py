@@ -95,7 +95,7 @@ def draw_staleness(history: RunHistory, axes: "Axes") -> None:
 
 def draw_rows(history: RunHistory, axes: "Axes") -> None:
     """Rows of all tables, and how many were let go for new ones."""
-    lines = thinned(history.training)
+    lines = thinned(history.lines)
     axes.plot(*_by_step(lines, "rows"), color=BLUE, linewidth=1.4, label="rows")
     evicted = any(line["evicted"] for line in lines)
     if evicted:
@@ -107,7 +107,7 @@ def draw_rows(history: RunHistory, axes: "Axes") -> None:
 
 def draw_hit_rate(history: RunHistory, axes: "Axes") -> None:
     """Share of the ids looked up so far that had a row."""
-    lines = [line for line in thinned(history.training) if line["hit_rate"] is not None]
+    lines = [line for line in thinned(history.lines) if line["hit_rate"] is not None]
     axes.plot(*_by_step(lines, "hit_rate"), color=BLUE, linewidth=1.4)
     _finish(axes, "step", "ids that had a row, so far")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}" if axes.get_ylim()[0] < 0.9 else f"{value:.1%}")

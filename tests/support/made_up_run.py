@@ -63,20 +63,25 @@ def _figures(number: int, labels: tuple[str, ...], offset: float) -> dict[str, f
 
 
 def _training(number: int, labels: tuple[str, ...], draw: np.random.Generator) -> dict[str, Any]:
-    step = number * EVERY
-    place = {"step": step, "samples": step * 64, "split": "train"}
     loss = 0.69 - 0.22 * (1.0 - math.exp(-number / 8)) + draw.normal() * 0.01
-    stale = {"staleness_mean": 2.5, "staleness_max": 3, "staleness": [{"1": 2, "2": 8, "3": 40}]}
-    rate = RATE * (1.0 + 0.05 * draw.normal())
-    rows = min(4000, 130 * number)
-    store = {"rows": rows, "hit_rate": 1.0 - 0.6 / number**0.5, "evicted": 90 * max(0, number - 35)}
-    recent = {f"window_{name}": value for name, value in _figures(number, labels, 0.0).items()}
-    return place | {"loss": loss} | _figures(number, labels, 0.0) | recent | stale | {"samples_per_s": rate} | store
+    line = _place(number, "train") | {"loss": loss} | _figures(number, labels, 0.0)
+    line |= {f"window_{name}": value for name, value in _figures(number, labels, 0.0).items()}
+    line |= {"staleness_mean": 2.5, "staleness_max": 3, "staleness": [{"1": 2, "2": 8, "3": 40}]}
+    return line | {"samples_per_s": RATE * (1.0 + 0.05 * draw.normal())} | _store(number)
 
 
 def _evaluation(number: int, labels: tuple[str, ...]) -> dict[str, Any]:
-    place = {"step": number * EVERY, "samples": number * EVERY * 64, "split": "eval", "loss": 0.5 - 0.001 * number}
-    return place | _figures(number, labels, 0.01) | {"eval_samples": 5000, "samples_per_s": RATE, "rows": 4000}
+    line = _place(number, "eval") | {"loss": 0.5 - 0.001 * number} | _figures(number, labels, 0.01)
+    return line | {"eval_samples": 5000, "samples_per_s": RATE} | _store(number)
+
+
+def _place(number: int, split: str) -> dict[str, Any]:
+    return {"step": number * EVERY, "samples": number * EVERY * 64, "split": split}
+
+
+def _store(number: int) -> dict[str, Any]:
+    rows = min(4000, 130 * number)
+    return {"rows": rows, "hit_rate": 1.0 - 0.6 / number**0.5, "evicted": 90 * max(0, number - 35)}
 
 
 def _diagram(draw: np.random.Generator) -> dict[str, list[float]]:
