@@ -50,8 +50,9 @@ class ScoreHistogram:
         for task, values in enumerate(self._values):
             np.add.at(values, bins[:, task], negatives[:, task])
             np.add.at(values, bins[:, task] + BINS, positives[:, task])
-        for which, each in ((_LOSS, w * losses), (_WEIGHT, w), (_PREDICTED, w * predicted), (_OBSERVED, positives)):
-            self._values[:, 2 * BINS + which] += each.sum(axis=0)
+            # Each task for itself: how a sum is rounded must not depend on how many tasks there are.
+            columns = (w[:, 0] * losses[:, task], w, w[:, 0] * predicted[:, task], positives[:, task])
+            values[-_SUMS:] += [float(column.sum()) for column in columns]
 
     def merge(self, other: Self) -> None:
         """Add another histogram of as many tasks; merging in rank order gives the same bits every time."""
