@@ -63,7 +63,7 @@ class ScoreHistogram:
     def encode(self) -> tuple[NDArray[np.uint32], NDArray[np.float64]]:
         """Return the figures that are not zero: their positions, rising, and their values; `decode` takes them back."""
         flat = self._values.reshape(-1)
-        bins = np.flatnonzero(flat)
+        bins = np.flatnonzero(flat != 0.0)  # many times faster than of numbers
         return bins.astype(np.uint32), flat[bins]
 
     @classmethod
@@ -130,7 +130,7 @@ class ScoreHistogram:
     def _occupied(self, task: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the negatives and the positives of the bins that hold any, by rising logit."""
         counts = self._values[task, : 2 * BINS].reshape(2, BINS)
-        occupied = np.flatnonzero(counts[0] + counts[1])
+        occupied = np.flatnonzero((counts[0] != 0.0) | (counts[1] != 0.0))
         return counts[0, occupied], counts[1, occupied]
 
     def _sum(self, task: int, which: int) -> float:
