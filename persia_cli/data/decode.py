@@ -83,7 +83,7 @@ def decode_pass_through(column: Any, name: str, rows: Rows) -> NDArray[np.uint64
     coded = column.combine_chunks().cast(pa.string()).dictionary_encode()
     texts = coded.dictionary.to_pylist()
     ids = np.array([0, *(text_id(name, text) for text in texts)], np.uint64)
-    places = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    places: NDArray[np.int32] = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
     return ids[1 + (places if rows is None else places[rows])]
 
 

@@ -50,8 +50,9 @@ class ScoreHistogram:
         for task, values in enumerate(self._values):
             np.add.at(values, bins[:, task], negatives[:, task])
             np.add.at(values, bins[:, task] + BINS, positives[:, task])
-        for which, each in ((_LOSS, w * losses), (_WEIGHT, w), (_PREDICTED, w * predicted), (_OBSERVED, positives)):
-            self._values[:, 2 * BINS + which] += each.sum(axis=0)
+            # Each task for itself: how a sum is rounded must not depend on how many tasks there are.
+            columns = (w[:, 0] * losses[:, task], w, w[:, 0] * predicted[:, task], positives[:, task])
+            values[-_SUMS:] += [float(column.sum()) for column in columns]
 
     def merge(self, other: Self) -> None:
         """Add another histogram of as many tasks; merging in rank order gives the same bits every time."""
@@ -62,7 +63,7 @@ class ScoreHistogram:
     def encode(self) -> tuple[NDArray[np.uint32], NDArray[np.float64]]:
         """Return the figures that are not zero: their positions, rising, and their values; `decode` takes them back."""
         flat = self._values.reshape(-1)
-        bins = np.flatnonzero(flat)
+        bins = np.flatnonzero(flat != 0.0)  # many times faster than of numbers
         return bins.astype(np.uint32), flat[bins]
 
     @classmethod
@@ -138,7 +139,7 @@ class ScoreHistogram:
     def _occupied(self, task: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the negatives and the positives of the bins that hold any, by rising logit."""
         counts = self._values[task, : 2 * BINS].reshape(2, BINS)
-        occupied = np.flatnonzero(counts[0] + counts[1])
+        occupied = np.flatnonzero((counts[0] != 0.0) | (counts[1] != 0.0))
         return counts[0, occupied], counts[1, occupied]
 
     def _sum(self, task: int, which: int) -> float:

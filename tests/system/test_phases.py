@@ -3,11 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from persia_cli.launch.job import JobResult
 from persia_cli.store.manifest import finished_steps, read_manifest
 from persia_cli.store.retention import choose_checkpoint
 from tests.support.jobs import train
-from tests.support.small import figures
 
 SMALL = (
     "conf=synthetic",
@@ -71,9 +72,21 @@ def test_a_full_table_refuses_new_ids_and_says_so(tmp_path: Path) -> None:
     assert result.metrics[-1]["split"] == "eval"
 
 
-def test_training_ends_early_and_keeps_the_best(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        pytest.param(["cluster=embedded"], id="threads"),
+        pytest.param(
+            ["cluster=local", "cluster.nn_workers=2", "cluster.data_loaders=2"],
+            id="processes",
+            marks=[pytest.mark.slow, pytest.mark.processes],
+        ),
+    ],
+)
+def test_training_ends_early_and_keeps_the_best(tmp_path: Path, cluster: list[str]) -> None:
     words = [
-        *SMALL,
+        *(word for word in SMALL if not word.startswith("cluster")),
+        *cluster,
         "dataset.generator.signal=3",
         "train.stop_early={metric: auc, patience: 2, min_delta: 0.9}",
         "eval.every_steps=2",
@@ -97,11 +110,3 @@ def test_training_ends_early_and_keeps_the_best(tmp_path: Path) -> None:
     assert finished_steps(result.run_dir) == sorted({best, 6})
     assert choose_checkpoint(result.run_dir).name == f"step-{best}"
     assert [event["phase"] for event in events(result, "phase")][-3:] == ["evaluating", "saving", "done"]
-
-
-def test_a_job_that_is_judged_but_never_ends_early_is_as_ever(tmp_path: Path) -> None:
-    words = [*SMALL, "mode=sync", "eval.every_steps=6"]
-    judged = train([*words, "train.stop_early={metric: ne, patience: 9}"], tmp_path / "judged")
-    plain = train(words, tmp_path / "plain")
-    assert figures(judged) == figures(plain)
-    assert events(judged, "stopped_early") == []
