@@ -131,6 +131,7 @@ def counters(run_dir: Path) -> dict[str, dict[str, int]]:
     return next(event["tables"] for event in read_journal(run_dir / EVENTS) if event["event"] == "tables")
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_several_ranks_in_processes_keep_the_order(saved: JobResult, unlabelled: Path, tmp_path: Path) -> None:
     """Ranks compute in smaller portions, which may round otherwise in the last bits."""
