@@ -25,6 +25,8 @@ FROZEN = {
     "config": ["--help"],
     "config list": ["--conf-dir", "--help", "--keys"],
     "config show": ["--conf-dir", "--help", "words"],
+    "data": ["--help"],
+    "data inspect": ["--dim", "--help", "--json", "--memory", "--optimizer", "--write", "path"],
     "eval": ["--data", "--help", "run", "words"],
     "launch-role": ["--advertise", "--bind", "--conf-dir", "--coordinator", "--help", "--index", "--parent",
                     "--run-dir", "role", "words"],
