@@ -7,7 +7,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Event, Lock
-from typing import Any
+from typing import Any, TypeVar
 
 from persia_cli.data.bad_rows import BadRow, BadRows
 from persia_cli.data.dataset_yaml import NAME, describe_dataset, to_yaml
@@ -20,6 +20,8 @@ from persia_cli.errors import DataError
 
 Progress = Callable[[int, int], None]
 """Called with bytes of the source read so far and in all."""
+
+Result = TypeVar("Result")
 
 _MOST_WORKERS = 8
 """Threads unless told otherwise: each takes up to 100 MB."""
@@ -122,7 +124,7 @@ class _Crew:
         self._lock = Lock()
         self._stop = Event()
 
-    def each[Result](self, parts: Sequence[Part], work: Callable[[Part], Result]) -> list[Result]:
+    def each(self, parts: Sequence[Part], work: Callable[[Part], Result]) -> list[Result]:
         """Return the result of each part, in order; raises what the first of them to fail raised."""
         with ThreadPoolExecutor(self._workers, thread_name_prefix="prepare") as pool:
             futures = [pool.submit(work, part) for part in parts]

@@ -10,7 +10,8 @@ A recipe's prepare.py says how its files are laid out and what becomes of a bloc
         return write_dataset(parts, DATASET, output, options, progress)
 
     def _table(block: TextBlock) -> Any:
-        return block.table({"label": block.integers("label"), "price": block.numbers("price", missing=0.0), "shop": block.ids("shop")})
+        price = block.numbers("price", missing=0.0)
+        return block.table({"label": block.integers("label"), "price": price, "shop": block.ids("shop")})
 
 Threads, bad rows, resuming after a kill, Parquet and dataset.yaml are the same for all: persia_cli.data.text says what a
 column and a block are, persia_cli.data.parts what a part is, persia_cli.data.preparation what is made of them.
