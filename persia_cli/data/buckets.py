@@ -9,29 +9,35 @@ import numpy as np
 import pyarrow as pa
 
 from persia_cli.data.hashing import mix64
+from persia_cli.errors import DataError
 
 _WAITING_ROWS = 1 << 14
 """Rows of a bucket that are written at once."""
 
 
-def spread(tables: Iterable[Any], schema: Any, key: str, folder: Path, number: int) -> None:
-    """Write all rows to `number` files in a new folder; rows of one key, an integer, are in one file, in their order."""
+def spread(tables: Iterable[Any], key: str, folder: Path, number: int) -> None:
+    """Write all rows to `number` files in a new folder: rows of one key, an integer, to one file, in their order.
+
+    Tables have one schema. Raises DataError if there is none.
+    """
     folder.mkdir(parents=True)
+    buckets: list[_Bucket] = []
     with ExitStack() as stack:
-        options = pa.ipc.IpcWriteOptions(compression="lz4")
-        buckets = [
-            _Bucket(stack.enter_context(pa.ipc.new_stream(str(_file(folder, each)), schema, options=options)))
-            for each in range(number)
-        ]
         for table in tables:
-            place = mix64(table.column(key).to_numpy().astype(np.uint64)) % np.uint64(number)
-            order = np.argsort(place, kind="stable")
-            ends = np.cumsum(np.bincount(place.astype(np.int64), minlength=number))
-            rows = table.select(schema.names).take(order)
-            for bucket, start, end in zip(buckets, [0, *ends[:-1].tolist()], ends.tolist(), strict=True):
+            if not buckets:
+                options = pa.ipc.IpcWriteOptions(compression="lz4")
+                files = [str(_file(folder, each)) for each in range(number)]
+                writers = [pa.ipc.new_stream(file, table.schema, options=options) for file in files]
+                buckets = [_Bucket(stack.enter_context(writer)) for writer in writers]
+            place = (mix64(table.column(key).to_numpy().astype(np.uint64)) % np.uint64(number)).astype(np.int64)
+            rows = table.take(np.argsort(place, kind="stable"))
+            ends = np.cumsum(np.bincount(place, minlength=number)).tolist()
+            for bucket, start, end in zip(buckets, [0, *ends[:-1]], ends, strict=True):
                 bucket.add(rows.slice(start, end - start))
         for bucket in buckets:
             bucket.flush()
+    if not buckets:
+        raise DataError(f"the source has no rows of {folder.name}")
 
 
 def read_bucket(folder: Path, number: int) -> Any:

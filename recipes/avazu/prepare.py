@@ -9,8 +9,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from persia_cli.data.parts import text_parts
-from persia_cli.data.prepare_options import PrepareOptions, PrepareReport, SplitChoice
-from persia_cli.data.recipe import Progress, source_files, write_dataset
+from persia_cli.data.prepare_options import SplitChoice
+from persia_cli.data.recipe import PrepareOptions, PrepareReport, Progress, source_files, write_dataset
 from persia_cli.data.text import INTEGER, SKIP, TextBlock, TextFormat, hexadecimal
 
 NAMES = ["site_id", "site_domain", "site_category", "app_id", "app_domain", "app_category", "device_id", "device_ip",

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from persia_cli.data.bad_rows import BadRows
 from persia_cli.data.parts import Part, PartLog, read_table, text_parts
-from persia_cli.data.prepare_options import PrepareOptions, PrepareReport
-from persia_cli.data.recipe import DataError, Progress, find_file, write_dataset
+from persia_cli.data.recipe import DataError, PrepareOptions, PrepareReport, Progress, find_file, write_dataset
 from persia_cli.data.text import BYTES, INTEGER, NUMBER, SKIP, TEXT, TextBlock, TextFormat
 
 LIKED = 4
@@ -35,6 +34,9 @@ class Release:
     of: str
     """`user` or `movie`."""
     features: tuple[str, ...]
+
+
+REMEDY = "give the folder that a MovieLens release unpacks to"
 
 
 def _ratings(names: list[str], delimiter: str, header: bool) -> TextFormat:
@@ -81,14 +83,14 @@ def prepare(source: Path, output: Path, options: PrepareOptions, progress: Progr
     person, or of a film, that the other file does not have is one that does not.
     """
     file, release = _find(source)
-    side = find_file(source, release.side)
+    side = find_file(source, release.side, REMEDY)
     bad = BadRows(options.max_bad_rows)
     known = read_table(side, release.side_format, partial(_side_table, release=release), bad)
     dataset = {
         "labels": ["label"],
         "sparse": ["user", "movie", *(_feature(name) for name in release.features)],
         "split": {"kind": "every", "n": 5, "offset": 4},
-        "shuffle_row_groups": 16,  # the file is sorted by user
+        "shuffle_row_groups": 16,  # files are sorted by user, that of 1M fits
     }
     if file.suffix == ".parquet":
         parts = [Part("ratings", (file, side), partial(_parquet_tables, file, release, known))]
@@ -100,12 +102,11 @@ def prepare(source: Path, output: Path, options: PrepareOptions, progress: Progr
 def _find(source: Path) -> tuple[Path, Release]:
     """Return the file with the ratings, and which release it is of."""
     for name, release in RELEASES.items():
-        for file in (source / name, source / f"{name}.gz"):
-            if file.is_file():
-                return file, release
+        if any(source.glob(f"{name}*")):
+            return find_file(source, name, REMEDY), release
     if (source / "ratings.parquet").is_file():
         return source / "ratings.parquet", RELEASES["ratings.dat"]
-    raise DataError(f"{source} has none of {', '.join(RELEASES)}; give the folder that a MovieLens release unpacks to")
+    raise DataError(f"{source} has none of {', '.join(RELEASES)}; {REMEDY}")
 
 
 def _feature(name: str) -> Any:

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from persia_cli.data.parts import text_parts
-from persia_cli.data.prepare_options import PrepareOptions, PrepareReport
-from persia_cli.data.recipe import Progress, source_files, write_dataset
+from persia_cli.data.recipe import PrepareOptions, PrepareReport, Progress, source_files, write_dataset
 from persia_cli.data.text import BYTES, INTEGER, NUMBER, SKIP, TEXT, TextBlock, TextFormat, text_of
 
 # 1. What the file looks like: its columns, in their order, and what each holds.
@@ -39,7 +38,7 @@ FORMAT = TextFormat(
     quoted=True,  # fields may stand in "double quotes"
 )
 
-# 2. What the model sees, in the words of conf/dataset/parquet.yaml. The names are those of the columns that step 3 makes.
+# 2. What the model sees, in the words of conf/dataset/parquet.yaml; the names are those of step 3.
 DATASET = {
     "labels": ["label"],
     "dense": ["price", "age", "age_unknown"],

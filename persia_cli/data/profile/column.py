@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from persia_cli.data.columns import is_list, is_number, is_text
-from persia_cli.data.hashing import text_id
+from persia_cli.data.ids import text_ids
 from persia_cli.data.profile.ids import IdSketch, joined
 from persia_cli.data.profile.numbers import LengthSketch, NumberSketch
 from persia_cli.data.profile.tally import Tally
@@ -74,16 +74,16 @@ class ColumnSketch:
 
     def _add_text(self, column: Any, tally: Tally) -> None:
         encoded = column.drop_null().dictionary_encode()
-        texts = encoded.dictionary.cast(pa.binary()).to_pylist()
-        ids = np.array([text_id("", text.decode(errors="replace")) for text in texts], np.uint64)
+        texts = encoded.dictionary
+        ids = text_ids("", texts).to_numpy(zero_copy_only=False)
         counts = np.bincount(encoded.indices.to_numpy(zero_copy_only=False), minlength=ids.size)
         self.ids.add(ids, tally, counts.astype(np.int64))
         # An id becomes frequent in a block that it is in, so its text is at hand.
         top = self.ids.top(_NAMED)
-        new = {
-            number: texts[place].decode(errors="replace") for place, number in enumerate(ids.tolist()) if number in top
-        }
-        self.texts = {number: text for number, text in (self.texts | new).items() if number in top}
+        for place in np.flatnonzero(np.isin(ids, np.array([*top], np.uint64))).tolist():
+            text = texts[place].as_py()
+            self.texts[int(ids[place])] = text.decode(errors="replace") if isinstance(text, bytes) else text
+        self.texts = {number: text for number, text in self.texts.items() if number in top}
 
 
 def _bits(values: Any) -> NDArray[np.uint64]:

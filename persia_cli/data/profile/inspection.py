@@ -7,14 +7,12 @@ import yaml
 from pydantic import ValidationError
 
 from persia_cli.config.schema.dataset import BUILTIN, ParquetDataset
+from persia_cli.data.dataset_yaml import NAME
 from persia_cli.data.profile.cardinality import Cardinality
 from persia_cli.data.profile.dataset import DatasetProfile, Progress, profile_dataset
 from persia_cli.data.profile.roles import Guess, roles_of
 from persia_cli.data.profile.suggestion import suggest_dataset
 from persia_cli.errors import DataError
-
-DESCRIPTION = "dataset.yaml"
-"""What describes a prepared folder, in that folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +40,8 @@ def inspect_data(path: str, progress: Progress) -> Inspection:
 
 
 def read_description(path: str) -> ParquetDataset | None:
-    """Return what the description in a folder says; None where there is none."""
-    file = Path(path) / DESCRIPTION
+    """Return what the dataset.yaml in a folder says; None where there is none."""
+    file = Path(path) / NAME
     if "://" in path or not file.is_file():
         return None
     try:
