@@ -24,6 +24,7 @@ from difflib import get_close_matches
 from hashlib import sha256
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from shutil import copyfile
 
 from persia_cli.data.prepare_options import PrepareOptions, PrepareReport, RecipeStamp
 from persia_cli.data.preparation import Progress, write_dataset
@@ -92,6 +93,21 @@ def readme_of(folder: Path) -> str:
     """Return the README of a recipe, empty if it has none."""
     path = folder / README
     return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def copy_recipe(recipe: Recipe, folder: Path) -> list[Path]:
+    """Copy a recipe's prepare.py, README and configuration, not its data; returns the files made.
+
+    Raises DataError if the folder is there already.
+    """
+    if folder.exists():
+        raise DataError(f"{folder} exists already; name a folder that does not")
+    try:
+        folder.mkdir(parents=True)
+        files = [file for file in sorted(recipe.folder.iterdir()) if file.suffix in (".py", ".md", ".yaml")]
+        return [Path(copyfile(file, folder / file.name)) for file in files]
+    except OSError as error:
+        raise DataError(f"cannot write {folder}: {error}") from error
 
 
 def _folder_of(name: str) -> Path:
