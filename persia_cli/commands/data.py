@@ -60,7 +60,7 @@ def inspect(
     from persia_cli.plan.table_need import table_needs
 
     budget = None if memory is None else _bytes(memory)
-    _refuse_existing(write)
+    _refuse_name(write)
     with _bar() as progress:
         found = inspect_data(path, progress)
     needs = table_needs(found.table_rows, dim, optimizer.value, budget)
@@ -98,10 +98,15 @@ def _next(path: str, is_prepared: bool, written: Path | None) -> str:
     return f"persia data inspect {shlex.quote(path)} --write dataset.yaml"
 
 
-def _refuse_existing(file: Path | None) -> None:
+def _refuse_name(file: Path | None) -> None:
+    """Raise UserError, before all rows are read, for a file that cannot be written or could not be named later."""
     from persia_cli.errors import UserError
 
-    if file is not None and file.exists():
+    if file is None:
+        return
+    if file.suffix not in (".yaml", ".yml"):
+        raise UserError(f"--write {file}: the name of a dataset file ends in .yaml")
+    if file.exists():
         raise UserError(f"{file} exists already; name a file that does not, or remove it")
 
 

@@ -96,7 +96,7 @@ def readme_of(folder: Path) -> str:
 
 
 def copy_recipe(recipe: Recipe, folder: Path) -> list[Path]:
-    """Copy a recipe's prepare.py, README and configuration, not its data; returns the files made.
+    """Copy a recipe's prepare.py, README, configuration and sample, not its data folder; returns the files made.
 
     Raises DataError if the folder is there already.
     """
@@ -104,7 +104,7 @@ def copy_recipe(recipe: Recipe, folder: Path) -> list[Path]:
         raise DataError(f"{folder} exists already; name a folder that does not")
     try:
         folder.mkdir(parents=True)
-        files = [file for file in sorted(recipe.folder.iterdir()) if file.suffix in (".py", ".md", ".yaml")]
+        files = [file for file in sorted(recipe.folder.iterdir()) if file.suffix in (".py", ".md", ".yaml", ".csv")]
         return [Path(copyfile(file, folder / file.name)) for file in files]
     except OSError as error:
         raise DataError(f"cannot write {folder}: {error}") from error

@@ -69,7 +69,7 @@ def test_lines_of_words_and_the_suggestion_where_there_is_no_terminal(persia, sh
 def test_the_suggestion_is_written_once(persia, shop: Path) -> None:
     ended = persia("data", "inspect", str(shop), "--write", "shop.yaml")
     assert ended.code == 0, ended.err
-    assert ended.err.splitlines() == ["wrote     shop.yaml", "next      persia train dataset=./shop.yaml --dry-run"]
+    assert ended.err.splitlines() == ["wrote     shop.yaml", "next      persia train dataset=shop.yaml --dry-run"]
     assert Path("shop.yaml").read_text() in ended.out
     again = persia("data", "inspect", str(shop), "--write", "shop.yaml")
     assert (again.code, again.out) == (2, "")
@@ -98,6 +98,7 @@ def test_on_a_terminal_there_are_tables(shop: Path) -> None:
         (["nothing"], "nothing does not exist or has no Parquet file; give a file, a folder or a URI of Parquet"),
         (["x", "--memory", "lots"], "--memory lots: expected a size such as 512MiB or 2GiB"),
         (["x", "--memory", "0"], "--memory 0: expected more than nothing"),
+        (["x", "--write", "shop"], "--write shop: the name of a dataset file ends in .yaml"),
         (["ftp://x"], "ftp://x is not a place pyarrow can open"),
     ],
 )
@@ -105,4 +106,4 @@ def test_mistakes_are_one_sentence(persia, words: list[str], text: str) -> None:
     ended = persia("data", "inspect", *words)
     assert (ended.code, ended.out) == (2, "")
     [line] = ended.err.splitlines()
-    assert line.startswith(f"error: {text}") or text in line
+    assert text in line

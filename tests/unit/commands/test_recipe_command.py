@@ -8,7 +8,9 @@ ROW = "\t".join(["1", *(str(n) for n in range(13)), *(f"{n:08x}" for n in range(
 def test_recipes_are_listed(persia) -> None:
     ended = persia("recipe", "ls")
     assert (ended.code, ended.err) == (0, "")
-    assert [line.split()[0] for line in ended.out.splitlines()] == ["adult_income", "criteo", "movielens_1m"]
+    assert [line.split()[0] for line in ended.out.splitlines()] == [
+        "adult_income", "avazu", "criteo", "movielens", "my_data", "taobao",
+    ]
     assert all("README.md" in line for line in ended.out.splitlines())
 
 

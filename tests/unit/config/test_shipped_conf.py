@@ -26,15 +26,30 @@ OWN = {
 
 
 def test_what_ships() -> None:
-    assert list(PRIMARIES) == ["adult_income", "base", "criteo", "movielens_1m", "synthetic"]
+    assert list(PRIMARIES) == [
+        "adult_income",
+        "avazu",
+        "base",
+        "criteo",
+        "movielens_100k",
+        "movielens_1m",
+        "movielens_25m",
+        "synthetic",
+        "taobao",
+    ]
     assert OPTIONS == [
         "cluster=embedded",
         "cluster=local",
         "dataset=adult_income",
+        "dataset=avazu",
         "dataset=criteo",
+        "dataset=movielens_100k",
         "dataset=movielens_1m",
+        "dataset=movielens_25m",
         "dataset=parquet",
         "dataset=synthetic",
+        "dataset=taobao",
+        "dataset=taobao_pooled",
         "mode=async",
         "mode=hybrid",
         "mode=sync",

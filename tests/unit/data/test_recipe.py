@@ -15,7 +15,7 @@ from persia_cli.share import shared
 
 
 def test_recipes_are_listed_and_loaded() -> None:
-    assert {"adult_income", "criteo", "movielens_1m"} <= set(list_recipes())
+    assert {"adult_income", "avazu", "criteo", "movielens", "my_data", "taobao"} <= set(list_recipes())
     for name in list_recipes():
         recipe = load_recipe(name)
         assert recipe.name == name
