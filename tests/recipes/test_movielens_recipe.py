@@ -24,7 +24,8 @@ RELEASES: dict[str, dict[str, bytes]] = {
         "users.dat": b"1::F::1::10::48067\n2::M::56::16::98107-1474\n",
     },
     "25m": {
-        "ratings.csv": b"userId,movieId,rating,timestamp\n1,296,5.0,1147880044\n1,306,3.5,1147868817\n3,296,0.5,1439474476\n",
+        "ratings.csv": b"userId,movieId,rating,timestamp\n1,296,5.0,1147880044\n1,306,3.5,1147868817\n"
+        b"3,296,0.5,1439474476\n",
         "movies.csv": b"movieId,title,genres\n296,Pulp Fiction (1994),Comedy|Crime\n"
         b'306,"Three Colors: Red (""Rouge""), 1994",(no genres listed)\n',
     },
