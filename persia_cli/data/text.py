@@ -1,6 +1,6 @@
 """Delimited text as blocks of typed columns: what does not parse is counted and told by line."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -139,6 +139,7 @@ class TextBlock:
         values = self.values[name].view(np.float64)
         for row in np.flatnonzero(self.states[name] == fields.LONG_NUMBER):
             values[row] = float(self._bytes(name, row))
+        self.reject(np.isinf(values) & (self.states[name] == fields.LONG_NUMBER), f"{name} is too large a number")
         return self._filled(name, values, missing)
 
     def ids(self, name: str) -> Any:

@@ -45,13 +45,13 @@ def parse_lines(data, rules, kinds, parameters, values, states, lines, reasons, 
             reason = BLANK
         column, worst = ZERO, np.uint8(0)
         while reason == 0:
-            start, escaped, quoted = at, False, False
+            start, escaped = at, False
             if strip:
                 while data[start] == SPACE:
                     start += ONE
             if np.uint64(data[start]) == quote:
-                quoted, at = True, start + ONE
-                start = at
+                start += ONE
+                at = start
                 while data[at] != LINE_END:
                     if np.uint64(data[at]) == quote:
                         if np.uint64(data[at + ONE]) != quote:

@@ -26,12 +26,13 @@ OWN = {
 
 
 def test_what_ships() -> None:
-    assert list(PRIMARIES) == ["adult_income", "base", "criteo", "movielens_1m", "synthetic"]
+    assert list(PRIMARIES) == ["adult_income", "base", "criteo", "criteo_1tb", "movielens_1m", "synthetic"]
     assert OPTIONS == [
         "cluster=embedded",
         "cluster=local",
         "dataset=adult_income",
         "dataset=criteo",
+        "dataset=criteo_1tb",
         "dataset=movielens_1m",
         "dataset=parquet",
         "dataset=synthetic",
