@@ -101,10 +101,11 @@ def parse_lines(data, rules, kinds, parameters, values, states, lines, reasons, 
                 values[cell], states[cell] = parse_field(kinds[column], parameters[column], data, start, stop, escaped)
                 worst = max(worst, states[cell])
             column += ONE
-            if data[at] != LINE_END:
-                at += width
-            elif reason == 0:
-                reason = np.int64(column)
+            if reason == 0:
+                if data[at] == LINE_END:
+                    reason = np.int64(column)
+                else:
+                    at += width
         while data[at] != LINE_END:
             at += ONE
         at += ONE
