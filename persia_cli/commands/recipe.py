@@ -1,6 +1,7 @@
 """`persia recipe`."""
 
 import shlex
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,9 @@ from persia_cli.commands.options import ConfDir, Overrides, examples
 if TYPE_CHECKING:
     from persia_cli.data.prepare_options import PrepareOptions, PrepareReport
     from persia_cli.data.recipe import Recipe
+
+_TOLD_EVERY_S = 10.0
+"""Between two lines on what is read, where no bar can be shown."""
 
 LS_EXAMPLES = examples("persia recipe ls")
 SHOW_EXAMPLES = examples("persia recipe show criteo")
@@ -29,7 +33,7 @@ RUN_EXAMPLES = examples(
     "persia recipe run adult_income  # its data ships with persia",
 )
 
-app = typer.Typer(no_args_is_help=True, help="Prepare the data of real tasks, and train on it.", epilog=PREPARE_EXAMPLES)
+app = typer.Typer(no_args_is_help=True, help="Prepare and train real tasks.", epilog=PREPARE_EXAMPLES)
 
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="Name of a recipe, see `persia recipe ls`, or path of a folder of yours.")
@@ -206,14 +210,25 @@ def _as_path(folder: Path) -> str:
 
 @contextmanager
 def _bar() -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on a terminal; the function it yields is called with bytes done and in all."""
+    """Show a bar on a terminal, a line now and then elsewhere; yields what is called with bytes done and in all."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
-    from persia_cli.commands.screen import err
+    from persia_cli.commands.screen import err, key_values, say
 
+    if not err().is_terminal:
+        told = time.monotonic()
+
+        def tell(done: int, total: int) -> None:
+            nonlocal told
+            if time.monotonic() - told >= _TOLD_EVERY_S:
+                told = time.monotonic()
+                say(err(), key_values({"event": "preparing", "bytes": done, "of": total}))
+
+        yield tell
+        return
     with Progress(
         BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn(),
-        console=err(), disable=not err().is_terminal,
+        console=err(),
     ) as progress:  # fmt: skip
         task = progress.add_task("preparing", total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -1,4 +1,4 @@
-"""Parts of a data set: what becomes one Parquet file, is made by one thread, and is made again if it was not finished."""
+"""Parts of a data set: each becomes one Parquet file, made by one thread, and made again if it was not finished."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -70,7 +70,8 @@ def text_parts(
 ) -> list[Part]:
     """Return the parts of a text file; `table` makes an Arrow table of a block, `also` are files that it looks into.
 
-    A plain file becomes a part for each 256 MiB, so that several threads work on it. Raises DataError for a wrong header.
+    A plain file becomes a part for each 256 MiB, so that several threads work on it. Raises DataError for a header that
+    is another.
     """
     if format.header:
         format.check_header(file)

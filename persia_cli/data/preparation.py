@@ -109,7 +109,7 @@ def _make(
     return PartState(made_of, writer.rows, nbytes, log.bad.count, tuple(log.bad.found))
 
 
-class _Stopped(Exception):
+class _OtherFailedError(Exception):
     """Another part has failed."""
 
 
@@ -136,14 +136,14 @@ class _Crew:
         self._stop.clear()
         errors = [future.exception() for future in futures if future in done]
         for error in errors:
-            if error is not None and not isinstance(error, _Stopped):
+            if error is not None and not isinstance(error, _OtherFailedError):
                 raise error
         return [future.result() for future in futures]
 
     def read(self, nbytes: int) -> None:
         """Move the bar; raises to end the part where another one has failed."""
         if self._stop.is_set():
-            raise _Stopped
+            raise _OtherFailedError
         with self._lock:
             self._done += nbytes
             self._progress(self._done, self._total)
@@ -179,6 +179,4 @@ def _finished(output: Path, made_of: dict[str, str], bad: BadRows) -> PrepareRep
         return None
     if record.bad_rows > bad.allowed:
         return None
-    return PrepareReport(
-        record.rows, files, record.nbytes, record.bad_rows, first, output / NAME, kept=len(files)
-    )
+    return PrepareReport(record.rows, files, record.nbytes, record.bad_rows, first, output / NAME, kept=len(files))

@@ -13,8 +13,8 @@ A recipe's prepare.py says how its files are laid out and what becomes of a bloc
         price = block.numbers("price", missing=0.0)
         return block.table({"label": block.integers("label"), "price": price, "shop": block.ids("shop")})
 
-Threads, bad rows, resuming after a kill, Parquet and dataset.yaml are the same for all: persia_cli.data.text says what a
-column and a block are, persia_cli.data.parts what a part is, persia_cli.data.preparation what is made of them.
+Threads, bad rows, resuming after a kill, Parquet and dataset.yaml are the same for all: persia_cli.data.text says what
+a column and a block are, persia_cli.data.parts what a part is, persia_cli.data.preparation what is made of them.
 """
 
 import re
@@ -26,8 +26,8 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from shutil import copyfile
 
-from persia_cli.data.prepare_options import PrepareOptions, PrepareReport, RecipeStamp
 from persia_cli.data.preparation import Progress, write_dataset
+from persia_cli.data.prepare_options import PrepareOptions, PrepareReport, RecipeStamp
 from persia_cli.errors import DataError
 from persia_cli.share import shared
 
@@ -136,7 +136,11 @@ def source_files(source: Path, remedy: str) -> list[Path]:
     files = [file for file in source.iterdir() if file.is_file() and not file.name.startswith(".")]
     if not files:
         raise DataError(f"{source} is a folder without files; {remedy}")
-    return sorted(files, key=lambda file: [int(word) if word.isdigit() else word for word in re.split(r"(\d+)", file.name)])
+    return sorted(files, key=_natural)
+
+
+def _natural(file: Path) -> list[str | int]:
+    return [int(word) if word.isdigit() else word for word in re.split(r"(\d+)", file.name)]
 
 
 def find_file(source: Path, name: str, remedy: str) -> Path:

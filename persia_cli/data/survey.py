@@ -1,6 +1,6 @@
 """What has to be known of all rows before the first can be written: which ids are rare, where a split lies."""
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Sequence
 from hashlib import sha256
 from itertools import takewhile
@@ -114,7 +114,7 @@ class Survey:
         weights = np.concatenate([np.full(len(times), weight) for times, weight in self._times])
         order = np.argsort(times, kind="stable")
         reached = np.cumsum(weights[order])
-        return float(times[order][bisect_left(reached, share * reached[-1])])
+        return float(times[order][min(bisect_right(reached, share * reached[-1]), len(order) - 1)])
 
 
 def _ids_of(column: Any) -> list[tuple[NDArray[np.uint64], NDArray[np.bool_]]]:

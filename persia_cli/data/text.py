@@ -1,6 +1,6 @@
 """Delimited text as blocks of typed columns: what does not parse is counted and told by line."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -136,30 +136,31 @@ class TextBlock:
 
     def numbers(self, name: str, missing: float | None = None) -> NDArray[np.float64]:
         """Return a NUMBER column as float64[n]; an empty field is `missing`, or a bad row."""
-        values = self.values[name].view(np.float64)
-        for row in np.flatnonzero(self.states[name] == fields.LONG_NUMBER):
-            values[row] = float(self._bytes(name, row))
+        values, states = self.values[name].view(np.float64), self.states[name]
+        for row in np.flatnonzero(states == fields.LONG_NUMBER):
+            values[row], states[row] = float(self._bytes(name, row)), fields.GOOD
+        self.reject((states == fields.GOOD) & np.isinf(values), f"{name} is too large a number")
         return self._filled(name, values, missing)
 
     def ids(self, name: str) -> Any:
         """Return a TEXT, hexadecimal or INTEGER column as an Arrow array of uint64, null for empty fields."""
-        values = self.values[name]
+        values, states = self.values[name], self.states[name]
         table = self.format.columns[name].table or name
-        for row in np.flatnonzero(self.states[name] == fields.ESCAPED):
-            values[row] = text_id(table, self._bytes(name, row).decode())
-        return _with_nulls(values, self.states[name] == fields.MISSING)
+        for row in np.flatnonzero(states == fields.ESCAPED):
+            values[row], states[row] = text_id(table, self._bytes(name, row).decode()), fields.GOOD
+        return _with_nulls(values, states == fields.MISSING)
 
     def texts(self, name: str) -> Any:
         """Return a BYTES column as an Arrow array of strings, null for empty fields."""
-        places, missing = self.values[name], self.states[name] == fields.MISSING
-        sizes = np.where(self.has_text(name), places & _SIZE_BITS, np.uint64(0)).astype(np.int64)
+        places, states = self.values[name], self.states[name]
+        there, escaped = (states == fields.GOOD) | (states == fields.ESCAPED), states == fields.ESCAPED
+        sizes = np.where(there, places & _SIZE_BITS, np.uint64(0)).astype(np.int64)
         ends = np.concatenate([[0], np.cumsum(sizes)])
         starts = (places >> np.uint64(32)).astype(np.int64)
         chosen = self.data[np.repeat(starts - ends[:-1], sizes) + np.arange(ends[-1])]
-        bits = pa.py_buffer(np.packbits(~missing, bitorder="little"))
+        bits = pa.py_buffer(np.packbits(states != fields.MISSING, bitorder="little"))
         buffers = [bits, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(chosen)]
         texts = pa.Array.from_buffers(pa.string(), self.size, buffers)
-        escaped = self.states[name] == fields.ESCAPED
         return pc.if_else(pa.array(escaped), pc.replace_substring(texts, '""', '"'), texts) if escaped.any() else texts
 
     def id_lists(self, name: str, separator: str, table: str | None = None) -> Any:
@@ -198,15 +199,10 @@ class TextBlock:
 
     def _filled(self, name: str, values: NDArray[Any], missing: float | None) -> NDArray[Any]:
         empty = self.states[name] != fields.GOOD
-        empty &= self.states[name] != fields.LONG_NUMBER
         if missing is None:
             self.reject(empty, f"{name} is missing")
         values[empty] = missing or 0
         return values
-
-    def has_text(self, name: str) -> NDArray[np.bool_]:
-        """Return which rows have text in a BYTES column, bool[n]."""
-        return (self.states[name] == fields.GOOD) | (self.states[name] == fields.ESCAPED)
 
     def _bytes(self, name: str, row: int) -> bytes:
         place = self.values[name][row]
@@ -256,12 +252,11 @@ def _reject_lines(lines: NDArray[np.int64], reasons: NDArray[np.int64], format: 
 
 def _reject_fields(block: TextBlock) -> None:
     """Take out the rows with a field that cannot be what its column should be."""
-    kept = fields.LONGEST
     for name, kind in block.format.columns.items():
         states = block.states[name]
         if states.max(initial=0) < fields.WRONG:
             continue
-        block.reject(states == fields.TOO_LONG, f"{name} is longer than {int(kept) >> 10} KiB")
+        block.reject(states == fields.TOO_LONG, f"{name} is longer than {int(fields.LONGEST) >> 10} KiB")
         block.reject(states == fields.NUL, f"{name} holds a NUL byte")
         block.reject(states == fields.NOT_UTF8, f"{name} is not UTF-8")
         block.reject(states == fields.WRONG, f"{name} is not {kind.noun}")

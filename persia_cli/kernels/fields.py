@@ -90,8 +90,11 @@ def number(data, start, stop):
     if start < stop:
         if (data[start] | np.uint8(32)) != np.uint8(ord("e")):
             return ZERO, WRONG
-        exponent, state = integer(data, start + ONE + np.uint64(data[start + ONE] == PLUS), stop)
-        if state != GOOD:
+        start += ONE
+        plus = data[start] == PLUS
+        start += np.uint64(plus)
+        exponent, state = integer(data, start, stop)
+        if state != GOOD or (plus and data[start] == MINUS):
             return ZERO, WRONG
         power += np.int64(exponent)
         long |= np.int64(exponent) > 1000 or np.int64(exponent) < -1000

@@ -3,7 +3,7 @@
 import numpy as np
 from numba import types
 
-from persia_cli.kernels.compile import inlined, kernel, read, write
+from persia_cli.kernels.compile import helper, inlined, kernel, read, write
 from persia_cli.kernels.fields import ONE, WRONG, ZERO, parse_field
 
 U8, U64, I64 = types.uint8, types.uint64, types.int64
@@ -21,6 +21,46 @@ def _ends_field(data, at, first, second):
     return np.uint64(data[at]) == first and (second == NONE or np.uint64(data[at + ONE]) == second)
 
 
+@inlined
+def _plain_field(data, at, first, second, strip):
+    """Return where a field's value starts and stops, and where the field ends: at a delimiter or a line end."""
+    start = at
+    if strip:
+        while data[start] == SPACE:
+            start += ONE
+    while data[at] != LINE_END and not _ends_field(data, at, first, second):
+        at += ONE
+    stop = at
+    if data[at] == LINE_END and stop > start and data[stop - ONE] == RETURN:
+        stop -= ONE
+    if strip:
+        while stop > start and data[stop - ONE] == SPACE:
+            stop -= ONE
+    return start, stop, at
+
+
+@helper
+def _quoted_field(data, start, quote, strip):
+    """Return where a value that starts after a quote stops and where its field ends, and if it has doubled quotes."""
+    at, escaped = start, False
+    while data[at] != LINE_END:
+        if np.uint64(data[at]) == quote:
+            if np.uint64(data[at + ONE]) != quote:
+                break
+            escaped = True
+            at += ONE
+        at += ONE
+    stop = at
+    if data[at] != LINE_END:
+        at += ONE
+        if strip:
+            while data[at] == SPACE:
+                at += ONE
+        if data[at] == RETURN and data[at + ONE] == LINE_END:
+            at += ONE
+    return stop, at, escaped
+
+
 @kernel(types.void(read(U8), read(U64), read(U8), read(U64), write(U64), write(U8), write(I64), write(I64), write(I64)))
 def parse_lines(data, rules, kinds, parameters, values, states, lines, reasons, counts):
     """Split whole lines into fields and parse them.
@@ -34,7 +74,7 @@ def parse_lines(data, rules, kinds, parameters, values, states, lines, reasons, 
     """
     first, second, quote, comment, strip = rules[0], rules[1], rules[2], rules[3], rules[4] != ZERO
     columns, capacity = np.uint64(kinds.size), np.uint64(lines.size)
-    width = np.uint64(1) if second == NONE else np.uint64(2)
+    width = ONE if second == NONE else np.uint64(2)
     row, others, wrong = ZERO, ZERO, np.int64(0)
     at, size, line = ZERO, np.uint64(data.size), np.int64(0)
     while at < size:
@@ -45,53 +85,27 @@ def parse_lines(data, rules, kinds, parameters, values, states, lines, reasons, 
             reason = BLANK
         column, worst = ZERO, np.uint8(0)
         while reason == 0:
-            start, escaped, quoted = at, False, False
-            if strip:
-                while data[start] == SPACE:
+            escaped = False
+            if quote == NONE:
+                start, stop, at = _plain_field(data, at, first, second, strip)
+            else:
+                start, stop, end = _plain_field(data, at, first, second, strip)
+                if np.uint64(data[start]) == quote:
                     start += ONE
-            if np.uint64(data[start]) == quote:
-                quoted, at = True, start + ONE
-                start = at
-                while data[at] != LINE_END:
-                    if np.uint64(data[at]) == quote:
-                        if np.uint64(data[at + ONE]) != quote:
-                            break
-                        escaped = True
-                        at += ONE
-                    at += ONE
-                stop = at
-                if data[at] == LINE_END:
-                    reason = OPEN_QUOTE
-                    break
-                at += ONE
-                if strip:
-                    while data[at] == SPACE:
-                        at += ONE
-                if data[at] == RETURN and data[at + ONE] == LINE_END:
-                    at += ONE
-                if data[at] != LINE_END and not _ends_field(data, at, first, second):
-                    reason = OPEN_QUOTE
-                    break
-            else:
-                while data[at] != LINE_END and not _ends_field(data, at, first, second):
-                    at += ONE
-                stop = at
-                if data[at] == LINE_END and stop > start and data[stop - ONE] == RETURN:
-                    stop -= ONE
-                if strip:
-                    while stop > start and data[stop - ONE] == SPACE:
-                        stop -= ONE
-            if column < columns:
+                    stop, end, escaped = _quoted_field(data, start, quote, strip)
+                    if data[stop] == LINE_END or not (data[end] == LINE_END or _ends_field(data, end, first, second)):
+                        reason = OPEN_QUOTE
+                at = end
+            if reason == 0 and column < columns:
                 cell = column * capacity + row
-                value, state = parse_field(kinds[column], parameters[column], data, start, stop, escaped)
-                values[cell] = value
-                states[cell] = state
-                worst = max(worst, state)
+                values[cell], states[cell] = parse_field(kinds[column], parameters[column], data, start, stop, escaped)
+                worst = max(worst, states[cell])
             column += ONE
-            if data[at] == LINE_END:
-                reason = np.int64(column)
-            else:
-                at += width
+            if reason == 0:
+                if data[at] == LINE_END:
+                    reason = np.int64(column)
+                else:
+                    at += width
         while data[at] != LINE_END:
             at += ONE
         at += ONE

@@ -58,7 +58,9 @@ DATASET = {
 
 def prepare(source: Path, output: Path, options: PrepareOptions, progress: Progress) -> PrepareReport:
     """Prepare a folder with adult.data and adult.test, each plain or .gz; raises DataError."""
-    files = {find_file(source, name, "give the folder that UCI's adult.zip unpacks to"): SPLITS[name] for name in SPLITS}
+    files = {
+        find_file(source, name, "give the folder that UCI's adult.zip unpacks to"): SPLITS[name] for name in SPLITS
+    }
 
     def tables(log: PartLog) -> Iterator[Any]:
         for file, split in files.items():

@@ -42,6 +42,7 @@ def test_criteo_has_a_stand_in_of_its_shape(tmp_path_factory: pytest.TempPathFac
         "adult_income",
         "avazu",
         "criteo",
+        "criteo_1tb",
         "movielens_100k",
         "movielens_1m",
         "movielens_25m",
