@@ -88,6 +88,7 @@ def _table(block: TextBlock, split: str) -> Any:
         numbers[name], wrong = _integers(rows.column(name))
         block.reject(wrong, f"{name} is not a number")
     columns.update(_dense(numbers))
+    columns.update({f"raw_{name}": value.astype(np.int32) for name, value in numbers.items()})
     for name in CATEGORIES:
         texts, index = _categories(rows.column(name))
         block.reject(np.array([text == "" for text in texts], np.bool_)[index], f"{name} is empty or no ASCII text")

@@ -21,16 +21,18 @@ OWN = {
         "dataset.split={kind: every, n: 9}",
     ],
     "model=custom": ["model.file=net.py", "model.name=Net"],
+    "model=din": ["model.attend={item: [last_items]}"],
 }
 """What options for things of one's own leave to be given."""
 
 
 def test_what_ships() -> None:
-    assert list(PRIMARIES) == ["adult_income", "base", "criteo", "movielens_1m", "synthetic"]
+    assert list(PRIMARIES) == ["adult_income", "adult_income_original", "base", "criteo", "movielens_1m", "synthetic"]
     assert OPTIONS == [
         "cluster=embedded",
         "cluster=local",
         "dataset=adult_income",
+        "dataset=adult_income_original",
         "dataset=criteo",
         "dataset=movielens_1m",
         "dataset=parquet",
@@ -38,11 +40,21 @@ def test_what_ships() -> None:
         "mode=async",
         "mode=hybrid",
         "mode=sync",
+        "model=autoint",
+        "model=branches",
         "model=custom",
+        "model=dcn_v2",
+        "model=dcn_v2_mix",
+        "model=deepfm",
+        "model=din",
         "model=dlrm",
         "model=ffnn",
         "model=ffnn_paper",
         "model=ffnn_small",
+        "model=finalmlp",
+        "model=mmoe",
+        "model=wide_deep",
+        "model=xdeepfm",
         "optimizer=adagrad",
         "optimizer=adam",
         "optimizer=adamw",
