@@ -77,6 +77,7 @@ def _table(block: TextBlock, split: str) -> Any:
     numbers = {name: block.integers(name) for name in NUMBERS}
     columns: dict[str, Any] = {"split": pa.array([split] * block.size), "label": label.astype(np.int8)}
     columns |= _dense(numbers)
+    columns |= {f"raw_{name}": values.astype(np.int32) for name, values in numbers.items()}
     for name in CATEGORIES:
         columns[name] = block.ids(name)
         block.reject(columns[name].is_null().to_numpy(zero_copy_only=False), f"{name} is missing")

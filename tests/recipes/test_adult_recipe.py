@@ -45,6 +45,8 @@ def test_values_are_what_the_readme_says(source: Path, tmp_path: Path) -> None:
     assert first["hours_per_week"] == 0.0
     assert first["capital_gain"] == pytest.approx(np.log(2175) / 9)
     assert first["capital_loss"] == 0.0
+    assert [first[f"raw_{name}"] for name in ("age", "education_num", "capital_gain")] == [39, 13, 2174]
+    assert [first[f"raw_{name}"] for name in ("capital_loss", "hours_per_week")] == [0, 40]
     assert first["workclass"] == text_id("workclass", "State-gov")
     assert second["workclass"] == text_id("workclass", "?")
     assert first["native_country"] == text_id("native_country", "Cuba")

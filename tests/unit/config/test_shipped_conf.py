@@ -21,6 +21,7 @@ OWN = {
         "dataset.split={kind: every, n: 9}",
     ],
     "model=custom": ["model.file=net.py", "model.name=Net"],
+    "model=din": ["model.attend={item: [last_items]}"],
 }
 """What options for things of one's own leave to be given."""
 
@@ -28,6 +29,7 @@ OWN = {
 def test_what_ships() -> None:
     assert list(PRIMARIES) == [
         "adult_income",
+        "adult_income_original",
         "avazu",
         "base",
         "criteo",
@@ -42,6 +44,7 @@ def test_what_ships() -> None:
         "cluster=embedded",
         "cluster=local",
         "dataset=adult_income",
+        "dataset=adult_income_original",
         "dataset=avazu",
         "dataset=criteo",
         "dataset=criteo_1tb",
@@ -55,11 +58,21 @@ def test_what_ships() -> None:
         "mode=async",
         "mode=hybrid",
         "mode=sync",
+        "model=autoint",
+        "model=branches",
         "model=custom",
+        "model=dcn_v2",
+        "model=dcn_v2_mix",
+        "model=deepfm",
+        "model=din",
         "model=dlrm",
         "model=ffnn",
         "model=ffnn_paper",
         "model=ffnn_small",
+        "model=finalmlp",
+        "model=mmoe",
+        "model=wide_deep",
+        "model=xdeepfm",
         "optimizer=adagrad",
         "optimizer=adam",
         "optimizer=adamw",
