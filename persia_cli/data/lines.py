@@ -35,7 +35,7 @@ def read_lines(file: Path, start: int, stop: int | None, progress: Callable[[int
     thread. `progress` is told how many bytes of the file were read since it was last called.
     """
     if is_compressed(file):
-        with _unpacked(file, progress) as stream, _ahead(_blocks(stream, 0, None)) as blocks:
+        with _unpacked(file, progress) as stream, _ahead(_blocks(stream, start, None)) as blocks:
             yield from blocks
     else:
         with file.open("rb", buffering=0) as source:

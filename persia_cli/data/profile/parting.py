@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
@@ -52,7 +53,7 @@ class Parting:
                     yield name, chosen if chosen.size < rows.batch.num_rows else None
             return
         group = RowGroup(rows.file.path, 0, rows.first, rows.batch.num_rows)
-        column = rows.batch.column(self.split.column) if isinstance(self.split, ColumnSplit) else None
+        column = pa.chunked_array([rows.batch.column(self.split.column)]) if isinstance(self.split, ColumnSplit) else None
         for name in _NAMES:
             if isinstance(self.split, FileSplit):
                 if self.by_file.get(rows.file.path) == name:
