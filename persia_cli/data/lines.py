@@ -31,8 +31,8 @@ def is_compressed(file: Path) -> bool:
 def read_lines(file: Path, start: int, stop: int | None, progress: Callable[[int], None]) -> Iterator[bytes | None]:
     """Yield the lines of a file that begin in bytes [start, stop), many at once; None stands for one line too long.
 
-    A block ends with a line end, though the file may not. A compressed file is read whole, and unpacked ahead by a
-    thread. `progress` is told how many bytes of the file were read since it was last called.
+    A block ends with a line end, though the file may not. A compressed file is read whole, or from its second line on
+    where `start` is 1, and unpacked ahead by a thread. `progress` is told how many bytes of the file were read since it was last called.
     """
     if is_compressed(file):
         with _unpacked(file, progress) as stream, _ahead(_blocks(stream, start, None)) as blocks:

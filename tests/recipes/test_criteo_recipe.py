@@ -186,7 +186,8 @@ def test_only_bad_rows_make_no_data_set(tmp_path: Path) -> None:
 
 
 def test_real_rows(criteo_rows: Path, real_data: Path) -> None:
-    table = pq.read_table(criteo_rows)
+    [file] = criteo_rows.glob("*.parquet")
+    table = pq.read_table(file)
     assert table.num_rows == 45_930
     labels = table.column("label").to_numpy()
     assert round(float(labels.mean()), 3) == 0.239

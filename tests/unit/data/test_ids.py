@@ -2,13 +2,14 @@
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persia_cli.data.ids import text_id, text_ids
 from tests import naive_text
 
 
+@settings(max_examples=40)
 @given(st.text(max_size=12), st.lists(st.one_of(st.none(), st.text(max_size=40)), max_size=8))
 def test_an_id_is_xxh64_seeded_by_the_hash_of_the_name(name: str, texts: list[str | None]) -> None:
     seed = naive_text.xxh64(name.encode(), 0)

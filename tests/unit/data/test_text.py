@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persia_cli.data import parts
@@ -100,6 +100,7 @@ def test_damaged_lines_are_told_by_number_and_nothing_else_is_lost(tmp_path: Pat
     assert rows == 2
 
 
+@settings(max_examples=50)
 @given(st.lists(st.sampled_from(SHORT), max_size=40), st.lists(st.integers(1, 200), max_size=3))
 def test_lines_are_right_in_every_part(
     tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], cuts: list[int]
