@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from persia_cli.config.schema.dataset import BUILTIN, ParquetDataset
 from persia_cli.data.dataset_yaml import NAME
 from persia_cli.data.profile.cardinality import Cardinality
-from persia_cli.data.profile.dataset import DatasetProfile, Progress, profile_dataset
+from persia_cli.data.profile.dataset import ColumnProfile, DatasetProfile, Progress, profile_dataset
 from persia_cli.data.profile.roles import Guess, roles_of
 from persia_cli.data.profile.suggestion import suggest_dataset
 from persia_cli.errors import DataError
@@ -53,15 +53,18 @@ def read_description(path: str) -> ParquetDataset | None:
 
 
 def _table_rows(profile: DatasetProfile, roles: dict[str, Guess]) -> dict[str, int]:
-    """Return the distinct ids of each table over all columns that share it; counted exactly where one column has it."""
-    members: dict[str, list[str]] = {}
+    """Return the distinct ids of each table, over all columns that share it."""
+    members: dict[str, list[ColumnProfile]] = {}
     for name, guess in roles.items():
         if guess.role == "sparse":
-            members.setdefault(guess.table or name, []).append(name)
+            members.setdefault(guess.table or name, []).append(profile.columns[name])
     rows = {}
-    for table, names in members.items():
-        both = Cardinality()
-        for name in names:
-            both = both.joined(profile.columns[name].cardinality)
-        rows[table] = (profile.columns[names[0]].distinct or 0) if len(names) == 1 else both.estimate()
+    for table, columns in members.items():
+        # An estimate may fall below what one column alone is known to have.
+        rows[table] = max(column.distinct or 0 for column in columns)
+        if len(columns) > 1:
+            all_ids = Cardinality()
+            for column in columns:
+                all_ids = all_ids.joined(column.cardinality)
+            rows[table] = max(rows[table], all_ids.estimate())
     return rows
