@@ -137,8 +137,10 @@ def _parquet_tables(file: Path, release: Release, known: Any, log: PartLog) -> I
     try:
         with pq.ParquetFile(file) as parquet:
             for batch in parquet.iter_batches(columns=["user_id", "movie_id", "rating", "timestamp"]):
-                values = [batch.column(number).cast(pa.int64(), safe=False).to_numpy() for number in range(4)]
-                yield pa.table(_columns(*values, release, known, refuse))
+                user, movie, stars, timestamp = (
+                    batch.column(number).cast(pa.int64(), safe=False).to_numpy() for number in range(4)
+                )
+                yield pa.table(_columns(user, movie, stars, timestamp, release, known, refuse))
     except (OSError, KeyError, pa.ArrowException) as error:
         raise DataError(f"{file}: cannot be read as Parquet of MovieLens ratings, {error}") from error
     log.read(file.stat().st_size)

@@ -187,7 +187,8 @@ def _tables(samples: Path, behaviours: Path, number: int, ads: Side, users: Side
 def _moments(rows: Any) -> NDArray[np.uint64]:
     """Return user and time in one number, which sorts by user first."""
     user, time = (rows.column(name).to_numpy().astype(np.uint64) for name in ("user", "time_stamp"))
-    return user << np.uint64(32) | time
+    moments: NDArray[np.uint64] = user << np.uint64(32) | time
+    return moments
 
 
 def _lists(ids: NDArray[np.uint32], start: NDArray[np.int64], stop: NDArray[np.int64]) -> Any:

@@ -53,7 +53,9 @@ class Parting:
                     yield name, chosen if chosen.size < rows.batch.num_rows else None
             return
         group = RowGroup(rows.file.path, 0, rows.first, rows.batch.num_rows)
-        column = pa.chunked_array([rows.batch.column(self.split.column)]) if isinstance(self.split, ColumnSplit) else None
+        column = None
+        if isinstance(self.split, ColumnSplit):
+            column = pa.chunked_array([rows.batch.column(self.split.column)])
         for name in _NAMES:
             if isinstance(self.split, FileSplit):
                 if self.by_file.get(rows.file.path) == name:

@@ -49,12 +49,12 @@ def open_place(path: str) -> Place:
             f"{path} does not exist or has no Parquet file; give a file, a folder or a URI of Parquet, and prepare "
             "other formats first (persia recipe ls)"
         )
-    schema, rows, row_groups = None, [], 0
+    rows, row_groups = [], 0
+    _, schema = _footer(place.filesystem, files[0])
     for file in files:
         metadata, own = _footer(place.filesystem, file)
-        if schema is not None and not own.equals(schema):
+        if not own.equals(schema):
             raise DataError(f"{file.path} has other columns or types than {files[0].path}; give files that are alike")
-        schema = own
         rows.append(metadata.num_rows)
         row_groups += metadata.num_row_groups
     if not sum(rows):
