@@ -74,7 +74,7 @@ def _model(run: Run) -> str:
     layers = [
         f"{key} {'-'.join(map(str, value))}" for key, value in settings.items() if isinstance(value, tuple | list)
     ]
-    others = [f"{key} {value}" for key, value in settings.items() if isinstance(value, str)]
+    others = [f"{key} {value}" for key, value in settings.items() if isinstance(value, str | int)]
     return ", ".join([run.model.kind, f"dim {run.model.dim}", *layers, *others])
 
 

@@ -88,7 +88,7 @@ def _wrong_type(dataset: ParquetDataset, use: Use, kind: Any) -> str | None:
     if use.role == "split":
         return _wrong_split(dataset, use, plain)
     if use.role == PASS_THROUGH:
-        fits = pa.types.is_integer(plain) or pa.types.is_string(plain) or pa.types.is_large_string(plain)
+        fits = pa.types.is_integer(plain) or is_text(plain)
         return None if fits else f"column {use.column} is {kind}, but a pass-through column holds integers or strings"
     if is_number(plain):
         return None

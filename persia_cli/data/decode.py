@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from persia_cli.config.schema.dataset import SparseFeature
 from persia_cli.data.columns import is_list, is_text
-from persia_cli.data.hashing import text_id
+from persia_cli.data.ids import text_ids
 from persia_cli.errors import DataError
 
 Rows = NDArray[np.int64] | None
@@ -77,14 +77,8 @@ def decode_ids(column: Any, feature: SparseFeature, rows: Rows, counts: Counter[
 def decode_pass_through(column: Any, name: str, rows: Rows) -> NDArray[np.uint64]:
     """Return integers as they are and strings as the ids they are hashed to; null is 0."""
     plain = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if not is_text(plain):
-        values = _uint64(column.cast(plain), np.uint64(0))
-        return values if rows is None else values[rows]
-    coded = column.combine_chunks().cast(pa.string()).dictionary_encode()
-    texts = coded.dictionary.to_pylist()
-    ids = np.array([0, *(text_id(name, text) for text in texts)], np.uint64)
-    places: NDArray[np.int32] = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-    return ids[1 + (places if rows is None else places[rows])]
+    values = _uint64(text_ids(name, column) if is_text(plain) else column.cast(plain), np.uint64(0))
+    return values if rows is None else values[rows]
 
 
 def take_ids(ids: Ids, rows: NDArray[np.int64], max_length: int | None = None) -> Ids:

@@ -71,4 +71,6 @@ def input_shape(layout: EmbeddingLayout, dense: int, tasks: int) -> InputShape:
 
 def _features(layout: EmbeddingLayout) -> tuple[FeatureShape, ...]:
     dims = {group.number: group.dim for group in layout.groups}
-    return tuple(FeatureShape(spec.name, dims[spec.group], spec.pooling, spec.max_length) for spec in layout.features)
+    return tuple(
+        FeatureShape(spec.name, dims[spec.group], spec.pooling, spec.max_length, spec.table) for spec in layout.features
+    )

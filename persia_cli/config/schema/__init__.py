@@ -15,7 +15,21 @@ from persia_cli.config.schema.dataset import (
 from persia_cli.config.schema.embedding import Embedding, HashStack, Table
 from persia_cli.config.schema.loss import BCE, Bce, Focal, Loss, Pairwise
 from persia_cli.config.schema.mode import AsyncMode, HybridMode, Mode, SyncMode
-from persia_cli.config.schema.model import CustomModel, Dlrm, Ffnn, Model
+from persia_cli.config.schema.model import (
+    AutoInt,
+    Branches,
+    CustomModel,
+    DcnV2,
+    DeepFm,
+    Din,
+    Dlrm,
+    Ffnn,
+    FinalMlp,
+    Mmoe,
+    Model,
+    WideDeep,
+    XDeepFm,
+)
 from persia_cli.config.schema.node import Node
 from persia_cli.config.schema.optimizer import (
     Adagrad,
@@ -43,7 +57,9 @@ __all__ = [
     "Adam",
     "AdamW",
     "AsyncMode",
+    "AutoInt",
     "Bce",
+    "Branches",
     "Checkpoint",
     "Cluster",
     "ColumnSplit",
@@ -51,10 +67,13 @@ __all__ = [
     "CosineSchedule",
     "CustomModel",
     "Dataset",
+    "DcnV2",
+    "DeepFm",
     "DenseAdagrad",
     "DenseAdam",
     "DenseOptimizer",
     "DenseSgd",
+    "Din",
     "Dlrm",
     "EarlyStop",
     "Embedding",
@@ -63,6 +82,7 @@ __all__ = [
     "EverySplit",
     "Ffnn",
     "FileSplit",
+    "FinalMlp",
     "Focal",
     "Ftrl",
     "GeneratedDataset",
@@ -70,6 +90,7 @@ __all__ = [
     "HashStack",
     "HybridMode",
     "Loss",
+    "Mmoe",
     "Mode",
     "Model",
     "Node",
@@ -86,4 +107,6 @@ __all__ = [
     "SyncMode",
     "Table",
     "Training",
+    "WideDeep",
+    "XDeepFm",
 ]

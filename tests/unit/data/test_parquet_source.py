@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.data.batch import Batch, join
-from persia_cli.data.hashing import text_id
+from persia_cli.data.ids import text_id
 from persia_cli.data.source import Source, open_source
 from persia_cli.errors import DataError
 
