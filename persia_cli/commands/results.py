@@ -9,6 +9,7 @@ from persia_cli.commands.describe import warn_of_stand_in
 from persia_cli.commands.screen import columns, err, key_values, labelled, out, print_whole, say
 from persia_cli.launch.job import JobResult
 from persia_cli.observe import staleness
+from persia_cli.observe.key_figures import QUALITY
 from persia_cli.plan.job import JobPlan
 from persia_cli.store.retention import best_checkpoint
 
@@ -20,20 +21,14 @@ LOSSES = {
 }
 """Counters of the tables that are worth a word at the end, and what they count."""
 
-QUALITY = {
-    "auc": "AUC",
-    "gauc": "GAUC",
-    "pr_auc": "PR-AUC",
-    "accuracy": "accuracy",
-    "log_loss": "log loss",
-    "ne": "NE",
-    "calibration": "calibration",
-}
-"""Figures of an evaluation, and what they are called in a table."""
-
 
 def show_results(plan: JobPlan, result: JobResult, words: Sequence[str]) -> None:
     """Print the last evaluation and the best, and after training what was saved and the next command."""
+    if plan.job.task == "predict":
+        show_scores(out(), next(event for event in reversed(result.events) if event["event"] == "scored"))
+        labelled(err(), "saved", plan.job.output)
+        labelled(err(), "next", f"persia report {plan.run_dir.parents[1]}")
+        return
     evaluation = last_of(result.metrics, "eval")
     warn_of_stand_in(err(), plan, words)
     if evaluation:
@@ -50,6 +45,8 @@ def show_results(plan: JobPlan, result: JobResult, words: Sequence[str]) -> None
     labelled(err(), "metrics", str(result.run_dir / "metrics.jsonl"))
     if saved and plan.job.task == "train" and plan.job.eval_steps:
         labelled(err(), "next", f"persia eval {result.run_dir}")
+    elif plan.job.task == "evaluate":
+        labelled(err(), "next", f"persia report {plan.run_dir.parents[1]}")
 
 
 def show_evaluation(
@@ -80,6 +77,20 @@ def best_of(result: JobResult) -> dict[str, Any] | None:
         return None
     lines = (line for line in result.metrics if line["split"] == "eval" and line["step"] == best["step"])
     return {"best_by": best["metric"]} | next(lines)
+
+
+def show_scores(console: Console, scored: Mapping[str, Any]) -> None:
+    """Print how many samples were scored, and how the probabilities of each label are spread."""
+    spread: Mapping[str, Mapping[str, float | None]] = scored["spread"]
+    if not console.is_terminal:
+        alone = len(spread) == 1
+        words = {f"{key}{'' if alone else f'_{label}'}": v for label, line in spread.items() for key, v in line.items()}
+        say(console, key_values({"rows": scored["rows"]} | words))
+        return
+    table = columns(f"{scored['rows']:,} samples scored", *next(iter(spread.values())))
+    for label, line in spread.items():
+        table.add_row(label, *map(_figure, line.values()))
+    print_whole(console, table)
 
 
 def lost(events: Sequence[Mapping[str, Any]]) -> str:

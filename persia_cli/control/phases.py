@@ -6,15 +6,16 @@ from typing import Literal
 
 from persia_cli.control.judge import Judge
 
-PhaseKind = Literal["training", "evaluating", "saving", "paused", "done"]
+PhaseKind = Literal["training", "evaluating", "predicting", "saving", "paused", "done"]
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
     """What the job does between two drains.
 
-    `first` and `last` are the steps [first, last) of a training or evaluating phase, numbered within their split over
-    the whole job; of a saving phase `last` is the step that is saved, of a paused one the step before which it waits.
+    `first` and `last` are the steps [first, last) of a training, evaluating or predicting phase, numbered within their
+    split over the whole job; of a saving phase `last` is the step that is saved, of a paused one the step before which
+    it waits.
     """
 
     kind: PhaseKind
@@ -55,6 +56,12 @@ def schedule(
 def evaluation_only(eval_steps: int) -> Iterator[Phase]:
     """Yield the phases of a job that evaluates a saved model."""
     yield Phase("evaluating", 0, eval_steps)
+    yield Phase("done")
+
+
+def prediction_only(steps: int) -> Iterator[Phase]:
+    """Yield the phases of a job that scores samples by a saved model."""
+    yield Phase("predicting", 0, steps)
     yield Phase("done")
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from persia_cli.config.schema.dataset import ColumnSplit, ParquetDataset
 from persia_cli.control.splits import SplitName
 from persia_cli.data.batch import Batch, assemble
-from persia_cli.data.columns import PASS_THROUGH, uses
+from persia_cli.data.columns import PASS_THROUGH, label_columns, uses
 from persia_cli.data.decode import (
     Ids,
     decode_dense,
@@ -77,7 +77,8 @@ def decode_block(
     size = places.size
     counts: Counter[str] = Counter()
     dense = np.empty((size, len(dataset.dense)), np.float32)
-    labels = np.empty((size, len(dataset.labels)), np.float32)
+    # Samples that are only to be scored have no labels; the zeros in their place say nothing.
+    labels = np.zeros((size, len(dataset.labels)), np.float32)
     weights = None if dataset.weight is None else np.empty(size, np.float32)
     pass_through = np.empty((size, len(through)), np.uint64)
     ids = _IdsOfBlock([(feature.column or feature.name) in lists for feature in dataset.sparse], places)
@@ -91,7 +92,7 @@ def decode_block(
         target = places[done:stop]
         for number, name in enumerate(dataset.dense):
             dense[target, number] = decode_dense(table.column(name), name, group, rows, dataset.fill, counts)
-        for number, name in enumerate(dataset.labels):
+        for number, name in enumerate(label_columns(dataset)):
             labels[target, number] = decode_labels(table.column(name), name, group, rows)
         if weights is not None and dataset.weight is not None:
             weights[target] = decode_weights(table.column(dataset.weight), dataset.weight, group, rows)

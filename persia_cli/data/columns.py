@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from persia_cli.config.schema.dataset import BUILTIN, ColumnSplit, ParquetDataset
+from persia_cli.config.schema.dataset import BUILTIN, ColumnSplit, ParquetDataset, PredictSplit
 
 PASS_THROUGH = "pass-through"
 
@@ -23,7 +23,7 @@ class Use:
 
 def uses(dataset: ParquetDataset) -> Iterator[Use]:
     """Yield every use of a column, in the order of the config; a column may have several."""
-    yield from (Use(name, "dataset.labels", "label") for name in dataset.labels)
+    yield from (Use(name, "dataset.labels", "label") for name in label_columns(dataset))
     if dataset.weight is not None:
         yield Use(dataset.weight, "dataset.weight", "weight")
     yield from (Use(name, "dataset.dense", "dense") for name in dataset.dense)
@@ -31,6 +31,11 @@ def uses(dataset: ParquetDataset) -> Iterator[Use]:
     yield from (Use(name, "dataset.pass_through", PASS_THROUGH) for name in dataset.pass_through)
     if isinstance(dataset.split, ColumnSplit):
         yield Use(dataset.split.column, "dataset.split", "split")
+
+
+def label_columns(dataset: ParquetDataset) -> tuple[str, ...]:
+    """Return the labels that are read: all, or none where samples are only to be scored."""
+    return () if isinstance(dataset.split, PredictSplit) else dataset.labels
 
 
 def column_problems(dataset: ParquetDataset, schema: Any) -> list[str]:

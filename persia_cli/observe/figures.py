@@ -26,7 +26,7 @@ class ReplicaFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tables: dict[str, dict[str, int]] = {}
     """Counters of each table on an embedding server."""
     counts: dict[str, int] = {}
-    """What a data loader sent, and what it had to change in the samples."""
+    """What a data loader sent, and what it had to change in the samples; what an NN worker scored."""
 
 
 class IntervalFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -18,6 +18,7 @@ from persia_cli.observe.grouped import GroupedScores
 from persia_cli.observe.journal import METRICS, Journal
 from persia_cli.observe.reports import SCORES, Evaluation, Report, merged_scores
 from persia_cli.observe.scores import ScoreHistogram
+from persia_cli.observe.spread import reliability
 from persia_cli.plan.columns import label_names
 from persia_cli.store.layout import DENSE_TABLE
 
@@ -52,6 +53,9 @@ TOLD = {
     ),
 }
 """Counters of a table that the user hears of when they first leave 0: the kind of event and its text."""
+
+WORK = ("steps_sent", "steps_scored")
+"""Counts of what replicas did; all others are of what was not as it should be."""
 
 
 class RunRecord:
@@ -96,7 +100,7 @@ class RunRecord:
                     self._tell(event, (table, counter), text.format(table=table))
         refused = {"refused messages": noted.messages.get("refused", 0)}
         for count, value in (noted.counts | refused).items():
-            if value and count != "steps_sent":
+            if value and count not in WORK:
                 about = f"{name} reports {count.replace('_', ' ')}"
                 self._tell("warning", about, f"{about}: {value} so far")
 
@@ -110,6 +114,12 @@ class RunRecord:
         """Return a counter over all tables that features read and all servers, as last heard."""
         tables = [table for figures in self._figures.values() for table in figures.tables.items()]
         return sum(counters.get(counter, 0) for name, counters in tables if name != DENSE_TABLE)
+
+    @property
+    def steps_scored(self) -> int:
+        """Steps of evaluations or a prediction that every rank is through with, as last heard."""
+        heard = [self._figures.get(f"nn-worker-{rank}") for rank in range(len(self._reports))]
+        return min(figures.counts.get("steps_scored", 0) if figures else 0 for figures in heard)
 
     def _store_figures(self) -> dict[str, Any]:
         """Return how full the tables are, and how many ids that were looked up so far had a row."""
@@ -170,6 +180,7 @@ class RunRecord:
         line = self._line("eval", done.intervals, done.scores) | self._quality(done.scores)
         if self._grouped:
             line |= self._by_label("gauc", done.grouped.gauc())
+        self._write_reliability(done.scores)
         samples = sum(interval.samples for interval in done.intervals)
         return line | {"eval_samples": samples} | self._moment(samples)
 
@@ -185,6 +196,11 @@ class RunRecord:
         rate = samples / max(now - self._since, 1e-9)
         self._since = now
         return {"samples_per_s": round(rate, 1)} | self._store_figures()
+
+    def _write_reliability(self, scores: ScoreHistogram) -> None:
+        """Write how often what the model said in an evaluation came true, for each label."""
+        labels = {label: reliability(scores, task) for task, label in enumerate(self._labels)}
+        self._events.write(event="reliability", step=self._step, labels=labels)
 
     def _quality(self, scores: ScoreHistogram) -> dict[str, Any]:
         tasks = range(len(self._labels))

@@ -90,6 +90,15 @@ class ScoreHistogram:
         below = np.cumsum(negatives) - negatives / 2
         return float((positives * below).sum() / pairs)
 
+    def counts(self, task: int = 0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Weighted counts of negatives and positives in each of the BINS."""
+        negatives, positives = self._values[task, : 2 * BINS].reshape(2, BINS)
+        return negatives, positives
+
+    def mean_prediction(self, task: int = 0) -> float | None:
+        """Weighted mean of the predicted probabilities; None without weight."""
+        return _ratio(self._sum(task, _PREDICTED), self.weight(task))
+
     def average_precision(self, task: int = 0) -> float | None:
         """Area under the precision-recall curve as a sum of steps, `sum_k (R_k - R_k-1) P_k` over falling thresholds.
 

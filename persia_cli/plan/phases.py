@@ -2,7 +2,7 @@
 
 from persia_cli.config.schema import Run
 from persia_cli.control.judge import Judge
-from persia_cli.control.phases import PhaseKind, PhaseMachine, evaluation_only, in_turns, schedule
+from persia_cli.control.phases import PhaseKind, PhaseMachine, evaluation_only, in_turns, prediction_only, schedule
 from persia_cli.plan.job import DRIVER, Job, expected_replicas
 
 
@@ -19,14 +19,17 @@ def job_phases(run: Run, job: Job, judge: Judge) -> PhaseMachine:
         )
         if job.turn_steps:
             phases = in_turns(phases, job.turn_steps)
-    else:
+    elif job.task == "evaluate":
         phases = evaluation_only(job.eval_steps)
+    else:
+        phases = prediction_only(job.eval_steps)
     ranks = frozenset(f"nn-worker-{i}" for i in range(run.cluster.nn_workers))
     servers = frozenset(f"embedding-server-{i}" for i in range(run.cluster.embedding_servers))
     everyone = frozenset(f"{role}-{i}" for role, count in participants(run, job).items() for i in range(count))
     taking_part: dict[PhaseKind, frozenset[str]] = {
         "training": ranks,
         "evaluating": ranks,
+        "predicting": ranks,
         "saving": servers | {"nn-worker-0"},
         "paused": frozenset({f"{DRIVER}-0"}),
         "done": everyone,

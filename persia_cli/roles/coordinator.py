@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,8 +14,9 @@ from persia_cli.control.movement import Movement
 from persia_cli.control.phases import Phase
 from persia_cli.control.position import StepGrid
 from persia_cli.control.splits import EVAL, TRAIN
-from persia_cli.errors import CheckpointError, PersiaError, RoleError
+from persia_cli.errors import CheckpointError, PersiaError, RoleError, UserError
 from persia_cli.observe.journal import EVENTS, Journal
+from persia_cli.observe.pace import Pace
 from persia_cli.observe.record import RunRecord
 from persia_cli.observe.usage import cpu_seconds, resident_bytes
 from persia_cli.plan.columns import label_names
@@ -38,9 +39,13 @@ from persia_cli.wire.messages import (
     Next,
     Ready,
     Report,
+    Scores,
     TakeItem,
 )
 from persia_cli.wire.server import Handler, Peer
+
+if TYPE_CHECKING:
+    from persia_cli.roles.scoring import Scoring
 
 Array = np.ndarray[Any, Any]
 
@@ -78,6 +83,7 @@ class Coordinator:
         self._phases = job_phases(run, job, self._judge)
         self._checkpointing = Checkpointing(run, self._run_dir)
         self._movement = Movement()
+        self._pace = Pace(job.eval_rows, time.monotonic())
         self._parameters = 0
         self._failure: ReplicaError | None = None
         self._told: set[str] = set()
@@ -97,7 +103,15 @@ class Coordinator:
             Heartbeat: self._on_heartbeat,
             Fail: self._on_fail,
         }
+        self._scoring = self._begin_scoring() if job.task == "predict" else None
+        if self._scoring is not None:
+            handlers[Scores] = self._on_scores
         self.address = advertise or self._server.address
+
+    def _begin_scoring(self) -> "Scoring":
+        from persia_cli.roles.scoring import Scoring  # no other job has its coordinator open files of data
+
+        return Scoring(self._run, self._job)
 
     def run(self) -> None:
         """Hold the job together until its end; raises ReplicaError if a replica failed, RoleError if one is missing."""
@@ -106,6 +120,7 @@ class Coordinator:
         try:
             while not self._over and not self.stop and self._failure is None:
                 self._loop.poll(0.2)
+                self._tell_progress()
                 if self._phases.current is None and time.monotonic() > deadline:
                     # Those that have joined wait for those that have not; only the latter are late.
                     missing = self._membership.missing
@@ -123,6 +138,8 @@ class Coordinator:
                 self._dismiss(cluster.stop_timeout_s)
                 raise self._failure
         finally:
+            if self._scoring is not None:
+                self._scoring.discard()
             self._record.close()
             self._events.close()
 
@@ -183,6 +200,7 @@ class Coordinator:
         begin: dict[str, Callable[[Phase], dict[str, Any]]] = {
             "training": self._begin_training,
             "evaluating": self._begin_evaluating,
+            "predicting": self._begin_evaluating,
             "saving": self._begin_saving,
             "paused": lambda phase: {"step": phase.last},
             "done": lambda phase: {},
@@ -198,6 +216,7 @@ class Coordinator:
 
     def _begin_evaluating(self, phase: Phase) -> dict[str, Any]:
         self._record.begin_phase()
+        self._pace = Pace(self._job.eval_rows, time.monotonic())
         self._dealing.evaluate(phase.first, phase.last)
         return {"first": phase.first, "last": phase.last}
 
@@ -222,6 +241,8 @@ class Coordinator:
             self._step = phase.last
         elif phase.kind == "saving":
             self._publish(phase.last)
+        elif phase.kind == "predicting":
+            self._publish_scores()
         self._advance()
 
     def _publish(self, step: int) -> None:
@@ -232,6 +253,13 @@ class Coordinator:
             self._give_up(str(error), error.exit_code)
         else:
             self._events.write(event="saved", **saved)
+
+    def _publish_scores(self) -> None:
+        assert self._scoring is not None
+        try:
+            self._events.write(event="scored", **self._scoring.publish())
+        except UserError as error:
+            self._give_up(str(error), error.exit_code)
 
     # Instructions and work items
 
@@ -263,6 +291,26 @@ class Coordinator:
         if self._judge.over and self._step < self._job.steps:
             text = f"training ends early, at step {self._step}: {self._judge.reason}"
             self._events.write(event="stopped_early", step=self._step, text=text)
+
+    def _on_scores(self, peer: Peer, message: Message, arrays: list[Array]) -> None:
+        assert isinstance(message, Scores)
+        assert self._scoring is not None
+        member = self._reception.find(message.sender, only="nn-worker")
+        try:
+            self._scoring.add(member.index, message.batch, arrays[0])
+        except UserError as error:
+            self._give_up(str(error), error.exit_code)
+        else:
+            self._server.reply(peer, Ack())
+
+    def _tell_progress(self) -> None:
+        """Say now and then how far an evaluation or a prediction has come."""
+        phase = self._phases.current
+        if phase is not None and phase.kind in ("evaluating", "predicting"):
+            steps = max(self._record.steps_scored - phase.first, 0)
+            rows = min(steps * self._run.train.batch_size, self._job.eval_rows)
+            if line := self._pace.line(rows, time.monotonic()):
+                self._events.write(event="progress", **line)
 
     def _on_heartbeat(self, peer: Peer, message: Message, _: list[Array]) -> None:
         assert isinstance(message, Heartbeat)

@@ -58,12 +58,14 @@ class NNWorker:
         self._pipeline = Pipeline(loop, link, bind, advertise)
         self._instructions: queue.SimpleQueue[tuple[int, str, dict[str, Any]]] = queue.SimpleQueue()
         self._busy_since: float | None = None
+        self._steps_scored = 0
         self._ended = threading.Event()
 
     def run(self) -> None:
         """Train and evaluate as instructed until the job is over."""
         run, job = self._link.join(self._pipeline.address)
         self._link.progress_age_s = self._progress_age
+        self._link.figures = lambda: {"counts": {"steps_scored": self._steps_scored}}
         in_flight = {TRAIN: _train_bound(run), EVAL: EVAL_STEPS_IN_FLIGHT}
         self._pipeline.connect(run, job, in_flight, in_flight[TRAIN] + LOADED_AHEAD)
         rendezvous = Path(job.run_dir) / "rendezvous" if run.cluster.nn_workers > 1 else None
@@ -137,6 +139,7 @@ class NNWorker:
         handlers: dict[str, Callable[[Rank, dict[str, Any]], dict[str, Any]]] = {
             "training": self._train,
             "evaluating": self._evaluate,
+            "predicting": self._predict,
             "saving": self._save,
             "paused": lambda rank, body: {},
         }
@@ -183,11 +186,22 @@ class NNWorker:
             scored = rank.evaluate(ready.batch.step, samples, groups)
             self._pipeline.call(partial(interval.add, samples, scored))
             self._pipeline.push(ready.batch, [])
+            self._steps_scored += 1
             done = ready.batch.step + 1
             if (done - body["first"]) % self._portion == 0 and done < body["last"]:
                 self._report(EVAL, done, interval, more=True)
                 interval = rank.interval()
         self._report(EVAL, body["last"], interval)
+        return {}
+
+    def _predict(self, rank: Rank, body: dict[str, Any]) -> dict[str, Any]:
+        self._refresh(rank, EVAL, body["first"])
+        for ready in self._batches(EVAL, body["first"], body["last"]):
+            scored = rank.evaluate(ready.batch.step, *self._inputs(ready))
+            # A batch counts as in flight until its scores are written, so that they cannot pile up on the way.
+            release = partial(self._pipeline.push, ready.batch, [])
+            self._pipeline.call(partial(self._link.send_scores, ready.batch, scored.logits, release))
+            self._steps_scored += 1
         return {}
 
     def _save(self, rank: Rank, body: dict[str, Any]) -> dict[str, Any]:

@@ -337,6 +337,16 @@ class Report(Message, frozen=True):
     body: dict[str, Any]
 
 
+class Scores(Message, frozen=True):
+    """NN worker -> coordinator: what the network says of a batch that is to be scored; Ack when it is kept."""
+
+    KIND = 0x4C
+    REPLY = Ack
+    ARRAYS = (ArraySpec("logits", "<f4", "sample task"),)
+    sender: Sender
+    batch: BatchId
+
+
 class Beat(Message, frozen=True):
     """Coordinator -> any role: heard; `stop` asks it to end."""
 

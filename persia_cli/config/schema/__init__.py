@@ -10,6 +10,7 @@ from persia_cli.config.schema.dataset import (
     GeneratedDataset,
     Generator,
     ParquetDataset,
+    PredictSplit,
     SparseFeature,
 )
 from persia_cli.config.schema.embedding import Embedding, HashStack, Table
@@ -98,6 +99,7 @@ __all__ = [
     "OptimizerPair",
     "Pairwise",
     "ParquetDataset",
+    "PredictSplit",
     "RowwiseAdagrad",
     "Run",
     "Schedule",

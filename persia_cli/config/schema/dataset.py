@@ -102,7 +102,14 @@ class EvalSplit(Node):
     """`eval`: nothing to train on."""
 
 
-Split = Annotated[FileSplit | ColumnSplit | EverySplit | EvalSplit, Field(discriminator="kind")]
+class PredictSplit(Node):
+    """Every sample is scored by a model that is trained already; labels are not read."""
+
+    kind: Literal["predict"]
+    """`predict`: nothing to train on or to evaluate with."""
+
+
+Split = Annotated[FileSplit | ColumnSplit | EverySplit | EvalSplit | PredictSplit, Field(discriminator="kind")]
 
 
 class Generator(Node):

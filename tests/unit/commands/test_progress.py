@@ -83,6 +83,28 @@ def test_the_live_line(tmp_path: Path, width: int) -> None:
         assert "━" in text
 
 
+@pytest.mark.parametrize(
+    ("terminal", "text"),
+    [
+        (False, "event=progress rows=3000 of=12000 rows_per_s=1500.5 eta_s=6"),
+        (True, "3,000/12,000 samples  1,500 samples/s  0:06 left"),
+    ],
+)
+def test_progress_of_an_evaluation_or_a_prediction(tmp_path: Path, terminal: bool, text: str) -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=terminal, width=100, color_system=None, highlight=False)
+    events = Journal(tmp_path / EVENTS)
+    with following(console, tmp_path, JOB, 100) as follow:
+        events.write(event="phase", phase="predicting", step=10)
+        events.write(event="progress", rows=3000, of=12_000, rows_per_s=1500.5, eta_s=6)
+        events.write(event="reliability", step=10, labels={"y": {"predicted": [], "observed": [], "weight": []}})
+        follow()
+    events.close()
+    assert text in stream.getvalue()
+    assert "predicting" in stream.getvalue()
+    assert "reliability" not in stream.getvalue()
+
+
 def test_a_line_that_is_half_written_waits(tmp_path: Path) -> None:
     stream = io.StringIO()
     console = Console(file=stream, width=80)

@@ -15,6 +15,7 @@ from persia_cli.observe.grouped import GroupedScores
 from persia_cli.observe.journal import METRICS, read_journal
 from persia_cli.observe.record import REPORTS_AHEAD
 from persia_cli.observe.scores import ScoreHistogram
+from persia_cli.observe.spread import reliability
 from tests.support.recorded import GRID, Recording
 
 STEPS = 4
@@ -215,6 +216,18 @@ def test_an_evaluation_is_of_the_model_as_it_was_trained_and_stands_for_itself(r
     training = merged([(0, 1), (1, 1)])
     training.merge(merged([(0, 3), (1, 3)]))
     assert last["auc"] == training.auc()
+
+
+def test_an_evaluation_leaves_a_reliability_diagram_of_each_label(recording: Recording) -> None:
+    recorded = recording(ranks=2, labels=("click", "buy"), step=8)
+    for rank in range(2):
+        recorded.record.add_report(rank, 1, *made_up(rank, 1, split="eval", tasks=2))
+    scores = ScoreHistogram(2)
+    for rank in range(2):
+        scores.add(*samples_of(rank, 1, tasks=2))
+    diagrams = {"click": reliability(scores, 0), "buy": reliability(scores, 1)}
+    assert recorded.told("reliability") == [{"step": 8, "labels": diagrams}]
+    assert sum(diagrams["buy"]["weight"]) == sum(len(samples_of(rank, 1)[1]) for rank in range(2))
 
 
 def test_samples_are_counted_over_short_steps_and_passes(recording: Recording) -> None:

@@ -1,6 +1,7 @@
 """The job plan: steps, replicas, memory and command lines."""
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,19 @@ def test_evaluating_takes_no_training_steps() -> None:
         steps=0,
         eval_steps=1,
     )
+
+
+def test_predicting_is_neither_training_nor_evaluating() -> None:
+    run = make_run(dataset={"split": {"kind": "predict"}})
+    job = plan(run, train_rows=0, eval_rows=100, task="predict", load=Path("runs/b/checkpoints/step-4")).job
+    assert (job.task, job.steps, job.eval_steps) == ("predict", 0, 4)
+    with pytest.raises(DataError, match=r"dataset.split.kind=predict reads no labels: it is for persia predict"):
+        plan(run, train_rows=0, eval_rows=100, task="evaluate")
+
+
+def test_a_job_comes_over_the_wire_as_it_was() -> None:
+    job = replace(plan(make_run()).job, output="scores.csv", keep=("a", "b"), logits=True)
+    assert Job.from_json(job.to_json()) == job
 
 
 def test_evaluating_without_evaluation_samples_is_refused() -> None:
