@@ -15,8 +15,7 @@ EXAMPLES = examples(
 
 FEATURES_ALONE = (
     "dataset.weight=null",
-    "dataset.pass_through=[]",
-    "eval.group_by=null",
+    "dataset.group_by=null",
     "checkpoint.best_by=null",
     "train.stop_early=null",
 )

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from persia_cli.config.schema import Run
-from persia_cli.config.schema.metric import Aim, metrics_of
+from persia_cli.config.schema.metric import Aim
 
 
 @dataclass(slots=True)
@@ -79,9 +79,8 @@ class Judge:
         return f"{stop.metric} has not got better{delta} than the {stop.value:.6g} of step {stop.step} in {times}"
 
 
-def judge_of(run: Run, labels: tuple[str, ...]) -> Judge:
-    """Return who judges the evaluations of a run's training."""
-    aims = metrics_of(labels, run.eval.group_by is not None)
+def judge_of(run: Run, aims: Mapping[str, Aim]) -> Judge:
+    """Return who judges the evaluations of a run's training; `aims` are those of all its metrics."""
     early, metric = run.train.stop_early, run.checkpoint.best_by
     stop = Best(early.metric, aims[early.metric], early.min_delta) if early else None
     return Judge(stop, early.patience if early else 1, Best(metric, aims[metric]) if metric else None)

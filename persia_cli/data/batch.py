@@ -13,7 +13,7 @@ _MAX_IDS = 2**32 - 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Samples of a step, or a rank's share of them; n samples, D dense columns, T tasks, F sparse features, P others.
+    """Samples of a step, or a rank's share of them; n samples, D dense columns, T tasks, F sparse features.
 
     The ids are one CSR block, feature by feature: ids of feature f and sample s are
     `ids[offsets[f * n + s] : offsets[f * n + s + 1]]`.
@@ -31,8 +31,8 @@ class Batch:
     """[F * n + 1]"""
     features: int
     """F"""
-    pass_through: NDArray[np.uint64]
-    """[n, P], for evaluation alone"""
+    groups: NDArray[np.uint64] | None
+    """[n], which samples are judged together, or None where all are"""
 
     @property
     def size(self) -> int:
@@ -49,7 +49,7 @@ class Batch:
             weights=None if self.weights is None else self.weights[start:stop].copy(),
             ids=[self.ids[span[0] : span[-1]] for span in spans],
             offsets=[span - span[0] for span in spans],
-            pass_through=self.pass_through[start:stop].copy(),
+            groups=None if self.groups is None else self.groups[start:stop].copy(),
         )
 
 
@@ -59,11 +59,11 @@ def assemble(
     weights: NDArray[np.float32] | None,
     ids: Sequence[NDArray[np.uint64]],
     offsets: Sequence[NDArray[np.integer] | None],
-    pass_through: NDArray[np.uint64] | None = None,
+    groups: NDArray[np.uint64] | None = None,
 ) -> Batch:
     """Make a batch of one id array per feature, each with offsets [n + 1] from 0, or None where each sample has one id.
 
-    Without `pass_through` it has no such columns. Raises DataError where the ids outgrow 32-bit offsets.
+    Raises DataError where the ids outgrow 32-bit offsets.
     """
     features, n = len(ids), labels.shape[0]
     total = sum(part.size for part in ids)
@@ -79,8 +79,7 @@ def assemble(
             joined[f * n + 1 : (f + 1) * n + 1] = ends + first
             first += part.size
     block = np.concatenate(ids) if ids else np.empty(0, np.uint64)
-    through = np.empty((n, 0), np.uint64) if pass_through is None else pass_through
-    return Batch(dense, labels, weights, block, joined, features, through)
+    return Batch(dense, labels, weights, block, joined, features, groups)
 
 
 def join(parts: Sequence[Batch]) -> Batch:
@@ -95,11 +94,12 @@ def join(parts: Sequence[Batch]) -> Batch:
         lengths = np.concatenate([np.diff(span) for span in spans])
         offsets.append(np.concatenate([[0], np.cumsum(lengths)]))
     weights = [part.weights for part in parts if part.weights is not None]
+    groups = [part.groups for part in parts if part.groups is not None]
     return assemble(
         dense=np.concatenate([part.dense for part in parts]),
         labels=np.concatenate([part.labels for part in parts]),
         weights=np.concatenate(weights) if weights else None,
         ids=ids,
         offsets=offsets,
-        pass_through=np.concatenate([part.pass_through for part in parts]),
+        groups=np.concatenate(groups) if groups else None,
     )

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from persia_cli.config.schema.dataset import ColumnSplit, ParquetDataset
 from persia_cli.control.splits import SplitName
 from persia_cli.data.batch import Batch, assemble
-from persia_cli.data.columns import PASS_THROUGH, label_columns, uses
+from persia_cli.data.columns import GROUP, label_columns, uses
 from persia_cli.data.decode import (
     Ids,
     decode_dense,
+    decode_groups,
     decode_ids,
     decode_labels,
-    decode_pass_through,
     decode_weights,
     join_ids,
     take_ids,
@@ -33,7 +33,7 @@ class DecodedBlock:
     labels: NDArray[np.float32]
     weights: NDArray[np.float32] | None
     ids: tuple[Ids, ...]
-    pass_through: NDArray[np.uint64]
+    groups: NDArray[np.uint64] | None
     counts: Counter[str]
 
     def batch(self, start: int, stop: int) -> Batch:
@@ -54,7 +54,7 @@ class DecodedBlock:
             weights,
             ids,
             offsets,
-            self.pass_through[start:stop].copy(),
+            None if self.groups is None else self.groups[start:stop].copy(),
         )
 
 
@@ -72,15 +72,15 @@ def decode_block(
     `lists` names the columns that hold lists. Calls `check_stop` before each row group, which may raise to give up.
     Raises DataError.
     """
-    through = dataset.pass_through if split == "eval" else ()
-    columns = list(dict.fromkeys(use.column for use in uses(dataset) if through or use.role != PASS_THROUGH))
+    group_by = dataset.group_by if split == "eval" else None
+    columns = list(dict.fromkeys(use.column for use in uses(dataset) if use.role != GROUP or group_by))
     size = places.size
     counts: Counter[str] = Counter()
     dense = np.empty((size, len(dataset.dense)), np.float32)
     # Samples that are only to be scored have no labels; the zeros in their place say nothing.
     labels = np.zeros((size, len(dataset.labels)), np.float32)
     weights = None if dataset.weight is None else np.empty(size, np.float32)
-    pass_through = np.empty((size, len(through)), np.uint64)
+    judged = None if group_by is None else np.empty(size, np.uint64)
     ids = _IdsOfBlock([(feature.column or feature.name) in lists for feature in dataset.sparse], places)
     done = 0
     for group in groups:
@@ -96,13 +96,13 @@ def decode_block(
             labels[target, number] = decode_labels(table.column(name), name, group, rows)
         if weights is not None and dataset.weight is not None:
             weights[target] = decode_weights(table.column(dataset.weight), dataset.weight, group, rows)
-        for number, name in enumerate(through):
-            pass_through[target, number] = decode_pass_through(table.column(name), name, rows)
+        if judged is not None and group_by is not None:
+            judged[target] = decode_groups(table.column(group_by), group_by, rows)
         for number, feature in enumerate(dataset.sparse):
             column = table.column(feature.column or feature.name)
             ids.add(number, target, decode_ids(column, feature, rows, counts))
         done = stop
-    return DecodedBlock(dense, labels, weights, ids.in_order(), pass_through, counts)
+    return DecodedBlock(dense, labels, weights, ids.in_order(), judged, counts)
 
 
 class _IdsOfBlock:

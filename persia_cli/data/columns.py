@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from persia_cli.config.schema.dataset import BUILTIN, ColumnSplit, ParquetDataset, PredictSplit
 
-PASS_THROUGH = "pass-through"
+GROUP = "group"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,8 @@ def uses(dataset: ParquetDataset) -> Iterator[Use]:
         yield Use(dataset.weight, "dataset.weight", "weight")
     yield from (Use(name, "dataset.dense", "dense") for name in dataset.dense)
     yield from (Use(feature.column or feature.name, "dataset.sparse", "sparse") for feature in dataset.sparse)
-    yield from (Use(name, "dataset.pass_through", PASS_THROUGH) for name in dataset.pass_through)
+    if dataset.group_by is not None:
+        yield Use(dataset.group_by, "dataset.group_by", GROUP)
     if isinstance(dataset.split, ColumnSplit):
         yield Use(dataset.split.column, "dataset.split", "split")
 
@@ -92,9 +93,9 @@ def _wrong_type(dataset: ParquetDataset, use: Use, kind: Any) -> str | None:
         return f"column {use.column} is {kind}, but a sparse feature needs integers or lists of integers"
     if use.role == "split":
         return _wrong_split(dataset, use, plain)
-    if use.role == PASS_THROUGH:
+    if use.role == GROUP:
         fits = pa.types.is_integer(plain) or is_text(plain)
-        return None if fits else f"column {use.column} is {kind}, but a pass-through column holds integers or strings"
+        return None if fits else f"column {use.column} is {kind}, but a group column holds integers or strings"
     if is_number(plain):
         return None
     if is_text(plain):

@@ -74,7 +74,7 @@ def decode_ids(column: Any, feature: SparseFeature, rows: Rows, counts: Counter[
     return take_ids(Ids(values, offsets), chosen, feature.max_length)
 
 
-def decode_pass_through(column: Any, name: str, rows: Rows) -> NDArray[np.uint64]:
+def decode_groups(column: Any, name: str, rows: Rows) -> NDArray[np.uint64]:
     """Return integers as they are and strings as the ids they are hashed to; null is 0."""
     plain = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     values = _uint64(text_ids(name, column) if is_text(plain) else column.cast(plain), np.uint64(0))

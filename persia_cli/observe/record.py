@@ -19,7 +19,7 @@ from persia_cli.observe.journal import METRICS, Journal
 from persia_cli.observe.reports import SCORES, Evaluation, Report, merged_scores
 from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.observe.spread import reliability
-from persia_cli.plan.columns import label_names
+from persia_cli.plan.columns import is_grouped, label_names
 from persia_cli.store.layout import DENSE_TABLE
 
 Array = np.ndarray[Any, Any]
@@ -72,7 +72,7 @@ class RunRecord:
         self._events = events
         self._grid = grid
         self._labels = label_names(run)
-        self._grouped = run.eval.group_by is not None
+        self._grouped = is_grouped(run)
         self._reports: list[dict[int, Report]] = [{} for _ in range(run.cluster.nn_workers)]
         self._next_report = 1
         self._progressive = self._no_scores()

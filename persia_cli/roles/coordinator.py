@@ -19,7 +19,7 @@ from persia_cli.observe.journal import EVENTS, Journal
 from persia_cli.observe.pace import Pace
 from persia_cli.observe.record import RunRecord
 from persia_cli.observe.usage import cpu_seconds, resident_bytes
-from persia_cli.plan.columns import label_names
+from persia_cli.plan.columns import metric_aims
 from persia_cli.plan.job import Job
 from persia_cli.plan.phases import job_phases, participants
 from persia_cli.roles.checkpointing import Checkpointing
@@ -79,7 +79,7 @@ class Coordinator:
         samples = loaded.samples if loaded else 0
         self._record = RunRecord(self._run_dir, self._events, run, self._grids[TRAIN], self._step, samples)
         self._membership = Membership(participants(run, job))
-        self._judge = judge_of(run, label_names(run))
+        self._judge = judge_of(run, metric_aims(run))
         self._phases = job_phases(run, job, self._judge)
         self._checkpointing = Checkpointing(run, self._run_dir)
         self._movement = Movement()

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from persia_cli.config.schema import AsyncMode, Run, SyncMode
 from persia_cli.control.splits import EVAL, SPLIT_NAMES, TRAIN
 from persia_cli.errors import ConfigError, PersiaError
-from persia_cli.plan.columns import pass_through
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
 from persia_cli.roles.link import HEARTBEAT_S, Link
@@ -126,8 +125,6 @@ class NNWorker:
         self._servers = run.cluster.embedding_servers
         self._ranks = run.cluster.nn_workers
         self._portion = max(1, PORTION // run.train.batch_size)
-        grouped = run.eval.group_by
-        self._group_column = None if grouped is None else pass_through(run).index(grouped)
         self._wires = [group.wire for group in embedding_layout(run).groups]
         self._pipeline.dense_rows = rank.dense_rows
         if job.load:
@@ -236,11 +233,9 @@ class NNWorker:
 
     def _inputs(self, ready: ReadyBatch) -> tuple[Samples, list[GroupRows]]:
         """Give the arrays of a batch their names."""
-        dense, labels, weights, through = ready.samples
-        groups = None
-        if ready.batch.split == EVAL and self._group_column is not None:
-            groups = through[:, self._group_column]
-        samples = Samples(dense, labels, weights if weights.size else None, ready.weight_total, groups)
+        dense, labels, weights, groups = ready.samples
+        weighted, grouped = (array if array.size else None for array in (weights, groups))
+        samples = Samples(dense, labels, weighted, ready.weight_total, grouped)
         return samples, self._groups(ready.arrays)
 
     def _groups(self, arrays: list[NDArray[Any]]) -> list[GroupRows]:

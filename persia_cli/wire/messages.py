@@ -109,7 +109,7 @@ class PutSamples(Message, frozen=True):
         ArraySpec("dense", "<f4", "sample dense"),
         ArraySpec("labels", "<f4", "sample task"),
         ArraySpec("weights", "<f4", "*"),  # empty where samples have no weights
-        ArraySpec("pass_through", "<u8", "sample column"),  # no columns in training
+        ArraySpec("groups", "<u8", "*"),  # empty in training, and where samples are in no groups
     )
     batch: BatchId
     weight_total: float

@@ -89,7 +89,7 @@ def prepare(source: Path, output: Path, options: PrepareOptions, progress: Progr
     dataset = {
         "labels": ["label"],
         "sparse": ["user", "movie", *(_feature(name) for name in release.features)],
-        "pass_through": ["user"],
+        "group_by": "user",
         "split": {"kind": "every", "n": 5, "offset": 4},
         "shuffle_row_groups": 16,  # files are sorted by user, that of 1M fits
     }

@@ -51,7 +51,7 @@ DATASET = {
         {"name": "cate_history", "table": "cate_id", "pooling": "none", "max_length": HISTORY},
         {"name": "brand_history", "table": "brand", "pooling": "none", "max_length": HISTORY},
     ],
-    "pass_through": ["user"],
+    "group_by": "user",
     "split": {"kind": "column", "column": "split", "train": "train", "eval": "eval"},
     "fill": 0.0,
 }  # fmt: skip

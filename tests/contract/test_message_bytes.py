@@ -58,7 +58,7 @@ SAMPLES: list[tuple[Message, list[Array]]] = [
     (Pending(), []),
     (Refused("no"), []),
     (PutIds(BATCH), [np.array([7, 2**63], np.uint64), np.array([0, 1, 2], np.uint32)]),
-    (PutSamples(BATCH, 8.0), [FLOATS, LABELS, np.zeros(0, np.float32), KEYS[:, None]]),
+    (PutSamples(BATCH, 8.0), [FLOATS, LABELS, np.zeros(0, np.float32), KEYS]),
     (WaitCredit(split=1, step=9), []),
     (Credit(limit=12), []),
     (Pull(BATCH, dense_rows=354), []),

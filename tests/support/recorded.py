@@ -30,8 +30,7 @@ class Recorded:
         run = make_run(
             train={"batch_size": 12, "window": self.window},
             cluster=cluster,
-            dataset={"labels": self.labels, "pass_through": [self.group_by] if self.group_by else []},
-            eval={"group_by": self.group_by},
+            dataset={"labels": self.labels, "group_by": self.group_by},
         )
         self.events = Journal(self.folder / EVENTS)
         self.record = RunRecord(self.folder, self.events, run, GRID, self.step, self.samples)

@@ -144,16 +144,16 @@ def ask_worker(stranger: Stranger, now: int) -> None:
 
 def ask_rank(stranger: Stranger, now: int) -> None:
     dense, labels, weights = np.zeros((32, 2), np.float32), np.zeros((32, 1), np.float32), np.empty(0, np.float32)
-    columns = np.empty((32, 0), np.uint64)
-    arrays = [dense, labels, weights, columns]
+    groups = np.empty(0, np.uint64)
+    arrays = [dense, labels, weights, groups]
     batch = BatchId(0, TRAIN, now, 0)
     stranger.is_refused("no rank 1", PutSamples(BatchId(0, TRAIN, now, 1), 32.0), arrays)
     stranger.is_refused("generation 2 is over", PutSamples(BatchId(2, TRAIN, now, 0), 32.0), arrays)
     stranger.is_refused("before there was room", PutSamples(BatchId(0, TRAIN, STEPS - 1, 0), 32.0), arrays)
     stranger.is_refused("shapes (32, 1)", PutSamples(batch, 32.0), [dense[:, :1].copy(), *arrays[1:]])
-    stranger.is_refused("expected 32 samples", PutSamples(batch, 31.0), [dense[1:], labels[1:], weights, columns[1:]])
-    stranger.is_refused("31 weights", PutSamples(batch, 32.0), [dense, labels, np.ones(31, np.float32), columns])
-    stranger.is_refused("0 pass-through", PutSamples(batch, 32.0), [*arrays[:3], np.zeros((32, 1), np.uint64)])
+    stranger.is_refused("expected 32 samples", PutSamples(batch, 31.0), [dense[1:], labels[1:], weights, groups])
+    stranger.is_refused("31 weights", PutSamples(batch, 32.0), [dense, labels, np.ones(31, np.float32), groups])
+    stranger.is_refused("groups of 0 samples", PutSamples(batch, 32.0), [*arrays[:3], np.zeros(32, np.uint64)])
     stranger.is_refused("cannot add up to nan", PutSamples(batch, float("nan")), arrays)
     stranger.is_refused("no step 300", WaitCredit(TRAIN, STEPS))
 

@@ -163,8 +163,8 @@ class ParquetDataset(Node):
     """Sparse features; a plain name is short for `{name: NAME}`."""
     weight: str | None = None
     """Column of sample weights, finite and not negative."""
-    pass_through: tuple[str, ...] = ()
-    """Columns that accompany evaluation samples untouched, of integers or strings (hashed); null is 0."""
+    group_by: str | None = None
+    """Column of integers or strings, such as the user, within whose values evaluation samples are ranked: GAUC."""
     split: Split
     """Which samples train and which evaluate."""
     fill: float | None = None

@@ -66,8 +66,6 @@ class Evaluation(Node):
 
     every_steps: PositiveInt | None = None
     """Steps between evaluations during training."""
-    group_by: str | None = None
-    """Column of `dataset.pass_through`, such as the user, within whose values samples are ranked for GAUC."""
 
 
 class Checkpoint(Node):
@@ -135,21 +133,6 @@ class Run(Node):
         return self
 
     @model_validator(mode="after")
-    def _groups_have_a_column(self) -> Self:
-        column = self.eval.group_by
-        if column is None:
-            return self
-        if not isinstance(self.dataset, ParquetDataset):
-            raise ValueError(f"eval.group_by={column}: generated samples have no columns to be grouped by")
-        if column not in self.dataset.pass_through:
-            wanted = ", ".join([*self.dataset.pass_through, column])
-            raise ValueError(
-                f"eval.group_by={column}: no column of this name accompanies the samples; "
-                f"set dataset.pass_through=[{wanted}]"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _metrics_exist(self) -> Self:
         if self.train.stop_early is not None:
             self._require("train.stop_early.metric", self.train.stop_early.metric)
@@ -160,9 +143,9 @@ class Run(Node):
     def _require(self, key: str, metric: str) -> None:
         """Raise ValueError if evaluations do not have the metric, or if there are none to compare."""
         labels = _labels(self.dataset)
-        metrics = metrics_of(labels, grouped=self.eval.group_by is not None)
+        metrics = metrics_of(labels, isinstance(self.dataset, ParquetDataset) and self.dataset.group_by is not None)
         if metric not in metrics and metric in metrics_of(labels, grouped=True):
-            raise ValueError(f"{key}={metric}: samples are not in groups; set eval.group_by")
+            raise ValueError(f"{key}={metric}: samples are in no groups; set dataset.group_by")
         if metric not in metrics:
             near = difflib.get_close_matches(metric, metrics, n=1)
             hint = f"did you mean {near[0]}? " if near else ""

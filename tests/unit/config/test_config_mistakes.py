@@ -198,12 +198,12 @@ def test_settings_that_contradict_each_other(mistakes: Told) -> None:
             "train.stop_early.metric=ne compares evaluations during training; set eval.every_steps",
         ),
         (
-            ["checkpoint.best_by=ne"],
-            "checkpoint.best_by=ne compares evaluations during training; set eval.every_steps",
+            ["checkpoint.best_by=gauc", "eval.every_steps=5"],
+            "checkpoint.best_by=gauc: samples are in no groups; set dataset.group_by",
         ),
         (
-            ["eval.group_by=user"],
-            "eval.group_by=user: generated samples have no columns to be grouped by",
+            ["checkpoint.best_by=ne"],
+            "checkpoint.best_by=ne compares evaluations during training; set eval.every_steps",
         ),
         (
             ["train.stop_early.patience=2"],

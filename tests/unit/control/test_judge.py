@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from persia_cli.control.judge import Best, Judge, judge_of
 from persia_cli.control.phases import Phase, schedule
+from persia_cli.plan.columns import metric_aims
 from tests.support.runs import make_run
 
 FIGURES = st.floats(0.0, 2.0) | st.none()
@@ -77,16 +78,17 @@ def test_the_reason_names_what_was_asked_for():
 
 def test_a_run_says_what_it_is_judged_by():
     changes = {
-        "dataset": {"labels": ["click", "buy"], "pass_through": ["user"]},
-        "eval": {"every_steps": 5, "group_by": "user"},
+        "dataset": {"labels": ["click", "buy"], "group_by": "user"},
+        "eval": {"every_steps": 5},
         "train": {"batch_size": 32, "stop_early": {"metric": "ne_buy", "patience": 1}},
         "checkpoint": {"best_by": "gauc_click"},
     }
-    judge = judge_of(make_run(**changes), ("click", "buy"))
+    run = make_run(**changes)
+    judge = judge_of(run, metric_aims(run))
     judge.note(5, {"ne_buy": 0.9, "gauc_click": 0.6})
     judge.note(10, {"ne_buy": 0.95, "gauc_click": 0.7})
     assert (judge.over, judge.improved) == (True, True)
-    assert judge_of(make_run(), ("click",)).best is None
+    assert judge_of(make_run(), {}).best is None
 
 
 @pytest.mark.parametrize(
@@ -94,19 +96,17 @@ def test_a_run_says_what_it_is_judged_by():
     [
         (
             {"checkpoint": {"best_by": "auc"}},
-            "checkpoint.best_by=auc: no such metric; did you mean auc_buy. there are auc_click, auc_buy, ",
+            "checkpoint.best_by=auc: no such metric; did you mean auc_buy. there are auc_click, ",
         ),
-        ({"checkpoint": {"best_by": "gauc_buy"}}, "checkpoint.best_by=gauc_buy: samples are not in groups; set eval.g"),
         (
-            {"eval": {"group_by": "user"}},
-            r"eval.group_by=user: no column of this name .*; set dataset.pass_through=\[item, user\]",
+            {"checkpoint": {"best_by": "gauc_buy"}},
+            "checkpoint.best_by=gauc_buy: samples are in no groups; set dataset.gr",
         ),
     ],
 )
 def test_what_a_run_cannot_be_judged_by(changes, told):
-    columns = {"labels": ["click", "buy"], "pass_through": ["item"]}
     with pytest.raises(ValidationError, match=told):
-        make_run(**{"dataset": columns, "eval": {"every_steps": 5}} | changes)
+        make_run(**{"dataset": {"labels": ["click", "buy"]}, "eval": {"every_steps": 5}} | changes)
 
 
 def phases_of(figures, *, save_every=None, at_end=True, stop=None, keep=None, patience=2) -> list[Phase]:

@@ -45,14 +45,16 @@ def test_batches_have_the_promised_shape() -> None:
     assert not np.array_equal(batch.labels[:, 0], batch.labels[:, 1])
 
 
-def test_pass_through_columns_are_made_up_too_for_evaluation() -> None:
-    source = GeneratedSource(SMALL, 1, "eval", 5, pass_through=4)
-    batch = source.read(0, 100, 200)
-    ids = batch.ids.reshape(3, 100)
-    np.testing.assert_array_equal(batch.pass_through.T, ids[[0, 1, 2, 0]])
-    assert GeneratedSource(SMALL, 1, "train", 5, pass_through=4).read(0, 0, 10).pass_through.shape == (10, 0)
+def test_groups_are_made_up_too_for_evaluation() -> None:
+    batch = GeneratedSource(SMALL, 1, "eval", 5, grouped=True).read(0, 100, 200)
+    assert batch.groups is not None
+    np.testing.assert_array_equal(batch.groups, batch.ids.reshape(3, 100)[0])
+    assert GeneratedSource(SMALL, 1, "train", 5, grouped=True).read(0, 0, 10).groups is None
+    assert GeneratedSource(SMALL, 1, "eval", 5).read(0, 0, 10).groups is None
     no_features = Generator(train_rows=1, eval_rows=9, dense=1, cardinalities=())
-    assert GeneratedSource(no_features, 1, "eval", 5, pass_through=1).read(0, 0, 9).pass_through.tolist() == [[0]] * 9
+    alike = GeneratedSource(no_features, 1, "eval", 5, grouped=True).read(0, 0, 9).groups
+    assert alike is not None
+    assert alike.tolist() == [0] * 9
 
 
 def test_splits_are_different_rows_of_one_model() -> None:

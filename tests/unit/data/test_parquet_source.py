@@ -182,7 +182,7 @@ def test_weights_tasks_and_other_number_types(tmp_path: Path) -> None:
     assert batch.dense[0, 0] == np.float32(2**53)
 
 
-def test_pass_through_columns_accompany_evaluation_samples_alone(tmp_path: Path) -> None:
+def test_evaluation_samples_alone_have_groups(tmp_path: Path) -> None:
     words = ["b", None, "a", "b"]
     columns = {
         "c": pa.array([-1, 2, None, 4], pa.int64()),
@@ -191,21 +191,21 @@ def test_pass_through_columns_accompany_evaluation_samples_alone(tmp_path: Path)
         "few": pa.array([3, 1, 2, 3], pa.uint8()).dictionary_encode(),
     }
     write(tmp_path / "a.parquet", columns, group_rows=3)
-    data = dataset(tmp_path, pass_through=list(columns), split={"kind": "eval"})
-    a, b = (text_id("word", text) for text in "ab")
-    evaluated = read_all(data, "eval").pass_through
-    assert evaluated[:, 0].tolist() == [2**64 - 1, 2, 0, 4]
-    assert evaluated[:, 1].tolist() == [b, 0, a, b]
-    assert evaluated[:, 2].tolist() == [text_id("coded", "b"), 0, text_id("coded", "a"), text_id("coded", "b")]
-    assert evaluated[:, 3].tolist() == [3, 1, 2, 3]
-    trained = dataset(tmp_path, pass_through=["word"], shuffle=False)
-    assert read_all(trained).pass_through.shape == (4, 0)
-    with pytest.raises(DataError, match=r"column d is double, but a pass-through column holds integers or strings"):
-        read_all(dataset(tmp_path, pass_through=["d"]))
-    with pytest.raises(
-        DataError, match=r"there is no column wrod \(pass-through column of dataset.pass_through\); did"
-    ):
-        read_all(dataset(tmp_path, pass_through=["wrod"]))
+
+    def groups(column: str) -> list[int]:
+        found = read_all(dataset(tmp_path, group_by=column, split={"kind": "eval"}), "eval").groups
+        assert found is not None
+        return found.tolist()
+
+    assert groups("c") == [2**64 - 1, 2, 0, 4]
+    assert groups("word") == [text_id("word", "b"), 0, text_id("word", "a"), text_id("word", "b")]
+    assert groups("coded") == [text_id("coded", "b"), 0, text_id("coded", "a"), text_id("coded", "b")]
+    assert groups("few") == [3, 1, 2, 3]
+    assert read_all(dataset(tmp_path, group_by="word")).groups is None
+    with pytest.raises(DataError, match=r"column d is double, but a group column holds integers or strings"):
+        groups("d")
+    with pytest.raises(DataError, match=r"no column wrod \(group column of dataset.group_by\); did you mean word"):
+        groups("wrod")
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf"), 1e300])

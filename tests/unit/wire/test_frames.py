@@ -189,7 +189,7 @@ def zeros(dtype: str, *shape: int) -> np.ndarray:
         (Rows(0), [zeros("i4", 3), zeros("u4", 0), zeros("u1", 1, 4), zeros("u1", 1, 5)], "size 5 where"),
         (
             PutSamples(BATCH, 2.0),
-            [zeros("f4", 2, 3), zeros("f4", 1, 1), zeros("f4", 0), zeros("u8", 2, 0)],
+            [zeros("f4", 2, 3), zeros("f4", 1, 1), zeros("f4", 0), zeros("u8", 0)],
             "size 1 where",
         ),
         (PushGradients(BATCH), [zeros("u1", 0, 1)] * (MAX_ARRAYS + 1), "over the limit"),
