@@ -6,7 +6,19 @@ from typing import Annotated
 import typer
 
 from persia_cli import __version__
-from persia_cli.commands import bench, config, evaluate, launch_role, recipe, sweep, table, train
+from persia_cli.commands import (
+    bench,
+    config,
+    data,
+    evaluate,
+    launch_role,
+    predict,
+    recipe,
+    report,
+    sweep,
+    table,
+    train,
+)
 from persia_cli.commands.options import examples
 
 app = typer.Typer(
@@ -19,10 +31,13 @@ app = typer.Typer(
 app.command(epilog=train.EXAMPLES)(train.train)
 app.command(epilog=sweep.EXAMPLES)(sweep.sweep)
 app.command("eval", epilog=evaluate.EXAMPLES)(evaluate.evaluate)
+app.command(epilog=predict.EXAMPLES)(predict.predict)
+app.command(epilog=report.EXAMPLES)(report.report)
 app.command("launch-role", epilog=launch_role.EXAMPLES)(launch_role.launch_role)
 app.add_typer(table.app, name="table")
 app.add_typer(bench.app, name="bench")
 app.add_typer(recipe.app, name="recipe")
+app.add_typer(data.app, name="data")
 app.add_typer(config.app, name="config")
 
 EXAMPLES = examples(

@@ -22,13 +22,14 @@ def describe(console: Console, plan: JobPlan) -> None:
     labelled(
         console,
         "",
-        f"{facts.train_rows:,} training and {facts.eval_rows:,} evaluation samples; {facts.dense} dense and "
-        f"{len(facts.sparse)} sparse features, {count(facts.tasks, 'label')}",
+        f"{_samples(plan)}; {facts.dense} dense and {len(facts.sparse)} sparse features, {count(facts.tasks, 'label')}",
     )
-    labelled(console, "model", _model(run))
+    labelled(console, "model", model_words(run))
+    if plan.job.load:
+        labelled(console, "loaded", plan.job.load)
     labelled(console, "rows", f"{count(len(plan.memory), 'table')}, up to {size(sum(plan.memory.values()))}")
     if plan.job.task == "train":
-        labelled(console, "training", _training(plan))
+        labelled(console, "training", f"{count(plan.job.steps, 'step')} of {training_words(run)}")
     labelled(console, "cluster", f"{run.cluster.kind}: {_roles(plan)}")
 
 
@@ -67,21 +68,28 @@ def warn_of_stand_in(console: Console, plan: JobPlan, words: Sequence[str]) -> N
             say(console, f"STAND-IN DATA: {line}")
 
 
-def _model(run: Run) -> str:
+def _samples(plan: JobPlan) -> str:
+    if plan.job.task == "predict":
+        return f"{count(plan.facts.eval_rows, 'sample')} to score"
+    return f"{plan.facts.train_rows:,} training and {plan.facts.eval_rows:,} evaluation samples"
+
+
+def model_words(run: Run) -> str:
+    """Return the network in a line."""
     settings = run.model.model_dump(exclude={"kind", "dim"})
     layers = [
         f"{key} {'-'.join(map(str, value))}" for key, value in settings.items() if isinstance(value, tuple | list)
     ]
-    others = [f"{key} {value}" for key, value in settings.items() if isinstance(value, str)]
+    others = [f"{key} {value}" for key, value in settings.items() if isinstance(value, str | int)]
     return ", ".join([run.model.kind, f"dim {run.model.dim}", *layers, *others])
 
 
-def _training(plan: JobPlan) -> str:
-    run = plan.run
+def training_words(run: Run) -> str:
+    """Return batch size, mode, optimizers, seed and what else is special about training in a line."""
     mode = run.mode.kind if isinstance(run.mode, SyncMode) else f"{run.mode.kind}, staleness {run.mode.staleness}"
     rows, dense = run.optimizer.embedding, run.optimizer.dense
     return (
-        f"{count(plan.job.steps, 'step')} of {run.train.batch_size:,} samples; {mode}; "
+        f"{run.train.batch_size:,} samples; {mode}; "
         f"{_optimizer(rows)} for rows, {_optimizer(dense)} for dense weights; {_arithmetic(run)}seed {run.seed}"
     )
 

@@ -11,6 +11,7 @@ EXAMPLES = examples(
     "persia eval runs/criteo-20261121-081500                              # the run's own evaluation again",
     "persia eval runs/criteo-20261121-081500 cluster.embedding_servers=3  # on three servers",
     "persia eval runs/criteo-20261121-081500 --data day_23                # on other files",
+    "persia eval runs/criteo-20261121-081500 --step 3000                  # the model as it was then",
 )
 
 
@@ -21,6 +22,12 @@ def evaluate(
         str | None,
         typer.Option("--data", metavar="PATH", help="Evaluate on all samples of these files instead of the run's own."),
     ] = None,
+    step: Annotated[
+        int | None,
+        typer.Option(
+            "--step", metavar="N", help="Load the checkpoint of this step.", show_default="the best, else the last"
+        ),
+    ] = None,
 ) -> None:
     """Evaluate a saved model, on any number of servers."""
     from persia_cli.commands.job import carry_out, new_folder
@@ -29,14 +36,15 @@ def evaluate(
     from persia_cli.data.facts import inspect
     from persia_cli.errors import UserError
     from persia_cli.plan.job import plan_job
-    from persia_cli.store.manifest import newest_checkpoint, read_manifest
+    from persia_cli.store.manifest import read_manifest
+    from persia_cli.store.retention import choose_checkpoint
 
     config = run / "config.yaml"
     if not config.is_file():
         raise UserError(f"{run} holds no run: there is no {config}")
     own = [f"dataset.path={quoted(data)}", "dataset.if_missing=error", "dataset.split={kind: eval}"] if data else []
     evaluated = compose_run([f"conf={config}", *(words or []), *own])
-    checkpoint = newest_checkpoint(run)
+    checkpoint = choose_checkpoint(run, step)
     read_manifest(checkpoint)  # is refused before anything starts
     plan = plan_job(evaluated, inspect(evaluated.dataset), "evaluate", new_folder(run / "evals"), checkpoint)
     carry_out(plan, [f"conf={config}"])

@@ -23,6 +23,9 @@ WIDE = 140
 """Columns of a terminal that has room for a bar beside all figures."""
 
 
+FINDINGS = ("roles", "tables", "reliability", "scored")
+"""Events that are for the record: what people want of them they are told at the end."""
+
 RANKS_APART = 4
 """More ranks than these share one histogram of staleness in the live line."""
 
@@ -63,9 +66,9 @@ class PlainView:
         self._batch_size = batch_size
 
     def event(self, line: Line) -> None:
-        """Print the event, lists as counts; of compiling the first and last kernel, of what roles used nothing."""
+        """Print the event, lists as counts; of compiling the first and last kernel, of what roles found nothing."""
         kind = line["event"]
-        if kind in ("roles", "tables") or (kind == "compiling" and line["done"] not in (1, line["total"])):
+        if kind in FINDINGS or (kind == "compiling" and line["done"] not in (1, line["total"])):
             return
         fields = {key: len(value) if isinstance(value, list) else value for key, value in without_time(line).items()}
         say(self._console, key_values(fields))
@@ -107,16 +110,21 @@ class LiveView:
             else:
                 self._show("starting", 0, None, "all roles")
         elif kind == "ready":
-            self._show("training" if self._job.steps else "evaluating", 0, self._job.steps or None, "")
+            self._show("ready", 0, self._job.steps or None, "")
             if "parameters" in line:
                 self._print("model", f"{line['parameters']:,} dense parameters")
         elif kind == "phase":
             self._progress.update(self._task, description=line["phase"])
+        elif kind == "progress":
+            figures = f"{line['rows']:,}/{line['of']:,} samples  {line['rows_per_s']:,.0f} samples/s"
+            self._progress.update(
+                self._task, completed=line["rows"], total=line["of"], figures=f"{figures}  {clock(line['eta_s'])} left"
+            )
         elif kind == "saved":
             self._print("saved", f"{line['path']}")
         elif kind == "warning":
             self._print("warning", line["text"], "bold yellow")
-        elif kind == "note":
+        elif kind in ("note", "stopped_early"):
             self._print("note", line["text"])
 
     def metrics(self, line: Line) -> None:

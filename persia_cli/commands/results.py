@@ -6,10 +6,12 @@ from typing import Any
 from rich.console import Console
 
 from persia_cli.commands.describe import warn_of_stand_in
-from persia_cli.commands.screen import columns, err, key_values, labelled, out, say
+from persia_cli.commands.screen import columns, err, key_values, labelled, out, print_whole, say
 from persia_cli.launch.job import JobResult
 from persia_cli.observe import staleness
+from persia_cli.observe.key_figures import QUALITY
 from persia_cli.plan.job import JobPlan
+from persia_cli.store.retention import best_checkpoint
 
 LOSSES = {
     "evicted": "rows evicted",
@@ -19,15 +21,18 @@ LOSSES = {
 }
 """Counters of the tables that are worth a word at the end, and what they count."""
 
-QUALITY = {"auc": "AUC", "log_loss": "log loss", "ne": "normalised entropy", "calibration": "calibration"}
-
 
 def show_results(plan: JobPlan, result: JobResult, words: Sequence[str]) -> None:
-    """Print the last evaluation, and after training what was saved and the next command."""
+    """Print the last evaluation and the best, and after training what was saved and the next command."""
+    if plan.job.task == "predict":
+        show_scores(out(), next(event for event in reversed(result.events) if event["event"] == "scored"))
+        labelled(err(), "saved", plan.job.output)
+        labelled(err(), "next", f"persia report {plan.run_dir.parents[1]}")
+        return
     evaluation = last_of(result.metrics, "eval")
     warn_of_stand_in(err(), plan, words)
     if evaluation:
-        show_evaluation(out(), evaluation, plan)
+        show_evaluation(out(), evaluation, plan, best_of(result))
     elif training := last_of(result.metrics, "train"):
         say(out(), key_values(in_words(training)))
     if losses := lost(result.events):
@@ -35,21 +40,57 @@ def show_results(plan: JobPlan, result: JobResult, words: Sequence[str]) -> None
     saved = [event["path"] for event in result.events if event["event"] == "saved"]
     if saved:
         labelled(err(), "saved", saved[-1])
+    if plan.job.task == "train" and (chosen := best_checkpoint(result.run_dir)):
+        labelled(err(), "best", str(chosen))
     labelled(err(), "metrics", str(result.run_dir / "metrics.jsonl"))
     if saved and plan.job.task == "train" and plan.job.eval_steps:
         labelled(err(), "next", f"persia eval {result.run_dir}")
+    elif plan.job.task == "evaluate":
+        labelled(err(), "next", f"persia report {plan.run_dir.parents[1]}")
 
 
-def show_evaluation(console: Console, line: Mapping[str, Any], plan: JobPlan) -> None:
-    """Print the figures of an evaluation: a table on a terminal, else one line with every digit."""
+def show_evaluation(
+    console: Console, line: Mapping[str, Any], plan: JobPlan, best: Mapping[str, Any] | None = None
+) -> None:
+    """Print the figures of an evaluation, and of the `best` of the job: a table on a terminal, else every digit."""
     stand_in = plan.facts.stand_in
     if not console.is_terminal:
-        say(console, key_values(without_time(line) | ({"stand_in": True} if stand_in else {})))
+        for each in [line] if best is None else [line, best]:
+            say(console, key_values(without_time(each) | ({"stand_in": True} if stand_in else {})))
         return
-    table = columns(f"{plan.facts.eval_rows:,} {'MADE-UP' if stand_in else 'evaluation'} samples", *QUALITY.values())
-    for suffix in [key.removeprefix("auc") for key in line if key.startswith("auc")]:
-        table.add_row(suffix.lstrip("_"), *(_figure(line[key + suffix]) for key in QUALITY))
-    console.print(table)
+    suffixes = [key.removeprefix("auc") for key in line if key.startswith("auc")]
+    figures = {key: word for key, word in QUALITY.items() if key + suffixes[0] in line}
+    table = columns(f"{plan.facts.eval_rows:,} {'MADE-UP' if stand_in else 'evaluation'} samples", *figures.values())
+    rows = [("", line)] if best is None else [("last, ", line), (f"best by {best['best_by']}, ", best)]
+    for which, each in rows:
+        place = f"{which}step {each['step']:,}" if which else ""
+        for suffix in suffixes:
+            name = "  ".join(word for word in (suffix.lstrip("_"), place) if word)
+            table.add_row(name, *(_figure(each[key + suffix]) for key in figures))
+    print_whole(console, table)
+
+
+def best_of(result: JobResult) -> dict[str, Any] | None:
+    """Return the line of the best evaluation with what it is the best by; None if nobody asked for the best."""
+    best = next((event for event in reversed(result.events) if event["event"] == "best"), None)
+    if best is None:
+        return None
+    lines = (line for line in result.metrics if line["split"] == "eval" and line["step"] == best["step"])
+    return {"best_by": best["metric"]} | next(lines)
+
+
+def show_scores(console: Console, scored: Mapping[str, Any]) -> None:
+    """Print how many samples were scored, and how the probabilities of each label are spread."""
+    spread: Mapping[str, Mapping[str, float | None]] = scored["spread"]
+    if not console.is_terminal:
+        alone = len(spread) == 1
+        words = {f"{key}{'' if alone else f'_{label}'}": v for label, line in spread.items() for key, v in line.items()}
+        say(console, key_values({"rows": scored["rows"]} | words))
+        return
+    table = columns(f"{scored['rows']:,} samples scored", *next(iter(spread.values())))
+    for label, line in spread.items():
+        table.add_row(label, *map(_figure, line.values()))
+    print_whole(console, table)
 
 
 def lost(events: Sequence[Mapping[str, Any]]) -> str:

@@ -8,6 +8,8 @@ from functools import cache
 from typing import Any
 
 from rich.console import Console
+from rich.measure import Measurement
+from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
 
@@ -69,6 +71,12 @@ def columns(*headers: str) -> Table:
     for index, header in enumerate(headers):
         table.add_column(header, justify="right" if index else "left", no_wrap=True)
     return table
+
+
+def print_whole(console: Console, table: Table) -> None:
+    """Print a table of figures with every digit: where the terminal is narrow, it wraps the lines."""
+    wanted = Measurement.get(console, console.options.update(width=1000), table).maximum
+    console.print(Segments(console.render(table, console.options.update(width=wanted))), soft_wrap=True, end="")
 
 
 def count(number: int, noun: str) -> str:

@@ -8,14 +8,12 @@ from time import monotonic
 from typing import Any
 
 from rich.console import Console
-from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, TextColumn
-from rich.segment import Segments
 from rich.table import Column
 from rich.text import Text
 
 from persia_cli.commands.progress import clock
-from persia_cli.commands.screen import columns, key_values, say
+from persia_cli.commands.screen import columns, key_values, print_whole, say
 from persia_cli.launch.sweep import Sweep
 from persia_cli.launch.sweep_folder import Outcome
 from persia_cli.observe.comparison import Mean, Row
@@ -131,9 +129,7 @@ def show_table(console: Console, rows: Sequence[Row]) -> None:
             cells += ["baseline" if row.baseline is None else gap, bound]
         failed = Text.assemble("  ", (f"{row.failed} failed", "bold red")) if row.failed else ""
         table.add_row(Text.assemble(name_setting(row.setting), failed), *cells)
-    # No digit is cut off: where the terminal is narrow, it wraps the lines.
-    wanted = Measurement.get(console, console.options.update(width=1000), table).maximum
-    console.print(Segments(console.render(table, console.options.update(width=wanted))), soft_wrap=True, end="")
+    print_whole(console, table)
 
 
 def as_object(row: Row, flat: bool = False) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def _show_figures(console: Console, report: CheckpointReport) -> None:
     rows = sum(table.stats.rows for table in report.tables.values())
     memory = sum(table.nbytes or 0 for table in report.tables.values())
     shown.add_row("all", f"{rows:,}", size(memory) if memory else "", style="bold")
-    _print_whole(console, shown)
+    print_whole(console, shown)
 
 
 def _show_histograms(console: Console, report: CheckpointReport) -> None:
@@ -103,11 +103,11 @@ def _show_histograms(console: Console, report: CheckpointReport) -> None:
         shown.add_row(
             Text(name), least, bars(norms.counts), greatest, newest, bars(ages.counts), oldest, _odd(table.stats)
         )
-    _print_whole(console, shown)
+    print_whole(console, shown)
     say(console, "norm: length of an embedding; age: steps since a row was last used", "dim")
 
 
-def _print_whole(console: Console, shown: Table) -> None:
+def print_whole(console: Console, shown: Table) -> None:
     """Print a table with all its digits, also where the terminal is too narrow for it."""
     lines = console.render(shown, console.options.update(width=WIDEST))
     console.print(Segments(lines), crop=False, soft_wrap=True, end="")

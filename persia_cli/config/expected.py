@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
@@ -86,7 +86,8 @@ def expectation(annotation: Any, many: bool = False) -> str:
         parts = [expectation(argument, many) for argument in arguments if argument is not NoneType]
         return " or ".join([*dict.fromkeys(parts), *(["null"] if NoneType in arguments else [])])
     if origin is tuple:
-        return f"a list of {expectation(arguments[0], many=True)}"
+        empty = ", not empty" if any(isinstance(item, MinLen) for item in metadata) else ""
+        return f"a list of {expectation(arguments[0], many=True)}{empty}"
     if found := nodes(annotation):
         return f"{'groups of keys' if many else 'keys'} ({', '.join(found[0].model_fields)})"
     return "names with values" if origin is dict else "any value"

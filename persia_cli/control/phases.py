@@ -4,15 +4,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-PhaseKind = Literal["training", "evaluating", "saving", "paused", "done"]
+from persia_cli.control.judge import Judge
+
+PhaseKind = Literal["training", "evaluating", "predicting", "saving", "paused", "done"]
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
     """What the job does between two drains.
 
-    `first` and `last` are the steps [first, last) of a training or evaluating phase, numbered within their split over
-    the whole job; of a saving phase `last` is the step that is saved, of a paused one the step before which it waits.
+    `first` and `last` are the steps [first, last) of a training, evaluating or predicting phase, numbered within their
+    split over the whole job; of a saving phase `last` is the step that is saved, of a paused one the step before which
+    it waits.
     """
 
     kind: PhaseKind
@@ -21,20 +24,31 @@ class Phase:
 
 
 def schedule(
-    steps: int, eval_steps: int, eval_every: int | None, save_every: int | None, save_at_end: bool
+    steps: int,
+    eval_steps: int,
+    eval_every: int | None,
+    save_every: int | None,
+    save_at_end: bool,
+    judge: Judge | None = None,
 ) -> Iterator[Phase]:
-    """Yield the phases of a training job of `steps` steps whose evaluation split has `eval_steps` steps."""
-    position, passes = 0, 0
-    while position < steps:
+    """Yield the phases of a training job of `steps` steps whose evaluation split has `eval_steps` steps.
+
+    After each evaluation, of which `judge` is to hear before the next phase is asked for, it may end the job or have
+    the step saved.
+    """
+    position, passes, ended = 0, 0, steps == 0
+    judge = judge or Judge()
+    while not ended:
         stops = [position + every - position % every for every in (eval_every, save_every) if every]
         stop = min([*stops, steps])
         yield Phase("training", position, stop)
         position = stop
-        ended = position == steps
+        ended, improved = position == steps, False
         if eval_steps and (ended or (eval_every and position % eval_every == 0)):
             yield Phase("evaluating", passes * eval_steps, (passes + 1) * eval_steps)
             passes += 1
-        if (ended and save_at_end) or (save_every and position % save_every == 0):
+            ended, improved = ended or judge.over, judge.improved
+        if improved or (ended and save_at_end) or (save_every and position % save_every == 0):
             yield Phase("saving", last=position)
     yield Phase("done")
 
@@ -42,6 +56,12 @@ def schedule(
 def evaluation_only(eval_steps: int) -> Iterator[Phase]:
     """Yield the phases of a job that evaluates a saved model."""
     yield Phase("evaluating", 0, eval_steps)
+    yield Phase("done")
+
+
+def prediction_only(steps: int) -> Iterator[Phase]:
+    """Yield the phases of a job that scores samples by a saved model."""
+    yield Phase("predicting", 0, steps)
     yield Phase("done")
 
 

@@ -31,6 +31,8 @@ class Batch:
     """[F * n + 1]"""
     features: int
     """F"""
+    groups: NDArray[np.uint64] | None
+    """[n], which samples are judged together, or None where all are"""
 
     @property
     def size(self) -> int:
@@ -47,6 +49,7 @@ class Batch:
             weights=None if self.weights is None else self.weights[start:stop].copy(),
             ids=[self.ids[span[0] : span[-1]] for span in spans],
             offsets=[span - span[0] for span in spans],
+            groups=None if self.groups is None else self.groups[start:stop].copy(),
         )
 
 
@@ -56,6 +59,7 @@ def assemble(
     weights: NDArray[np.float32] | None,
     ids: Sequence[NDArray[np.uint64]],
     offsets: Sequence[NDArray[np.integer] | None],
+    groups: NDArray[np.uint64] | None = None,
 ) -> Batch:
     """Make a batch of one id array per feature, each with offsets [n + 1] from 0, or None where each sample has one id.
 
@@ -75,7 +79,7 @@ def assemble(
             joined[f * n + 1 : (f + 1) * n + 1] = ends + first
             first += part.size
     block = np.concatenate(ids) if ids else np.empty(0, np.uint64)
-    return Batch(dense, labels, weights, block, joined, features)
+    return Batch(dense, labels, weights, block, joined, features, groups)
 
 
 def join(parts: Sequence[Batch]) -> Batch:
@@ -90,10 +94,12 @@ def join(parts: Sequence[Batch]) -> Batch:
         lengths = np.concatenate([np.diff(span) for span in spans])
         offsets.append(np.concatenate([[0], np.cumsum(lengths)]))
     weights = [part.weights for part in parts if part.weights is not None]
+    groups = [part.groups for part in parts if part.groups is not None]
     return assemble(
         dense=np.concatenate([part.dense for part in parts]),
         labels=np.concatenate([part.labels for part in parts]),
         weights=np.concatenate(weights) if weights else None,
         ids=ids,
         offsets=offsets,
+        groups=np.concatenate(groups) if groups else None,
     )

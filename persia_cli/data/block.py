@@ -10,8 +10,17 @@ from numpy.typing import NDArray
 from persia_cli.config.schema.dataset import ColumnSplit, ParquetDataset
 from persia_cli.control.splits import SplitName
 from persia_cli.data.batch import Batch, assemble
-from persia_cli.data.columns import uses
-from persia_cli.data.decode import Ids, decode_dense, decode_ids, decode_labels, decode_weights, join_ids, take_ids
+from persia_cli.data.columns import GROUP, label_columns, uses
+from persia_cli.data.decode import (
+    Ids,
+    decode_dense,
+    decode_groups,
+    decode_ids,
+    decode_labels,
+    decode_weights,
+    join_ids,
+    take_ids,
+)
 from persia_cli.data.rowgroup import RowGroup, RowGroupReader
 from persia_cli.data.splits import selected_rows
 
@@ -24,6 +33,7 @@ class DecodedBlock:
     labels: NDArray[np.float32]
     weights: NDArray[np.float32] | None
     ids: tuple[Ids, ...]
+    groups: NDArray[np.uint64] | None
     counts: Counter[str]
 
     def batch(self, start: int, stop: int) -> Batch:
@@ -38,7 +48,14 @@ class DecodedBlock:
                 ids.append(values[own[start] : own[stop]])
                 offsets.append(own[start : stop + 1] - own[start])
         weights = None if self.weights is None else self.weights[start:stop].copy()
-        return assemble(self.dense[start:stop].copy(), self.labels[start:stop].copy(), weights, ids, offsets)
+        return assemble(
+            self.dense[start:stop].copy(),
+            self.labels[start:stop].copy(),
+            weights,
+            ids,
+            offsets,
+            None if self.groups is None else self.groups[start:stop].copy(),
+        )
 
 
 def decode_block(
@@ -55,12 +72,15 @@ def decode_block(
     `lists` names the columns that hold lists. Calls `check_stop` before each row group, which may raise to give up.
     Raises DataError.
     """
-    columns = list(dict.fromkeys(use.column for use in uses(dataset)))
+    group_by = dataset.group_by if split == "eval" else None
+    columns = list(dict.fromkeys(use.column for use in uses(dataset) if use.role != GROUP or group_by))
     size = places.size
     counts: Counter[str] = Counter()
     dense = np.empty((size, len(dataset.dense)), np.float32)
-    labels = np.empty((size, len(dataset.labels)), np.float32)
+    # Samples that are only to be scored have no labels; the zeros in their place say nothing.
+    labels = np.zeros((size, len(dataset.labels)), np.float32)
     weights = None if dataset.weight is None else np.empty(size, np.float32)
+    judged = None if group_by is None else np.empty(size, np.uint64)
     ids = _IdsOfBlock([(feature.column or feature.name) in lists for feature in dataset.sparse], places)
     done = 0
     for group in groups:
@@ -72,15 +92,17 @@ def decode_block(
         target = places[done:stop]
         for number, name in enumerate(dataset.dense):
             dense[target, number] = decode_dense(table.column(name), name, group, rows, dataset.fill, counts)
-        for number, name in enumerate(dataset.labels):
+        for number, name in enumerate(label_columns(dataset)):
             labels[target, number] = decode_labels(table.column(name), name, group, rows)
         if weights is not None and dataset.weight is not None:
             weights[target] = decode_weights(table.column(dataset.weight), dataset.weight, group, rows)
+        if judged is not None and group_by is not None:
+            judged[target] = decode_groups(table.column(group_by), group_by, rows)
         for number, feature in enumerate(dataset.sparse):
             column = table.column(feature.column or feature.name)
             ids.add(number, target, decode_ids(column, feature, rows, counts))
         done = stop
-    return DecodedBlock(dense, labels, weights, ids.in_order(), counts)
+    return DecodedBlock(dense, labels, weights, ids.in_order(), judged, counts)
 
 
 class _IdsOfBlock:

@@ -7,7 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from persia_cli.config.schema.dataset import BUILTIN, ColumnSplit, ParquetDataset
+from persia_cli.config.schema.dataset import BUILTIN, ColumnSplit, ParquetDataset, PredictSplit
+
+GROUP = "group"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +23,20 @@ class Use:
 
 def uses(dataset: ParquetDataset) -> Iterator[Use]:
     """Yield every use of a column, in the order of the config; a column may have several."""
-    yield from (Use(name, "dataset.labels", "label") for name in dataset.labels)
+    yield from (Use(name, "dataset.labels", "label") for name in label_columns(dataset))
     if dataset.weight is not None:
         yield Use(dataset.weight, "dataset.weight", "weight")
     yield from (Use(name, "dataset.dense", "dense") for name in dataset.dense)
     yield from (Use(feature.column or feature.name, "dataset.sparse", "sparse") for feature in dataset.sparse)
+    if dataset.group_by is not None:
+        yield Use(dataset.group_by, "dataset.group_by", GROUP)
     if isinstance(dataset.split, ColumnSplit):
         yield Use(dataset.split.column, "dataset.split", "split")
+
+
+def label_columns(dataset: ParquetDataset) -> tuple[str, ...]:
+    """Return the labels that are read: all, or none where samples are only to be scored."""
+    return () if isinstance(dataset.split, PredictSplit) else dataset.labels
 
 
 def column_problems(dataset: ParquetDataset, schema: Any) -> list[str]:
@@ -84,6 +93,9 @@ def _wrong_type(dataset: ParquetDataset, use: Use, kind: Any) -> str | None:
         return f"column {use.column} is {kind}, but a sparse feature needs integers or lists of integers"
     if use.role == "split":
         return _wrong_split(dataset, use, plain)
+    if use.role == GROUP:
+        fits = pa.types.is_integer(plain) or is_text(plain)
+        return None if fits else f"column {use.column} is {kind}, but a group column holds integers or strings"
     if is_number(plain):
         return None
     if is_text(plain):

@@ -9,7 +9,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from persia_cli.config.schema.dataset import SparseFeature
-from persia_cli.data.columns import is_list
+from persia_cli.data.columns import is_list, is_text
+from persia_cli.data.ids import text_ids
 from persia_cli.errors import DataError
 
 Rows = NDArray[np.int64] | None
@@ -71,6 +72,13 @@ def decode_ids(column: Any, feature: SparseFeature, rows: Rows, counts: Counter[
         truncated = int(np.count_nonzero(lengths[chosen] > feature.max_length))
         counts.update({"truncated_sequences": truncated} if truncated else {})
     return take_ids(Ids(values, offsets), chosen, feature.max_length)
+
+
+def decode_groups(column: Any, name: str, rows: Rows) -> NDArray[np.uint64]:
+    """Return integers as they are and strings as the ids they are hashed to; null is 0."""
+    plain = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    values = _uint64(text_ids(name, column) if is_text(plain) else column.cast(plain), np.uint64(0))
+    return values if rows is None else values[rows]
 
 
 def take_ids(ids: Ids, rows: NDArray[np.int64], max_length: int | None = None) -> Ids:

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from persia_cli.config.schema.dataset import ColumnSplit, EvalSplit, FileSplit, ParquetDataset
+from persia_cli.config.schema.dataset import ColumnSplit, EvalSplit, FileSplit, ParquetDataset, PredictSplit
 from persia_cli.control.splits import SplitName
 from persia_cli.data.columns import column_problems, list_columns, prepare_first
 from persia_cli.data.files import DataFile, Location, find_files, locate
@@ -129,9 +129,11 @@ def _row_groups(dataset: ParquetDataset, filesystem: Any, file: DataFile, findin
 
 def _require_rows(dataset: ParquetDataset, rows: int, split_rows: SplitRows) -> None:
     """Raise DataError if a split that should have rows has none."""
+    split = dataset.split
+    if isinstance(split, PredictSplit):
+        return  # nothing to score is no mistake
     if rows == 0:
         raise DataError(f"dataset.path={dataset.path}: the files hold no rows; prepare them again")
-    split = dataset.split
     if isinstance(split, ColumnSplit):
         for name, value, use in (("train", split.train, "train on"), ("eval", split.eval, "evaluate on")):
             if not sum(split_rows.train if name == "train" else split_rows.eval):

@@ -38,7 +38,7 @@ def open_source(dataset: ParquetDataset | GeneratedDataset, split: SplitName, se
         return GeneratedSource(dataset.generator, 1, split, seed)
     if uses_stand_in(dataset):
         assert dataset.stand_in is not None
-        return GeneratedSource(dataset.stand_in, len(dataset.labels), split, seed)
+        return GeneratedSource(dataset.stand_in, len(dataset.labels), split, seed, dataset.group_by is not None)
     return ParquetSource(dataset, scan(dataset), split, seed)
 
 

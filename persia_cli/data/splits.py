@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from persia_cli.config.schema.dataset import ColumnSplit, EvalSplit, EverySplit, Split
+from persia_cli.config.schema.dataset import ColumnSplit, EvalSplit, EverySplit, PredictSplit, Split
 from persia_cli.control.splits import SplitName
 from persia_cli.data.columns import is_text
 from persia_cli.data.rowgroup import RowGroup, RowGroupReader
@@ -48,7 +48,7 @@ def count_rows(split: Split, filesystem: Any, groups: Sequence[RowGroup]) -> Spl
     if isinstance(split, EverySplit):
         evaluation = [_multiples(g.first_row - split.offset, g.rows, split.n) for g in groups]
         return SplitRows(tuple(g.rows - n for g, n in zip(groups, evaluation, strict=True)), tuple(evaluation))
-    if isinstance(split, EvalSplit):
+    if isinstance(split, EvalSplit | PredictSplit):
         return SplitRows((0,) * len(groups), tuple(g.rows for g in groups))
     train, evaluation = ([g.rows if g.part == name else 0 for g in groups] for name in ("train", "eval"))
     return SplitRows(tuple(train), tuple(evaluation))

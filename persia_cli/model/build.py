@@ -1,4 +1,4 @@
-"""Find a network by its kind and build it from a seed."""
+"""Find a network by its kind, which is the name of its module, and build it from a seed."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -9,8 +9,6 @@ from torch import nn
 from persia_cli.config.schema import Model
 from persia_cli.model.inputs import InputShape
 
-_MODULES = {"ffnn": "ffnn", "dlrm": "dlrm", "custom": "custom"}
-
 
 def build_model(model: Model, shape: InputShape, seed: int) -> nn.Module:
     """Build the network of `model.kind`, whose forward(ModelBatch) gives logits float32 [n, tasks].
@@ -18,7 +16,7 @@ def build_model(model: Model, shape: InputShape, seed: int) -> nn.Module:
     Initial weights are torch's defaults drawn from `seed` alone; the caller's random state is left as it was.
     Raises ConfigError where the model does not fit the features.
     """
-    build: Callable[[Model, InputShape], nn.Module] = import_module(f"{__package__}.{_MODULES[model.kind]}").build
+    build: Callable[[Model, InputShape], nn.Module] = import_module(f"{__package__}.{model.kind}").build
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build(model, shape)

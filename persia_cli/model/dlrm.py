@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from persia_cli.config.schema import Dlrm
-from persia_cli.errors import ConfigError
-from persia_cli.model.inputs import InputShape, ModelBatch, refuse_sequences
+from persia_cli.model.inputs import InputShape, ModelBatch
 from persia_cli.model.layers import fully_connected
+from persia_cli.model.requirements import refuse_sequences, require_both, require_dim
 
 
 class DeepRecommender(nn.Module):
@@ -42,16 +42,6 @@ class DeepRecommender(nn.Module):
 def build(model: Dlrm, shape: InputShape) -> nn.Module:
     """Build the network; raises ConfigError for sequences, rows of another dim, or missing inputs."""
     refuse_sequences(model.kind, shape)
-    if not shape.dense or not shape.features:
-        missing = "sparse" if shape.dense else "dense"
-        raise ConfigError(
-            f"model.kind=dlrm multiplies dense with sparse features, but the data set has no {missing} ones; "
-            "use model.kind=ffnn"
-        )
-    other = [f"{feature.name} ({feature.dim})" for feature in shape.features if feature.dim != model.dim]
-    if other:
-        raise ConfigError(
-            f"model.kind=dlrm needs rows of model.dim={model.dim} for every feature, not so: {', '.join(other)}; "
-            "give their tables the same dim or use model.kind=ffnn"
-        )
+    require_both(model.kind, shape)
+    require_dim(model.kind, shape, model.dim)
     return DeepRecommender(shape, model.dim, model.bottom, model.top)

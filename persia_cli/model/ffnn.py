@@ -6,8 +6,9 @@ import torch
 from torch import nn
 
 from persia_cli.config.schema import Ffnn
-from persia_cli.model.inputs import InputShape, ModelBatch, refuse_sequences
+from persia_cli.model.inputs import InputShape, ModelBatch
 from persia_cli.model.layers import fully_connected
+from persia_cli.model.requirements import refuse_sequences
 
 
 class FeedForward(nn.Module):

@@ -6,8 +6,6 @@ from functools import cached_property
 
 import torch
 
-from persia_cli.errors import ConfigError
-
 
 @dataclass(frozen=True, slots=True)
 class FeatureShape:
@@ -17,6 +15,8 @@ class FeatureShape:
     dim: int
     pooling: str
     max_length: int | None = None
+    table: int | None = None
+    """Number of the table it reads, where that is known: features that read one table share its rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +83,3 @@ class ModelBatch:
     def _is_whole_group(self, features: Sequence[FeatureShape]) -> bool:
         """Whether the features are just those of the only group, in its order, so that nothing need be copied."""
         return len(self.groups) == 1 and [feature.name for feature in features] == list(self.names[0])
-
-
-def refuse_sequences(kind: str, shape: InputShape) -> None:
-    """Raise ConfigError if a feature is not pooled, for networks that take single vectors only."""
-    names = ", ".join(feature.name for feature in shape.sequences)
-    if names:
-        raise ConfigError(
-            f"model.kind={kind} takes one vector per feature, but pooling is none for {names}; "
-            "set its pooling to sum, mean or sqrtn, or use a model.kind=custom that reads sequences"
-        )

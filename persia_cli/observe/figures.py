@@ -26,7 +26,7 @@ class ReplicaFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tables: dict[str, dict[str, int]] = {}
     """Counters of each table on an embedding server."""
     counts: dict[str, int] = {}
-    """What a data loader sent, and what it had to change in the samples."""
+    """What a data loader sent, and what it had to change in the samples; what an NN worker scored."""
 
 
 class IntervalFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -45,6 +45,8 @@ class IntervalFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the loss was last multiplied by, in float16."""
     steps_skipped: int = 0
     """Steps so far in which gradients overflowed float16 and the dense weights stayed."""
+    more: bool = False
+    """Whether other reports of the same evaluation follow."""
 
 
 def read_figures(kind: type[Figures], body: Any) -> Figures:

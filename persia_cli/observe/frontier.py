@@ -5,16 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from persia_cli.errors import UserError
 from persia_cli.observe.comparison import Mean
+from persia_cli.observe.drawing import INK, SMALL, dress, empty_figure, save_png, thousands
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLOURS = {"sync": "#1f6f8b", "hybrid": "#d1495b", "async": "#8a5fbf"}
-INK, GRID = "#333333", "#dddddd"
-DPI = 150
-MISSING = "there is no picture, for it needs matplotlib: pip install matplotlib"
 PROMISE = 0.001
 """AUC: how near to sync the hybrid mode stays on large data where staleness is small against the steps."""
 
@@ -38,13 +35,9 @@ def draw(path: Path, spots: Sequence[Spot], title: str, baseline: str | None) ->
 
     Where several staleness bounds are among the spots, two more panels show AUC and speed against staleness.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UserError(MISSING) from error
     bounds = {spot.staleness for spot in spots if spot.staleness is not None}
     wide = len(bounds) > 1
-    figure = Figure(figsize=(13.0 if wide else 7.5, 5.6), dpi=DPI, layout="constrained", facecolor="white")
+    figure = empty_figure(13.0 if wide else 7.5, 5.6)
     if wide:
         cells = figure.add_gridspec(2, 2, width_ratios=[1.35, 1.0])
         frontier = figure.add_subplot(cells[:, 0])
@@ -55,9 +48,7 @@ def draw(path: Path, spots: Sequence[Spot], title: str, baseline: str | None) ->
     figure.suptitle(title, x=0.01, ha="left", fontsize=12, color=INK)
     figure.draw_without_rendering()  # settles the sizes that labels are placed by
     _label(frontier, spots)
-    part = path.with_name(f"{path.name}.part")
-    figure.savefig(part, format="png")
-    part.replace(path)
+    save_png(figure, path)
 
 
 def _frontier(axes: "Axes", spots: Sequence[Spot]) -> None:
@@ -71,11 +62,11 @@ def _frontier(axes: "Axes", spots: Sequence[Spot]) -> None:
             yerr=[spot.auc.error or 0.0 for spot in ours],
             fmt="o", markersize=7, capsize=3, linewidth=1.2, color=_colour(mode), label=mode,
         )  # fmt: skip
-    _dress(axes, "training speed (samples/s)", "AUC of the last evaluation")
+    dress(axes, "training speed (samples/s)", "AUC of the last evaluation")
     axes.margins(0.16, 0.16)
-    _thousands(axes.xaxis)
+    thousands(axes.xaxis)
     seeds = max(spot.auc.count for spot in spots)
-    axes.set_title(f"accuracy and speed; bars: ± 1 standard error over {seeds} seed{'s' * (seeds > 1)}", **_SMALL)
+    axes.set_title(f"accuracy and speed; bars: ± 1 standard error over {seeds} seed{'s' * (seeds > 1)}", **SMALL)
     axes.legend(frameon=False, fontsize=9, loc="best")
 
 
@@ -99,16 +90,16 @@ def _against_staleness(upper: "Axes", lower: "Axes", spots: Sequence[Spot], base
         axes.set_xticks(ticks, [str(tick) for tick in ticks])
         axes.minorticks_off()
         axes.margins(0.08, 0.15)
-    _dress(upper, "", "AUC less the baseline's" if gaps else "AUC")
-    _dress(lower, "staleness bound (steps)", "samples/s")
-    _thousands(lower.yaxis)
+    dress(upper, "", "AUC less the baseline's" if gaps else "AUC")
+    dress(lower, "staleness bound (steps)", "samples/s")
+    thousands(lower.yaxis)
     if gaps:
         upper.axhspan(-PROMISE, PROMISE, color="#2a9d8f", alpha=0.12, linewidth=0)
         upper.axhline(0.0, color=INK, linewidth=0.8)
-        upper.set_title(f"paired difference to {baseline}; shaded: ± {PROMISE:g}", **_SMALL)
+        upper.set_title(f"paired difference to {baseline}; shaded: ± {PROMISE:g}", **SMALL)
     else:
-        upper.set_title("accuracy against staleness", **_SMALL)
-    lower.set_title("speed against staleness", **_SMALL)
+        upper.set_title("accuracy against staleness", **SMALL)
+    lower.set_title("speed against staleness", **SMALL)
     _level(lower, [spot.samples_per_s.mean for spot in spots if spot.mode == "sync"])
 
 
@@ -165,27 +156,6 @@ def _label(axes: "Axes", spots: Sequence[Spot]) -> None:
         if abs(y) > NEAR:
             axes.annotate("", (spot.samples_per_s.mean, spot.auc.mean), xytext=(x, y), textcoords="offset points",
                           arrowprops={"arrowstyle": "-", "color": _colour(spot.mode), "linewidth": 0.6})  # fmt: skip
-
-
-_SMALL: dict[str, Any] = {"loc": "left", "fontsize": 9.5, "color": INK}
-
-
-def _dress(axes: "Axes", x: str, y: str) -> None:
-    axes.set_xlabel(x, color=INK)
-    axes.set_ylabel(y, color=INK)
-    axes.grid(color=GRID, linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.tick_params(colors=INK, labelsize=9)
-    axes.ticklabel_format(axis="y", useOffset=False)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-
-
-def _thousands(axis: Any) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
-    axis.set_major_locator(MaxNLocator(6))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
 
 
 def _colour(mode: str) -> str:

@@ -19,7 +19,7 @@ class Journal:
 
     def write(self, **fields: Any) -> None:
         """Append one object; `time` (seconds since 1970) comes first, figures that are not finite become null."""
-        line = {"time": round(time.time(), 3)} | {key: _plain(value) for key, value in fields.items()}
+        line = {"time": round(time.time(), 6)} | {key: _plain(value) for key, value in fields.items()}
         self._file.write(json.dumps(line, allow_nan=False) + "\n")
 
     def close(self) -> None:

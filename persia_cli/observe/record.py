@@ -1,6 +1,7 @@
 """The record of a run: merges what the ranks report into `metrics.jsonl` and watches the roles' figures."""
 
 import time
+from collections import deque
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
@@ -8,20 +9,33 @@ from typing import Any
 import numpy as np
 
 from persia_cli.config.schema import Run
+from persia_cli.config.schema.metric import keys_of
 from persia_cli.control.position import StepGrid
 from persia_cli.errors import WireError
 from persia_cli.observe import staleness
 from persia_cli.observe.figures import IntervalFigures, ReplicaFigures, read_figures
+from persia_cli.observe.grouped import GroupedScores
 from persia_cli.observe.journal import METRICS, Journal
+from persia_cli.observe.reports import SCORES, Evaluation, Report, merged_scores
 from persia_cli.observe.scores import ScoreHistogram
-from persia_cli.plan.columns import label_names
+from persia_cli.observe.spread import reliability
+from persia_cli.plan.columns import is_grouped, label_names
 from persia_cli.store.layout import DENSE_TABLE
 
 Array = np.ndarray[Any, Any]
-Report = tuple[IntervalFigures, list[Array]]
 
 REPORTS_AHEAD = 4096
 """Reports of a rank that wait for one that was lost on the way, or for the other ranks."""
+
+QUALITY = {
+    "auc": ScoreHistogram.auc,
+    "log_loss": ScoreHistogram.log_loss,
+    "ne": ScoreHistogram.normalized_entropy,
+    "calibration": ScoreHistogram.calibration,
+    "pr_auc": ScoreHistogram.average_precision,
+    "accuracy": ScoreHistogram.accuracy,
+}
+"""Figures of the scores of a task, by the key they have in a line of metrics."""
 
 TOLD = {
     "evicted": (
@@ -40,6 +54,9 @@ TOLD = {
 }
 """Counters of a table that the user hears of when they first leave 0: the kind of event and its text."""
 
+WORK = ("steps_sent", "steps_scored")
+"""Counts of what replicas did; all others are of what was not as it should be."""
+
 
 class RunRecord:
     """The only writer of a run's metrics.
@@ -55,9 +72,12 @@ class RunRecord:
         self._events = events
         self._grid = grid
         self._labels = label_names(run)
+        self._grouped = is_grouped(run)
         self._reports: list[dict[int, Report]] = [{} for _ in range(run.cluster.nn_workers)]
         self._next_report = 1
-        self._progressive = ScoreHistogram(len(self._labels))
+        self._progressive = self._no_scores()
+        self._window: deque[list[Array]] = deque(maxlen=run.train.window)
+        self._evaluation = Evaluation(len(self._labels))
         self._figures: dict[str, ReplicaFigures] = {}
         self._told: set[Hashable] = set()
         self._since = time.monotonic()
@@ -80,7 +100,7 @@ class RunRecord:
                     self._tell(event, (table, counter), text.format(table=table))
         refused = {"refused messages": noted.messages.get("refused", 0)}
         for count, value in (noted.counts | refused).items():
-            if value and count != "steps_sent":
+            if value and count not in WORK:
                 about = f"{name} reports {count.replace('_', ' ')}"
                 self._tell("warning", about, f"{about}: {value} so far")
 
@@ -95,73 +115,107 @@ class RunRecord:
         tables = [table for figures in self._figures.values() for table in figures.tables.items()]
         return sum(counters.get(counter, 0) for name, counters in tables if name != DENSE_TABLE)
 
+    @property
+    def steps_scored(self) -> int:
+        """Steps of evaluations or a prediction that every rank is through with, as last heard."""
+        heard = [self._figures.get(f"nn-worker-{rank}") for rank in range(len(self._reports))]
+        return min(figures.counts.get("steps_scored", 0) if figures else 0 for figures in heard)
+
     def _store_figures(self) -> dict[str, Any]:
         """Return how full the tables are, and how many ids that were looked up so far had a row."""
         hits, misses = self.counted("hits"), self.counted("misses")
         hit_rate = round(hits / (hits + misses), 6) if hits + misses else None
         return {"rows": self.counted("rows"), "hit_rate": hit_rate, "evicted": self.counted("evicted")}
 
-    def add_report(self, rank: int, number: int, body: dict[str, Any], arrays: list[Array]) -> None:
+    def add_report(self, rank: int, number: int, body: dict[str, Any], arrays: list[Array]) -> list[dict[str, Any]]:
         """Take one rank's figures of an interval, and write the lines that are complete now; repeats change nothing.
 
-        Raises WireError if they are no figures of an interval, or too far ahead.
+        Returns the lines of evaluations among them. Raises WireError if they are no figures of an interval, or too far
+        ahead.
         """
         figures = read_figures(IntervalFigures, body)
-        ScoreHistogram.decode(len(self._labels), *arrays)
+        self._no_scores().merge_encoded(*arrays[:SCORES])
+        GroupedScores(len(self._labels)).merge_encoded(*arrays[SCORES:])
         if number >= self._next_report + REPORTS_AHEAD:
             raise WireError(f"report {number} came while report {self._next_report} is awaited")
         if number < self._next_report or number in self._reports[rank]:
-            return
+            return []
         self._reports[rank][number] = (figures, [array.copy() for array in arrays])
+        evaluated = []
         while all(self._next_report in reports for reports in self._reports):
             complete = [reports.pop(self._next_report) for reports in self._reports]
             self._next_report += 1
-            self._write_line(complete)
+            if complete[0][0].split == "train":
+                self._metrics.write(**self._training(complete))
+            elif self._evaluation.add(complete):
+                evaluated.append(self._evaluated())
+                self._metrics.write(**evaluated[-1])
+        return evaluated
 
-    def _write_line(self, reports: list[Report]) -> None:
+    def _training(self, reports: list[Report]) -> dict[str, Any]:
+        """Return the line of an interval of training."""
         intervals = [figures for figures, _ in reports]
         first = intervals[0]
-        training = first.split == "train"
-        scores = ScoreHistogram(len(self._labels))
-        for _, arrays in reports:
-            scores.merge(ScoreHistogram.decode(len(self._labels), *arrays))
-        samples = sum(interval.samples for interval in intervals)
+        scores = merged_scores(reports, len(self._labels))
+        self._step = first.last
+        self._samples = self._grid.samples_before(self._step)
+        self._progressive.merge(scores)
+        self._window.append(list(scores.encode()))
+        recent = self._no_scores()
+        for encoded in self._window:
+            recent.merge_encoded(*encoded)
+        together = staleness.merged([interval.staleness for interval in intervals])
+        line = self._line("train", intervals, scores) | self._quality(self._progressive)
+        line |= {f"window_{name}": value for name, value in self._quality(recent).items()}
+        line["staleness_mean"] = staleness.mean(together)
+        line["staleness_max"] = max(together, default=0)
+        line["staleness"] = [dict(sorted(interval.staleness.items())) for interval in intervals]
+        if first.loss_scale is not None:
+            line |= {"loss_scale": first.loss_scale, "steps_skipped": first.steps_skipped}
+        return line | self._moment(sum(interval.samples for interval in intervals))
+
+    def _evaluated(self) -> dict[str, Any]:
+        """Return the line of the evaluation that is complete, and begin the next."""
+        done, self._evaluation = self._evaluation, Evaluation(len(self._labels))
+        line = self._line("eval", done.intervals, done.scores) | self._quality(done.scores)
+        if self._grouped:
+            line |= self._by_label("gauc", done.grouped.gauc())
+        self._write_reliability(done.scores)
+        samples = sum(interval.samples for interval in done.intervals)
+        return line | {"eval_samples": samples} | self._moment(samples)
+
+    def _line(self, split: str, intervals: list[IntervalFigures], scores: ScoreHistogram) -> dict[str, Any]:
+        """Return where the model is and its loss over some intervals."""
+        weight = scores.weight()
+        loss = sum(interval.loss_sum for interval in intervals) / weight if weight else None
+        return {"step": self._step, "samples": self._samples, "split": split, "loss": loss}
+
+    def _moment(self, samples: int) -> dict[str, Any]:
+        """Return the speed since the last line and how full the tables are."""
         now = time.monotonic()
         rate = samples / max(now - self._since, 1e-9)
         self._since = now
-        if training:
-            self._step = first.last
-            self._samples = self._grid.samples_before(self._step)
-        weight = scores.weight()
-        line: dict[str, Any] = {
-            "step": self._step,
-            "samples": self._samples,
-            "split": first.split,
-            "loss": sum(interval.loss_sum for interval in intervals) / weight if weight else None,
-        }
-        if training:
-            self._progressive.merge(scores)
-            line |= self._quality(self._progressive)
-            together = staleness.merged([interval.staleness for interval in intervals])
-            line["staleness_mean"] = staleness.mean(together)
-            line["staleness_max"] = max(together, default=0)
-            line["staleness"] = [dict(sorted(interval.staleness.items())) for interval in intervals]
-            if first.loss_scale is not None:
-                line |= {"loss_scale": first.loss_scale, "steps_skipped": first.steps_skipped}
-        else:
-            line |= self._quality(scores) | {"eval_samples": samples}
-        line |= {"samples_per_s": round(rate, 1)} | self._store_figures()
-        self._metrics.write(**line)
+        return {"samples_per_s": round(rate, 1)} | self._store_figures()
+
+    def _write_reliability(self, scores: ScoreHistogram) -> None:
+        """Write how often what the model said in an evaluation came true, for each label."""
+        labels = {label: reliability(scores, task) for task, label in enumerate(self._labels)}
+        self._events.write(event="reliability", step=self._step, labels=labels)
 
     def _quality(self, scores: ScoreHistogram) -> dict[str, Any]:
-        figures: dict[str, Any] = {}
-        for task, label in enumerate(self._labels):
-            suffix = f"_{label}" if len(self._labels) > 1 else ""
-            figures[f"auc{suffix}"] = scores.auc(task)
-            figures[f"log_loss{suffix}"] = scores.log_loss(task)
-            figures[f"ne{suffix}"] = scores.normalized_entropy(task)
-            figures[f"calibration{suffix}"] = scores.calibration(task)
-        return figures
+        tasks = range(len(self._labels))
+        return {
+            key: value
+            for name, figure in QUALITY.items()
+            for key, value in self._by_label(name, [figure(scores, task) for task in tasks]).items()
+        }
+
+    def _by_label(self, figure: str, values: list[float | None]) -> dict[str, float | None]:
+        """Return a figure of each task by its key, which bears the label if there are several."""
+        return dict(zip(keys_of(figure, self._labels), values, strict=True))
+
+    def _no_scores(self) -> ScoreHistogram:
+        return ScoreHistogram(len(self._labels))
 
     def write_roles(self) -> None:
         """Write what every replica used and counted, and the counters of each table over all servers."""

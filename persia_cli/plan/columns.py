@@ -1,6 +1,7 @@
 """The columns of a run's samples, whether they are read from files or generated."""
 
 from persia_cli.config.schema import ParquetDataset, Run, SparseFeature
+from persia_cli.config.schema.metric import Aim, metrics_of
 
 
 def sparse_features(run: Run) -> tuple[SparseFeature, ...]:
@@ -13,6 +14,16 @@ def sparse_features(run: Run) -> tuple[SparseFeature, ...]:
 def dense_count(run: Run) -> int:
     """Return the number of dense features."""
     return len(run.dataset.dense) if isinstance(run.dataset, ParquetDataset) else run.dataset.generator.dense
+
+
+def is_grouped(run: Run) -> bool:
+    """Return whether evaluation samples are ranked within groups."""
+    return isinstance(run.dataset, ParquetDataset) and run.dataset.group_by is not None
+
+
+def metric_aims(run: Run) -> dict[str, Aim]:
+    """Return every metric that evaluations of a run have, and which values of it are better."""
+    return metrics_of(label_names(run), is_grouped(run))
 
 
 def label_names(run: Run) -> tuple[str, ...]:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from persia_cli.config.schema import Run
+from persia_cli.config.schema import ParquetDataset, PredictSplit, Run
 from persia_cli.control.batches import JobBatches
 from persia_cli.control.position import StepGrid
 from persia_cli.control.splits import EVAL, TRAIN
-from persia_cli.errors import DataError
+from persia_cli.errors import ConfigError, DataError
 from persia_cli.plan.embedding import embedding_layout, group_rows, table_rows
 from persia_cli.store.layout import EmbeddingLayout, bytes_per_row
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     # Every role imports this module, and most have no need of pyarrow.
     from persia_cli.data.facts import DatasetFacts
 
-Task = Literal["train", "evaluate"]
+Task = Literal["train", "evaluate", "predict"]
 
 ROLES = ("coordinator", "embedding-server", "embedding-worker", "data-loader", "nn-worker")
 """All roles, in the order they are started."""
@@ -62,6 +62,11 @@ class Job:
     trace_first: int = 0
     trace_last: int = 0
     """The steps [trace_first, trace_last) of training are traced by every replica."""
+    output: str = ""
+    """File that scores are written to, for a prediction; `keep` are the columns handed on beside them."""
+    keep: tuple[str, ...] = ()
+    logits: bool = False
+    """Whether the file holds logits too."""
 
     def to_json(self) -> bytes:
         """Encode for the wire."""
@@ -70,7 +75,8 @@ class Job:
     @classmethod
     def from_json(cls, text: bytes) -> "Job":
         """Decode what `to_json` made."""
-        return cls(**json.loads(text))
+        values = json.loads(text)
+        return cls(**values | {"keep": tuple(values["keep"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +144,15 @@ def plan_job(run: Run, facts: "DatasetFacts", task: Task, run_dir: Path, load: P
     steps = min(train.steps * run.train.epochs, run.train.steps or train.steps * run.train.epochs)
     if task == "train" and not facts.train_rows:
         raise DataError("the data set has no training samples: dataset.split.kind=eval is for persia eval")
+    if task == "evaluate" and isinstance(run.dataset, ParquetDataset) and isinstance(run.dataset.split, PredictSplit):
+        raise DataError("dataset.split.kind=predict reads no labels: it is for persia predict")
     if task == "evaluate" and not facts.eval_rows:
         raise DataError("the data set has no evaluation samples; give dataset.split an evaluation part")
+    if task == "train" and not facts.eval_rows and (run.train.stop_early or run.checkpoint.best_by):
+        key = "train.stop_early" if run.train.stop_early else "checkpoint.best_by"
+        raise ConfigError(
+            f"{key} compares evaluations, and the data set has none; give dataset.split an evaluation part"
+        )
     job = Job(
         task=task,
         run_dir=str(run_dir),

@@ -1,32 +1,33 @@
 """The coordinator: gathers the roles, deals out work, walks through the phases, and keeps the record."""
 
-import logging
-import os
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from persia_cli import __version__
 from persia_cli.config.schema import Run
-from persia_cli.control.membership import Member, Membership
+from persia_cli.control.judge import judge_of
+from persia_cli.control.membership import Membership
 from persia_cli.control.movement import Movement
-from persia_cli.control.phases import Phase, PhaseKind, PhaseMachine, evaluation_only, in_turns, schedule
-from persia_cli.control.position import StepGrid, WorkItems
+from persia_cli.control.phases import Phase
+from persia_cli.control.position import StepGrid
 from persia_cli.control.splits import EVAL, TRAIN
-from persia_cli.errors import CheckpointError, PersiaError, RoleError, WireError
+from persia_cli.errors import CheckpointError, PersiaError, RoleError, UserError
 from persia_cli.observe.journal import EVENTS, Journal
+from persia_cli.observe.pace import Pace
 from persia_cli.observe.record import RunRecord
 from persia_cli.observe.usage import cpu_seconds, resident_bytes
-from persia_cli.plan.job import DRIVER, Job, expected_replicas
+from persia_cli.plan.columns import metric_aims
+from persia_cli.plan.job import Job
+from persia_cli.plan.phases import job_phases, participants
 from persia_cli.roles.checkpointing import Checkpointing
+from persia_cli.roles.dealing import Dealing
+from persia_cli.roles.reception import Reception
 from persia_cli.store.manifest import read_manifest
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import (
-    PROTOCOL,
     Ack,
     Beat,
     Done,
@@ -34,25 +35,19 @@ from persia_cli.wire.messages import (
     Heartbeat,
     Hello,
     Instruction,
-    Item,
     Message,
     Next,
     Ready,
-    Refused,
     Report,
-    Sender,
+    Scores,
     TakeItem,
-    Welcome,
 )
-from persia_cli.wire.server import Peer
+from persia_cli.wire.server import Handler, Peer
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from persia_cli.roles.scoring import Scoring
 
 Array = np.ndarray[Any, Any]
-
-ITEM_STEPS = 16
-"""Steps in one work item of a data loader."""
-
 
 STILL_TIMES = 4
 """A job in which nothing moves is given up after this many times `cluster.silence_timeout_s`."""
@@ -83,61 +78,40 @@ class Coordinator:
         self._step = loaded.step if loaded else 0
         samples = loaded.samples if loaded else 0
         self._record = RunRecord(self._run_dir, self._events, run, self._grids[TRAIN], self._step, samples)
-        drivers = {DRIVER: 1} if job.turn_steps else {}
-        self._membership = Membership(expected_replicas(run) | drivers)
-        self._phases = self._make_phases()
-        self._items = {TRAIN: WorkItems(0, job.steps, ITEM_STEPS), EVAL: WorkItems(0, 0, ITEM_STEPS)}
-        self._instruction: Instruction | None = None
-        """The last one; whom it concerns has done the ones before, and nobody else needs them."""
-        self._hellos: dict[tuple[str, int], Peer] = {}
-        self._nexts: dict[str, tuple[Peer, int]] = {}
-        self._takes: dict[tuple[str, int], tuple[Peer, TakeItem]] = {}
+        self._membership = Membership(participants(run, job))
+        self._judge = judge_of(run, metric_aims(run))
+        self._phases = job_phases(run, job, self._judge)
         self._checkpointing = Checkpointing(run, self._run_dir)
         self._movement = Movement()
+        self._pace = Pace(job.eval_rows, time.monotonic())
         self._parameters = 0
         self._failure: ReplicaError | None = None
         self._told: set[str] = set()
         self._over = False
         self.stop = False
-        self._server = loop.serve(
-            bind,
-            {
-                Hello: self._on_hello,
-                Ready: self._on_ready,
-                Next: self._on_next,
-                Done: self._on_done,
-                TakeItem: self._on_take_item,
-                Report: self._on_report,
-                Heartbeat: self._on_heartbeat,
-                Fail: self._on_fail,
-            },
-        )
+        handlers: dict[type[Message], Handler] = {}
+        self._server = loop.serve(bind, handlers)
+        self._reception = Reception(self._server, run, job, self._membership)
+        self._dealing = Dealing(self._server, job.steps)
+        handlers |= {
+            Hello: self._reception.on_hello,
+            Ready: self._on_ready,
+            Next: self._on_next,
+            Done: self._on_done,
+            TakeItem: self._on_take_item,
+            Report: self._on_report,
+            Heartbeat: self._on_heartbeat,
+            Fail: self._on_fail,
+        }
+        self._scoring = self._begin_scoring() if job.task == "predict" else None
+        if self._scoring is not None:
+            handlers[Scores] = self._on_scores
         self.address = advertise or self._server.address
 
-    def _make_phases(self) -> PhaseMachine:
-        servers = frozenset(f"embedding-server-{i}" for i in range(self._run.cluster.embedding_servers))
-        ranks = frozenset(f"nn-worker-{i}" for i in range(self._run.cluster.nn_workers))
-        everyone = frozenset(f"{role}-{i}" for role, n in self._membership.expected.items() for i in range(n))
-        if self._job.task == "train":
-            phases = schedule(
-                self._job.steps,
-                self._job.eval_steps,
-                self._run.eval.every_steps,
-                self._run.checkpoint.every_steps,
-                self._run.checkpoint.at_end,
-            )
-            if self._job.turn_steps:
-                phases = in_turns(phases, self._job.turn_steps)
-        else:
-            phases = evaluation_only(self._job.eval_steps)
-        participants: dict[PhaseKind, frozenset[str]] = {
-            "training": ranks,
-            "evaluating": ranks,
-            "saving": servers | {"nn-worker-0"},
-            "paused": frozenset({f"{DRIVER}-0"}),
-            "done": everyone,
-        }
-        return PhaseMachine(phases, participants)
+    def _begin_scoring(self) -> "Scoring":
+        from persia_cli.roles.scoring import Scoring  # no other job has its coordinator open files of data
+
+        return Scoring(self._run, self._job)
 
     def run(self) -> None:
         """Hold the job together until its end; raises ReplicaError if a replica failed, RoleError if one is missing."""
@@ -146,6 +120,7 @@ class Coordinator:
         try:
             while not self._over and not self.stop and self._failure is None:
                 self._loop.poll(0.2)
+                self._tell_progress()
                 if self._phases.current is None and time.monotonic() > deadline:
                     # Those that have joined wait for those that have not; only the latter are late.
                     missing = self._membership.missing
@@ -163,6 +138,8 @@ class Coordinator:
                 self._dismiss(cluster.stop_timeout_s)
                 raise self._failure
         finally:
+            if self._scoring is not None:
+                self._scoring.discard()
             self._record.close()
             self._events.close()
 
@@ -196,71 +173,26 @@ class Coordinator:
 
     def _dismiss(self, limit_s: float) -> None:
         """Tell every replica to stop: those that wait for the others to join at once, all others as they next beat."""
-        for key, peer in self._hellos.items():
-            self._server.reply(peer, Refused(f"the job has ended: {self._failure}"))
-            self._told.add(self._membership.members[key].name)
+        self._told.update(self._reception.close(f"the job has ended: {self._failure}"))
         deadline = time.monotonic() + limit_s
         silent = self._membership.silent(time.monotonic(), self._run.cluster.silence_timeout_s)
         listening = {m.name for m in self._membership.members.values()} - {m.name for m in silent}
         while not listening <= self._told and time.monotonic() < deadline:
             self._loop.poll(0.1)
 
-    # Joining
-
-    def _on_hello(self, peer: Peer, message: Message, _: list[Array]) -> None:
-        assert isinstance(message, Hello)
-        if (message.protocol, message.version) != (PROTOCOL, __version__):
-            raise WireError(
-                f"{message.role}-{message.index} is persia {message.version} (protocol {message.protocol}), "
-                f"the coordinator is {__version__} (protocol {PROTOCOL}); install the same version everywhere"
-            )
-        if self._failure is not None:
-            raise WireError(f"the job has ended: {self._failure}")
-        member = self._membership.join(
-            message.role, message.index, message.pid, message.host, message.address, time.monotonic()
-        )
-        log.info("%s joined: process %d on %s, at %s", member.name, member.pid, member.host, member.address or "-")
-        self._hellos[member.role, member.index] = peer
-        if not self._membership.missing:
-            for key, waiting in self._hellos.items():
-                self._welcome(waiting, self._membership.members[key])
-            self._hellos.clear()
-
-    def _welcome(self, peer: Peer, member: Member) -> None:
-        welcome = Welcome(
-            incarnation=member.incarnation,
-            run=self._run.model_dump_json().encode(),
-            job=self._job.to_json(),
-            addresses=self._membership.addresses(),
-        )
-        member.last_seen_s = time.monotonic()
-        self._server.reply(peer, welcome)
+    # Phases
 
     def _on_ready(self, peer: Peer, message: Message, _: list[Array]) -> None:
         assert isinstance(message, Ready)
-        self._find(message.sender).ready = True
+        self._reception.find(message.sender).ready = True
         self._parameters = max(self._parameters, message.parameters)
         self._server.reply(peer, Ack())
         if not self._membership.unready and self._phases.current is None:
             now = time.monotonic()
             for member in self._membership.members.values():
                 member.last_seen_s = now
-            self._events.write(event="ready", parameters=self._parameters, replicas=self._replicas())
+            self._events.write(event="ready", parameters=self._parameters, replicas=self._reception.replicas())
             self._advance()
-
-    def _replicas(self) -> list[dict[str, Any]]:
-        own = {"name": "coordinator-0", "pid": os.getpid(), "host": socket.gethostname()}
-        return [own, *({"name": m.name, "pid": m.pid, "host": m.host} for m in self._membership.members.values())]
-
-    def _find(self, sender: Sender, only: str | None = None) -> Member:
-        """Return the replica that speaks; raises WireError if it is unknown, or not of the role that may say this."""
-        member = self._membership.find(sender.role, sender.index, sender.incarnation)
-        if only is not None and member.role != only:
-            raise WireError(f"{member.name} is no {only}")
-        member.last_seen_s = time.monotonic()
-        return member
-
-    # Phases
 
     def _advance(self) -> None:
         phase = self._phases.advance()
@@ -268,6 +200,7 @@ class Coordinator:
         begin: dict[str, Callable[[Phase], dict[str, Any]]] = {
             "training": self._begin_training,
             "evaluating": self._begin_evaluating,
+            "predicting": self._begin_evaluating,
             "saving": self._begin_saving,
             "paused": lambda phase: {"step": phase.last},
             "done": lambda phase: {},
@@ -275,10 +208,7 @@ class Coordinator:
         body = begin[phase.kind](phase)
         kind = "stop" if phase.kind == "done" else phase.kind
         self._movement.restart(time.monotonic())
-        self._instruction = Instruction(self._phases.number, kind, body)
-        for name in list(self._nexts):
-            self._instruct(name)
-        self._deal()
+        self._dealing.instruct(Instruction(self._phases.number, kind, body))
 
     def _begin_training(self, phase: Phase) -> dict[str, Any]:
         self._record.begin_phase()
@@ -286,7 +216,8 @@ class Coordinator:
 
     def _begin_evaluating(self, phase: Phase) -> dict[str, Any]:
         self._record.begin_phase()
-        self._items[EVAL] = WorkItems(phase.first, phase.last, ITEM_STEPS)
+        self._pace = Pace(self._job.eval_rows, time.monotonic())
+        self._dealing.evaluate(phase.first, phase.last)
         return {"first": phase.first, "last": phase.last}
 
     def _begin_saving(self, phase: Phase) -> dict[str, Any]:
@@ -294,7 +225,7 @@ class Coordinator:
 
     def _on_done(self, peer: Peer, message: Message, _: list[Array]) -> None:
         assert isinstance(message, Done)
-        member = self._find(message.sender)
+        member = self._reception.find(message.sender)
         if "files" in message.body:
             self._checkpointing.add(member.name, message.body["files"])
         if "cpu_s" in message.body:
@@ -310,60 +241,80 @@ class Coordinator:
             self._step = phase.last
         elif phase.kind == "saving":
             self._publish(phase.last)
+        elif phase.kind == "predicting":
+            self._publish_scores()
         self._advance()
 
     def _publish(self, step: int) -> None:
         try:
-            saved = self._checkpointing.publish(step, self._grids[TRAIN].samples_before(step))
+            samples = self._grids[TRAIN].samples_before(step)
+            saved = self._checkpointing.publish(step, samples, self._judge.kept_at(step))
         except CheckpointError as error:
             self._give_up(str(error), error.exit_code)
         else:
             self._events.write(event="saved", **saved)
 
-    # Instructions and work items; both wait here until there is one
+    def _publish_scores(self) -> None:
+        assert self._scoring is not None
+        try:
+            self._events.write(event="scored", **self._scoring.publish())
+        except UserError as error:
+            self._give_up(str(error), error.exit_code)
+
+    # Instructions and work items
 
     def _on_next(self, peer: Peer, message: Message, _: list[Array]) -> None:
         assert isinstance(message, Next)
-        member = self._find(message.sender)
-        self._nexts[member.name] = (peer, message.after)
-        self._instruct(member.name)
-
-    def _instruct(self, name: str) -> None:
-        peer, after = self._nexts[name]
-        if self._instruction is not None and after < self._instruction.number:
-            del self._nexts[name]
-            self._server.reply(peer, self._instruction)
+        member = self._reception.find(message.sender)
+        self._dealing.ask(member.name, peer, message.after)
 
     def _on_take_item(self, peer: Peer, message: Message, _: list[Array]) -> None:
         assert isinstance(message, TakeItem)
-        member = self._find(message.sender, only="data-loader")
-        self._takes[member.name, message.split] = (peer, message)
-        self._deal()
-
-    def _deal(self) -> None:
-        if self._phases.current is None:
-            return
-        for key, (peer, take) in list(self._takes.items()):
-            item = self._items[take.split].take()
-            if item is not None:
-                self._server.reply(peer, Item(first=item[0], last=item[1], end=False))
-            elif take.split == TRAIN:
-                self._server.reply(peer, Item(first=0, last=0, end=True))
-            else:
-                continue
-            del self._takes[key]
+        member = self._reception.find(message.sender, only="data-loader")
+        self._dealing.take(member.name, peer, message)
 
     # Figures and failures
 
     def _on_report(self, peer: Peer, message: Message, arrays: list[Array]) -> None:
         assert isinstance(message, Report)
-        member = self._find(message.sender, only="nn-worker")
-        self._record.add_report(member.index, message.number, message.body, arrays)
+        member = self._reception.find(message.sender, only="nn-worker")
+        evaluated = self._record.add_report(member.index, message.number, message.body, arrays)
         self._server.reply(peer, Ack())
+        if self._job.task == "train":
+            for line in evaluated:
+                self._judge_by(line)
+
+    def _judge_by(self, line: dict[str, Any]) -> None:
+        """Let an evaluation decide how training goes on; each rank says that it is done only once this is known."""
+        if self._judge.note(line["step"], line) and (best := self._judge.best) is not None:
+            self._events.write(event="best", metric=best.metric, step=best.step, value=best.value)
+        if self._judge.over and self._step < self._job.steps:
+            text = f"training ends early, at step {self._step}: {self._judge.reason}"
+            self._events.write(event="stopped_early", step=self._step, text=text)
+
+    def _on_scores(self, peer: Peer, message: Message, arrays: list[Array]) -> None:
+        assert isinstance(message, Scores)
+        assert self._scoring is not None
+        member = self._reception.find(message.sender, only="nn-worker")
+        try:
+            self._scoring.add(member.index, message.batch, arrays[0])
+        except UserError as error:
+            self._give_up(str(error), error.exit_code)
+        else:
+            self._server.reply(peer, Ack())
+
+    def _tell_progress(self) -> None:
+        """Say now and then how far an evaluation or a prediction has come."""
+        phase = self._phases.current
+        if phase is not None and phase.kind in ("evaluating", "predicting"):
+            steps = max(self._record.steps_scored - phase.first, 0)
+            rows = min(steps * self._run.train.batch_size, self._job.eval_rows)
+            if line := self._pace.line(rows, time.monotonic()):
+                self._events.write(event="progress", **line)
 
     def _on_heartbeat(self, peer: Peer, message: Message, _: list[Array]) -> None:
         assert isinstance(message, Heartbeat)
-        member = self._find(message.sender)
+        member = self._reception.find(message.sender)
         member.progress_age_s = message.progress_age_s
         self._record.note(member.name, {"cpu_s": message.cpu_s, "rss": message.rss} | message.body)
         moving = {key: figures for key, figures in message.body.items() if key != "messages"}
@@ -375,7 +326,7 @@ class Coordinator:
 
     def _on_fail(self, peer: Peer, message: Message, _: list[Array]) -> None:
         assert isinstance(message, Fail)
-        member = self._find(message.sender)
+        member = self._reception.find(message.sender)
         self._server.reply(peer, Ack())
         self._told.add(member.name)
         self._give_up(f"{member.name}: {message.error}", message.exit_code)

@@ -21,6 +21,7 @@ from persia_cli.wire.messages import BatchId, Credit, Item, Message, PutIds, Put
 Array = np.ndarray[Any, Any]
 
 NO_WEIGHTS = np.empty(0, np.float32)
+NO_GROUPS = np.empty(0, np.uint64)
 
 
 @dataclass(slots=True)
@@ -157,9 +158,10 @@ class DataLoader:
             PutIds(batch), [share.ids, share.offsets], waiting_for=f"the ids of step {batch.step} to be taken"
         )
         weights = NO_WEIGHTS if share.weights is None else share.weights
+        groups = NO_GROUPS if share.groups is None else share.groups
         self._nn_workers[batch.rank].request(
             PutSamples(batch, weight_total),
-            [share.dense, share.labels, weights],
+            [share.dense, share.labels, weights, groups],
             waiting_for=f"the samples of step {batch.step} to be taken",
         )
 

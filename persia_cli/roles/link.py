@@ -21,6 +21,7 @@ from persia_cli.wire.client import Client
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import (
     PROTOCOL,
+    BatchId,
     Beat,
     Done,
     Fail,
@@ -32,6 +33,7 @@ from persia_cli.wire.messages import (
     Next,
     Ready,
     Report,
+    Scores,
     Sender,
     TakeItem,
     Welcome,
@@ -174,6 +176,12 @@ class Link:
         while self._after_reports and not self._unheard_reports:
             number, body = self._after_reports.pop(0)
             self.done(number, **body)
+
+    def send_scores(self, batch: BatchId, logits: np.ndarray[Any, Any], on_taken: Callable[[], None]) -> None:
+        """Send the logits of a batch; `on_taken` is called once the coordinator has them."""
+        self._client.request(
+            Scores(self.sender, batch), [logits], on_reply=lambda *_: on_taken(), waiting_for="scores to be taken"
+        )
 
     def fail(self, error: BaseException) -> None:
         """Tell the coordinator why this replica gives up; best effort, within a few seconds."""

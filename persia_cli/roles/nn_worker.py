@@ -37,6 +37,9 @@ SYNC_STEPS_IN_FLIGHT = 2
 LOADED_AHEAD = 8
 """Steps that loaders may send beyond those that may be in flight."""
 
+PORTION = 2**18
+"""Samples of an evaluation, all ranks together, after which ranks report what they have of it."""
+
 DENSE = "dense"
 """Folder of a checkpoint that holds the dense weights and optimizer."""
 
@@ -54,12 +57,14 @@ class NNWorker:
         self._pipeline = Pipeline(loop, link, bind, advertise)
         self._instructions: queue.SimpleQueue[tuple[int, str, dict[str, Any]]] = queue.SimpleQueue()
         self._busy_since: float | None = None
+        self._steps_scored = 0
         self._ended = threading.Event()
 
     def run(self) -> None:
         """Train and evaluate as instructed until the job is over."""
         run, job = self._link.join(self._pipeline.address)
         self._link.progress_age_s = self._progress_age
+        self._link.figures = lambda: {"counts": {"steps_scored": self._steps_scored}}
         in_flight = {TRAIN: _train_bound(run), EVAL: EVAL_STEPS_IN_FLIGHT}
         self._pipeline.connect(run, job, in_flight, in_flight[TRAIN] + LOADED_AHEAD)
         rendezvous = Path(job.run_dir) / "rendezvous" if run.cluster.nn_workers > 1 else None
@@ -119,6 +124,7 @@ class NNWorker:
         rank = Rank(run, world, self._trace)
         self._servers = run.cluster.embedding_servers
         self._ranks = run.cluster.nn_workers
+        self._portion = max(1, PORTION // run.train.batch_size)
         self._wires = [group.wire for group in embedding_layout(run).groups]
         self._pipeline.dense_rows = rank.dense_rows
         if job.load:
@@ -130,6 +136,7 @@ class NNWorker:
         handlers: dict[str, Callable[[Rank, dict[str, Any]], dict[str, Any]]] = {
             "training": self._train,
             "evaluating": self._evaluate,
+            "predicting": self._predict,
             "saving": self._save,
             "paused": lambda rank, body: {},
         }
@@ -176,7 +183,22 @@ class NNWorker:
             scored = rank.evaluate(ready.batch.step, samples, groups)
             self._pipeline.call(partial(interval.add, samples, scored))
             self._pipeline.push(ready.batch, [])
+            self._steps_scored += 1
+            done = ready.batch.step + 1
+            if (done - body["first"]) % self._portion == 0 and done < body["last"]:
+                self._report(EVAL, done, interval, more=True)
+                interval = rank.interval()
         self._report(EVAL, body["last"], interval)
+        return {}
+
+    def _predict(self, rank: Rank, body: dict[str, Any]) -> dict[str, Any]:
+        self._refresh(rank, EVAL, body["first"])
+        for ready in self._batches(EVAL, body["first"], body["last"]):
+            scored = rank.evaluate(ready.batch.step, *self._inputs(ready))
+            # A batch counts as in flight until its scores are written, so that they cannot pile up on the way.
+            release = partial(self._pipeline.push, ready.batch, [])
+            self._pipeline.call(partial(self._link.send_scores, ready.batch, scored.logits, release))
+            self._steps_scored += 1
         return {}
 
     def _save(self, rank: Rank, body: dict[str, Any]) -> dict[str, Any]:
@@ -211,8 +233,9 @@ class NNWorker:
 
     def _inputs(self, ready: ReadyBatch) -> tuple[Samples, list[GroupRows]]:
         """Give the arrays of a batch their names."""
-        dense, labels, weights = ready.samples
-        samples = Samples(dense, labels, weights if weights.size else None, ready.weight_total)
+        dense, labels, weights, groups = ready.samples
+        weighted, grouped = (array if array.size else None for array in (weights, groups))
+        samples = Samples(dense, labels, weighted, ready.weight_total, grouped)
         return samples, self._groups(ready.arrays)
 
     def _groups(self, arrays: list[NDArray[Any]]) -> list[GroupRows]:
@@ -224,10 +247,10 @@ class NNWorker:
             groups.append(GroupRows(rows, inverse, offsets if offsets.size else None))
         return groups
 
-    def _report(self, split: int, last: int, interval: Interval) -> None:
+    def _report(self, split: int, last: int, interval: Interval, more: bool = False) -> None:
         def report() -> None:
             body, arrays = interval.encode()
-            self._link.report(body | {"split": SPLIT_NAMES[split], "last": last}, arrays)
+            self._link.report(body | {"split": SPLIT_NAMES[split], "last": last, "more": more}, arrays)
 
         self._pipeline.call(report)
 

@@ -88,18 +88,23 @@ def _sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def newest_checkpoint(run_dir: Path) -> Path:
-    """Return the folder of the last complete checkpoint; raises CheckpointError if there is none."""
-    found = [
-        (int(match[1]), path)
+def finished_steps(run_dir: Path) -> list[int]:
+    """Return the steps of all complete checkpoints of a run, rising."""
+    return sorted(
+        int(match[1])
         for path in (run_dir / CHECKPOINTS).glob("step-*")
         if (match := _FINISHED.fullmatch(path.name)) and (path / MANIFEST).is_file()
-    ]
-    if not found:
+    )
+
+
+def newest_checkpoint(run_dir: Path) -> Path:
+    """Return the folder of the last complete checkpoint; raises CheckpointError if there is none."""
+    steps = finished_steps(run_dir)
+    if not steps:
         raise CheckpointError(
             f"{run_dir} holds no complete checkpoint; train it to its end, or set checkpoint.every_steps"
         )
-    return max(found)[1]
+    return checkpoint_folder(run_dir, steps[-1])
 
 
 def checksums(manifest: Manifest, part: str) -> dict[str, str]:

@@ -26,13 +26,15 @@ class GroupShape:
 class Samples:
     """A rank's n samples: dense float32 [n, D], labels float32 [n, T] in 0..1, weights float32 [n] or None for ones.
 
-    `weight_total` is the sum of weights over the global batch, all ranks together.
+    `weight_total` is the sum of weights over the global batch, all ranks together. `groups` uint64 [n] or None says
+    which samples are judged together.
     """
 
     dense: NDArray[np.float32]
     labels: NDArray[np.float32]
     weights: NDArray[np.float32] | None
     weight_total: float
+    groups: NDArray[np.uint64] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,4 +71,6 @@ def input_shape(layout: EmbeddingLayout, dense: int, tasks: int) -> InputShape:
 
 def _features(layout: EmbeddingLayout) -> tuple[FeatureShape, ...]:
     dims = {group.number: group.dim for group in layout.groups}
-    return tuple(FeatureShape(spec.name, dims[spec.group], spec.pooling, spec.max_length) for spec in layout.features)
+    return tuple(
+        FeatureShape(spec.name, dims[spec.group], spec.pooling, spec.max_length, spec.table) for spec in layout.features
+    )

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from persia_cli.config.schema import BCE, Run
 from persia_cli.model.build import build_model
+from persia_cli.observe.grouped import GroupedScores
 from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.observe.trace import Trace
 from persia_cli.plan.columns import dense_count, label_names
@@ -108,7 +109,7 @@ class Interval:
 
     def __init__(self, shares: Sequence[float]) -> None:
         """Begin with nothing; `shares` are those of the tasks in the loss."""
-        self._scores = ScoreHistogram(len(shares))
+        self._scores, self._grouped = ScoreHistogram(len(shares)), GroupedScores(len(shares))
         self._shares = np.array(shares)
         self._samples = self._steps = 0
         self._staleness: Counter[int] = Counter()
@@ -119,6 +120,8 @@ class Interval:
     def add(self, samples: Samples, scored: Scored, staleness: int | None = None) -> None:
         """Take one step in, and in training how stale its rows were."""
         self._scores.add(scored.logits, samples.labels, samples.weights)
+        if samples.groups is not None:
+            self._grouped.add(samples.groups, scored.logits, samples.labels, samples.weights)
         self._loss_sum += float(scored.loss_sum @ self._shares)
         if isinstance(scored, StepResult):
             self._loss_scale, self._steps_skipped = scored.loss_scale, scored.steps_skipped
@@ -128,7 +131,7 @@ class Interval:
             self._staleness[staleness] += 1
 
     def encode(self) -> tuple[dict[str, Any], list[NDArray[Any]]]:
-        """Return the figures for the wire: plain numbers, and the scores as positions and values."""
+        """Return the figures for the wire: plain numbers; the scores as positions and values, and those in groups."""
         body = {
             "loss_sum": self._loss_sum,
             "loss_scale": self._loss_scale,
@@ -137,5 +140,5 @@ class Interval:
             "steps": self._steps,
             "staleness": dict(self._staleness),
         }
-        bins, counts = self._scores.encode()
-        return body, [np.ascontiguousarray(bins), np.ascontiguousarray(counts)]
+        arrays = [*self._scores.encode(), *self._grouped.encode()]
+        return body, [np.ascontiguousarray(array) for array in arrays]

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Version of everything in this file; Hello carries it and the coordinator refuses another."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -109,6 +109,7 @@ class PutSamples(Message, frozen=True):
         ArraySpec("dense", "<f4", "sample dense"),
         ArraySpec("labels", "<f4", "sample task"),
         ArraySpec("weights", "<f4", "*"),  # empty where samples have no weights
+        ArraySpec("groups", "<u8", "*"),  # empty in training, and where samples are in no groups
     )
     batch: BatchId
     weight_total: float
@@ -316,14 +317,34 @@ class TakeItem(Message, frozen=True):
 
 
 class Report(Message, frozen=True):
-    """NN worker -> coordinator: figures of one interval and the histogram of its scores; each number counts once."""
+    """NN worker -> coordinator: figures of one interval and the histogram of its scores; each number counts once.
+
+    Where an evaluation is to be judged within groups of samples, its scores come one by one as well.
+    """
 
     KIND = 0x48
     REPLY = Ack
-    ARRAYS = (ArraySpec("bins", "<u4", "bin"), ArraySpec("counts", "<f8", "bin"))
+    ARRAYS = (
+        ArraySpec("bins", "<u4", "bin"),
+        ArraySpec("counts", "<f8", "bin"),
+        ArraySpec("groups", "<u8", "sample"),  # no samples where there are no groups
+        ArraySpec("logits", "<f4", "sample task"),
+        ArraySpec("labels", "<f4", "sample task"),
+        ArraySpec("weights", "<f4", "*"),  # empty where samples have no weights
+    )
     sender: Sender
     number: Count
     body: dict[str, Any]
+
+
+class Scores(Message, frozen=True):
+    """NN worker -> coordinator: what the network says of a batch that is to be scored; Ack when it is kept."""
+
+    KIND = 0x4C
+    REPLY = Ack
+    ARRAYS = (ArraySpec("logits", "<f4", "sample task"),)
+    sender: Sender
+    batch: BatchId
 
 
 class Beat(Message, frozen=True):

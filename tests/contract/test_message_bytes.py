@@ -34,6 +34,7 @@ from persia_cli.wire.messages import (
     Refused,
     Report,
     Rows,
+    Scores,
     Sender,
     TakeItem,
     Update,
@@ -47,6 +48,7 @@ GOLDEN = json.loads((Path(__file__).parent / "message_bytes.json").read_text(enc
 BATCH = BatchId(generation=1, split=0, step=1000, rank=2)
 SENDER = Sender(role="nn-worker", index=2, incarnation=3)
 KEYS, TABLES = np.array([1, 2**64 - 1], np.uint64), np.array([0, 65534], np.uint16)
+LABELS = np.array([[1], [0]], np.float32)
 FLOATS = np.array([[0.5, -1.0, 2.0]] * 2, np.float32)
 ROWS = FLOATS.view(np.uint8)
 NO_OFFSETS = np.zeros(0, np.uint32)
@@ -56,7 +58,7 @@ SAMPLES: list[tuple[Message, list[Array]]] = [
     (Pending(), []),
     (Refused("no"), []),
     (PutIds(BATCH), [np.array([7, 2**63], np.uint64), np.array([0, 1, 2], np.uint32)]),
-    (PutSamples(BATCH, 8.0), [FLOATS, np.array([[1], [0]], np.float32), np.zeros(0, np.float32)]),
+    (PutSamples(BATCH, 8.0), [FLOATS, LABELS, np.zeros(0, np.float32), KEYS]),
     (WaitCredit(split=1, step=9), []),
     (Credit(limit=12), []),
     (Pull(BATCH, dense_rows=354), []),
@@ -74,7 +76,11 @@ SAMPLES: list[tuple[Message, list[Array]]] = [
     (Done(SENDER, 5, {"loss": 0.25}), []),
     (TakeItem(SENDER, split=0), []),
     (Item(first=16, last=32, end=False), []),
-    (Report(SENDER, 6, {"step": 50}), [np.array([3, 9], np.uint32), np.array([1.0, 0.5], np.float64)]),
+    (
+        Report(SENDER, 6, {"step": 50}),
+        [np.array([3, 9], np.uint32), np.array([1.0, 0.5]), KEYS, LABELS - 2, LABELS, np.zeros(0, np.float32)],
+    ),
+    (Scores(SENDER, BATCH), [FLOATS]),
     (Heartbeat(SENDER, 0.5, 1.25, 2**30, {}), []),
     (Beat(stop=True), []),
     (Fail(SENDER, "out of memory", exit_code=1), []),

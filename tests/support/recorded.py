@@ -22,10 +22,16 @@ class Recorded:
     labels: tuple[str, ...] = ("click",)
     step: int = 0
     samples: int = 0
+    window: int = 10
+    group_by: str | None = None
 
     def __post_init__(self) -> None:
         cluster = {"kind": "local", "nn_workers": self.ranks}
-        run = make_run(train={"batch_size": 12}, cluster=cluster, dataset={"labels": self.labels})
+        run = make_run(
+            train={"batch_size": 12, "window": self.window},
+            cluster=cluster,
+            dataset={"labels": self.labels, "group_by": self.group_by},
+        )
         self.events = Journal(self.folder / EVENTS)
         self.record = RunRecord(self.folder, self.events, run, GRID, self.step, self.samples)
 

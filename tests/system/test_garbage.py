@@ -9,6 +9,7 @@ import numpy as np
 
 from persia_cli import __version__
 from persia_cli.control.splits import EVAL, TRAIN
+from persia_cli.observe.grouped import GroupedScores
 from persia_cli.observe.journal import read_journal
 from persia_cli.wire.frames import MAX_FRAMES, Frame, encode
 from persia_cli.wire.messages import (
@@ -143,14 +144,16 @@ def ask_worker(stranger: Stranger, now: int) -> None:
 
 def ask_rank(stranger: Stranger, now: int) -> None:
     dense, labels, weights = np.zeros((32, 2), np.float32), np.zeros((32, 1), np.float32), np.empty(0, np.float32)
-    arrays = [dense, labels, weights]
+    groups = np.empty(0, np.uint64)
+    arrays = [dense, labels, weights, groups]
     batch = BatchId(0, TRAIN, now, 0)
     stranger.is_refused("no rank 1", PutSamples(BatchId(0, TRAIN, now, 1), 32.0), arrays)
     stranger.is_refused("generation 2 is over", PutSamples(BatchId(2, TRAIN, now, 0), 32.0), arrays)
     stranger.is_refused("before there was room", PutSamples(BatchId(0, TRAIN, STEPS - 1, 0), 32.0), arrays)
-    stranger.is_refused("shapes (32, 1)", PutSamples(batch, 32.0), [dense[:, :1].copy(), labels, weights])
-    stranger.is_refused("expected 32 samples", PutSamples(batch, 31.0), [dense[1:], labels[1:], weights])
-    stranger.is_refused("31 weights", PutSamples(batch, 32.0), [dense, labels, np.ones(31, np.float32)])
+    stranger.is_refused("shapes (32, 1)", PutSamples(batch, 32.0), [dense[:, :1].copy(), *arrays[1:]])
+    stranger.is_refused("expected 32 samples", PutSamples(batch, 31.0), [dense[1:], labels[1:], weights, groups])
+    stranger.is_refused("31 weights", PutSamples(batch, 32.0), [dense, labels, np.ones(31, np.float32), groups])
+    stranger.is_refused("groups of 0 samples", PutSamples(batch, 32.0), [*arrays[:3], np.zeros(32, np.uint64)])
     stranger.is_refused("cannot add up to nan", PutSamples(batch, float("nan")), arrays)
     stranger.is_refused("no step 300", WaitCredit(TRAIN, STEPS))
 
@@ -158,7 +161,8 @@ def ask_rank(stranger: Stranger, now: int) -> None:
 def ask_coordinator(stranger: Stranger, now: int) -> None:
     server, rank, loader = (Sender(role, 0, 1) for role in ("embedding-server", "nn-worker", "data-loader"))
     interval = {"split": "train", "last": 1, "samples": 1, "steps": 1, "staleness": {}, "loss_sum": 0.0}
-    scores = [np.array([1, 2], np.uint32), np.ones(2, np.float64)]
+    grouped = GroupedScores(1).encode()
+    scores = [np.array([1, 2], np.uint32), np.ones(2, np.float64), *grouped]
     hello = Hello(role="nn-worker", index=0, pid=1, host="here", version=__version__, protocol=PROTOCOL, address="")
     stranger.is_refused("already running", hello)
     stranger.is_refused("no nn-worker-5", msgspec.structs.replace(hello, index=5))
@@ -173,8 +177,10 @@ def ask_coordinator(stranger: Stranger, now: int) -> None:
     stranger.is_refused("is no nn-worker", Report(loader, STEPS, interval), scores)
     stranger.is_refused("no figures", Report(rank, STEPS, {}), scores)
     stranger.is_refused(
-        "positions that do not fit", Report(rank, STEPS, interval), [np.array([2, 1], np.uint32), scores[1]]
+        "positions that do not fit", Report(rank, STEPS, interval), [np.array([2, 1], np.uint32), *scores[1:]]
     )
+    wrong = [np.zeros(1, np.uint64), *[np.zeros((1, 2), np.float32)] * 2, grouped[3]]
+    stranger.is_refused("1 tasks came with shapes (1, 2)", Report(rank, STEPS, interval), [*scores[:2], *wrong])
     stranger.is_refused("is awaited", Report(rank, 2**40, interval), scores)
 
 

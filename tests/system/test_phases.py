@@ -3,8 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from persia_cli.launch.job import JobResult
-from persia_cli.store.manifest import read_manifest
+from persia_cli.store.manifest import finished_steps, read_manifest
+from persia_cli.store.retention import choose_checkpoint
 from tests.support.jobs import train
 
 SMALL = (
@@ -67,3 +70,43 @@ def test_a_full_table_refuses_new_ids_and_says_so(tmp_path: Path) -> None:
     for name in full:
         assert f"table {name} is full and refuses new ids; raise embedding.memory or embedding.capacity" in warnings
     assert result.metrics[-1]["split"] == "eval"
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        pytest.param(["cluster=embedded"], id="threads"),
+        pytest.param(
+            ["cluster=local", "cluster.nn_workers=2", "cluster.data_loaders=2"],
+            id="processes",
+            marks=[pytest.mark.slow, pytest.mark.processes],
+        ),
+    ],
+)
+def test_training_ends_early_and_keeps_the_best(tmp_path: Path, cluster: list[str]) -> None:
+    words = [
+        *(word for word in SMALL if not word.startswith("cluster")),
+        *cluster,
+        "dataset.generator.signal=3",
+        "train.stop_early={metric: auc, patience: 2, min_delta: 0.9}",
+        "eval.every_steps=2",
+        "checkpoint.best_by=log_loss",
+        "checkpoint.every_steps=3",
+        "checkpoint.keep=1",
+        "mode=sync",
+    ]
+    result = train(words, tmp_path / "run")
+    losses = {line["step"]: line["log_loss"] for line in result.metrics if line["split"] == "eval"}
+    assert list(losses) == [2, 4, 6], "the first is the best by auc, two others were no better"
+    assert result.metrics[-1]["split"] == "eval"
+    [stopped] = events(result, "stopped_early")
+    assert stopped["step"] == 6
+    assert stopped["text"].startswith(
+        "training ends early, at step 6: auc has not got better by more than 0.9 than the"
+    )
+    best = min(losses, key=lambda step: losses[step])
+    last = events(result, "best")[-1]
+    assert (last["step"], last["metric"], last["value"]) == (best, "log_loss", losses[best])
+    assert finished_steps(result.run_dir) == sorted({best, 6})
+    assert choose_checkpoint(result.run_dir).name == f"step-{best}"
+    assert [event["phase"] for event in events(result, "phase")][-3:] == ["evaluating", "saving", "done"]

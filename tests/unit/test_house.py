@@ -43,7 +43,7 @@ ONLY_IN = {
     "torch": ("model", "train", "roles.nn_worker", "bench.rivals"),
     "safetensors": ("train",),
     "zmq": ("wire",),
-    "matplotlib": ("observe.frontier",),
+    "matplotlib": ("observe.drawing", "observe.frontier", "observe.panels"),
     "numba": ("kernels", "bench.limits"),
     "llvmlite": ("kernels",),
 }

@@ -10,12 +10,27 @@ from persia_cli.config.schema.dataset import (
     GeneratedDataset,
     Generator,
     ParquetDataset,
+    PredictSplit,
     SparseFeature,
 )
 from persia_cli.config.schema.embedding import Embedding, HashStack, Table
 from persia_cli.config.schema.loss import BCE, Bce, Focal, Loss, Pairwise
 from persia_cli.config.schema.mode import AsyncMode, HybridMode, Mode, SyncMode
-from persia_cli.config.schema.model import CustomModel, Dlrm, Ffnn, Model
+from persia_cli.config.schema.model import (
+    AutoInt,
+    Branches,
+    CustomModel,
+    DcnV2,
+    DeepFm,
+    Din,
+    Dlrm,
+    Ffnn,
+    FinalMlp,
+    Mmoe,
+    Model,
+    WideDeep,
+    XDeepFm,
+)
 from persia_cli.config.schema.node import Node
 from persia_cli.config.schema.optimizer import (
     Adagrad,
@@ -35,7 +50,7 @@ from persia_cli.config.schema.optimizer import (
     Sgd,
     StepSchedule,
 )
-from persia_cli.config.schema.run import Checkpoint, Evaluation, Run, Training
+from persia_cli.config.schema.run import Checkpoint, EarlyStop, Evaluation, Run, Training
 
 __all__ = [
     "BCE",
@@ -43,7 +58,9 @@ __all__ = [
     "Adam",
     "AdamW",
     "AsyncMode",
+    "AutoInt",
     "Bce",
+    "Branches",
     "Checkpoint",
     "Cluster",
     "ColumnSplit",
@@ -51,17 +68,22 @@ __all__ = [
     "CosineSchedule",
     "CustomModel",
     "Dataset",
+    "DcnV2",
+    "DeepFm",
     "DenseAdagrad",
     "DenseAdam",
     "DenseOptimizer",
     "DenseSgd",
+    "Din",
     "Dlrm",
+    "EarlyStop",
     "Embedding",
     "EvalSplit",
     "Evaluation",
     "EverySplit",
     "Ffnn",
     "FileSplit",
+    "FinalMlp",
     "Focal",
     "Ftrl",
     "GeneratedDataset",
@@ -69,6 +91,7 @@ __all__ = [
     "HashStack",
     "HybridMode",
     "Loss",
+    "Mmoe",
     "Mode",
     "Model",
     "Node",
@@ -76,6 +99,7 @@ __all__ = [
     "OptimizerPair",
     "Pairwise",
     "ParquetDataset",
+    "PredictSplit",
     "RowwiseAdagrad",
     "Run",
     "Schedule",
@@ -85,4 +109,6 @@ __all__ = [
     "SyncMode",
     "Table",
     "Training",
+    "WideDeep",
+    "XDeepFm",
 ]

@@ -102,7 +102,14 @@ class EvalSplit(Node):
     """`eval`: nothing to train on."""
 
 
-Split = Annotated[FileSplit | ColumnSplit | EverySplit | EvalSplit, Field(discriminator="kind")]
+class PredictSplit(Node):
+    """Every sample is scored by a model that is trained already; labels are not read."""
+
+    kind: Literal["predict"]
+    """`predict`: nothing to train on or to evaluate with."""
+
+
+Split = Annotated[FileSplit | ColumnSplit | EverySplit | EvalSplit | PredictSplit, Field(discriminator="kind")]
 
 
 class Generator(Node):
@@ -156,6 +163,8 @@ class ParquetDataset(Node):
     """Sparse features; a plain name is short for `{name: NAME}`."""
     weight: str | None = None
     """Column of sample weights, finite and not negative."""
+    group_by: str | None = None
+    """Column of integers or strings, such as the user, within whose values evaluation samples are ranked: GAUC."""
     split: Split
     """Which samples train and which evaluate."""
     fill: float | None = None

@@ -1,10 +1,13 @@
 """The dense network, by kind; plain values only, the networks live in `persia_cli.model`."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, model_validator
 
 from persia_cli.config.schema.node import Node
+
+Widths = tuple[PositiveInt, ...]
+SomeWidths = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
 
 
 class Ffnn(Node):
@@ -14,7 +17,7 @@ class Ffnn(Node):
     """`ffnn`: a plain multi-layer perceptron."""
     dim: PositiveInt
     """Columns of an embedding row."""
-    hidden: tuple[PositiveInt, ...]
+    hidden: Widths
     """Width of each hidden layer."""
 
 
@@ -25,10 +28,176 @@ class Dlrm(Node):
     """`dlrm`: deep learning recommendation model."""
     dim: PositiveInt
     """Columns of an embedding row, and width of the bottom network's last layer."""
-    bottom: tuple[PositiveInt, ...]
+    bottom: Widths
     """Width of each hidden layer of the bottom network (its last layer, of width `dim`, is added)."""
-    top: tuple[PositiveInt, ...]
+    top: Widths
     """Width of each hidden layer of the top network (its last layer, the logits, is added)."""
+
+
+class WideDeep(Node):
+    """A linear model of all features beside a multi-layer perceptron (arXiv 1606.07792)."""
+
+    kind: Literal["wide_deep"]
+    """`wide_deep`: Wide & Deep."""
+    dim: PositiveInt
+    """Columns of an embedding row, of which the first ones, as many as labels, are weights of the linear model."""
+    hidden: Widths
+    """Width of each hidden layer of the perceptron."""
+
+
+class DeepFm(Node):
+    """A factorization machine beside a multi-layer perceptron (arXiv 1703.04247)."""
+
+    kind: Literal["deepfm"]
+    """`deepfm`"""
+    dim: PositiveInt
+    """Columns of an embedding row, of which the first ones, as many as labels, are first-order weights."""
+    hidden: Widths
+    """Width of each hidden layer of the perceptron."""
+
+
+class XDeepFm(Node):
+    """A compressed interaction network beside a linear model and a multi-layer perceptron (arXiv 1803.05170)."""
+
+    kind: Literal["xdeepfm"]
+    """`xdeepfm`"""
+    dim: PositiveInt
+    """Columns of an embedding row, of which the first ones, as many as labels, are first-order weights."""
+    maps: SomeWidths
+    """Feature maps of each layer of the compressed interaction network."""
+    hidden: Widths
+    """Width of each hidden layer of the perceptron."""
+
+
+class DcnV2(Node):
+    """Cross layers and a multi-layer perceptron (arXiv 2008.13535)."""
+
+    kind: Literal["dcn_v2"]
+    """`dcn_v2`: deep and cross network, second version."""
+    dim: PositiveInt
+    """Columns of an embedding row."""
+    layers: PositiveInt
+    """Cross layers."""
+    rank: PositiveInt | None = None
+    """Rank of the cross layers' matrices; null: full."""
+    experts: PositiveInt | None = None
+    """Experts of each cross layer, mixed by gates, each of `rank`; null: plain cross layers."""
+    structure: Literal["stacked", "parallel"] = "stacked"
+    """Whether the perceptron reads what the cross layers give, or the inputs as they do."""
+    hidden: SomeWidths
+    """Width of each hidden layer of the perceptron."""
+
+    @model_validator(mode="after")
+    def _experts_have_a_rank(self) -> Self:
+        if self.experts is not None and self.rank is None:
+            raise ValueError("experts are of low rank; give model.rank, for example 64")
+        return self
+
+
+class AutoInt(Node):
+    """Self-attention over features (arXiv 1810.11921)."""
+
+    kind: Literal["autoint"]
+    """`autoint`: automatic feature interaction."""
+    dim: PositiveInt
+    """Columns of an embedding row."""
+    layers: PositiveInt
+    """Layers of self-attention."""
+    heads: PositiveInt
+    """Heads of each layer."""
+    width: PositiveInt
+    """Columns of a head."""
+    hidden: Widths = ()
+    """Width of each hidden layer of a perceptron beside the attention (AutoInt+); none: no perceptron."""
+
+
+class Gate(Node):
+    """What decides which inputs each stream of FinalMLP sees."""
+
+    hidden: Widths
+    """Width of each hidden layer of a gate's network."""
+    first: tuple[str, ...] = ()
+    """Sparse features that the first stream's gate reads; none: a learned vector."""
+    second: tuple[str, ...] = ()
+    """Sparse features that the second stream's gate reads; none: a learned vector."""
+
+
+class FinalMlp(Node):
+    """Two gated multi-layer perceptrons and their bilinear fusion (arXiv 2304.00902)."""
+
+    kind: Literal["finalmlp"]
+    """`finalmlp`"""
+    dim: PositiveInt
+    """Columns of an embedding row."""
+    first: SomeWidths
+    """Width of each layer of the first stream."""
+    second: SomeWidths
+    """Width of each layer of the second stream."""
+    heads: PositiveInt
+    """Parts that the streams are cut into for their fusion; divides the last width of both."""
+    gate: Gate | None = None
+    """Feature selection; null: both streams see all inputs."""
+
+    @model_validator(mode="after")
+    def _heads_divide_the_streams(self) -> Self:
+        for stream, widths in (("first", self.first), ("second", self.second)):
+            if widths[-1] % self.heads:
+                raise ValueError(
+                    f"heads={self.heads} cut the last layer of each stream into equal parts, and the last of "
+                    f"model.{stream} has {widths[-1]} columns; make it a multiple"
+                )
+        return self
+
+
+class Din(Node):
+    """Attention of targets on sequences of behaviour (arXiv 1706.06978)."""
+
+    kind: Literal["din"]
+    """`din`: deep interest network."""
+    dim: PositiveInt
+    """Columns of an embedding row."""
+    attend: dict[str, tuple[str, ...]]
+    """Of each target, the sequences (pooling: none) of its table that it attends to, e.g. `{item: [last_items]}`."""
+    attention: Widths
+    """Width of each hidden layer of the network that weighs an element of a sequence."""
+    hidden: Widths
+    """Width of each hidden layer of the perceptron."""
+
+    @model_validator(mode="after")
+    def _something_is_attended_to(self) -> Self:
+        if not self.attend or not all(self.attend.values()):
+            raise ValueError("attend needs a target and its sequences, e.g. model.attend={item: [last_items]}")
+        return self
+
+
+class Mmoe(Node):
+    """Experts shared by all tasks, a gate and a tower for each (KDD 2018, doi 10.1145/3219819.3220007)."""
+
+    kind: Literal["mmoe"]
+    """`mmoe`: multi-gate mixture of experts."""
+    dim: PositiveInt
+    """Columns of an embedding row."""
+    experts: PositiveInt
+    """Experts."""
+    expert: SomeWidths
+    """Width of each layer of an expert."""
+    tower: Widths
+    """Width of each hidden layer of a task's tower."""
+
+
+class Branches(Node):
+    """A linear layer with batch normalisation for dense features, one for embeddings, then linear layers on both."""
+
+    kind: Literal["branches"]
+    """`branches`: the network of the original Persia's census example; for one NN worker."""
+    dim: PositiveInt
+    """Columns of an embedding row."""
+    dense: PositiveInt
+    """Width of the branch of dense features."""
+    sparse: PositiveInt
+    """Width of the branch of embeddings."""
+    hidden: Widths
+    """Width of each linear layer on both (the last one, the logits, is added)."""
 
 
 class CustomModel(Node):
@@ -46,4 +215,7 @@ class CustomModel(Node):
     """Keyword arguments handed to the class."""
 
 
-Model = Annotated[Ffnn | Dlrm | CustomModel, Field(discriminator="kind")]
+Model = Annotated[
+    Ffnn | Dlrm | WideDeep | DeepFm | XDeepFm | DcnV2 | AutoInt | FinalMlp | Din | Mmoe | Branches | CustomModel,
+    Field(discriminator="kind"),
+]

@@ -10,6 +10,7 @@ from persia_cli.config.schema.cluster import Cluster
 from persia_cli.config.schema.dataset import Dataset, ParquetDataset
 from persia_cli.config.schema.embedding import Embedding
 from persia_cli.config.schema.loss import Loss
+from persia_cli.config.schema.metric import metrics_of
 from persia_cli.config.schema.mode import Mode
 from persia_cli.config.schema.model import Model
 from persia_cli.config.schema.node import Node
@@ -20,6 +21,17 @@ def _device(value: Any) -> Any:
     if isinstance(value, str) and not re.fullmatch(r"auto|cpu|cuda(:\d+)?", value):
         raise ValueError("expected auto, cpu, cuda or cuda:N")
     return value
+
+
+class EarlyStop(Node):
+    """Training ends once evaluations no longer get better."""
+
+    metric: str
+    """Figure of an evaluation that is to get better, by its key in `metrics.jsonl`."""
+    patience: PositiveInt = 3
+    """Evaluations in a row without a better one, after which training ends."""
+    min_delta: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """An evaluation is better if the figure is by more than this."""
 
 
 class Training(Node):
@@ -43,6 +55,10 @@ class Training(Node):
     """Compile the dense network by torch.compile before the first step."""
     log_every_steps: PositiveInt = 50
     """Steps between two lines of metrics."""
+    window: PositiveInt = 10
+    """Lines of metrics that their `window_` figures look back on."""
+    stop_early: EarlyStop | None = None
+    """Stop before the last step if evaluations no longer get better."""
 
 
 class Evaluation(Node):
@@ -59,6 +75,10 @@ class Checkpoint(Node):
     """Steps between checkpoints during training."""
     at_end: bool = True
     """Save when training is done."""
+    keep: PositiveInt | None = None
+    """Keep the newest so many checkpoints, and the best; without it all that were due are kept."""
+    best_by: str | None = None
+    """Save after each evaluation that is the best so far by this figure, and keep the best until there is a better."""
 
 
 def _name(value: Any) -> Any:
@@ -66,6 +86,10 @@ def _name(value: Any) -> Any:
     if isinstance(text, str) and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", text):
         raise ValueError("expected letters, digits, '.', '_' and '-' only, for it names a folder")
     return text
+
+
+def _labels(dataset: Dataset) -> list[str]:
+    return list(dataset.labels) if isinstance(dataset, ParquetDataset) else ["label"]
 
 
 class Run(Node):
@@ -109,8 +133,29 @@ class Run(Node):
         return self
 
     @model_validator(mode="after")
+    def _metrics_exist(self) -> Self:
+        if self.train.stop_early is not None:
+            self._require("train.stop_early.metric", self.train.stop_early.metric)
+        if self.checkpoint.best_by is not None:
+            self._require("checkpoint.best_by", self.checkpoint.best_by)
+        return self
+
+    def _require(self, key: str, metric: str) -> None:
+        """Raise ValueError if evaluations do not have the metric, or if there are none to compare."""
+        labels = _labels(self.dataset)
+        metrics = metrics_of(labels, isinstance(self.dataset, ParquetDataset) and self.dataset.group_by is not None)
+        if metric not in metrics and metric in metrics_of(labels, grouped=True):
+            raise ValueError(f"{key}={metric}: samples are in no groups; set dataset.group_by")
+        if metric not in metrics:
+            near = difflib.get_close_matches(metric, metrics, n=1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise ValueError(f"{key}={metric}: no such metric; {hint}there are {', '.join(metrics)}")
+        if self.eval.every_steps is None:
+            raise ValueError(f"{key}={metric} compares evaluations during training; set eval.every_steps")
+
+    @model_validator(mode="after")
     def _losses_have_labels(self) -> Self:
-        labels = list(self.dataset.labels) if isinstance(self.dataset, ParquetDataset) else ["label"]
+        labels = _labels(self.dataset)
         for name in self.train.losses:
             if name not in labels:
                 near = difflib.get_close_matches(name, labels, n=1)

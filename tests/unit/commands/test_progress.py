@@ -39,6 +39,7 @@ def shown(run_dir: Path, terminal: bool, width: int) -> str:
         follow()
         events.write(event="warning", text="table a is full")
         events.write(event="note", text="table b is full")
+        events.write(event="stopped_early", step=4, text="training ends early")
         follow()
         metrics.write(**EVALUATION)
         follow()
@@ -60,6 +61,7 @@ def test_plain_lines(tmp_path: Path) -> None:
         "samples_per_s=200.0 staleness_mean=1.5 staleness_max=3 staleness=1:3/1:1,3:2 rows=1234 eta_s=3",
         'event=warning text="table a is full"',
         'event=note text="table b is full"',
+        'event=stopped_early step=4 text="training ends early"',
         "event=metrics step=10 samples=1000 split=eval loss=0.4 auc=0.8 log_loss=0.4 ne=0.8 calibration=null "
         "samples_per_s=100.0 rows=1300",
         "event=saved path=run/checkpoints/step-10 step=10",
@@ -73,11 +75,34 @@ def test_the_live_line(tmp_path: Path, width: int) -> None:
     assert "step 4/10  loss 0.5000  AUC 0.7500  200 samples/s  0:03 left" in text
     assert "warning    table a is full" in text
     assert "note       table b is full" in text
+    assert "note       training ends early" in text
     assert "evaluated  step 10: loss 0.4000  AUC 0.8000" in text
     assert "saved      run/checkpoints/step-10" in text
     if width == 160:
         assert "stale 1.5 (max 3) █|▄ █  400 samples  1,234 rows" in text
         assert "━" in text
+
+
+@pytest.mark.parametrize(
+    ("terminal", "text"),
+    [
+        (False, "event=progress rows=3000 of=12000 rows_per_s=1500.5 eta_s=6"),
+        (True, "3,000/12,000 samples  1,500 samples/s  0:06 left"),
+    ],
+)
+def test_progress_of_an_evaluation_or_a_prediction(tmp_path: Path, terminal: bool, text: str) -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=terminal, width=100, color_system=None, highlight=False)
+    events = Journal(tmp_path / EVENTS)
+    with following(console, tmp_path, JOB, 100) as follow:
+        events.write(event="phase", phase="predicting", step=10)
+        events.write(event="progress", rows=3000, of=12_000, rows_per_s=1500.5, eta_s=6)
+        events.write(event="reliability", step=10, labels={"y": {"predicted": [], "observed": [], "weight": []}})
+        follow()
+    events.close()
+    assert text in stream.getvalue()
+    assert "predicting" in stream.getvalue()
+    assert "reliability" not in stream.getvalue()
 
 
 def test_a_line_that_is_half_written_waits(tmp_path: Path) -> None:

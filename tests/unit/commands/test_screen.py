@@ -41,3 +41,23 @@ def test_the_evaluation_on_a_terminal(conf: str, title: str, tmp_path: Path, mon
     head, row = stream.getvalue().splitlines()
     assert head.split("  ")[0] == f"{title} samples"
     assert row.split() == ["0.123457", "0.500000", "-", "1.000000"]
+    assert head.split()[3:] == ["AUC", "log", "loss", "NE", "calibration"]
+
+
+def test_the_best_evaluation_stands_below_the_last(tmp_path: Path) -> None:
+    run = compose_run([])
+    plan = plan_job(run, inspect(run.dataset), "train", tmp_path)
+    figures = ("auc", "gauc", "pr_auc", "accuracy", "log_loss", "ne", "calibration")
+    line = {f"{figure}_{label}": 0.5 for figure in figures for label in ("click", "buy")}
+    best = {"best_by": "auc_buy", "step": 3000} | dict.fromkeys(line, 0.25)
+    terminal, pipe = io.StringIO(), io.StringIO()
+    console = Console(file=terminal, force_terminal=True, color_system=None, width=40)
+    show_evaluation(console, {"step": 4000} | line, plan, best)
+    head, *rows = terminal.getvalue().splitlines()
+    assert head.split()[3:] == ["AUC", "GAUC", "PR-AUC", "accuracy", "log", "loss", "NE", "calibration"]
+    names = ["click  last, step 4,000", "buy  last, step 4,000"]
+    names += [f"{label}  best by auc_buy, step 3,000" for label in ("click", "buy")]
+    assert [row.split("  0.")[0].rstrip() for row in rows] == names
+    assert [row.split()[-7:] for row in rows] == [["0.500000"] * 7] * 2 + [["0.250000"] * 7] * 2
+    show_evaluation(Console(file=pipe, width=40), {"time": 1.5, "step": 4000} | line, plan, best)
+    assert [text.split()[0] for text in pipe.getvalue().splitlines()] == ["step=4000", "best_by=auc_buy"]

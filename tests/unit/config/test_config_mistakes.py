@@ -7,6 +7,12 @@ import pytest
 
 Told = Callable[..., list[str]]
 
+KINDS = "ffnn, dlrm, wide_deep, deepfm, xdeepfm, dcn_v2, autoint, finalmlp, din, mmoe, branches or custom"
+GROUPS = (
+    "autoint, branches, custom, dcn_v2, dcn_v2_mix, deepfm, din, dlrm, ffnn, ffnn_paper, ffnn_small, finalmlp, mmoe, "
+    "wide_deep or xdeepfm"
+)
+
 
 @pytest.mark.parametrize(
     ("word", "sentence"),
@@ -17,7 +23,7 @@ Told = Callable[..., list[str]]
         ("optimizer.lr=3", "optimizer.lr=3: no such key; did you mean optimizer.embedding.lr (a number above 0)?"),
         ("modle=dlrm", "modle=dlrm: no such key; did you mean model?"),
         ("train.wombat=1", "train.wombat=1: no such key; there are batch_size, epochs, steps, threads, losses, "
-         "precision, device, compile and log_every_steps"),
+         "precision, device, compile, log_every_steps, window and stop_early"),
         ("train.batch_size=abc", "train.batch_size=abc: expected a whole number above 0"),
         ("train.batch_size=0", "train.batch_size=0: expected a whole number above 0"),
         ("train.batch_size=1.5", "train.batch_size=1.5: expected a whole number above 0"),
@@ -85,16 +91,24 @@ Told = Callable[..., list[str]]
          "number of at least 1 and at most 4294967296); give embedding.tables.a.hash_stack.size=..."),
         ("embedding.tables.a={admission: 0.5, hash_stack: {rounds: 2, size: 9}}", "embedding.tables.a: a hash_stack "
          "has rows for every id, so give it or admission, not both"),
-        ("model.kind=dlmr", "model.kind=dlmr: expected ffnn, dlrm or custom; did you mean dlrm?"),
+        ("model.kind=dlmr", f"model.kind=dlmr: expected {KINDS}; did you mean dlrm?"),
         ("train=5", "train=5: expected keys (batch_size, epochs, steps, threads, losses, precision, device, "
-         "compile, log_every_steps)"),
+         "compile, log_every_steps, window, stop_early)"),
         ("name=a b", "name=a b: expected letters, digits, '.', '_' and '-' only, for it names a folder"),
         ("mode.staleness=0", "mode.staleness=0: staleness counts the step in flight itself, so it is at least 1 (1 "
          "with one rank is sync)"),
-        ("~model", "model: needs keys with kind: ffnn, dlrm or custom"),
+        ("~model", f"model: needs keys with kind: {KINDS}"),
         ("~model.dim", "model.dim: needs a value (a whole number above 0); give model.dim=..."),
-        ("~model.kind", "model.kind: needs a value (ffnn, dlrm or custom)"),
+        ("~model.kind", f"model.kind: needs a value ({KINDS})"),
         ("~model.dimm", "~model.dimm: no such key; did you mean model.dim (a whole number above 0)?"),
+        ("model={kind: dcn_v2, dim: 4, layers: 2, experts: 3, hidden: [5]}", "model: experts are of low rank; give "
+         "model.rank, for example 64"),
+        ("model={kind: finalmlp, dim: 4, first: [9, 8], second: [6], heads: 4}", "model: heads=4 cut the last layer of "
+         "each stream into equal parts, and the last of model.second has 6 columns; make it a multiple"),
+        ("model={kind: din, dim: 4, attend: {item: []}, attention: [8], hidden: [8]}", "model: attend needs a target "
+         "and its sequences, e.g. model.attend={item: [last_items]}"),
+        ("model={kind: mmoe, dim: 4, experts: 2, expert: [], tower: [8]}", "model.expert=[]: expected a list of whole "
+         "numbers above 0, not empty"),
         ("name=${nowhere}", "name=${nowhere}: cannot be resolved, Interpolation key 'nowhere' not found"),
     ],
 )  # fmt: skip
@@ -117,7 +131,7 @@ def test_a_wrong_key_or_value(mistakes: Told, word: str, sentence: str) -> None:
         ("hydra.verbose=1", "hydra.verbose=1: 'hydra.verbose' is not a key such as train.batch_size"),
         ("model.hidden=[1", "model.hidden=[1: the value cannot be read; is a bracket or quote left open?"),
         ("seed=1,2", "seed=1,2: expected one value; for a list write seed=[1,2]"),
-        ("model=dlmr", "model=dlmr: expected custom, dlrm, ffnn, ffnn_paper or ffnn_small; did you mean dlrm?"),
+        ("model=dlmr", f"model=dlmr: expected {GROUPS}; did you mean dlrm?"),
         ("mode=", "mode=: expected async, hybrid or sync"),
     ],
 )
@@ -155,7 +169,7 @@ def test_a_setting_of_another_schedule(mistakes: Told) -> None:
 def test_all_mistakes_are_told_at_once(mistakes: Told) -> None:
     assert mistakes("criteo", "model=dlmr", "model.bottom=x", "train.epochs=0", "nmae=x", "seed=1,2") == [
         "'criteo' is not KEY=VALUE; did you mean conf=criteo?",
-        "model=dlmr: expected custom, dlrm, ffnn, ffnn_paper or ffnn_small; did you mean dlrm?",
+        f"model=dlmr: expected {GROUPS}; did you mean dlrm?",
         "seed=1,2: expected one value; for a list write seed=[1,2]",
         "train.epochs=0: expected a whole number above 0",
         "nmae=x: no such key; did you mean name (text)?",
@@ -171,9 +185,46 @@ def test_settings_that_contradict_each_other(mistakes: Told) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ["train.stop_early={metric: acu}", "eval.every_steps=5"],
+            "train.stop_early.metric=acu: no such metric; did you mean auc? there are auc, pr_auc, accuracy, log_loss, "
+            "ne, calibration, loss",
+        ),
+        (
+            ["train.stop_early={metric: ne}"],
+            "train.stop_early.metric=ne compares evaluations during training; set eval.every_steps",
+        ),
+        (
+            ["checkpoint.best_by=gauc", "eval.every_steps=5"],
+            "checkpoint.best_by=gauc: samples are in no groups; set dataset.group_by",
+        ),
+        (
+            ["checkpoint.best_by=ne"],
+            "checkpoint.best_by=ne compares evaluations during training; set eval.every_steps",
+        ),
+        (
+            ["train.stop_early.patience=2"],
+            "train.stop_early.metric: needs a value (text); give train.stop_early.metric=...",
+        ),
+        (
+            ["train.stop_early={metric: auc, patience: 0}", "eval.every_steps=5"],
+            "train.stop_early.patience=0: expected a whole number above 0",
+        ),
+    ],
+)
+def test_metrics_that_nothing_can_be_judged_by(mistakes: Told, words: list[str], sentence: str) -> None:
+    assert mistakes(*words) == [sentence]
+
+
 def test_conf_itself_is_wrong(mistakes: Told, user_conf: Path, tmp_path: Path) -> None:
     assert mistakes("conf=criteoo") == ["conf=criteoo: no such configuration; did you mean criteo?"]
-    there = "there are adult_income, base, criteo, mine, movielens_1m and synthetic"
+    there = (
+        "there are adult_income, adult_income_original, avazu, base, criteo, criteo_1tb, mine, movielens_100k, "
+        "movielens_1m, movielens_25m, synthetic and taobao"
+    )
     assert mistakes("conf=wombat") == [f"conf=wombat: no such configuration; {there}"]
     assert mistakes("conf=") == [f"conf=: expected the name or path of a configuration; {there}"]
     assert mistakes("conf=a", "conf=b") == ["conf= is given 2 times (a and b); give it once"]

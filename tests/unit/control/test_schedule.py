@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persia_cli.control.phases import Phase, PhaseKind, PhaseMachine, evaluation_only, in_turns, schedule
+from persia_cli.control.phases import (
+    Phase,
+    PhaseKind,
+    PhaseMachine,
+    evaluation_only,
+    in_turns,
+    prediction_only,
+    schedule,
+)
 
 EVERY = st.none() | st.integers(1, 40)
 
@@ -50,6 +58,10 @@ def test_evaluation_steps_are_numbered_on_and_on(steps: int, eval_steps: int, ev
 
 def test_a_job_that_only_evaluates() -> None:
     assert list(evaluation_only(5)) == [Phase("evaluating", 0, 5), Phase("done")]
+
+
+def test_a_job_that_only_predicts() -> None:
+    assert list(prediction_only(5)) == [Phase("predicting", 0, 5), Phase("done")]
 
 
 RANKS = frozenset({"nn-worker-0", "nn-worker-1"})

@@ -19,7 +19,8 @@ def make(samples: Samples, features: int, weighted: bool = False) -> Batch:
     offsets = [np.cumsum([0] + [len(sample[f]) for sample in samples]) for f in range(features)]
     labels = np.arange(n, dtype=np.float32).reshape(n, 1)
     dense = np.arange(2 * n, dtype=np.float32).reshape(n, 2)
-    return assemble(dense, labels, np.arange(n, dtype=np.float32) if weighted else None, ids, offsets)
+    weights = np.arange(n, dtype=np.float32) if weighted else None
+    return assemble(dense, labels, weights, ids, offsets, np.arange(n, dtype=np.uint64) if weighted else None)
 
 
 def taken_apart(batch: Batch) -> Samples:
@@ -47,20 +48,23 @@ def test_rows_are_a_slice_of_the_samples(made: tuple[Samples, int], one: int, ot
     assert part.labels[:, 0].tolist() == list(range(start, stop))
     assert part.weights is not None
     assert part.weights.tolist() == list(range(start, stop))
+    assert part.groups is not None
+    assert part.groups.tolist() == list(range(start, stop))
     assert part.offsets.dtype == np.uint32
     assert part.ids.flags.c_contiguous
 
 
-@given(samples(), st.integers(0, 8))
-def test_joining_the_parts_gives_the_whole(made: tuple[Samples, int], cut: int) -> None:
+@given(samples(), st.integers(0, 8), st.booleans())
+def test_joining_the_parts_gives_the_whole(made: tuple[Samples, int], cut: int, weighted: bool) -> None:
     values, features = made
-    whole = make(values, features)
+    whole = make(values, features, weighted)
     cut = min(cut, len(values))
     joined = join([whole.rows(0, cut), whole.rows(cut, len(values))])
     assert taken_apart(joined) == values
     np.testing.assert_array_equal(joined.dense, whole.dense)
     np.testing.assert_array_equal(joined.offsets, whole.offsets)
-    assert joined.weights is None
+    np.testing.assert_array_equal(joined.weights, whole.weights)
+    np.testing.assert_array_equal(joined.groups, whole.groups)
 
 
 def test_features_of_one_id_need_no_offsets() -> None:

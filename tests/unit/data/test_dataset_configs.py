@@ -19,7 +19,11 @@ def keys(name: str) -> Any:
 
 @pytest.mark.parametrize(
     ("name", "train_rows", "eval_rows", "dense", "sparse"),
-    [("adult_income", 32_561, 16_281, 5, 12), ("synthetic", 200_000, 20_000, 8, 16)],
+    [
+        ("adult_income", 32_561, 16_281, 5, 12),
+        ("adult_income_original", 32_561, 16_281, 5, 8),
+        ("synthetic", 200_000, 20_000, 8, 16),
+    ],
 )
 def test_shipped_data_sets_are_ready(name: str, train_rows: int, eval_rows: int, dense: int, sparse: int) -> None:
     facts = inspect(ADAPTER.validate_python(keys(name)))
@@ -36,7 +40,22 @@ def test_criteo_has_a_stand_in_of_its_shape(tmp_path_factory: pytest.TempPathFac
     assert facts.train_rows >= 1_000_000
 
 
-@pytest.mark.parametrize("name", ["adult_income", "criteo", "movielens_1m", "synthetic"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "adult_income",
+        "adult_income_original",
+        "avazu",
+        "criteo",
+        "criteo_1tb",
+        "movielens_100k",
+        "movielens_1m",
+        "movielens_25m",
+        "synthetic",
+        "taobao",
+        "taobao_pooled",
+    ],
+)
 def test_every_key_is_spelled_out(name: str) -> None:
     """Hydra overrides only keys that are there."""
     given = keys(name)

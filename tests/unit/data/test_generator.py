@@ -45,6 +45,18 @@ def test_batches_have_the_promised_shape() -> None:
     assert not np.array_equal(batch.labels[:, 0], batch.labels[:, 1])
 
 
+def test_groups_are_made_up_too_for_evaluation() -> None:
+    batch = GeneratedSource(SMALL, 1, "eval", 5, grouped=True).read(0, 100, 200)
+    assert batch.groups is not None
+    np.testing.assert_array_equal(batch.groups, batch.ids.reshape(3, 100)[0])
+    assert GeneratedSource(SMALL, 1, "train", 5, grouped=True).read(0, 0, 10).groups is None
+    assert GeneratedSource(SMALL, 1, "eval", 5).read(0, 0, 10).groups is None
+    no_features = Generator(train_rows=1, eval_rows=9, dense=1, cardinalities=())
+    alike = GeneratedSource(no_features, 1, "eval", 5, grouped=True).read(0, 0, 9).groups
+    assert alike is not None
+    assert alike.tolist() == [0] * 9
+
+
 def test_splits_are_different_rows_of_one_model() -> None:
     train, evaluation = (GeneratedSource(SMALL, 1, split, 5) for split in ("train", "eval"))
     assert (train.rows, evaluation.rows) == (10_000, 500)

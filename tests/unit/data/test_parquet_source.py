@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.data.batch import Batch, join
+from persia_cli.data.ids import text_id
 from persia_cli.data.source import Source, open_source
 from persia_cli.errors import DataError
 
@@ -179,6 +180,32 @@ def test_weights_tasks_and_other_number_types(tmp_path: Path) -> None:
     assert batch.weights is not None
     assert batch.weights.tolist() == [0.0, 3.0]
     assert batch.dense[0, 0] == np.float32(2**53)
+
+
+def test_evaluation_samples_alone_have_groups(tmp_path: Path) -> None:
+    words = ["b", None, "a", "b"]
+    columns = {
+        "c": pa.array([-1, 2, None, 4], pa.int64()),
+        "word": pa.array(words),
+        "coded": pa.array(words).dictionary_encode(),
+        "few": pa.array([3, 1, 2, 3], pa.uint8()).dictionary_encode(),
+    }
+    write(tmp_path / "a.parquet", columns, group_rows=3)
+
+    def groups(column: str) -> list[int]:
+        found = read_all(dataset(tmp_path, group_by=column, split={"kind": "eval"}), "eval").groups
+        assert found is not None
+        return found.tolist()
+
+    assert groups("c") == [2**64 - 1, 2, 0, 4]
+    assert groups("word") == [text_id("word", "b"), 0, text_id("word", "a"), text_id("word", "b")]
+    assert groups("coded") == [text_id("coded", "b"), 0, text_id("coded", "a"), text_id("coded", "b")]
+    assert groups("few") == [3, 1, 2, 3]
+    assert read_all(dataset(tmp_path, group_by="word")).groups is None
+    with pytest.raises(DataError, match=r"column d is double, but a group column holds integers or strings"):
+        groups("d")
+    with pytest.raises(DataError, match=r"no column wrod \(group column of dataset.group_by\); did you mean word"):
+        groups("wrod")
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf"), 1e300])

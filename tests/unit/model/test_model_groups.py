@@ -6,10 +6,12 @@ import pytest
 import yaml
 from pydantic import TypeAdapter
 
+from persia_cli.config.expected import kinds
 from persia_cli.config.schema import Model, OptimizerPair
 from persia_cli.model.build import build_model
 from persia_cli.share import shared
-from tests.unit.model.batches import batch_of, shape
+from tests.unit.model.batches import batch_of
+from tests.unit.model.kinds import KINDS, shape_for
 
 MODELS = sorted(path for path in (shared("conf") / "model").glob("*.yaml") if path.stem != "custom")
 """Of `custom`, the user gives the rest."""
@@ -17,15 +19,37 @@ OPTIMIZERS = sorted((shared("conf") / "optimizer").glob("*.yaml"))
 
 
 def test_the_groups_are_all_there():
-    assert [path.stem for path in MODELS] == ["dlrm", "ffnn", "ffnn_paper", "ffnn_small"]
+    assert [path.stem for path in MODELS] == [
+        "autoint",
+        "branches",
+        "dcn_v2",
+        "dcn_v2_mix",
+        "deepfm",
+        "din",
+        "dlrm",
+        "ffnn",
+        "ffnn_paper",
+        "ffnn_small",
+        "finalmlp",
+        "mmoe",
+        "wide_deep",
+        "xdeepfm",
+    ]
     assert [path.stem for path in OPTIMIZERS] == ["adagrad", "adam", "adamw", "ftrl", "mixed", "rowwise_adagrad", "sgd"]
 
 
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
 def test_a_model_can_be_built_and_run(path: Path):
-    model = TypeAdapter(Model).validate_python(yaml.safe_load(path.read_text()))
-    wanted = shape(dims=(model.dim, model.dim))
+    values = yaml.safe_load(path.read_text())
+    if path.stem == "din":
+        values["attend"] = {"f0": ["clicked"]}
+    model = TypeAdapter(Model).validate_python(values)
+    wanted = shape_for(model, dims=(model.dim, model.dim))
     assert build_model(model, wanted, seed=0)(batch_of(wanted, [[0, 1]])).shape == (5, 1)
+
+
+def test_every_kind_is_among_the_small_ones_that_tests_use():
+    assert {*kinds(Model)} == {"custom", *(model.kind for model in KINDS)}
 
 
 @pytest.mark.parametrize("path", OPTIMIZERS, ids=lambda path: path.stem)

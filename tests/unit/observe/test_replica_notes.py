@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from persia_cli.errors import WireError
+from persia_cli.observe.grouped import GroupedScores
 from persia_cli.observe.scores import ScoreHistogram
 from tests.support.recorded import Recording
 
 USED = {"cpu_s": 1.0, "rss": 10}
+NO_SCORES = [*ScoreHistogram(1).encode(), *GroupedScores(1).encode()]
 
 
 def test_rows_are_those_of_all_tables_and_servers_as_last_heard(recording: Recording) -> None:
@@ -23,7 +25,7 @@ def test_rows_are_those_of_all_tables_and_servers_as_last_heard(recording: Recor
     note("embedding-server-0", USED | {"tables": {"a": {"rows": 6}, "b": {"rows": 3}}})
     assert recorded.record.counted("rows") == 16
     interval = {"split": "train", "last": 4, "samples": 0, "steps": 4, "staleness": {}, "loss_sum": 0.0}
-    recorded.record.add_report(0, 1, interval, list(ScoreHistogram(1).encode()))
+    recorded.record.add_report(0, 1, interval, NO_SCORES)
     assert recorded.lines[0]["rows"] == 16
 
 
@@ -32,7 +34,7 @@ def test_rows_of_dense_weights_are_not_counted_with_those_of_features(recording:
     counters = {"rows": 4, "hits": 5, "misses": 5}
     recorded.record.note("embedding-server-0", USED | {"tables": {"a": counters, "(dense)": {"rows": 90, "hits": 900}}})
     interval = {"split": "eval", "last": 4, "samples": 0, "steps": 4, "staleness": {}, "loss_sum": 0.0}
-    recorded.record.add_report(0, 1, interval, list(ScoreHistogram(1).encode()))
+    recorded.record.add_report(0, 1, interval, NO_SCORES)
     (line,) = recorded.lines
     assert (line["rows"], line["hit_rate"]) == (4, 0.5)
 
@@ -43,7 +45,7 @@ def test_hits_and_evictions_are_those_of_all_tables_and_servers(recording: Recor
     recorded.record.note("embedding-server-0", USED | {"tables": tables})
     recorded.record.note("embedding-server-1", USED | {"tables": {"a": {"hits": 0, "misses": 3, "evicted": 1}}})
     interval = {"split": "eval", "last": 4, "samples": 0, "steps": 4, "staleness": {}, "loss_sum": 0.0}
-    recorded.record.add_report(0, 1, interval, list(ScoreHistogram(1).encode()))
+    recorded.record.add_report(0, 1, interval, NO_SCORES)
     (line,) = recorded.lines
     assert (line["rows"], line["hit_rate"], line["evicted"]) == (0, 0.5, 3)
 

@@ -11,9 +11,11 @@ import pytest
 
 from persia_cli.errors import WireError
 from persia_cli.observe import record
+from persia_cli.observe.grouped import GroupedScores
 from persia_cli.observe.journal import METRICS, read_journal
 from persia_cli.observe.record import REPORTS_AHEAD
 from persia_cli.observe.scores import ScoreHistogram
+from persia_cli.observe.spread import reliability
 from tests.support.recorded import GRID, Recording
 
 STEPS = 4
@@ -44,7 +46,7 @@ def report(
         "loss_sum": sum((scores.log_loss(task) or 0.0) * scores.weight(task) for task in range(scores.tasks))
         / scores.tasks,
     }
-    return body, list(scores.encode())
+    return body, [*scores.encode(), *GroupedScores(scores.tasks).encode()]
 
 
 def made_up(rank: int, number: int, split: str = "train", tasks: int = 1) -> Report:
@@ -55,8 +57,20 @@ def merged(keys: list[tuple[int, int]]) -> ScoreHistogram:
     """Return the scores of some (rank, number), merged in this order."""
     scores = ScoreHistogram(1)
     for rank, number in keys:
-        scores.merge(ScoreHistogram.decode(1, *made_up(rank, number)[1]))
+        scores.merge_encoded(*made_up(rank, number)[1][:2])
     return scores
+
+
+def quality(scores: ScoreHistogram, prefix: str = "") -> dict[str, float | None]:
+    """Return the figures of a line whose scores these are."""
+    return {
+        f"{prefix}auc": scores.auc(),
+        f"{prefix}log_loss": scores.log_loss(),
+        f"{prefix}ne": scores.normalized_entropy(),
+        f"{prefix}calibration": scores.calibration(),
+        f"{prefix}pr_auc": scores.average_precision(),
+        f"{prefix}accuracy": scores.accuracy(),
+    }
 
 
 def test_a_line_merges_the_ranks_of_an_interval(recording: Recording) -> None:
@@ -70,10 +84,8 @@ def test_a_line_merges_the_ranks_of_an_interval(recording: Recording) -> None:
             "samples": STEPS * 12,
             "split": "train",
             "loss": scores.log_loss(),
-            "auc": scores.auc(),
-            "log_loss": scores.log_loss(),
-            "ne": scores.normalized_entropy(),
-            "calibration": scores.calibration(),
+            **quality(scores),
+            **quality(scores, "window_"),
             "staleness_mean": 1.5,
             "staleness_max": 4,
             "staleness": [{"0": 3, "2": 1}, {"1": 3, "3": 1}, {"2": 3, "4": 1}],
@@ -148,6 +160,41 @@ def test_training_quality_is_over_all_so_far_and_loss_over_the_interval(recordin
     assert recorded.lines[-1]["log_loss"] == merged([(0, 1), (0, 2), (0, 3)]).log_loss()
 
 
+def test_the_window_is_the_last_intervals_of_training(recording: Recording) -> None:
+    recorded = recording(ranks=1, window=2)
+    for number, split in ((1, "train"), (2, "eval"), (3, "train"), (4, "train")):
+        recorded.record.add_report(0, number, *made_up(0, number, split))
+    windows = [[(0, 1)], [(0, 1), (0, 3)], [(0, 3), (0, 4)]]
+    for line, window in zip([recorded.lines[at] for at in (0, 2, 3)], windows, strict=True):
+        assert line.items() >= quality(merged(window), "window_").items()
+
+
+def test_an_evaluation_may_come_in_portions(recording: Recording) -> None:
+    recorded = recording(ranks=2, group_by="user")
+    draw = np.random.default_rng(5)
+    ids = {(rank, number): draw.integers(0, 4, len(samples_of(rank, number)[1])).astype(np.uint64)
+           for number in (1, 2) for rank in range(2)}  # fmt: skip
+    told = []
+    for (rank, number), groups in ids.items():
+        logits, labels = (array.astype(np.float32) for array in samples_of(rank, number))
+        body, arrays = report(logits, labels, last=number, split="eval")
+        grouped = GroupedScores(1)
+        grouped.add(groups, logits, labels)
+        told += recorded.record.add_report(rank, number, body | {"more": number == 1}, [*arrays[:2], *grouped.encode()])
+    [line] = told
+    assert recorded.lines == [{key: line[key] for key in line if key != "samples_per_s"}]
+    whole, everything = ScoreHistogram(1), GroupedScores(1)
+    for (rank, number), groups in ids.items():
+        logits, labels = (array.astype(np.float32) for array in samples_of(rank, number))
+        whole.add(logits, labels)
+        everything.add(groups, logits, labels)
+    assert (line["auc"], [line["gauc"]], line["eval_samples"]) == (whole.auc(), everything.gauc(), whole.weight())
+    assert line["loss"] == pytest.approx(whole.log_loss())
+    recorded.record.add_report(0, 3, *made_up(0, 3, "eval"))
+    recorded.record.add_report(1, 3, *made_up(1, 3, "eval"))
+    assert recorded.lines[-1]["gauc"] is None, "the next evaluation begins with nothing"
+
+
 def test_an_evaluation_is_of_the_model_as_it_was_trained_and_stands_for_itself(recording: Recording) -> None:
     recorded = recording(ranks=2)
     for number, split in ((1, "train"), (2, "eval"), (3, "train")):
@@ -160,10 +207,7 @@ def test_an_evaluation_is_of_the_model_as_it_was_trained_and_stands_for_itself(r
         "samples": trained["samples"],
         "split": "eval",
         "loss": alone.log_loss(),
-        "auc": alone.auc(),
-        "log_loss": alone.log_loss(),
-        "ne": alone.normalized_entropy(),
-        "calibration": alone.calibration(),
+        **quality(alone),
         "eval_samples": sum(len(samples_of(rank, 2)[1]) for rank in range(2)),
         "rows": 0,
         "hit_rate": None,
@@ -172,6 +216,18 @@ def test_an_evaluation_is_of_the_model_as_it_was_trained_and_stands_for_itself(r
     training = merged([(0, 1), (1, 1)])
     training.merge(merged([(0, 3), (1, 3)]))
     assert last["auc"] == training.auc()
+
+
+def test_an_evaluation_leaves_a_reliability_diagram_of_each_label(recording: Recording) -> None:
+    recorded = recording(ranks=2, labels=("click", "buy"), step=8)
+    for rank in range(2):
+        recorded.record.add_report(rank, 1, *made_up(rank, 1, split="eval", tasks=2))
+    scores = ScoreHistogram(2)
+    for rank in range(2):
+        scores.add(*samples_of(rank, 1, tasks=2))
+    diagrams = {"click": reliability(scores, 0), "buy": reliability(scores, 1)}
+    assert recorded.told("reliability") == [{"step": 8, "labels": diagrams}]
+    assert sum(diagrams["buy"]["weight"]) == sum(len(samples_of(rank, 1)[1]) for rank in range(2))
 
 
 def test_samples_are_counted_over_short_steps_and_passes(recording: Recording) -> None:
@@ -218,10 +274,11 @@ def test_figures_of_several_tasks_bear_their_labels(recording: Recording) -> Non
     logits, labels = samples_of(0, 1, tasks=2)
     recorded.record.add_report(0, 1, *report(logits, labels, last=STEPS))
     (line,) = recorded.lines
+    figures = set(quality(ScoreHistogram(1)))
     assert {key for key in line if "_click" in key or "_buy" in key} == {
-        f"{figure}_{label}" for figure, label in product(("auc", "log_loss", "ne", "calibration"), ("click", "buy"))
+        f"{window}{figure}_{label}" for window, figure, label in product(("", "window_"), figures, ("click", "buy"))
     }
-    assert {"auc", "log_loss", "ne", "calibration"}.isdisjoint(line)
+    assert figures.isdisjoint(line)
     scores = ScoreHistogram(2)
     scores.add(logits, labels)
     for task, label in enumerate(("click", "buy")):
@@ -287,10 +344,10 @@ def test_what_are_no_figures_is_refused_and_leaves_no_trace(recording: Recording
 
 def test_scores_that_do_not_fit_are_refused_and_leave_no_trace(recording: Recording) -> None:
     recorded = recording(ranks=1)
-    body, (bins, counts) = made_up(0, 1)
+    body, (bins, *others) = made_up(0, 1)
     with pytest.raises(WireError, match="do not fit"):
-        recorded.record.add_report(0, 1, body, [bins[::-1], counts])
-    recorded.record.add_report(0, 1, body, [bins, counts])
+        recorded.record.add_report(0, 1, body, [bins[::-1], *others])
+    recorded.record.add_report(0, 1, body, [bins, *others])
     assert len(recorded.lines) == 1
 
 

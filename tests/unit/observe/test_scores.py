@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from torchmetrics.functional.classification import binary_auroc
+from torchmetrics.functional.classification import (
+    binary_accuracy,
+    binary_auroc,
+    binary_average_precision,
+)
 
 from persia_cli.errors import PersiaError, WireError
 from persia_cli.observe.scores import BINS, ScoreHistogram
@@ -27,6 +31,24 @@ def test_auc_is_the_exact_one(rate, spread):
     logits, labels = made_up(50_000, rate=rate, spread=spread)
     exact = binary_auroc(torch.from_numpy(logits[:, 0]).double().sigmoid(), torch.from_numpy(labels[:, 0]).long())
     assert filled(logits, labels).auc() == pytest.approx(float(exact), abs=2e-5)
+
+
+@pytest.mark.parametrize(("rate", "spread"), [(0.25, 1.0), (0.001, 1.5), (0.97, 0.5), (0.5, 4.0), (0.3, 0.02)])
+def test_average_precision_and_accuracy_are_the_exact_ones(rate, spread):
+    logits, labels = made_up(50_000, rate=rate, spread=spread)
+    probabilities, truth = torch.from_numpy(logits[:, 0]).double().sigmoid(), torch.from_numpy(labels[:, 0]).long()
+    scores = filled(logits, labels)
+    assert scores.average_precision() == pytest.approx(float(binary_average_precision(probabilities, truth)), abs=1e-4)
+    assert scores.accuracy() == pytest.approx(float(binary_accuracy(probabilities, truth)), abs=1e-6)
+
+
+def test_weighted_average_precision_and_accuracy_count_samples_by_weight():
+    logits, labels = made_up(300, spread=2.0)
+    weights = np.random.default_rng(1).integers(0, 5, 300)
+    repeated = np.repeat(np.arange(300), weights)
+    scores, expected = filled(logits, labels, weights), filled(logits[repeated], labels[repeated])
+    assert scores.average_precision() == pytest.approx(expected.average_precision(), rel=1e-12)
+    assert scores.accuracy() == pytest.approx(expected.accuracy(), rel=1e-12)
 
 
 def test_weighted_auc_counts_pairs_by_weight():
@@ -75,6 +97,7 @@ def test_tasks_are_kept_apart():
 def test_one_class_has_no_auc_and_no_entropy(label):
     scores = filled(np.array([[0.3], [-0.2]]), np.full((2, 1), label))
     assert scores.auc() is None
+    assert scores.average_precision() == (1.0 if label else None)
     assert scores.normalized_entropy() is None
     assert scores.log_loss() is not None
 
@@ -82,7 +105,8 @@ def test_one_class_has_no_auc_and_no_entropy(label):
 def test_an_empty_histogram_says_nothing():
     scores = ScoreHistogram(1)
     scores.add(np.empty((0, 1)), np.empty((0, 1)))
-    assert [scores.auc(), scores.log_loss(), scores.calibration(), scores.normalized_entropy()] == [None] * 4
+    figures = [scores.auc(), scores.log_loss(), scores.calibration(), scores.normalized_entropy()]
+    assert [*figures, scores.average_precision(), scores.accuracy()] == [None] * 6
 
 
 def test_huge_logits_fall_in_the_outer_bins_and_stay_exact_in_the_loss():

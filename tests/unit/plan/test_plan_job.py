@@ -1,6 +1,7 @@
 """The job plan: steps, replicas, memory and command lines."""
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +68,33 @@ def test_evaluating_takes_no_training_steps() -> None:
     )
 
 
+def test_predicting_is_neither_training_nor_evaluating() -> None:
+    run = make_run(dataset={"split": {"kind": "predict"}})
+    job = plan(run, train_rows=0, eval_rows=100, task="predict", load=Path("runs/b/checkpoints/step-4")).job
+    assert (job.task, job.steps, job.eval_steps) == ("predict", 0, 4)
+    with pytest.raises(DataError, match=r"dataset.split.kind=predict reads no labels: it is for persia predict"):
+        plan(run, train_rows=0, eval_rows=100, task="evaluate")
+
+
+def test_a_job_comes_over_the_wire_as_it_was() -> None:
+    job = replace(plan(make_run()).job, output="scores.csv", keep=("a", "b"), logits=True)
+    assert Job.from_json(job.to_json()) == job
+
+
 def test_evaluating_without_evaluation_samples_is_refused() -> None:
     with pytest.raises(DataError, match=r"no evaluation samples; give dataset.split an evaluation part"):
         plan(make_run(), eval_rows=0, task="evaluate")
+
+
+@pytest.mark.parametrize("key", ["train.stop_early", "checkpoint.best_by"])
+def test_nothing_is_judged_without_evaluation_samples(key: str) -> None:
+    group, _, name = key.partition(".")
+    value: Any = {"metric": "auc"} if name == "stop_early" else "auc"
+    changes: dict[str, Any] = {"train": {"batch_size": 32}, "eval": {"every_steps": 5}}
+    run = make_run(**changes | {group: changes.get(group, {}) | {name: value}})
+    with pytest.raises(ConfigError, match=f"^{key} compares evaluations, and the data set has none"):
+        plan(run, eval_rows=0)
+    assert plan(run, eval_rows=1).job.eval_steps == 1
 
 
 def test_bad_tables_are_refused_before_anything_starts() -> None:

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 from persia_cli.config.schema import Run
+from persia_cli.control.judge import Best
 from persia_cli.roles.checkpointing import Checkpointing
-from persia_cli.store.manifest import read_manifest
+from persia_cli.store.manifest import finished_steps, read_manifest
+from persia_cli.store.retention import choose_checkpoint
 from tests.support.runs import make_run
 
 
@@ -24,3 +26,13 @@ def test_the_manifest_tells_of_every_table_and_of_the_run(tmp_path: Path) -> Non
     ]
     assert (manifest.step, manifest.samples, manifest.seed) == (7, 224, 3)
     assert Run.model_validate(manifest.config) == run
+
+
+def test_as_many_are_kept_as_the_run_says(tmp_path: Path) -> None:
+    changes = {"checkpoint": {"every_steps": 5, "keep": 1, "best_by": "auc"}, "eval": {"every_steps": 5}}
+    checkpointing = Checkpointing(make_run(**changes), tmp_path)
+    for step in (5, 10, 15):
+        checkpointing.begin(step)
+        checkpointing.publish(step, 32 * step, Best("auc", "high", step=5, value=0.7) if step == 5 else None)
+    assert finished_steps(tmp_path) == [5, 15]
+    assert choose_checkpoint(tmp_path).name == "step-5"

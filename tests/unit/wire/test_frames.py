@@ -187,7 +187,11 @@ def zeros(dtype: str, *shape: int) -> np.ndarray:
         (Update(BATCH), [zeros("u8", 3), zeros("u2", 3), zeros("u1", 2, 8)], "has size 2 where another has 3"),
         (Rows(0), [zeros("i4", 3), zeros("u4", 0)], "lacks its array 'rows'"),
         (Rows(0), [zeros("i4", 3), zeros("u4", 0), zeros("u1", 1, 4), zeros("u1", 1, 5)], "size 5 where"),
-        (PutSamples(BATCH, 2.0), [zeros("f4", 2, 3), zeros("f4", 1, 1), zeros("f4", 0)], "size 1 where"),
+        (
+            PutSamples(BATCH, 2.0),
+            [zeros("f4", 2, 3), zeros("f4", 1, 1), zeros("f4", 0), zeros("u8", 0)],
+            "size 1 where",
+        ),
         (PushGradients(BATCH), [zeros("u1", 0, 1)] * (MAX_ARRAYS + 1), "over the limit"),
         (Refused("x" * MAX_HEADER_BYTES), [], "over the limit"),
         (PushGradients(BATCH), [np.broadcast_to(np.uint8(0), (2**15, 2**15))] * 2, "over the limit"),

@@ -1,0 +1,184 @@
+"""A data set in figures on the screen."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from persia_cli.commands.screen import columns, count, key_values, labelled, say, size
+from persia_cli.commands.table_view import UNKNOWN, bars, print_whole
+from persia_cli.data.profile.cardinality import STANDARD_ERROR
+from persia_cli.data.profile.dataset import ColumnProfile
+from persia_cli.data.profile.inspection import Inspection
+from persia_cli.plan.table_need import TableNeed
+
+SHIFTED, UNSTABLE = 0.25, 0.1
+"""Stability indices from which on a column is pointed out."""
+_LONGEST = 24
+
+
+def show_profile(console: Console, found: Inspection, needs: Mapping[str, TableNeed]) -> None:
+    """Print tables on a terminal, else a line of key=value words for the data set and each column, split and table."""
+    if not console.is_terminal:
+        for figures in _lines(found, needs):
+            say(console, key_values(figures))
+        say(console, found.suggestion.rstrip("\n"))
+        return
+    profile = found.profile
+    labelled(console, "data", f"{count(profile.files, 'file')} at {profile.path}, {size(profile.nbytes)}, "
+             f"{count(profile.rows, 'row')} in {count(profile.row_groups, 'row group')}")  # fmt: skip
+    train, evaluation = profile.split_rows["train"], profile.split_rows["eval"]
+    labelled(console, "splits", f"{train:,} training and {evaluation:,} evaluation rows: {profile.parting.text}")
+    say(console, "")
+    _show_columns(console, found)
+    say(console, "")
+    _show_drift(console, found)
+    if needs:
+        say(console, "")
+        _show_needs(console, needs)
+    say(console, "")
+    if found.known is None:
+        say(console, found.suggestion.rstrip("\n"))
+        say(console, "")
+
+
+def as_object(found: Inspection, needs: Mapping[str, TableNeed]) -> dict[str, Any]:
+    """Return everything for JSON."""
+    data, *others = _lines(found, needs)
+    objects: dict[str, Any] = {"column": {}, "split": {}, "table": {}}
+    for figures in others:
+        (kind, name), *rest = figures.items()
+        objects[kind][name] = dict(rest)
+    for name, column in found.profile.columns.items():
+        lengths = column.lengths.counts if column.lengths else None
+        objects["column"][name] |= {"top": dict(column.top), "length_counts": lengths}
+    named = {"columns": objects["column"], "splits": objects["split"], "tables": objects["table"]}
+    return data | named | {"suggestion": found.suggestion}
+
+
+def _lines(found: Inspection, needs: Mapping[str, TableNeed]) -> list[dict[str, Any]]:
+    profile = found.profile
+    data = {
+        "data": profile.path,
+        "files": profile.files,
+        "bytes": profile.nbytes,
+        "rows": profile.rows,
+        "row_groups": profile.row_groups,
+        "distinct_error": STANDARD_ERROR,
+    }
+    splits = [
+        {"split": name, "rows": rows}
+        | {f"{label}_rate": profile.columns[label].means.get(name) for label in _labels(found)}
+        for name, rows in profile.split_rows.items()
+    ]
+    tables = [
+        {"table": name, "rows": need.rows, "bytes": need.nbytes}
+        | ({} if need.fitting is None else {"fitting": need.fitting})
+        for name, need in needs.items()
+    ]
+    return [data, *splits, *(_column(found, column) for column in profile.columns.values()), *tables]
+
+
+def _labels(found: Inspection) -> list[str]:
+    return [name for name, guess in found.roles.items() if guess.role == "label"]
+
+
+def _column(found: Inspection, column: ColumnProfile) -> dict[str, Any]:
+    guess, numbers, lengths = found.roles[column.name], column.numbers, column.lengths
+    return {
+        "column": column.name,
+        "type": column.type,
+        "role": guess.role,
+        "reason": guess.reason,
+        "table": guess.table,
+        "nulls": column.nulls,
+        "coverage": column.coverage,
+        "distinct": column.distinct,
+        "is_exact": column.is_exact if column.distinct is not None else None,
+        "most_frequent": column.top[0][0] if column.top else None,
+        "most_frequent_share": column.top[0][1] if column.top else None,
+        "least": numbers.least if numbers else None,
+        "mean": numbers.mean if numbers else None,
+        "greatest": numbers.greatest if numbers else None,
+        "not_finite": numbers.not_finite if numbers else None,
+        "length_mean": lengths.mean if lengths else None,
+        "length_max": lengths.greatest if lengths else None,
+        "stability_index": column.drift.stability,
+        "unseen_ids": column.drift.unseen_ids,
+        "unseen_ids_error": column.drift.unseen_error,
+        "unseen_lookups": column.drift.unseen_lookups,
+    }
+
+
+def _show_columns(console: Console, found: Inspection) -> None:
+    shown = columns("column", "type", "use", "filled", "distinct", "most frequent", "", "figures")
+    for number in (1, 2, 5, 7):
+        shown.columns[number].justify = "left"
+    for column in found.profile.columns.values():
+        guess = found.roles[column.name]
+        top, share = column.top[0] if column.top else ("", None)
+        shown.add_row(
+            Text(column.name),
+            Text(column.type),
+            Text(guess.role, "" if guess.role != "unused" else "dim"),
+            f"{column.coverage:.4g}" if column.coverage in (0.0, 1.0) else f"{column.coverage:.2%}",
+            UNKNOWN if column.distinct is None else f"{'' if column.is_exact else '~'}{column.distinct:,}",
+            Text(top if len(top) <= _LONGEST else f"{top[:_LONGEST]}…"),
+            UNKNOWN if share is None else f"{share:.1%}",
+            _figures(column),
+        )
+    print_whole(console, shown)
+    say(console, f"~ estimated, standard error {STANDARD_ERROR:.1%}; bars: lists of 0, 1, 2-3, 4-7, … ids", "dim")
+
+
+def _figures(column: ColumnProfile) -> str:
+    if column.lengths:
+        lengths = column.lengths
+        return f"{lengths.least}…{lengths.greatest} ids, mean {lengths.mean:.1f} {bars(lengths.counts)}"
+    if column.numbers and column.numbers.mean is not None and column.kind == "number":
+        numbers = column.numbers
+        return f"{numbers.least:.4g} … {numbers.greatest:.4g}, mean {numbers.mean:.4g}"
+    return ""
+
+
+def _show_drift(console: Console, found: Inspection) -> None:
+    shown = columns("column", "training mean", "evaluation mean", "unseen ids", "of look-ups", "stability")
+    for name, column in found.profile.columns.items():
+        guess, drift = found.roles[name], column.drift
+        if guess.role in ("split", "unused") or drift.stability is None:
+            continue
+        has_mean = guess.role in ("label", "dense", "weight")
+        is_sparse = guess.role == "sparse"
+        shown.add_row(
+            Text(name),
+            *(_number(column.means.get(split) if has_mean else None) for split in ("train", "eval")),
+            _percent(drift.unseen_ids if is_sparse else None),
+            _percent(drift.unseen_lookups if is_sparse else None),
+            _stability(drift.stability),
+        )
+    print_whole(console, shown)
+    say(console, f"stability: population stability index; {UNSTABLE} is unstable, {SHIFTED} shifted", "dim")
+
+
+def _show_needs(console: Console, needs: Mapping[str, TableNeed]) -> None:
+    limited = any(need.fitting is not None for need in needs.values())
+    shown = columns("table", "rows", "memory", *(["fitting"] if limited else []))
+    for name, need in needs.items():
+        fitting = [f"{need.fitting:,}"] if need.fitting is not None else []
+        shown.add_row(Text(name), f"{need.rows:,}", size(need.nbytes), *fitting)
+    rows, nbytes = sum(need.rows for need in needs.values()), sum(need.nbytes for need in needs.values())
+    shown.add_row("all", f"{rows:,}", size(nbytes), style="bold")
+    print_whole(console, shown)
+
+
+def _stability(index: float) -> Text:
+    return Text(f"{index:.3f}", "bold yellow" if index >= SHIFTED else "yellow" if index >= UNSTABLE else "")
+
+
+def _percent(share: float | None) -> str:
+    return UNKNOWN if share is None else f"{share:.1%}"
+
+
+def _number(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.4g}"

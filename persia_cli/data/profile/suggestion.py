@@ -1,0 +1,74 @@
+"""A `dataset.yaml` for files that have none, to be read and corrected."""
+
+import yaml
+
+from persia_cli.config.schema.dataset import ColumnSplit, FileSplit
+from persia_cli.data.profile.dataset import ColumnProfile, DatasetProfile
+from persia_cli.data.profile.roles import Guess
+
+LONG = 100
+"""Lists longer than this are cut where 99 % of them end."""
+_WIDTH = 100
+
+
+def suggest_dataset(profile: DatasetProfile, guesses: dict[str, Guess], path: str) -> str:
+    """Return YAML for `dataset`; `path` is where it will say the files are."""
+    of_role = {
+        role: [name for name, guess in guesses.items() if guess.role == role]
+        for role in ("label", "dense", "sparse", "weight", "unused")
+    }
+    lines = [
+        "# Suggested by `persia data inspect` from names, types and values: correct what is guessed wrong.",
+        "kind: parquet",
+        f"path: {_quoted(path)}",
+        f"labels: {_names(of_role['label'])}" if of_role["label"] else "labels: ???  # no column of 0 and 1 was found",
+        f"dense: {_names(of_role['dense'])}",
+        "sparse:" if of_role["sparse"] else "sparse: []",
+        *(_feature(profile.columns[name], guesses[name]) for name in of_role["sparse"]),
+        f"weight: {_quoted(of_role['weight'][0]) if of_role['weight'] else 'null'}",
+        f"split: {_split(profile)}",
+    ]
+    if any(not _is_whole(profile.columns[name]) for name in of_role["dense"]):
+        lines.append("fill: 0.0  # in place of null and non-finite dense values")
+    if of_role["unused"]:
+        lines += ["# Not used:", *(f"#   {name}: {guesses[name].reason}" for name in of_role["unused"])]
+    return "\n".join(lines) + "\n"
+
+
+def _feature(column: ColumnProfile, guess: Guess) -> str:
+    about = f"{'' if column.is_exact else 'about '}{column.distinct or 0:,} ids"
+    if column.lengths is None and guess.table is None:
+        item = _quoted(column.name)
+    else:
+        settings = {"name": _quoted(column.name)}
+        if guess.table is not None and guess.table != column.name:
+            settings["table"] = _quoted(guess.table)
+        if column.lengths is not None:
+            settings["pooling"] = "mean"
+            if column.lengths.greatest > LONG:
+                settings["max_length"] = str(column.lengths.covering(0.99))
+        item = "{" + ", ".join(f"{key}: {value}" for key, value in settings.items()) + "}"
+    return f"  - {item:<24}  # {about}"
+
+
+def _split(profile: DatasetProfile) -> str:
+    split = profile.parting.split
+    if isinstance(split, ColumnSplit):
+        column, train, evaluation = _quoted(split.column), _quoted(str(split.train)), _quoted(str(split.eval))
+        return f"{{kind: column, column: {column}, train: {train}, eval: {evaluation}}}"
+    if isinstance(split, FileSplit):
+        return f"{{kind: files, train: {_names(list(split.train))}, eval: {_names(list(split.eval))}}}"
+    return "{kind: every, n: 10}  # nothing says what evaluates, so every tenth row"
+
+
+def _is_whole(column: ColumnProfile) -> bool:
+    return column.nulls == 0 and (column.numbers is None or column.numbers.not_finite == 0)
+
+
+def _names(names: list[str]) -> str:
+    return str(yaml.safe_dump(names, default_flow_style=True, allow_unicode=True, width=_WIDTH)).strip()
+
+
+def _quoted(text: str) -> str:
+    """Return text as a YAML string, in quotes where it needs them."""
+    return _names([text])[1:-1]

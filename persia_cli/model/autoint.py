@@ -1,0 +1,63 @@
+"""AutoInt: Song et al., arXiv 1810.11921."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from persia_cli.config.schema import AutoInt
+from persia_cli.model.fields import Fields
+from persia_cli.model.inputs import InputShape, ModelBatch
+from persia_cli.model.layers import fully_connected
+from persia_cli.model.requirements import refuse_sequences, require_dim, require_sparse
+
+
+class Interacting(nn.Module):
+    """Fields attend to each other: multi-head self-attention with a residual (equations 5 to 8 of the paper).
+
+    Products of query and key are not scaled, and no projection has a bias.
+    """
+
+    def __init__(self, inputs: int, heads: int, width: int) -> None:
+        super().__init__()
+        self.heads = heads
+        # Query, key, value and residual at once: one matrix product instead of four.
+        self.project = nn.Linear(inputs, 4 * heads * width, bias=False)
+
+    def forward(self, fields: torch.Tensor) -> torch.Tensor:
+        """Return [n, fields, heads * width] of [n, fields, inputs]."""
+        *projected, residual = self.project(fields).chunk(4, dim=2)
+        query, key, value = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in projected)
+        # Torch's own attention has no reproducible gradient on every device.
+        attended = (query @ key.transpose(2, 3)).softmax(3) @ value
+        return torch.relu(attended.transpose(1, 2).flatten(2) + residual)
+
+
+class AutomaticInteractions(nn.Module):
+    """Layers of self-attention over fields, then one linear layer; a multi-layer perceptron beside it makes AutoInt+.
+
+    The perceptron reads the fields' vectors and is left out where it has no hidden layer. Dense features are fields
+    too: a learned vector times the value.
+    """
+
+    def __init__(self, shape: InputShape, dim: int, layers: int, heads: int, width: int, hidden: Sequence[int]) -> None:
+        super().__init__()
+        self.fields = Fields(shape, dim)
+        own = heads * width
+        self.attention = nn.Sequential(*(Interacting(own if layer else dim, heads, width) for layer in range(layers)))
+        self.last = nn.Linear(self.fields.count * own, shape.tasks)
+        self.network = fully_connected(self.fields.count * dim, hidden, shape.tasks) if hidden else None
+
+    def forward(self, batch: ModelBatch) -> torch.Tensor:
+        """Return logits float32 [n, tasks]."""
+        fields = self.fields(batch)
+        logits: torch.Tensor = self.last(self.attention(fields).flatten(1))
+        return logits if self.network is None else logits + self.network(fields.flatten(1))
+
+
+def build(model: AutoInt, shape: InputShape) -> nn.Module:
+    """Build the network; raises ConfigError for sequences, rows of another dim, and without sparse features."""
+    refuse_sequences(model.kind, shape)
+    require_sparse(model.kind, shape)
+    require_dim(model.kind, shape, model.dim)
+    return AutomaticInteractions(shape, model.dim, model.layers, model.heads, model.width, model.hidden)

@@ -1,0 +1,53 @@
+"""Linear branches with batch normalisation: the network of the original Persia's census example.
+
+Source: the description of that example's layers in its repository, PersiaML/PERSIA, examples/src/adult-income.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.nn.functional import batch_norm
+
+from persia_cli.config.schema import Branches
+from persia_cli.model.inputs import InputShape, ModelBatch
+from persia_cli.model.requirements import refuse_sequences, require_both
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """Normalisation over the batch; of fewer than two samples, which have no variance, by the running statistics."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Return [n, columns] of [n, columns]."""
+        if len(input) > 1 or not self.training:
+            return super().forward(input)
+        return batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+
+
+class LinearBranches(nn.Module):
+    """Dense features and embeddings each through a linear layer and batch normalisation, then linear layers on both.
+
+    There is no activation, so what is not linear in it is normalisation alone.
+    """
+
+    def __init__(self, shape: InputShape, dense: int, sparse: int, hidden: Sequence[int]) -> None:
+        super().__init__()
+        self.features = shape.pooled
+        inputs = sum(feature.dim for feature in self.features)
+        self.dense = nn.Sequential(nn.Linear(shape.dense, dense), BatchNorm(dense))
+        self.sparse = nn.Sequential(nn.Linear(inputs, sparse), BatchNorm(sparse))
+        widths = [dense + sparse, *hidden, shape.tasks]
+        self.last = nn.Sequential(*map(nn.Linear, widths[:-1], widths[1:]))
+
+    def forward(self, batch: ModelBatch) -> torch.Tensor:
+        """Return logits float32 [n, tasks]."""
+        branches = [self.dense(batch.dense), self.sparse(batch.concatenated(self.features))]
+        logits: torch.Tensor = self.last(torch.cat(branches, dim=1))
+        return logits
+
+
+def build(model: Branches, shape: InputShape) -> nn.Module:
+    """Build the network; raises ConfigError for sequences and without dense or sparse features."""
+    refuse_sequences(model.kind, shape)
+    require_both(model.kind, shape)
+    return LinearBranches(shape, model.dense, model.sparse, model.hidden)

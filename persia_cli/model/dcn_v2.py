@@ -1,0 +1,92 @@
+"""DCN v2, the improved deep and cross network: Wang et al., arXiv 2008.13535."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from persia_cli.config.schema import DcnV2
+from persia_cli.model.inputs import InputShape, ModelBatch
+from persia_cli.model.layers import fully_connected
+from persia_cli.model.requirements import refuse_sequences
+
+
+class Cross(nn.Module):
+    """A cross layer, x0 * (W x + b) + x (equation 1 of the paper); of a rank, W is U V (equation 2)."""
+
+    def __init__(self, width: int, rank: int | None) -> None:
+        super().__init__()
+        self.down = nn.Identity() if rank is None else nn.Linear(width, rank, bias=False)
+        self.up = nn.Linear(rank or width, width)
+
+    def forward(self, first: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
+        """Return [n, width] of the input x0 of all cross layers and of this one, both [n, width]."""
+        crossed: torch.Tensor = first * self.up(self.down(last)) + last
+        return crossed
+
+
+class ExpertCross(nn.Module):
+    """A cross layer of K low-rank experts: sum of G_i(x) E_i(x), plus x (equations 3 and 4 of the paper).
+
+    E_i(x) = x0 * (U_i g(C_i g(V_i x)) + b), with g = tanh and the gates G a softmax of a linear function of x.
+    """
+
+    def __init__(self, width: int, rank: int, experts: int) -> None:
+        super().__init__()
+        self.experts = experts
+        self.gates = nn.Linear(width, experts)
+        self.down = nn.Linear(width, experts * rank, bias=False)
+        bound = rank**-0.5
+        self.mix = nn.Parameter(torch.empty(experts, rank, rank).uniform_(-bound, bound))
+        self.up = nn.Linear(experts * rank, width)
+
+    def forward(self, first: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
+        """Return [n, width] of the input x0 of all cross layers and of this one, both [n, width]."""
+        gates = self.gates(last).softmax(1)
+        inner = torch.tanh(self.down(last)).unflatten(1, (self.experts, -1))
+        inner = torch.tanh(torch.einsum("nkr,krs->nks", inner, self.mix))
+        # Gates add up to 1, so one product with all U side by side also adds the bias just once.
+        crossed: torch.Tensor = first * self.up((inner * gates.unsqueeze(2)).flatten(1)) + last
+        return crossed
+
+
+class DeepCross(nn.Module):
+    """Cross layers on all inputs side by side, and a multi-layer perceptron after them or beside them.
+
+    Section 3 of the paper: `stacked`, the perceptron reads what the cross layers give, or parallel to them, the inputs.
+    """
+
+    def __init__(self, shape: InputShape, settings: DcnV2) -> None:
+        super().__init__()
+        self.features = shape.pooled
+        width = shape.dense + sum(feature.dim for feature in self.features)
+        self.cross = nn.ModuleList(_cross(width, settings.rank, settings.experts) for _ in range(settings.layers))
+        self.stacked = settings.structure == "stacked"
+        self.deep, deep_width = _deep(width, settings.hidden)
+        self.last = nn.Linear(deep_width if self.stacked else width + deep_width, shape.tasks)
+
+    def forward(self, batch: ModelBatch) -> torch.Tensor:
+        """Return logits float32 [n, tasks]."""
+        first = torch.cat([batch.dense, batch.concatenated(self.features)], dim=1)
+        crossed = first
+        for layer in self.cross:
+            crossed = layer(first, crossed)
+        deep = self.deep(crossed) if self.stacked else torch.cat([crossed, self.deep(first)], dim=1)
+        logits: torch.Tensor = self.last(deep)
+        return logits
+
+
+def _cross(width: int, rank: int | None, experts: int | None) -> nn.Module:
+    return Cross(width, rank) if rank is None or experts is None else ExpertCross(width, rank, experts)
+
+
+def _deep(width: int, hidden: Sequence[int]) -> tuple[nn.Module, int]:
+    """Return the perceptron's hidden layers and how many columns they give."""
+    *before, own = hidden
+    return fully_connected(width, before, own, last_relu=True), own
+
+
+def build(model: DcnV2, shape: InputShape) -> nn.Module:
+    """Build the network; raises ConfigError for sequence features."""
+    refuse_sequences(model.kind, shape)
+    return DeepCross(shape, model)

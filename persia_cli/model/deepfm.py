@@ -1,0 +1,49 @@
+"""DeepFM: Guo et al., arXiv 1703.04247."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from persia_cli.config.schema import DeepFm
+from persia_cli.model.fields import WeightedFields
+from persia_cli.model.inputs import InputShape, ModelBatch
+from persia_cli.model.layers import fully_connected
+from persia_cli.model.requirements import refuse_sequences, require_dim, require_first_order, require_sparse
+
+
+class DeepFactorizationMachine(nn.Module):
+    """A factorization machine and a multi-layer perceptron on the same vectors, added up (section 2.1 of the paper).
+
+    Of a row, the first `tasks` columns are its id's first-order weights, one for each task, the others its vector.
+    With several tasks the products of vectors are part of every task's logit. A dense feature has weights and a
+    vector too, both times its value.
+    """
+
+    def __init__(self, shape: InputShape, dim: int, hidden: Sequence[int]) -> None:
+        super().__init__()
+        self.fields = WeightedFields(shape, dim)
+        self.network = fully_connected(self.fields.count * self.fields.dim, hidden, shape.tasks)
+
+    def forward(self, batch: ModelBatch) -> torch.Tensor:
+        """Return logits float32 [n, tasks]."""
+        first_order, vectors = self.fields(batch)
+        logits: torch.Tensor = self.network(vectors.flatten(1))
+        return logits + first_order + pair_products(vectors)
+
+
+def pair_products(vectors: torch.Tensor) -> torch.Tensor:
+    """Return [n, 1], the sum of the dot products of all pairs of different fields, of vectors [n, fields, dim].
+
+    Half of (square of the sum - sum of the squares), which takes a time linear in the fields: Rendle, ICDM 2010.
+    """
+    return 0.5 * (vectors.sum(1).square() - vectors.square().sum(1)).sum(1, keepdim=True)
+
+
+def build(model: DeepFm, shape: InputShape) -> nn.Module:
+    """Build the network; raises ConfigError without sparse features, and for sequences and rows of a wrong dim."""
+    refuse_sequences(model.kind, shape)
+    require_sparse(model.kind, shape)
+    require_dim(model.kind, shape, model.dim)
+    require_first_order(model.kind, shape, vector=1)
+    return DeepFactorizationMachine(shape, model.dim, model.hidden)

@@ -1,0 +1,83 @@
+"""Deep interest network: Zhou et al., arXiv 1706.06978."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import nn
+
+from persia_cli.config.schema import Din
+from persia_cli.errors import ConfigError
+from persia_cli.model.inputs import FeatureShape, InputShape, ModelBatch
+from persia_cli.model.layers import fully_connected
+from persia_cli.model.requirements import features_named
+
+Pair = tuple[FeatureShape, FeatureShape]
+"""A target, which is one vector per sample, and a sequence that it attends to."""
+
+
+class Attention(nn.Module):
+    """The weighted sum of a sequence, each element weighed by a network that sees it beside the target.
+
+    The local activation unit of section 4.3 of the paper: weights are no softmax, so that their sum tells how strong
+    an interest is. The unit reads element, target, their difference and their product; PReLU is its activation.
+    """
+
+    def __init__(self, dim: int, hidden: Sequence[int]) -> None:
+        super().__init__()
+        self.unit = fully_connected(4 * dim, hidden, 1, activation=nn.PReLU)
+
+    def forward(self, target: torch.Tensor, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Return [n, dim] of a target [n, dim] and a sequence [n, length, dim], its mask bool [n, length]."""
+        wanted = target.unsqueeze(1).expand_as(values)
+        weights = self.unit(torch.cat([values, wanted, values - wanted, values * wanted], dim=2))
+        weights = weights.masked_fill(~mask.unsqueeze(2), 0.0)
+        return (weights * values).sum(1)
+
+
+class DeepInterest(nn.Module):
+    """Dense features, pooled embeddings and attended sequences side by side, through a multi-layer perceptron."""
+
+    def __init__(self, shape: InputShape, pairs: Sequence[Pair], attention: Sequence[int], hidden: Sequence[int]):
+        super().__init__()
+        self.features = shape.pooled
+        self.pairs = [(target.name, sequence.name) for target, sequence in pairs]
+        self.attention = nn.ModuleList(Attention(target.dim, attention) for target, _ in pairs)
+        width = shape.dense + sum(feature.dim for feature in self.features) + sum(target.dim for target, _ in pairs)
+        self.network = fully_connected(width, hidden, shape.tasks, activation=nn.PReLU)
+
+    def forward(self, batch: ModelBatch) -> torch.Tensor:
+        """Return logits float32 [n, tasks]."""
+        interests = [
+            attention(batch.pooled[target], *batch.sequences[sequence])
+            for attention, (target, sequence) in zip(self.attention, self.pairs, strict=True)
+        ]
+        inputs = torch.cat([batch.dense, batch.concatenated(self.features), *interests], dim=1)
+        logits: torch.Tensor = self.network(inputs)
+        return logits
+
+
+def build(model: Din, shape: InputShape) -> nn.Module:
+    """Build the network; raises ConfigError for targets and sequences that do not fit, and sequences left over."""
+    pairs = _pairs(model.attend, shape)
+    read = {sequence.name for _, sequence in pairs}
+    left = [feature.name for feature in shape.sequences if feature.name not in read]
+    if left:
+        raise ConfigError(
+            f"model.attend: no target attends to the sequence {left[0]}; name it below its target, "
+            "or set its pooling to sum, mean or sqrtn"
+        )
+    return DeepInterest(shape, pairs, model.attention, model.hidden)
+
+
+def _pairs(attend: Mapping[str, Sequence[str]], shape: InputShape) -> list[Pair]:
+    pairs: list[Pair] = []
+    for name, names in attend.items():
+        [target] = features_named([name], shape.pooled, "model.attend")
+        pairs += [(target, sequence) for sequence in features_named(names, shape.sequences, f"model.attend.{name}")]
+    for target, sequence in pairs:
+        if (target.table, target.dim) != (sequence.table, sequence.dim):
+            raise ConfigError(
+                f"model.attend.{target.name}: {sequence.name} does not read the table of {target.name}, so that the "
+                "same id would have two vectors; give both features the same table in dataset.sparse"
+            )
+    return pairs

@@ -1,0 +1,92 @@
+"""FinalMLP: Mao et al., arXiv 2304.00902."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from persia_cli.config.schema import FinalMlp
+from persia_cli.model.inputs import FeatureShape, InputShape, ModelBatch
+from persia_cli.model.layers import fully_connected
+from persia_cli.model.requirements import features_named, refuse_sequences
+
+
+class FeatureGate(nn.Module):
+    """Which inputs a stream is to see: 2 sigmoid(network(context)) times the inputs (equations 5 and 6 of the paper).
+
+    The context is the rows of the features named, or, of none, a learned vector: then the gate is one for all samples.
+    """
+
+    def __init__(self, context: Sequence[FeatureShape], dim: int, hidden: Sequence[int], width: int) -> None:
+        super().__init__()
+        self.context = tuple(context)
+        self.register_parameter("learned", None if self.context else nn.Parameter(torch.zeros(1, dim)))
+        inputs = sum(feature.dim for feature in self.context) if self.context else dim
+        self.network = fully_connected(inputs, hidden, width)
+
+    def forward(self, inputs: torch.Tensor, batch: ModelBatch) -> torch.Tensor:
+        """Return [n, width] of inputs [n, width]."""
+        context = batch.concatenated(self.context) if self.learned is None else self.learned
+        gated: torch.Tensor = inputs * (2.0 * torch.sigmoid(self.network(context)))
+        return gated
+
+
+class BilinearFusion(nn.Module):
+    """Logits of two streams: b + w1 o1 + w2 o2 + the sum over heads of o1 W o2 (equations 8 to 10 of the paper).
+
+    A head has its own part of both streams and its own W.
+    """
+
+    def __init__(self, first: int, second: int, heads: int, tasks: int) -> None:
+        super().__init__()
+        self.heads, self.tasks = heads, tasks
+        self.first = nn.Linear(first, tasks)
+        self.second = nn.Linear(second, tasks, bias=False)
+        bound = first**-0.5
+        inner = torch.empty(heads, first // heads, tasks * (second // heads)).uniform_(-bound, bound)
+        self.inner = nn.Parameter(inner)
+
+    def forward(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        """Return logits [n, tasks] of [n, first] and [n, second]."""
+        left = torch.einsum("nha,hab->nhb", first.unflatten(1, (self.heads, -1)), self.inner)
+        right = second.unflatten(1, (self.heads, 1, -1))
+        products = (left.unflatten(2, (self.tasks, -1)) * right).sum((1, 3))
+        logits: torch.Tensor = self.first(first) + self.second(second) + products
+        return logits
+
+
+class TwoStreams(nn.Module):
+    """Two multi-layer perceptrons on the same inputs, each behind a gate of its own, and their bilinear fusion."""
+
+    def __init__(self, shape: InputShape, settings: FinalMlp) -> None:
+        super().__init__()
+        self.features = shape.pooled
+        width = shape.dense + sum(feature.dim for feature in self.features)
+        *before, first = settings.first
+        self.first = fully_connected(width, before, first, last_relu=True)
+        *before, second = settings.second
+        self.second = fully_connected(width, before, second, last_relu=True)
+        self.gates = nn.ModuleList(_gates(shape, settings, width))
+        self.fusion = BilinearFusion(first, second, settings.heads, shape.tasks)
+
+    def forward(self, batch: ModelBatch) -> torch.Tensor:
+        """Return logits float32 [n, tasks]."""
+        inputs = torch.cat([batch.dense, batch.concatenated(self.features)], dim=1)
+        left, right = (gate(inputs, batch) for gate in self.gates) if self.gates else (inputs, inputs)
+        logits: torch.Tensor = self.fusion(self.first(left), self.second(right))
+        return logits
+
+
+def _gates(shape: InputShape, settings: FinalMlp, width: int) -> list[FeatureGate]:
+    """Return the gate of each stream, none where there are to be none."""
+    if settings.gate is None:
+        return []
+    contexts = {"first": settings.gate.first, "second": settings.gate.second}
+    found = [features_named(names, shape.pooled, f"model.gate.{stream}") for stream, names in contexts.items()]
+    return [FeatureGate(context, settings.dim, settings.gate.hidden, width) for context in found]
+
+
+def build(model: FinalMlp, shape: InputShape) -> nn.Module:
+    """Build the network; raises ConfigError for sequences and for a context that is no feature."""
+    refuse_sequences(model.kind, shape)
+    return TwoStreams(shape, model)

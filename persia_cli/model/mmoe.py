@@ -1,0 +1,41 @@
+"""Multi-gate mixture of experts for several tasks: Ma et al., KDD 2018, doi 10.1145/3219819.3220007."""
+
+import torch
+from torch import nn
+
+from persia_cli.config.schema import Mmoe
+from persia_cli.model.inputs import InputShape, ModelBatch
+from persia_cli.model.layers import parallel_networks
+from persia_cli.model.requirements import refuse_sequences
+
+
+class MultiGateExperts(nn.Module):
+    """Experts that all tasks share, and for each task a gate over them and a tower on its mixture of them.
+
+    Task k's logit is tower_k(sum over i of g_ki expert_i(x)) with g_k = softmax(W_k x) (equations 6 and 7 of the
+    paper). Inputs x are dense features and embeddings side by side. All experts are computed at once, and all towers.
+    """
+
+    def __init__(self, shape: InputShape, settings: Mmoe) -> None:
+        super().__init__()
+        self.features = shape.pooled
+        width = shape.dense + sum(feature.dim for feature in self.features)
+        *before, own = settings.expert
+        self.count = settings.experts
+        self.experts = parallel_networks(self.count, width, before, own, last_relu=True)
+        self.gates = nn.Linear(width, shape.tasks * self.count, bias=False)
+        self.towers = parallel_networks(shape.tasks, own, settings.tower, 1)
+
+    def forward(self, batch: ModelBatch) -> torch.Tensor:
+        """Return logits float32 [n, tasks]."""
+        inputs = torch.cat([batch.dense, batch.concatenated(self.features)], dim=1)
+        experts = self.experts(inputs.expand(self.count, -1, -1))
+        gates = self.gates(inputs).unflatten(1, (-1, self.count)).softmax(2)
+        logits: torch.Tensor = self.towers(torch.einsum("nki,inh->knh", gates, experts))
+        return logits.squeeze(2).t()
+
+
+def build(model: Mmoe, shape: InputShape) -> nn.Module:
+    """Build the network; raises ConfigError for sequence features."""
+    refuse_sequences(model.kind, shape)
+    return MultiGateExperts(shape, model)

@@ -1,0 +1,50 @@
+"""Wide & Deep: Cheng et al., arXiv 1606.07792."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from persia_cli.config.schema import WideDeep
+from persia_cli.model.inputs import InputShape, ModelBatch
+from persia_cli.model.layers import fully_connected
+from persia_cli.model.requirements import refuse_sequences, require_first_order, require_sparse
+
+
+class WideAndDeep(nn.Module):
+    """A linear model and a multi-layer perceptron, added up and trained together (section 3.3 of the paper).
+
+    The first `tasks` columns of a row are its id's weights in the linear model, one for each task, the others are
+    what the perceptron reads; dense features take part in both. A cross of features is a sparse feature of the data
+    set; with a table of dim `tasks` it is in the linear model alone, as in the paper.
+    """
+
+    wide: torch.Tensor
+    deep: torch.Tensor
+
+    def __init__(self, shape: InputShape, hidden: Sequence[int]) -> None:
+        super().__init__()
+        self.features = shape.pooled
+        rows = torch.arange(sum(feature.dim for feature in self.features)).split([f.dim for f in self.features])
+        # Columns of the features side by side; they follow from the shape, so no checkpoint has them.
+        self.register_buffer("wide", torch.cat([columns[: shape.tasks] for columns in rows]), persistent=False)
+        self.register_buffer("deep", torch.cat([columns[shape.tasks :] for columns in rows]), persistent=False)
+        self.tasks = shape.tasks
+        self.linear = nn.Linear(shape.dense, shape.tasks, bias=False) if shape.dense else None
+        self.network = fully_connected(shape.dense + self.deep.numel(), hidden, shape.tasks)
+
+    def forward(self, batch: ModelBatch) -> torch.Tensor:
+        """Return logits float32 [n, tasks]."""
+        rows = batch.concatenated(self.features)
+        weights = rows.index_select(1, self.wide).unflatten(1, (len(self.features), self.tasks))
+        logits: torch.Tensor = self.network(torch.cat([batch.dense, rows.index_select(1, self.deep)], dim=1))
+        logits = logits + weights.sum(1)
+        return logits if self.linear is None else logits + self.linear(batch.dense)
+
+
+def build(model: WideDeep, shape: InputShape) -> nn.Module:
+    """Build the network; raises ConfigError for sequences, without sparse features, and for rows too narrow."""
+    refuse_sequences(model.kind, shape)
+    require_sparse(model.kind, shape)
+    require_first_order(model.kind, shape, vector=0)
+    return WideAndDeep(shape, model.hidden)

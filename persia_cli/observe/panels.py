@@ -1,0 +1,202 @@
+"""The panels of a run's report: each draws one thing that a run's history tells on axes of its own."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from persia_cli.config.schema import SyncMode
+from persia_cli.observe import staleness
+from persia_cli.observe.drawing import INK, dress, thousands
+from persia_cli.observe.history import RunHistory
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLOURS = ("#1f6f8b", "#d1495b", "#8a5fbf", "#2a9d8f", "#c9822b", "#5b6770")
+"""Of labels, in order; the first also where there is only one thing to draw."""
+BLUE, RED = COLOURS[:2]
+MOST_POINTS = 1200
+"""Points of a line; a longer run shows every so many."""
+WIDE_RANGE = 50.0
+"""Greatest over least predicted probability from which a calibration plot has logarithmic axes."""
+MINUTE_S = 60.0
+TRAINING = "training, as it learns"
+"""Figures of samples that were scored just before the model learned from them."""
+
+Line = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What it is of, and how it is drawn; `draw` is only called where `has` finds something to draw."""
+
+    title: str
+    has: Callable[[RunHistory], bool]
+    draw: Callable[[RunHistory, "Axes"], None]
+    missing: str
+    """What to do where there is nothing to draw."""
+
+
+def thinned(lines: Sequence[Line]) -> Sequence[Line]:
+    """Return every so many of the lines, and the last one."""
+    every = -(-len(lines) // MOST_POINTS) or 1
+    return [*lines[:-1][::every], *lines[-1:]]
+
+
+def draw_loss(history: RunHistory, axes: "Axes") -> None:
+    """Loss of each log interval of training, and of each evaluation, by step."""
+    lines = [line for line in thinned(history.training) if line["loss"] is not None]
+    axes.plot(*_by_step(lines, "loss"), color=BLUE, linewidth=1.2, label=TRAINING)
+    tested = [line for line in history.evaluations if line["loss"] is not None]
+    axes.plot(*_by_step(tested, "loss"), "o-", color=RED, markersize=5, linewidth=1.0, label="evaluation")
+    _finish(axes, "step", "loss", legend=bool(tested))
+
+
+def draw_auc(history: RunHistory, axes: "Axes") -> None:
+    """AUC of training, over the last few lines of metrics, and of each evaluation, per label."""
+    _draw_figure(history, axes, "auc", "AUC")
+
+
+def draw_ratio(history: RunHistory, axes: "Axes") -> None:
+    """Predicted over observed positives, as `draw_auc`."""
+    axes.axhline(1.0, color=INK, linewidth=0.8, linestyle="--")
+    _draw_figure(history, axes, "calibration", "predicted over observed positives")
+
+
+def draw_throughput(history: RunHistory, axes: "Axes") -> None:
+    """Samples per second of training over time."""
+    begin = history.begin_s or history.training[0]["time"]
+    lines = thinned(history.training)
+    seconds = [line["time"] - begin for line in lines]
+    unit, size = ("minutes", MINUTE_S) if seconds[-1] > 5 * MINUTE_S else ("seconds", 1.0)
+    rates = [line["samples_per_s"] for line in lines]
+    axes.plot([second / size for second in seconds], rates, color=BLUE, linewidth=1.2)
+    _finish(axes, f"{unit} since training began", "samples/s")
+    axes.set_ylim(0.0, 1.12 * max(rates) or 1.0)
+    thousands(axes.yaxis)
+
+
+def draw_staleness(history: RunHistory, axes: "Axes") -> None:
+    """How many steps of all ranks had rows of each staleness."""
+    ranks = [rank for line in history.training for rank in line["staleness"]]
+    total = staleness.merged([{int(value): steps for value, steps in rank.items()} for rank in ranks])
+    shown = staleness.ranges(total)
+    steps = sum(shown.values()) or 1
+    names = _range_names(shown) if shown != total else [str(value) for value in shown]
+    shares = [100.0 * count / steps for count in shown.values()]
+    bars = axes.bar(names, shares, color=BLUE, width=0.7)
+    axes.bar_label(bars, [f"{share:.3g} %" for share in shares], fontsize=8, color=INK, padding=2)
+    mode = history.run.mode
+    bound = "sync: always the newest rows" if isinstance(mode, SyncMode) else f"bound {mode.staleness}"
+    _finish(axes, f"staleness in steps ({bound}); mean {staleness.mean(total):.2f}", "% of steps")
+    axes.set_ylim(0.0, 1.12 * max(shares, default=1.0))
+    axes.grid(visible=False, axis="x")
+
+
+def draw_rows(history: RunHistory, axes: "Axes") -> None:
+    """Rows of all tables, and how many were let go for new ones."""
+    lines = thinned(history.lines)
+    axes.plot(*_by_step(lines, "rows"), color=BLUE, linewidth=1.4, label="rows")
+    evicted = any(line["evicted"] for line in lines)
+    if evicted:
+        axes.plot(*_by_step(lines, "evicted"), color=RED, linewidth=1.2, label="evicted so far")
+    _finish(axes, "step", "rows of all tables", legend=evicted)
+    axes.set_ylim(bottom=0.0)
+    thousands(axes.yaxis)
+
+
+def draw_hit_rate(history: RunHistory, axes: "Axes") -> None:
+    """Share of the ids looked up so far that had a row."""
+    lines = [line for line in thinned(history.lines) if line["hit_rate"] is not None]
+    axes.plot(*_by_step(lines, "hit_rate"), color=BLUE, linewidth=1.4)
+    _finish(axes, "step", "ids that had a row, so far")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}" if axes.get_ylim()[0] < 0.9 else f"{value:.1%}")
+
+
+def draw_reliability(history: RunHistory, axes: "Axes") -> None:
+    """Share of positives against predicted probability, in parts of the evaluation samples by score."""
+    event = history.last_event("reliability")
+    assert event is not None
+    diagrams: Mapping[str, Mapping[str, list[float]]] = event["labels"]
+    seen = [p for d in diagrams.values() for p in (*d["predicted"], *d["observed"]) if p > 0.0]
+    least, most = min(seen), max(seen)
+    wide = most > WIDE_RANGE * least
+    ends = [least / 1.5, min(1.0, most * 1.5)] if wide else [0.0, min(1.0, most * 1.08)]
+    axes.plot(ends, ends, color=INK, linewidth=0.8, linestyle="--", label="perfect")
+    for label, colour in _coloured(history.labels):
+        diagram = diagrams[label]
+        points = zip(diagram["predicted"], diagram["observed"], diagram["weight"], strict=True)
+        drawn = [(p, o, 2.0 * (o * (1.0 - o) / w) ** 0.5) for p, o, w in points if o > 0.0 or not wide]
+        if drawn:
+            predicted, observed, errors = zip(*drawn, strict=True)
+            axes.errorbar(predicted, observed, yerr=errors, fmt="o-", markersize=4, linewidth=1.0, elinewidth=0.8,
+                          color=colour, label=label)  # fmt: skip
+    _finish(axes, f"predicted probability (evaluation at step {event['step']:,})", "share of positives", legend=True)
+    if wide:
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+    axes.set_xlim(*ends)
+    axes.set_ylim(*ends)
+
+
+def _trained(history: RunHistory) -> bool:
+    return bool(history.training)
+
+
+def _calibrated(history: RunHistory) -> bool:
+    event = history.last_event("reliability")
+    return event is not None and any(o > 0.0 for diagram in event["labels"].values() for o in diagram["observed"])
+
+
+NOTHING_YET = "No log interval of training has ended yet."
+PANELS = (
+    Panel("Loss", _trained, draw_loss, NOTHING_YET),
+    Panel("AUC", _trained, draw_auc, NOTHING_YET),
+    Panel("Throughput", _trained, draw_throughput, NOTHING_YET),
+    Panel("Staleness of rows", _trained, draw_staleness, NOTHING_YET),
+    Panel("Table growth", _trained, draw_rows, NOTHING_YET),
+    Panel("Hit rate", _trained, draw_hit_rate, NOTHING_YET),
+    Panel("Calibration", _trained, draw_ratio, NOTHING_YET),
+    Panel("Reliability", _calibrated, draw_reliability, "The run has not been evaluated, or saw no positive label."),
+)
+"""In the order they are shown."""
+
+
+def _draw_figure(history: RunHistory, axes: "Axes", key: str, y: str) -> None:
+    """Draw a figure of quality, of training and of evaluations, for each label."""
+    alone = len(history.labels) == 1
+    for label, colour in _coloured(history.labels):
+        for lines, name_of, style, what in (
+            (thinned(history.training), f"window_{key}", "-", TRAINING),
+            (history.evaluations, key, "o--", "evaluation"),
+        ):
+            points = [(line["step"], history.figure(line, name_of, label)) for line in lines]
+            drawn = [(step, value) for step, value in points if value is not None]
+            if drawn:
+                steps, values = zip(*drawn, strict=True)
+                name = what if alone else f"{label}, {what}"
+                shade = RED if alone and lines is history.evaluations else colour
+                axes.plot(steps, values, style, color=shade, markersize=5, linewidth=1.2, label=name)
+    _finish(axes, "step", y, legend=True)
+
+
+def _finish(axes: "Axes", x: str, y: str, legend: bool = False) -> None:
+    """Dress the axes; a legend comes where something bears a name."""
+    dress(axes, x, y)
+    if x == "step":
+        thousands(axes.xaxis)
+    if legend and axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=8.5, loc="best", labelcolor=INK)
+
+
+def _by_step(lines: Sequence[Line], key: str) -> tuple[list[Any], list[Any]]:
+    return [line["step"] for line in lines], [line[key] for line in lines]
+
+
+def _coloured(labels: Sequence[str]) -> list[tuple[str, str]]:
+    return [(label, COLOURS[number % len(COLOURS)]) for number, label in enumerate(labels)]
+
+
+def _range_names(ranges: Mapping[int, int]) -> list[str]:
+    """Return `1`, `2`, `3-4`, `5-8`, … for the upper ends of ranges that double."""
+    return [str(end) if end <= 2 else f"{end // 2 + 1}-{end}" for end in ranges]

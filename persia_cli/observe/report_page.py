@@ -1,0 +1,109 @@
+"""A run's report as one page: figures, pictures, tables and configuration."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+
+from persia_cli import __version__
+from persia_cli.observe import html
+from persia_cli.observe.drawing import empty_figure, to_svg
+from persia_cli.observe.history import CONFIG, Outcome, RunHistory
+from persia_cli.observe.key_figures import QUALITY, key_figures
+from persia_cli.observe.panels import PANELS, Panel
+
+PANEL_INCHES = (6.2, 3.5)
+COUNTERS = ("rows", "hits", "misses", "evicted", "refused", "not_admitted", "gradients_refused")
+"""Counters of a table that the page shows."""
+
+Rows = list[list[str]]
+
+
+def report_page(history: RunHistory, summary: Mapping[str, str], now: float) -> str:
+    """Return the page as HTML; `summary` are words about the run's settings, `now` is in seconds since 1970.
+
+    Raises UserError if matplotlib is not installed.
+    """
+    outcome = history.outcome(now)
+    config = (history.run_dir / CONFIG).read_text(encoding="utf-8")
+    parts = [
+        f'<h1>{escape(history.run.name)}</h1><span class="state {outcome.state}">{outcome.state}</span>',
+        f'<p class="soft">{escape(_when(history))}</p>',
+        _said(outcome),
+        html.tiles(key_figures(history)),
+        "<h2>Training</h2>",
+        '<div class="panels">' + "".join(_panel(history, panel) for panel in PANELS) + "</div>",
+        *_section("Evaluations", _evaluations(history)),
+        *_section("Tables", _tables(history)),
+        *_section("Processes", _processes(history)),
+        *_notes(history),
+        "<h2>Configuration</h2>",
+        html.pairs({**summary, "run directory": str(history.run_dir.absolute())}),
+        f"<details><summary>{CONFIG}</summary><pre>{escape(config)}</pre></details>",
+        f'<p class="soft">Made by persia {__version__} at {_clock(now)} from the record in the run directory.</p>',
+    ]
+    return html.document(history.run.name, "\n".join(part for part in parts if part))
+
+
+def _when(history: RunHistory) -> str:
+    """Say when the run began and how long it took."""
+    if history.begin_s is None or history.end_s is None:
+        return "Training has not begun."
+    seconds = round(history.end_s - history.begin_s)
+    hours, minutes = divmod(seconds // 60, 60)
+    return f"Began {_clock(history.begin_s)}, recorded for {hours}:{minutes:02}:{seconds % 60:02}."
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def _said(outcome: Outcome) -> str:
+    kind = "error" if outcome.state == "failed" else "soft"
+    return f'<p class="{kind}">{escape(outcome.text)}</p>' if outcome.text else ""
+
+
+def _panel(history: RunHistory, panel: Panel) -> str:
+    inside = f'<p class="soft">{escape(panel.missing)}</p>'
+    if panel.has(history):
+        figure = empty_figure(*PANEL_INCHES)
+        panel.draw(history, figure.add_subplot())
+        inside = to_svg(figure)
+    return f'<div class="panel"><h3>{escape(panel.title)}</h3>{inside}</div>'
+
+
+def _section(title: str, rows: Sequence[Sequence[str]]) -> Iterable[str]:
+    return [f"<h2>{title}</h2>", html.table(rows)] if len(rows) > 1 else []
+
+
+def _evaluations(history: RunHistory) -> Rows:
+    """Return a row for each evaluation and label, those of later `persia eval` last."""
+    lines = [("", line) for line in history.evaluations]
+    lines += [(f"persia eval, {name}", line) for name, line in history.later]
+    first, several = history.labels[0], len(history.labels) > 1
+    there = [key for key in QUALITY if any(history.figure(line, key, first) is not None for _, line in lines)]
+    rows = [["", "step", "samples", *(QUALITY[key] for key in there)]]
+    for name, line in lines:
+        for label in history.labels:
+            what = f"{label}, {name or 'in training'}" if several else name or "in training"
+            values = [history.figure(line, key, label) for key in there]
+            figures = ["-" if value is None else f"{value:.6f}" for value in values]
+            rows.append([what, f"{line['step']:,}", f"{line['eval_samples']:,}", *figures])
+    return rows
+
+
+def _tables(history: RunHistory) -> Rows:
+    event = history.last_event("tables") or {"tables": {}}
+    counted = [[name, *(f"{table.get(c, 0):,}" for c in COUNTERS)] for name, table in event["tables"].items()]
+    return [["table", *(counter.replace("_", " ") for counter in COUNTERS)], *counted]
+
+
+def _processes(history: RunHistory) -> Rows:
+    event = history.last_event("roles") or {"roles": []}
+    used = [[f"{r['role']}-{r['index']}", f"{r['cpu_s']:,.1f}", f"{r['rss'] / 2**20:,.0f}"] for r in event["roles"]]
+    return [["process", "CPU seconds", "MiB at the end"], *used]
+
+
+def _notes(history: RunHistory) -> Iterable[str]:
+    """Yield the warnings and notes of the run, if it has any."""
+    texts = [event["text"] for event in history.events if event["event"] in ("warning", "note", "stopped_early")]
+    return ["<h2>Notes</h2>", *(f"<p>{escape(text)}</p>" for text in texts)] if texts else []

@@ -1,0 +1,66 @@
+"""Avazu's clicks on mobile advertisements (Kaggle, 2014) to Parquet."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from persia_cli.data.parts import text_parts
+from persia_cli.data.prepare_options import SplitChoice
+from persia_cli.data.recipe import PrepareOptions, PrepareReport, Progress, source_files, write_dataset
+from persia_cli.data.text import INTEGER, SKIP, TextBlock, TextFormat, hexadecimal
+
+NAMES = ["site_id", "site_domain", "site_category", "app_id", "app_domain", "app_category", "device_id", "device_ip",
+         "device_model"]  # fmt: skip
+"""Columns of eight hexadecimal digits, which Avazu hashed its texts to."""
+CODES = ["C1", "banner_pos", "device_type", "device_conn_type", *(f"C{number}" for number in range(14, 22))]
+"""Columns of small integers; -1 stands for unknown."""
+FORMAT = TextFormat(
+    {"id": SKIP, "click": INTEGER, "hour": INTEGER, "C1": INTEGER, "banner_pos": INTEGER}
+    | dict.fromkeys(NAMES, hexadecimal(8))
+    | dict.fromkeys(CODES[2:], INTEGER),
+    delimiter=",",
+    header=True,
+)
+DATASET = {
+    "labels": ["label"],
+    "sparse": ["hour_of_day", "weekday", *CODES[:2], *NAMES, *CODES[2:]],
+    "split": {"kind": "column", "column": "split", "train": "train", "eval": "eval"},
+}
+LAST = SplitChoice("chronological", 0.2)
+"""The file is in the order of time, so its last fifth evaluates: about the last two of ten days."""
+
+
+def prepare(source: Path, output: Path, options: PrepareOptions, progress: Progress) -> PrepareReport:
+    """Write Parquet from train.csv, plain or compressed; raises DataError."""
+    files = source_files(source, "give train.csv or train.gz of the Kaggle competition")
+    parts = [part for file in files for part in text_parts(file, FORMAT, _table)]
+    return write_dataset(parts, DATASET, output, replace(options, split=options.split or LAST), progress)
+
+
+def _table(block: TextBlock) -> Any:
+    click, hour = block.integers("click"), block.integers("hour")
+    block.reject((click < 0) | (click > 1), "click is neither 0 nor 1")
+    day, hour_of_day, wrong = _times(hour)
+    block.reject(wrong, "hour is no YYMMDDHH")
+    columns = {
+        "label": click.astype(np.int8),
+        "day": pa.array(day.astype(np.int32), pa.date32()),
+        "hour_of_day": hour_of_day.astype(np.uint64),
+        "weekday": ((day + 3) % 7).astype(np.uint64),
+    }
+    return block.table(columns | {name: block.ids(name) for name in DATASET["sparse"] if name not in columns})
+
+
+def _times(hour: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the days since 1970 and the hours of the day of YYMMDDHH, and which are no such number."""
+    year, month, day, hours = (hour // 10**power % 100 for power in (6, 4, 2, 0))
+    wrong = (hour < 0) | (hour >= 10**8) | (month < 1) | (month > 12) | (day < 1) | (hours > 23)
+    months = (year + 30) * 12 + np.where(wrong, 1, month) - 1
+    first = months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
+    days = first + np.where(wrong, 1, day) - 1
+    next_first = (months + 1).astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
+    return days, hours, wrong | (days >= next_first)

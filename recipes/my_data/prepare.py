@@ -1,0 +1,91 @@
+"""Your own CSV to Parquet: a template to copy and change.
+
+    persia recipe cp my_data mine        # a copy of this folder that is yours
+    persia recipe prepare ./mine --input mine/purchases.csv --output data/mine
+
+What there is to change is numbered 1 to 4. Nothing here runs once per row: a block is some ten thousand rows, and all
+that is done to it is done to whole columns.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from persia_cli.data.parts import text_parts
+from persia_cli.data.recipe import PrepareOptions, PrepareReport, Progress, source_files, write_dataset
+from persia_cli.data.text import BYTES, INTEGER, NUMBER, SKIP, TEXT, TextBlock, TextFormat, text_of
+
+# 1. What the file looks like: its columns, in their order, and what each holds.
+#    INTEGER and NUMBER are checked as they are read, and a row that does not fit is reported with its line.
+#    TEXT is a category: it becomes a 64-bit hash, the same on every machine, so nobody has to count or number anything.
+#    text_of("item") is a category whose ids another column has too; BYTES is text that step 3 takes apart itself.
+FORMAT = TextFormat(
+    {
+        "order": SKIP,  # not used, but it must be named
+        "time": INTEGER,
+        "user": TEXT,
+        "item": TEXT,
+        "category": TEXT,
+        "last_item": text_of("item"),
+        "tags": BYTES,
+        "price": NUMBER,
+        "age": NUMBER,
+        "bought": TEXT,
+    },
+    delimiter=",",  # "\t" for tabs; two characters are fine, too
+    header=True,  # the first line names the columns, and must name just these
+    quoted=True,  # fields may stand in "double quotes"
+)
+
+# 2. What the model sees, in the words of conf/dataset/parquet.yaml; the names are those of step 3.
+DATASET = {
+    "labels": ["label"],
+    "dense": ["price", "age", "age_unknown"],
+    "sparse": [
+        "user",
+        "item",
+        "category",
+        {"name": "last_item", "table": "item"},  # reads the table of `item`: what is learnt of an item holds for both
+        {"name": "tags", "pooling": "mean"},  # a list of ids for each row, whose embeddings are averaged
+    ],
+    "split": {
+        "kind": "every",
+        "n": 5,
+        "offset": 4,
+    },  # every fifth row evaluates; --split chronological:0.2 overrules it
+}
+
+
+def prepare(source: Path, output: Path, options: PrepareOptions, progress: Progress) -> PrepareReport:
+    """Write Parquet from a CSV file, or a folder of such files, plain or compressed; raises DataError."""
+    files = source_files(source, "give purchases.csv, or a folder of such files")
+    parts = [part for file in files for part in text_parts(file, FORMAT, _table)]
+    return write_dataset(parts, DATASET, output, options, progress, time="time")  # `time`: what is earlier and later
+
+
+def _table(block: TextBlock) -> Any:
+    """Return the rows of a block as a table of the columns that step 2 names."""
+    # 3. How each column is made. Numbers come as numpy arrays, one value per row; an empty field is an error unless you
+    #    say by `missing=` what stands in its place.
+    price = block.numbers("price")
+    age = block.numbers("age", missing=np.nan)
+
+    # 4. What only you can know to be wrong. These rows are reported and left out; without --max-bad-rows, one is enough
+    #    to end the preparation, and nothing is written.
+    block.reject(price < 0, "the price is negative")
+
+    return block.table(
+        {
+            "label": block.choices("bought", ["no", "yes"]).astype(np.int8),  # 0, 1; anything else is a bad row
+            "time": block.integers("time"),  # not for the model, but for --split chronological:0.2
+            "price": np.log1p(np.maximum(price, 0)).astype(np.float32),  # dense values should be of the order of 1
+            "age": np.where(np.isnan(age), 0.0, (age - 40) / 15).astype(np.float32),
+            "age_unknown": np.isnan(age).astype(np.float32),  # lets the model tell a missing age from one of 40
+            "user": block.ids("user"),  # uint64, null where the field is empty
+            "item": block.ids("item"),
+            "category": block.ids("category"),
+            "last_item": block.ids("last_item"),
+            "tags": block.id_lists("tags", "|"),  # "red|new" becomes two ids, an empty field none
+        }
+    )

@@ -1,0 +1,211 @@
+"""Clicks on Taobao's display advertisements to Parquet, each with what its user had looked at before.
+
+The files are too large to sort. Both logs are spread over files by user; then each of these fits in memory, and the
+history of a sample is a range of its user's behaviours in the order of time.
+"""
+
+import math
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from persia_cli.data.bad_rows import BadRows
+from persia_cli.data.buckets import read_bucket, spread
+from persia_cli.data.lines import is_compressed
+from persia_cli.data.parts import Part, PartLog, read_blocks, read_table
+from persia_cli.data.recipe import PrepareOptions, PrepareReport, Progress, find_file, write_dataset
+from persia_cli.data.text import BYTES, INTEGER, NUMBER, SKIP, TEXT, Kind, TextBlock, TextFormat
+
+PROFILE = ["cms_segid", "cms_group_id", "final_gender_code", "age_level", "pvalue_level", "shopping_level",
+           "occupation", "new_user_class_level"]  # fmt: skip
+AD = ["cate_id", "campaign_id", "customer", "brand"]
+HISTORY = 50
+"""Behaviours that go with a sample: the last ones before it."""
+LAST_DAY = 1494604800
+"""Midnight in China before 13 May 2017, in seconds since 1970: samples from then on evaluate."""
+
+
+def _csv(columns: dict[str, Kind]) -> TextFormat:
+    return TextFormat(columns, delimiter=",", header=True)
+
+
+SAMPLES = _csv({"user": INTEGER, "time_stamp": INTEGER, "adgroup_id": INTEGER, "pid": TEXT, "nonclk": SKIP,
+                "clk": INTEGER})  # fmt: skip
+BEHAVIOURS = _csv({"user": INTEGER, "time_stamp": INTEGER, "btag": SKIP, "cate": INTEGER, "brand": INTEGER})
+ADS = _csv({"adgroup_id": INTEGER} | dict.fromkeys(AD, INTEGER) | {"brand": BYTES, "price": NUMBER})
+USERS = _csv({"userid": INTEGER} | dict.fromkeys(PROFILE, INTEGER))
+
+DATASET = {
+    "labels": ["label"],
+    "dense": ["price"],
+    "sparse": [
+        "user", "adgroup_id", "pid", *AD, *PROFILE,
+        {"name": "cate_history", "table": "cate_id", "pooling": "none", "max_length": HISTORY},
+        {"name": "brand_history", "table": "brand", "pooling": "none", "max_length": HISTORY},
+    ],
+    "group_by": "user",
+    "split": {"kind": "column", "column": "split", "train": "train", "eval": "eval"},
+    "fill": 0.0,
+}  # fmt: skip
+
+FILE_BYTES = 64 << 20
+"""Text of the behaviours that go to one file; as arrays, each thread holds about twice that."""
+_MOST_FILES = 512
+_CHUNK_ROWS = 1 << 14
+_LARGEST = 2**32 - 1
+_NAMES = ("raw_sample.csv", "behavior_log.csv", "ad_feature.csv", "user_profile.csv")
+_REMEDY = f"give the folder with {', '.join(_NAMES)}"
+
+
+@dataclass(frozen=True)
+class Side:
+    """What is known of advertisements or of users, by ascending key."""
+
+    keys: NDArray[np.int64]
+    features: Any
+
+    def of(self, keys: NDArray[np.int64]) -> Any:
+        """Return one row of features for each key, nulls where nothing is known."""
+        place = np.minimum(np.searchsorted(self.keys, keys), self.keys.size - 1)
+        return self.features.take(pa.array(place, mask=self.keys[place] != keys))
+
+
+def prepare(source: Path, output: Path, options: PrepareOptions, progress: Progress) -> PrepareReport:
+    """Write Parquet from the folder with the four files, plain or compressed.
+
+    Beside the output it takes about half the space of behavior_log.csv for as long as it works. Raises DataError if a
+    file is missing, or if more rows than allowed do not parse.
+    """
+    samples, behaviours, ads, users = files = [find_file(source, name, _REMEDY) for name in _NAMES]
+    bad = BadRows(options.max_bad_rows)
+    sides = _side(read_table(ads, ADS, _ads, bad)), _side(read_table(users, USERS, _users, bad))
+    number = min(_MOST_FILES, math.ceil(_unpacked_bytes(behaviours) / FILE_BYTES))
+    nbytes = samples.stat().st_size + behaviours.stat().st_size
+    bar = _Bar(progress, nbytes)
+    by_user = output.absolute().with_name(f".{output.name}.by-user")
+    shutil.rmtree(by_user, ignore_errors=True)
+    try:
+        for file, format, table in ((samples, SAMPLES, _samples), (behaviours, BEHAVIOURS, _behaviours)):
+            format.check_header(file)
+            blocks = read_blocks(file, format, PartLog(bad, bar.read))
+            spread(map(table, blocks), "user", by_user / file.name, number)
+        parts = []
+        for each in range(number):
+            rows = partial(_tables, by_user / samples.name, by_user / behaviours.name, each, *sides)
+            parts.append(Part(f"users-{each:04}", tuple(files), rows, nbytes // number))
+        return write_dataset(parts, DATASET, output, options, bar.join, bad, "time")
+    finally:
+        shutil.rmtree(by_user, ignore_errors=True)
+
+
+class _Bar:
+    """A bar of two halves: reading the logs, and joining them."""
+
+    def __init__(self, progress: Progress, nbytes: int) -> None:
+        self._progress = progress
+        self._nbytes = nbytes
+        self._done = 0
+
+    def read(self, nbytes: int) -> None:
+        """Count bytes of the logs."""
+        self._done += nbytes
+        self._progress(self._done, 2 * self._nbytes)
+
+    def join(self, done: int, total: int) -> None:
+        """Tell how far the rest is."""
+        self._progress(self._nbytes + done, self._nbytes + total)
+
+
+def _unpacked_bytes(file: Path) -> int:
+    return max(1, file.stat().st_size * (4 if is_compressed(file) else 1))
+
+
+def _samples(block: TextBlock) -> Any:
+    click = block.integers("clk")
+    block.reject((click < 0) | (click > 1), "clk is neither 0 nor 1")
+    columns = {name: _small(block, name) for name in ("user", "time_stamp", "adgroup_id")}
+    return block.table(columns | {"pid": block.ids("pid"), "label": click.astype(np.int8)})
+
+
+def _behaviours(block: TextBlock) -> Any:
+    return block.table({name: _small(block, name) for name in ("user", "time_stamp", "cate", "brand")})
+
+
+def _small(block: TextBlock, name: str) -> NDArray[np.uint32]:
+    """Return integers of 32 bits, which take half the space."""
+    values = block.integers(name, missing=None if name in ("user", "time_stamp") else 0)
+    block.reject((values < 0) | (values > _LARGEST), f"{name} is not within 32 bits")
+    return values.astype(np.uint32)
+
+
+def _ads(block: TextBlock) -> Any:
+    brand = block.texts("brand")
+    unknown = pc.fill_null(pc.equal(brand, "NULL"), True)
+    number = pc.fill_null(pc.match_substring_regex(brand, "^[0-9]{1,18}$"), False)
+    block.reject(
+        pc.invert(pc.or_(unknown, number)).to_numpy(zero_copy_only=False), "brand is neither a number nor NULL"
+    )
+    columns: dict[str, Any] = {"key": block.integers("adgroup_id")} | {name: block.ids(name) for name in AD[:-1]}
+    columns["brand"] = pc.if_else(number, brand, None).cast(pa.uint64())
+    return block.table(columns | {"price": np.log1p(np.maximum(block.numbers("price", 0.0), 0.0)).astype(np.float32)})
+
+
+def _users(block: TextBlock) -> Any:
+    return block.table({"key": block.integers("userid")} | {name: block.ids(name) for name in PROFILE})
+
+
+def _side(rows: Any) -> Side:
+    rows = rows.sort_by("key").combine_chunks()
+    return Side(rows.column("key").to_numpy(), rows.drop_columns("key"))
+
+
+def _tables(samples: Path, behaviours: Path, number: int, ads: Side, users: Side, log: PartLog) -> Iterator[Any]:
+    """Yield the samples of one file of users, in the order of time."""
+    seen = read_bucket(behaviours, number)
+    moments = _moments(seen)
+    order = np.argsort(moments, kind="stable")
+    moments = moments[order]
+    past = {name: seen.column(name).to_numpy()[order] for name in ("cate", "brand")}
+    shown = read_bucket(samples, number).sort_by([("time_stamp", "ascending"), ("user", "ascending")])
+    for first in range(0, shown.num_rows, _CHUNK_ROWS):
+        rows = shown.slice(first, _CHUNK_ROWS)
+        begin = np.searchsorted(moments, rows.column("user").to_numpy().astype(np.uint64) << np.uint64(32))
+        stop = np.searchsorted(moments, _moments(rows))
+        start = np.maximum(begin, stop - HISTORY)
+        histories = {f"{name}_history": _lists(ids, start, stop) for name, ids in past.items()}
+        yield pa.table(_columns(rows, ads, users) | histories)
+    log.read(0)
+
+
+def _moments(rows: Any) -> NDArray[np.uint64]:
+    """Return user and time in one number, which sorts by user first."""
+    user, time = (rows.column(name).to_numpy().astype(np.uint64) for name in ("user", "time_stamp"))
+    moments: NDArray[np.uint64] = user << np.uint64(32) | time
+    return moments
+
+
+def _lists(ids: NDArray[np.uint32], start: NDArray[np.int64], stop: NDArray[np.int64]) -> Any:
+    """Return the ids [start, stop) of each sample as Arrow lists."""
+    bounds = np.concatenate([[0], np.cumsum(stop - start)])
+    chosen = ids[np.repeat(start - bounds[:-1], stop - start) + np.arange(bounds[-1])]
+    return pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), pa.array(chosen.astype(np.uint64)))
+
+
+def _columns(rows: Any, ads: Side, users: Side) -> dict[str, Any]:
+    """Return the columns of samples but for their histories."""
+    user, time, ad = (rows.column(name).to_numpy().astype(np.int64) for name in ("user", "time_stamp", "adgroup_id"))
+    split = pa.DictionaryArray.from_arrays(pa.array((time >= LAST_DAY).astype(np.int8)), pa.array(["train", "eval"]))
+    columns: dict[str, Any] = {"label": rows.column("label"), "split": split, "time": time}
+    columns |= {"user": user.astype(np.uint64), "adgroup_id": ad.astype(np.uint64), "pid": rows.column("pid")}
+    for side, keys in ((ads, ad), (users, user)):
+        known = side.of(keys)
+        columns |= {name: known.column(name) for name in known.column_names}
+    return columns

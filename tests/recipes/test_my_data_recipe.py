@@ -1,0 +1,69 @@
+"""The recipe to copy, and what a person does with it."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from persia_cli.config.compose import compose_run
+from persia_cli.data.facts import inspect
+from persia_cli.data.ids import text_id
+from persia_cli.data.recipe import PrepareOptions, copy_recipe, load_recipe
+from persia_cli.errors import DataError
+
+FOLDER = load_recipe("my_data").folder
+
+
+def test_values_are_those_of_the_file(tmp_path: Path) -> None:
+    report = load_recipe("my_data").prepare(
+        FOLDER / "purchases.csv", tmp_path / "out", PrepareOptions(), lambda done, total: None
+    )
+    with (FOLDER / "purchases.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    made = pq.read_table(report.files[0]).to_pylist()
+    assert len(made) == len(rows) == 2500
+    for row, got in zip(rows, made, strict=True):
+        assert got["label"] == (row["bought"] == "yes")
+        assert got["time"] == int(row["time"])
+        assert got["price"] == pytest.approx(np.log1p(float(row["price"])))
+        assert got["age_unknown"] == (not row["age"])
+        assert got["age"] == pytest.approx((float(row["age"] or 40) - 40) / 15)
+        for name in ("user", "item", "category"):
+            assert got[name] == text_id(name, row[name])
+        assert got["last_item"] == (text_id("item", row["last_item"]) if row["last_item"] else None)
+        assert got["tags"] == [text_id("tags", tag) for tag in row["tags"].split("|") if tag]
+
+
+def test_a_copy_is_a_recipe_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    copied = {file.name for file in copy_recipe(load_recipe("my_data"), Path("mine"))}
+    assert {"README.md", "prepare.py", "conf.yaml", "purchases.csv"} <= copied
+    code = Path("mine/prepare.py")
+    code.write_text(code.read_text().replace('["no", "yes"]', '["yes", "no"]'))
+    recipe = load_recipe("./mine")
+    report = recipe.prepare(Path("mine/purchases.csv"), Path("data/mine"), PrepareOptions(), lambda done, total: None)
+    labels = pq.read_table(report.files[0]).column("label").to_numpy()
+    assert labels.mean() > 0.5
+    facts = inspect(compose_run(["conf=mine/conf.yaml"]).dataset)
+    assert (facts.train_rows, facts.eval_rows, facts.dense, len(facts.sparse)) == (2000, 500, 3, 5)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        (",yes\n", ",perhaps\n", "bought is not no or yes"),
+        (",37.80,", ",-37.80,", "the price is negative"),
+        (",37.80,", ",cheap,", "price is not a number"),
+        ("1767227212", "", "time is missing"),
+    ],
+)
+def test_mistakes_are_told_by_line(tmp_path: Path, old: str, new: str, reason: str) -> None:
+    text = (FOLDER / "purchases.csv").read_text().replace(old, new, 1)
+    (tmp_path / "purchases.csv").write_text(text)
+    line = 1 + text[: text.index(new) if new else 0].count("\n") if new else 2
+    with pytest.raises(DataError, match=f"purchases.csv line {line}: {reason}"):
+        load_recipe("my_data").prepare(
+            tmp_path / "purchases.csv", tmp_path / "out", PrepareOptions(), lambda done, total: None
+        )

@@ -1,0 +1,111 @@
+"""`persia data inspect` tells people and programs what Parquet files hold."""
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+
+from persia_cli.commands.profile_view import show_profile
+from persia_cli.config.schema.embedding import parse_bytes
+from persia_cli.data.profile.inspection import inspect_data
+from persia_cli.plan.table_need import table_needs
+from persia_cli.store.layout import RowOptimizer, bytes_per_row
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """Samples whose `item` and `last` share their ids."""
+    row = np.arange(2000)
+    columns = {
+        "bought": row % 4 == 0,
+        "price": row / 7.0,
+        "item": row % 100,
+        "last": pa.array([list(range(number % 90)) for number in row.tolist()]),
+        "name": pa.array([f"name {number % 3}" for number in row.tolist()]),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "shop.parquet")
+    return tmp_path / "shop.parquet"
+
+
+def figures(line: str) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in line.split(" ") if "=" in word)
+
+
+def test_json_tells_everything(persia, shop: Path) -> None:
+    ended = persia("data", "inspect", str(shop), "--json", "--dim", "32", "--optimizer", "adam", "--memory", "20KiB")
+    assert ended.code == 0, ended.err
+    told = json.loads(ended.out)
+    assert (told["data"], told["rows"], told["splits"]["eval"]["rows"]) == (str(shop), 2000, 400)
+    assert told["splits"]["train"]["bought_rate"] == 0.25
+    item = told["columns"]["item"]
+    assert (item["role"], item["distinct"], item["is_exact"], set(item["top"].values())) == (
+        "sparse", 100, True, {0.01},
+    )  # fmt: skip
+    assert told["columns"]["last"]["table"] == "item"
+    assert sum(told["columns"]["last"]["length_counts"]) == 2000
+    assert told["columns"]["name"]["top"]["name 0"] == 667 / 2000
+    [(table, need)] = told["tables"].items()
+    row_bytes = bytes_per_row(32, "float32", RowOptimizer("adam", lr=1.0))
+    assert (table, need["rows"]) == ("item", 100)
+    assert need["bytes"] == pytest.approx(100 * row_bytes, abs=1)
+    assert need["fitting"] == int(20 * 1024 / row_bytes) < 100
+    assert told["suggestion"].startswith("# Suggested")
+    assert ended.err.splitlines() == [f"next      persia data inspect {shop} --write dataset.yaml"]
+
+
+def test_lines_of_words_and_the_suggestion_where_there_is_no_terminal(persia, shop: Path) -> None:
+    ended = persia("data", "inspect", str(shop))
+    assert ended.code == 0, ended.err
+    lines = ended.out.splitlines()
+    assert [line.partition("=")[0] for line in lines[:9]] == ["data", *["split"] * 2, *["column"] * 5, "table"]
+    assert figures(lines[5])["distinct"] == "100"
+    assert lines[9].startswith("# Suggested by")
+    assert "  - {name: last, table: item, pooling: mean}" in ended.out
+
+
+def test_the_suggestion_is_written_once(persia, shop: Path) -> None:
+    ended = persia("data", "inspect", str(shop), "--write", "shop.yaml")
+    assert ended.code == 0, ended.err
+    assert ended.err.splitlines() == ["wrote     shop.yaml", "next      persia train dataset=shop.yaml --dry-run"]
+    assert Path("shop.yaml").read_text() in ended.out
+    again = persia("data", "inspect", str(shop), "--write", "shop.yaml")
+    assert (again.code, again.out) == (2, "")
+    assert again.err == "error: shop.yaml exists already; name a file that does not, or remove it\n"
+
+
+def test_on_a_terminal_there_are_tables(shop: Path) -> None:
+    found = inspect_data(str(shop), lambda done, total: None)
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, color_system=None, highlight=False)
+    show_profile(console, found, table_needs(found.table_rows, 16, "adagrad", parse_bytes("1GiB")))
+    text = console.file.getvalue()
+    assert "2,000 rows in 1 row group" in text
+    assert "1,600 training and 400 evaluation rows: the last fifth of the rows" in text
+    [bought] = [line for line in text.splitlines() if line.startswith("bought")][1:]
+    assert bought.split() == ["bought", "0.25", "0.25", "-", "-", "0.000"]
+    [last] = [line for line in text.splitlines() if line.startswith("last")][:1]
+    assert "0…89 ids, mean 44.1 ▁▁▁▂▃▅█▇" in last
+    [item] = [line.split() for line in text.splitlines() if line.startswith("item")][2:]
+    assert item == ["item", "100", "14.5", "KiB", "100"]
+    assert "kind: parquet" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["nothing"], "nothing does not exist or has no Parquet file; give a file, a folder or a URI of Parquet"),
+        (["x", "--memory", "lots"], "--memory lots: expected a size such as 512MiB or 2GiB"),
+        (["x", "--memory", "0"], "--memory 0: expected more than nothing"),
+        (["x", "--write", "shop"], "--write shop: the name of a dataset file ends in .yaml"),
+        (["ftp://x"], "ftp://x is not a place pyarrow can open"),
+    ],
+)
+def test_mistakes_are_one_sentence(persia, words: list[str], text: str) -> None:
+    ended = persia("data", "inspect", *words)
+    assert (ended.code, ended.out) == (2, "")
+    [line] = ended.err.splitlines()
+    assert text in line

@@ -1,0 +1,124 @@
+"""`persia report` shows runs that are done, going on, silent, failed or empty, in a page that needs nothing else."""
+
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from matplotlib.image import imread
+
+from persia_cli.observe.panels import PANELS
+from tests.support.made_up_run import made_up_run
+
+VOID = {"meta", "br", "hr", "link", "img"}
+
+
+class Page(HTMLParser):
+    """Checks that every element is closed, and keeps texts and whatever refers to something."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self.references: list[str] = []
+        self.tags: list[str] = []
+        self._open: list[str] = []
+        self.feed(html)
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.references += [value for name, value in attributes if value and name in ("href", "src", "xlink:href")]
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attributes)
+        if tag not in VOID:
+            self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if data.strip():
+            self.texts.append(data.strip())
+
+
+def test_the_page_of_a_finished_run(persia) -> None:
+    made_up_run(Path("run"), 20, phase="done", step=1000)
+    made_up_run(Path("run/evals/20261121-101531"), 10)
+    ended = persia("report", "run")
+    assert (ended.code, ended.out) == (0, "")
+    assert ended.err == "report    run/report.html\n"
+    html = Path("run/report.html").read_text()
+    page = Page(html)
+    assert all(reference.startswith("#") for reference in page.references)
+    assert {"script", "link", "img", "iframe"}.isdisjoint(page.tags)
+    assert set(re.findall(r"(?<!xmlns=\")(?<!xlink=\")https?://[^\s\"<]+", html)) == set()
+    assert {panel.title for panel in PANELS} <= set(page.texts)
+    assert page.tags.count("svg") == len(PANELS) == 8
+    assert "done" in page.texts
+    assert "table a is full & <refuses> new ids" in page.texts
+    assert {"in training", "persia eval, 20261121-101531", "nn-worker-0", "4,000", "90,000"} <= set(page.texts)
+
+
+def test_a_failed_run_says_why(persia) -> None:
+    made_up_run(Path("run"), 0, phase="failed", error="nn-worker-0 was killed by SIGKILL:\n  a <line>", exit_code=1)
+    assert persia("report", "run", "-o", "page.html").code == 0
+    page = Page(Path("page.html").read_text())
+    assert "failed" in page.texts
+    assert "nn-worker-0 was killed by SIGKILL:\n  a <line>" in page.texts
+    assert "The run has not been evaluated, or saw no positive label." in page.texts
+
+
+def test_a_run_that_goes_on_has_a_picture(persia) -> None:
+    made_up_run(Path("run"), 12, labels=("click", "buy"))
+    assert persia("report", "run", "-o", "page.png").code == 0
+    assert imread("page.png").shape[1] == 2 * 960
+
+
+@pytest.mark.parametrize("name", ["page.html", "page.png"])
+def test_a_run_that_has_just_begun_says_so(persia, name: str) -> None:
+    made_up_run(Path("run"), 0)
+    assert persia("report", "run", "-o", name).code == 0
+    if name.endswith("html"):
+        assert {"running", "No log interval of training has ended yet."} <= set(Page(Path(name).read_text()).texts)
+
+
+def test_a_run_that_died_without_a_word_is_told_from_one_that_goes_on(persia) -> None:
+    made_up_run(Path("run"), 0)
+    for name in ("metrics.jsonl", "events.jsonl"):
+        path = Path("run") / name
+        path.write_text(re.sub(r'"time": \d+', '"time": 1000000000', path.read_text()))
+    assert persia("report", "run", "-o", "page.html").code == 0
+    page = Page(Path("page.html").read_text())
+    assert "silent" in page.texts
+    assert any(text.startswith("the record has no end, and nothing was written since 2001-09-") for text in page.texts)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["nothing"], "nothing holds no run: there is no nothing/config.yaml"),
+        (["run", "-o", "page.pdf"], "page.pdf: a report is a page or a picture; let the name end in .html or .png"),
+        (["run", "-o", "none/page.html"], "none/page.html: there is no folder"),
+    ],
+)
+def test_mistakes(persia, words: list[str], sentence: str) -> None:
+    made_up_run(Path("run"), 1)
+    ended = persia("report", *words)
+    assert ended.code == 2
+    assert ended.err.startswith(f"error: {sentence}")
+    assert sorted(path.name for path in Path().iterdir()) == ["conf", "run"]
+
+
+def test_without_matplotlib_a_sentence_says_how_to_install_it(persia, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_up_run(Path("run"), 1)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    ended = persia("report", "run")
+    assert (ended.code, ended.err) == (
+        2,
+        "error: there is no picture, for it needs matplotlib: pip install matplotlib\n",
+    )
+    assert not Path("run/report.html").exists()

@@ -1,0 +1,228 @@
+"""What is found out about Parquet files, against what was put into them."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.data.facts import inspect
+from persia_cli.data.profile.inspection import Inspection, inspect_data
+from persia_cli.errors import DataError
+
+ROWS = 4000
+TRAIN = 3000
+"""Rows whose `part` is training; the others have users of their own."""
+
+
+def shop(rows: int = ROWS) -> dict[str, Any]:
+    """Columns of every kind; users 0-99 train, 50-149 evaluate."""
+    rng = np.random.default_rng(7)
+    row = np.arange(rows)
+    evaluates = row >= rows * TRAIN // ROWS
+    user = rng.integers(0, 100, rows) + 50 * evaluates
+    return {
+        "row_id": row + 10**12,
+        "bought": (rng.random(rows) < np.where(evaluates, 0.5, 0.25)).astype(np.int8),
+        "price": pa.array(rng.normal(np.where(evaluates, 3.0, 0.0), 1.0), mask=row % 10 == 0),
+        "user": pa.array(user - 20),
+        "item": rng.integers(0, 2**63, 400, np.uint64)[rng.zipf(1.5, rows) % 400],
+        "last": pa.array([[u, (u + 1) % 100] if u % 3 else [] for u in (user - 20) % 80], pa.list_(pa.int64())),
+        "city": pa.array(np.array(["Bern", "Rome", "Oslo", "Rome"])[row % 4]),
+        "country": np.full(rows, 41, np.int32),
+        "timestamp": row * 60,
+        "empty": pa.nulls(rows, pa.float32()),
+        "part": pa.array(np.where(evaluates, "valid", "train")),
+    }
+
+
+def write(path: Path, columns: dict[str, Any], row_group_size: int = 1000) -> Path:
+    pq.write_table(pa.table(columns), path, row_group_size=row_group_size)
+    return path
+
+
+def look(path: Path) -> Inspection:
+    seen: list[tuple[int, int]] = []
+    found = inspect_data(str(path), lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (found.profile.rows, found.profile.rows)
+    return found
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Inspection:
+    return look(write(tmp_path_factory.mktemp("shop") / "shop.parquet", shop()))
+
+
+def test_rows_nulls_and_ranges(found: Inspection) -> None:
+    columns, given = found.profile.columns, shop()
+    assert (found.profile.rows, found.profile.row_groups) == (ROWS, 4)
+    assert found.profile.split_rows == {"train": TRAIN, "eval": ROWS - TRAIN}
+    assert (columns["price"].nulls, columns["price"].coverage) == (400, 0.9)
+    prices = given["price"].drop_null().to_numpy()
+    figures = columns["price"].numbers
+    assert figures is not None
+    assert (figures.least, figures.greatest) == (prices.min(), prices.max())
+    assert figures.mean == pytest.approx(prices.mean())
+    assert figures.quantiles == pytest.approx(np.quantile(prices, (0.01, 0.5, 0.99)))
+    assert columns["bought"].means["train"] == given["bought"][:TRAIN].mean()
+    assert columns["bought"].means["eval"] == given["bought"][TRAIN:].mean()
+    assert columns["empty"].coverage == 0.0
+
+
+def test_ids_are_counted(found: Inspection) -> None:
+    columns, given = found.profile.columns, shop()
+    item, counts = np.unique(given["item"], return_counts=True)
+    assert (columns["item"].distinct, columns["item"].is_exact) == (item.size, True)
+    assert columns["item"].top[0] == (str(item[counts.argmax()]), counts.max() / ROWS)
+    assert columns["row_id"].distinct == pytest.approx(ROWS, rel=0.03)
+    assert not columns["row_id"].is_exact
+    assert {name for name, _ in columns["user"].top} <= {str(number) for number in range(-20, 130)}
+    assert columns["city"].top == (("Rome", 0.5), ("Bern", 0.25), ("Oslo", 0.25)) or columns["city"].top == (
+        ("Rome", 0.5), ("Oslo", 0.25), ("Bern", 0.25),
+    )  # fmt: skip
+
+
+def test_lengths_of_lists(found: Inspection) -> None:
+    lengths = found.profile.columns["last"].lengths
+    empty = sum(not ids for ids in shop()["last"].to_pylist())
+    assert lengths is not None
+    assert (lengths.least, lengths.greatest, lengths.counts) == (0, 2, (empty, 0, ROWS - empty))
+    assert lengths.mean == pytest.approx(2 * (ROWS - empty) / ROWS)
+    assert (lengths.covering(empty / ROWS), lengths.covering(1.0)) == (0, 2)
+
+
+def test_drift_between_the_splits(found: Inspection) -> None:
+    columns, given = found.profile.columns, shop()
+    user = given["user"].to_numpy()
+    known, seen = set(user[:TRAIN].tolist()), user[TRAIN:]
+    new = [u for u in set(seen.tolist()) if u not in known]
+    drift = columns["user"].drift
+    assert drift.unseen_ids == len(new) / len(set(seen.tolist()))
+    assert drift.unseen_lookups == sum(u in set(new) for u in seen.tolist()) / seen.size
+    assert drift.unseen_error == 0.0
+    assert columns["item"].drift.unseen_lookups == pytest.approx(0.0, abs=0.05)
+    for name, least, most in (("price", 2.0, math.inf), ("bought", 0.25, 0.4), ("city", 0.0, 0.01), ("item", 0, 0.1)):
+        stability = columns[name].drift.stability
+        assert stability is not None
+        assert least <= stability <= most, name
+
+
+def test_roles_are_guessed(found: Inspection) -> None:
+    roles = {name: guess.role for name, guess in found.roles.items()}
+    assert roles == {
+        "row_id": "unused", "bought": "label", "price": "dense", "user": "sparse", "item": "sparse", "last": "sparse",
+        "city": "unused", "country": "unused", "timestamp": "unused", "empty": "unused", "part": "split",
+    }  # fmt: skip
+    assert found.roles["last"].table == "user"
+    assert "recipe my_data" in found.roles["city"].reason
+    assert found.table_rows["item"] == found.profile.columns["item"].distinct
+    assert found.table_rows["user"] == pytest.approx(150, rel=0.05)
+    assert set(found.table_rows) == {"user", "item"}
+
+
+def test_the_suggestion_is_a_data_set(found: Inspection) -> None:
+    values = yaml.safe_load(found.suggestion)
+    dataset = ParquetDataset.model_validate(values)
+    assert dataset.labels == ("bought",)
+    assert dataset.dense == ("price",)
+    assert [(feature.name, feature.table, feature.pooling) for feature in dataset.sparse] == [
+        ("user", None, "sum"), ("item", None, "sum"), ("last", "user", "mean"),
+    ]  # fmt: skip
+    assert dataset.fill == 0.0
+    assert dataset.split.model_dump() == {"kind": "column", "column": "part", "train": "train", "eval": "valid"}
+    facts = inspect(dataset)
+    assert (facts.train_rows, facts.eval_rows) == (TRAIN, ROWS - TRAIN)
+
+
+def test_the_census_that_ships_is_understood() -> None:
+    found = inspect_data("builtin:adult_income", lambda done, total: None)
+    roles = {name: guess.role for name, guess in found.roles.items()}
+    assert (roles["label"], roles["split"], roles["age"], roles["occupation"]) == ("label", "split", "dense", "sparse")
+    assert found.profile.split_rows == {"train": 32_561, "eval": 16_281}
+    assert found.profile.columns["occupation"].distinct == 15
+    assert found.profile.columns["label"].means["train"] == pytest.approx(7841 / 32_561)
+    assert yaml.safe_load(found.suggestion)["path"] == "builtin:adult_income"
+
+
+@pytest.mark.parametrize(
+    ("names", "split"),
+    [
+        (("train-1.parquet", "train-2.parquet", "test-1.parquet"), {"train": ["train*"], "eval": ["test*"]}),
+        (("Train/a.parquet", "valid/a.parquet"), {"train": ["Train*"], "eval": ["valid*"]}),
+    ],
+)
+def test_files_that_are_called_by_their_split(tmp_path: Path, names: tuple[str, ...], split: dict[str, Any]) -> None:
+    columns = {"y": np.arange(50) % 2, "x": np.arange(50) / 7}
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write(tmp_path / name, columns)
+    found = look(tmp_path)
+    assert yaml.safe_load(found.suggestion)["split"] == {"kind": "files", **split}
+    assert found.profile.split_rows == {"train": 50 * (len(names) - 1), "eval": 50}
+
+
+def test_rows_in_order_where_nothing_makes_a_split(tmp_path: Path) -> None:
+    found = look(write(tmp_path / "a.parquet", {"y": np.arange(103) % 2, "id": np.arange(103)}, 10))
+    assert found.profile.split_rows == {"train": 82, "eval": 21}
+    assert found.profile.columns["id"].drift.unseen_ids == 1.0
+    assert yaml.safe_load(found.suggestion)["split"] == {"kind": "every", "n": 10}
+
+
+def test_a_prepared_folder_says_what_its_columns_are(tmp_path: Path) -> None:
+    write(tmp_path / "shop.parquet", shop())
+    described = {
+        "kind": "parquet", "path": "elsewhere", "labels": ["bought"], "split": {"kind": "every", "n": 4, "offset": 3},
+        "sparse": [{"name": "person", "column": "user"}],
+    }  # fmt: skip
+    (tmp_path / "dataset.yaml").write_text(yaml.safe_dump(described))
+    found = look(tmp_path)
+    assert found.known is not None
+    assert {name for name, guess in found.roles.items() if guess.role != "unused"} == {"bought", "user"}
+    assert found.roles["user"].table == "person"
+    assert found.profile.split_rows == {"train": 3000, "eval": 1000}
+    (tmp_path / "dataset.yaml").write_text("kind: parquet\nlabls: [y]\n")
+    with pytest.raises(DataError, match=r"dataset.yaml is no description of a data set \(.*\); correct or remove it"):
+        look(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (None, "does not exist or has no Parquet file; give a file, a folder or a URI of Parquet"),
+        (b"label,user\n1,2\n", "is not a readable Parquet file (Parquet magic bytes not found in footer"),
+        (b"", "is not a readable Parquet file ("),
+    ],
+)
+def test_what_is_no_parquet(tmp_path: Path, content: bytes | None, text: str) -> None:
+    path = tmp_path / "shop.csv"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DataError) as failure:
+        look(path)
+    assert text in str(failure.value)
+    assert "persia recipe ls" in str(failure.value)
+    assert "\n" not in str(failure.value)
+
+
+def test_files_that_differ_and_files_without_rows(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", {"y": np.arange(3)})
+    write(tmp_path / "b.parquet", {"y": np.arange(3) / 2})
+    with pytest.raises(DataError, match=r"b.parquet has other columns or types than .*a.parquet; give files"):
+        look(tmp_path)
+    write(tmp_path / "c.parquet", {"y": np.arange(0)})
+    with pytest.raises(DataError, match="the files hold no rows"):
+        look(tmp_path / "c.parquet")
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", {"y": np.random.default_rng(0).random(50_000)}, 50_000)
+    whole = bytearray(path.read_bytes())
+    whole[4:200] = bytes(196)
+    path.write_bytes(whole)
+    with pytest.raises(DataError, match=r"a.parquet: cannot be read \(.*\); prepare the file again"):
+        look(path)

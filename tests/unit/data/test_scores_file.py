@@ -1,0 +1,159 @@
+"""Scores and the columns kept beside them: in the order of the data, of any type, whole or not there at all."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyarrow import csv
+
+from persia_cli.config.schema import ParquetDataset
+from persia_cli.data import scores_file
+from persia_cli.data.scores_file import ScoresFile, open_scores, probabilities
+from persia_cli.errors import DataError, UserError
+
+ROWS = {"b.parquet": (40, 63), "a.parquet": (0, 40)}
+"""Rows of each file, by the numbers that they bear; files are read by name."""
+
+
+def samples(start: int, stop: int) -> dict[str, Any]:
+    numbers = list(range(start, stop))
+    return {
+        "d": pa.array(numbers, pa.float64()),
+        "text": pa.array([None if n % 7 == 3 else f"row {n}, “{n}”" for n in numbers], pa.string()),
+        "kind": pa.array([f"k{n % 3}" for n in numbers], pa.string()).dictionary_encode(),
+        "list": pa.array([list(range(n % 4)) for n in numbers], pa.list_(pa.int32())),
+        "when": pa.array([n * 86_400_000 for n in numbers], pa.timestamp("ms")),
+    }
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two files in groups of 9 rows, and one without rows."""
+    data = tmp_path / "data"
+    data.mkdir()
+    for name, (start, stop) in (ROWS | {"empty.parquet": (0, 0)}).items():
+        pq.write_table(pa.table(samples(start, stop)), data / name, row_group_size=9)
+    return data
+
+
+def scores_of(folder: Path, output: Path, *keep: str, labels: tuple[str, ...] = ("y",)) -> ScoresFile:
+    """Begin the scores of the folder, with logits."""
+    dataset = {"kind": "parquet", "path": str(folder), "labels": labels, "dense": ["d"], "split": {"kind": "predict"}}
+    return open_scores(ParquetDataset.model_validate(dataset), output, keep, logits=True)
+
+
+def made_up_logits(rows: int, tasks: int = 1) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(0).normal(0.0, 4.0, (rows, tasks)).astype(np.float32)
+
+
+def write(file: ScoresFile, logits: np.ndarray[Any, Any], portion: int) -> None:
+    for first in range(0, len(logits), portion):
+        file.add(logits[first : first + portion])
+    file.publish()
+
+
+@pytest.mark.parametrize("portion", [1, 8, 100])
+@pytest.mark.parametrize("group_rows", [1, 10, 2**17])
+def test_kept_columns_stay_beside_their_scores(
+    folder: Path, tmp_path: Path, portion: int, group_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scores_file, "GROUP_ROWS", group_rows)
+    logits = made_up_logits(63, 2)
+    file = scores_of(folder, tmp_path / "s.parquet", "text", "list", "kind", "when", labels=("y", "z"))
+    write(file, logits, portion)
+    assert file.rows == 63
+    written = pq.read_table(tmp_path / "s.parquet")
+    scores = ["y_probability", "y_logit", "z_probability", "z_logit"]
+    assert written.column_names == ["text", "list", "kind", "when", *scores]
+    for name in ("text", "list", "when"):
+        assert written.column(name).equals(pa.chunked_array([samples(0, 63)[name]]))
+    assert written.column("kind").to_pylist() == [f"k{n % 3}" for n in range(63)]
+    for task, label in enumerate(("y", "z")):
+        found = written.column(f"{label}_logit").to_numpy()
+        assert found.dtype == np.float32
+        assert found.tobytes() == logits[:, task].tobytes()
+        np.testing.assert_array_equal(written.column(f"{label}_probability").to_numpy(), probabilities(logits[:, task]))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "s.parquet"]
+
+
+def test_probabilities_are_those_of_the_logistic_function() -> None:
+    logits = np.array([0.0, -200.0, 200.0, 2.5, -17.25], np.float32)
+    expected = [0.5, 0.0, 1.0, 1.0 / (1.0 + np.exp(-2.5)), 1.0 / (1.0 + np.exp(17.25))]
+    np.testing.assert_allclose(probabilities(logits), expected, rtol=1e-7, atol=1e-40)
+
+
+def test_csv(folder: Path, tmp_path: Path) -> None:
+    logits = made_up_logits(63)
+    write(scores_of(folder, tmp_path / "s.csv", "text", "d"), logits, 10)
+    written = csv.read_csv(tmp_path / "s.csv", convert_options=csv.ConvertOptions(strings_can_be_null=True))
+    assert written.column_names == ["text", "d", "y_probability", "y_logit"]
+    assert written.column("text").to_pylist() == samples(0, 63)["text"].to_pylist()
+    found = written.column("y_probability").to_numpy().astype(np.float32)
+    np.testing.assert_array_equal(found, probabilities(logits[:, 0]))
+
+
+def test_scores_alone(folder: Path, tmp_path: Path) -> None:
+    write(scores_of(folder, tmp_path / "s.parquet"), made_up_logits(63), 10)
+    assert pq.read_table(tmp_path / "s.parquet").shape == (63, 2)
+
+
+def test_no_rows_make_a_file_without_rows(folder: Path, tmp_path: Path) -> None:
+    for name in ROWS:
+        (folder / name).unlink()
+    scores_of(folder, tmp_path / "s.parquet", "text").publish()
+    written = pq.read_table(tmp_path / "s.parquet")
+    assert (written.num_rows, written.column_names) == (0, ["text", "y_probability", "y_logit"])
+    assert written.schema.field("text").type == pa.string()
+
+
+def test_what_is_not_published_leaves_nothing_and_harms_nothing(folder: Path, tmp_path: Path) -> None:
+    output = tmp_path / "s.parquet"
+    output.write_text("of old")
+    file = scores_of(folder, output)
+    file.add(made_up_logits(10))
+    assert output.read_text() == "of old"
+    file.discard()
+    assert (output.read_text(), len(list(tmp_path.iterdir()))) == ("of old", 2)
+    write(scores_of(folder, output), made_up_logits(63), 63)
+    assert pq.read_table(output).num_rows == 63
+
+
+@pytest.mark.parametrize(
+    ("name", "keep", "sentence"),
+    [
+        ("s.parquet", ["txt"], "a.parquet: there is no column txt to keep; did you mean text?"),
+        ("s.parquet", ["text", "d", "text"], "there would be two columns text in s.parquet"),
+        ("s.csv", ["list"], "column list holds more than one value a row, which CSV cannot"),
+        ("s.json", [], "let the name end in .parquet or .csv"),
+        ("none/s.parquet", [], "none/s.parquet"),
+    ],
+)
+def test_mistakes_are_found_before_anything_is_written(
+    folder: Path, tmp_path: Path, name: str, keep: list[str], sentence: str
+) -> None:
+    with pytest.raises(UserError, match=sentence.replace("?", r"\?")):
+        scores_of(folder, tmp_path / name, *keep)
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+def test_a_kept_column_of_two_types_names_the_file(folder: Path, tmp_path: Path) -> None:
+    other = samples(40, 63) | {"when": pa.array([f"day {n}" for n in range(40, 63)])}
+    pq.write_table(pa.table(other), folder / "b.parquet")
+    with pytest.raises(DataError, match=r"b.parquet: .*when .*incompatible types: timestamp\[ms\] vs string"):
+        scores_of(folder, tmp_path / "s.parquet", "text", "when")
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+def test_a_kept_column_has_the_widest_type_of_all_files(folder: Path, tmp_path: Path) -> None:
+    for name, kind in (("a", pa.null()), ("b", pa.int64()), ("empty", pa.int16())):
+        rows = pq.read_metadata(folder / f"{name}.parquet").num_rows
+        values = [None if name == "a" else 2**40 + n for n in range(rows)]
+        columns = {"d": pa.array([0.0] * rows, pa.float64()), "n": pa.array(values, kind)}
+        pq.write_table(pa.table(columns), folder / f"{name}.parquet")
+    write(scores_of(folder, tmp_path / "s.parquet", "n"), made_up_logits(63), 63)
+    numbers = pq.read_table(tmp_path / "s.parquet").column("n")
+    assert numbers.type == pa.int64()
+    assert numbers.to_pylist() == [None] * 40 + [2**40 + n for n in range(23)]

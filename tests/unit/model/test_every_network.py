@@ -1,0 +1,136 @@
+"""What holds for every network: any number of samples and tasks, any grouping of features, bfloat16, its seed."""
+
+import pytest
+import torch
+
+from persia_cli.errors import ConfigError
+from persia_cli.model.build import build_model
+from persia_cli.model.inputs import FeatureShape, InputShape
+from tests.unit.model.batches import batch_of
+from tests.unit.model.kinds import KINDS, name, shape_for
+
+every = pytest.mark.parametrize("model", KINDS, ids=name)
+
+
+@every
+def test_a_batch_without_samples_gives_no_logits_and_zero_gradients(model):
+    wanted = shape_for(model)
+    network = build_model(model, wanted, seed=0)
+    logits = network(batch_of(wanted, [[0, 1]], size=0))
+    assert logits.shape == (0, 1)
+    logits.sum().backward()
+    assert all(not parameter.grad.any() for parameter in network.parameters())
+
+
+@every
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_every_weight_takes_part_for_every_number_of_tasks(model, tasks):
+    wanted = shape_for(model, tasks=tasks)
+    network = build_model(model, wanted, seed=0)
+    logits = network(batch_of(wanted, [[0, 1]], size=64))
+    assert logits.shape == (64, tasks)
+    (logits * torch.arange(1.0, tasks + 1)).square().sum().backward()
+    assert all(parameter.grad.any() for parameter in network.parameters())
+
+
+@every
+def test_logits_do_not_depend_on_how_features_are_grouped(model):
+    wanted = shape_for(model, dims=(4, 4, 4))
+    network = build_model(model, wanted, seed=1)
+    one, *others = [network(batch_of(wanted, groups)) for groups in ([[0, 1, 2]], [[2, 0], [1]], [[1], [2], [0]])]
+    assert all(torch.equal(one, other) for other in others)
+
+
+@every
+def test_weights_follow_from_the_seed_alone(model):
+    state = torch.get_rng_state()
+    first, again, other = (build_model(model, shape_for(model), seed).state_dict() for seed in (3, 3, 4))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not all(torch.equal(first[name], other[name]) for name in first)
+
+
+@every
+def test_bfloat16_is_near_float32(model):
+    wanted = shape_for(model)
+    network = build_model(model, wanted, seed=0)
+    batch = batch_of(wanted, [[0, 1]], size=50)
+    exact = network(batch)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = network(batch)
+    rounded.float().sum().backward()
+    assert all(parameter.grad is not None for parameter in network.parameters())
+    assert (rounded.float() - exact).abs().max() < 0.05 * (1.0 + exact.abs().max())
+
+
+@pytest.mark.slow
+@every
+def test_it_is_one_graph_for_the_compiler(model):
+    wanted = shape_for(model)
+    network = build_model(model, wanted, seed=0)
+    batches = [batch_of(wanted, [[0, 1]], size=size) for size in (5, 8)]
+    expected = [network(batch) for batch in batches]
+    # Without code generation: what is tested is that tracing never has to fall back to Python.
+    torch.compiler.reset()
+    compiled = torch.compile(network, backend="eager", fullgraph=True)
+    for batch, logits in zip(batches, expected, strict=True):
+        assert compiled(batch).detach().numpy() == pytest.approx(logits.detach().numpy(), abs=1e-6)
+
+
+@pytest.mark.parametrize("model", [model for model in KINDS if model.kind != "din"], ids=name)
+def test_sequences_are_refused_by_name(model):
+    features = (FeatureShape("clicks", 4, "none", 10), FeatureShape("f0", 4, "sum"))
+    with pytest.raises(ConfigError, match=rf"model.kind={model.kind} .* none for clicks; "):
+        build_model(model, InputShape(3, features, 1), seed=0)
+
+
+@pytest.mark.parametrize("kind", ["dlrm", "deepfm", "xdeepfm", "autoint"])
+def test_networks_that_multiply_vectors_refuse_rows_of_another_dim(kind):
+    [model] = [model for model in KINDS if model.kind == kind]
+    with pytest.raises(ConfigError, match=rf"kind={kind} needs rows of model.dim=4 .* not so: f1 \(8\)"):
+        build_model(model, shape_for(model, dims=(4, 8)), seed=0)
+
+
+@pytest.mark.parametrize("kind", ["ffnn", "dcn_v2", "finalmlp", "mmoe", "wide_deep", "din"])
+def test_networks_that_read_rows_side_by_side_take_several_dims(kind):
+    model = next(model for model in KINDS if model.kind == kind)
+    wanted = shape_for(model, dims=(4, 2, 4))
+    assert build_model(model, wanted, seed=0)(batch_of(wanted, [[0, 2], [1]])).shape == (5, 1)
+
+
+@pytest.mark.parametrize("kind", ["wide_deep", "deepfm", "xdeepfm", "autoint"])
+def test_networks_about_embeddings_refuse_to_have_none(kind):
+    [model] = [model for model in KINDS if model.kind == kind]
+    with pytest.raises(ConfigError, match=rf"kind={kind} works on embeddings, but the data set has no sparse"):
+        build_model(model, shape_for(model, dims=()), seed=0)
+
+
+@pytest.mark.parametrize("kind", ["dlrm", "branches"])
+@pytest.mark.parametrize(("dense", "dims", "missing"), [(0, (4,), "dense"), (3, (), "sparse")])
+def test_networks_with_a_part_for_each_sort_of_feature_refuse_to_do_without_one(kind, dense, dims, missing):
+    [model] = [model for model in KINDS if model.kind == kind]
+    with pytest.raises(ConfigError, match=f"has no {missing} ones"):
+        build_model(model, shape_for(model, dense, dims), seed=0)
+
+
+@pytest.mark.parametrize("kind", ["ffnn", "wide_deep", "deepfm", "xdeepfm", "autoint", "dcn_v2", "mmoe", "din"])
+def test_dense_features_may_be_missing(kind):
+    model = next(model for model in KINDS if model.kind == kind)
+    wanted = shape_for(model, dense=0)
+    assert build_model(model, wanted, seed=0)(batch_of(wanted, [[0, 1]])).shape == (5, 1)
+
+
+@pytest.mark.parametrize("kind", ["ffnn", "dcn_v2", "mmoe"])
+def test_sparse_features_may_be_missing(kind):
+    model = next(model for model in KINDS if model.kind == kind)
+    wanted = shape_for(model, dims=())
+    assert build_model(model, wanted, seed=0)(batch_of(wanted, [])).shape == (5, 1)
+
+
+@pytest.mark.parametrize(("kind", "least"), [("wide_deep", 4), ("deepfm", 5), ("xdeepfm", 5)])
+def test_first_order_weights_need_a_column_for_each_label(kind, least):
+    [model] = [model for model in KINDS if model.kind == kind]
+    build_model(model, shape_for(model, tasks=3), seed=0)
+    narrow = model.model_copy(update={"dim": 3})
+    with pytest.raises(ConfigError, match=rf"at least {least} of them, not so: f0 \(3\), f1 \(3\); raise model.dim"):
+        build_model(narrow, shape_for(narrow, dims=(3, 3), tasks=4 if kind == "wide_deep" else least - 1), seed=0)

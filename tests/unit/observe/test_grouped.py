@@ -1,0 +1,88 @@
+"""GAUC: against an average of torchmetrics' figures of single groups, however the samples are spread."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torchmetrics.functional.classification import binary_auroc
+
+from persia_cli.errors import WireError
+from persia_cli.observe.grouped import GroupedScores
+
+
+def made_up(rows: int, groups: int, seed: int = 0, tasks: int = 1, rate: float = 0.3):
+    """Ids of groups that differ in their high bits too, logits with ties, labels."""
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(0, 2**64, groups, dtype=np.uint64)[rng.integers(0, groups, rows)]
+    logits = np.round(rng.standard_normal((rows, tasks)), 1).astype(np.float32)
+    return ids, logits, (rng.random((rows, tasks)) < rate).astype(np.float32)
+
+
+def scored(*parts) -> GroupedScores:
+    scores = GroupedScores(parts[0][1].shape[1])
+    for part in parts:
+        scores.add(*part)
+    return scores
+
+
+def oracle(ids, logits, labels) -> float | None:
+    """The definition, group by group."""
+    impressions, figures = [], []
+    for group in np.unique(ids):
+        z, y = logits[ids == group], labels[ids == group]
+        if 0 < y.sum() < len(y):
+            impressions.append(len(y))
+            figures.append(float(binary_auroc(torch.from_numpy(z).double().sigmoid(), torch.from_numpy(y).long())))
+    return float(np.average(figures, weights=impressions)) if figures else None
+
+
+@pytest.mark.parametrize(("rows", "groups", "rate"), [(2_000, 50, 0.3), (500, 300, 0.2), (200, 1, 0.5), (64, 8, 0.02)])
+def test_it_is_the_average_over_groups_by_impressions(rows, groups, rate):
+    samples = made_up(rows, groups, rate=rate)
+    expected = oracle(samples[0], samples[1][:, 0], samples[2][:, 0])
+    assert scored(samples).gauc() == [pytest.approx(expected, abs=1e-6)]
+
+
+@given(st.integers(1, 60), st.integers(1, 8), st.integers(0, 1000), st.lists(st.integers(0, 60), max_size=5))
+def test_it_is_the_same_to_the_bit_however_samples_are_spread(rows, groups, seed, cuts):
+    ids, logits, labels = made_up(rows, groups, seed, tasks=2)
+    shuffled = np.random.default_rng(seed).permutation(rows)
+    parts = [
+        scored((ids[part], logits[part], labels[part]))
+        for part in np.split(shuffled, sorted(min(cut, rows) for cut in cuts))
+    ]
+    merged = GroupedScores(2)
+    for part in parts:
+        merged.merge_encoded(*part.encode())
+    assert merged.gauc() == scored((ids, logits, labels)).gauc()
+
+
+def test_ties_count_half_and_one_sided_groups_do_not_count():
+    ids = np.array([1, 1, 2, 2, 3, 4], np.uint64)
+    logits = np.array([0, 0, 1, 2, 5, 6], np.float32)[:, None]
+    labels = np.array([0, 1, 0, 1, 1, 0], np.float32)[:, None]
+    assert scored((ids, logits, labels)).gauc() == [0.75]
+    assert scored((ids[4:], logits[4:], labels[4:])).gauc() == [None]
+    assert GroupedScores(2).gauc() == [None, None]
+
+
+def test_weights_count_as_so_many_samples():
+    ids, logits, labels = made_up(300, 20, seed=3)
+    weights = np.random.default_rng(4).integers(0, 4, 300).astype(np.float32)
+    repeated = np.repeat(np.arange(300), weights.astype(int))
+    expected = scored((ids[repeated], logits[repeated], labels[repeated])).gauc()
+    assert scored((ids, logits, labels, weights)).gauc() == pytest.approx(expected, rel=1e-12)
+
+
+def test_arrays_that_do_not_belong_together_are_refused():
+    ids, logits, labels, weights = scored(made_up(6, 2)).encode()
+    for wrong in (
+        (ids[1:], logits, labels, weights),
+        (ids, logits, labels[1:], weights),
+        (ids, logits, labels, logits[1:, 0]),
+    ):
+        with pytest.raises(WireError, match="came with shapes"):
+            GroupedScores(1).merge_encoded(*wrong)
+    with pytest.raises(WireError, match="2 tasks"):
+        GroupedScores(2).merge_encoded(ids, logits, labels, weights)

@@ -1,0 +1,93 @@
+"""Which checkpoints stay: the best, the newest, those that were due; and which one is meant."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from persia_cli.control.judge import Best
+from persia_cli.errors import CheckpointError
+from persia_cli.store.manifest import CHECKPOINTS, MANIFEST, checkpoint_folder, finished_steps
+from persia_cli.store.retention import BEST, Retention, best_checkpoint, choose_checkpoint, superfluous
+
+
+def publish(run_dir: Path, step: int) -> None:
+    folder = checkpoint_folder(run_dir, step)
+    (folder / "dense").mkdir(parents=True)
+    (folder / "dense" / "dense.safetensors").write_bytes(b"weights")
+    (folder / MANIFEST).write_text("{}")
+
+
+def keep(
+    run_dir: Path, steps: list[int], best: set[int], keep: int | None = None, every: int | None = None
+) -> list[int]:
+    """Publish checkpoints of these steps, those of `best` being the best so far, and return those that are left."""
+    retention = Retention(run_dir, keep, every)
+    for step in steps:
+        publish(run_dir, step)
+        retention.add(step, Best("auc", "high", step=step, value=0.5) if step in best else None)
+    return finished_steps(run_dir)
+
+
+@pytest.mark.parametrize(
+    ("steps", "best", "most", "every", "left"),
+    [
+        ([2, 4, 6], set(), None, 2, [2, 4, 6]),
+        ([2, 4, 6], set(), 2, 2, [4, 6]),
+        ([2, 4, 6, 8], {2}, 2, 2, [2, 6, 8]),
+        ([2, 4, 6, 8], {2, 8}, 2, 2, [6, 8]),
+        ([2, 3, 4, 5], {3, 5}, None, 2, [2, 4, 5]),
+        ([3, 5, 9], {3, 5}, None, None, [5, 9]),
+        ([3, 5, 9], {3, 5, 9}, 1, None, [9]),
+    ],
+)
+def test_what_is_left(
+    tmp_path: Path, steps: list[int], best: set[int], most: int | None, every: int | None, left: list[int]
+) -> None:
+    assert keep(tmp_path, steps, best, most, every) == left
+    expected = max(best, default=None)
+    assert best_checkpoint(tmp_path) == (checkpoint_folder(tmp_path, expected) if best else None)
+    assert {path.name for path in (tmp_path / CHECKPOINTS).iterdir()} == {f"step-{step}" for step in left} | (
+        {BEST} if best else set()
+    )
+
+
+@given(st.sets(st.integers(1, 50), min_size=1), st.data())
+def test_the_newest_and_the_best_always_stay_and_no_more_than_asked_for(steps: set[int], data: st.DataObject) -> None:
+    saved = sorted(steps)
+    best = data.draw(st.sampled_from(saved) | st.none())
+    most, every = data.draw(st.integers(1, 5) | st.none()), data.draw(st.integers(1, 9) | st.none())
+    left = [step for step in saved if step not in superfluous(saved, best, most, every)]
+    assert saved[-1] in left
+    assert best is None or best in left
+    assert most is None or len(left) <= most + (best is not None)
+    if most is None and every == 1:
+        assert left == saved
+
+
+def test_the_best_is_meant_or_else_the_newest_or_a_step(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no complete checkpoint"):
+        choose_checkpoint(tmp_path)
+    keep(tmp_path, [2, 4], set())
+    assert choose_checkpoint(tmp_path) == checkpoint_folder(tmp_path, 4)
+    keep(tmp_path, [6, 8, 10], {6}, every=2)
+    assert choose_checkpoint(tmp_path) == checkpoint_folder(tmp_path, 6)
+    assert choose_checkpoint(tmp_path, 10) == checkpoint_folder(tmp_path, 10)
+    with pytest.raises(CheckpointError, match=r"no checkpoint of step 5, but those of steps 4, 6, 8, 10$"):
+        choose_checkpoint(tmp_path, 5)
+    with pytest.raises(CheckpointError, match="but none at all"):
+        choose_checkpoint(tmp_path / "other", 5)
+
+
+def test_a_damaged_note_is_told(tmp_path: Path) -> None:
+    keep(tmp_path, [2], {2})
+    (tmp_path / CHECKPOINTS / BEST).write_text("{")
+    with pytest.raises(CheckpointError, match=r"best\.json is damaged .*--step"):
+        best_checkpoint(tmp_path)
+
+
+def test_a_checkpoint_that_cannot_be_removed_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (checkpoint_folder(tmp_path, 2).with_name("step-2.removed") / "in the way").mkdir(parents=True)
+    assert keep(tmp_path, [2, 4], set(), keep=1, every=2) == [2, 4]
+    assert "could not be removed" in caplog.text
