@@ -65,6 +65,7 @@ def test_what_ships() -> None:
         "model=dcn_v2_mix",
         "model=deepfm",
         "model=din",
+        "model=din_taobao",
         "model=dlrm",
         "model=ffnn",
         "model=ffnn_paper",
