@@ -6,7 +6,7 @@ from torch import nn
 from persia_cli.model.inputs import InputShape, ModelBatch
 
 INIT_BOUND = 0.01
-"""A dense feature's vector begins uniform within plus and minus this, as rows do."""
+"""A learned vector begins uniform within plus and minus this, as rows do."""
 
 
 class Fields(nn.Module):

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from persia_cli.config.schema import FinalMlp
+from persia_cli.model.fields import INIT_BOUND
 from persia_cli.model.inputs import FeatureShape, InputShape, ModelBatch
 from persia_cli.model.layers import fully_connected
 from persia_cli.model.requirements import features_named, refuse_sequences
@@ -20,7 +21,8 @@ class FeatureGate(nn.Module):
     def __init__(self, context: Sequence[FeatureShape], dim: int, hidden: Sequence[int], width: int) -> None:
         super().__init__()
         self.context = tuple(context)
-        self.register_parameter("learned", None if self.context else nn.Parameter(torch.zeros(1, dim)))
+        start = torch.empty(1, dim).uniform_(-INIT_BOUND, INIT_BOUND)
+        self.register_parameter("learned", None if self.context else nn.Parameter(start))
         inputs = sum(feature.dim for feature in self.context) if self.context else dim
         self.network = fully_connected(inputs, hidden, width)
 
