@@ -15,6 +15,8 @@ class Fields(nn.Module):
     A sparse feature's vector is its pooled row, a dense feature's a learned vector times its value.
     """
 
+    dense: torch.Tensor | None
+
     def __init__(self, shape: InputShape, dim: int) -> None:
         super().__init__()
         self.features = shape.pooled
