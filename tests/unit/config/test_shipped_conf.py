@@ -77,6 +77,7 @@ def test_what_ships() -> None:
         "optimizer=adagrad",
         "optimizer=adam",
         "optimizer=adamw",
+        "optimizer=adult_income_original",
         "optimizer=ftrl",
         "optimizer=mixed",
         "optimizer=rowwise_adagrad",
