@@ -54,8 +54,8 @@ class ExtremeDeepFactorizationMachine(nn.Module):
     def forward(self, batch: ModelBatch) -> torch.Tensor:
         """Return logits float32 [n, tasks]."""
         first_order, vectors = self.fields(batch)
-        logits: torch.Tensor = self.network(vectors.flatten(1))
-        return logits + first_order + self.weights(self.interactions(vectors))
+        logits: torch.Tensor = self.network(vectors.flatten(1)) + first_order + self.weights(self.interactions(vectors))
+        return logits
 
 
 def build(model: XDeepFm, shape: InputShape) -> nn.Module:
