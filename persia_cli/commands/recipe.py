@@ -1,73 +1,241 @@
 """`persia recipe`."""
 
+import shlex
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from persia_cli.commands.options import examples
+from persia_cli.commands.options import ConfDir, Overrides, examples
+
+if TYPE_CHECKING:
+    from persia_cli.data.prepare_options import PrepareOptions, PrepareReport
+    from persia_cli.data.recipe import Recipe
+
+_TOLD_EVERY_S = 10.0
+"""Between two lines on what is read, where no bar can be shown."""
 
 LS_EXAMPLES = examples("persia recipe ls")
+SHOW_EXAMPLES = examples("persia recipe show criteo")
+CP_EXAMPLES = examples("persia recipe cp criteo ./mine  # then: persia recipe prepare ./mine --input ...")
 PREPARE_EXAMPLES = examples(
     "persia recipe prepare criteo --input train.txt --output data/criteo",
     "persia recipe prepare criteo --input train.txt.gz --output data/criteo --max-bad-rows 100",
-    "persia recipe prepare adult_income --input adult/ --output data/adult_income",
+    "persia recipe prepare criteo --input train.txt --min-count 10 --split chronological:0.1",
+    "persia recipe prepare ./mine --input raw/ --output data/mine",
+)
+RUN_EXAMPLES = examples(
+    "persia recipe run criteo --input train.txt",
+    "persia recipe run criteo --input train.txt model=ffnn train.epochs=2",
+    "persia recipe run adult_income  # its data ships with persia",
 )
 
-app = typer.Typer(no_args_is_help=True, help="Prepare the data of real tasks.", epilog=PREPARE_EXAMPLES)
+app = typer.Typer(no_args_is_help=True, help="Prepare and train real tasks.", epilog=PREPARE_EXAMPLES)
+
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of a recipe, see `persia recipe ls`, or path of a folder of yours.")
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", metavar="DIR", help="Folder for the Parquet files.", show_default="data/NAME"),
+]
+MaxBadRows = Annotated[
+    int, typer.Option("--max-bad-rows", min=0, help="Give up when more rows than this do not parse.")
+]
+MinCount = Annotated[
+    int, typer.Option("--min-count", min=1, max=255, help="Ids seen fewer times than this in all rows become one id.")
+]
+Split = Annotated[
+    str | None,
+    typer.Option(
+        "--split",
+        metavar="ORDER:SHARE",
+        help="Share of the rows that evaluates: random:0.1, or chronological:0.1 for the last ones.",
+        show_default="the recipe's own",
+    ),
+]
+Workers = Annotated[
+    int | None, typer.Option("--workers", min=1, help="Threads.", show_default="one for each core, up to 8")
+]
 
 
 @app.command("ls", epilog=LS_EXAMPLES)
 def ls() -> None:
-    """List the recipes and where each is explained."""
-    from persia_cli.commands.screen import out, pairs
+    """List the recipes."""
+    from persia_cli.commands.screen import err, labelled, out, pairs
     from persia_cli.data.recipe import list_recipes, load_recipe
 
     recipes = [load_recipe(name) for name in list_recipes()]
-    pairs(out(), {recipe.name: f"{recipe.title} ({recipe.folder / 'README.md'})" for recipe in recipes})
+    pairs(out(), {recipe.name: recipe.title for recipe in recipes})
+    labelled(err(), "next", "persia recipe show NAME")
+
+
+@app.command("show", epilog=SHOW_EXAMPLES)
+def show(name: Name) -> None:
+    """Print what a recipe's README says: where the data is, what becomes of it, what to expect."""
+    from persia_cli.commands.screen import err, labelled, out, say
+    from persia_cli.data.recipe import load_recipe, readme_of
+
+    recipe = load_recipe(name)
+    text = readme_of(recipe.folder)
+    if out().is_terminal:
+        from rich.markdown import Markdown
+
+        out().print(Markdown(text))
+    else:
+        say(out(), text.rstrip("\n"))
+    labelled(err(), "next", f"persia recipe prepare {shlex.quote(name)} --input PATH")
+
+
+@app.command("cp", epilog=CP_EXAMPLES)
+def cp(
+    name: Name,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to make.", show_default=False)],
+) -> None:
+    """Copy a recipe into a folder of your own, to start another from."""
+    from persia_cli.commands.screen import err, labelled, out, say
+    from persia_cli.data.recipe import copy_recipe, load_recipe
+
+    for file in copy_recipe(load_recipe(name), folder):
+        say(out(), str(file))
+    labelled(err(), "next", f"persia recipe prepare {_as_path(folder)} --input PATH")
 
 
 @app.command(epilog=PREPARE_EXAMPLES)
 def prepare(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of a recipe, see `persia recipe ls`.")],
+    name: Name,
     source: Annotated[
         Path, typer.Option("--input", metavar="PATH", help="The data as it was downloaded.", show_default=False)
     ],
-    output: Annotated[
-        Path, typer.Option("--output", metavar="DIR", help="Folder for the Parquet files.", show_default=False)
-    ],
-    max_bad_rows: Annotated[
-        int, typer.Option("--max-bad-rows", min=0, help="Give up when more rows than this do not parse.")
-    ] = 0,
+    output: Output = None,
+    max_bad_rows: MaxBadRows = 0,
+    min_count: MinCount = 1,
+    split: Split = None,
+    workers: Workers = None,
 ) -> None:
-    """Turn a data set, as it was downloaded, into Parquet that `persia train` reads."""
-    from persia_cli.commands.screen import count, err, labelled, out, say, size
-    from persia_cli.data.recipe import PrepareOptions, load_recipe
+    """Turn a data set, as it was downloaded, into Parquet that `persia train` reads; goes on where it was ended."""
+    from persia_cli.commands.screen import err, labelled, out, say
+    from persia_cli.data.recipe import load_recipe
 
     recipe = load_recipe(name)
-    with _bar() as progress:
-        report = recipe.prepare(source, output, PrepareOptions(max_bad_rows=max_bad_rows), progress)
+    report = _prepare(recipe, source, output or _output(recipe), _options(max_bad_rows, min_count, split, workers))
+    for file in (*report.files, report.dataset):
+        say(out(), str(file))
+    conf = _conf_of(recipe)
+    words = [*([f"conf={conf}"] if conf else []), f"dataset={report.dataset}"]
+    labelled(err(), "next", shlex.join(["persia", "train", *words]))
+
+
+@app.command(epilog=RUN_EXAMPLES)
+def run(
+    name: Name,
+    words: Overrides = None,
+    source: Annotated[
+        Path | None,
+        typer.Option("--input", metavar="PATH", help="The data as it was downloaded; not needed once it is prepared."),
+    ] = None,
+    output: Output = None,
+    max_bad_rows: MaxBadRows = 0,
+    min_count: MinCount = 1,
+    split: Split = None,
+    workers: Workers = None,
+    conf_dir: ConfDir = None,
+) -> None:
+    """Prepare a data set, if that is not done yet, then train and evaluate the recipe's model on it."""
+    from persia_cli.commands.screen import err, labelled
+    from persia_cli.commands.train import train
+    from persia_cli.data.recipe import load_recipe
+    from persia_cli.errors import UserError
+
+    recipe = load_recipe(name)
+    conf = _conf_of(recipe)
+    chosen = [f"conf={conf}"] if conf else []
+    dataset = (output or _output(recipe)) / "dataset.yaml"
+    if source is not None:
+        options = _options(max_bad_rows, min_count, split, workers)
+        chosen.append(f"dataset={_prepare(recipe, source, dataset.parent, options).dataset}")
+    elif dataset.is_file():
+        labelled(err(), "data", f"{dataset} is there already")
+        chosen.append(f"dataset={dataset}")
+    elif output is not None or not (recipe.folder / "data").is_dir():
+        raise UserError(f"there is no {dataset}; give the data as it was downloaded: --input PATH")
+    train(words=[*chosen, *(words or [])], conf_dir=conf_dir)
+
+
+def _prepare(recipe: "Recipe", source: Path, output: Path, options: "PrepareOptions") -> "PrepareReport":
+    """Prepare with a bar, and tell what came of it."""
+    from persia_cli.commands.screen import count, err, labelled, say, size
+    from persia_cli.data.unfinished import KEPT
+
+    try:
+        with _bar() as progress:
+            report = recipe.prepare(source, output, options, progress)
+    except KeyboardInterrupt:
+        from persia_cli.commands.job import INTERRUPTED
+
+        say(err(), f"interrupted; {KEPT}")
+        raise typer.Exit(INTERRUPTED) from None
     for bad in report.first_bad_rows:
         say(err(), f"left out: {bad.file}, line {bad.line}: {bad.reason}")
     if report.bad_rows:
         labelled(err(), "left out", f"{count(report.bad_rows, 'row')} in all")
-    labelled(err(), "wrote", f"{count(report.rows, 'row')}, {size(report.nbytes)}")
-    for file in report.files:
-        say(out(), str(file))
+    if report.kept:
+        labelled(err(), "kept", f"{count(report.kept, 'file')} that {'was' if report.kept == 1 else 'were'} finished")
+    made = "has" if report.kept == len(report.files) else "wrote"
+    labelled(err(), made, f"{count(report.rows, 'row')}, {size(report.nbytes)}")
+    return report
+
+
+def _options(max_bad_rows: int, min_count: int, split: str | None, workers: int | None) -> "PrepareOptions":
+    from persia_cli.data.prepare_options import PrepareOptions, parse_split
+
+    chosen = parse_split(split) if split else None
+    return PrepareOptions(max_bad_rows=max_bad_rows, min_count=min_count, split=chosen, workers=workers)
+
+
+def _output(recipe: "Recipe") -> Path:
+    return Path("data") / recipe.name
+
+
+def _conf_of(recipe: "Recipe") -> str | None:
+    """Return the configuration that trains on a recipe's data: in its folder, or that of its name, if there is one."""
+    from persia_cli.config import offers
+
+    own = recipe.folder / "conf.yaml"
+    if own.is_file():
+        return str(own)
+    return recipe.name if recipe.name in offers.primaries() else None
+
+
+def _as_path(folder: Path) -> str:
+    """Return how a folder is given where a recipe's name is expected."""
+    return shlex.quote(str(folder) if "/" in str(folder) else f"./{folder}")
 
 
 @contextmanager
 def _bar() -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on a terminal; the function it yields is called with bytes done and in all."""
+    """Show a bar on a terminal, a line now and then elsewhere; yields what is called with bytes done and in all."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
-    from persia_cli.commands.screen import err
+    from persia_cli.commands.screen import err, key_values, say
 
+    if not err().is_terminal:
+        told = time.monotonic()
+
+        def tell(done: int, total: int) -> None:
+            nonlocal told
+            if time.monotonic() - told >= _TOLD_EVERY_S:
+                told = time.monotonic()
+                say(err(), key_values({"event": "preparing", "bytes": done, "of": total}))
+
+        yield tell
+        return
     with Progress(
         BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn(),
-        console=err(), disable=not err().is_terminal,
+        console=err(),
     ) as progress:  # fmt: skip
         task = progress.add_task("preparing", total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)

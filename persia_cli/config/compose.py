@@ -13,10 +13,11 @@ from pydantic import ValidationError
 
 from persia_cli.config import expected, offers
 from persia_cli.config.broken import broken_file, first_line
+from persia_cli.config.dataset_file import named_in, read_dataset_file
 from persia_cli.config.explain import did_you_mean, explain, nearest, needs_a_value, spell, unknown_key
 from persia_cli.config.schema import Run
 from persia_cli.config.search_path import hydra_over
-from persia_cli.config.words import read_words
+from persia_cli.config.words import DEFAULT_CONF, Words, key_and_value, read_words
 from persia_cli.errors import ConfigError
 
 
@@ -37,7 +38,7 @@ def compose_run(words: Sequence[str], folders: Sequence[Path] = ()) -> Run:
         wrong["conf"] = f"conf={name}: no such configuration{hint}"
     if "conf" in wrong:
         raise ConfigError("\n".join(wrong.values()))
-    config = _compose(name, primaries[name], read.overrides, folders)
+    config = _compose_dataset(name, primaries[name], read, folders)
     OmegaConf.set_struct(config, False)
     for key, mapping in read.replacements.items():
         OmegaConf.update(config, key, mapping, merge=False, force_add=True)
@@ -51,6 +52,25 @@ def compose_run(words: Sequence[str], folders: Sequence[Path] = ()) -> Run:
     if wrong:
         raise ConfigError("\n".join(_without_base(wrong, primaries[name])))
     return run
+
+
+def _compose_dataset(name: str, file: Path, read: Words, folders: Sequence[Path]) -> DictConfig:
+    """Compose; where the words or the file itself name a data set by a file, put what it holds under `dataset`."""
+    named = named_in(file)
+    if read.dataset_file is None and named is None:
+        return _compose(name, file, read.overrides, folders)
+    keys = [override for override in read.overrides if override.startswith("++dataset.")]
+    options = [override for override in read.overrides if override.startswith("dataset=")]
+    others = [override for override in read.overrides if override not in (*keys, *options)]
+    config = _compose(name, file, others, folders)
+    OmegaConf.set_struct(config, False)
+    if read.dataset_file is None and options:
+        config["dataset"] = _compose(DEFAULT_CONF, file, [*options, *keys], folders)["dataset"]
+        return config
+    config["dataset"] = read_dataset_file(read.dataset_file or str(named))
+    for key, value in map(key_and_value, keys):
+        OmegaConf.update(config, key, value, force_add=True)
+    return config
 
 
 def _compose(name: str, file: Path, overrides: Sequence[str], folders: Sequence[Path]) -> DictConfig:

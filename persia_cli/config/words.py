@@ -9,6 +9,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, QuotedString
 from hydra.errors import HydraException
 
+from persia_cli.config.dataset_file import names_a_file
 from persia_cli.config.expected import any_of
 from persia_cli.config.explain import did_you_mean, nearest
 from persia_cli.errors import ConfigError
@@ -28,6 +29,8 @@ class Words:
     """Keys set to a mapping that names its `kind`: it takes the place of the whole old one, whose kind may differ."""
     deletions: tuple[str, ...]
     """Keys to take out (`~KEY`), so that their default holds."""
+    dataset_file: str | None
+    """File that `dataset=PATH` names in place of an option."""
     wrong: Mapping[str, str]
     """Mistakes by the word's key."""
 
@@ -39,6 +42,7 @@ def read_words(words: Sequence[str], primaries: Sequence[str], groups: Mapping[s
     replacements: dict[str, dict[str, Any]] = {}
     deletions: list[str] = []
     wrong: dict[str, str] = {}
+    dataset_file: str | None = None
     for word in words:
         key, equals, value = word.partition("=")
         if not equals and not word.startswith("~"):
@@ -47,6 +51,8 @@ def read_words(words: Sequence[str], primaries: Sequence[str], groups: Mapping[s
             confs.append(value)
         elif word.startswith("~"):
             deletions.append(key[1:])
+        elif key == "dataset" and names_a_file(value):
+            dataset_file = value
         elif not key.strip("+"):
             wrong[word] = f"'{word}' has no key before the ="
         else:
@@ -64,7 +70,7 @@ def read_words(words: Sequence[str], primaries: Sequence[str], groups: Mapping[s
     elif confs == [""]:
         wrong["conf"] = f"conf=: expected the name or path of a configuration; there are {any_of(primaries, 'and')}"
     name = confs[0] if confs else DEFAULT_CONF
-    return Words(name, tuple(overrides), replacements, tuple(deletions), wrong)
+    return Words(name, tuple(overrides), replacements, tuple(deletions), dataset_file, wrong)
 
 
 def choices(word: str) -> list[str]:
@@ -86,6 +92,12 @@ def choices(word: str) -> list[str]:
         if "=glob(" not in word:
             return [word]  # as text, or as a mistake that is told when it is composed
     raise ConfigError(f"{word}: a sweep takes values one by one, so list them: {key}=1,2,3 or {key}=range(1,4)")
+
+
+def key_and_value(override: str) -> tuple[str, Any]:
+    """Return the key path and the plain value of an override that `read_words` made."""
+    parsed = OverridesParser.create().parse_override(override.lstrip("+"))
+    return parsed.key_or_group, _plain(parsed.value())
 
 
 def quoted(text: str) -> str:

@@ -1,6 +1,4 @@
-"""Random numbers and ids as pure functions of integers, the same under every numpy."""
-
-from hashlib import blake2b
+"""Random numbers as pure functions of integers, the same under every numpy."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,8 +50,3 @@ def normal(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
 def permutation(key: np.uint64, size: int) -> NDArray[np.int64]:
     """Return a random order of range(size): the argsort of distinct hashed keys, so no sort can break ties its way."""
     return np.argsort(stream(key, np.arange(size, dtype=np.uint64)))
-
-
-def text_id(column: str, value: str) -> int:
-    """Return the id of a category: the first 8 bytes of blake2b of "column=value", little-endian."""
-    return int.from_bytes(blake2b(f"{column}={value}".encode(), digest_size=8).digest(), "little")

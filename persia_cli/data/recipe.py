@@ -1,145 +1,152 @@
-"""Recipes: one folder per real data set, with how to get it and a `prepare` that turns it into Parquet."""
+"""Recipes: one folder per real data set, with how to get it and a `prepare` that turns it into Parquet.
 
-import os
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+A recipe's prepare.py says how its files are laid out and what becomes of a block of rows:
+
+    FORMAT = TextFormat({"label": INTEGER, "price": NUMBER, "shop": TEXT}, delimiter=",", header=True)
+    DATASET = {"labels": ["label"], "dense": ["price"], "sparse": ["shop"], "split": {"kind": "every", "n": 10}}
+
+    def prepare(source: Path, output: Path, options: PrepareOptions, progress: Progress) -> PrepareReport:
+        parts = [part for file in source_files(source, "give shop.csv") for part in text_parts(file, FORMAT, _table)]
+        return write_dataset(parts, DATASET, output, options, progress)
+
+    def _table(block: TextBlock) -> Any:
+        price = block.numbers("price", missing=0.0)
+        return block.table({"label": block.integers("label"), "price": price, "shop": block.ids("shop")})
+
+Threads, bad rows, resuming after a kill, Parquet and dataset.yaml are the same for all: persia_cli.data.text says what
+a column and a block are, persia_cli.data.parts what a part is, persia_cli.data.preparation what is made of them.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from hashlib import sha256
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
+from shutil import copyfile
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from persia_cli.data.text import BadRow
+from persia_cli.data.preparation import Progress, write_dataset
+from persia_cli.data.prepare_options import PrepareOptions, PrepareReport, RecipeStamp
 from persia_cli.errors import DataError
 from persia_cli.share import shared
 
 __all__ = [
     "DataError",
-    "GroupedWriter",
     "PrepareOptions",
     "PrepareReport",
     "Progress",
     "Recipe",
+    "find_file",
     "list_recipes",
     "load_recipe",
-    "new_folder",
+    "source_files",
+    "write_dataset",
 ]
 
-Progress = Callable[[int, int], None]
-"""Called with bytes of the source read so far and in all."""
-
-
-@dataclass(frozen=True, slots=True)
-class PrepareOptions:
-    """What a person may choose."""
-
-    max_bad_rows: int = 0
-    """Rows that may fail to parse before the recipe gives up."""
-    row_group_rows: int = 65536
-    """Rows of a row group: the unit that loaders read and shuffle."""
-
-
-@dataclass(frozen=True, slots=True)
-class PrepareReport:
-    """What a recipe made."""
-
-    rows: int
-    files: tuple[Path, ...]
-    nbytes: int
-    """Bytes of these files."""
-    bad_rows: int
-    """Rows left out because they did not parse."""
-    first_bad_rows: tuple[BadRow, ...]
+PREPARE, README = "prepare.py", "README.md"
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A recipe: `prepare(source, output, options, progress)` writes the folder `output` or raises DataError."""
+    """A recipe in its folder."""
 
     name: str
     folder: Path
     title: str
     """First line of its README."""
-    prepare: Callable[[Path, Path, PrepareOptions, Progress], PrepareReport]
+    digest: str
+    """SHA-256 of its prepare.py."""
+    function: Callable[[Path, Path, PrepareOptions, Progress], PrepareReport]
+    """Its `prepare(source, output, options, progress)`."""
+
+    def prepare(self, source: Path, output: Path, options: PrepareOptions, progress: Progress) -> PrepareReport:
+        """Make the folder `output` from the data as it was downloaded; raises DataError."""
+        stamped = replace(options, recipe=RecipeStamp(self.name, self.digest))
+        return self.function(source, output, stamped, progress)
 
 
 def list_recipes() -> tuple[str, ...]:
     """Return the names of all recipes, sorted."""
-    return tuple(sorted(path.parent.name for path in shared("recipes").glob("*/prepare.py")))
+    return tuple(sorted(path.parent.name for path in shared("recipes").glob(f"*/{PREPARE}")))
 
 
 def load_recipe(name: str) -> Recipe:
-    """Load a recipe's prepare.py by its path; raises DataError for an unknown name."""
+    """Load a recipe by its name, or by the path of its folder; raises DataError for an unknown one."""
+    folder = _folder_of(name)
+    path = folder / PREPARE
+    spec = spec_from_file_location(f"persia_recipe_{folder.name}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise DataError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
+    if not callable(getattr(module, "prepare", None)):
+        raise DataError(f"{path} has no function prepare(source, output, options, progress)")
+    title = readme_of(folder).partition("\n")[0].lstrip("# ")
+    return Recipe(folder.name, folder, title, sha256(path.read_bytes()).hexdigest(), module.prepare)
+
+
+def readme_of(folder: Path) -> str:
+    """Return the README of a recipe, empty if it has none."""
+    path = folder / README
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def copy_recipe(recipe: Recipe, folder: Path) -> list[Path]:
+    """Copy a recipe's prepare.py, README and configuration, not its data; returns the files made.
+
+    Raises DataError if the folder is there already.
+    """
+    if folder.exists():
+        raise DataError(f"{folder} exists already; name a folder that does not")
+    try:
+        folder.mkdir(parents=True)
+        files = [file for file in sorted(recipe.folder.iterdir()) if file.suffix in (".py", ".md", ".yaml")]
+        return [Path(copyfile(file, folder / file.name)) for file in files]
+    except OSError as error:
+        raise DataError(f"cannot write {folder}: {error}") from error
+
+
+def _folder_of(name: str) -> Path:
+    if "/" in name or name.startswith("."):
+        folder = Path(name).resolve()
+        if not (folder / PREPARE).is_file():
+            raise DataError(f"{name} is no recipe: there is no {folder / PREPARE}")
+        return folder
     names = list_recipes()
     if name not in names:
         near = get_close_matches(name, names, 1)
         hint = f"did you mean {near[0]}?" if near else f"there is: {', '.join(names)}"
-        raise DataError(f"no recipe {name}; {hint}")
-    folder = shared("recipes") / name
-    spec = spec_from_file_location(f"persia_recipe_{name}", folder / "prepare.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    title = (folder / "README.md").read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
-    return Recipe(name, folder, title, module.prepare)
+        raise DataError(f"no recipe {name}; {hint} (a folder of your own is given as ./{name})")
+    return shared("recipes") / name
 
 
-@contextmanager
-def new_folder(output: Path) -> Iterator[Path]:
-    """Give a hidden folder to write in, which takes its real name at the end; nothing remains after a failure.
+def source_files(source: Path, remedy: str) -> list[Path]:
+    """Return a file, or the visible files of a folder in natural order (day_2 before day_10).
 
-    Raises DataError if the output is there already and not an empty folder.
+    Raises DataError, with `remedy`, if there is none.
     """
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise DataError(f"{output} exists already; name a folder that does not, or remove it")
-    partial = output.absolute().with_name(f".{output.name}.{os.getpid()}.partial")
-    try:
-        partial.mkdir(parents=True)
-        yield partial
-        partial.replace(output)
-    except OSError as error:
-        raise DataError(f"cannot write {output}: {error}") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    if not source.exists():
+        raise DataError(f"{source} does not exist; {remedy}")
+    if source.is_file():
+        return [source]
+    files = [file for file in source.iterdir() if file.is_file() and not file.name.startswith(".")]
+    if not files:
+        raise DataError(f"{source} is a folder without files; {remedy}")
+    return sorted(files, key=_natural)
 
 
-class GroupedWriter:
-    """Writes tables to one Parquet file (zstd) in row groups of equal size; a context manager."""
+def _natural(file: Path) -> list[str | int]:
+    return [int(word) if word.isdigit() else word for word in re.split(r"(\d+)", file.name)]
 
-    def __init__(self, path: Path, row_group_rows: int) -> None:
-        self.rows = 0
-        self._path = path
-        self._row_group_rows = row_group_rows
-        self._waiting: list[Any] = []
-        self._waiting_rows = 0
-        self._writer: Any = None
 
-    def __enter__(self) -> "GroupedWriter":
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None and self._waiting_rows:
-            self._write(pa.concat_tables(self._waiting))
-        if self._writer is not None:
-            self._writer.close()
-
-    def write(self, table: Any) -> None:
-        """Add rows; whole row groups are written at once, the rest waits."""
-        self.rows += table.num_rows
-        self._waiting.append(table)
-        self._waiting_rows += table.num_rows
-        if self._waiting_rows >= self._row_group_rows:
-            rows = pa.concat_tables(self._waiting)
-            whole = rows.num_rows // self._row_group_rows * self._row_group_rows
-            self._write(rows.slice(0, whole))
-            self._waiting, self._waiting_rows = [rows.slice(whole)], rows.num_rows - whole
-
-    def _write(self, rows: Any) -> None:
-        if self._writer is None:
-            self._writer = pq.ParquetWriter(self._path, rows.schema, compression="zstd")
-        self._writer.write_table(rows, row_group_size=self._row_group_rows)
+def find_file(source: Path, name: str, remedy: str) -> Path:
+    """Return a file of a folder, plain or compressed as .gz, .bz2 or .zst; raises DataError, with `remedy`."""
+    for ending in ("", ".gz", ".bz2", ".zst"):
+        file = source / f"{name}{ending}"
+        if file.is_file():
+            return file
+    raise DataError(f"{source} has neither {name} nor {name}.gz; {remedy}")

@@ -21,3 +21,27 @@ def prefetch(typing_context, array, position):
         return context.get_dummy_value()
 
     return types.void(array, types.uint64), generate
+
+
+@intrinsic
+def load64(typing_context, data, position):
+    """Read 8 bytes of a flat array of bytes from `position` on, aligned or not, as a little-endian uint64."""
+
+    def generate(context, builder, signature, arguments):
+        start = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        address = builder.gep(start, [arguments[1]])
+        word = builder.load(builder.bitcast(address, ir.PointerType(ir.IntType(64))))
+        word.align = 1
+        return word
+
+    return types.uint64(data, types.uint64), generate
+
+
+@intrinsic
+def bits_of(typing_context, value):
+    """Return the bits of a float64 as uint64."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], ir.IntType(64))
+
+    return types.uint64(types.float64), generate

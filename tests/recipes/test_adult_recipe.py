@@ -7,10 +7,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from persia_cli.data.hashing import text_id
+from persia_cli.config.compose import compose_run
+from persia_cli.data.ids import text_id
 from persia_cli.data.recipe import PrepareOptions, PrepareReport, load_recipe
 from persia_cli.errors import DataError
 from persia_cli.share import shared
+from tests.support.prepared import dataset_of
 
 ONE = (
     b"39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, Male, 2174, 0, 40, Cuba, "
@@ -56,10 +58,11 @@ def test_values_are_what_the_readme_says(source: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        (b"39", b"young", "age is not a number"),
-        (b"State-gov", b"", "workclass is empty or no ASCII text"),
-        (b"Cuba", b"C\xfaba", "native_country is empty or no ASCII text"),
-        (b"<=50K", b"50K", "the income is neither <=50K nor >50K"),
+        (b"39", b"young", "age is not an integer of at most 18 digits"),
+        (b"39", b"", "age is missing"),
+        (b"State-gov", b"", "workclass is missing"),
+        (b"Cuba", b"C\xfaba", "native_country is not UTF-8"),
+        (b"<=50K", b"50K", "income is not <=50K or >50K"),
         (b", Male", b"", "14 columns where 15 belong"),
     ],
 )
@@ -77,6 +80,12 @@ def test_both_files_are_needed(source: Path, tmp_path: Path) -> None:
     (source / "adult.test.gz").unlink()
     with pytest.raises(DataError, match=r"has neither adult\.test nor adult\.test\.gz"):
         prepare(source, tmp_path / "out")
+
+
+def test_the_data_set_is_described_as_the_shipped_configuration_does(source: Path, tmp_path: Path) -> None:
+    made = dataset_of(prepare(source, tmp_path / "out").dataset)
+    shipped = compose_run(["dataset=adult_income"]).dataset
+    assert made.model_dump(exclude={"path"}) == shipped.model_dump(exclude={"path"})
 
 
 def test_the_shipped_file_is_small_and_of_several_row_groups() -> None:

@@ -1,21 +1,27 @@
-"""The Criteo recipe: every value by its definition, damaged input, and the real rows."""
+"""The Criteo recipes: every value by its definition, damaged input, and the real rows."""
 
 import gzip
 import math
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from persia_cli.config.compose import compose_run
+from persia_cli.data.facts import inspect
 from persia_cli.data.recipe import PrepareOptions, PrepareReport, load_recipe
 from persia_cli.errors import DataError
+from tests.support.jobs import evaluation, train
+from tests.support.prepared import dataset_of
 
 COLUMNS = ["label", *(f"I{n}" for n in range(1, 14)), *(f"C{n}" for n in range(1, 27))]
 GOOD = b"\t".join([b"1", b"", b"-2", *[b"7"] * 11, b"", b"68fd1e64", b"FFFFFFFF", *[b"00000001"] * 23])
 
 
-def prepare(source: Path, output: Path, **options: int) -> PrepareReport:
-    return load_recipe("criteo").prepare(source, output, PrepareOptions(**options), lambda done, total: None)
+def prepare(source: Path, output: Path, recipe: str = "criteo", **options: int) -> PrepareReport:
+    return load_recipe(recipe).prepare(source, output, PrepareOptions(**options), lambda done, total: None)
 
 
 def write(path: Path, *lines: bytes) -> Path:
@@ -30,9 +36,23 @@ def changed(column: str, value: bytes) -> bytes:
     return b"\t".join(values)
 
 
-def test_values_are_what_the_readme_says(tmp_path: Path) -> None:
-    report = prepare(write(tmp_path / "train.txt", GOOD, changed("label", b"0") + b"\r"), tmp_path / "out")
-    assert (report.rows, report.bad_rows, report.files) == (2, 0, (tmp_path / "out" / "train.parquet",))
+@pytest.fixture
+def days(tmp_path: Path) -> Path:
+    """A folder of three days."""
+    folder = tmp_path / "days"
+    folder.mkdir()
+    write(folder / "day_10", GOOD, GOOD, GOOD)
+    write(folder / "day_9", GOOD)
+    (folder / "day_2.gz").write_bytes(gzip.compress(GOOD + b"\n" + GOOD + b"\n"))
+    (folder / ".hidden").write_bytes(b"?")
+    return folder
+
+
+@pytest.mark.parametrize("recipe", ["criteo", "criteo_1tb"])
+def test_values_are_what_the_readme_says(recipe: str, tmp_path: Path) -> None:
+    source = write(tmp_path / "train.txt", GOOD, changed("label", b"0") + b"\r")
+    report = prepare(source, tmp_path / "out", recipe)
+    assert (report.rows, report.bad_rows, report.files) == (2, 0, (tmp_path / "out" / "train-0000.parquet",))
     table = pq.read_table(report.files[0])
     assert table.column_names == COLUMNS
     assert [str(kind) for kind in table.schema.types] == ["int8"] + ["float"] * 13 + ["uint64"] * 26
@@ -43,20 +63,27 @@ def test_values_are_what_the_readme_says(tmp_path: Path) -> None:
     assert table.column("label").to_pylist() == [1, 0]
 
 
-def test_a_folder_becomes_one_file_each_and_progress_ends_at_the_total(tmp_path: Path) -> None:
-    source = tmp_path / "days"
-    source.mkdir()
-    write(source / "day_1", GOOD)
-    (source / "day_0.gz").write_bytes(gzip.compress(GOOD + b"\n" + GOOD + b"\n"))
-    (source / ".hidden").write_bytes(b"?")
-    seen: list[tuple[int, int]] = []
-    recipe = load_recipe("criteo")
-    report = recipe.prepare(source, tmp_path / "out", PrepareOptions(), lambda done, total: seen.append((done, total)))
-    assert [path.name for path in report.files] == ["day_0.parquet", "day_1.parquet"]
-    assert report.rows == 3
-    assert report.nbytes == sum(path.stat().st_size for path in report.files)
-    assert seen == sorted(seen)
-    assert seen[-1][0] == seen[-1][1] == (source / "day_1").stat().st_size + (source / "day_0.gz").stat().st_size
+@pytest.mark.parametrize("recipe", ["criteo", "criteo_1tb"])
+def test_the_data_set_is_described_as_the_shipped_configuration_does(recipe: str, days: Path, tmp_path: Path) -> None:
+    made = dataset_of(prepare(days, tmp_path / "out", recipe).dataset)
+    shipped = compose_run([f"dataset={recipe}"]).dataset
+    own = {"path", "if_missing", "stand_in"} | ({"split"} if recipe == "criteo_1tb" else set())
+    assert made.model_dump(exclude=own) == shipped.model_dump(exclude=own)
+
+
+def test_the_last_day_evaluates(days: Path, tmp_path: Path) -> None:
+    report = prepare(days, tmp_path / "out", "criteo_1tb")
+    assert [path.name for path in report.files] == ["day_2-0000.parquet", "day_9-0000.parquet", "day_10-0000.parquet"]
+    facts = inspect(dataset_of(report.dataset))
+    assert (facts.train_rows, facts.eval_rows) == (3, 3)
+
+
+def test_the_shipped_split_by_day_takes_every_day_once(tmp_path: Path) -> None:
+    rows = pa.table({"label": [0], **{name: [0.0] for name in COLUMNS[1:14]}, **{name: [1] for name in COLUMNS[14:]}})
+    for day in range(24):
+        pq.write_table(rows, tmp_path / f"day_{day}-0000.parquet")
+    facts = inspect(compose_run(["conf=criteo_1tb", f"dataset.path='{tmp_path}'"]).dataset)
+    assert (facts.train_rows, facts.eval_rows, facts.unused_rows) == (23, 1, 0)
 
 
 def test_row_groups_have_the_size_asked_for(tmp_path: Path) -> None:
@@ -70,14 +97,18 @@ def test_row_groups_have_the_size_asked_for(tmp_path: Path) -> None:
     [
         (GOOD[:-20], "38 columns where 40 belong"),
         (GOOD + b"\t1", "41 columns where 40 belong"),
-        (b"", "the label is neither 0 nor 1"),
+        (b"", "the line is empty"),
         (changed("label", b"2"), "the label is neither 0 nor 1"),
-        (changed("label", b"\xff"), "the label is neither 0 nor 1"),
-        (changed("I3", b"1.5"), "I3 is not an integer"),
-        (changed("I13", b"\xe9\xe9"), "I13 is not an integer"),
+        (changed("label", b""), "label is missing"),
+        (changed("label", b"\xff"), "label is not an integer of at most 18 digits"),
+        (changed("I3", b"1.5"), "I3 is not an integer of at most 18 digits"),
+        (changed("I13", b"\xe9\xe9"), "I13 is not an integer of at most 18 digits"),
+        (changed("I13", b"\0"), "I13 is not an integer of at most 18 digits"),
+        (changed("I13", b"1" * 70_000), "I13 is longer than 64 KiB"),
         (changed("C7", b"68fd1e6"), "C7 is not 8 hexadecimal digits"),
         (changed("C7", b"68fd1e6g"), "C7 is not 8 hexadecimal digits"),
         (changed("C26", "äöüß".encode()), "C26 is not 8 hexadecimal digits"),
+        (changed("C7", b"0" * (9 << 20)), "the line is too long to be a row"),
     ],
 )
 def test_damaged_rows_end_the_recipe_unless_allowed(tmp_path: Path, line: bytes, reason: str) -> None:
@@ -90,6 +121,11 @@ def test_damaged_rows_end_the_recipe_unless_allowed(tmp_path: Path, line: bytes,
     assert (report.rows, report.bad_rows) == (2, 1)
     assert [(bad.file, bad.line, bad.reason) for bad in report.first_bad_rows] == [("train.txt", 2, reason)]
     assert pq.read_table(report.files[0]).num_rows == 2
+
+
+def test_a_byte_order_mark_and_a_missing_line_end_do_no_harm(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_bytes(b"\xef\xbb\xbf" + GOOD + b"\r\n" + GOOD)
+    assert prepare(tmp_path / "train.txt", tmp_path / "out").rows == 2
 
 
 def test_a_row_that_is_wrong_twice_counts_once(tmp_path: Path) -> None:
@@ -126,18 +162,12 @@ def test_a_truncated_archive_leaves_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["train.txt.gz"]
 
 
-def test_a_file_without_a_good_row_becomes_none(tmp_path: Path) -> None:
-    source = tmp_path / "days"
-    source.mkdir()
-    write(source / "LICENSE", b"use it well")
-    write(source / "day_0", GOOD)
-    report = prepare(source, tmp_path / "out", max_bad_rows=1)
-    assert (report.rows, report.bad_rows) == (1, 1)
-    assert (
-        [path.name for path in report.files]
-        == [path.name for path in (tmp_path / "out").iterdir()]
-        == ["day_0.parquet"]
-    )
+def test_a_file_without_a_good_row_becomes_none(days: Path, tmp_path: Path) -> None:
+    write(days / "LICENSE", b"use it well")
+    write(days / "empty")
+    report = prepare(days, tmp_path / "out", max_bad_rows=1)
+    assert (report.rows, report.bad_rows) == (6, 1)
+    assert len(report.files) == len(list((tmp_path / "out").glob("*.parquet"))) == 3
 
 
 def test_all_bad_rows_of_a_block_are_told_in_the_order_of_lines(tmp_path: Path) -> None:
@@ -150,16 +180,46 @@ def test_all_bad_rows_of_a_block_are_told_in_the_order_of_lines(tmp_path: Path) 
 
 
 def test_only_bad_rows_make_no_data_set(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="holds no rows in Criteo's format"):
+    with pytest.raises(DataError, match="no row of the source can be used"):
         prepare(write(tmp_path / "train.txt", b"a", b"b"), tmp_path / "out", max_bad_rows=5)
     assert not (tmp_path / "out").exists()
 
 
-def test_real_rows(criteo_rows: Path) -> None:
-    table = pq.read_table(criteo_rows)
+def test_real_rows(criteo_rows: Path, real_data: Path) -> None:
+    [file] = criteo_rows.glob("*.parquet")
+    table = pq.read_table(file)
     assert table.num_rows == 45_930
     labels = table.column("label").to_numpy()
     assert round(float(labels.mean()), 3) == 0.239
     distinct = sum(len(table.column(name).drop_null().unique()) for name in COLUMNS[14:])
     some_missing = sum(table.column(name).null_count > 0 for name in COLUMNS[14:])
     assert distinct + some_missing == 140_315
+    with gzip.open(real_data / "criteo" / "criteo_kaggle_mix.tsv.gz", "rt") as text:
+        for number, line in enumerate(text):
+            if number % 1000 == 0:
+                given = dict(zip(COLUMNS, line.rstrip("\n").split("\t"), strict=True))
+                made = table.slice(number, 1).to_pylist()[0]
+                assert made["label"] == int(given["label"])
+                for name in COLUMNS[1:14]:
+                    assert made[name] == np.log1p(np.float32(max(int(given[name] or 0), 0)))
+                for name in COLUMNS[14:]:
+                    assert made[name] == (int(given[name], 16) if given[name] else None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("recipe", "file", "rows", "least"),
+    [
+        ("criteo", "criteo_kaggle_mix.tsv.gz", 45_930, 0.74),
+        ("criteo_1tb", "criteo_1tb_day0_first10k.tsv.gz", 10_000, 0.55),
+    ],
+)
+def test_from_the_raw_file_to_an_evaluated_model(
+    recipe: str, file: str, rows: int, least: float, real_data: Path, tmp_path: Path
+) -> None:
+    report = prepare(real_data / "criteo" / file, tmp_path / "out", recipe)
+    assert (report.rows, report.bad_rows) == (rows, 0)
+    words = [f"conf={recipe}", f"dataset={report.dataset}", "embedding.memory=1GiB", "cluster=embedded", "model=ffnn"]
+    result = train([*words, "train.batch_size=256", "train.epochs=1", "checkpoint.at_end=false"], tmp_path / "run")
+    assert evaluation(result)["eval_samples"] == rows // 5
+    assert evaluation(result)["auc"] > least

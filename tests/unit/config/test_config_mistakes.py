@@ -187,7 +187,7 @@ def test_settings_that_contradict_each_other(mistakes: Told) -> None:
 
 def test_conf_itself_is_wrong(mistakes: Told, user_conf: Path, tmp_path: Path) -> None:
     assert mistakes("conf=criteoo") == ["conf=criteoo: no such configuration; did you mean criteo?"]
-    there = "there are adult_income, adult_income_original, base, criteo, mine, movielens_1m and synthetic"
+    there = "there are adult_income, adult_income_original, base, criteo, criteo_1tb, mine, movielens_1m and synthetic"
     assert mistakes("conf=wombat") == [f"conf=wombat: no such configuration; {there}"]
     assert mistakes("conf=") == [f"conf=: expected the name or path of a configuration; {there}"]
     assert mistakes("conf=a", "conf=b") == ["conf= is given 2 times (a and b); give it once"]

@@ -27,13 +27,22 @@ OWN = {
 
 
 def test_what_ships() -> None:
-    assert list(PRIMARIES) == ["adult_income", "adult_income_original", "base", "criteo", "movielens_1m", "synthetic"]
+    assert list(PRIMARIES) == [
+        "adult_income",
+        "adult_income_original",
+        "base",
+        "criteo",
+        "criteo_1tb",
+        "movielens_1m",
+        "synthetic",
+    ]
     assert OPTIONS == [
         "cluster=embedded",
         "cluster=local",
         "dataset=adult_income",
         "dataset=adult_income_original",
         "dataset=criteo",
+        "dataset=criteo_1tb",
         "dataset=movielens_1m",
         "dataset=parquet",
         "dataset=synthetic",

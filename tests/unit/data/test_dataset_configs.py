@@ -40,7 +40,9 @@ def test_criteo_has_a_stand_in_of_its_shape(tmp_path_factory: pytest.TempPathFac
     assert facts.train_rows >= 1_000_000
 
 
-@pytest.mark.parametrize("name", ["adult_income", "adult_income_original", "criteo", "movielens_1m", "synthetic"])
+@pytest.mark.parametrize(
+    "name", ["adult_income", "adult_income_original", "criteo", "criteo_1tb", "movielens_1m", "synthetic"]
+)
 def test_every_key_is_spelled_out(name: str) -> None:
     """Hydra overrides only keys that are there."""
     given = keys(name)

@@ -1,4 +1,4 @@
-"""Recipes: found by name, loaded by path, and writing whole folders or nothing."""
+"""Recipes: found by name, loaded by path, copied to start one's own; and tables in row groups."""
 
 import ast
 from pathlib import Path
@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from persia_cli.data.recipe import GroupedWriter, list_recipes, load_recipe, new_folder
+from persia_cli.data.recipe import copy_recipe, find_file, list_recipes, load_recipe, source_files
+from persia_cli.data.row_groups import GroupedWriter
 from persia_cli.errors import DataError
 from persia_cli.share import shared
 
 
 def test_recipes_are_listed_and_loaded() -> None:
-    assert {"adult_income", "criteo", "movielens_1m"} <= set(list_recipes())
+    assert {"adult_income", "criteo", "criteo_1tb"} <= set(list_recipes())
     for name in list_recipes():
         recipe = load_recipe(name)
         assert recipe.name == name
@@ -44,33 +45,39 @@ def test_recipes_import_nothing_of_persia_but_its_data_room() -> None:
         assert all(name.startswith("persia_cli.data.") for name in ours), path
 
 
-def test_a_new_folder_appears_whole(tmp_path: Path) -> None:
-    output = tmp_path / "deep" / "data"
-    with new_folder(output) as folder:
-        (folder / "a").write_text("1")
-        assert not output.exists()
-    assert [path.name for path in output.parent.iterdir()] == ["data"]
-    assert (output / "a").read_text() == "1"
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("import nothing_of_this_name", "cannot be loaded: ModuleNotFoundError"), ("", "has no function prepare")],
+)
+def test_a_recipe_of_ones_own_that_will_not_do(tmp_path: Path, text: str, problem: str) -> None:
+    with pytest.raises(DataError, match="mine is no recipe: there is no"):
+        load_recipe(str(tmp_path / "mine"))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "prepare.py").write_text(text)
+    with pytest.raises(DataError, match=problem):
+        load_recipe(str(tmp_path / "mine"))
 
 
-def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
-    output = tmp_path / "data"
-    with pytest.raises(ZeroDivisionError), new_folder(output) as folder:
-        (folder / "a").write_text(str(1 // len(list(folder.iterdir()))))
-    assert list(tmp_path.iterdir()) == []
+def test_a_copy_is_a_recipe_of_its_own(tmp_path: Path) -> None:
+    copied = copy_recipe(load_recipe("adult_income"), tmp_path / "mine")
+    assert {file.name for file in copied} >= {"prepare.py", "README.md"}
+    mine = load_recipe(str(tmp_path / "mine"))
+    assert (mine.name, mine.folder, mine.digest) == ("mine", tmp_path / "mine", load_recipe("adult_income").digest)
+    assert not (tmp_path / "mine" / "data").exists()
+    with pytest.raises(DataError, match="mine exists already"):
+        copy_recipe(mine, tmp_path / "mine")
 
 
-def test_what_is_there_is_not_overwritten_but_an_empty_folder_is_taken(tmp_path: Path) -> None:
-    output = tmp_path / "data"
-    output.mkdir()
-    with new_folder(output) as folder:
-        (folder / "a").write_text("1")
-    with pytest.raises(DataError, match=r"data exists already; name a folder that does not"), new_folder(output):
-        pytest.fail("it was given a folder")
-    with pytest.raises(DataError, match="a exists already"), new_folder(output / "a"):
-        pytest.fail("it was given a folder")
-    with pytest.raises(DataError, match="cannot write"), new_folder(output / "a" / "below"):
-        pytest.fail("it was given a folder")
+def test_files_of_a_folder_come_in_natural_order(tmp_path: Path) -> None:
+    for name in ("day_10.gz", "day_2.gz", "day_0", ".hidden"):
+        (tmp_path / name).write_text("")
+    assert [file.name for file in source_files(tmp_path, "")] == ["day_0", "day_2.gz", "day_10.gz"]
+    assert source_files(tmp_path / "day_0", "") == [tmp_path / "day_0"]
+    assert find_file(tmp_path, "day_2", "") == tmp_path / "day_2.gz"
+    with pytest.raises(DataError, match="gone does not exist; look elsewhere"):
+        source_files(tmp_path / "gone", "look elsewhere")
+    with pytest.raises(DataError, match=r"has neither day_3 nor day_3\.gz; look elsewhere"):
+        find_file(tmp_path, "day_3", "look elsewhere")
 
 
 @settings(deadline=None, max_examples=30)

@@ -1,0 +1,91 @@
+"""Rows that do not parse: counted, told by file and line, and too many of them end a preparation."""
+
+from bisect import insort
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+
+from persia_cli.errors import DataError
+
+SHOWN = 20
+"""Bad rows that are told by line."""
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row that did not parse."""
+
+    file: str
+    line: int
+    """Counted from 1."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Found:
+    """A bad row as its reader knows it, who may have begun in the middle of a file."""
+
+    file: str
+    start: int
+    """Byte before which lines were not counted: those that begin there and later are."""
+    line: int
+    """Counted from 0."""
+    reason: str
+
+
+@dataclass(slots=True)
+class BadRows:
+    """How many rows did not parse, the first of them, and how many are allowed; threads may share it."""
+
+    allowed: int
+    count: int = 0
+    found: list[Found] = field(default_factory=list)
+    """The first in the order of files and lines, of those found so far."""
+    _lock: Lock = field(default_factory=Lock)
+
+    def add(self, first: Iterable[Found], count: int) -> None:
+        """Count rows, of which the first few are given."""
+        with self._lock:
+            self.count += count
+            for row in first:
+                insort(self.found, row)
+            del self.found[SHOWN:]
+
+    def first(self) -> tuple[BadRow, ...]:
+        """Return the first of the rows with their lines; reads files again up to where the rows' readers began."""
+        with self._lock:
+            found = list(self.found)
+        told: list[BadRow] = []
+        file, start, before = "", 0, 0
+        for row in found:
+            if row.file != file:
+                file, start, before = row.file, 0, 0
+            if row.start > start:
+                before += _line_ends(Path(file), max(start - 1, 0), row.start - 1) + (not start)
+                start = row.start
+            told.append(BadRow(Path(file).name, before + row.line + 1, row.reason))
+        return tuple(told)
+
+    def raise_if_too_many(self) -> None:
+        """Raise DataError with line numbers if more rows are bad than allowed."""
+        if self.count <= self.allowed:
+            return
+        first, count = self.first(), self.count
+        rows = "\n".join(f"  {bad.file} line {bad.line}: {bad.reason}" for bad in first)
+        more = f"\n  and {count - len(first)} more so far" if count > len(first) else ""
+        raise DataError(
+            f"{count} row{'s do' if count > 1 else ' does'} not parse, but at most {self.allowed} may fail; "
+            f"correct the file or give a higher --max-bad-rows:\n{rows}{more}"
+        )
+
+
+def _line_ends(file: Path, start: int, stop: int) -> int:
+    """Return how many line ends there are in bytes [start, stop) of a file."""
+    count = 0
+    with file.open("rb", buffering=0) as source:
+        source.seek(start)
+        while start < stop and (block := source.read(min(stop - start, 1 << 24))):
+            count += block.count(b"\n")
+            start += len(block)
+    return count

@@ -1,0 +1,48 @@
+"""Ids of categories that are text: XXH64 of its UTF-8 bytes, seeded by the hash of the name of its column or table.
+
+The hash is public (https://xxhash.com) and will not change: `xxh64(text, seed=xxh64(name, seed=0))` of any library of
+that name gives the same ids, so that other programs can make them too.
+"""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from persia_cli.kernels.xxhash import hash_texts
+
+
+def text_id(name: str, text: str) -> int:
+    """Return the id of a category; `name` is its column, or the table that columns share."""
+    return _hash(text.encode(), seed_of(name))
+
+
+def text_ids(name: str, texts: Any) -> Any:
+    """Return the ids of an Arrow array of text or bytes as an Arrow array of uint64, null where there is no text."""
+    if isinstance(texts, pa.ChunkedArray):
+        texts = texts.combine_chunks()
+    if pa.types.is_dictionary(texts.type):
+        return text_ids(name, texts.dictionary).take(texts.indices)
+    texts = texts.cast(pa.large_binary())
+    _, offsets, data = texts.buffers()
+    ids = np.empty(len(texts), np.uint64)
+    if len(texts):
+        bounds = np.frombuffer(offsets, np.int64, len(texts) + 1, 8 * texts.offset)
+        hash_texts(_bytes(data), bounds, seed_of(name), ids)
+    return pa.array(ids, mask=texts.is_null().to_numpy(zero_copy_only=False) if texts.null_count else None)
+
+
+def seed_of(name: str) -> int:
+    """Return what seeds the hash of texts of a column or table."""
+    return _hash(name.encode(), 0)
+
+
+def _hash(text: bytes, seed: int) -> int:
+    ids = np.empty(1, np.uint64)
+    hash_texts(np.frombuffer(text, np.uint8), np.array([0, len(text)], np.int64), np.uint64(seed), ids)
+    return int(ids[0])
+
+
+def _bytes(data: Any) -> NDArray[np.uint8]:
+    return np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)

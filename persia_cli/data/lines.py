@@ -1,0 +1,141 @@
+"""A file, or a range of one, in blocks of whole lines; plain or compressed, never more than a few blocks in memory."""
+
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+BLOCK_BYTES = 1 << 22
+"""Bytes read at a time; a line may have as many."""
+COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+"""Codec by the ending of a file's name."""
+MARK = b"\xef\xbb\xbf"
+"""The byte order mark of UTF-8."""
+
+
+class Stream(Protocol):
+    """What blocks are read from."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return the next bytes, none at the end."""
+
+
+def is_compressed(file: Path) -> bool:
+    """Whether the ending of a file's name says that it is compressed, and so cannot be read from its middle."""
+    return file.suffix in COMPRESSED
+
+
+def read_lines(
+    file: Path, start: int, stop: int | None, progress: Callable[[int], None]
+) -> Generator[bytes | None, None, None]:
+    """Yield the lines of a file that begin in bytes [start, stop), many at once; None stands for one line too long.
+
+    A block ends with a line end, though the file may not. A compressed file is read whole, or from its second line on
+    where `start` is 1, and unpacked ahead by a thread. `progress` is told how many bytes of the file were read since it
+    was last called.
+    """
+    if is_compressed(file):
+        with _unpacked(file, progress) as stream, _ahead(_blocks(stream, start, None)) as blocks:
+            yield from blocks
+    else:
+        with file.open("rb", buffering=0) as source:
+            source.seek(max(start - 1, 0))
+            yield from _blocks(_Told(source, progress), start, stop)
+
+
+def first_line(file: Path) -> bytes:
+    """Return the first line of a file without its line end and byte order mark, at most a block of it."""
+    with closing(read_lines(file, 0, len(MARK) + 1, lambda _: None)) as blocks:
+        block = next(blocks, None) or b""
+    return block.partition(b"\n")[0].removesuffix(b"\r")
+
+
+def _blocks(stream: Stream, start: int, stop: int | None) -> Iterator[bytes | None]:
+    """Yield blocks of whole lines of a stream that stands at the byte before `start`, or at 0."""
+    base = max(start - 1, 0)  # where `buffer` begins in the file
+    buffer = b""
+    skipping, too_long = start > 0, False  # up to the next line end: the end of another's line, or of one too long
+    while more := stream.read(BLOCK_BYTES):
+        if not base and not buffer:
+            base, more = (len(MARK), more[len(MARK) :]) if more.startswith(MARK) else (0, more)
+        buffer += more
+        if skipping:
+            cut = buffer.find(b"\n") + 1 or len(buffer)
+            skipping = not buffer.endswith(b"\n", 0, cut)
+            base, buffer = base + cut, buffer[cut:]
+            if skipping:
+                continue
+            if too_long:
+                yield None
+                too_long = False
+        if stop is not None and base >= stop:
+            return
+        if stop is not None and base + len(buffer) >= stop:
+            cut = buffer.find(b"\n", max(stop - 1 - base, 0)) + 1
+            if cut:
+                yield buffer[:cut]
+                return
+        cut = buffer.rfind(b"\n") + 1
+        if cut:
+            yield buffer[:cut]
+            base, buffer = base + cut, buffer[cut:]
+        if len(buffer) > BLOCK_BYTES:
+            base, buffer, skipping, too_long = base + len(buffer), b"", True, True
+    if too_long:
+        yield None
+    elif buffer and (stop is None or base < stop):
+        yield buffer + b"\n"
+
+
+class _Told:
+    """A plain file whose reader is told of."""
+
+    def __init__(self, source: Stream, progress: Callable[[int], None]) -> None:
+        self._source = source
+        self._progress = progress
+
+    def read(self, size: int, /) -> bytes:
+        block = self._source.read(size)
+        self._progress(len(block))
+        return block
+
+
+@contextmanager
+def _unpacked(file: Path, progress: Callable[[int], None]) -> Iterator[Stream]:
+    with pa.OSFile(str(file)) as packed, pa.CompressedInputStream(packed, COMPRESSED[file.suffix]) as unpacked:
+        yield _Unpacked(packed, unpacked, progress)
+
+
+class _Unpacked:
+    """A compressed file; progress is told in bytes as they are on disk."""
+
+    def __init__(self, packed: Any, unpacked: Any, progress: Callable[[int], None]) -> None:
+        self._packed = packed
+        self._unpacked = unpacked
+        self._progress = progress
+        self._told = 0
+
+    def read(self, size: int, /) -> bytes:
+        block: bytes = self._unpacked.read(size)
+        place = self._packed.tell()
+        self._progress(place - self._told)
+        self._told = place
+        return block
+
+
+@contextmanager
+def _ahead(blocks: Iterator[bytes | None]) -> Iterator[Iterator[bytes | None]]:
+    """Make each block while the one before is worked on."""
+    end = object()
+    with ThreadPoolExecutor(1, thread_name_prefix="unpack") as pool:
+
+        def ordered() -> Iterator[bytes | None]:
+            waiting = pool.submit(next, blocks, end)
+            while (block := waiting.result()) is not end:
+                waiting = pool.submit(next, blocks, end)
+                yield block  # type: ignore[misc]
+
+        yield ordered()

@@ -1,0 +1,73 @@
+"""What a person may choose when data is prepared, and what is told at the end."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from persia_cli.data.bad_rows import BadRow
+from persia_cli.errors import DataError
+
+
+class SplitChoice(NamedTuple):
+    """A split that is asked for in place of the recipe's."""
+
+    order: Literal["random", "chronological"]
+    share: float
+    """Of the rows, for evaluation."""
+
+
+class RecipeStamp(NamedTuple):
+    """Which recipe, in which state: files that another one made are not its own."""
+
+    name: str
+    digest: str
+    """SHA-256 of its prepare.py."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareOptions:
+    """What a person may choose."""
+
+    max_bad_rows: int = 0
+    """Rows that may fail to parse before the recipe gives up."""
+    row_group_rows: int = 65536
+    """Rows of a row group: the unit that loaders read and shuffle."""
+    workers: int | None = None
+    """Threads; as many as there are cores, up to 8, if None."""
+    min_count: int = 1
+    """Ids that are seen fewer times become one: `RARE_ID`."""
+    split: SplitChoice | None = None
+    """In place of the recipe's own split."""
+    recipe: RecipeStamp | None = None
+    """Set by `Recipe.prepare`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareReport:
+    """What a recipe made."""
+
+    rows: int
+    files: tuple[Path, ...]
+    nbytes: int
+    """Bytes of these files."""
+    bad_rows: int
+    """Rows left out because they did not parse."""
+    first_bad_rows: tuple[BadRow, ...]
+    dataset: Path
+    """The dataset.yaml, which a configuration can name."""
+    kept: int = 0
+    """Files that were there from a run before."""
+
+
+def parse_split(text: str) -> SplitChoice:
+    """Read `random:0.1` or `chronological:0.1`; raises DataError."""
+    order, _, share = text.partition(":")
+    try:
+        value = float(share)
+    except ValueError:
+        value = 0.0
+    if order == "random" and 0 < value < 1:
+        return SplitChoice("random", value)
+    if order == "chronological" and 0 < value < 1:
+        return SplitChoice("chronological", value)
+    raise DataError(f"--split {text}: expected random:SHARE or chronological:SHARE with a share between 0 and 1")

@@ -1,0 +1,71 @@
+"""XXH64, the hash by which text becomes an id (Yann Collet, https://xxhash.com, specification of XXH64)."""
+
+import numpy as np
+from numba import types
+
+from persia_cli.kernels.compile import helper, inlined, kernel, read, write
+from persia_cli.kernels.intrinsics import load64
+
+U8, U32, U64, I64 = types.uint8, types.uint32, types.uint64, types.int64
+P1, P2, P3, P4, P5 = (
+    np.uint64(prime)
+    for prime in (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5)
+)
+
+
+@inlined
+def _turn(x, bits):
+    """Rotate 64 bits to the left."""
+    return (x << np.uint64(bits)) | (x >> np.uint64(64 - bits))
+
+
+@inlined
+def _round(lane, word):
+    return _turn(lane + word * P2, 31) * P1
+
+
+@inlined
+def _merge(state, lane):
+    return (state ^ _round(np.uint64(0), lane)) * P1 + P4
+
+
+@helper
+def xxh64(data, start, size, seed):
+    """Return the hash of data[start : start + size] as uint64; all but the bytes are uint64."""
+    at, stop = start, start + size
+    if size >= np.uint64(32):
+        a, b, c, d = seed + P1 + P2, seed + P2, seed, seed - P1
+        while at + np.uint64(32) <= stop:
+            a = _round(a, load64(data, at))
+            b = _round(b, load64(data, at + np.uint64(8)))
+            c = _round(c, load64(data, at + np.uint64(16)))
+            d = _round(d, load64(data, at + np.uint64(24)))
+            at += np.uint64(32)
+        state = _turn(a, 1) + _turn(b, 7) + _turn(c, 12) + _turn(d, 18)
+        state = _merge(_merge(_merge(_merge(state, a), b), c), d)
+    else:
+        state = seed + P5
+    state += size
+    while at + np.uint64(8) <= stop:
+        state = _turn(state ^ _round(np.uint64(0), load64(data, at)), 27) * P1 + P4
+        at += np.uint64(8)
+    if at + np.uint64(4) <= stop:
+        word = np.uint64(0)
+        for byte in range(4):
+            word |= np.uint64(data[at + np.uint64(byte)]) << np.uint64(8 * byte)
+        state = _turn(state ^ (word * P1), 23) * P2 + P3
+        at += np.uint64(4)
+    while at < stop:
+        state = _turn(state ^ (np.uint64(data[at]) * P5), 11) * P1
+        at += np.uint64(1)
+    state = (state ^ (state >> np.uint64(33))) * P2
+    state = (state ^ (state >> np.uint64(29))) * P3
+    return state ^ (state >> np.uint64(32))
+
+
+@kernel(types.void(read(U8), read(I64), U64, write(U64)))
+def hash_texts(data, offsets, seed, ids):
+    """Write the hash of each text; offsets [n + 1] are where texts begin in `data`, as in an Arrow array of text."""
+    for i in range(ids.size):
+        start = np.uint64(offsets[i])
+        ids[i] = xxh64(data, start, np.uint64(offsets[i + 1]) - start, seed)

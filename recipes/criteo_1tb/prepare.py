@@ -1,0 +1,43 @@
+"""The Criteo 1TB click logs, a file for each of 24 days (label, I1-I13, C1-C26, tab-separated), to Parquet."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from persia_cli.data.parts import text_parts
+from persia_cli.data.recipe import PrepareOptions, PrepareReport, Progress, source_files, write_dataset
+from persia_cli.data.text import INTEGER, TextBlock, TextFormat, hexadecimal
+from persia_cli.data.transforms import log1p
+
+DENSE = [f"I{number}" for number in range(1, 14)]
+SPARSE = [f"C{number}" for number in range(1, 27)]
+FORMAT = TextFormat({"label": INTEGER} | dict.fromkeys(DENSE, INTEGER) | dict.fromkeys(SPARSE, hexadecimal(8)))
+
+
+def prepare(source: Path, output: Path, options: PrepareOptions, progress: Progress) -> PrepareReport:
+    """Prepare a folder of day_0 to day_23, plain or .gz, or some of them; the last day evaluates. Raises DataError."""
+    files = source_files(source, "give the folder of day_0.gz to day_23.gz")
+    parts = [part for file in files for part in text_parts(file, FORMAT, _table)]
+    dataset = {"labels": ["label"], "dense": DENSE, "sparse": SPARSE, "split": _split(files)}
+    return write_dataset(parts, dataset, output, options, progress)
+
+
+def _split(files: list[Path]) -> dict[str, Any]:
+    """Return the split by day; a single day is split by row."""
+    *train, last = [f"{file.name.split('.')[0]}-*.parquet" for file in files]
+    if not train:
+        return {"kind": "every", "n": 5, "offset": 4}
+    return {"kind": "files", "train": train, "eval": [last]}
+
+
+def _table(block: TextBlock) -> Any:
+    """Return the rows of a block: counts as their logarithm, categories as they are."""
+    label = block.integers("label")
+    block.reject((label < 0) | (label > 1), "the label is neither 0 nor 1")
+    columns: dict[str, Any] = {"label": label.astype(np.int8)}
+    for name in DENSE:
+        columns[name] = log1p(block.integers(name, missing=0))
+    for name in SPARSE:
+        columns[name] = block.ids(name)
+    return block.table(columns)

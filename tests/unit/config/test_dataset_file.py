@@ -1,0 +1,83 @@
+"""A data set named by the path of a file, on the command line or in a configuration."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from persia_cli.config.compose import compose_run
+from persia_cli.config.schema import GeneratedDataset, ParquetDataset, Run
+
+SHOP = """\
+kind: parquet
+path: .
+labels: [bought]
+dense: [price]
+sparse: [user, {name: last_items, table: item, pooling: mean}]
+split: {kind: every, n: 10}
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """A dataset.yaml in a folder of its own."""
+    (tmp_path / "shop").mkdir()
+    file = tmp_path / "shop" / "dataset.yaml"
+    file.write_text(SHOP)
+    return file
+
+
+def parquet(run: Run) -> ParquetDataset:
+    assert isinstance(run.dataset, ParquetDataset)
+    return run.dataset
+
+
+def test_the_path_inside_is_relative_to_the_file(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = compose_run([f"dataset={shop}", "model=dlrm"])
+    assert (run.model.kind, parquet(run).path) == ("dlrm", str(shop.parent))
+    assert [feature.table for feature in parquet(run).sparse] == [None, "item"]
+    monkeypatch.chdir(shop.parent.parent)
+    assert parquet(compose_run(["dataset=shop/dataset.yaml"])).path == "shop"
+    for path in ("/data/x", "s3://bucket/x", "builtin:adult_income"):
+        shop.write_text(SHOP.replace("path: .", f"path: {path}"))
+        assert parquet(compose_run([f"dataset={shop}"])).path == path
+
+
+def test_keys_go_before_what_the_file_says(shop: Path) -> None:
+    words = ["dataset.shuffle=false", "dataset.labels=[a,b]", "dataset.split={kind: every, n: 3}"]
+    for order in ([f"dataset={shop}", *words], [*words, f"dataset={shop}"]):
+        dataset = parquet(compose_run(order))
+        assert (dataset.shuffle, dataset.labels, dataset.split.n) == (False, ("a", "b"), 3)  # type: ignore[union-attr]
+        assert dataset.dense == ("price",)
+
+
+def test_a_configuration_may_name_a_file(shop: Path, user_conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shop.parent.parent)
+    (user_conf / "mine.yaml").write_text("defaults: [base, _self_]\nname: mine\ndataset: shop/dataset.yaml\n")
+    run = compose_run(["conf=mine", "dataset.dense=[]"], [user_conf])
+    assert (run.name, parquet(run).labels, parquet(run).dense) == ("mine", ("bought",), ())
+    assert isinstance(compose_run(["conf=mine", "dataset=tiny"], [user_conf]).dataset, GeneratedDataset)
+    assert parquet(compose_run(["conf=mine", "dataset=criteo", "dataset.path=x"], [user_conf])).path == "x"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (SHOP.replace("labels", "lables"), 'dataset.lables=["bought"]: no such key; did you mean dataset.labels'),
+        (SHOP.replace("kind: parquet\n", ""), "dataset.kind: needs a value (parquet or generated)"),
+        (SHOP.replace("n: 10", "n: 1"), "dataset.split.n=1: expected a whole number of at least 2"),
+        ("- a\n", "expected the keys of a data set"),
+        ("a: [", "cannot be read, while parsing"),
+    ],
+)
+def test_mistakes_name_the_file(text: str, sentence: str, shop: Path, mistakes: Callable[..., list[str]]) -> None:
+    shop.write_text(text)
+    told = mistakes(f"dataset={shop}")
+    assert all(str(shop) in line for line in told)
+    assert any(sentence in line for line in told), told
+
+
+def test_files_that_are_not_there(tmp_path: Path, shop: Path, mistakes: Callable[..., list[str]]) -> None:
+    assert mistakes(f"dataset={tmp_path}/gone.yaml") == [f"dataset={tmp_path}/gone.yaml: there is no such file"]
+    [told] = mistakes(f"dataset={shop.parent}")
+    assert told.endswith(f"this is a folder; name the file, {shop}")
