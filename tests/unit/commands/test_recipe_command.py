@@ -67,6 +67,18 @@ def test_options_reach_the_data(persia) -> None:
     assert wrong.err.startswith("error: --split sorted: expected random:SHARE or chronological:SHARE")
 
 
+def test_an_interruption_is_no_failure(persia, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("persia_cli.data.parts.PartLog.read", interrupted)
+    Path("train.txt").write_text(f"{ROW}\n")
+    ended = persia("recipe", "prepare", "criteo", "--input", "train.txt")
+    assert ended.code == 130
+    assert ended.err.startswith("interrupted; the files that were finished are kept; the same command goes on")
+    assert not Path("data").joinpath("criteo").exists()
+
+
 def test_a_copied_recipe_is_prepared_by_its_path(persia) -> None:
     copied = persia("recipe", "cp", "criteo", "mine")
     assert copied.out.splitlines() == ["mine/README.md", "mine/prepare.py"]
