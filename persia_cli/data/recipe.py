@@ -118,9 +118,11 @@ def _folder_of(name: str) -> Path:
         return folder
     names = list_recipes()
     if name not in names:
+        if (Path(name) / PREPARE).is_file():
+            raise DataError(f"no recipe {name} comes with persia; give the folder of this name as ./{name}")
         near = get_close_matches(name, names, 1)
         hint = f"did you mean {near[0]}?" if near else f"there is: {', '.join(names)}"
-        raise DataError(f"no recipe {name}; {hint} (a folder of your own is given as ./{name})")
+        raise DataError(f"no recipe {name}; {hint}")
     return shared("recipes") / name
 
 
