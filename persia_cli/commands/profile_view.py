@@ -125,7 +125,7 @@ def _show_columns(console: Console, found: Inspection) -> None:
             Text(column.name),
             Text(column.type),
             Text(guess.role, "" if guess.role != "unused" else "dim"),
-            f"{column.coverage:.4g}" if column.coverage in (0.0, 1.0) else f"{column.coverage:.2%}",
+            f"{column.coverage:.0%}" if column.coverage in (0.0, 1.0) else f"{column.coverage:.2%}",
             UNKNOWN if column.distinct is None else f"{'' if column.is_exact else '~'}{column.distinct:,}",
             Text(top if len(top) <= _LONGEST else f"{top[:_LONGEST]}…"),
             UNKNOWN if share is None else f"{share:.1%}",

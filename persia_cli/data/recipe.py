@@ -26,7 +26,8 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from shutil import copyfile
 
-from persia_cli.data.preparation import Progress, write_dataset
+from persia_cli.data.crew import Progress
+from persia_cli.data.preparation import write_dataset
 from persia_cli.data.prepare_options import PrepareOptions, PrepareReport, RecipeStamp
 from persia_cli.errors import DataError
 from persia_cli.share import shared

@@ -22,8 +22,6 @@ from persia_cli.data.parts import Part
 from persia_cli.data.prepare_options import PrepareOptions
 from persia_cli.errors import DataError
 
-RECORD = "preparation.json"
-"""File of a finished data set that says what it was made of."""
 KEPT = "the files that were finished are kept; the same command goes on from there"
 _STATE = ".state"
 
