@@ -25,6 +25,7 @@ from persia_cli.plan.phases import job_phases, participants
 from persia_cli.roles.checkpointing import Checkpointing
 from persia_cli.roles.dealing import Dealing
 from persia_cli.roles.reception import Reception
+from persia_cli.roles.vigil import Vigil
 from persia_cli.store.manifest import read_manifest
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import (
@@ -48,9 +49,6 @@ if TYPE_CHECKING:
     from persia_cli.roles.scoring import Scoring
 
 Array = np.ndarray[Any, Any]
-
-STILL_TIMES = 4
-"""A job in which nothing moves is given up after this many times `cluster.silence_timeout_s`."""
 
 
 class ReplicaError(PersiaError):
@@ -83,6 +81,7 @@ class Coordinator:
         self._phases = job_phases(run, job, self._judge)
         self._checkpointing = Checkpointing(run, self._run_dir)
         self._movement = Movement()
+        self._vigil = Vigil(run.cluster, self._membership, self._phases, self._movement, time.monotonic())
         self._pace = Pace(job.eval_rows, time.monotonic())
         self._parameters = 0
         self._failure: ReplicaError | None = None
@@ -115,27 +114,17 @@ class Coordinator:
 
     def run(self) -> None:
         """Hold the job together until its end; raises ReplicaError if a replica failed, RoleError if one is missing."""
-        cluster = self._run.cluster
-        deadline = time.monotonic() + cluster.start_timeout_s
         try:
             while not self._over and not self.stop and self._failure is None:
                 self._loop.poll(0.2)
                 self._tell_progress()
-                if self._phases.current is None and time.monotonic() > deadline:
-                    # Those that have joined wait for those that have not; only the latter are late.
-                    missing = self._membership.missing
-                    self._give_up(
-                        f"{'not joined' if missing else 'not ready'} after {cluster.start_timeout_s:g} s: "
-                        f"{', '.join(missing or self._membership.unready)}; see their logs "
-                        "(cluster.start_timeout_s raises the limit)"
-                    )
-                self._watch(cluster.silence_timeout_s)
+                self._watch()
             if self.stop and not self._over and self._failure is None:
                 self._events.write(event="phase", phase="stopped", step=self._step)
             self._record.note("coordinator-0", self._figures())
             self._record.write_roles()
             if self._failure is not None:
-                self._dismiss(cluster.stop_timeout_s)
+                self._dismiss(self._run.cluster.stop_timeout_s)
                 raise self._failure
         finally:
             if self._scoring is not None:
@@ -146,25 +135,14 @@ class Coordinator:
     def _figures(self) -> dict[str, Any]:
         return {"cpu_s": cpu_seconds(), "rss": resident_bytes(), "messages": self._loop.counters}
 
-    def _watch(self, silence_s: float) -> None:
-        """Fail the job if a replica has fallen silent or is stuck; once all is done, wait for it no longer."""
-        phase = self._phases.current
-        if phase is None:
-            return
-        for member in self._membership.silent(time.monotonic(), silence_s):
-            if phase.kind == "done":
+    def _watch(self) -> None:
+        """Give the job up if a replica is late, silent or stuck; once all is done, wait for such a one no longer."""
+        now = time.monotonic()
+        if complaint := self._vigil.complaint(now):
+            self._give_up(complaint)
+        elif (phase := self._phases.current) is not None and phase.kind == "done":
+            for member in self._vigil.silent(now):
                 self._over |= self._phases.finish(member.name, self._phases.number)
-                continue
-            self._give_up(
-                f"{member.name} (process {member.pid} on {member.host}) has shown no progress for {silence_s:g} s; "
-                "see its log (cluster.silence_timeout_s raises the limit)"
-            )
-        still_s = self._movement.still_s(time.monotonic())
-        if phase.kind not in ("paused", "done") and still_s > STILL_TIMES * silence_s:
-            self._give_up(
-                f"all replicas are alive, yet nothing has moved for {still_s:.0f} s while {phase.kind}, waiting for "
-                f"{', '.join(sorted(self._phases.waiting))}; see the logs (cluster.silence_timeout_s raises the limit)"
-            )
 
     def _give_up(self, text: str, exit_code: int = RoleError.exit_code) -> None:
         if self._failure is None:

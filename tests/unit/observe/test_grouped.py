@@ -60,7 +60,7 @@ def test_it_is_the_same_to_the_bit_however_samples_are_spread(rows, groups, seed
 
 def test_ties_count_half_and_one_sided_groups_do_not_count():
     ids = np.array([1, 1, 2, 2, 3, 4], np.uint64)
-    logits = np.array([0, 0, 1, 2, 5, 6], np.float32)[:, None]
+    logits = np.array([0.0, -0.0, 1, 2, 5, 6], np.float32)[:, None]
     labels = np.array([0, 1, 0, 1, 1, 0], np.float32)[:, None]
     assert scored((ids, logits, labels)).gauc() == [0.75]
     assert scored((ids[4:], logits[4:], labels[4:])).gauc() == [None]
