@@ -101,6 +101,7 @@ def test_on_a_terminal_there_are_tables(shop: Path) -> None:
         (["x", "--memory", "lots"], "--memory lots: expected a size such as 512MiB or 2GiB"),
         (["x", "--memory", "0"], "--memory 0: expected more than nothing"),
         (["x", "--write", "shop"], "--write shop: the name of a dataset file ends in .yaml"),
+        (["x", "--write", "no/shop.yaml"], "--write no/shop.yaml: there is no folder no"),
         (["ftp://x"], "ftp://x is not a place pyarrow can open"),
     ],
 )
