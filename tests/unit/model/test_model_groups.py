@@ -26,6 +26,7 @@ def test_the_groups_are_all_there():
         "dcn_v2_mix",
         "deepfm",
         "din",
+        "din_taobao",
         "dlrm",
         "ffnn",
         "ffnn_paper",
@@ -50,7 +51,7 @@ def test_the_groups_are_all_there():
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
 def test_a_model_can_be_built_and_run(path: Path):
     values = yaml.safe_load(path.read_text())
-    if path.stem == "din":
+    if values["kind"] == "din":
         values["attend"] = {"f0": ["clicked"]}
     model = TypeAdapter(Model).validate_python(values)
     wanted = shape_for(model, dims=(model.dim, model.dim))
