@@ -1,0 +1,37 @@
+"""Every recipe, network and mode is as accurate as tests/accuracy.yaml says."""
+
+from pathlib import Path
+
+import pytest
+
+from persia_cli.config.offers import groups, primaries
+from tests.accuracy.gates import Gate, read_gates, run_gate
+from tests.conftest import shared_data
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("gates")
+
+
+def cases() -> list[object]:
+    marks = {True: [], False: [pytest.mark.slow, pytest.mark.timeout(900)]}
+    return [pytest.param(gate, id=str(gate).replace(" ", "-"), marks=marks[gate.small]) for gate in read_gates().gates]
+
+
+def test_no_configuration_network_or_mode_is_without_a_gate() -> None:
+    gates = read_gates()
+    read = {gates.data[gate.data].conf for gate in gates.gates}
+    assert read == set(primaries()) - {"base", "synthetic", "movielens_25m"}  # made up, or of no data on any machine here
+    options = groups()
+    assert {gate.mode for gate in gates.gates} == set(options["mode"])
+    own = {"custom", "branches", "din", "ffnn_paper"}  # chosen by a configuration, or too large for a test
+    assert {gate.model for gate in gates.gates} - {"(own)"} == set(options["model"]) - own
+
+
+@pytest.mark.parametrize("gate", cases())
+def test_a_gate(gate: Gate, folder: Path) -> None:
+    reached = run_gate(gate, folder, shared_data())
+    if reached is None:
+        pytest.skip(f"no raw data of {gate.data}: set PERSIA_TEST_DATA")
+    assert reached.passed, f"\n{reached}"
