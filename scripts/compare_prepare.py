@@ -78,7 +78,7 @@ def agree(source: Path, folder: Path) -> int:
     outputs = [folder / "agree-ours", folder / "agree-theirs"]
     for command, output in zip((ours, theirs), outputs, strict=True):
         subprocess.run(command(source, output), check=True, capture_output=True)
-    mine, other = (pq.read_table(output) for output in outputs)
+    mine, other = (pq.read_table(sorted(output.glob("*.parquet"))) for output in outputs)
     for name in ["label", *SPARSE]:
         if not mine.column(name).cast(other.column(name).type).equals(other.column(name)):
             raise SystemExit(f"column {name} differs")

@@ -106,6 +106,8 @@ def _refuse_name(file: Path | None) -> None:
         return
     if file.suffix not in (".yaml", ".yml"):
         raise UserError(f"--write {file}: the name of a dataset file ends in .yaml")
+    if not file.parent.is_dir():
+        raise UserError(f"--write {file}: there is no folder {file.parent}")
     if file.exists():
         raise UserError(f"{file} exists already; name a file that does not, or remove it")
 

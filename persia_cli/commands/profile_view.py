@@ -11,6 +11,7 @@ from persia_cli.commands.table_view import UNKNOWN, bars, print_whole
 from persia_cli.data.profile.cardinality import STANDARD_ERROR
 from persia_cli.data.profile.dataset import ColumnProfile
 from persia_cli.data.profile.inspection import Inspection
+from persia_cli.data.profile.roles import Guess
 from persia_cli.plan.table_need import TableNeed
 
 SHIFTED, UNSTABLE = 0.25, 0.1
@@ -22,8 +23,9 @@ def show_profile(console: Console, found: Inspection, needs: Mapping[str, TableN
     """Print tables on a terminal, else a line of key=value words for the data set and each column, split and table."""
     if not console.is_terminal:
         for figures in _lines(found, needs):
-            say(console, key_values(figures))
-        say(console, found.suggestion.rstrip("\n"))
+            say(console, key_values({key: value for key, value in figures.items() if value is not None}))
+        if found.known is None:
+            say(console, found.suggestion.rstrip("\n"))
         return
     profile = found.profile
     labelled(console, "data", f"{count(profile.files, 'file')} at {profile.path}, {size(profile.nbytes)}, "
@@ -85,12 +87,13 @@ def _labels(found: Inspection) -> list[str]:
 
 
 def _column(found: Inspection, column: ColumnProfile) -> dict[str, Any]:
-    guess, numbers, lengths = found.roles[column.name], column.numbers, column.lengths
+    guess, lengths = found.roles[column.name], column.lengths
+    numbers = column.numbers if _is_numeric(column, guess) else None
     return {
         "column": column.name,
         "type": column.type,
         "role": guess.role,
-        "reason": guess.reason,
+        "reason": guess.reason or None,
         "table": guess.table,
         "nulls": column.nulls,
         "coverage": column.coverage,
@@ -122,21 +125,26 @@ def _show_columns(console: Console, found: Inspection) -> None:
             Text(column.name),
             Text(column.type),
             Text(guess.role, "" if guess.role != "unused" else "dim"),
-            f"{column.coverage:.4g}" if column.coverage in (0.0, 1.0) else f"{column.coverage:.2%}",
+            f"{column.coverage:.0%}" if column.coverage in (0.0, 1.0) else f"{column.coverage:.2%}",
             UNKNOWN if column.distinct is None else f"{'' if column.is_exact else '~'}{column.distinct:,}",
             Text(top if len(top) <= _LONGEST else f"{top[:_LONGEST]}…"),
             UNKNOWN if share is None else f"{share:.1%}",
-            _figures(column),
+            _figures(column, guess),
         )
     print_whole(console, shown)
     say(console, f"~ estimated, standard error {STANDARD_ERROR:.1%}; bars: lists of 0, 1, 2-3, 4-7, … ids", "dim")
 
 
-def _figures(column: ColumnProfile) -> str:
+def _is_numeric(column: ColumnProfile, guess: Guess) -> bool:
+    """Whether a column's values are more than names of things."""
+    return column.kind == "number" or guess.role in ("label", "dense", "weight")
+
+
+def _figures(column: ColumnProfile, guess: Guess) -> str:
     if column.lengths:
         lengths = column.lengths
         return f"{lengths.least}…{lengths.greatest} ids, mean {lengths.mean:.1f} {bars(lengths.counts)}"
-    if column.numbers and column.numbers.mean is not None and column.kind == "number":
+    if column.numbers and column.numbers.mean is not None and _is_numeric(column, guess):
         numbers = column.numbers
         return f"{numbers.least:.4g} … {numbers.greatest:.4g}, mean {numbers.mean:.4g}"
     return ""
@@ -148,11 +156,10 @@ def _show_drift(console: Console, found: Inspection) -> None:
         guess, drift = found.roles[name], column.drift
         if guess.role in ("split", "unused") or drift.stability is None:
             continue
-        has_mean = guess.role in ("label", "dense", "weight")
         is_sparse = guess.role == "sparse"
         shown.add_row(
             Text(name),
-            *(_number(column.means.get(split) if has_mean else None) for split in ("train", "eval")),
+            *(_number(column.means.get(split) if _is_numeric(column, guess) else None) for split in ("train", "eval")),
             _percent(drift.unseen_ids if is_sparse else None),
             _percent(drift.unseen_lookups if is_sparse else None),
             _stability(drift.stability),

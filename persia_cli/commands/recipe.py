@@ -46,7 +46,7 @@ MaxBadRows = Annotated[
     int, typer.Option("--max-bad-rows", min=0, help="Give up when more rows than this do not parse.")
 ]
 MinCount = Annotated[
-    int, typer.Option("--min-count", min=1, max=255, help="Ids seen fewer times than this become one id.")
+    int, typer.Option("--min-count", min=1, max=255, help="Ids seen fewer times than this in all rows become one id.")
 ]
 Split = Annotated[
     str | None,
@@ -168,9 +168,16 @@ def run(
 def _prepare(recipe: "Recipe", source: Path, output: Path, options: "PrepareOptions") -> "PrepareReport":
     """Prepare with a bar, and tell what came of it."""
     from persia_cli.commands.screen import count, err, labelled, say, size
+    from persia_cli.data.unfinished import KEPT
 
-    with _bar() as progress:
-        report = recipe.prepare(source, output, options, progress)
+    try:
+        with _bar() as progress:
+            report = recipe.prepare(source, output, options, progress)
+    except KeyboardInterrupt:
+        from persia_cli.commands.job import INTERRUPTED
+
+        say(err(), f"interrupted; {KEPT}")
+        raise typer.Exit(INTERRUPTED) from None
     for bad in report.first_bad_rows:
         say(err(), f"left out: {bad.file}, line {bad.line}: {bad.reason}")
     if report.bad_rows:

@@ -1,6 +1,6 @@
 """A file, or a range of one, in blocks of whole lines; plain or compressed, never more than a few blocks in memory."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -28,11 +28,14 @@ def is_compressed(file: Path) -> bool:
     return file.suffix in COMPRESSED
 
 
-def read_lines(file: Path, start: int, stop: int | None, progress: Callable[[int], None]) -> Iterator[bytes | None]:
+def read_lines(
+    file: Path, start: int, stop: int | None, progress: Callable[[int], None]
+) -> Generator[bytes | None, None, None]:
     """Yield the lines of a file that begin in bytes [start, stop), many at once; None stands for one line too long.
 
     A block ends with a line end, though the file may not. A compressed file is read whole, or from its second line on
-    where `start` is 1, and unpacked ahead by a thread. `progress` is told how many bytes of the file were read since it was last called.
+    where `start` is 1, and unpacked ahead by a thread. `progress` is told how many bytes of the file were read since it
+    was last called.
     """
     if is_compressed(file):
         with _unpacked(file, progress) as stream, _ahead(_blocks(stream, start, None)) as blocks:

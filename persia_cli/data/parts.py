@@ -33,7 +33,7 @@ class PartLog:
         """Count bad lines, in order, of a file that is read from byte `start` on; one reason for each or for all."""
         shown = lines[:SHOWN].tolist()
         told = reasons[:SHOWN] if len(reasons) > 1 else [*reasons] * len(shown)
-        rows = [Found(str(file), start, *each) for each in zip(shown, told, strict=True)]
+        rows = [Found(str(file.absolute()), start, *each) for each in zip(shown, told, strict=True)]
         for bad in (self.bad, self._all):
             bad.add(rows, len(lines))
 

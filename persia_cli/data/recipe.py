@@ -26,7 +26,8 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from shutil import copyfile
 
-from persia_cli.data.preparation import Progress, write_dataset
+from persia_cli.data.crew import Progress
+from persia_cli.data.preparation import write_dataset
 from persia_cli.data.prepare_options import PrepareOptions, PrepareReport, RecipeStamp
 from persia_cli.errors import DataError
 from persia_cli.share import shared
@@ -118,9 +119,11 @@ def _folder_of(name: str) -> Path:
         return folder
     names = list_recipes()
     if name not in names:
+        if (Path(name) / PREPARE).is_file():
+            raise DataError(f"no recipe {name} comes with persia; give the folder of this name as ./{name}")
         near = get_close_matches(name, names, 1)
         hint = f"did you mean {near[0]}?" if near else f"there is: {', '.join(names)}"
-        raise DataError(f"no recipe {name}; {hint} (a folder of your own is given as ./{name})")
+        raise DataError(f"no recipe {name}; {hint}")
     return shared("recipes") / name
 
 

@@ -137,7 +137,7 @@ class TextBlock:
     def numbers(self, name: str, missing: float | None = None) -> NDArray[np.float64]:
         """Return a NUMBER column as float64[n]; an empty field is `missing`, or a bad row."""
         values, states = self.values[name].view(np.float64), self.states[name]
-        for row in np.flatnonzero(states == fields.LONG_NUMBER):
+        for row in np.flatnonzero(states == fields.LONG_NUMBER).tolist():
             values[row], states[row] = float(self._bytes(name, row)), fields.GOOD
         self.reject((states == fields.GOOD) & np.isinf(values), f"{name} is too large a number")
         return self._filled(name, values, missing)
@@ -146,7 +146,7 @@ class TextBlock:
         """Return a TEXT, hexadecimal or INTEGER column as an Arrow array of uint64, null for empty fields."""
         values, states = self.values[name], self.states[name]
         table = self.format.columns[name].table or name
-        for row in np.flatnonzero(states == fields.ESCAPED):
+        for row in np.flatnonzero(states == fields.ESCAPED).tolist():
             values[row], states[row] = text_id(table, self._bytes(name, row).decode()), fields.GOOD
         return _with_nulls(values, states == fields.MISSING)
 
@@ -177,7 +177,7 @@ class TextBlock:
         known = np.array([text_id(table, text) for text in texts], np.uint64)
         order = np.argsort(known)
         ids = self.ids(name).fill_null(0).to_numpy()
-        place = order[np.minimum(np.searchsorted(known[order], ids), len(texts) - 1)]
+        place: NDArray[np.int64] = order[np.minimum(np.searchsorted(known[order], ids), len(texts) - 1)]
         self.reject(known[place] != ids, f"{name} is not {' or '.join(texts)}")
         return place
 

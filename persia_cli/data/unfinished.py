@@ -22,8 +22,7 @@ from persia_cli.data.parts import Part
 from persia_cli.data.prepare_options import PrepareOptions
 from persia_cli.errors import DataError
 
-RECORD = "preparation.json"
-"""File of a finished data set that says what it was made of."""
+KEPT = "the files that were finished are kept; the same command goes on from there"
 _STATE = ".state"
 
 
@@ -105,9 +104,14 @@ class UnfinishedFolder:
         for path in output.glob(f"*{_STATE}"):
             path.unlink()
 
+    @property
+    def holds_finished_parts(self) -> bool:
+        """Whether there is something to go on from."""
+        return any(self._folder.glob(f"*{_STATE}"))
+
     def remove_if_nothing_is_finished(self) -> None:
         """Leave nothing behind where there is nothing to go on from."""
-        if self._folder.is_dir() and not any(self._folder.glob(f"*{_STATE}")):
+        if self._folder.is_dir() and not self.holds_finished_parts:
             shutil.rmtree(self._folder)
 
     def _state(self, part: Part) -> Path:
@@ -131,6 +135,10 @@ def unfinished(output: Path) -> Iterator[UnfinishedFolder]:
             try:
                 yield folder
                 folder.publish(output)
+            except DataError as error:
+                if folder.holds_finished_parts:
+                    raise DataError(f"{error}\n  {KEPT}") from error
+                raise
             finally:
                 folder.remove_if_nothing_is_finished()
     except OSError as error:

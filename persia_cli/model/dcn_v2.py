@@ -33,7 +33,7 @@ class ExpertCross(nn.Module):
 
     def __init__(self, width: int, rank: int, experts: int) -> None:
         super().__init__()
-        self.experts = experts
+        self.experts, self.rank = experts, rank
         self.gates = nn.Linear(width, experts)
         self.down = nn.Linear(width, experts * rank, bias=False)
         bound = rank**-0.5
@@ -43,7 +43,7 @@ class ExpertCross(nn.Module):
     def forward(self, first: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
         """Return [n, width] of the input x0 of all cross layers and of this one, both [n, width]."""
         gates = self.gates(last).softmax(1)
-        inner = torch.tanh(self.down(last)).unflatten(1, (self.experts, -1))
+        inner = torch.tanh(self.down(last)).view(-1, self.experts, self.rank)
         inner = torch.tanh(torch.einsum("nkr,krs->nks", inner, self.mix))
         # Gates add up to 1, so one product with all U side by side also adds the bias just once.
         crossed: torch.Tensor = first * self.up((inner * gates.unsqueeze(2)).flatten(1)) + last

@@ -30,8 +30,8 @@ class Attention(nn.Module):
         """Return [n, dim] of a target [n, dim] and a sequence [n, length, dim], its mask bool [n, length]."""
         wanted = target.unsqueeze(1).expand_as(values)
         weights = self.unit(torch.cat([values, wanted, values - wanted, values * wanted], dim=2))
-        weights = weights.masked_fill(~mask.unsqueeze(2), 0.0)
-        return (weights * values).sum(1)
+        weighed: torch.Tensor = weights.masked_fill(~mask.unsqueeze(2), 0.0) * values
+        return weighed.sum(1)
 
 
 class DeepInterest(nn.Module):

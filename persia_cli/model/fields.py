@@ -6,7 +6,7 @@ from torch import nn
 from persia_cli.model.inputs import InputShape, ModelBatch
 
 INIT_BOUND = 0.01
-"""A dense feature's vector begins uniform within plus and minus this, as rows do."""
+"""A learned vector begins uniform within plus and minus this, as rows do."""
 
 
 class Fields(nn.Module):
@@ -14,6 +14,8 @@ class Fields(nn.Module):
 
     A sparse feature's vector is its pooled row, a dense feature's a learned vector times its value.
     """
+
+    dense: torch.Tensor | None
 
     def __init__(self, shape: InputShape, dim: int) -> None:
         super().__init__()

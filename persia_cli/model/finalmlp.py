@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from persia_cli.config.schema import FinalMlp
+from persia_cli.model.fields import INIT_BOUND
 from persia_cli.model.inputs import FeatureShape, InputShape, ModelBatch
 from persia_cli.model.layers import fully_connected
 from persia_cli.model.requirements import features_named, refuse_sequences
@@ -20,7 +21,8 @@ class FeatureGate(nn.Module):
     def __init__(self, context: Sequence[FeatureShape], dim: int, hidden: Sequence[int], width: int) -> None:
         super().__init__()
         self.context = tuple(context)
-        self.register_parameter("learned", None if self.context else nn.Parameter(torch.zeros(1, dim)))
+        start = torch.empty(1, dim).uniform_(-INIT_BOUND, INIT_BOUND)
+        self.register_parameter("learned", None if self.context else nn.Parameter(start))
         inputs = sum(feature.dim for feature in self.context) if self.context else dim
         self.network = fully_connected(inputs, hidden, width)
 
@@ -39,19 +41,20 @@ class BilinearFusion(nn.Module):
 
     def __init__(self, first: int, second: int, heads: int, tasks: int) -> None:
         super().__init__()
-        self.heads, self.tasks = heads, tasks
+        # Columns of a head, in the first stream and in the second.
+        self.heads, self.columns, self.tasks = heads, (first // heads, second // heads), tasks
         self.first = nn.Linear(first, tasks)
         self.second = nn.Linear(second, tasks, bias=False)
         bound = first**-0.5
-        inner = torch.empty(heads, first // heads, tasks * (second // heads)).uniform_(-bound, bound)
-        self.inner = nn.Parameter(inner)
+        left, right = self.columns
+        self.inner = nn.Parameter(torch.empty(heads, left, tasks * right).uniform_(-bound, bound))
 
     def forward(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
         """Return logits [n, tasks] of [n, first] and [n, second]."""
-        left = torch.einsum("nha,hab->nhb", first.unflatten(1, (self.heads, -1)), self.inner)
-        right = second.unflatten(1, (self.heads, 1, -1))
-        products = (left.unflatten(2, (self.tasks, -1)) * right).sum((1, 3))
-        logits: torch.Tensor = self.first(first) + self.second(second) + products
+        left, right = self.columns
+        mapped = torch.einsum("nha,hab->nhb", first.view(-1, self.heads, left), self.inner)
+        products = mapped.view(-1, self.heads, self.tasks, right) * second.view(-1, self.heads, 1, right)
+        logits: torch.Tensor = self.first(first) + self.second(second) + products.sum((1, 3))
         return logits
 
 

@@ -25,7 +25,8 @@ class WideAndDeep(nn.Module):
     def __init__(self, shape: InputShape, hidden: Sequence[int]) -> None:
         super().__init__()
         self.features = shape.pooled
-        rows = torch.arange(sum(feature.dim for feature in self.features)).split([f.dim for f in self.features])
+        dims = [feature.dim for feature in self.features]
+        rows = torch.split(torch.arange(sum(dims)), dims)
         # Columns of the features side by side; they follow from the shape, so no checkpoint has them.
         self.register_buffer("wide", torch.cat([columns[: shape.tasks] for columns in rows]), persistent=False)
         self.register_buffer("deep", torch.cat([columns[shape.tasks :] for columns in rows]), persistent=False)
@@ -36,7 +37,7 @@ class WideAndDeep(nn.Module):
     def forward(self, batch: ModelBatch) -> torch.Tensor:
         """Return logits float32 [n, tasks]."""
         rows = batch.concatenated(self.features)
-        weights = rows.index_select(1, self.wide).unflatten(1, (len(self.features), self.tasks))
+        weights = rows.index_select(1, self.wide).view(-1, len(self.features), self.tasks)
         logits: torch.Tensor = self.network(torch.cat([batch.dense, rows.index_select(1, self.deep)], dim=1))
         logits = logits + weights.sum(1)
         return logits if self.linear is None else logits + self.linear(batch.dense)

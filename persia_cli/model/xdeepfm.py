@@ -28,10 +28,11 @@ class CompressedInteractions(nn.Module):
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
         """Return [n, sum of maps], the maps of every layer summed over columns, of vectors [n, fields, dim]."""
-        fields = vectors.transpose(1, 2)
+        fields = vectors.transpose(1, 2).contiguous()
         maps, sums = fields, []
         for layer in self.layers:
-            products = maps.unsqueeze(3) * fields.unsqueeze(2)
+            # A product of matrices, for its gradient takes no further memory of this size.
+            products = maps.unsqueeze(3) @ fields.unsqueeze(2)
             maps = layer(products.flatten(2))
             sums.append(maps.sum(1))
         return torch.cat(sums, dim=1)
@@ -54,8 +55,8 @@ class ExtremeDeepFactorizationMachine(nn.Module):
     def forward(self, batch: ModelBatch) -> torch.Tensor:
         """Return logits float32 [n, tasks]."""
         first_order, vectors = self.fields(batch)
-        logits: torch.Tensor = self.network(vectors.flatten(1))
-        return logits + first_order + self.weights(self.interactions(vectors))
+        logits: torch.Tensor = self.network(vectors.flatten(1)) + first_order + self.weights(self.interactions(vectors))
+        return logits
 
 
 def build(model: XDeepFm, shape: InputShape) -> nn.Module:

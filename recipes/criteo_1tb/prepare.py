@@ -8,6 +8,7 @@ import numpy as np
 from persia_cli.data.parts import text_parts
 from persia_cli.data.recipe import PrepareOptions, PrepareReport, Progress, source_files, write_dataset
 from persia_cli.data.text import INTEGER, TextBlock, TextFormat, hexadecimal
+from persia_cli.data.transforms import log1p
 
 DENSE = [f"I{number}" for number in range(1, 14)]
 SPARSE = [f"C{number}" for number in range(1, 27)]
@@ -36,7 +37,7 @@ def _table(block: TextBlock) -> Any:
     block.reject((label < 0) | (label > 1), "the label is neither 0 nor 1")
     columns: dict[str, Any] = {"label": label.astype(np.int8)}
     for name in DENSE:
-        columns[name] = np.log1p(np.maximum(block.integers(name, missing=0), 0).astype(np.float32))
+        columns[name] = log1p(block.integers(name, missing=0))
     for name in SPARSE:
         columns[name] = block.ids(name)
     return block.table(columns)

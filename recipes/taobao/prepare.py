@@ -7,7 +7,7 @@ history of a sample is a range of its user's behaviours in the order of time.
 import math
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,8 @@ DATASET = {
 
 FILE_BYTES = 64 << 20
 """Text of the behaviours that go to one file; as arrays, each thread holds about twice that."""
+WORKERS = 2
+"""Threads unless told otherwise: each takes some 250 MB, half of that for histories on their way to Parquet."""
 _MOST_FILES = 512
 _CHUNK_ROWS = 1 << 14
 _LARGEST = 2**32 - 1
@@ -101,6 +103,7 @@ def prepare(source: Path, output: Path, options: PrepareOptions, progress: Progr
         for each in range(number):
             rows = partial(_tables, by_user / samples.name, by_user / behaviours.name, each, *sides)
             parts.append(Part(f"users-{each:04}", tuple(files), rows, nbytes // number))
+        options = replace(options, workers=options.workers or WORKERS)
         return write_dataset(parts, DATASET, output, options, bar.join, bad, "time")
     finally:
         shutil.rmtree(by_user, ignore_errors=True)

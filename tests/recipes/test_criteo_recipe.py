@@ -221,5 +221,5 @@ def test_from_the_raw_file_to_an_evaluated_model(
     assert (report.rows, report.bad_rows) == (rows, 0)
     words = [f"conf={recipe}", f"dataset={report.dataset}", "embedding.memory=1GiB", "cluster=embedded", "model=ffnn"]
     result = train([*words, "train.batch_size=256", "train.epochs=1", "checkpoint.at_end=false"], tmp_path / "run")
-    assert evaluation(result)["samples"] == rows // 5
+    assert evaluation(result)["eval_samples"] == rows // 5
     assert evaluation(result)["auc"] > least

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from persia_cli.data.recipe import load_recipe, readme_of
@@ -55,8 +56,9 @@ def test_my_data(run: Run) -> None:
 
 @pytest.mark.slow
 def test_avazu(run: Run, real_data: Path) -> None:
-    Path("train.gz").symlink_to(real_data / "avazu" / "avazu_first10k.csv.gz")
-    prepare, train, *_ = commands("avazu")
+    """The commands for the first rows, which is what there is of the data here."""
+    Path("first10k.csv.gz").symlink_to(real_data / "avazu" / "avazu_first10k.csv.gz")
+    *_, prepare, train = commands("avazu")
     assert run(prepare, train) >= 0.7224
 
 
@@ -70,16 +72,17 @@ def test_movielens(run: Run, real_data: Path, release: str, least: float) -> Non
 
 def test_movielens_25m_on_a_few_made_up_ratings(run: Run) -> None:
     Path("ml-25m").mkdir()
-    ratings = [f"{n % 50},{n % 30},{1 + (n % 50 + n % 30) % 5}.0,{n}" for n in range(3000)]
+    pairs = np.random.default_rng(0).integers(0, 30, (20_000, 2)).tolist()
+    ratings = [f"{user},{film},{1 + film % 5}.0,{time}" for time, (user, film) in enumerate(pairs)]
     Path("ml-25m/ratings.csv").write_text("\n".join(["userId,movieId,rating,timestamp", *ratings]))
     movies = gzip.compress("\n".join(["movieId,title,genres", *(f"{n},T,A|B" for n in range(30))]).encode())
     Path("ml-25m/movies.csv.gz").write_bytes(movies)
     own = [words for words in commands("movielens") if "25m" in " ".join(words)]
-    assert run(*own[:2]) >= 0.5
+    assert run(*own[:2]) >= 0.9
 
 
 @pytest.mark.slow
 def test_taobao(run: Run, tmp_path: Path) -> None:
     write_taobao(tmp_path / "taobao", users=400, samples=20_000, seed=0)
     prepare, train, *_ = commands("taobao")
-    assert run(prepare, [*train, "train.batch_size=64", "train.epochs=2"]) >= 0.7
+    assert run(prepare, [*train, "train.batch_size=64", "train.epochs=2"]) >= 0.75

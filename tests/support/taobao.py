@@ -6,7 +6,7 @@ import numpy as np
 
 LAST_DAY = 1494604800
 FIRST_DAY = LAST_DAY - 7 * 86400
-CATES = 20
+CATES = 10
 
 
 def write_taobao(folder: Path, users: int, samples: int, seed: int) -> None:
@@ -40,7 +40,7 @@ def write_taobao(folder: Path, users: int, samples: int, seed: int) -> None:
     user, ad = rng.integers(0, users, samples), rng.integers(0, ads, samples)
     time = FIRST_DAY + rng.integers(0, 8 * 86400, samples)
     likes = (favourite[user] == cate_of_ad[ad, None]).any(1)
-    click = (rng.random(samples) < np.where(likes, 0.8, 0.15)).astype(int)
+    click = (rng.random(samples) < np.where(likes, 0.8, 0.1)).astype(int)
     rows = [f"{u},{t},{a},430548_1007,{1 - c},{c}" for u, t, a, c in zip(user, time, ad, click, strict=True)]
     _write(folder / "raw_sample.csv", "user,time_stamp,adgroup_id,pid,nonclk,clk", rows)
 

@@ -31,6 +31,12 @@ def kind_of(arrow_type: Any) -> Kind:
     return "text" if is_text(plain) else "other"
 
 
+def type_name(arrow_type: Any) -> str:
+    """Return the name of an Arrow type, short: that of its values where they are encoded by a dictionary."""
+    plain = arrow_type.value_type if pa.types.is_dictionary(arrow_type) else arrow_type
+    return f"list<{plain.value_type}>" if is_list(plain) else str(plain)
+
+
 class ColumnSketch:
     """Figures of a column; `texts` has the text of the ids that are frequent."""
 

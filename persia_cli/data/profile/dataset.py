@@ -9,7 +9,7 @@ from persia_cli.config.schema.dataset import Split
 from persia_cli.control.splits import SplitName
 from persia_cli.data.hashing import mix64
 from persia_cli.data.profile.cardinality import Cardinality
-from persia_cli.data.profile.column import ColumnSketch, Kind, kind_of
+from persia_cli.data.profile.column import ColumnSketch, Kind, kind_of, type_name
 from persia_cli.data.profile.drift import Drift, drift_between
 from persia_cli.data.profile.numbers import LengthFigures, NumberFigures
 from persia_cli.data.profile.parting import Parting, parting_of
@@ -110,7 +110,7 @@ def profile_dataset(path: str, split: Split | None, progress: Progress) -> Datas
         split_rows=sketches.rows,
         parting=parting,
         columns={
-            name: _column(name, str(place.schema.field(name).type), both, sketches.tally)
+            name: _column(name, type_name(place.schema.field(name).type), both, sketches.tally)
             for name, both in sketches.columns.items()
         },
     )

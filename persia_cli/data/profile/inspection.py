@@ -7,7 +7,7 @@ import yaml
 from pydantic import ValidationError
 
 from persia_cli.config.schema.dataset import BUILTIN, ParquetDataset
-from persia_cli.data.dataset_yaml import NAME
+from persia_cli.data.dataset_yaml import NAME, to_yaml
 from persia_cli.data.profile.cardinality import Cardinality
 from persia_cli.data.profile.dataset import ColumnProfile, DatasetProfile, Progress, profile_dataset
 from persia_cli.data.profile.roles import Guess, roles_of
@@ -26,7 +26,7 @@ class Inspection:
     table_rows: dict[str, int]
     """Distinct ids of each table."""
     suggestion: str
-    """YAML."""
+    """YAML: a guess, or what the folder's own description says."""
 
 
 def inspect_data(path: str, progress: Progress) -> Inspection:
@@ -35,7 +35,10 @@ def inspect_data(path: str, progress: Progress) -> Inspection:
     profile = profile_dataset(path, known.split if known else None, progress)
     roles = roles_of(profile, known)
     is_local = "://" not in path and not path.startswith(BUILTIN)
-    suggestion = suggest_dataset(profile, roles, str(Path(path).absolute()) if is_local else path)
+    place = str(Path(path).absolute()) if is_local else path
+    suggestion = (
+        suggest_dataset(profile, roles, place) if known is None else to_yaml(known.model_copy(update={"path": place}))
+    )
     return Inspection(profile, known, roles, _table_rows(profile, roles), suggestion)
 
 

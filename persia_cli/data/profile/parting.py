@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from persia_cli.config.schema.dataset import ColumnSplit, FileSplit, Split
+from persia_cli.config.schema.dataset import ColumnSplit, EverySplit, FileSplit, Split
 from persia_cli.control.splits import SplitName
 from persia_cli.data.columns import is_text
 from persia_cli.data.files import find_files, locate
@@ -42,7 +42,9 @@ class Parting:
             return f"where column {self.split.column} is {self.split.eval}"
         if isinstance(self.split, FileSplit):
             return f"files {', '.join(self.split.eval)}"
-        return f"by {self.split.kind}"
+        if isinstance(self.split, EverySplit):
+            return f"every {self.split.n}th row, from row {self.split.offset} on"
+        return "all rows evaluate"
 
     def parts(self, rows: Rows) -> Iterator[tuple[SplitName, NDArray[np.int64] | None]]:
         """Yield each split that rows of a batch belong to, and which ones; None for all."""

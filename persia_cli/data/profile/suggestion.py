@@ -37,7 +37,7 @@ def suggest_dataset(profile: DatasetProfile, guesses: dict[str, Guess], path: st
 
 def _feature(column: ColumnProfile, guess: Guess) -> str:
     about = f"{'' if column.is_exact else 'about '}{column.distinct or 0:,} ids"
-    if column.lengths is None and guess.table is None:
+    if column.lengths is None and guess.table in (None, column.name):
         item = _quoted(column.name)
     else:
         settings = {"name": _quoted(column.name)}

@@ -90,7 +90,7 @@ def test_on_a_terminal_there_are_tables(shop: Path) -> None:
     [last] = [line for line in text.splitlines() if line.startswith("last")][:1]
     assert "0…89 ids, mean 44.1 ▁▁▁▂▃▅█▇" in last
     [item] = [line.split() for line in text.splitlines() if line.startswith("item")][2:]
-    assert item == ["item", "100", "14.5", "KiB", "100"]
+    assert item == ["item", "100", "14.4", "KiB", "100"]
     assert "kind: parquet" in text
 
 
@@ -101,6 +101,7 @@ def test_on_a_terminal_there_are_tables(shop: Path) -> None:
         (["x", "--memory", "lots"], "--memory lots: expected a size such as 512MiB or 2GiB"),
         (["x", "--memory", "0"], "--memory 0: expected more than nothing"),
         (["x", "--write", "shop"], "--write shop: the name of a dataset file ends in .yaml"),
+        (["x", "--write", "no/shop.yaml"], "--write no/shop.yaml: there is no folder no"),
         (["ftp://x"], "ftp://x is not a place pyarrow can open"),
     ],
 )

@@ -20,10 +20,7 @@ def test_a_recipe_is_shown(persia) -> None:
     assert ended.code == 0
     assert ended.out.startswith("# Adult: ")
     assert ended.err == "next      persia recipe prepare adult_income --input PATH\n"
-    assert (
-        persia("recipe", "show", "critoe").err
-        == "error: no recipe critoe; did you mean criteo? (a folder of your own is given as ./critoe)\n"
-    )
+    assert persia("recipe", "show", "critoe").err == "error: no recipe critoe; did you mean criteo?\n"
 
 
 def test_data_is_prepared(persia) -> None:
@@ -67,6 +64,18 @@ def test_options_reach_the_data(persia) -> None:
     assert wrong.err.startswith("error: --split sorted: expected random:SHARE or chronological:SHARE")
 
 
+def test_an_interruption_is_no_failure(persia, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("persia_cli.data.parts.PartLog.read", interrupted)
+    Path("train.txt").write_text(f"{ROW}\n")
+    ended = persia("recipe", "prepare", "criteo", "--input", "train.txt")
+    assert ended.code == 130
+    assert ended.err.startswith("interrupted; the files that were finished are kept; the same command goes on")
+    assert not Path("data").joinpath("criteo").exists()
+
+
 def test_a_copied_recipe_is_prepared_by_its_path(persia) -> None:
     copied = persia("recipe", "cp", "criteo", "mine")
     assert copied.out.splitlines() == ["mine/README.md", "mine/prepare.py"]
@@ -75,6 +84,8 @@ def test_a_copied_recipe_is_prepared_by_its_path(persia) -> None:
     ended = persia("recipe", "prepare", "./mine", "--input", "train.txt")
     assert ended.err.splitlines()[-1] == "next      persia train dataset=data/mine/dataset.yaml"
     assert persia("recipe", "cp", "criteo", "mine").err.startswith("error: mine exists already")
+    wrong = persia("recipe", "prepare", "mine", "--input", "train.txt").err
+    assert wrong == "error: no recipe mine comes with persia; give the folder of this name as ./mine\n"
 
 
 def test_run_prepares_once_and_trains(persia, monkeypatch: pytest.MonkeyPatch) -> None:

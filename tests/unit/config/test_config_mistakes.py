@@ -9,8 +9,8 @@ Told = Callable[..., list[str]]
 
 KINDS = "ffnn, dlrm, wide_deep, deepfm, xdeepfm, dcn_v2, autoint, finalmlp, din, mmoe, branches or custom"
 GROUPS = (
-    "autoint, branches, custom, dcn_v2, dcn_v2_mix, deepfm, din, dlrm, ffnn, ffnn_paper, ffnn_small, finalmlp, mmoe, "
-    "wide_deep or xdeepfm"
+    "autoint, branches, custom, dcn_v2, dcn_v2_mix, deepfm, din, din_taobao, dlrm, ffnn, ffnn_paper, ffnn_small, "
+    "finalmlp, mmoe, wide_deep or xdeepfm"
 )
 
 

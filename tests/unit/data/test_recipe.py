@@ -28,7 +28,7 @@ def test_recipes_are_listed_and_loaded() -> None:
 def test_an_unknown_recipe_names_its_neighbour() -> None:
     with pytest.raises(DataError, match=r"no recipe critoe; did you mean criteo\?"):
         load_recipe("critoe")
-    with pytest.raises(DataError, match="no recipe zzz; there is: adult_income, criteo"):
+    with pytest.raises(DataError, match="no recipe zzz; there is: adult_income, avazu, criteo"):
         load_recipe("zzz")
 
 

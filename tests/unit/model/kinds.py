@@ -18,7 +18,7 @@ from persia_cli.config.schema import (
 from persia_cli.model.inputs import FeatureShape, InputShape
 from tests.unit.model.batches import shape
 
-GATE = {"hidden": (3,), "first": ("f0",), "second": ()}
+GATE = {"hidden": (8,), "first": ("f0",), "second": ()}
 KINDS = (
     Ffnn(kind="ffnn", dim=4, hidden=(8, 6)),
     Dlrm(kind="dlrm", dim=4, bottom=(7,), top=(9,)),

@@ -35,7 +35,16 @@ def test_the_groups_are_all_there():
         "wide_deep",
         "xdeepfm",
     ]
-    assert [path.stem for path in OPTIMIZERS] == ["adagrad", "adam", "adamw", "ftrl", "mixed", "rowwise_adagrad", "sgd"]
+    assert [path.stem for path in OPTIMIZERS] == [
+        "adagrad",
+        "adam",
+        "adamw",
+        "adult_income_original",
+        "ftrl",
+        "mixed",
+        "rowwise_adagrad",
+        "sgd",
+    ]
 
 
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)

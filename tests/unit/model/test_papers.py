@@ -22,14 +22,14 @@ from tests.unit.model.by_hand import (
     softmax,
 )
 
-ORDERS = pytest.mark.parametrize("groups", [[[0, 1, 2]], [[2, 0], [1]]], ids=["one-group", "two-groups"])
-TASKS = pytest.mark.parametrize("tasks", [1, 3])
-NUMBERS = pytest.mark.parametrize("dense", [0, 2], ids=["no-dense", "dense"])
+CASES = pytest.mark.parametrize(
+    ("groups", "tasks", "dense"),
+    [([[0, 1, 2]], 1, 2), ([[2, 0], [1]], 3, 2), ([[1, 0, 2]], 1, 0)],
+    ids=["plain", "two-groups-and-three-tasks", "other-order-and-no-dense"],
+)
 
 
-@ORDERS
-@TASKS
-@NUMBERS
+@CASES
 def test_ffnn(groups, tasks, dense):
     def formula(weights: Weights, sample: Sample) -> Array:
         return perceptron(weights, "network", side_by_side(sample))
@@ -38,21 +38,18 @@ def test_ffnn(groups, tasks, dense):
     agrees(Ffnn(kind="ffnn", dim=4, hidden=(8, 6)), shape(dense, (4, 4, 4), tasks), formula, groups)
 
 
-@ORDERS
-@TASKS
-def test_dlrm(groups, tasks):
+@CASES
+def test_dlrm(groups, tasks, dense):
     def formula(weights: Weights, sample: Sample) -> Array:
         bottom = perceptron(weights, "bottom", sample.dense, last_relu=True)
         vectors = [bottom, *fields(sample, None)]
         products = [vectors[i] @ vectors[j] for i in range(4) for j in range(i)]
         return perceptron(weights, "top", np.concatenate([bottom, products]))
 
-    agrees(Dlrm(kind="dlrm", dim=4, bottom=(7,), top=(9,)), shape(3, (4, 4, 4), tasks), formula, groups)
+    agrees(Dlrm(kind="dlrm", dim=4, bottom=(7,), top=(9,)), shape(dense or 1, (4, 4, 4), tasks), formula, groups)
 
 
-@ORDERS
-@TASKS
-@NUMBERS
+@CASES
 def test_wide_and_deep(groups, tasks, dense):
     def formula(weights: Weights, sample: Sample) -> Array:
         rows = fields(sample, None)
@@ -67,9 +64,7 @@ def test_wide_and_deep(groups, tasks, dense):
     agrees(WideDeep(kind="wide_deep", dim=4, hidden=(6,)), shape(dense, (4, 4, 4), tasks), formula, groups)
 
 
-@ORDERS
-@TASKS
-@NUMBERS
+@CASES
 def test_deepfm(groups, tasks, dense):
     def formula(weights: Weights, sample: Sample) -> Array:
         rows = fields(sample, weights.get("fields.fields.dense"))
@@ -80,9 +75,7 @@ def test_deepfm(groups, tasks, dense):
     agrees(DeepFm(kind="deepfm", dim=5, hidden=(6, 5)), shape(dense, (5, 5, 5), tasks), formula, groups)
 
 
-@ORDERS
-@TASKS
-@NUMBERS
+@CASES
 def test_xdeepfm(groups, tasks, dense):
     def formula(weights: Weights, sample: Sample) -> Array:
         rows = fields(sample, weights.get("fields.fields.dense"))
@@ -102,9 +95,7 @@ def test_xdeepfm(groups, tasks, dense):
     agrees(model, shape(dense, (5, 5, 5), tasks), formula, groups)
 
 
-@ORDERS
-@TASKS
-@NUMBERS
+@CASES
 @pytest.mark.parametrize("hidden", [(), (7,)], ids=["autoint", "autoint-plus"])
 def test_autoint(groups, tasks, dense, hidden):
     heads, width = 2, 3
@@ -146,9 +137,7 @@ def crossed(weights: Weights, first: Array, experts: int | None, rank: int | Non
     return x
 
 
-@ORDERS
-@TASKS
-@NUMBERS
+@CASES
 @pytest.mark.parametrize("structure", ["stacked", "parallel"])
 @pytest.mark.parametrize(("rank", "experts"), [(None, None), (2, None), (2, 3)], ids=["full", "low-rank", "experts"])
 def test_dcn_v2(groups, tasks, dense, structure, rank, experts):
@@ -166,9 +155,7 @@ def test_dcn_v2(groups, tasks, dense, structure, rank, experts):
     agrees(DcnV2(kind="dcn_v2", dim=4, **given), shape(dense, (4, 4, 4), tasks), formula, groups)
 
 
-@ORDERS
-@TASKS
-@NUMBERS
+@CASES
 @pytest.mark.parametrize("contexts", [None, ((), ("f2", "f0"))], ids=["no-gates", "gates"])
 def test_finalmlp(groups, tasks, dense, contexts):
     heads, widths = 2, (4, 6)
@@ -199,9 +186,8 @@ def test_finalmlp(groups, tasks, dense, contexts):
     agrees(model, shape(dense, (4, 4, 4), tasks), formula, groups)
 
 
-@TASKS
-@NUMBERS
-def test_din(tasks, dense):
+@CASES
+def test_din(groups, tasks, dense):
     def interest(weights: Weights, sample: Sample, number: int, target: str, sequence: str) -> Array:
         wanted = sample.pooled[target]
         total = np.zeros_like(wanted)
@@ -223,12 +209,11 @@ def test_din(tasks, dense):
     )
     attend = {"f1": ("clicked", "bought"), "f0": ("shops",)}
     model = Din(kind="din", dim=4, attend=attend, attention=(5, 3), hidden=(6,))
-    agrees(model, InputShape(dense, features, tasks), formula, [[2, 1], [0]])
+    order = [[position] for group in groups for position in group]
+    agrees(model, InputShape(dense, features, tasks), formula, order)
 
 
-@ORDERS
-@TASKS
-@NUMBERS
+@CASES
 def test_mmoe(groups, tasks, dense):
     experts = 3
 

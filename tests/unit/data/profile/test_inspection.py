@@ -1,6 +1,8 @@
 """What is found out about Parquet files, against what was put into them."""
 
+import datetime
 import math
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -226,3 +228,37 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path.write_bytes(whole)
     with pytest.raises(DataError, match=r"a.parquet: cannot be read \(.*\); prepare the file again"):
         look(path)
+
+
+def test_columns_of_every_arrow_type(tmp_path: Path) -> None:
+    """None of them is a reason to fail."""
+    day = datetime.datetime(2026, 1, 1)
+    columns = {
+        "flag": pa.array([True, None, False]),
+        "decimal": pa.array([Decimal("1.5"), None, Decimal("2.5")]),
+        "day": pa.array([day.date(), None, day.date()]),
+        "moment": pa.array([day, day, None]),
+        "struct": pa.array([{"a": 1}, None, {"a": 2}]),
+        "vector": pa.array([[0.5, 1.0], None, [1.0, 2.0]], pa.list_(pa.float32(), 2)),
+        "pair": pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int32(), 2)),
+        "bag": pa.array([[1, None], None, []], pa.large_list(pa.uint8())),
+        "words": pa.array([["a"], None, []]),
+        "none": pa.nulls(3),
+        "small": pa.array([1, None, 255], pa.uint8()),
+        "nothing": pa.nulls(3, pa.int64()),
+        "text": pa.array(["a", None, "a"], pa.large_string()),
+        "bytes": pa.array([b"\xff", None, b"a"]),
+        "code": pa.array(["x", None, "y"]).dictionary_encode(),
+        "infinite": pa.array([math.inf, math.nan, None]),
+    }
+    found = look(write(tmp_path / "a.parquet", columns))
+    roles = {name: guess.role for name, guess in found.roles.items()}
+    assert roles["flag"] == "label"
+    assert roles["decimal"] == "dense"
+    assert {name for name, role in roles.items() if role == "sparse"} == {"pair", "bag", "small"}
+    assert found.profile.columns["bag"].count == 1
+    assert found.profile.columns["code"].distinct == 2
+    infinite = found.profile.columns["infinite"].numbers
+    assert infinite is not None
+    assert (infinite.not_finite, infinite.mean) == (2, None)
+    ParquetDataset.model_validate(yaml.safe_load(found.suggestion))

@@ -1,0 +1,48 @@
+"""A finished data set, and what it was made of."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from persia_cli.data.bad_rows import BadRow
+from persia_cli.data.dataset_yaml import NAME
+from persia_cli.data.prepare_options import PrepareReport
+
+RECORD = "preparation.json"
+"""File that says what a data set was made of."""
+
+
+@dataclass(frozen=True)
+class _Record:
+    """What the file holds."""
+
+    made_of: dict[str, str]
+    """Fingerprint of each part."""
+    rows: int
+    nbytes: int
+    files: list[str]
+    bad_rows: int
+    first_bad_rows: list[dict[str, Any]]
+
+
+def to_record(report: PrepareReport, made_of: dict[str, str]) -> str:
+    """Return the file's text; `made_of` is the fingerprint of each part by name."""
+    first = [asdict(row) for row in report.first_bad_rows]
+    names = [file.name for file in report.files]
+    record = _Record(made_of, report.rows, report.nbytes, names, report.bad_rows, first)
+    return json.dumps(asdict(record), indent=1) + "\n"
+
+
+def find_finished(output: Path, made_of: dict[str, str], allowed_bad_rows: int) -> PrepareReport | None:
+    """Return the report of a finished data set that was made of the same, if `output` is one."""
+    try:
+        record = _Record(**json.loads((output / RECORD).read_text(encoding="utf-8")))
+        first = tuple(BadRow(**row) for row in record.first_bad_rows)
+    except (OSError, ValueError, TypeError):
+        return None
+    files = tuple(output / name for name in record.files)
+    is_whole = all(file.is_file() for file in (output / NAME, *files))
+    if record.made_of != made_of or not is_whole or record.bad_rows > allowed_bad_rows:
+        return None
+    return PrepareReport(record.rows, files, record.nbytes, record.bad_rows, first, output / NAME, kept=len(files))
