@@ -31,7 +31,7 @@ def key_figures(history: RunHistory) -> dict[str, str]:
         rate = whole.samples_per_s
         figures["steps"] = f"{last['step']:,}"
         figures["samples"] = f"{last['samples']:,}"
-        figures["samples/s, mean"] = "-" if rate is None else f"{rate:,.0f}"
-        figures["staleness, most"] = str(whole.staleness_max)
+        figures["samples/s"] = "-" if rate is None else f"{rate:,.0f}"
+        figures["max staleness"] = str(whole.staleness_max)
         figures["rows"] = f"{history.lines[-1]['rows']:,}"
     return figures
