@@ -22,7 +22,11 @@ def cases() -> list[object]:
 def test_no_configuration_network_or_mode_is_without_a_gate() -> None:
     gates = read_gates()
     read = {gates.data[gate.data].conf for gate in gates.gates}
-    assert read == set(primaries()) - {"base", "synthetic", "movielens_25m"}  # made up, or of no data on any machine here
+    assert read == set(primaries()) - {
+        "base",
+        "synthetic",
+        "movielens_25m",
+    }  # made up, or of no data on any machine here
     options = groups()
     assert {gate.mode for gate in gates.gates} == set(options["mode"])
     own = {"custom", "branches", "din", "ffnn_paper"}  # chosen by a configuration, or too large for a test

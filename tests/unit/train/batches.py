@@ -15,10 +15,10 @@ from persia_cli.train.step import StepSettings
 
 DENSE, TASKS = 3, 2
 FEATURES = (
-    FeatureShape("a", 4, "sum"),
-    FeatureShape("b", 4, "mean"),
-    FeatureShape("c", 4, "sqrtn"),
-    FeatureShape("d", 2, "sum"),
+    FeatureShape("a", 4, "sum", table=0),
+    FeatureShape("b", 4, "mean", table=1),
+    FeatureShape("c", 4, "sqrtn", table=2),
+    FeatureShape("d", 2, "sum", table=3),
 )
 GROUPS = (GroupShape(4, FEATURES[:3]), GroupShape(2, FEATURES[3:]))
 SHAPE = InputShape(DENSE, FEATURES, TASKS)

@@ -201,6 +201,6 @@ def test_shapes_follow_from_the_layout():
         ),
         0,
     )
-    sequence = FeatureShape("d", 2, "none", 6)
+    sequence = FeatureShape("d", 2, "none", 6, table=3)
     assert group_shapes(layout) == (GROUPS[0], GroupShape(2, (sequence,)))
     assert input_shape(layout, 3, 2).features == (FEATURES[0], sequence, FEATURES[1], FEATURES[2])
