@@ -13,7 +13,7 @@ from persia_cli.model.requirements import refuse_sequences, require_dim, require
 
 
 class Interacting(nn.Module):
-    """Fields attend to each other: multi-head self-attention with a residual (equations 5 to 8 of the paper).
+    """Fields attend to each other: multi-head self-attention with a residual, the paper's interacting layer.
 
     Products of query and key are not scaled, and no projection has a bias.
     """

@@ -1,6 +1,6 @@
 """Linear branches with batch normalisation: the network of the original Persia's census example.
 
-Source: the description of that example's layers in its repository, PersiaML/PERSIA, examples/src/adult-income.
+Source: the layers of that example, `adult-income` of github.com/PersiaML/PERSIA.
 """
 
 from collections.abc import Sequence

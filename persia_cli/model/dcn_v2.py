@@ -12,7 +12,7 @@ from persia_cli.model.requirements import refuse_sequences
 
 
 class Cross(nn.Module):
-    """A cross layer, x0 * (W x + b) + x (equation 1 of the paper); of a rank, W is U V (equation 2)."""
+    """A cross layer, x0 * (W x + b) + x, as in the paper's cross network; of a rank, W is U V."""
 
     def __init__(self, width: int, rank: int | None) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Cross(nn.Module):
 
 
 class ExpertCross(nn.Module):
-    """A cross layer of K low-rank experts: sum of G_i(x) E_i(x), plus x (equations 3 and 4 of the paper).
+    """A cross layer of K low-rank experts: sum of G_i(x) E_i(x), plus x; the paper's mixture of low-rank DCN.
 
     E_i(x) = x0 * (U_i g(C_i g(V_i x)) + b), with g = tanh and the gates G a softmax of a linear function of x.
     """

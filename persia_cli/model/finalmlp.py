@@ -13,7 +13,7 @@ from persia_cli.model.requirements import features_named, refuse_sequences
 
 
 class FeatureGate(nn.Module):
-    """Which inputs a stream is to see: 2 sigmoid(network(context)) times the inputs (equations 5 and 6 of the paper).
+    """Which inputs a stream is to see: 2 sigmoid(network(context)) times the inputs, the paper's feature selection.
 
     The context is the rows of the features named, or, of none, a learned vector: then the gate is one for all samples.
     """
@@ -34,7 +34,7 @@ class FeatureGate(nn.Module):
 
 
 class BilinearFusion(nn.Module):
-    """Logits of two streams: b + w1 o1 + w2 o2 + the sum over heads of o1 W o2 (equations 8 to 10 of the paper).
+    """Logits of two streams: b + w1 o1 + w2 o2 + the sum over heads of o1 W o2, the paper's multi-head bilinear fusion.
 
     A head has its own part of both streams and its own W.
     """

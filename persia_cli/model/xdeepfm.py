@@ -16,8 +16,7 @@ class CompressedInteractions(nn.Module):
     """The compressed interaction network, CIN (section 3.1 of the paper), with the identity as activation.
 
     A layer of H maps makes of the maps x before it and the m fields H maps more: map h is the sum over all pairs
-    (i, j) of W_hij times the elementwise product of x_i and field j (equation 6). A map's columns are then summed
-    (equation 7).
+    (i, j) of W_hij times the elementwise product of x_i and field j. A map's columns are then summed.
     """
 
     def __init__(self, fields: int, maps: Sequence[int]) -> None:
