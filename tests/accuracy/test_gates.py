@@ -29,7 +29,7 @@ def test_no_configuration_network_or_mode_is_without_a_gate() -> None:
     }  # made up, or of no data on any machine here
     options = groups()
     assert {gate.mode for gate in gates.gates} == set(options["mode"])
-    own = {"custom", "branches", "din", "ffnn_paper"}  # chosen by a configuration, or too large for a test
+    own = {"custom", "branches", "din", "din_taobao", "ffnn_paper"}  # chosen by a configuration, or too large for a test
     assert {gate.model for gate in gates.gates} - {"(own)"} == set(options["model"]) - own
 
 
