@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from persia_cli.commands.options import Overrides, examples
+from persia_cli.commands.options import Overrides, Step, examples
 
 EXAMPLES = examples(
     "persia eval runs/criteo-20261121-081500                              # the run's own evaluation again",
@@ -22,12 +22,7 @@ def evaluate(
         str | None,
         typer.Option("--data", metavar="PATH", help="Evaluate on all samples of these files instead of the run's own."),
     ] = None,
-    step: Annotated[
-        int | None,
-        typer.Option(
-            "--step", metavar="N", help="Load the checkpoint of this step.", show_default="the best, else the last"
-        ),
-    ] = None,
+    step: Step = None,
 ) -> None:
     """Evaluate a saved model, on any number of servers."""
     from persia_cli.commands.job import carry_out, new_folder

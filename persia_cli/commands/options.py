@@ -55,3 +55,9 @@ ConfDir = Annotated[
         show_default=False,
     ),
 ]
+Step = Annotated[
+    int | None,
+    typer.Option(
+        "--step", metavar="N", help="Load the checkpoint of this step.", show_default="the best, else the last"
+    ),
+]

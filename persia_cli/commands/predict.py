@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from persia_cli.commands.options import Overrides, examples
+from persia_cli.commands.options import Overrides, Step, examples
 
 EXAMPLES = examples(
     "persia predict runs/shop-20261121-081500 today/ -o scores.parquet                 # probabilities, in order",
@@ -48,12 +48,7 @@ def predict(
             show_default=False,
         ),
     ] = None,
-    step: Annotated[
-        int | None,
-        typer.Option(
-            "--step", metavar="N", help="Load the checkpoint of this step.", show_default="the best, else the last"
-        ),
-    ] = None,
+    step: Step = None,
     logits: Annotated[bool, typer.Option("--logits", help="Write logits beside the probabilities.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if there is one.")] = False,
 ) -> None:

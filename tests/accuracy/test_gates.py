@@ -22,14 +22,12 @@ def cases() -> list[object]:
 def test_no_configuration_network_or_mode_is_without_a_gate() -> None:
     gates = read_gates()
     read = {gates.data[gate.data].conf for gate in gates.gates}
-    assert read == set(primaries()) - {
-        "base",
-        "synthetic",
-        "movielens_25m",
-    }  # made up, or of no data on any machine here
+    # Those that none can have: made up, or of data that is on no machine here.
+    assert read == set(primaries()) - {"base", "synthetic", "movielens_25m"}
     options = groups()
     assert {gate.mode for gate in gates.gates} == set(options["mode"])
-    own = {"custom", "branches", "din", "din_taobao", "ffnn_paper"}  # chosen by a configuration, or too large for a test
+    # Chosen by a configuration, or too large for a test.
+    own = {"custom", "branches", "din", "din_taobao", "ffnn_paper"}
     assert {gate.model for gate in gates.gates} - {"(own)"} == set(options["model"]) - own
 
 
