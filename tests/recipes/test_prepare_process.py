@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.conftest import poll_for
+from tests.support.peak import PRINT_PEAK_KIB
 
 LINE = b"\t".join([b"1", *[b"7"] * 13, *[b"%08x" % (2**31 + n) for n in range(26)]]) + b"\n"
 
@@ -51,10 +52,7 @@ def test_memory_is_bounded_by_threads_not_by_the_size_of_files(tmp_path: Path) -
     with (tmp_path / "days").open("w") as file:
         for _ in range(20):
             file.write(rows)
-    child = (
-        "import resource\nfrom persia_cli.main import main\n"
-        "try:\n    main()\nfinally:\n    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
-    )
+    child = f"from persia_cli.main import main\ntry:\n    main()\nfinally:\n    {PRINT_PEAK_KIB}"
     words = [*command(tmp_path / "out")[3:-2], "--min-count", "2"]
     done = subprocess.run(
         [sys.executable, "-c", child, *words], cwd=tmp_path, capture_output=True, text=True, check=True

@@ -9,11 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-PROGRAM = """\
-import resource, sys
+from tests.support.peak import PRINT_PEAK_KIB
+
+PROGRAM = f"""\
+import sys
 from persia_cli.data.profile.inspection import inspect_data
 inspect_data(sys.argv[1], lambda done, total: None)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+{PRINT_PEAK_KIB}
 """
 MOST_MORE_KIB = 60 << 10
 
