@@ -10,6 +10,7 @@ import numpy as np
 
 from persia_cli.config.schema import HybridMode, Run
 from persia_cli.control.splits import EVAL, TRAIN
+from persia_cli.observe.grouped import GroupedScores
 from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.plan.columns import label_names
 from persia_cli.plan.embedding import embedding_layout
@@ -70,7 +71,9 @@ class NullWorker:
         self._pipeline.connect(run, job, {TRAIN: bound, EVAL: 1}, bound + LOADED_AHEAD)
         layout = embedding_layout(run)
         self._servers, self._every = run.cluster.embedding_servers, run.train.log_every_steps
-        self._scores = ScoreHistogram(len(label_names(run)))
+        tasks = len(label_names(run))
+        # It scores nothing, and its reports say so.
+        self._scores, self._grouped = ScoreHistogram(tasks), GroupedScores(tasks)
         rng = np.random.default_rng(run.seed)
         self._gradients = []
         for group in layout.feature_groups:
@@ -121,6 +124,5 @@ class NullWorker:
         self._pipeline.wait_drained(TRAIN, lambda: self._link.stop)
 
     def _report(self, last: int, figures: dict[str, Any]) -> None:
-        bins, counts = self._scores.encode()
-        arrays: list[np.ndarray[Any, Any]] = [np.ascontiguousarray(bins), np.ascontiguousarray(counts)]
+        arrays: list[np.ndarray[Any, Any]] = [*self._scores.encode(), *self._grouped.encode()]
         self._pipeline.call(partial(self._link.report, figures | {"split": "train", "last": last}, arrays))

@@ -96,10 +96,22 @@ def predict(
 
 def _check_output(output: Path, data: str, overwrite: bool) -> None:
     """Raise UserError if the file must not be written where it should be."""
+    from fnmatch import fnmatchcase
+
+    from pyarrow.fs import LocalFileSystem
+
+    from persia_cli.data.files import locate
     from persia_cli.errors import UserError
 
-    place, source = output.resolve(), Path(data).expanduser().resolve()
-    if place == source or (source.is_dir() and source in place.parents):
+    place, source = output.resolve(), locate(data)
+    if output.is_dir():
+        raise UserError(f"{output} is a folder; name a file")
+    local = isinstance(source.filesystem, LocalFileSystem)
+    pattern = source.path if source.is_pattern else str(Path(source.path).resolve())
+    if local and any(
+        fnmatchcase(str(each), pattern) if source.is_pattern else str(each) == pattern
+        for each in (place, *place.parents)
+    ):
         raise UserError(f"{output} is among the data, and would be read as samples next time; choose another place")
     if not place.parent.is_dir():
         raise UserError(f"{output}: there is no folder {place.parent}; make it first")

@@ -28,6 +28,11 @@ def empty_figure(width: float, height: float) -> "Figure":
     return Figure(figsize=(width, height), dpi=DPI, layout="constrained", facecolor="white")
 
 
+def plain(text: str) -> str:
+    """Return text that matplotlib does not read as mathematics."""
+    return text.replace("$", r"\$")
+
+
 def save_png(figure: "Figure", path: Path) -> None:
     """Write a figure as PNG."""
     part = path.with_name(f"{path.name}.part")

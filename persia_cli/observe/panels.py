@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from persia_cli.config.schema import SyncMode
 from persia_cli.observe import staleness
-from persia_cli.observe.drawing import INK, dress, thousands
+from persia_cli.observe.drawing import INK, dress, plain, thousands
 from persia_cli.observe.history import RunHistory
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def draw_reliability(history: RunHistory, axes: "Axes") -> None:
         if drawn:
             predicted, observed, errors = zip(*drawn, strict=True)
             axes.errorbar(predicted, observed, yerr=errors, fmt="o-", markersize=4, linewidth=1.0, elinewidth=0.8,
-                          color=colour, label=label)  # fmt: skip
+                          color=colour, label=plain(label))  # fmt: skip
     _finish(axes, f"predicted probability (evaluation at step {event['step']:,})", "share of positives", legend=True)
     if wide:
         axes.set_xscale("log")
@@ -174,7 +174,7 @@ def _draw_figure(history: RunHistory, axes: "Axes", key: str, y: str) -> None:
             drawn = [(step, value) for step, value in points if value is not None]
             if drawn:
                 steps, values = zip(*drawn, strict=True)
-                name = what if alone else f"{label}, {what}"
+                name = what if alone else plain(f"{label}, {what}")
                 shade = RED if alone and lines is history.evaluations else colour
                 axes.plot(steps, values, style, color=shade, markersize=5, linewidth=1.2, label=name)
     _finish(axes, "step", y, legend=True)

@@ -79,8 +79,15 @@ def _evaluations(history: RunHistory) -> Rows:
     """Return a row for each evaluation and label, those of later `persia eval` last."""
     lines = [("", line) for line in history.evaluations]
     lines += [(f"persia eval, {name}", line) for name, line in history.later]
-    first, several = history.labels[0], len(history.labels) > 1
-    there = [key for key in QUALITY if any(history.figure(line, key, first) is not None for _, line in lines)]
+    several = len(history.labels) > 1
+    known = {
+        key
+        for key in QUALITY
+        for _, line in lines
+        for label in history.labels
+        if history.figure(line, key, label) is not None
+    }
+    there = [key for key in QUALITY if key in known]
     rows = [["", "step", "samples", *(QUALITY[key] for key in there)]]
     for name, line in lines:
         for label in history.labels:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from persia_cli.observe.drawing import INK, SMALL, empty_figure, save_png
+from persia_cli.observe.drawing import INK, SMALL, empty_figure, plain, save_png
 from persia_cli.observe.history import RunHistory
 from persia_cli.observe.key_figures import key_figures
 from persia_cli.observe.panels import PANELS
@@ -32,4 +32,4 @@ def _heading(history: RunHistory, now: float) -> str:
     words = [f"{name} {value}" for name, value in key_figures(history).items()]
     lines = [": ".join(word for word in (history.run.name, outcome.state, *outcome.text.splitlines()[:1]) if word)]
     lines += ["   ".join(words[first : first + FIGURES_A_LINE]) for first in range(0, len(words), FIGURES_A_LINE)]
-    return "\n".join(lines)
+    return plain("\n".join(lines))

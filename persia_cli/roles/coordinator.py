@@ -221,7 +221,8 @@ class Coordinator:
             self._publish(phase.last)
         elif phase.kind == "predicting":
             self._publish_scores()
-        self._advance()
+        if self._failure is None:
+            self._advance()
 
     def _publish(self, step: int) -> None:
         try:

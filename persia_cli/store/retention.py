@@ -42,7 +42,7 @@ def superfluous(saved: Sequence[int], best: int | None, keep: int | None, every:
     The best stays, the newest `keep` (None: all) of the others that were due do, and the newest of all does. One that
     was saved only for being the best is not due.
     """
-    due = [step for step in saved if step == saved[-1] or (every and step % every == 0)]
+    due = [step for step in saved if (every and step % every == 0) or (step == saved[-1] and step != best)]
     kept = {*(due if keep is None else due[-keep:]), best}
     return [step for step in saved if step not in kept]
 
