@@ -157,6 +157,10 @@ def run(
     if source is not None:
         options = _options(max_bad_rows, min_count, split, workers)
         chosen.append(f"dataset={_prepare(recipe, source, dataset.parent, options).dataset}")
+    elif min_count > 1 or split is not None:
+        raise UserError(
+            "--min-count and --split say how data is prepared; give it, as it was downloaded, by --input PATH"
+        )
     elif dataset.is_file():
         labelled(err(), "data", f"{dataset} is there already")
         chosen.append(f"dataset={dataset}")

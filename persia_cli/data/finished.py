@@ -8,6 +8,7 @@ from typing import Any
 from persia_cli.data.bad_rows import BadRow
 from persia_cli.data.dataset_yaml import NAME
 from persia_cli.data.prepare_options import PrepareReport
+from persia_cli.errors import DataError
 
 RECORD = "preparation.json"
 """File that says what a data set was made of."""
@@ -43,6 +44,11 @@ def find_finished(output: Path, made_of: dict[str, str], allowed_bad_rows: int) 
         return None
     files = tuple(output / name for name in record.files)
     is_whole = all(file.is_file() for file in (output / NAME, *files))
-    if record.made_of != made_of or not is_whole or record.bad_rows > allowed_bad_rows:
+    if record.made_of != made_of or not is_whole:
         return None
+    if record.bad_rows > allowed_bad_rows:
+        raise DataError(
+            f"{output} was made without {record.bad_rows} rows that do not parse, and {allowed_bad_rows} may fail; "
+            "give a higher --max-bad-rows, or correct the source and remove the folder"
+        )
     return PrepareReport(record.rows, files, record.nbytes, record.bad_rows, first, output / NAME, kept=len(files))

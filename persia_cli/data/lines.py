@@ -38,6 +38,8 @@ def read_lines(
     was last called.
     """
     if is_compressed(file):
+        if not file.stat().st_size:
+            raise OSError("it is empty, as no compressed file is")
         with _unpacked(file, progress) as stream, _ahead(_blocks(stream, start, None)) as blocks:
             yield from blocks
     else:

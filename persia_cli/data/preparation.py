@@ -36,7 +36,10 @@ def write_dataset(
     """
     described = describe_dataset(dataset, options)
     if len({part.name for part in parts}) < len(parts):
-        raise DataError("the source holds files whose names differ in their endings only; keep one of each")
+        raise DataError("the source holds files whose names are alike up to their first dot; keep one of each")
+    for part in parts:
+        if part.name.startswith(("_", ".")):
+            raise DataError(f"{part.name}: a file whose name begins so is never read as data; rename the source file")
     bad = bad or BadRows(options.max_bad_rows)
     total = sum(part.source_bytes for part in parts)
     survey = Survey([part.name for part in parts], described.sparse, options, time, total)

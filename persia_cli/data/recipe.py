@@ -18,6 +18,7 @@ a column and a block are, persia_cli.data.parts what a part is, persia_cli.data.
 """
 
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -80,6 +81,7 @@ def load_recipe(name: str) -> Recipe:
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
+    sys.modules[module.__name__] = module  # where its dataclasses look for their module
     try:
         spec.loader.exec_module(module)
     except Exception as error:

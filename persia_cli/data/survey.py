@@ -19,8 +19,8 @@ from persia_cli.data.prepare_options import PrepareOptions
 from persia_cli.errors import DataError
 from persia_cli.kernels.sketch import count_ids, replace_rare_ids
 
-RARE_ID = 2**64 - 1
-"""What ids become that were seen too seldom."""
+RARE_ID = 0x52_61_72_65_5F_49_64_21
+"""What ids become that were seen too seldom: no number that data is likely to have, as -1 for unknown would be."""
 SPLIT = "split"
 """The column of a split that was asked for; its values are `train` and `eval`."""
 
@@ -72,7 +72,7 @@ class Survey:
                     for ids, present in _ids_of(table.column(column)):
                         count_ids(ids, present, seed_of(name), self._sketch)
             if self._time is not None and table.num_rows:
-                times = np.sort(table.column(self._time).to_numpy().astype(np.int64))
+                times = np.sort(self._times_of(table))
                 places = np.linspace(0, len(times) - 1, min(_SAMPLES, len(times))).astype(np.int64)
                 self._times.append((times[places], len(times) / len(places)))
 
@@ -102,7 +102,7 @@ class Survey:
             if self._cut is None:
                 self._cut = self._find_cut(1.0 - self._options.split.share)
         if self._time is not None:
-            return np.asarray(table.column(self._time).to_numpy() >= self._cut)
+            return np.asarray(self._times_of(table) >= self._cut)
         before = sum(count for _, count in takewhile(lambda each: each[0] != part, self._rows.items()))
         return np.asarray(rows + np.uint64(before) >= self._cut)
 
@@ -114,7 +114,21 @@ class Survey:
         weights = np.concatenate([np.full(len(times), weight) for times, weight in self._times])
         order = np.argsort(times, kind="stable")
         reached = np.cumsum(weights[order])
-        return float(times[order][min(bisect_right(reached, share * reached[-1]), len(order) - 1)])
+        times = times[order]
+        at = min(bisect_right(reached, share * reached[-1]), len(times) - 1)
+        if times[at] == times[0]:  # else no row would train
+            at = bisect_right(times, times[0])
+        if at == len(times):
+            raise DataError(f"column {self._time} has one value only, which cannot part the rows in time")
+        return float(times[at])
+
+    def _times_of(self, table: Any) -> NDArray[np.int64]:
+        """Return the times of all rows; raises DataError where one has none."""
+        column = table.column(self._time)
+        if column.null_count:
+            raise DataError(f"column {self._time} is null in some rows, which have no place in time")
+        times: NDArray[np.int64] = column.to_numpy().astype(np.int64)
+        return times
 
 
 def _ids_of(column: Any) -> list[tuple[NDArray[np.uint64], NDArray[np.bool_]]]:

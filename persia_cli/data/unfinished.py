@@ -92,7 +92,7 @@ class UnfinishedFolder:
         known = {path.name for part in parts for path in (self.file(part), self._state(part))}
         for path in self._folder.iterdir():
             if path.name not in known:
-                path.unlink()
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def write(self, name: str, text: str) -> None:
         """Write a file beside the Parquet files, whole or not at all."""
@@ -126,11 +126,13 @@ def unfinished(output: Path) -> Iterator[UnfinishedFolder]:
     """
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise DataError(f"{output} exists already; name a folder that does not, or remove it")
+    if output.is_symlink() or output.is_mount():
+        raise DataError(f"{output} is a link or a mount point, which cannot be replaced; name a folder inside it")
     output = output.absolute()
     place = output.with_name(f".{output.name}.partial")
     try:
         place.mkdir(parents=True, exist_ok=True)
-        with _locked(place, output):
+        with locked(place, output):
             folder = UnfinishedFolder(place)
             try:
                 yield folder
@@ -146,7 +148,7 @@ def unfinished(output: Path) -> Iterator[UnfinishedFolder]:
 
 
 @contextmanager
-def _locked(folder: Path, output: Path) -> Iterator[None]:
+def locked(folder: Path, output: Path) -> Iterator[None]:
     """Hold the folder for this process; the lock goes with the process, however that ends."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:

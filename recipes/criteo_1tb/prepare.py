@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from persia_cli.data.parts import text_parts
-from persia_cli.data.recipe import PrepareOptions, PrepareReport, Progress, source_files, write_dataset
+from persia_cli.data.recipe import DataError, PrepareOptions, PrepareReport, Progress, source_files, write_dataset
 from persia_cli.data.text import INTEGER, TextBlock, TextFormat, hexadecimal
 from persia_cli.data.transforms import log1p
 
@@ -24,7 +24,10 @@ def prepare(source: Path, output: Path, options: PrepareOptions, progress: Progr
 
 
 def _split(files: list[Path]) -> dict[str, Any]:
-    """Return the split by day; a single day is split by row."""
+    """Return the split by day; a single day is split by row. Raises DataError for a day without rows."""
+    for file in files:
+        if not file.stat().st_size:
+            raise DataError(f"{file} is empty; fetch this day again, or take it out of the folder")
     *train, last = [f"{file.name.split('.')[0]}-*.parquet" for file in files]
     if not train:
         return {"kind": "every", "n": 5, "offset": 4}

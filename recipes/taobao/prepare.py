@@ -7,6 +7,7 @@ history of a sample is a range of its user's behaviours in the order of time.
 import math
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,8 +22,9 @@ from persia_cli.data.bad_rows import BadRows
 from persia_cli.data.buckets import read_bucket, spread
 from persia_cli.data.lines import is_compressed
 from persia_cli.data.parts import Part, PartLog, read_blocks, read_table
-from persia_cli.data.recipe import PrepareOptions, PrepareReport, Progress, find_file, write_dataset
+from persia_cli.data.recipe import DataError, PrepareOptions, PrepareReport, Progress, find_file, write_dataset
 from persia_cli.data.text import BYTES, INTEGER, NUMBER, SKIP, TEXT, Kind, TextBlock, TextFormat
+from persia_cli.data.unfinished import locked
 
 PROFILE = ["cms_segid", "cms_group_id", "final_gender_code", "age_level", "pvalue_level", "shopping_level",
            "occupation", "new_user_class_level"]  # fmt: skip
@@ -92,9 +94,7 @@ def prepare(source: Path, output: Path, options: PrepareOptions, progress: Progr
     number = min(_MOST_FILES, math.ceil(_unpacked_bytes(behaviours) / FILE_BYTES))
     nbytes = samples.stat().st_size + behaviours.stat().st_size
     bar = _Bar(progress, nbytes)
-    by_user = output.absolute().with_name(f".{output.name}.by-user")
-    shutil.rmtree(by_user, ignore_errors=True)
-    try:
+    with _scratch(output) as by_user:
         for file, format, table in ((samples, SAMPLES, _samples), (behaviours, BEHAVIOURS, _behaviours)):
             format.check_header(file)
             blocks = read_blocks(file, format, PartLog(bad, bar.read))
@@ -105,8 +105,23 @@ def prepare(source: Path, output: Path, options: PrepareOptions, progress: Progr
             parts.append(Part(f"users-{each:04}", tuple(files), rows, nbytes // number))
         options = replace(options, workers=options.workers or WORKERS)
         return write_dataset(parts, DATASET, output, options, bar.join, bad, "time")
-    finally:
-        shutil.rmtree(by_user, ignore_errors=True)
+
+
+@contextmanager
+def _scratch(output: Path) -> Iterator[Path]:
+    """Give an empty folder beside the output that no other process has, and remove it. Raises DataError."""
+    folder = output.absolute().with_name(f".{output.name}.by-user")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder, output):
+            try:
+                for left in folder.iterdir():
+                    shutil.rmtree(left)
+                yield folder
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+    except OSError as error:
+        raise DataError(f"cannot write {folder}: {error}") from error
 
 
 class _Bar:

@@ -77,7 +77,8 @@ def _number_bins(train: ColumnSketch, evaluation: ColumnSketch) -> tuple[NDArray
     sample, other = train.numbers.sample, evaluation.numbers.sample
     if not sample.size:
         return np.zeros(1), np.array([float(other.size)])
-    edges = np.unique(np.quantile(sample, np.arange(1, BINS) / BINS))
+    tenths = np.quantile(sample, np.arange(1, BINS) / BINS)
+    edges = np.unique([tenths, np.nextafter(tenths, -np.inf)])  # a value that is an edge has a bin of its own
     one, two = (
         np.bincount(np.searchsorted(edges, each), minlength=edges.size + 1).astype(float) for each in (sample, other)
     )

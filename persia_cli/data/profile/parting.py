@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from persia_cli.config.schema.dataset import ColumnSplit, EverySplit, FileSplit, Split
+from persia_cli.config.schema.dataset import ColumnSplit, EvalSplit, EverySplit, FileSplit, PredictSplit, Split
 from persia_cli.control.splits import SplitName
 from persia_cli.data.columns import is_text
 from persia_cli.data.files import find_files, locate
@@ -54,6 +54,9 @@ class Parting:
                 if chosen.size:
                     yield name, chosen if chosen.size < rows.batch.num_rows else None
             return
+        if isinstance(self.split, EvalSplit | PredictSplit):
+            yield "eval", None
+            return
         group = RowGroup(rows.file.path, 0, rows.first, rows.batch.num_rows)
         column = None
         if isinstance(self.split, ColumnSplit):
@@ -84,7 +87,7 @@ def _by_column(place: Place) -> ColumnSplit | None:
         if name not in place.schema.names:
             continue
         kind = place.schema.field(name).type
-        if not is_text(getattr(kind, "value_type", kind)):
+        if not is_text(kind.value_type if pa.types.is_dictionary(kind) else kind):
             continue
         values: set[str] = set()
         for rows in read_rows(place, [name]):
@@ -99,7 +102,10 @@ def _by_column(place: Place) -> ColumnSplit | None:
 
 
 def _by_name(place: Place) -> FileSplit | None:
-    root = PurePosixPath(locate(place.path).path)
+    location = locate(place.path)
+    if location.is_pattern:
+        return None  # a split by files is relative to a folder
+    root = PurePosixPath(location.path)
     tops = {PurePosixPath(file.path).relative_to(root).parts[:1] for file in place.files}
     train, evaluation = _pair(sorted(top[0] for top in tops if top))
     if not train or not evaluation:

@@ -261,6 +261,40 @@ def test_a_chronological_split_goes_by_the_time_or_by_the_order_of_rows(source: 
     assert [split for split, _ in by_row] == ["train"] * 81 + ["eval"] * 9
 
 
+def test_a_chronological_split_of_coarse_times_leaves_rows_to_train_on(source: Source, tmp_path: Path) -> None:
+    source.files[0].write_text("1\t5\t7\n" * 90)
+    source.files[1].write_text("0\t5\t8\n")
+    source.files[2].write_text("0\t5\t9\n")
+    made = splits(make(source, tmp_path / "out", split=SplitChoice("chronological", 0.5), time="time"))
+    assert Counter(made) == {("train", 7): 90, ("eval", 8): 1, ("eval", 9): 1}
+    for file in source.files:
+        file.write_text("1\t5\t7\n")
+    with pytest.raises(DataError, match="column time has one value only"):
+        make(source, tmp_path / "alike", split=SplitChoice("chronological", 0.5), time="time")
+
+
+def test_rare_ids_do_not_become_unknown_ones(source: Source, tmp_path: Path) -> None:
+    """-1 often stands for unknown."""
+    source.files[0].write_text("1\t-1\t7\n" * 5 + "1\t3\t7\n")
+    source.files[1].write_text("")
+    source.files[2].write_text("")
+    [file] = make(source, tmp_path / "out", min_count=2).files
+    assert pq.read_table(file).column("user").to_pylist() == [2**64 - 1] * 5 + [RARE_ID]
+
+
+def test_files_that_training_would_not_read_are_refused(source: Source, tmp_path: Path) -> None:
+    source.files[1] = source.files[1].rename(tmp_path / "_day_1")
+    with pytest.raises(DataError, match="_day_1-0000: a file whose name begins so is never read as data"):
+        make(source, tmp_path / "out")
+
+
+def test_an_output_that_cannot_take_its_name_is_refused_at_once(source: Source, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DataError, match="link is a link or a mount point"):
+        make(source, tmp_path / "link")
+    assert not source.read
+
+
 @pytest.mark.parametrize("text", ["random", "random:0", "random:1", "chronological:x", "sorted:0.5", ""])
 def test_splits_that_cannot_be_read(text: str) -> None:
     with pytest.raises(DataError, match="expected random:SHARE or chronological:SHARE"):

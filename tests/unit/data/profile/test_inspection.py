@@ -262,3 +262,21 @@ def test_columns_of_every_arrow_type(tmp_path: Path) -> None:
     assert infinite is not None
     assert (infinite.not_finite, infinite.mean) == (2, None)
     ParquetDataset.model_validate(yaml.safe_load(found.suggestion))
+
+
+def test_a_shift_to_the_least_value_is_seen(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+
+    def numbers(zeros: float) -> Any:
+        return np.where(rng.random(ROWS) < zeros, 0.0, rng.random(ROWS) + 0.1)
+
+    columns = {"x": np.r_[numbers(0.05), numbers(0.5)], "split": ["train"] * ROWS + ["eval"] * ROWS}
+    stability = look(write(tmp_path / "a.parquet", columns)).profile.columns["x"].drift.stability
+    assert stability is not None
+    assert stability > 0.5
+
+
+def test_a_wildcard_may_name_the_files(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write(tmp_path / f"{name}.parquet", shop())
+    assert look(tmp_path / "*.parquet").profile.rows == 2 * ROWS
