@@ -53,7 +53,8 @@ class GroupedScores:
 
         Groups whose labels are all alike have no AUC and are left out; None if all are. Pairs of equal logits count
         half. This is the impression-weighted form of Zhu et al., "Optimized Cost per Click in Taobao Display
-        Advertising" (KDD 2017), by which DIN (KDD 2018) is judged. Takes about 0.3 s per million samples.
+        Advertising" (KDD 2017), by which DIN (KDD 2018) is judged. A million samples take about
+        0.3 s on an idle core, and 130 MB meanwhile.
         """
         groups, logits, labels, weights = self.encode()
         if not len(groups):
