@@ -34,6 +34,7 @@ def report(
     from persia_cli.observe.history import read_history
     from persia_cli.observe.report_page import report_page
     from persia_cli.observe.report_picture import report_picture
+    from persia_cli.store.manifest import finished_steps
 
     history = read_history(run)
     path = output or run / "report.html"
@@ -51,3 +52,5 @@ def report(
         part.write_text(page, encoding="utf-8")
         part.replace(path)
     labelled(err(), "report", str(path))
+    if finished_steps(run):
+        labelled(err(), "next", f"persia predict {run} DATA -o scores.parquet")

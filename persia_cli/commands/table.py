@@ -8,7 +8,7 @@ import typer
 from persia_cli.commands.options import examples
 
 STATS_EXAMPLES = examples(
-    "persia table stats runs/criteo-20261121-081500                       # its newest checkpoint",
+    "persia table stats runs/criteo-20261121-081500                       # its best checkpoint, else its newest",
     "persia table stats runs/criteo-20261121-081500/checkpoints/step-500  # this one",
     "persia table stats runs/criteo-20261121-081500 --json",
 )

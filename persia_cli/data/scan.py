@@ -114,7 +114,8 @@ def _row_groups(dataset: ParquetDataset, filesystem: Any, file: DataFile, findin
         with filesystem.open_input_file(file.path) as source, pq.ParquetFile(source) as parquet:
             metadata, schema = parquet.metadata, parquet.schema_arrow
     except (OSError, pa.ArrowException) as error:
-        text = f"this is not a readable Parquet file ({one_line(error)}); delete it or prepare it again"
+        remedy = "prepare it again" if file.path.endswith(".parquet") else "prepare it by a recipe (persia recipe ls)"
+        text = f"this is not a readable Parquet file ({one_line(error)}); {remedy}"
         findings.of_file(file.path, text)
         return []
     for text in column_problems(dataset, schema):

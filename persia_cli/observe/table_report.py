@@ -8,7 +8,8 @@ from persia_cli.errors import ConfigError, UserError
 from persia_cli.observe.journal import EVENTS, Tail
 from persia_cli.plan.embedding import embedding_layout, group_rows
 from persia_cli.store.layout import DENSE_TABLE, EmbeddingLayout
-from persia_cli.store.manifest import CHECKPOINTS, MANIFEST, Manifest, newest_checkpoint, read_manifest
+from persia_cli.store.manifest import CHECKPOINTS, MANIFEST, Manifest, read_manifest
+from persia_cli.store.retention import choose_checkpoint
 from persia_cli.store.table_stats import TableStats, table_stats
 
 CONFIG = "config.yaml"
@@ -88,7 +89,7 @@ def _find(folder: Path) -> tuple[Path, Path | None]:
             f"{folder} is neither a run directory nor a checkpoint: it has no {CONFIG} and no {MANIFEST}; "
             "give the folder that persia train named at its start"
         )
-    return newest_checkpoint(folder), folder
+    return choose_checkpoint(folder), folder
 
 
 def _layout(manifest: Manifest) -> EmbeddingLayout | None:
