@@ -57,8 +57,11 @@ class EmbeddedJob:
         self._coordinator = f"inproc://{uuid.uuid4()}"
         self._stoppables: list[Stoppable] = []
         self._errors: list[BaseException] = []
+        # A thread that is being joined when an interrupt comes counts as ended from then on (CPython 3.11): ask these.
+        self._ended = [threading.Event() for _ in plan.replicas]
         self._threads = [
-            threading.Thread(target=self._run, args=(replica,), name=replica.name) for replica in plan.replicas
+            threading.Thread(target=self._run, args=(replica, ended), name=replica.name)
+            for replica, ended in zip(plan.replicas, self._ended, strict=True)
         ]
 
     def start(self) -> None:
@@ -69,13 +72,13 @@ class EmbeddedJob:
     @property
     def running(self) -> bool:
         """Whether any thread is still at work and none has failed."""
-        return not self._errors and any(thread.is_alive() for thread in self._threads)
+        return not self._errors and not all(ended.is_set() for ended in self._ended)
 
     def wait(self, seconds: float) -> None:
         """Wait for the end, at most this long."""
         deadline = time.monotonic() + seconds
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        for ended in self._ended:
+            ended.wait(max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:
         """Stop what still runs and raise what failed first."""
@@ -84,13 +87,14 @@ class EmbeddedJob:
             self.wait(self._plan.run.cluster.stop_timeout_s)
         for stoppable in self._stoppables:
             stoppable.stop = True
-        for thread in self._threads:
+        for ended, thread in zip(self._ended, self._threads, strict=True):
+            ended.wait()
             thread.join()
         self._context.term()
         if self._errors:
             raise recorded_failure(self._plan.run_dir) or self._errors[0]
 
-    def _run(self, replica: Replica) -> None:
+    def _run(self, replica: Replica, ended: threading.Event) -> None:
         from persia_cli.roles.start import run_coordinator, run_role
 
         try:
@@ -108,3 +112,5 @@ class EmbeddedJob:
                 )
         except Exception as error:
             self._errors.append(error)
+        finally:
+            ended.set()
