@@ -50,7 +50,7 @@ class NullWorker:
         try:
             run, job = self._link.join(self._pipeline.address)
             self._prepare(run, job)
-            io = threading.Thread(target=self._serve, name="nn-worker-0-io")
+            io = threading.Thread(target=self._pipeline.serve, args=(self._ended,), name="nn-worker-0-io")
             io.start()
             try:
                 self._pipeline.call(lambda: self._link.ready(self._on_instruction))
@@ -80,14 +80,6 @@ class NullWorker:
             most = run.train.batch_size * len(layout.features_of(group.number))
             values = rng.standard_normal((most, group.dim), np.float32) * np.float32(GRADIENT)
             self._gradients.append(encode_rows(values, group.wire))
-
-    def _serve(self) -> None:
-        try:
-            while not self._ended.is_set():
-                self._loop.poll(0.2)
-                self._pipeline.run_calls()
-        except Exception as error:
-            self._pipeline.fail(error)
 
     def _on_instruction(self, number: int, kind: str, body: dict[str, Any]) -> None:
         self._instructions.put((number, kind, body))

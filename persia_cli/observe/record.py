@@ -110,6 +110,11 @@ class RunRecord:
             self._told.add(about)
             self._events.write(event=event, text=text)
 
+    @property
+    def step(self) -> int:
+        """The last step that all ranks have reported."""
+        return self._step
+
     def counted(self, counter: str) -> int:
         """Return a counter over all tables that features read and all servers, as last heard."""
         tables = [table for figures in self._figures.values() for table in figures.tables.items()]

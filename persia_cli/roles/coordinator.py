@@ -120,7 +120,7 @@ class Coordinator:
                 self._tell_progress()
                 self._watch()
             if self.stop and not self._over and self._failure is None:
-                self._events.write(event="phase", phase="stopped", step=self._step)
+                self._events.write(event="phase", phase="stopped", step=max(self._step, self._record.step))
             self._record.note("coordinator-0", self._figures())
             self._record.write_roles()
             if self._failure is not None:

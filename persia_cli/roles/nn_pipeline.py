@@ -162,14 +162,15 @@ class Pipeline:
 
     # On the I/O thread
 
-    def fail(self, error: BaseException) -> None:
-        """Hand an error to the training thread."""
-        self._ready.put(error)
-
-    def run_calls(self) -> None:
-        """Do what the training thread asked for; after each round of the loop."""
-        while not self._calls.empty():
-            self._calls.get()()
+    def serve(self, ended: threading.Event) -> None:
+        """Run the loop, and what the training thread asks for, until `ended`; that thread is handed an error."""
+        try:
+            while not ended.is_set():
+                self._loop.poll(WAIT_S)
+                while not self._calls.empty():
+                    self._calls.get()()
+        except Exception as error:
+            self._ready.put(error)
 
     def _extend(self, split: int, last: int) -> None:
         lane = self._lanes[split]

@@ -73,7 +73,7 @@ class NNWorker:
         ranks = 1 if isinstance(run.mode, AsyncMode) else run.cluster.nn_workers
         device = _device(run, self._link.index)
         world = World(self._link.index, ranks, rendezvous, timeout_s, device)
-        io = threading.Thread(target=self._serve, name=f"{self._link.name}-io")
+        io = threading.Thread(target=self._pipeline.serve, args=(self._ended,), name=f"{self._link.name}-io")
         io.start()
         try:
             self._work(run, job, world)
@@ -101,14 +101,6 @@ class NNWorker:
         return self._link.stop
 
     # The I/O thread
-
-    def _serve(self) -> None:
-        try:
-            while not self._ended.is_set():
-                self._loop.poll(0.2)
-                self._pipeline.run_calls()
-        except Exception as error:
-            self._pipeline.fail(error)
 
     def _on_instruction(self, number: int, kind: str, body: dict[str, Any]) -> None:
         self._instructions.put((number, kind, body))

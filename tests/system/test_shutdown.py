@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from persia_cli.observe.journal import EVENTS, read_journal
 from tests.conftest import poll_for
 from tests.support.launched import ENDLESS, Launched, running
 
@@ -65,6 +66,8 @@ def test_an_interrupt_ends_a_job_in_one_process(tmp_path, number):
         assert code == 130
         assert "interrupted; everything is stopped" in job.output
         assert "Traceback" not in job.output
+        [stopped] = [event for event in read_journal(job.run_dir / EVENTS) if event.get("phase") == "stopped"]
+        assert stopped["step"] > 0  # the one that was reached
 
 
 def test_a_second_interrupt_does_not_wait_for_a_replica_that_hangs(tmp_path):
