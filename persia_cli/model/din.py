@@ -9,7 +9,7 @@ from persia_cli.config.schema import Din
 from persia_cli.errors import ConfigError
 from persia_cli.model.inputs import FeatureShape, InputShape, ModelBatch
 from persia_cli.model.layers import fully_connected
-from persia_cli.model.requirements import features_named
+from persia_cli.model.requirements import POOLED, SEQUENCE, features_named
 
 Pair = tuple[FeatureShape, FeatureShape]
 """A target, which is one vector per sample, and a sequence that it attends to."""
@@ -72,8 +72,10 @@ def build(model: Din, shape: InputShape) -> nn.Module:
 def _pairs(attend: Mapping[str, Sequence[str]], shape: InputShape) -> list[Pair]:
     pairs: list[Pair] = []
     for name, names in attend.items():
-        [target] = features_named([name], shape.pooled, "model.attend")
-        pairs += [(target, sequence) for sequence in features_named(names, shape.sequences, f"model.attend.{name}")]
+        [target] = features_named([name], shape.pooled, "model.attend", POOLED)
+        pairs += [
+            (target, sequence) for sequence in features_named(names, shape.sequences, f"model.attend.{name}", SEQUENCE)
+        ]
     for target, sequence in pairs:
         if (target.table, target.dim) != (sequence.table, sequence.dim):
             raise ConfigError(

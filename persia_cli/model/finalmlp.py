@@ -9,7 +9,7 @@ from persia_cli.config.schema import FinalMlp
 from persia_cli.model.fields import INIT_BOUND
 from persia_cli.model.inputs import FeatureShape, InputShape, ModelBatch
 from persia_cli.model.layers import fully_connected
-from persia_cli.model.requirements import features_named, refuse_sequences
+from persia_cli.model.requirements import POOLED, features_named, refuse_sequences
 
 
 class FeatureGate(nn.Module):
@@ -85,7 +85,7 @@ def _gates(shape: InputShape, settings: FinalMlp, width: int) -> list[FeatureGat
     if settings.gate is None:
         return []
     contexts = {"first": settings.gate.first, "second": settings.gate.second}
-    found = [features_named(names, shape.pooled, f"model.gate.{stream}") for stream, names in contexts.items()]
+    found = [features_named(names, shape.pooled, f"model.gate.{stream}", POOLED) for stream, names in contexts.items()]
     return [FeatureGate(context, settings.dim, settings.gate.hidden, width) for context in found]
 
 

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from persia_cli.errors import ConfigError
 from persia_cli.model.inputs import FeatureShape, InputShape
 
+POOLED, SEQUENCE = "sum, mean or sqrtn", "none (and a max_length)"
+"""What a feature's pooling is to be, in words."""
+
 
 def refuse_sequences(kind: str, shape: InputShape) -> None:
     """Raise ConfigError if a feature is not pooled, for networks that take single vectors only."""
@@ -56,12 +59,14 @@ def require_first_order(kind: str, shape: InputShape, vector: int) -> None:
         )
 
 
-def features_named(names: Sequence[str], features: Sequence[FeatureShape], key: str) -> tuple[FeatureShape, ...]:
-    """Return the `features` of these names; raises ConfigError for a name that is none of them, found at `key`."""
+def features_named(
+    names: Sequence[str], features: Sequence[FeatureShape], key: str, pooling: str
+) -> tuple[FeatureShape, ...]:
+    """Return the `features` of these names, which have such a `pooling`; raises ConfigError for another at `key`."""
     known = {feature.name: feature for feature in features}
     for name in names:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known) or 'none'}"
-            raise ConfigError(f"{key}={name}: no sparse feature of this name has the pooling it needs; {hint}")
+            raise ConfigError(f"{key}={name}: needs a sparse feature with pooling {pooling}, which this is not; {hint}")
     return tuple(known[name] for name in names)

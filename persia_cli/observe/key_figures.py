@@ -25,6 +25,9 @@ def key_figures(history: RunHistory) -> dict[str, str]:
                 value = history.figure(line, key, label)
                 name = QUALITY[key] if len(history.labels) == 1 else f"{QUALITY[key]}, {label}"
                 figures[name] = "-" if value is None else f"{value:.4f}"
+    best = history.last_event("best")
+    if best is not None:
+        figures[f"best {best['metric']}"] = f"{best['value']:.4f} at step {best['step']:,}"
     whole = figures_of(history.training)
     if whole is not None:
         last = history.training[-1]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from persia_cli.config.schema import ParquetDataset, PredictSplit, Run
+from persia_cli.config.schema import CustomModel, ParquetDataset, PredictSplit, Run
 from persia_cli.control.batches import JobBatches
 from persia_cli.control.position import StepGrid
 from persia_cli.control.splits import EVAL, TRAIN
@@ -153,6 +153,8 @@ def plan_job(run: Run, facts: "DatasetFacts", task: Task, run_dir: Path, load: P
         raise ConfigError(
             f"{key} compares evaluations, and the data set has none; give dataset.split an evaluation part"
         )
+    if isinstance(run.model, CustomModel) and not Path(run.model.file).expanduser().is_file():
+        raise ConfigError(f"model.file={run.model.file}: there is no such file; give the Python file with your model")
     job = Job(
         task=task,
         run_dir=str(run_dir),

@@ -24,9 +24,9 @@ def test_batches_name_their_pooled_vectors():
 @pytest.mark.parametrize(
     ("attend", "sentence"),
     [
-        ({"itme": ["clicked"]}, "model.attend=itme: no sparse feature .* did you mean item?"),
-        ({"item": ["clikced"]}, "model.attend.item=clikced: no sparse feature .* did you mean clicked?"),
-        ({"item": ["user"]}, "model.attend.item=user: .* has the pooling it needs; there are clicked"),
+        ({"itme": ["clicked"]}, "model.attend=itme: needs a sparse feature .* did you mean item?"),
+        ({"item": ["clikced"]}, "model.attend.item=clikced: needs a sparse feature .* did you mean clicked?"),
+        ({"item": ["user"]}, "model.attend.item=user: .* pooling none .*, which this is not; there are clicked"),
         ({"clicked": ["clicked"]}, "model.attend=clicked: .* there are item, user"),
         ({"user": ["clicked"]}, "model.attend.user: clicked does not read the table of user"),
     ],

@@ -176,3 +176,11 @@ def test_a_split_that_a_job_does_not_read_has_no_batches(split: int, changes: di
     run = make_run()
     with pytest.raises(WireError, match="no step 0"):
         job_batches(run, plan(run, **changes).job).size(0, split, 0, 0)
+
+
+def test_a_network_of_ones_own_is_looked_for_before_anything_starts(tmp_path: Path) -> None:
+    model = {"kind": "custom", "dim": 4, "file": str(tmp_path / "net.py"), "name": "Net"}
+    with pytest.raises(ConfigError, match=r"net\.py: there is no such file; give the Python file with your model"):
+        plan(make_run(model=model))
+    (tmp_path / "net.py").touch()
+    assert plan(make_run(model=model)).run.model.kind == "custom"
