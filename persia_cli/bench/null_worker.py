@@ -79,7 +79,10 @@ class NullWorker:
         for group in layout.feature_groups:
             most = run.train.batch_size * len(layout.features_of(group.number))
             values = rng.standard_normal((most, group.dim), np.float32) * np.float32(GRADIENT)
-            self._gradients.append(encode_rows(values, group.wire))
+            encoded = encode_rows(values, group.wire)
+            # Where an NN worker has its kernels write them.
+            self._gradients.append(self._pipeline.empty(encoded.shape, encoded.dtype))
+            self._gradients[-1][...] = encoded
 
     def _on_instruction(self, number: int, kind: str, body: dict[str, Any]) -> None:
         self._instructions.put((number, kind, body))

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.errors import DataError
+from persia_cli.kernels.memory import Empty
 
 _MAX_IDS = 2**32 - 1
 
@@ -39,6 +41,18 @@ class Batch:
         """Number of samples."""
         return len(self.labels)
 
+    def copy(self, empty: Empty) -> "Batch":
+        """Return the same samples in arrays made by `empty`."""
+        return Batch(
+            dense=_copy(self.dense, empty),
+            labels=_copy(self.labels, empty),
+            weights=None if self.weights is None else _copy(self.weights, empty),
+            ids=_copy(self.ids, empty),
+            offsets=_copy(self.offsets, empty),
+            features=self.features,
+            groups=None if self.groups is None else _copy(self.groups, empty),
+        )
+
     def rows(self, start: int, stop: int) -> "Batch":
         """Return samples [start, stop) as a batch of its own; its arrays are contiguous."""
         n = self.size
@@ -51,6 +65,12 @@ class Batch:
             offsets=[span - span[0] for span in spans],
             groups=None if self.groups is None else self.groups[start:stop].copy(),
         )
+
+
+def _copy(array: NDArray[Any], empty: Empty) -> NDArray[Any]:
+    copy = empty(array.shape, array.dtype)
+    copy[...] = array
+    return copy
 
 
 def assemble(

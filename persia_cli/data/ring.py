@@ -1,18 +1,23 @@
 """A few batches kept in memory and repeated: what a measurement is fed with that is not to measure reading."""
 
+import numpy as np
+
 from persia_cli.data.batch import Batch
 from persia_cli.data.source import Source
+from persia_cli.kernels.memory import Empty
 
 
 class Ring:
     """A source whose steps are the first `batches` steps of another, over and over; all of them are read at once."""
 
-    def __init__(self, source: Source, batches: int, batch_size: int) -> None:
-        """Raises ValueError if the source has not as many whole batches."""
+    def __init__(self, source: Source, batches: int, batch_size: int, empty: Empty = np.empty) -> None:
+        """Keep the batches in arrays made by `empty`; raises ValueError if the source has not as many whole ones."""
         if batches < 1 or batches * batch_size > source.rows:
             raise ValueError(f"{source.rows} rows have no {batches} batches of {batch_size}")
         self._source, self._size = source, batch_size
-        self._batches = [source.read(0, slot * batch_size, (slot + 1) * batch_size) for slot in range(batches)]
+        self._batches = [
+            source.read(0, slot * batch_size, (slot + 1) * batch_size).copy(empty) for slot in range(batches)
+        ]
 
     @property
     def rows(self) -> int:

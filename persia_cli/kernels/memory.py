@@ -3,7 +3,7 @@
 import contextlib
 import ctypes
 import mmap
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -12,6 +12,12 @@ CACHE_LINE = 64
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's `mallopt`."""
 HUGE_PAGE = 2 << 20
+
+
+class Empty(Protocol):
+    """What makes arrays with any content, as numpy.empty does."""
+
+    def __call__(self, shape: tuple[int, ...], dtype: DTypeLike, /) -> NDArray[Any]: ...
 
 
 def zeros(size: int, dtype: DTypeLike) -> NDArray[Any]:

@@ -77,7 +77,7 @@ class DataLoader:
                 source = open_source(run.dataset, name, run.seed)
                 grid = StepGrid(rows[split], run.train.batch_size, self._ranks)
                 if split == TRAIN and job.ring:
-                    source = Ring(source, job.ring, run.train.batch_size)
+                    source = Ring(source, job.ring, run.train.batch_size, self._loop.empty)
                 self._feeds.append(Feed(split, source, grid, limits=[0] * self._ranks))
                 if source.rows != rows[split]:
                     raise DataError(

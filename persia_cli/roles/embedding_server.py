@@ -75,7 +75,7 @@ class EmbeddingServer:
             self._writer.shutdown()
 
     def _prepare(self, run: Run, job: Job, servers: int) -> None:
-        self._shard = Shard(embedding_layout(run), self._link.index, servers)
+        self._shard = Shard(embedding_layout(run), self._link.index, servers, self._loop.empty)
         self._groups = len(self._shard.layout.groups)
         self._known = job_batches(run, job)
         self._watermarks = Watermarks(run.cluster.nn_workers)

@@ -76,7 +76,7 @@ class EmbeddingWorker:
         run, job = self._link.join(self._address)
         self._trace = self._link.trace
         layout = embedding_layout(run)
-        self._planner = RowPlanner(layout, run.cluster.embedding_servers)
+        self._planner = RowPlanner(layout, run.cluster.embedding_servers, self._loop.empty)
         self._workers = run.cluster.embedding_workers
         self._ranks = run.cluster.nn_workers
         self._features = len(layout.features)

@@ -18,6 +18,7 @@ from persia_cli.observe.trace import Trace
 from persia_cli.observe.usage import cpu_seconds, resident_bytes
 from persia_cli.plan.job import Job
 from persia_cli.wire.client import Client
+from persia_cli.wire.loans import share_memory
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import (
     PROTOCOL,
@@ -118,6 +119,11 @@ class Link:
         self._retry_s = self._client.retry_s = run.cluster.retry_s
         self._silence_timeout_s = self._client.silence_timeout_s = run.cluster.silence_timeout_s
         self._addresses = welcome[0].addresses
+        if run.cluster.shared_memory and self._address.startswith("ipc://"):
+            memory = share_memory()
+            if memory is None:
+                log.warning("this system shares no memory between processes; arrays go through Unix sockets")
+            self.loop.share(memory)
         job = Job.from_json(welcome[0].job)
         self.trace = Trace(job.trace_first, job.trace_last)
         self._run_dir = Path(job.run_dir)

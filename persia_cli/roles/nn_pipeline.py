@@ -66,6 +66,7 @@ class Pipeline:
         self._link = link
         self._handlers: dict[type[Message], Handler] = {}
         self._server = loop.serve(bind, self._handlers)
+        self.empty = loop.empty
         self.address = advertise or self._server.address
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._ready: queue.SimpleQueue[ReadyBatch | BaseException] = queue.SimpleQueue()

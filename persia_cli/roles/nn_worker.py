@@ -113,7 +113,7 @@ class NNWorker:
 
     def _work(self, run: Run, job: Job, world: World) -> None:
         self._trace = self._link.trace
-        rank = Rank(run, world, self._trace)
+        rank = Rank(run, world, self._trace, self._pipeline.empty)
         self._servers = run.cluster.embedding_servers
         self._ranks = run.cluster.nn_workers
         self._portion = max(1, PORTION // run.train.batch_size)
@@ -161,7 +161,7 @@ class NNWorker:
 
     def _send(self, batch: BatchId, gradients: list[NDArray[np.float32]]) -> None:
         with self._trace.span(TRAINING, "encode gradients", batch):
-            encoded = list(map(encode_rows, gradients, self._wires))
+            encoded = [encode_rows(*each, self._pipeline.empty) for each in zip(gradients, self._wires, strict=True)]
         self._pipeline.push(batch, encoded)
         if self._ranks > 1:
             # From now on this rank waits for the others: should one be stuck, it is not this one.

@@ -9,6 +9,7 @@ from persia_cli.config.schema import Run
 from persia_cli.errors import PersiaError
 from persia_cli.plan.job import Job
 from persia_cli.roles.link import Link, StoppedError
+from persia_cli.wire.loans import share_memory
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.sockets import Context
 
@@ -36,6 +37,8 @@ def run_coordinator(
     from persia_cli.roles.coordinator import Coordinator
 
     loop = Loop(context, "coordinator-0")
+    if run.cluster.shared_memory and bind.startswith("ipc://"):
+        loop.share(share_memory())
     try:
         coordinator = Coordinator(loop, bind, run, job, advertise)
         on_start(coordinator, coordinator.address)

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from persia_cli.errors import WireError
 from persia_cli.kernels import dedup, hashing
+from persia_cli.kernels.memory import Empty
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec, partition_owners
 
 MAX_ENTRIES = 2**31 - 1
@@ -34,10 +35,13 @@ class UniqueRows:
 
 
 class RowPlanner:
-    """Plans batches for one job and number of servers; keeps its scratch memory, so it belongs to one thread."""
+    """Plans batches for one job and number of servers; keeps its scratch memory, so it belongs to one thread.
 
-    def __init__(self, layout: EmbeddingLayout, servers: int) -> None:
-        self._groups = [_GroupPlanner(layout, group, servers) for group in layout.feature_groups]
+    The arrays of its plans are made by `empty`.
+    """
+
+    def __init__(self, layout: EmbeddingLayout, servers: int, empty: Empty = np.empty) -> None:
+        self._groups = [_GroupPlanner(layout, group, servers, empty) for group in layout.feature_groups]
         self._features = len(layout.features)
 
     def plan(self, ids: NDArray[np.uint64], offsets: NDArray[np.uint32], size: int) -> list[UniqueRows]:
@@ -59,7 +63,7 @@ class RowPlanner:
 class _GroupPlanner:
     """Plans one feature group; what does not outlive a batch lies in scratch memory that only grows."""
 
-    def __init__(self, layout: EmbeddingLayout, group: GroupSpec, servers: int) -> None:
+    def __init__(self, layout: EmbeddingLayout, group: GroupSpec, servers: int, empty: Empty) -> None:
         self._features = np.array(layout.features_of(group.number), np.int64)
         tables = {table.number: table for table in group.tables}
         read = [tables[layout.features[feature].table] for feature in self._features]
@@ -75,6 +79,7 @@ class _GroupPlanner:
         self._sizes = np.array([table.size for table in read], np.uint64)
         self._name = f"features {', '.join(layout.features[feature].name for feature in self._features)}"
         self._servers = servers
+        self._empty = empty
         self._owners = partition_owners(group.partitions, servers)
         self._chunk = np.empty(dedup.CHUNK * int(self._rows.max(initial=1)), np.uint64)
         self._slots, self._epoch = dedup_scratch(0), 0
@@ -90,12 +95,12 @@ class _GroupPlanner:
         total = int(entries.sum())
         if total > MAX_ENTRIES:
             raise WireError(f"ids of {self._name} stand for {total} rows in one batch; use smaller batches")
-        inverse = np.empty(total, np.int32)
+        inverse = self._empty((total,), np.int32)
         count = self._number(ids, firsts, lasts.astype(np.int64), entries, inverse)
         keys, tables, bounds = self._by_server(count, inverse)
         if single[self._features].all() and (self._rows == 1).all():
             return UniqueRows(keys, tables, bounds, inverse, None)
-        own = np.empty(self._features.size * size + 1, np.uint32)
+        own = self._empty((self._features.size * size + 1,), np.uint32)
         hashing.rebase_offsets(offsets, size, self._features, self._rows, own)
         return UniqueRows(keys, tables, bounds, inverse, own)
 
@@ -139,9 +144,10 @@ class _GroupPlanner:
     ) -> tuple[NDArray[np.uint64], NDArray[np.uint16], NDArray[np.int64]]:
         """Unique keys and tables by server, in memory of their own, and the bounds of the servers."""
         keys, tables = self._unique_keys[:count], self._unique_tables[:count]
+        ordered_keys, ordered_tables = self._empty((count,), np.uint64), self._empty((count,), np.uint16)
         if self._servers == 1:
-            return keys.copy(), tables.copy(), np.array([0, count], np.int64)
-        ordered_keys, ordered_tables = np.empty_like(keys), np.empty_like(tables)
+            ordered_keys[...], ordered_tables[...] = keys, tables
+            return ordered_keys, ordered_tables, np.array([0, count], np.int64)
         bounds = np.empty(self._servers + 1, np.int64)
         dedup.order_by_server(keys, tables, self._owners, self._place, inverse, ordered_keys, ordered_tables, bounds)
         return ordered_keys, ordered_tables, bounds

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from persia_cli.errors import WireError
 from persia_cli.kernels import index, look_up, update
+from persia_cli.kernels.memory import Empty
 from persia_cli.kernels.rows import CODES
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer, partitions_of
 from persia_cli.store.row_store import MAX_SCORE, Floats, Inserted, Keys, RowStore, Tables
@@ -62,10 +63,14 @@ class KeptRows:
 
 
 class Shard:
-    """Rows of the partitions that server `server` of `servers` owns, one row store per feature group."""
+    """Rows of the partitions that server `server` of `servers` owns, one row store per feature group.
 
-    def __init__(self, layout: EmbeddingLayout, server: int, servers: int) -> None:
+    What look-ups return is made by `empty`.
+    """
+
+    def __init__(self, layout: EmbeddingLayout, server: int, servers: int, empty: Empty = np.empty) -> None:
         self.layout = layout
+        self._empty = empty
         self.stores = tuple(
             RowStore(group, partitions_of(group.partitions, server, servers)) for group in layout.groups
         )
@@ -92,7 +97,7 @@ class Shard:
         """
         self.check(group, keys, tables, step)
         store = self.stores[group]
-        block = np.empty((keys.size, row_bytes(store.group.dim, store.group.wire)), np.uint8)
+        block = self._empty((keys.size, row_bytes(store.group.dim, store.group.wire)), np.uint8)
         out = block.reshape(-1).view(np.uint16)
         rows, wire = np.empty(keys.size, np.int64), CODES[store.group.wire]
         if not create:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.kernels import cast
+from persia_cli.kernels.memory import Empty
 from persia_cli.store.layout import Storage
 
 
@@ -24,12 +25,15 @@ def row_bytes(dim: int, wire: Storage) -> int:
             return cast.FACTOR_BYTES + 2 * dim
 
 
-def encode_rows(values: NDArray[np.float32], wire: Storage) -> NDArray[np.uint8]:
-    """Encode float32 [n, dim], C-contiguous, as uint8 [n, row_bytes]; for float32 a view of the same memory."""
+def encode_rows(values: NDArray[np.float32], wire: Storage, empty: Empty = np.empty) -> NDArray[np.uint8]:
+    """Encode float32 [n, dim], C-contiguous, as uint8 [n, row_bytes].
+
+    The array is made by `empty`; for float32 it is a view of `values`.
+    """
     size, dim = values.shape
     if wire == "float32":
         return values.view(np.uint8)
-    block = np.empty((size, row_bytes(dim, wire)), np.uint8)
+    block = empty((size, row_bytes(dim, wire)), np.uint8)
     if wire == "float16":
         cast.to_float16(values.reshape(-1), dim, block.reshape(-1))
     else:

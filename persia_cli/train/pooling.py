@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from persia_cli.kernels.memory import Empty
 from persia_cli.kernels.pool import MODES, pool_backward, pool_forward, sequence_backward, sequence_forward
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.store.wire_rows import decode_into
@@ -55,11 +56,12 @@ def columns_of(shape: GroupShape) -> Columns:
 
 
 class GroupPooling:
-    """Pooling of one feature group on the CPU, by kernels."""
+    """Pooling of one feature group on the CPU, by kernels; what is sent as it is, is made by `empty`."""
 
-    def __init__(self, shape: GroupShape) -> None:
+    def __init__(self, shape: GroupShape, empty: Empty = np.empty) -> None:
         self.dim = shape.dim
         self.wire = shape.wire
+        self.empty = empty if shape.wire == "float32" else np.empty
         self.rounds, self.modes, self.pooled, self.sequences = columns_of(shape)
 
     def stage(self, group: GroupRows) -> "HostRows":
@@ -142,7 +144,8 @@ class _Pool(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *outer: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         pooling: GroupPooling = ctx.pooling
-        gradients = np.zeros((ctx.unique, pooling.dim), np.float32)
+        gradients: NDArray[np.float32] = pooling.empty((ctx.unique, pooling.dim), np.float32)
+        gradients[...] = 0.0
         if outer[0] is not None:
             outer_pooled = outer[0].contiguous().numpy()
             pool_backward(outer_pooled, ctx.inverse, ctx.offsets, pooling.modes, pooling.rounds, gradients)

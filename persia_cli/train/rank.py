@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.config.schema import BCE, Run
+from persia_cli.kernels.memory import Empty
 from persia_cli.model.build import build_model
 from persia_cli.observe.grouped import GroupedScores
 from persia_cli.observe.scores import ScoreHistogram
@@ -30,8 +31,11 @@ from persia_cli.train.step import TRAINING, DenseStep, Scored, StepResult, StepS
 class Rank:
     """The dense side of one NN worker, built from a run; used by one thread."""
 
-    def __init__(self, run: Run, world: World, trace: Trace | None = None) -> None:
-        """Build the network and its optimizer; raises ConfigError if the run's model does not fit its data or world."""
+    def __init__(self, run: Run, world: World, trace: Trace | None = None, empty: Empty = np.empty) -> None:
+        """Build the network and its optimizer; raises ConfigError if the run's model does not fit its data or world.
+
+        Gradients of rows are made by `empty` where they are sent as they are.
+        """
         prepare_torch(run.train.threads)
         self._trace = trace or Trace()
         layout = embedding_layout(run)
@@ -51,7 +55,7 @@ class Rank:
             self._shared = SharedWeights(self._module, run.cluster.nn_workers, decay)
         self.dense_rows = self._shared.rows if self._shared else 0
         self._rate = LearningRate(run.optimizer.dense, self._optimizer)
-        settings = StepSettings(self._objective, run.train.precision, run.optimizer.dense.clip_norm)
+        settings = StepSettings(self._objective, run.train.precision, run.optimizer.dense.clip_norm, empty=empty)
         self._step = DenseStep(
             self._module, self._optimizer, group_shapes(layout), world, dense, run.seed, settings, self._trace
         )

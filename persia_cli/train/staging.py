@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from persia_cli.kernels.memory import Empty
 from persia_cli.train.device import Copier
 from persia_cli.train.device_pooling import DevicePooling
 from persia_cli.train.inputs import GroupRows, GroupShape, Samples
@@ -32,12 +33,17 @@ class Staged:
 class Staging:
     """What every batch goes through on its way to and from the device."""
 
-    def __init__(self, groups: Sequence[GroupShape], device: torch.device, by_kernels: bool) -> None:
-        """Pool `groups` by kernels, if asked to and if the device is the CPU, else by torch's operations."""
+    def __init__(
+        self, groups: Sequence[GroupShape], device: torch.device, by_kernels: bool, empty: Empty = np.empty
+    ) -> None:
+        """Pool `groups` by kernels, if asked to and if the device is the CPU, else by torch's operations.
+
+        Gradients of rows are made by `empty` where they are sent as they are.
+        """
         self._copier = Copier(device)
         by_kernels = by_kernels and device.type == "cpu"
         self.poolings: list[Pooling] = [
-            GroupPooling(group) if by_kernels else DevicePooling(group, self._copier) for group in groups
+            GroupPooling(group, empty) if by_kernels else DevicePooling(group, self._copier) for group in groups
         ]
 
     def stage(self, samples: Samples, groups: Sequence[GroupRows]) -> Staged:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from persia_cli.errors import ConfigError, PersiaError
+from persia_cli.kernels.memory import Empty
 from persia_cli.observe.trace import Trace
 from persia_cli.train.device import drawing_from
 from persia_cli.train.distributed import World
@@ -32,6 +33,8 @@ class StepSettings:
     """Greatest Euclidean norm of the gradient of all dense weights together."""
     by_kernels: bool = True
     """Pool by the CPU's kernels where the network is on the CPU, not by torch's operations."""
+    empty: Empty = np.empty
+    """Makes the gradients of rows, in memory that is cheap to send."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,7 @@ class DenseStep:
         """
         self.module, self.optimizer, self.world = module, optimizer, world
         self._settings = settings
-        self._staging = Staging(groups, world.device, settings.by_kernels)
+        self._staging = Staging(groups, world.device, settings.by_kernels, settings.empty)
         self.loss_scale = LossScale() if settings.precision == "float16" else None
         self._overflow = False
         self._seed = seed

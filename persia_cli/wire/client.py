@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from persia_cli.errors import WireError
 from persia_cli.wire import sockets
-from persia_cli.wire.frames import Array, Frame, MalformedMessage, decode, encode
+from persia_cli.wire.frames import MalformedMessage, decode
+from persia_cli.wire.loans import Array, SharedMemory
 from persia_cli.wire.messages import Message, Pending, Refused
 
 MAX_WAIT_S = 4.0
@@ -26,8 +27,9 @@ OnReply = Callable[[Message, list[Array]], None]
 class _Request:
     """A request without an answer; `silent_s` adds up the waits in which the peer said nothing at all."""
 
-    frames: Sequence[Frame]
+    number: int
     message: Message
+    arrays: Sequence[Array]
     on_reply: OnReply | None
     waiting_for: str
     wait_s: float
@@ -39,8 +41,9 @@ class _Request:
 class Client:
     """One DEALER to one peer, owned by one thread.
 
-    `retry_s` and `silence_timeout_s` may be changed; requests that wait take them over when they are due. `resent`
-    counts repeated sendings, `late` replies to what was answered before, `malformed` replies that are none.
+    `memory` is what it shares with the peer, if it does; it may be set later. `retry_s` and `silence_timeout_s` may be
+    changed; requests that wait take them over when they are due. `resent` counts repeated sendings, `late` replies to
+    what was answered before, `malformed` replies that are none.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Client:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.socket = sockets.dealer(context, address, identity)
+        self.memory: SharedMemory | None = None
         self.address = address
         self.peer = peer
         self.resent = self.late = self.malformed = 0
@@ -89,15 +93,18 @@ class Client:
         `receive`, with the reply and its arrays. `waiting_for` says in errors what the request is about.
         """
         number = next(self._numbers)
-        frames = encode(number, message, arrays)
         wait_s = min(self.retry_s, self.silence_timeout_s)
         due = self._clock() + wait_s
-        self._requests[number] = _Request(
-            frames, message, on_reply, waiting_for or type(message).__name__, wait_s, due, self._heard
+        request = _Request(
+            number, message, arrays, on_reply, waiting_for or type(message).__name__, wait_s, due, self._heard
         )
-        self._due = min(self._due, due)
         # A full queue is no error: the request goes out when it is due again.
-        sockets.send(self.socket, frames)
+        self._send(request)
+        self._requests[number] = request
+        self._due = min(self._due, due)
+
+    def _send(self, request: _Request) -> None:
+        sockets.send_message(self.socket, request.number, request.message, request.arrays, self.memory)
 
     def receive(self) -> None:
         """Take the replies that have come; raises WireError if the peer refused a request."""
@@ -108,7 +115,7 @@ class Client:
                 frames = sockets.receive(self.socket)
                 if frames is None:
                     return
-                number, reply, arrays = decode(frames)
+                number, reply, arrays = decode(frames, self.memory)
             except MalformedMessage:
                 self.malformed += 1
                 continue
@@ -158,7 +165,7 @@ class Client:
         request.wait_s = min(2 * request.wait_s, longest_s, self.silence_timeout_s - request.silent_s)
         request.due = now + request.wait_s
         self.resent += 1
-        sockets.send(self.socket, request.frames)
+        self._send(request)
 
     def close(self) -> None:
         """Close the socket; pending requests are forgotten and no reply is reported any more."""

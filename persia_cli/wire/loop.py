@@ -7,10 +7,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import zmq
+from numpy.typing import DTypeLike
 
 from persia_cli.wire import sockets
 from persia_cli.wire.client import Client
+from persia_cli.wire.loans import Array, SharedMemory
 from persia_cli.wire.messages import Message
 from persia_cli.wire.server import Handler, Server
 
@@ -62,11 +65,28 @@ class Loop:
         self._clients: list[Client] = []
         self._timers: list[_Timer] = []
         self._wakers: list[Waker] = []
+        self._memory: SharedMemory | None = None
+
+    def share(self, memory: SharedMemory | None) -> None:
+        """Pass large arrays through memory shared with the processes at the other ends of Unix sockets, if not None."""
+        self._memory = memory
+        for server in self._servers:
+            self._share_with(server)
+        for client in self._clients:
+            self._share_with(client)
+
+    def _share_with(self, end: Server | Client) -> None:
+        end.memory = self._memory if end.address.startswith("ipc://") else None
+
+    def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+        """An array with any content that is cheap to send, for any thread."""
+        return np.empty(shape, dtype) if self._memory is None else self._memory.empty(shape, dtype)
 
     def serve(self, address: str, handlers: Mapping[type[Message], Handler]) -> Server:
         """Answer requests at `address`; raises WireError if it is not local or taken."""
         server = Server(self._context, address, handlers, self.name)
         self._servers.append(server)
+        self._share_with(server)
         self._watch(server.socket, server.receive)
         return server
 
@@ -74,6 +94,7 @@ class Loop:
         """A client of the server at `address`; `peer` is its name in errors, `identity` this end's name there."""
         client = Client(self._context, address, peer, identity, retry_s, silence_timeout_s, self._clock)
         self._clients.append(client)
+        self._share_with(client)
         self._watch(client.socket, client.receive)
         return client
 
@@ -89,6 +110,7 @@ class Loop:
             "resent": sum(client.resent for client in self._clients),
             "late": sum(client.late for client in self._clients),
             "malformed": sum(client.malformed for client in self._clients),
+            "no_room": 0 if self._memory is None else self._memory.no_room,
         }
 
     def every(self, seconds: float, callback: Callable[[], None]) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Version of everything in this file; Hello carries it and the coordinator refuses another."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]

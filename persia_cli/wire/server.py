@@ -4,9 +4,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import zmq
+
 from persia_cli.errors import WireError
 from persia_cli.wire import sockets
-from persia_cli.wire.frames import Array, Frame, MalformedMessage, decode, encode
+from persia_cli.wire.frames import MalformedMessage, decode
+from persia_cli.wire.loans import Array, SharedMemory
 from persia_cli.wire.messages import Message, Pending, Refused
 
 PARKED_LIMIT = 65_536
@@ -30,7 +33,7 @@ Handler = Callable[[Peer, Any, list[Array]], None]
 
 
 class Server:
-    """One ROUTER, owned by one thread.
+    """One ROUTER, owned by one thread; `memory` is what it shares with its clients, if it does.
 
     A handler answers by `reply`, now or later; until then its request is parked, and a repeat of it is answered
     Pending. A repeat of a request whose answer had no arrays gets that answer again; one whose answer had arrays, or is
@@ -52,12 +55,13 @@ class Server:
         name: str = "this replica",
     ) -> None:
         self.socket = sockets.router(context, address)
+        self.memory: SharedMemory | None = None
         self.address = sockets.bound_address(self.socket)
         self.refused = self.nameless = self.repeated = self.dropped = self.forgotten = 0
         self._handlers = handlers
         self._name = name
         self._parked: OrderedDict[Peer, None] = OrderedDict()
-        self._answers: OrderedDict[Peer, Sequence[Frame]] = OrderedDict()
+        self._answers: OrderedDict[Peer, Message] = OrderedDict()
 
     @property
     def parked(self) -> int:
@@ -78,21 +82,21 @@ class Server:
                 return
             self._take(frames[0].bytes, frames[1:])
 
-    def _take(self, identity: bytes, frames: Sequence[Frame]) -> None:
+    def _take(self, identity: bytes, frames: Sequence[zmq.Frame]) -> None:
         if identity.startswith(MADE_UP):
             self.nameless += 1
             return
         try:
-            number, message, arrays = decode(frames)
+            number, message, arrays = decode(frames, self.memory)
         except MalformedMessage as error:
             self.refused += 1
             if error.request is not None:
-                self._send(Peer(identity, error.request), encode(error.request, Refused(str(error))))
+                self._send(Peer(identity, error.request), Refused(str(error)))
             return
         peer = Peer(identity, number)
         if peer in self._parked:
             self.repeated += 1
-            self._send(peer, encode(number, Pending()))
+            self._send(peer, Pending())
         elif peer in self._answers:
             self.repeated += 1
             self._send(peer, self._answers[peer])
@@ -120,16 +124,15 @@ class Server:
 
         If the peer is gone or its queue is full, the reply is dropped and counted: the peer will ask again.
         """
-        frames = encode(peer.request, message, arrays)
         self._parked.pop(peer, None)
         if not arrays:
-            self._answers[peer] = frames
+            self._answers[peer] = message
             if len(self._answers) > ANSWERS_LIMIT:
                 self._answers.popitem(last=False)
-        self._send(peer, frames)
+        self._send(peer, message, arrays)
 
-    def _send(self, peer: Peer, frames: Sequence[Frame]) -> None:
-        if not sockets.send(self.socket, [peer.identity, *frames]):
+    def _send(self, peer: Peer, message: Message, arrays: Sequence[Array] = ()) -> None:
+        if not sockets.send_message(self.socket, peer.request, message, arrays, self.memory, to=peer.identity):
             self.dropped += 1
 
     def close(self) -> None:

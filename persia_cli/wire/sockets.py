@@ -9,11 +9,17 @@ from pathlib import Path
 import zmq
 
 from persia_cli.errors import WireError
-from persia_cli.wire.frames import MAX_FRAMES, MAX_MESSAGE_BYTES, Frame, MalformedMessage
+from persia_cli.wire.frames import MAX_FRAMES, MAX_MESSAGE_BYTES, Frame, MalformedMessage, encode
+from persia_cli.wire.loans import Array, SharedMemory
+from persia_cli.wire.messages import Message
 
 Context = zmq.Context[zmq.Socket[bytes]]
 Socket = zmq.Socket[bytes]
 
+NOBLOCK = int(zmq.NOBLOCK)
+NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+"""As plain numbers: the enumeration's own sums and comparisons take longer than a send."""
+POLLIN = int(zmq.POLLIN)
 QUEUED_MESSAGES = 512
 """High-water mark of each direction of each connection."""
 MAX_IPC_PATH = 107
@@ -55,7 +61,9 @@ def bound_address(socket: Socket) -> str:
 def send(socket: Socket, frames: Sequence[Frame]) -> bool:
     """Queue a message without waiting and without copying large frames; False if the peer is gone or its queue full."""
     try:
-        socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
+        for frame in frames[:-1]:
+            socket.send(frame, NOBLOCK_MORE, copy=False)
+        socket.send(frames[-1], NOBLOCK, copy=False)
     except zmq.ZMQError as error:
         if error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
             return False
@@ -63,12 +71,35 @@ def send(socket: Socket, frames: Sequence[Frame]) -> bool:
     return True
 
 
+def send_message(
+    socket: Socket,
+    number: int,
+    message: Message,
+    arrays: Sequence[Array] = (),
+    memory: SharedMemory | None = None,
+    to: bytes | None = None,
+) -> bool:
+    """Queue a message, for the client `to` if the socket is a server's; large arrays go by way of `memory`, if any.
+
+    Returns as `send` does, raises as `encode` does.
+    """
+    loan = None if memory is None else memory.lend(arrays)
+    sent = False
+    try:
+        frames = encode(number, message, arrays, loan)
+        sent = send(socket, frames if to is None else [to, *frames])
+    finally:
+        if not sent and memory is not None and loan is not None:
+            memory.take_back(loan)
+    return sent
+
+
 def receive(socket: Socket) -> list[zmq.Frame] | None:
     """The frames of the next message, None if there is none; raises MalformedMessage if they are too many."""
-    try:
-        frames = [socket.recv(zmq.NOBLOCK, copy=False)]
-    except zmq.Again:
+    # Asked first, since an exception takes longer than the question.
+    if not socket.get(zmq.EVENTS) & POLLIN:  # type: ignore[operator]
         return None
+    frames = [socket.recv(NOBLOCK, copy=False)]
     count = 1
     more = frames[0].more
     while more:

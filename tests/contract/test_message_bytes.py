@@ -107,12 +107,12 @@ def test_the_bytes_of_old_are_understood(message: Message, arrays: list[Array]) 
 
 
 def test_a_look_up_is_laid_out_as_described() -> None:
-    """Kind byte; msgpack of (request, fields, dtype and shape of each array); the arrays, little endian."""
+    """Kind byte; msgpack of (request, fields, dtype and shape of each array, no loan); the arrays, little endian."""
     kind, header, keys, tables = (bytes.fromhex(frame) for frame in GOLDEN["LookUp"])
     assert kind == b"\x30"
     batch = b"\x94\x01\x00\xcd\x03\xe8\x02"  # (1, 0, 1000, 2)
     fields = b"\x92" + batch + b"\xc3"  # (batch, True)
     heads = b"\x92" + b"\x92\xa3<u8\x91\x02" + b"\x92\xa3<u2\x91\x02"
-    assert header == b"\x93" + b"\xcd\x01\x02" + fields + heads
+    assert header == b"\x94" + b"\xcd\x01\x02" + fields + heads + b"\xc0"
     assert keys == b"\x01" + bytes(7) + b"\xff" * 8
     assert tables == b"\x00\x00\xfe\xff"

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+from persia_cli.wire.loans import SharedMemory
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import Message
 from persia_cli.wire.server import Handler, Server
@@ -15,10 +16,14 @@ LIMIT_S = 30.0
 
 @contextmanager
 def serving(
-    context: Context, address: str, handlers: Callable[[Server], Mapping[type[Message], Handler]]
+    context: Context,
+    address: str,
+    handlers: Callable[[Server], Mapping[type[Message], Handler]],
+    memory: SharedMemory | None = None,
 ) -> Iterator[Server]:
     """Serve at `address` until the end of the block; `handlers` are made by a function of the server."""
     loop = Loop(context, "test-server")
+    loop.share(memory)
     table: dict[type[Message], Handler] = {}
     server = loop.serve(address, table)
     table.update(handlers(server))

@@ -27,8 +27,12 @@ def embedded(words: list[str], tmp_path_factory: pytest.TempPathFactory) -> JobR
     return train([*words, "cluster=embedded"], tmp_path_factory.mktemp("embedded") / "run")
 
 
-def test_processes_compute_what_threads_do(words: list[str], embedded: JobResult, tmp_path: Path) -> None:
-    assert_same_outcome(train([*words, "cluster=local"], tmp_path / "run"), embedded)
+@pytest.mark.parametrize("shared_memory", ["true", "false"])
+def test_processes_compute_what_threads_do(
+    words: list[str], embedded: JobResult, tmp_path: Path, shared_memory: str
+) -> None:
+    in_processes = [*words, "cluster=local", f"cluster.shared_memory={shared_memory}"]
+    assert_same_outcome(train(in_processes, tmp_path / "run"), embedded)
 
 
 def test_roles_started_by_hand_compute_what_threads_do(words: list[str], embedded: JobResult, tmp_path: Path) -> None:

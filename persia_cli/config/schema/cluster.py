@@ -14,6 +14,8 @@ class Cluster(Node):
     """`embedded` runs every role as a thread of one process, `local` as a process of this machine."""
     transport: Literal["ipc", "tcp"] = "ipc"
     """What processes talk over: Unix sockets or TCP on the loopback interface."""
+    shared_memory: bool = True
+    """Whether processes hand each other arrays in shared memory instead of through Unix sockets."""
     data_loaders: PositiveInt = 1
     """Replicas of the data loader."""
     embedding_workers: PositiveInt = 1

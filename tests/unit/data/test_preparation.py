@@ -174,7 +174,7 @@ def test_a_finished_data_set_is_left_as_it_is_and_another_one_refused(source: So
 def test_nothing_is_left_where_nothing_was_finished(source: Source, tmp_path: Path) -> None:
     source.broken = "day_0"
     with pytest.raises(DataError, match=r"^broken$"):
-        make(source, tmp_path / "out")
+        make(source, tmp_path / "out", workers=1)
     assert left(tmp_path) == ["day_0", "day_1", "day_2"]
 
 

@@ -8,8 +8,10 @@ import pytest
 
 from persia_cli.errors import WireError
 from persia_cli.wire.frames import Array
+from persia_cli.wire.loans import share_memory
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import Ack, BatchId, Credit, LookedUp, LookUp, Message, Update, WaitCredit
+from persia_cli.wire.segment import DATA_START
 from persia_cli.wire.server import Handler, Peer, Server
 from persia_cli.wire.sockets import Context, ipc_address
 from tests.support.serving import poll_until, serving
@@ -123,3 +125,62 @@ def test_a_refusal_reaches_the_asker(context: Context, address: str) -> None:
         with pytest.raises(WireError, match=r"refused WaitCredit: test-server takes no WaitCredit"):
             poll_until(loop, lambda: not client.pending)
         loop.close()
+
+
+@pytest.mark.parametrize("nbytes", [DATA_START + (1 << 16), 1 << 27], ids=["too small", "enough"])
+def test_large_arrays_pass_in_shared_memory(context: Context, ipc_directory: Path, nbytes: int) -> None:
+    """Keys come from shared memory or not, rows are made in it; sent again and again while nobody answers."""
+    own, theirs = share_memory(nbytes), share_memory(nbytes)
+    assert own is not None
+    assert theirs is not None
+    hold: list[Peer] = []
+
+    def rows_of(server: Server) -> Mapping[type[Message], Handler]:
+        def answer(peer: Peer, message: LookUp, arrays: list[Array]) -> None:
+            if message.batch.step == 0 and server.repeated < 5:
+                hold.append(peer)
+                return
+            rows = theirs.empty((len(arrays[0]), 8), np.uint8)
+            rows[...] = arrays[0].view(np.uint8).reshape(-1, 8)
+            server.reply(peer, LookedUp(message.batch.step), [rows])
+
+        def release(peer: Peer, message: WaitCredit, _: list[Array]) -> None:
+            for waiting in hold:
+                server.reply(waiting, LookedUp(0), [np.zeros((0, 8), np.uint8)])
+            server.reply(peer, Credit(1))
+
+        return {LookUp: answer, WaitCredit: release}
+
+    with serving(context, ipc_address(ipc_directory, "s"), rows_of, theirs) as server:
+        loop = Loop(context, "asker")
+        loop.share(own)
+        client = loop.connect(server.address, "server", b"asker#1", 0.01, 30.0)
+        first: list[Message] = []
+        keys = np.arange(3000, dtype=np.uint64)
+        few = np.zeros(3000, np.uint16)
+        client.request(LookUp(BatchId(0, 0, 0, 0), create=True), [keys, few], lambda reply, _: first.append(reply))
+        poll_until(loop, lambda: client.resent >= 5 and server.repeated >= 5)
+        client.request(WaitCredit(0, 0))
+        poll_until(loop, lambda: not client.pending)
+        assert len(first) == 1
+        wrong: list[int] = []
+        for step in range(1, 200):
+            sent = own.empty((500 + step * 10,), np.uint64) if step % 2 else np.empty(500 + step * 10, np.uint64)
+            sent[...] = np.arange(step, step + len(sent))
+
+            def check(reply: Message, arrays: list[Array], step: int = step) -> None:
+                expected = np.arange(step, step + 500 + step * 10, dtype=np.uint64)
+                if not np.array_equal(arrays[0].view(np.uint64).reshape(-1), expected):
+                    wrong.append(step)
+
+            client.request(
+                LookUp(BatchId(0, 0, step, 0), create=True), [sent, np.zeros(len(sent), np.uint16)], on_reply=check
+            )
+            poll_until(loop, lambda: client.pending < 4)
+        poll_until(loop, lambda: not client.pending)
+        poll_until(loop, lambda: own.lent == 0)
+        assert loop.counters["no_room"] == 0 if nbytes > 1 << 20 else own.no_room + theirs.no_room > 0
+        loop.close()
+    assert not wrong
+    assert theirs.lent == 0
+    assert server.refused == client.malformed == 0

@@ -1,0 +1,95 @@
+"""Blocks of one segment, handed out as arrays and taken back when the last array on them is gone."""
+
+import math
+import threading
+from collections import deque
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from persia_cli.wire.segment import DATA_START, Segment
+
+GRAIN = 64
+"""Blocks begin on a cache line."""
+
+
+class Arena:
+    """Memory of one segment; any thread may ask for arrays and let go of them.
+
+    Blocks of about a size are used again, the last one first, since its memory is still in a cache.
+    """
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self._lock = threading.Lock()
+        self._end = DATA_START
+        self._free: dict[int, list[int]] = {}
+        # Arrays end in any thread, even within `empty`: they only leave word here, without a lock.
+        self._returned: deque[tuple[int, int]] = deque()
+
+    def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any] | None:
+        """An array of shape and dtype with any content, None if there is no room for it."""
+        size = block_size(math.prod(shape) * np.dtype(dtype).itemsize)
+        with self._lock:
+            while self._returned:
+                returned, offset = self._returned.popleft()
+                self._free.setdefault(returned, []).append(offset)
+            taken = self._take(size)
+        if taken is None:
+            return None
+        return self.segment.array(taken[1], shape, dtype, _Block(self._returned, taken))
+
+    def _take(self, size: int) -> tuple[int, int] | None:
+        """Size and offset of a block for an array; free ones are put together where none is large enough."""
+        taken = self._find(size)
+        if taken is None:
+            self._merge()
+            taken = self._find(size)
+        return taken
+
+    def _find(self, size: int) -> tuple[int, int] | None:
+        if self._free.get(size):
+            return size, self._free[size].pop()
+        if self._end + size <= self.segment.nbytes:
+            self._end += size
+            return size, self._end - size
+        larger = min((each for each, offsets in self._free.items() if each > size and offsets), default=None)
+        if larger is None:
+            return None
+        offset = self._free[larger].pop()
+        self._free.setdefault(larger - size, []).append(offset + size)
+        return size, offset
+
+    def _merge(self) -> None:
+        """Make one block of free ones that lie side by side."""
+        merged: list[tuple[int, int]] = []
+        for offset, size in sorted((offset, size) for size, offsets in self._free.items() for offset in offsets):
+            if merged and sum(merged[-1]) == offset:
+                merged[-1] = (merged[-1][0], merged[-1][1] + size)
+            else:
+                merged.append((offset, size))
+        if merged and sum(merged[-1]) == self._end:
+            self._end = merged.pop()[0]
+        self._free = {}
+        for offset, size in merged:
+            self._free.setdefault(size, []).append(offset)
+
+
+class _Block:
+    """Lives as long as the arrays on a block do."""
+
+    __slots__ = ("_returned", "_taken")
+
+    def __init__(self, returned: deque[tuple[int, int]], taken: tuple[int, int]) -> None:
+        self._returned = returned
+        self._taken = taken
+
+    def __del__(self) -> None:
+        self._returned.append(self._taken)
+
+
+def block_size(nbytes: int) -> int:
+    """Size of the block for so many bytes: one of eight between a power of two and the next, so that many are alike."""
+    step = max(GRAIN, 1 << max(0, nbytes.bit_length() - 4))
+    return max(1, -(-nbytes // step)) * step

@@ -1,0 +1,262 @@
+"""Arrays that pass between processes in shared memory: as sent, not copied on the way, given back in time."""
+
+import gc
+import os
+from typing import Any
+
+import hypothesis.strategies as st
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from persia_cli.wire import loans
+from persia_cli.wire.frames import Array, MalformedMessage, decode, encode
+from persia_cli.wire.loans import Loan, SharedMemory, share_memory
+from persia_cli.wire.messages import BY_KIND, BatchId, LookedUp, LookUp, Message, PushGradients, PutIds, Rows, Update
+from persia_cli.wire.segment import CELLS, DATA_START, create_segment
+from tests.support.any_message import messages, raw, same
+
+BATCH = BatchId(generation=0, split=0, step=7, rank=1)
+SIZE = DATA_START + (1 << 20)
+
+
+def memory(nbytes: int = SIZE) -> SharedMemory:
+    return SharedMemory(create_segment(nbytes))
+
+
+def send(sender: SharedMemory, message: Message, arrays: list[Array]) -> list[bytes]:
+    """The frames of a message that lends its arrays, as a socket carries them."""
+    return raw(encode(5, message, arrays, sender.lend(arrays)))
+
+
+def receive(receiver: SharedMemory, frames: list[bytes]) -> list[Array]:
+    return decode(frames, receiver)[2]
+
+
+def gradients(count: int = 1) -> list[Array]:
+    return [np.full((2000, 8), number, np.uint8) for number in range(1, count + 1)]
+
+
+def words(shared: SharedMemory, count: int) -> Array:
+    """Shared memory that need not be copied to be lent."""
+    array = shared.empty((count,), np.uint64)
+    array[...] = np.arange(count)
+    return array
+
+
+@pytest.mark.parametrize("kind", BY_KIND.values(), ids=lambda kind: kind.__name__)
+@settings(max_examples=20)
+@given(data=st.data(), least=st.sampled_from([1, 40, loans.LEAST_BYTES]))
+def test_every_message_survives_being_lent(kind: type[Message], data: st.DataObject, least: int) -> None:
+    message, arrays = data.draw(messages(kind))
+    sender, receiver = memory(), memory()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loans, "LEAST_BYTES", least)
+        frames = send(sender, message, arrays)
+    assert len(frames) == 2 + sum(array.nbytes < least for array in arrays)
+    number, received, received_arrays = decode(frames, receiver)
+    assert (number, received) == (5, message)
+    assert same(received_arrays, arrays)
+    assert all(array.flags.writeable and array.flags.aligned for array in received_arrays)
+
+
+def test_what_is_not_large_travels_in_frames() -> None:
+    shared = memory()
+    assert shared.lend([np.zeros(loans.LEAST_BYTES - 1, np.uint8)]) is None
+    assert shared.lend([]) is None
+    loan = shared.lend([np.zeros(1, np.uint8), *gradients()])
+    assert loan is not None
+    assert [place is None for place in loan.places] == [True, False]
+
+
+def test_slices_of_shared_memory_are_lent_where_they_lie() -> None:
+    sender, receiver = memory(), memory()
+    keys, tables = words(sender, 4000), np.zeros(2000, np.uint16)
+    received = receive(receiver, send(sender, LookUp(BATCH, create=True), [keys[1000:3000], tables]))
+    keys[1000] = 99
+    assert received[0][0] == 99
+    assert received[0].tolist() == keys[1000:3000].tolist()
+
+
+def test_what_is_passed_on_is_lent_where_it_lies_and_given_back_along_the_way() -> None:
+    server, worker, trainer = memory(), memory(), memory()
+    rows = server.empty((2000, 8), np.uint8)
+    rows[...] = 3
+    there = receive(worker, send(server, LookedUp(0), [rows]))
+    inverse = np.arange(5000, dtype=np.int32)
+    arrays = receive(
+        trainer, send(worker, Rows(0), [inverse, np.empty(0, np.uint32), there[0][:1000], there[0][1000:]])
+    )
+    rows[0] = 9
+    assert arrays[2][0].tolist() == [9] * 8
+    del there
+    assert (server.lent, worker.lent) == (1, 1)
+    kept = arrays[3][7:9, 2]
+    del arrays
+    gc.collect()
+    assert (server.lent, worker.lent) == (1, 1)
+    del kept
+    assert worker.lent == 0
+    assert server.lent == 0
+
+
+def test_memory_is_used_again_only_when_the_receiver_has_let_go() -> None:
+    sender, receiver = memory(DATA_START + 20_000), memory()
+    received = receive(receiver, send(sender, PushGradients(BATCH), gradients()))
+    for _ in range(10):
+        # No room: the arrays of this message come in frames.
+        second = receive(receiver, send(sender, PushGradients(BATCH), [np.full((2000, 8), 7, np.uint8)]))
+        assert (second[0] == 7).all()
+        assert (received[0] == 1).all()
+    assert sender.lent == 1
+    del received, second
+    assert sender.lent == 0
+    frames = send(sender, PushGradients(BATCH), gradients())
+    assert len(frames) == 2
+
+
+def test_a_message_that_comes_twice_is_the_same_arrays() -> None:
+    sender, receiver = memory(), memory()
+    frames = send(sender, PushGradients(BATCH), gradients())
+    first = receive(receiver, frames)
+    second = receive(receiver, frames)
+    assert np.shares_memory(first[0], second[0])
+    del first
+    assert sender.lent == 1
+    assert (second[0] == 1).all()
+    del second
+    assert sender.lent == 0
+
+
+def test_a_message_that_comes_again_too_late_is_passed_over_unanswered() -> None:
+    sender, receiver = memory(), memory()
+    frames = send(sender, PushGradients(BATCH), gradients())
+    receive(receiver, frames)
+    with pytest.raises(MalformedMessage, match="has been given back") as caught:
+        receive(receiver, frames)
+    assert caught.value.request is None
+    # Even once the same cell tells of another loan.
+    while True:
+        again = send(sender, PushGradients(BATCH), gradients())
+        held = receive(receiver, again)
+        if msgspec.msgpack.decode(again[1])[3][1] == msgspec.msgpack.decode(frames[1])[3][1]:
+            break
+        del held
+    with pytest.raises(MalformedMessage, match="has been given back"):
+        receive(receiver, frames)
+    assert (held[0] == 1).all()
+
+
+def test_what_was_not_sent_after_all_is_taken_back() -> None:
+    sender = memory()
+    loan = sender.lend(gradients())
+    assert loan is not None
+    assert sender.lent == 1
+    sender.take_back(loan)
+    assert sender.lent == 0
+
+
+def test_loans_end_where_cells_do() -> None:
+    sender = memory()
+    keys = words(sender, 1000)
+    running = [sender.lend([keys]) for _ in range(CELLS)]
+    assert all(running)
+    assert sender.lend([keys]) is None
+    assert running[0] is not None
+    sender.take_back(running[0])
+    assert sender.lend([keys]) is not None
+
+
+def test_arrays_that_are_not_contiguous_are_lent_in_order() -> None:
+    sender, receiver = memory(), memory()
+    block = np.arange(64_000, dtype=np.uint64).view(np.uint8).reshape(-1, 16)
+    received = receive(receiver, send(sender, PushGradients(BATCH), [block[::2, ::2]]))
+    assert np.array_equal(received[0], block[::2, ::2])
+
+
+def test_bytes_that_are_not_aligned_for_floats_are_copied() -> None:
+    sender, receiver = memory(), memory()
+    block = sender.empty((6001,), np.uint8)
+    block[...] = np.arange(6001) % 251
+    received = receive(receiver, send(sender, PushGradients(BATCH), [block[1:].reshape(-1, 6)]))
+    assert received[0].ctypes.data % 4 == 0
+    assert np.array_equal(received[0].reshape(-1), block[1:])
+    assert sender.lent == 0
+
+
+def test_where_nothing_is_shared_a_loan_is_refused() -> None:
+    frames = send(memory(), PushGradients(BATCH), gradients())
+    with pytest.raises(MalformedMessage, match="lends memory where none is shared") as caught:
+        decode(frames)
+    assert caught.value.request == 5
+
+
+def lent(sender: SharedMemory) -> Loan:
+    loan = sender.lend(gradients())
+    assert loan is not None
+    return loan
+
+
+def loan_with(loan: Loan, **fields: Any) -> list[bytes]:
+    """A PushGradients with a loan that no sender makes."""
+    changed = msgspec.structs.replace(loan, **fields)
+    heads = [("|u1", (2000, 8))]
+    return [bytes((PushGradients.KIND,)), msgspec.msgpack.encode((5, PushGradients(BATCH), heads, changed))]
+
+
+def test_loans_of_what_is_not_there_are_refused() -> None:
+    sender, receiver = memory(), memory()
+    loan = lent(sender)
+    elsewhere = f"{os.getpid()}/0/0123456789abcdef"
+    for fields, problem in [
+        ({"lender": "/etc/passwd"}, "no name of shared memory"),
+        ({"lender": elsewhere}, "is gone|cannot reach"),
+        ({"serial": 0}, "given back"),
+        ({"serial": 2**32 - 1}, "given back"),
+        ({"places": []}, "1 arrays lends 0"),
+        ({"places": [None]}, "announces 1 arrays and brings 0"),
+        ({"places": [(loan.lender, SIZE - 15_999)]}, "beyond the shared memory"),
+        ({"places": [(loan.lender, 0)]}, "beyond the shared memory"),
+        ({"places": [(elsewhere, DATA_START)]}, "is gone|cannot reach"),
+        ({"places": [(loan.lender, 2**62)]}, "beyond the shared memory"),
+    ]:
+        with pytest.raises(MalformedMessage, match=problem):
+            receive(receiver, loan_with(lent(sender), **fields))
+    for fields in ({"cell": CELLS}, {"cell": -1}, {"serial": 2**32}, {"places": [(loan.lender, -1)]}):
+        with pytest.raises(MalformedMessage, match="bad header"):
+            receive(receiver, loan_with(loan, **fields))
+
+
+@given(header=st.binary(max_size=80))
+def test_random_loans_never_raise_anything_else(header: bytes) -> None:
+    start = msgspec.msgpack.encode((5, ((0, 0, 7, 1),), [("<u8", (1,)), ("<u4", (2,))]))[1:]
+    with pytest.raises(MalformedMessage):
+        decode([bytes((PutIds.KIND,)), b"\x94" + start + header], share_memory(SIZE))
+
+
+def test_without_such_memory_arrays_are_ordinary(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str, flags: int) -> int:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    assert share_memory() is None
+
+
+def test_an_update_that_is_passed_on_keeps_its_gradients() -> None:
+    """What an embedding worker does: gradients of the trainer and keys of its own, to two servers."""
+    trainer, worker, servers = memory(), memory(), [memory(), memory()]
+    block = trainer.empty((3000, 8), np.uint8)
+    block[...] = np.arange(3000)[:, None] % 256
+    pushed = receive(worker, send(trainer, PushGradients(BATCH), [block]))
+    keys, tables = words(worker, 3000), np.zeros(3000, np.uint16)
+    parts = [slice(0, 1400), slice(1400, 3000)]
+    updates = [send(worker, Update(BATCH), [keys[part], tables[part], pushed[0][part]]) for part in parts]
+    del pushed
+    assert trainer.lent == 1
+    for server, part, frames in zip(servers, parts, updates, strict=True):
+        arrays = receive(server, frames)
+        assert np.array_equal(arrays[0], keys[part])
+        assert np.array_equal(arrays[2], block[part])
+        del arrays
+    assert (worker.lent, trainer.lent) == (0, 0)

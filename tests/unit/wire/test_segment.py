@@ -1,0 +1,140 @@
+"""Memory that processes share: found by name, refused where it is none, gone with its last user."""
+
+import fcntl
+import gc
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from persia_cli.errors import WireError
+from persia_cli.wire.frames import MalformedMessage, decode
+from persia_cli.wire.loans import share_memory
+from persia_cli.wire.segment import CELLS, DATA_START, create_segment, open_segment
+
+SIZE = 1 << 20
+LENDER = """
+import sys
+
+import numpy as np
+
+from persia_cli.wire.frames import encode
+from persia_cli.wire.loans import share_memory
+from persia_cli.wire.messages import BatchId, PushGradients
+
+memory = share_memory()
+arrays = [np.full((5000, 8), 7, np.uint8)]
+frames = encode(1, PushGradients(BatchId(0, 0, 0, 0)), arrays, memory.lend(arrays))
+print(*(frame.hex() for frame in frames), flush=True)
+sys.stdin.read()
+"""
+
+
+def open_files() -> set[str]:
+    """What this process's files are."""
+    return {str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
+
+
+def mapped(token: str) -> bool:
+    return token in Path("/proc/self/maps").read_text()
+
+
+def test_what_one_writes_the_other_reads() -> None:
+    made = create_segment(SIZE)
+    found = open_segment(made.name)
+    assert found.nbytes == SIZE
+    assert found.address != made.address
+    made.array(DATA_START, (3,), np.uint64, None)[...] = [1, 2, 3]
+    assert found.array(DATA_START, (3,), np.uint64, None).tolist() == [1, 2, 3]
+    found.cells[CELLS - 1] = 7
+    assert made.cells[CELLS - 1] == 7
+
+
+def test_arrays_are_such_as_kernels_are_compiled_for() -> None:
+    array = create_segment(SIZE).array(DATA_START, (4, 4), "<f4", None)
+    assert array.flags.writeable
+    assert array.flags.aligned
+    assert array.flags.c_contiguous
+    assert type(array) is np.ndarray
+
+
+def test_memory_stays_while_an_array_lives_and_goes_with_the_last() -> None:
+    made = create_segment(SIZE)
+    name, token = made.name, made.name.rpartition("/")[2]
+    view = made.array(DATA_START, (8,), np.uint8, None)[2:4]
+    view[...] = 9
+    del made
+    gc.collect()
+    assert view.tolist() == [9, 9]
+    assert mapped(token)
+    del view
+    gc.collect()
+    assert not mapped(token)
+    assert not any(token in file for file in open_files())
+    with pytest.raises(WireError):
+        open_segment(name)
+
+
+def test_it_cannot_be_shrunk_under_those_who_mapped_it() -> None:
+    made = create_segment(SIZE)
+    with pytest.raises(PermissionError):
+        os.ftruncate(int(made.name.split("/")[1]), 0)
+
+
+def test_addresses_outside_have_no_offset() -> None:
+    made = create_segment(SIZE)
+    assert made.offset_of(made.address) == 0
+    assert made.offset_of(made.address + SIZE - 1) == SIZE - 1
+    assert made.offset_of(made.address - 1) is None
+    assert made.offset_of(made.address + SIZE) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["", "1/2", "../../etc/passwd", "0/1/0123456789abcdef", "1/x/0123456789abcdef", "1/2/3"]
+)
+def test_other_names_are_refused(name: str) -> None:
+    with pytest.raises(WireError, match="no name of shared memory"):
+        open_segment(name)
+
+
+def test_a_process_that_is_gone_is_named() -> None:
+    with pytest.raises(WireError, match=r"shared memory of process 4194305.*set cluster\.shared_memory=false"):
+        open_segment("4194305/3/0123456789abcdef")
+
+
+def test_other_files_are_not_mapped(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.write_bytes(bytes(SIZE))
+    with path.open("r+b") as file, pytest.raises(WireError, match="is gone"):
+        open_segment(f"{os.getpid()}/{file.fileno()}/0123456789abcdef")
+
+
+def test_memory_that_could_shrink_is_not_mapped() -> None:
+    file = os.memfd_create("persia-0123456789abcdef", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(file, SIZE)
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
+        with pytest.raises(WireError, match="is not sealed"):
+            open_segment(f"{os.getpid()}/{file}/0123456789abcdef")
+    finally:
+        os.close(file)
+
+
+def test_what_a_killed_process_has_lent_can_still_be_read() -> None:
+    lender = subprocess.Popen([sys.executable, "-c", LENDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert lender.stdout is not None
+        frames = [bytes.fromhex(line) for line in lender.stdout.readline().split()]
+        receiver = share_memory()
+        assert receiver is not None
+        _, _, arrays = decode(frames, receiver)
+        lender.kill()
+    finally:
+        lender.communicate()
+    assert len(frames) == 2
+    assert arrays[0].tolist() == [[7] * 8] * 5000
+    with pytest.raises(MalformedMessage, match=r"cluster\.shared_memory=false"):
+        decode(frames, share_memory())
