@@ -27,8 +27,8 @@ class GroupedScores:
         labels: NDArray[np.float32],
         weights: NDArray[np.float32] | None = None,
     ) -> None:
-        """Take n samples: groups [n], logits and labels [n, T], weights [n] or None for ones; arrays are kept."""
-        self._parts.append((groups, logits, labels, np.empty(0, np.float32) if weights is None else weights))
+        """Take n samples: groups [n], logits and labels [n, T], weights [n] or None for ones."""
+        self._keep(groups, logits, labels, np.empty(0, np.float32) if weights is None else weights)
 
     def encode(self) -> list[Array]:
         """Return groups, logits, labels and weights (size 0: ones) of all samples; `merge_encoded` takes them."""
@@ -46,7 +46,11 @@ class GroupedScores:
                 f"{labels.shape} and {len(weights)} weights"
             )
         if len(groups):
-            self._parts.append((groups, logits, labels, weights))
+            self._keep(groups, logits, labels, weights)
+
+    def _keep(self, groups: Array, logits: Array, labels: Array, weights: Array) -> None:
+        # Copies: what came in a message may hold on to all of it.
+        self._parts.append((groups.copy(), logits.copy(), labels.copy(), weights.copy()))
 
     def gauc(self) -> list[float | None]:
         """Return, per task, the mean of the AUC of each group, weighted by the group's samples (their weights).

@@ -133,7 +133,8 @@ class Coordinator:
             self._events.close()
 
     def _figures(self) -> dict[str, Any]:
-        return {"cpu_s": cpu_seconds(), "rss": resident_bytes(), "messages": self._loop.counters}
+        memory = resident_bytes() + self._loop.shared_bytes
+        return {"cpu_s": cpu_seconds(), "rss": memory, "messages": self._loop.counters}
 
     def _watch(self) -> None:
         """Give the job up if a replica is late, silent or stuck; once all is done, wait for such a one no longer."""

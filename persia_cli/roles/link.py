@@ -210,7 +210,7 @@ class Link:
         if self._stop_number is None:
             return
         told: list[Message] = []
-        body = {"cpu_s": cpu_seconds(), "rss": resident_bytes(), "messages": self.loop.counters} | self.figures()
+        body = {"cpu_s": cpu_seconds(), "rss": self._memory_bytes(), "messages": self.loop.counters} | self.figures()
         self._client.request(
             Done(self.sender, self._stop_number, body),
             on_reply=lambda message, _: told.append(message),
@@ -247,8 +247,11 @@ class Link:
         if self.stop:
             return
         figures = {"messages": self.loop.counters} | self.figures()
-        beat = Heartbeat(self.sender, self.progress_age_s(), cpu_seconds(), resident_bytes(), figures)
+        beat = Heartbeat(self.sender, self.progress_age_s(), cpu_seconds(), self._memory_bytes(), figures)
         self._client.request(beat, on_reply=self._on_beat, waiting_for="a heartbeat's answer")
+
+    def _memory_bytes(self) -> int:
+        return resident_bytes() + self.loop.shared_bytes
 
     def _on_beat(self, message: Message, _: list[np.ndarray[Any, Any]]) -> None:
         if expect(message, Beat).stop:

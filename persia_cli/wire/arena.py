@@ -27,6 +27,13 @@ class Arena:
         self._free: dict[int, list[int]] = {}
         # Arrays end in any thread, even within `empty`: they only leave word here, without a lock.
         self._returned: deque[tuple[int, int]] = deque()
+        self._merged = True
+        """Whether free blocks that lie side by side are one."""
+
+    @property
+    def used(self) -> int:
+        """Bytes up to the end of the last block: what the arena takes of the machine's memory at most."""
+        return self._end
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any] | None:
         """An array of shape and dtype with any content, None if there is no room for it."""
@@ -35,6 +42,7 @@ class Arena:
             while self._returned:
                 returned, offset = self._returned.popleft()
                 self._free.setdefault(returned, []).append(offset)
+                self._merged = False
             taken = self._take(size)
         if taken is None:
             return None
@@ -43,7 +51,7 @@ class Arena:
     def _take(self, size: int) -> tuple[int, int] | None:
         """Size and offset of a block for an array; free ones are put together where none is large enough."""
         taken = self._find(size)
-        if taken is None:
+        if taken is None and not self._merged:
             self._merge()
             taken = self._find(size)
         return taken
@@ -74,6 +82,7 @@ class Arena:
         self._free = {}
         for offset, size in merged:
             self._free.setdefault(size, []).append(offset)
+        self._merged = True
 
 
 class _Block:

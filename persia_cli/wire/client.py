@@ -68,6 +68,7 @@ class Client:
         self._numbers = itertools.count(secrets.randbits(48))
         self._requests: dict[int, _Request] = {}
         self._heard = 0
+        self._unreadable = ""
         self._due = math.inf
 
     @property
@@ -89,8 +90,8 @@ class Client:
     ) -> None:
         """Send a request and keep it until it is answered; never waits.
 
-        Arrays are sent without copying and kept alive: they must not be written until `on_reply` is called, by
-        `receive`, with the reply and its arrays. `waiting_for` says in errors what the request is about.
+        Arrays are kept alive and must not be written until `on_reply` is called, by `receive`, with the reply and its
+        arrays. `waiting_for` says in errors what the request is about.
         """
         number = next(self._numbers)
         wait_s = min(self.retry_s, self.silence_timeout_s)
@@ -116,8 +117,9 @@ class Client:
                 if frames is None:
                     return
                 number, reply, arrays = decode(frames, self.memory)
-            except MalformedMessage:
+            except MalformedMessage as error:
                 self.malformed += 1
+                self._unreadable = f"; what it sent last could not be read: {error}"
                 continue
             self._take(number, reply, arrays)
 
@@ -159,7 +161,7 @@ class Client:
         if request.silent_s >= self.silence_timeout_s:
             raise WireError(
                 f"{self.peer} at {self.address} has not answered for {request.silent_s:g} s "
-                f"(waiting for {request.waiting_for})"
+                f"(waiting for {request.waiting_for}){self._unreadable}"
             )
         longest_s = max(self.retry_s, min(MAX_WAIT_S, self.silence_timeout_s / TRIES))
         request.wait_s = min(2 * request.wait_s, longest_s, self.silence_timeout_s - request.silent_s)

@@ -151,12 +151,9 @@ def _equal_sizes(kind: type[Message], arrays: tuple[tuple[str, int], ...]) -> tu
     Raises MalformedMessage if the message has no such arrays.
     """
     equal: list[tuple[int, int, int, int]] = []
-    at = 0
-    while at < len(arrays) if kind.PER_GROUP else at == 0:
-        before = at
+    at = _match_round(kind, arrays, 0, equal) if arrays or not kind.PER_GROUP else 0
+    while kind.PER_GROUP and at < len(arrays):
         at = _match_round(kind, arrays, at, equal)
-        if at == before:
-            break
     if at != len(arrays):
         raise MalformedMessage(f"{kind.__name__} has {len(arrays) - at} arrays too many")
     return tuple(equal)

@@ -3,11 +3,10 @@
 The sender of a message lends its arrays: it keeps them until the receiver has let go of every one, which the receiver
 tells by clearing a cell of the sender's segment. Nothing is copied, not even where a message is passed on: the one in
 between borrows and lends the same memory. A message that is sent again is a loan of its own; one that comes twice is
-recognised; one that never arrives leaves its memory taken, until arrays no longer fit and travel in frames as before.
+passed over; one that never arrives leaves its memory taken. Where there is no room, arrays travel in frames.
 """
 
 import math
-import weakref
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -44,13 +43,13 @@ class Loan(msgspec.Struct, array_like=True, frozen=True, gc=False, forbid_unknow
 
 
 class StaleLoan(WireError):  # noqa: N818 - it says what it is
-    """A message that came again after its memory had been given back."""
+    """A message that came before: its memory may be another's by now."""
 
 
 class SharedMemory:
     """What one poll loop lends and has borrowed. All methods but `empty` belong to the loop's thread.
 
-    `no_room` counts messages whose arrays travelled in frames because there was no room for them.
+    `no_room` counts messages of which a large array travelled in a frame because there was no room for it.
     """
 
     def __init__(self, segment: Segment) -> None:
@@ -61,13 +60,19 @@ class SharedMemory:
         self._lent: dict[int, Sequence[Array]] = {}
         self._serial = 0
         self.no_room = 0
-        self._borrowed: weakref.WeakValueDictionary[tuple[str, int, int], _Borrowed] = weakref.WeakValueDictionary()
+        self._borrowed: dict[tuple[str, int], int] = {}
+        """The last loan that was taken of each lender's cell."""
 
     @property
     def lent(self) -> int:
         """Loans that still run."""
         self._collect()
         return len(self._lent)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that this loop's own arrays take, or took at most."""
+        return self._arena.used
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         """An array with any content, where it need not be copied to be lent, if there is room; for any thread."""
@@ -80,9 +85,10 @@ class SharedMemory:
             return None
         self._collect()
         kept: list[Array] = []
-        places = [self._place(array, kept) for array in arrays] if self._cells else []
-        if not kept:
+        places = [self._place(array, kept) if self._cells else None for array in arrays]
+        if len(kept) < sum(array.nbytes >= LEAST_BYTES for array in arrays):
             self.no_room += 1
+        if not kept:
             return None
         self._serial = self._serial % (SERIALS - 1) + 1
         cell = self._cells.pop()
@@ -123,17 +129,17 @@ class SharedMemory:
     def borrow(self, loan: Loan, heads: Sequence[tuple[str, tuple[int, ...]]]) -> list[Array | None]:
         """The arrays of dtype and shape that a message lends, None for those in frames.
 
-        Raises StaleLoan if the memory has been given back, WireError if there is no such memory.
+        Raises StaleLoan if the message came before, WireError if there is no such memory.
         """
         if len(loan.places) != len(heads):
             raise WireError(f"a message of {len(heads)} arrays lends {len(loan.places)}")
-        key = (loan.lender, loan.cell, loan.serial)
-        borrowed = self._borrowed.get(key)
-        if borrowed is None:
-            lender = self._segment(loan.lender)
-            if loan.serial == 0 or lender.cells[loan.cell] != loan.serial:
-                raise StaleLoan("the memory of a message has been given back")
-            borrowed = self._borrowed[key] = _Borrowed(lender, loan.cell)
+        lender, key = self._segment(loan.lender), (loan.lender, loan.cell)
+        if lender is self._own:
+            raise WireError("a message lends memory of the one it came to")
+        if loan.serial in (0, self._borrowed.get(key)) or lender.cells[loan.cell] != loan.serial:
+            raise StaleLoan("a message came again, and its memory may have been given back")
+        self._borrowed[key] = loan.serial
+        borrowed = _Borrowed(lender, loan.cell)
         return [
             None if place is None else self._view(place, dtype, shape, borrowed)
             for place, (dtype, shape) in zip(loan.places, heads, strict=True)
@@ -156,7 +162,7 @@ class SharedMemory:
 class _Borrowed:
     """Lives as long as an array of a message does; tells the lender when the last is gone."""
 
-    __slots__ = ("__weakref__", "_cell", "_lender")
+    __slots__ = ("_cell", "_lender")
 
     def __init__(self, lender: Segment, cell: int) -> None:
         self._lender = lender

@@ -53,7 +53,7 @@ class _Timer:
 
 
 class Loop:
-    """Everything that one thread waits for; all methods but `Waker.wake` belong to that thread."""
+    """Everything that one thread waits for; all methods but `Waker.wake` and `empty` belong to that thread."""
 
     def __init__(self, context: sockets.Context, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.name = name
@@ -74,6 +74,11 @@ class Loop:
             self._share_with(server)
         for client in self._clients:
             self._share_with(client)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Memory that the loop shares with other processes, as far as it is its own."""
+        return 0 if self._memory is None else self._memory.nbytes
 
     def _share_with(self, end: Server | Client) -> None:
         end.memory = self._memory if end.address.startswith("ipc://") else None
@@ -100,7 +105,7 @@ class Loop:
 
     @property
     def counters(self) -> dict[str, int]:
-        """What was not as it should be so far; all zero on an undisturbed wire."""
+        """What was not as it should be so far; all zero on an undisturbed wire, and where shared memory has room."""
         return {
             "refused": sum(server.refused for server in self._servers),
             "nameless": sum(server.nameless for server in self._servers),
@@ -151,7 +156,8 @@ class Loop:
         self._poller.register(source, zmq.POLLIN)
 
     def close(self) -> None:
-        """Close every server, client and waker of this loop."""
+        """Close every server, client and waker of this loop; shared memory goes with the last array on it."""
+        self.share(None)
         for server in self._servers:
             server.close()
         for client in self._clients:

@@ -54,7 +54,7 @@ class Sender(Part, frozen=True):
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
-    """Fields of a message travel in its header, arrays as raw frames after it."""
+    """Fields of a message travel in its header, arrays as raw frames after it or in shared memory."""
 
     KIND: ClassVar[int]
     """The byte that a message begins with."""

@@ -73,7 +73,7 @@ def create_segment(nbytes: int) -> Segment:
         os.ftruncate(file, nbytes)
         fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
         name = f"{os.getpid()}/{file}/{token}"
-        open_segment(name)  # what works here works for other processes of the user
+        open_segment(name)  # where this fails, others could not come either
         segment = Segment(file, name)
     except BaseException:
         os.close(file)

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import zmq
@@ -85,6 +86,8 @@ class Server:
     def _take(self, identity: bytes, frames: Sequence[zmq.Frame]) -> None:
         if identity.startswith(MADE_UP):
             self.nameless += 1
+            with suppress(MalformedMessage):
+                decode(frames, self.memory)  # what it lends is given back
             return
         try:
             number, message, arrays = decode(frames, self.memory)
@@ -120,7 +123,7 @@ class Server:
             self.reply(peer, Refused(str(error)))
 
     def reply(self, peer: Peer, message: Message, arrays: Sequence[Array] = ()) -> None:
-        """Answer a request; arrays are sent without copying and must not be written from now on.
+        """Answer a request; arrays must not be written from now on.
 
         If the peer is gone or its queue is full, the reply is dropped and counted: the peer will ask again.
         """

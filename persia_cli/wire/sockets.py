@@ -99,7 +99,10 @@ def receive(socket: Socket) -> list[zmq.Frame] | None:
     # Asked first, since an exception takes longer than the question.
     if not socket.get(zmq.EVENTS) & POLLIN:  # type: ignore[operator]
         return None
-    frames = [socket.recv(NOBLOCK, copy=False)]
+    try:
+        frames = [socket.recv(NOBLOCK, copy=False)]
+    except zmq.Again:
+        return None
     count = 1
     more = frames[0].more
     while more:

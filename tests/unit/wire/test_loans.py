@@ -116,26 +116,20 @@ def test_memory_is_used_again_only_when_the_receiver_has_let_go() -> None:
     assert len(frames) == 2
 
 
-def test_a_message_that_comes_twice_is_the_same_arrays() -> None:
+def test_a_message_that_comes_twice_is_passed_over_unanswered() -> None:
     sender, receiver = memory(), memory()
     frames = send(sender, PushGradients(BATCH), gradients())
-    first = receive(receiver, frames)
-    second = receive(receiver, frames)
-    assert np.shares_memory(first[0], second[0])
-    del first
+    held = receive(receiver, frames)
+    for _ in range(2):
+        with pytest.raises(MalformedMessage, match="came again") as caught:
+            receive(receiver, frames)
+        assert caught.value.request is None
     assert sender.lent == 1
-    assert (second[0] == 1).all()
-    del second
+    assert (held[0] == 1).all()
+    del held
     assert sender.lent == 0
-
-
-def test_a_message_that_comes_again_too_late_is_passed_over_unanswered() -> None:
-    sender, receiver = memory(), memory()
-    frames = send(sender, PushGradients(BATCH), gradients())
-    receive(receiver, frames)
-    with pytest.raises(MalformedMessage, match="has been given back") as caught:
+    with pytest.raises(MalformedMessage, match="came again"):
         receive(receiver, frames)
-    assert caught.value.request is None
     # Even once the same cell tells of another loan.
     while True:
         again = send(sender, PushGradients(BATCH), gradients())
@@ -143,9 +137,17 @@ def test_a_message_that_comes_again_too_late_is_passed_over_unanswered() -> None
         if msgspec.msgpack.decode(again[1])[3][1] == msgspec.msgpack.decode(frames[1])[3][1]:
             break
         del held
-    with pytest.raises(MalformedMessage, match="has been given back"):
+    with pytest.raises(MalformedMessage, match="came again"):
         receive(receiver, frames)
     assert (held[0] == 1).all()
+
+
+def test_nobody_can_end_a_loan_of_the_one_it_writes_to() -> None:
+    receiver = memory()
+    loan = lent(receiver)
+    with pytest.raises(MalformedMessage, match="lends memory of the one it came to"):
+        receive(receiver, loan_with(loan))
+    assert receiver.lent == 1
 
 
 def test_what_was_not_sent_after_all_is_taken_back() -> None:
@@ -157,12 +159,22 @@ def test_what_was_not_sent_after_all_is_taken_back() -> None:
     assert sender.lent == 0
 
 
+def test_what_finds_no_room_is_counted_and_travels_in_a_frame() -> None:
+    sender, receiver = memory(DATA_START + 20_000), memory()
+    frames = send(sender, PushGradients(BATCH), gradients(2))
+    assert len(frames) == 3
+    assert sender.no_room == 1
+    assert same(receive(receiver, frames), gradients(2))
+
+
 def test_loans_end_where_cells_do() -> None:
     sender = memory()
     keys = words(sender, 1000)
     running = [sender.lend([keys]) for _ in range(CELLS)]
     assert all(running)
+    assert sender.no_room == 0
     assert sender.lend([keys]) is None
+    assert sender.no_room == 1
     assert running[0] is not None
     sender.take_back(running[0])
     assert sender.lend([keys]) is not None
@@ -212,8 +224,8 @@ def test_loans_of_what_is_not_there_are_refused() -> None:
     for fields, problem in [
         ({"lender": "/etc/passwd"}, "no name of shared memory"),
         ({"lender": elsewhere}, "is gone|cannot reach"),
-        ({"serial": 0}, "given back"),
-        ({"serial": 2**32 - 1}, "given back"),
+        ({"serial": 0}, "came again"),
+        ({"serial": 2**32 - 1}, "came again"),
         ({"places": []}, "1 arrays lends 0"),
         ({"places": [None]}, "announces 1 arrays and brings 0"),
         ({"places": [(loan.lender, SIZE - 15_999)]}, "beyond the shared memory"),
