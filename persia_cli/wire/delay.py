@@ -45,13 +45,10 @@ class DelayLine:
         self._router = sockets.router(context, front)
         self.address = sockets.bound_address(self._router)
         self._dealers: dict[bytes, sockets.Socket] = {}
+        self.files = [_file_of(self._router)]
+        """Files that become readable when there may be something to do."""
         self._held: deque[_Held] = deque()
         self.passed = self.dropped = 0
-
-    @property
-    def files(self) -> list[int]:
-        """Files that become readable when there may be something to do."""
-        return [int(socket.getsockopt(zmq.FD)) for socket in (self._router, *self._dealers.values())]
 
     @property
     def wait_s(self) -> float:
@@ -69,6 +66,7 @@ class DelayLine:
         identity = frames[0].bytes
         if identity not in self._dealers:
             self._dealers[identity] = sockets.dealer(self._context, self._back, identity)
+            self.files.append(_file_of(self._dealers[identity]))
         self._hold(self._dealers[identity], frames[1:])
 
     def _hold_reply(self, identity: bytes, frames: Sequence[zmq.Frame]) -> None:
@@ -107,6 +105,10 @@ class DelayLine:
         self._router.close()
         for dealer in self._dealers.values():
             dealer.close()
+
+
+def _file_of(socket: sockets.Socket) -> int:
+    return int(socket.getsockopt(zmq.FD))
 
 
 def run_lines(lines: Sequence[DelayLine], stopped: Callable[[], bool]) -> None:
