@@ -12,6 +12,8 @@ from persia_cli.wire.segment import DATA_START, Segment
 
 GRAIN = 64
 """Blocks begin on a cache line."""
+ROOMY = 2
+"""A free block is taken whole for an array of at least this part of its size, rather than memory not used so far."""
 
 
 class Arena:
@@ -59,10 +61,12 @@ class Arena:
     def _find(self, size: int) -> tuple[int, int] | None:
         if self._free.get(size):
             return size, self._free[size].pop()
+        larger = min((each for each, offsets in self._free.items() if each > size and offsets), default=None)
+        if larger is not None and larger <= ROOMY * size:
+            return larger, self._free[larger].pop()
         if self._end + size <= self.segment.nbytes:
             self._end += size
             return size, self._end - size
-        larger = min((each for each, offsets in self._free.items() if each > size and offsets), default=None)
         if larger is None:
             return None
         offset = self._free[larger].pop()

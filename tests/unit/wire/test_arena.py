@@ -25,7 +25,9 @@ def test_block_sizes_are_few_and_little_is_wasted(nbytes: int) -> None:
 def largest_gap(arena: Arena, living: list[np.ndarray]) -> int:
     """Bytes that lie free side by side."""
     first = arena.segment.address + DATA_START
-    taken = sorted((array.ctypes.data, array.ctypes.data + block_size(array.nbytes)) for array in living)
+    # An array keeps what keeps its block, which knows how much of the arena that is.
+    sizes = [array.base._keeper._taken[0] for array in living]
+    taken = sorted((array.ctypes.data, array.ctypes.data + size) for array, size in zip(living, sizes, strict=True))
     starts = [first, *(end for _, end in taken)]
     ends = [*(start for start, _ in taken), arena.segment.address + arena.segment.nbytes]
     return max(end - start for start, end in zip(starts, ends, strict=True))
@@ -60,6 +62,16 @@ def test_a_block_is_used_again_once_the_last_view_is_gone() -> None:
     again = arena.empty((4000,), np.uint8)
     assert again is not None
     assert again.ctypes.data == place
+
+
+def test_arrays_of_changing_sizes_take_no_more_than_about_twice_what_lives_at_once() -> None:
+    arena = Arena(create_segment(DATA_START + (1 << 24)))
+    random = np.random.default_rng(3)
+    living: list[np.ndarray | None] = [None] * 10
+    for number in range(2000):
+        living[number % 10] = arena.empty((int(random.integers(90_000, 130_000)),), np.uint8)
+    assert all(array is not None for array in living)
+    assert arena.used < 2.5 * 10 * 130_000
 
 
 def test_a_small_array_may_take_a_large_block_when_nothing_else_is_left() -> None:
