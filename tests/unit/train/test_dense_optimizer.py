@@ -14,25 +14,31 @@ from persia_cli.train.rank import Rank
 from tests.support.runs import SGD, make_run
 
 CASES = [
-    (DenseSgd(kind="sgd", lr=0.3), lambda p: torch.optim.SGD(p, lr=0.3)),
-    (DenseSgd(kind="sgd", lr=0.3, weight_decay=0.2), lambda p: torch.optim.SGD(p, lr=0.3, weight_decay=0.2)),
+    (DenseSgd(kind="sgd", lr=0.3), lambda p: torch.optim.SGD(p, lr=0.3, fused=True)),
+    (
+        DenseSgd(kind="sgd", lr=0.3, weight_decay=0.2),
+        lambda p: torch.optim.SGD(p, lr=0.3, weight_decay=0.2, fused=True),
+    ),
     (
         DenseAdagrad(kind="adagrad", lr=0.2, initial_accumulator_value=0.1, eps=1e-3),
-        lambda p: torch.optim.Adagrad(p, lr=0.2, initial_accumulator_value=0.1, eps=1e-3),
+        lambda p: torch.optim.Adagrad(p, lr=0.2, initial_accumulator_value=0.1, eps=1e-3, fused=True),
     ),
     (
         DenseAdam(kind="adam", lr=0.01, beta1=0.8, beta2=0.95, eps=1e-4),
-        lambda p: torch.optim.Adam(p, lr=0.01, betas=(0.8, 0.95), eps=1e-4),
+        lambda p: torch.optim.Adam(p, lr=0.01, betas=(0.8, 0.95), eps=1e-4, fused=True),
     ),
     (
         DenseAdagrad(kind="adagrad", lr=0.2, weight_decay=0.2),
-        lambda p: torch.optim.Adagrad(p, lr=0.2, weight_decay=0.2),
+        lambda p: torch.optim.Adagrad(p, lr=0.2, weight_decay=0.2, fused=True),
     ),
-    (DenseAdam(kind="adam", lr=0.01, weight_decay=0.2), lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.2)),
-    (AdamW(kind="adamw", lr=0.01), lambda p: torch.optim.AdamW(p, lr=0.01)),
+    (
+        DenseAdam(kind="adam", lr=0.01, weight_decay=0.2),
+        lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.2, fused=True),
+    ),
+    (AdamW(kind="adamw", lr=0.01), lambda p: torch.optim.AdamW(p, lr=0.01, fused=True)),
     (
         AdamW(kind="adamw", lr=0.01, beta1=0.8, beta2=0.95, eps=1e-4, weight_decay=0.3),
-        lambda p: torch.optim.AdamW(p, lr=0.01, betas=(0.8, 0.95), eps=1e-4, weight_decay=0.3),
+        lambda p: torch.optim.AdamW(p, lr=0.01, betas=(0.8, 0.95), eps=1e-4, weight_decay=0.3, fused=True),
     ),
 ]
 
@@ -91,7 +97,7 @@ def test_a_schedule_moves_weights_as_torchs_scheduler_does():
     config = config_of(DenseAdam, {"kind": "step", "every_steps": 2, "factor": 0.25})
     module, plain = torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)
     plain.load_state_dict(module.state_dict())
-    ours, theirs = dense_optimizer(config, module), torch.optim.Adam(plain.parameters(), lr=0.2)
+    ours, theirs = dense_optimizer(config, module), torch.optim.Adam(plain.parameters(), lr=0.2, fused=True)
     rate, scheduler = LearningRate(config, ours), torch.optim.lr_scheduler.StepLR(theirs, step_size=2, gamma=0.25)
     for step in range(6):
         rate.set(step)
