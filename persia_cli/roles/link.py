@@ -119,11 +119,7 @@ class Link:
         self._retry_s = self._client.retry_s = run.cluster.retry_s
         self._silence_timeout_s = self._client.silence_timeout_s = run.cluster.silence_timeout_s
         self._addresses = welcome[0].addresses
-        if run.cluster.shared_memory and self._address.startswith("ipc://"):
-            memory = share_memory()
-            if memory is None:
-                log.warning("this system shares no memory between processes; arrays go through Unix sockets")
-            self.loop.share(memory)
+        share_arrays(self.loop, self._address, run)
         job = Job.from_json(welcome[0].job)
         self.trace = Trace(job.trace_first, job.trace_last)
         self._run_dir = Path(job.run_dir)
@@ -256,6 +252,16 @@ class Link:
     def _on_beat(self, message: Message, _: list[np.ndarray[Any, Any]]) -> None:
         if expect(message, Beat).stop:
             self.stop = True
+
+
+def share_arrays(loop: Loop, coordinator: str, run: Run) -> None:
+    """Have a replica's loop pass large arrays in shared memory, if the run wants it and the job is on one machine."""
+    if not run.cluster.shared_memory or not coordinator.startswith("ipc://"):
+        return
+    memory = share_memory()
+    if memory is None:
+        log.warning("this system shares no memory between processes; arrays go through Unix sockets")
+    loop.share(memory)
 
 
 def expect(message: Message, kind: type[Kind]) -> Kind:

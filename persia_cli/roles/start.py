@@ -8,8 +8,7 @@ from typing import Protocol
 from persia_cli.config.schema import Run
 from persia_cli.errors import PersiaError
 from persia_cli.plan.job import Job
-from persia_cli.roles.link import Link, StoppedError
-from persia_cli.wire.loans import share_memory
+from persia_cli.roles.link import Link, StoppedError, share_arrays
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.sockets import Context
 
@@ -37,9 +36,8 @@ def run_coordinator(
     from persia_cli.roles.coordinator import Coordinator
 
     loop = Loop(context, "coordinator-0")
-    if run.cluster.shared_memory and bind.startswith("ipc://"):
-        loop.share(share_memory())
     try:
+        share_arrays(loop, bind, run)
         coordinator = Coordinator(loop, bind, run, job, advertise)
         on_start(coordinator, coordinator.address)
         coordinator.run()

@@ -129,6 +129,7 @@ class Client:
             self.malformed += 1
             return
         self._heard += 1
+        self._unreadable = ""
         if request is None:
             self.late += 1
             return

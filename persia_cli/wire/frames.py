@@ -102,7 +102,7 @@ def _borrow(
     kind: type[Message], loan: Loan, heads: Sequence[ArrayHead], memory: SharedMemory | None
 ) -> list[Array | None]:
     if memory is None:
-        raise MalformedMessage(f"{kind.__name__} lends memory where none is shared")
+        raise MalformedMessage(f"{kind.__name__} lends memory where none is shared; set cluster.shared_memory=false")
     return memory.borrow(loan, heads)
 
 
