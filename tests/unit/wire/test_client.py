@@ -236,6 +236,19 @@ def test_malformed_replies_are_counted(client: Client, peer: Peer) -> None:
     assert heard == [Ack()]
 
 
+@pytest.mark.parametrize("recovers", [False, True])
+def test_silence_after_what_could_not_be_read_says_so(client: Client, peer: Peer, clock: Clock, recovers: bool) -> None:
+    client.request(PutIds(BATCH), IDS)
+    number = number_of(peer)
+    peer.socket.send_multipart([b"me", b"\xff", b"\xff"])
+    if recovers:
+        peer.say(number, Pending())
+    client.receive()
+    with pytest.raises(WireError, match="has not answered for 30 s") as caught:
+        wait_out(client, clock, 60)
+    assert ("what it sent last could not be read: unknown kind of message" in str(caught.value)) is not recovers
+
+
 def test_a_full_queue_does_not_block_and_everything_arrives_later(
     context: Context, client: Client, peer: Peer, clock: Clock
 ) -> None:
