@@ -1,14 +1,14 @@
-"""The few kinds of error a user meets, and the exit code of each."""
+"""The kinds of errors that users see, and their exit codes."""
 
 
 class PersiaError(Exception):
-    """A failure worded for a person; exit code 1 means the fault is ours or the machine's."""
+    """A failure with a message for users; exit code 1 means a fault of the program or of the machine."""
 
     exit_code = 1
 
 
 class UserError(PersiaError):
-    """Something the user can put right; exit code 2."""
+    """A mistake that the user can correct; exit code 2."""
 
     exit_code = 2
 
@@ -21,6 +21,10 @@ class DataError(UserError):
     """A data file that is missing, damaged or not what the config says it is."""
 
 
+class DiskError(UserError):
+    """A file that cannot be written: the disk is full, read-only, or not open to this user."""
+
+
 class CheckpointError(UserError):
     """A checkpoint that is missing, incomplete or of another model."""
 
@@ -30,4 +34,9 @@ class WireError(PersiaError):
 
 
 class RoleError(PersiaError):
-    """A replica that died, is stuck or was fenced off."""
+    """A replica that died, is stuck or was replaced by a newer incarnation."""
+
+
+def one_line(error: BaseException) -> str:
+    """Return an error's text without line breaks and without a full stop."""
+    return " ".join(str(error).split()).removesuffix(".")

@@ -1,5 +1,6 @@
 """The `persia` command."""
 
+import os
 import sys
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from persia_cli.commands import (
     predict,
     recipe,
     report,
+    runs,
     sweep,
     table,
     train,
@@ -34,6 +36,7 @@ app.command("eval", epilog=evaluate.EXAMPLES)(evaluate.evaluate)
 app.command(epilog=predict.EXAMPLES)(predict.predict)
 app.command(epilog=report.EXAMPLES)(report.report)
 app.command("launch-role", epilog=launch_role.EXAMPLES)(launch_role.launch_role)
+app.add_typer(runs.app, name="runs")
 app.add_typer(table.app, name="table")
 app.add_typer(bench.app, name="bench")
 app.add_typer(recipe.app, name="recipe")
@@ -67,8 +70,22 @@ def main() -> None:
     """Run the command line; every error ends as one line on stderr and an exit code."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
-        app(arguments)
+        if any(not word or word.endswith("=") for word in arguments):
+            from persia_cli.commands.usage import refuse_empty
+
+            refuse_empty(arguments)
+        code = app(arguments, prog_name="persia", standalone_mode=False)
     except Exception as error:
         from persia_cli.commands.screen import report_failure
+        from persia_cli.commands.usage import in_our_words
 
-        sys.exit(report_failure(error, debug=len(arguments) < len(sys.argv) - 1))
+        error = in_our_words(error)
+
+        code = report_failure(error, debug=len(arguments) < len(sys.argv) - 1)
+        remote = sys.modules.get("persia_cli.data.remote")
+        if remote is not None and remote.is_waiting():
+            # A library that still waits for a store on the network would not let the process end.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,4 +1,4 @@
-"""Where the folders `conf/` and `recipes/` are: inside the wheel, or at the top of the checkout."""
+"""The location of the folders `conf/` and `recipes/`: in the wheel, or at the top of the checkout."""
 
 from pathlib import Path
 
@@ -12,4 +12,4 @@ def shared(name: str) -> Path:
     for root in (PACKAGE / "_share", PACKAGE.parent):
         if (root / name).is_dir():
             return root / name
-    raise PersiaError(f"the folder {name}/ came with neither this package nor this checkout; install persia again")
+    raise PersiaError(f"the folder {name}/ is missing from this installation; install persia again")

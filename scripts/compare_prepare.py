@@ -1,11 +1,11 @@
-"""Compare the preparation of Criteo's text with a polars script that does the same without checking anything.
+"""Compare the preparation of Criteo's text with a polars script that writes the same without any checks.
 
     python scripts/compare_prepare.py train.txt                    # a Criteo file; a small one is repeated
     python scripts/compare_prepare.py train.txt.gz --rows 8000000 --rounds 5
 
-Both read the same plain text and write Parquet of the same columns (zstd, row groups of 65,536 rows, statistics), each
-in a process of its own with as many threads as there are cores, in turns. What is timed is the whole process, its start
-included. First both prepare the file as it is, and every value must be the same.
+Both read the same plain text and write Parquet of the same columns (zstd, row groups of 65,536 rows, statistics). Each
+runs in its own process with as many threads as there are cores, in turns. The times are of whole processes, with their
+start. First both prepare the file once, and every value must be equal.
 
 polars is in the extra `compare`: `pip install 'persia[compare]'`, or on a checkout `pip install -e '.[compare]'`.
 """
@@ -27,8 +27,8 @@ import pyarrow.parquet as pq
 
 DENSE = [f"I{number}" for number in range(1, 14)]
 SPARSE = [f"C{number}" for number in range(1, 27)]
-BAR_ROWS_PER_S, BAR_RATIO = 400_000, 0.35
-"""What is asked of two cores: rows a second, and polars' time over ours."""
+TARGET_ROWS_PER_S, TARGET_RATIO = 400_000, 0.35
+"""Targets on two cores: rows a second, and polars' time over ours."""
 
 THEIRS = """
 import sys
@@ -45,7 +45,7 @@ rows.with_columns(*counts, *ids).sink_parquet(
 
 
 def ours(source: Path, output: Path) -> list[str]:
-    """Return the command that prepares a file by our recipe."""
+    """Return the command that prepares a file with our recipe."""
     return [
         sys.executable,
         "-m",
@@ -61,7 +61,7 @@ def ours(source: Path, output: Path) -> list[str]:
 
 
 def theirs(source: Path, output: Path) -> list[str]:
-    """Return the command that does it by polars."""
+    """Return the command that prepares it with polars."""
     return [sys.executable, "-c", THEIRS, str(source), str(output / "all.parquet")]
 
 
@@ -98,7 +98,7 @@ def repeated(source: Path, times: int, folder: Path) -> Path:
 
 
 def options() -> argparse.Namespace:
-    """Return what the command line says."""
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", type=Path, help="a file in Criteo's format, plain or .gz")
     parser.add_argument("--rows", type=int, default=4_000_000, help="repeat the file until it has so many")
@@ -108,7 +108,7 @@ def options() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Check, then measure, then tell whether the bars were met."""
+    """Check the values, then measure, then print if the targets were met."""
     chosen = options()
     folder = Path(tempfile.mkdtemp(prefix="compare-prepare-", dir=chosen.scratch))
     try:
@@ -134,7 +134,8 @@ def main() -> None:
                 )
         ratio = median(other / mine for mine, other in zip(took["ours"], took["polars"], strict=True))
         rate = rows / median(took["ours"])
-        print(f"median  {rate:,.0f} rows/s (at least {BAR_ROWS_PER_S:,}); {ratio:.2f} x polars (at least {BAR_RATIO})")
+        goals = f"at least {TARGET_ROWS_PER_S:,} rows/s and {TARGET_RATIO} x polars"
+        print(f"median  {rate:,.0f} rows/s, {ratio:.2f} x polars; targets: {goals}")
     finally:
         shutil.rmtree(folder)
 

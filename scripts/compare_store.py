@@ -6,11 +6,11 @@
 
 Ours does all that a batch needs from raw 64-bit ids: deduplication, look-up, pooling, its backward, update. torch
 (`EmbeddingBag(sparse=True)`, all tables in one bag) and FBGEMM (`SplitTableBatchedEmbeddingBags`) get row numbers below
-fixed table sizes. Before anything is timed, some steps of small tables must give the same weights on both sides. Rivals
-are measured as they come; `--huge-pages` also gives their tables the memory that ours have.
+fixed table sizes. Before anything is timed, some steps of small tables must give the same weights on both sides. The
+baselines are measured as they are installed; `--huge-pages` also gives their tables the memory that ours have.
 
 FBGEMM is in the extra `compare`: `pip install 'persia[compare]'`, or on a checkout `pip install -e '.[compare]'`.
-Release 1.8.0 loads with torch 2.13 alone. Without it the script compares with torch.
+Release 1.8.0 loads only with torch 2.13. Without it the script compares with torch.
 """
 
 import argparse
@@ -23,33 +23,33 @@ from dataclasses import asdict, replace
 import numpy as np
 
 from persia_cli.bench import step_cases, traffic
+from persia_cli.bench.baselines import fbgemm, tables
+from persia_cli.bench.baselines.one_bag import OneBag
 from persia_cli.bench.layouts import EPS, LR
 from persia_cli.bench.machine import BUSY, Neighbours, this_machine
 from persia_cli.bench.result import FULL, Result, Scale, judge
-from persia_cli.bench.rivals import fbgemm, tables
-from persia_cli.bench.rivals.one_bag import OneBag
 from persia_cli.bench.step import EmbeddingStep
 from persia_cli.bench.step_cases import MATCHES, NAMES, Match
 from persia_cli.commands.ratios import describe, line
 
 SHAPES: dict[str, tuple[int, ...]] = {"criteo": traffic.CRITEO, "10M": (10_000_000,), "1M": (1_000_000,)}
-"""Rows of the tables by name of the comparison."""
+"""Rows of the tables, by the name of the comparison."""
 SMALL = (3, 50, 400, 1000)
-"""Tables that agreement is checked on."""
+"""Table sizes on which agreement is checked."""
 STEPS, SAMPLES, TOLERANCE = 5, 256, 1e-5
 
 
-def rivals() -> list[Match]:
-    """Return who can be measured here."""
-    return [match for match in MATCHES if match.rival == "torch" or fbgemm.is_installed()]
+def baselines() -> list[Match]:
+    """Return the baselines that can be measured here."""
+    return [match for match in MATCHES if match.baseline == "torch" or fbgemm.is_installed()]
 
 
 def agree(dim: int, match: Match) -> float:
-    """Return the greatest difference of any weight after some steps from the same start; raises if it is too great."""
+    """Return the greatest difference of any weight after some steps from the same start; exit if it is too great."""
     rng = np.random.default_rng(11)
     ours = EmbeddingStep(SMALL, dim, match.kind, SAMPLES, sum(SMALL))
     begun = [ours.begin(feature, np.arange(values)) for feature, values in enumerate(SMALL)]
-    if match.rival == "torch":
+    if match.baseline == "torch":
         theirs = OneBag(SMALL, dim, match.kind, SAMPLES, LR, EPS)
         weights = np.split(theirs.weights, np.cumsum(SMALL)[:-1])
     else:
@@ -68,22 +68,22 @@ def agree(dim: int, match: Match) -> float:
         greatest = max(greatest, float(np.abs(ours.rows_of(feature, np.arange(SMALL[feature])) - other).max()))
     if not greatest <= TOLERANCE:
         raise SystemExit(
-            f"{match.rival} {NAMES[match.kind]}, dim {dim}: weights differ by {greatest:.2g} after {STEPS} steps, more "
-            f"than {TOLERANCE:g}; what is wrong is not worth timing"
+            f"{match.baseline} {NAMES[match.kind]}, dim {dim}: weights differ by {greatest:.2g} after {STEPS} steps, "
+            f"which is more than {TOLERANCE:g}; nothing was timed, because the results are wrong"
         )
     return greatest
 
 
 def comparisons(scale: Scale, only: str | None, huge_pages: bool) -> Iterator[Result]:
-    """Yield the results of every table shape, dim, kind of ids and rival."""
+    """Yield the results of every table shape, dim, kind of ids and baseline."""
     for shape, cardinalities in SHAPES.items():
         if only is not None and only not in shape:
             continue
-        # A batch of one table has as many ids as one of all of Criteo's.
+        # A batch of one table has as many ids as one of all of Criteo's tables.
         sized = scale if len(cardinalities) > 1 else replace(scale, batch=scale.batch * 26)
         for dim in scale.dims:
             for skewed in (True, False):
-                for match in rivals():
+                for match in baselines():
                     for huge in (False, True) if huge_pages else (False,):
                         neighbours = Neighbours()
                         for result in step_cases.compare(sized, cardinalities, dim, match, skewed, huge):
@@ -93,31 +93,31 @@ def comparisons(scale: Scale, only: str | None, huge_pages: bool) -> Iterator[Re
 
 
 def options() -> argparse.Namespace:
-    """Return what the command line says."""
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="SHAPE", help=f"one of {', '.join(SHAPES)}")
     parser.add_argument("--dims", type=int, nargs="+", default=list(FULL.dims))
     parser.add_argument("--rounds", type=int, default=FULL.rounds, help="alternating runs of each pair")
     parser.add_argument("--batch", type=int, default=FULL.batch, help="samples")
-    parser.add_argument("--huge-pages", action="store_true", help="measure rivals on huge pages too")
+    parser.add_argument("--huge-pages", action="store_true", help="measure baselines on huge pages too")
     parser.add_argument("--check", action="store_true", help="check that results agree, time nothing")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser.parse_args()
 
 
 def main() -> None:
-    """Check, then measure, then tell how many bars were met."""
+    """Check the values, then measure, then print the number of targets met."""
     chosen = options()
     warnings.filterwarnings("ignore", module="torch|fbgemm_gpu")
     tables.one_thread()
     machine = this_machine()
     print(describe(machine), file=sys.stderr)
     if not fbgemm.is_installed():
-        print("FBGEMM is not installed (pip install 'persia[compare]'): comparing with torch alone", file=sys.stderr)
+        print("FBGEMM is not installed (pip install 'persia[compare]'): comparing with torch only", file=sys.stderr)
     for dim in chosen.dims:
-        for match in rivals():
+        for match in baselines():
             print(
-                f"{match.rival} {NAMES[match.kind]}, dim {dim}: weights agree to {agree(dim, match):.1g}",
+                f"{match.baseline} {NAMES[match.kind]}, dim {dim}: weights agree to {agree(dim, match):.1g}",
                 file=sys.stderr,
             )
     if chosen.check:
@@ -131,11 +131,11 @@ def main() -> None:
     judged = [result for result in results if result.passed is not None]
     met = sum(result.passed is True for result in judged)
     if chosen.json:
-        told = {"machine": asdict(machine), "met": met, "bars": len(judged)}
-        print(json.dumps(told | {"results": [asdict(result) for result in results]}))
+        head = {"machine": asdict(machine), "met": met, "targets": len(judged)}
+        print(json.dumps(head | {"results": [asdict(result) for result in results]}))
     if any(result.busy_cores > BUSY for result in results):
-        print("others used this machine meanwhile: measure again when it is quiet", file=sys.stderr)
-    print(f"{met} of {len(judged)} bars met", file=sys.stderr)
+        print("other programs used this machine meanwhile: measure again when it is idle", file=sys.stderr)
+    print(f"{met} of {len(judged)} targets met", file=sys.stderr)
 
 
 if __name__ == "__main__":

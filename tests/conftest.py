@@ -1,6 +1,7 @@
 """What every test is held to: it leaves no process, thread or socket behind."""
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -38,6 +39,12 @@ def _sockets() -> set[str]:
         if target.startswith(("socket:", "anon_inode:[eventfd]")):
             found.add(f"{entry.name} {target}")
     return found
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _heeded_interrupts() -> None:
+    """Have child processes heed Ctrl-C even where a shell started pytest in the background, which ignores it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

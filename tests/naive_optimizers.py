@@ -31,12 +31,9 @@ def noise_start(seed, step, key):
 
 def initial_states(optimizer, embedding):
     """States {name: float32[columns]} of a new row."""
-    value = optimizer.initial_accumulator_value if optimizer.kind != "adam" else 0.0
-    states = {name: np.full(columns, value, F32) for name, columns in optimizer.states(embedding.size).items()}
-    if optimizer.kind == "ftrl":
-        strength = F32(optimizer.beta + sqrt(value) + optimizer.lr * optimizer.l2)
-        states["ftrl_z"] = -(embedding * strength + np.sign(embedding) * F32(optimizer.lr * optimizer.l1))
-    return states
+    start = dict.fromkeys(("adagrad_sum", "adagrad_row_sum", "ftrl_n"), optimizer.initial_accumulator_value)
+    states = optimizer.states(embedding.size)
+    return {name: np.full(columns, start.get(name, 0.0), F32) for name, columns in states.items()}
 
 
 def sum_of_squares(values):
@@ -100,13 +97,18 @@ def adam(optimizer, lr, w, states, g, step):
 
 
 def ftrl(optimizer, lr, w, states, g, step):
-    """z += lr g - (sqrt(n + g g) - sqrt(n)) w; n += g g; w solves for z, 0 where |z| <= lr l1."""
+    """z += lr g - (sqrt(n + g g) - sqrt(n)) w; n += g g; w solves for z, 0 where |z| <= a l1, but stays where g is 0.
+
+    a is the learning rate without its schedule.
+    """
+    l1, l2 = F32(optimizer.lr * optimizer.l1), F32(optimizer.lr * optimizer.l2)
     z, n = states["ftrl_z"], states["ftrl_n"]
     before = np.sqrt(n)
-    n += g * g
+    n[:] = np.minimum(n + g * g, np.finfo(F32).max)
     z += F32(lr) * g - (np.sqrt(n) - before) * w
-    left = np.maximum(np.abs(z) - F32(lr * optimizer.l1), F32(0))
-    return F32(0) - np.copysign(left / (F32(optimizer.beta) + np.sqrt(n) + F32(lr * optimizer.l2)), z)
+    left = np.maximum(np.abs(z) - l1, F32(0))
+    solution = F32(0) - np.copysign(left / (F32(optimizer.beta) + np.sqrt(n) + l2), z)
+    return np.where(g == 0, w, solution)
 
 
 CHANGES = {"sgd": sgd, "adagrad": adagrad, "rowwise_adagrad": rowwise_adagrad, "adam": adam, "ftrl": ftrl}

@@ -13,6 +13,8 @@ SLOTS = 4
 PATHS = 256
 """Buckets looked at to make room in a full one."""
 ADMISSION = 0xD1B54A32D192ED03
+FEW = 64
+"""Buckets of a partition up to which a key may lie in either of its own."""
 MEMORABLE = 255
 """Look-ups after which kept rows are looked for again."""
 
@@ -28,6 +30,12 @@ def is_admitted(seed, table, id_):
     """Whether an id of a table gets a row."""
     draw = mix(mix(mix(seed % 2**64) ^ table.salt) ^ id_ ^ ADMISSION) >> 40
     return draw < round(table.admission * 2**24)
+
+
+def is_sound(gradient):
+    """Whether all squares of a gradient are finite in float32."""
+    with np.errstate(over="ignore"):
+        return np.isfinite(gradient * gradient).all()
 
 
 @dataclass(eq=False)
@@ -50,6 +58,7 @@ class Store:
         self.tables = {table.number: table for table in self.group.tables}
         self.counts = {number: Counter() for number in self.tables}
         self.kept, self.look_ups = {}, 0
+        self.few = self.group.buckets <= FEW
 
     def rows(self):
         """Every row."""
@@ -69,7 +78,8 @@ class Store:
     def find(self, name):
         """The row of a name, or None."""
         first, second = self.candidates(name[0])
-        return next((row for row in first + (second if len(first) == SLOTS else []) if row.name == name), None)
+        both = self.few or len(first) == SLOTS
+        return next((row for row in first + (second if both else []) if row.name == name), None)
 
     def look_up(self, names, step, create, batch=None):
         """float32[n, dim] embeddings of names, zeros where there is no row."""
@@ -106,12 +116,37 @@ class Store:
         room = sum(map(len, self.partition(row.name[0]))) < most
         slot = self.shift(first, second) if room else None
         if slot is None and evict:
-            slot = self.least_used(first, second, step) or self.empty(first, second)
+            slot = self.least_used(first, second, step)
+            if slot is not None:
+                self.evicted(slot[0][slot[1]])
+            else:
+                slot = self.released(row.name[0], first, second, step)
         if slot is None:
             return False
         bucket, place = slot
         bucket[place : place + 1] = [row]
         return True
+
+    def evicted(self, row):
+        """Count a row that makes room."""
+        self.counts[row.name[1]]["evicted"] += 1
+
+    def released(self, key, first, second, step):
+        """(bucket, place) of an empty slot, if a row of another bucket can be evicted for it; otherwise None."""
+        slot = self.empty(first, second)
+        if slot is None:
+            return None
+        buckets = self.partition(key)
+        at = next(number for number, bucket in enumerate(buckets) if bucket is slot[0])
+        for other in (buckets[at + 1 :] + buckets[:at])[:PATHS]:
+            victims = [row for row in other if row.score < step]
+            if victims and (self.few or len(other) < SLOTS):
+                place = other.index(min(victims, key=lambda row: row.score))
+                self.evicted(other[place])
+                other[place] = other[-1]
+                other.pop()
+                return slot
+        return None
 
     def shift(self, first, second):
         """(bucket, place) to use: the end of one that is not full, or where a row was that moved away; None if none.
@@ -146,13 +181,11 @@ class Store:
 
     def least_used(self, first, second, step):
         """(bucket, place) of the lowest score below the step, the first of equals; None if there is none."""
-        buckets = (first, second) if len(first) == SLOTS else (first,)
+        buckets = (first, second) if self.few or len(first) == SLOTS else (first,)
         slots = [(bucket, place) for bucket in buckets for place in range(len(bucket)) if bucket[place].score < step]
         if not slots:
             return None
-        bucket, place = min(slots, key=lambda slot: slot[0][slot[1]].score)
-        self.counts[bucket[place].name[1]]["evicted"] += 1
-        return bucket, place
+        return min(slots, key=lambda slot: slot[0][slot[1]].score)
 
     def update(self, names, gradients, step, batch=None):
         """Apply the optimizer; scores of rows that a look-up kept are not touched again."""
@@ -164,7 +197,7 @@ class Store:
                 row.score = max(row.score, step)
             if row is None:
                 self.counts[name[1]]["gradients_missing"] += 1
-            elif not np.isfinite(gradient).all():
+            elif not is_sound(gradient):
                 self.counts[name[1]]["gradients_refused"] += 1
             else:
                 weights = change(self.group.optimizer, row.embedding, row.states, gradient, step)
@@ -172,15 +205,21 @@ class Store:
                 row.embedding = keep_at_random(weights, self.group.dtype, start)
 
     def insert(self, names, scores, parts):
-        """(added, repeated, refused) of rows with `parts` {name: float32[n, columns]}."""
-        counts = Counter()
+        """How many names are there already, of rows with `parts` {name: float32[n, columns]}."""
+        repeated, self.evicted = 0, self.lost
+        self.kept.clear()
         for i, name in enumerate(names):
             if self.find(name) is not None:
-                counts["repeated"] += 1
+                repeated += 1
                 continue
             values = {part: array[i].copy() for part, array in parts.items()}
             row = Row(name, scores[i], keep(values.pop("embedding"), self.group.dtype), values)
-            placed = self.place(row, 0, self.group.buckets * SLOTS, False)
-            counts["added" if placed else "refused"] += 1
-            self.counts[name[1]]["loaded"] += placed
-        return counts["added"], counts["repeated"], counts["refused"]
+            placed = self.place(row, row.score, self.group.rows_per_partition, self.layout.when_full == "evict")
+            self.counts[name[1]]["loaded" if placed else "left_out"] += 1
+        del self.evicted
+        return repeated
+
+    def lost(self, row):
+        """Count a row that makes room while others are inserted."""
+        self.counts[row.name[1]]["loaded"] -= 1
+        self.counts[row.name[1]]["left_out"] += 1

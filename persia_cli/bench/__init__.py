@@ -1,1 +1,1 @@
-"""What `persia bench` runs."""
+"""The benchmarks of `persia bench`."""

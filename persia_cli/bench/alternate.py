@@ -1,4 +1,4 @@
-"""Timing that rivals have in common: they take turns in one process, so that what disturbs one disturbs all."""
+"""Timing of several functions in turns in one process, so that a disturbance affects all of them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True)
 class Turn:
-    """What is timed."""
+    """A function to time."""
 
     call: Callable[[], object]
     prepare: Callable[[], object] | None = None
-    """Runs before each turn, outside the clock."""
+    """Runs before each turn, and is not timed."""
     loops: int | None = None
-    """Calls of one turn; None: as many as fill the time wanted."""
+    """Calls of one turn; None: as many as fill the wanted time."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ def alternate(
     at_least: float = 0.05,
     clock: Clock = thread_time,
 ) -> dict[str, Timing]:
-    """Time every turn `rounds` times, the order reversed each round; returns seconds per call by name.
+    """Time every turn `rounds` times, in an order that is reversed each round; return seconds per call by name.
 
-    A turn is called until `at_least` seconds have passed, judged from a first call that counts for nothing (it pays for
-    compiling and cold memory) and a second one. The clock is that of this thread's processor time, in which others on
-    the machine do not count; give `perf_counter` where several threads work. Raises ValueError for no rounds.
+    A turn is called until `at_least` seconds have passed, by the time of a second call; the first call is discarded, as
+    it pays for compiling and cold memory. The clock is this thread's processor time, to which other processes do not
+    add; pass `perf_counter` for work of several threads. Raises ValueError for no rounds.
     """
     if rounds < 1:
         raise ValueError("there must be at least one round")
@@ -61,7 +61,7 @@ def _loops(turn: Turn, at_least: float, clock: Clock) -> int:
 
 
 def _seconds(turn: Turn, loops: int, clock: Clock) -> float:
-    """Seconds per call of one turn."""
+    """Return the seconds per call of one turn."""
     if turn.prepare is not None:
         turn.prepare()
     call = turn.call

@@ -1,4 +1,4 @@
-"""What holds a job back, said in one sentence that follows from what was measured."""
+"""The bottleneck of a job, in one sentence that follows from the measurements."""
 
 from __future__ import annotations
 
@@ -13,13 +13,17 @@ if TYPE_CHECKING:
     from persia_cli.bench.stages import Stage
 
 WAITING = "wait for batch"
-"""The stage of an NN worker in which it has nothing to compute."""
+"""The stage in which an NN worker has nothing to compute."""
 FULL = 0.9
-"""Share of a core, or of the machine, from which on it counts as fully used."""
+"""Fraction of a core, or of the machine, from which on it counts as fully used."""
 
 
-def bottleneck(run: Run, ours: Side, dense: Side | None, stages: Sequence[Stage] = ()) -> str:
-    """Name what a step's time goes to: the machine's cores, the NN worker's arithmetic, a busy role, or waiting."""
+def bottleneck(run: Run, ours: Side, dense: Side | None, stages: Sequence[Stage] = (), on_gpu: bool = False) -> str:
+    """Name the main cost of a step: the machine's cores, the NN worker's arithmetic, a busy role, or waiting.
+
+    A thread that waits for its GPU counts as busy in the system's figures. So where the network is `on_gpu`, the NN
+    worker is judged by the time that it waits for embeddings.
+    """
     step_ms = run.train.batch_size / ours.samples_per_s * 1e3
     cores = len(os.sched_getaffinity(0))
     roles = _by_role(ours.cpu_ms)
@@ -36,7 +40,12 @@ def bottleneck(run: Run, ours: Side, dense: Side | None, stages: Sequence[Stage]
     count = f"{run.train.threads} thread{'s' if run.train.threads > 1 else ''}"
     waits = [stage.ms for stage in stages if stage.stage == WAITING]
     waited = f", waits {max(waits):.2f} ms for embeddings" if waits else ""
-    if nn >= FULL * min(run.train.threads, cores) * step_ms:
+    if on_gpu and waits and max(waits) < (1.0 - FULL) * step_ms:
+        return (
+            f"The NN worker with its GPU is the bottleneck: of a step of {step_ms:.1f} ms it waits {max(waits):.2f} ms "
+            f"for embeddings{bound}; the busiest other process, {busiest}, needs {tier[busiest]:.1f} ms."
+        )
+    if not on_gpu and nn >= FULL * min(run.train.threads, cores) * step_ms:
         return (
             f"The NN worker's arithmetic is the bottleneck: it computes for {nn:.1f} ms of CPU in a step of "
             f"{step_ms:.1f} ms on {count}{waited}{bound}; the busiest other process, {busiest}, needs "

@@ -1,4 +1,4 @@
-"""A store that is full, and a store on two cores."""
+"""Cases of `bench kernels` for a full store, and for a store on two cores."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,14 +18,14 @@ from persia_cli.store.shard import Shard
 TWO_SHARDS = {16: 1.6, 64: 1.35, 128: 1.35}
 FULL_SPEED, LONGEST = 0.8, 5.0
 FULL = 0.97
-"""Share of the capacity in use that counts as full: one partition is before another."""
+"""Fraction of the capacity in use that counts as full: some partitions are full earlier than others."""
 REQUESTS = 12
 ROOM = 5
-"""How much larger the store is that never gets full."""
+"""Size of the store that never gets full, as a multiple of the other."""
 
 
 def two_shards(scale: Scale) -> Iterator[Result]:
-    """Two shards on two threads, each with its part of every request, against one shard with all of it."""
+    """Measure two shards on two threads, each with its part of every request, against one shard with all of it."""
     for dim in scale.dims:
         yield _two_shards(scale, dim)
 
@@ -60,7 +60,7 @@ def train(shard: Shard, asked: Sequence[Request], sent: Block, step: int = 1) ->
 
 
 class Traffic:
-    """Endless skewed requests for a store, each at a step of its own."""
+    """Endless skewed requests for a store, each with the next step's number."""
 
     def __init__(self, capacity: int, dim: int, ids: int, draws: int) -> None:
         self.shard = Shard(one_table(dim, "adagrad", capacity), 0, 1)
@@ -71,11 +71,11 @@ class Traffic:
         self._step = self.keys_asked = 0
 
     def more(self) -> None:
-        """Make requests, outside the clock."""
+        """Make requests; this is not timed."""
         self.asked = [stores.request(distinct(self._rng, self._ids, self._draws, True)) for _ in range(REQUESTS)]
 
     def as_many_new(self, other: "Traffic") -> None:
-        """Make requests with as many unknown keys as another store's have: ids that nobody asked for."""
+        """Make requests with as many unknown keys as those of another store: ids that were never requested."""
         self.more()
         for number, (own, its) in enumerate(zip(self.asked, other.asked, strict=True)):
             wanted = int(np.count_nonzero(other.shard.stores[0].find(its.keys, its.tables) < 0))
@@ -86,7 +86,7 @@ class Traffic:
             self.asked[number] = stores.request(self._rng.permutation(ids))
 
     def train(self) -> list[int]:
-        """Look up and update what was made; returns nanoseconds of processor time of each look-up."""
+        """Look up and update the requests; return nanoseconds of processor time of each look-up."""
         spent = []
         for each in self.asked:
             self._step += 1
@@ -104,7 +104,7 @@ class Traffic:
 
 
 def at_capacity(scale: Scale) -> Iterator[Result]:
-    """A full store under skewed traffic against one with room to spare, and its longest look-up."""
+    """Measure a full store under skewed requests against one with free space, and its longest look-up."""
     for dim in scale.dims:
         yield from _at_capacity(scale, dim)
 
@@ -112,7 +112,7 @@ def at_capacity(scale: Scale) -> Iterator[Result]:
 def _at_capacity(scale: Scale, dim: int) -> Iterator[Result]:
     capacity, draws = scale.rows[1], scale.batch * 26 // 2
     full, roomy = (Traffic(room, dim, capacity * 20, draws) for room in (capacity, capacity * ROOM))
-    # Below capacity a store also pays for fresh pages, which would hide what eviction costs: they are taken ahead.
+    # Below capacity a store also pays for fresh pages, which would hide the cost of eviction: touch them first.
     roomy.shard.stores[0].rows.arena.fill(0.0)
     while full.rows() < FULL * capacity:
         for each in (full, roomy):
@@ -137,8 +137,10 @@ def _at_capacity(scale: Scale, dim: int) -> Iterator[Result]:
         for each, (misses, asked) in zip((full, roomy), begun, strict=True)
     ]
     note = f"of the keys {shares[0]} are new here, {shares[1]} there"
-    label, bar = f"store at capacity, Zipf, dim {dim}", FULL_SPEED
-    yield faster(f"{label}, speed", "below capacity", timed["full"], timed["roomy"], REQUESTS, "requests/s", bar, note)
+    label, target = f"store at capacity, Zipf, dim {dim}", FULL_SPEED
+    yield faster(
+        f"{label}, speed", "below capacity", timed["full"], timed["roomy"], REQUESTS, "requests/s", target, note
+    )
     spent = []
     for _ in range(10 if scale.judged else 1):
         full.more()

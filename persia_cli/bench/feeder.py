@@ -1,6 +1,6 @@
 """A process that reads a run's training batches and writes them to stdout: `python -m persia_cli.bench.feeder CONFIG`.
 
-A trainer in one process gets what a job has too: a reader beside it that is ahead by a few batches.
+A trainer in one process gets the same help as a job: a second process that reads a few batches ahead.
 """
 
 import queue
@@ -17,17 +17,18 @@ from persia_cli.config.record import read_run
 from persia_cli.control.position import StepGrid
 from persia_cli.data.source import open_source
 from persia_cli.errors import RoleError
+from persia_cli.launch.python import python_module
 
 AHEAD = 11
 """Batches that wait for the trainer, as many as a loader may be ahead of an NN worker."""
 
 
 class Feeder:
-    """The process and the thread that takes in what it writes; `close` ends both."""
+    """The process, and the thread that reads its output; `close` ends both."""
 
     def __init__(self, config: Path, shape: PortionShape) -> None:
         self._shape = shape
-        command = [sys.executable, "-m", "persia_cli.bench.feeder", str(config)]
+        command = [*python_module("persia_cli.bench.feeder"), str(config)]
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, bufsize=0)
         self._portions: queue.Queue[Portion | None] = queue.Queue(AHEAD)
         self._closing = False
@@ -36,14 +37,14 @@ class Feeder:
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """The process id."""
         return self._process.pid
 
     def take(self) -> Portion:
         """Return the next batch; raises RoleError if the process has ended."""
         portion = self._portions.get()
         if portion is None:
-            raise RoleError(f"the process that reads batches for rivals ended with {self._process.wait()}")
+            raise RoleError(f"the process that reads batches for baselines ended with {self._process.wait()}")
         return portion
 
     def close(self) -> None:
@@ -51,7 +52,7 @@ class Feeder:
         self._closing = True
         self._process.kill()
         while self._thread.is_alive():
-            # The thread may wait for room to put what it has read.
+            # The thread may be waiting for room in the queue.
             while not self._portions.empty():
                 self._portions.get()
             self._thread.join(0.01)
@@ -79,7 +80,7 @@ class Feeder:
 
 
 def main(config: Path) -> None:
-    """Write whole batches in the job's order, for ever; the short one at the end of an epoch is left out."""
+    """Write whole batches in the job's order, without end; the short batch at the end of an epoch is left out."""
     run = read_run(config)
     shape = portion_shape(run)
     source = open_source(run.dataset, "train", run.seed)

@@ -1,4 +1,4 @@
-"""The index alone: keys to row numbers."""
+"""Cases of `bench kernels` for the index: keys to row numbers."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ KEYS = 100_000
 
 
 def index(scale: Scale) -> Iterator[Result]:
-    """Keys to row numbers at load 0.65, against plain linear probing and a Python dict."""
+    """Measure keys to row numbers at load 0.65, against plain linear probing and a Python dict."""
     rows = scale.rows[0]
     (shard,) = stores.filled(1, "sgd", rows)
     slots = zeros(2 * int(rows / stores.LOAD), np.uint64)

@@ -1,4 +1,4 @@
-"""`persia bench kernels`: every part of the embedding store against its rivals and limits."""
+"""`persia bench kernels`: every part of the embedding store against its baselines and limits."""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -31,13 +31,13 @@ CASES: dict[str, Case] = {
     "memory": process_cases.memory,
     "start": process_cases.start,
 }
-"""By name, in the order in which they run."""
+"""The cases by name, in the order in which they run."""
 LEAST_S = 0.2
-"""Results that come closer together are of the same timing; the clock of others' time is no finer."""
+"""Seconds within which results belong to the same timing; the clock of other processes' time is no finer."""
 
 
 def chosen(only: str | None) -> list[str]:
-    """Names of cases that contain a text, all without one; raises ConfigError if there is none."""
+    """Return the names of cases that contain a text, or all without one; raises ConfigError if there is none."""
     names = [name for name in CASES if only is None or only in name]
     if not names:
         raise ConfigError(f"no benchmark has '{only}' in its name; there are {', '.join(CASES)}")
@@ -45,7 +45,7 @@ def chosen(only: str | None) -> list[str]:
 
 
 def run(names: list[str], scale: Scale, begin: Callable[[str], object]) -> Iterator[Result]:
-    """Yield the results of cases as they come, judged if the scale says so; `begin` is told each case.
+    """Yield the results of cases as they come, judged if `scale.judged`; `begin` is called with the name of each case.
 
     The process keeps freed memory from then on, as the processes of a job do.
     """

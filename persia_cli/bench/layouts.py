@@ -1,4 +1,4 @@
-"""Embedding layouts to measure: one table, or Criteo's."""
+"""Embedding layouts for measurements: one table, or Criteo's."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -36,7 +36,7 @@ def one_table(dim: int, kind: Kind, capacity: int, evict: bool = True) -> Embedd
 
 
 def criteo_layout(dim: int, kind: Kind, cardinalities: Sequence[int], capacity: int) -> EmbeddingLayout:
-    """Return the layout of one table per feature, all in one group."""
+    """Return the layout of one table per feature, all in one feature group."""
     tables = tuple(
         TableSpec(f"feature-{number}", number, table_salt(f"feature-{number}"), init_bound=0.01)
         for number in range(len(cardinalities))

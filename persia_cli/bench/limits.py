@@ -1,4 +1,4 @@
-"""What the machine allows at best, and the plain ways that a store must beat: loops with nothing left to take away."""
+"""The best speed of the machine's memory, in minimal loops, and plain index code that a store must beat."""
 
 import numpy as np
 from numba import types
@@ -11,14 +11,14 @@ F32, U64, I64 = types.float32, types.uint64, types.int64
 LINE = 16
 """float32 words of a cache line."""
 AHEAD = 32
-"""Rows asked for ahead: enough for rows of several cache lines; rows of one line gain from yet more."""
+"""Rows prefetched ahead: enough for rows of several cache lines; rows of one line gain from more."""
 HASH = np.uint64(0xD6E8FEB86659FD93)
 EMPTY = np.uint64(2**64 - 1)
 
 
 @kernel(types.void(read(F32), I64, I64, read(I64), write(F32)))
 def gather(table, width, dim, rows, out):
-    """Write the first dim values of table[row] (flat [n, width]) for each row: the limit of a look-up."""
+    """Write the first dim values of table[row] (flat [n, width]) for each row: the upper limit of a look-up."""
     columns, stride = np.uint64(dim), np.uint64(width)
     count = np.uint64(rows.size)
     for i in range(count):
@@ -34,7 +34,7 @@ def gather(table, width, dim, rows, out):
 
 @kernel(types.void(write(F32), I64, read(I64)))
 def read_modify_write(table, width, rows):
-    """Add a little to every value of table[row] (flat [n, width]) for each row: the limit of an update."""
+    """Add a little to every value of table[row] (flat [n, width]) for each row: the upper limit of an update."""
     stride = np.uint64(width)
     count = np.uint64(rows.size)
     little = splat(np.float32(1e-9))
@@ -54,7 +54,7 @@ def read_modify_write(table, width, rows):
 def fill_linear(slots, keys, rows):
     """Put distinct keys and their rows into an empty table of linear probing: (key, row) side by side.
 
-    `slots` is flat [n, 2], keys EMPTY where nothing is; no key may be EMPTY.
+    `slots` is flat [n, 2], with the key EMPTY in free slots; no key may be EMPTY.
     """
     count = np.uint64(slots.size // 2)
     for i in range(keys.size):
@@ -70,7 +70,7 @@ def fill_linear(slots, keys, rows):
 
 @kernel(types.void(read(U64), read(U64), write(I64)))
 def find_linear(slots, keys, rows):
-    """Write the row of each key, -1 where there is none: linear probing as anyone would write it."""
+    """Write the row of each key, or -1 if there is none, with plain linear probing."""
     count = np.uint64(slots.size // 2)
     for i in range(keys.size):
         key = keys[i]

@@ -1,4 +1,4 @@
-"""What a figure depends on besides the program: the machine, its libraries, and who else is using it."""
+"""The conditions of a measurement: the machine, its libraries, and the load by other processes."""
 
 import os
 import platform
@@ -7,11 +7,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import perf_counter
 
+from persia_cli.observe.processor import this_processor
 from persia_cli.observe.usage import cpu_seconds
 
 LIBRARIES = ("numpy", "numba", "torch", "fbgemm-gpu-cpu")
 BUSY = 0.15
-"""Cores in use by others from which on timings are told to be disturbed."""
+"""Cores used by other processes from which on a timing is reported as disturbed."""
 
 
 @dataclass(frozen=True)
@@ -23,26 +24,34 @@ class Machine:
     memory: int
     """Bytes of RAM."""
     huge_pages: str
-    """When the kernel grants them: always, madvise or never; unknown where it does not say."""
+    """Kernel setting for huge pages: always, madvise or never; unknown if it cannot be read."""
     python: str
     libraries: dict[str, str]
-    """Versions of those installed."""
+    """Versions of the installed ones."""
+    features: tuple[str, ...] = ()
+    """Instruction sets of the processor that matter here, by their names in Linux."""
+
+    @property
+    def processor(self) -> str:
+        """The processor, its cores and its features, in one line."""
+        return f"{self.cpu}, {self.cores} cores, {' '.join(self.features) or 'features unknown'}"
 
 
 def this_machine() -> Machine:
     """Describe this machine."""
     return Machine(
-        cpu=_cpu_name(),
+        cpu=this_processor().model,
         cores=len(os.sched_getaffinity(0)),
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         huge_pages=_huge_pages(),
         python=platform.python_version(),
         libraries=_versions(),
+        features=this_processor().features,
     )
 
 
 def available_bytes() -> int:
-    """Memory that can be taken without pushing anything out."""
+    """Return the bytes of memory that are free or can be freed without swapping."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
@@ -50,34 +59,27 @@ def available_bytes() -> int:
 
 
 class Neighbours:
-    """How much of the machine others use while this process measures; counts from when it is made."""
+    """Measures the cores that other processes use, from its creation on."""
 
     def __init__(self) -> None:
         self._start = perf_counter(), _busy_seconds(), cpu_seconds()
 
     def seconds(self) -> float:
-        """Seconds since."""
+        """Return the seconds since its creation."""
         return perf_counter() - self._start[0]
 
     def cores(self) -> float:
-        """Cores that other processes, or the host of a virtual machine, used on average since."""
+        """Return the mean number of cores that other processes, or the host of a virtual machine, used since."""
         wall, busy, own = self._start
         passed = max(perf_counter() - wall, 1e-3)
         return max(0.0, (_busy_seconds() - busy - (cpu_seconds() - own)) / passed)
 
 
 def _busy_seconds() -> float:
-    """Seconds that all cores together were not idle, or taken by the host, since the machine started."""
+    """Return the seconds that all cores together were busy, or taken by the host, since the machine started."""
     # proc(5): user nice system idle iowait irq softirq steal …, in clock ticks
     fields = [int(each) for each in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
     return (sum(fields[:3]) + sum(fields[5:8])) / os.sysconf("SC_CLK_TCK")
-
-
-def _cpu_name() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
 
 
 def _huge_pages() -> str:

@@ -1,10 +1,10 @@
-"""`persia bench modes`: speed and accuracy of the modes, with and without delay on every embedding message."""
+"""`persia bench modes`: speed and accuracy of the modes, with and without a delay of every embedding message."""
 
 import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
@@ -19,18 +19,20 @@ from persia_cli.config.schema import Mode, Run
 from persia_cli.data.facts import DatasetFacts, inspect
 from persia_cli.errors import PersiaError, UserError
 from persia_cli.launch.interrupts import terminating_interrupts
-from persia_cli.launch.job import JobResult, compile_kernels, prepare_run_dir, result_of
+from persia_cli.launch.job import JobResult, prepare_run_dir, result_of
 from persia_cli.launch.local import Processes
+from persia_cli.launch.readiness import require_ready
 from persia_cli.plan.job import JobPlan, Replica, plan_job
-from persia_cli.wire.sockets import ipc_address, private_directory
+from persia_cli.wire.addresses import ipc_address
+from persia_cli.wire.folder import private_directory
 
 DELAYED = ("embedding-worker", "embedding-server")
-"""Roles behind a delay line: all that carries ids, rows or gradients goes to or comes from one of them."""
+"""Roles behind a delay line: all messages with ids, rows or gradients go to or come from one of them."""
 LOOK_S = 0.05
 BATCH, STALENESS, DELAY_MS, STEP_MS = 512, 8, 5.0, 10.0
-"""The run that the bars are set for; the last is the longest dense step."""
+"""Settings of the run that the targets are set for; the last is the longest dense step."""
 KEEPS, TIMES_SYNC = 0.9, 3.0
-"""Share of its undelayed speed that hybrid must keep, and times sync's speed that it must have."""
+"""Fraction of its undelayed speed that hybrid must keep, and the multiple of sync's speed that it must reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,37 +45,37 @@ class ModeFigures:
     least: float
     most: float
     keeps: float
-    """Share of its speed without delay."""
+    """Fraction of its speed without delay."""
     times_sync: float | None
-    """Speed over that of sync under the same delay; None where sync is not measured."""
+    """Speed over that of sync under the same delay; None if sync is not measured."""
     auc: float | None
-    """Mean over its runs, of the evaluation at their end."""
+    """Mean over its runs of the evaluation at their end."""
     auc_spread: float | None
     staleness: float
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
-    """A figure that hybrid is held to under delay."""
+class Target:
+    """A figure of hybrid training under delay, and the least value that it must reach."""
 
     what: str
     value: float
-    bar: float
+    at_least: float
     passed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ModesReport:
-    """All modes and delays; `bars` is empty for a run they are not set for, and `unjudged` says why."""
+    """All modes and delays; for a run without targets, `targets` is empty and `unjudged` gives the reason."""
 
     runs: int
     steps: int
-    """Steps of a run; the first fifth is not in the speed."""
+    """Steps of a run; the first fifth does not count for the speed."""
     figures: list[ModeFigures]
-    bars: list[Bar]
+    targets: list[Target]
     unjudged: str
     busy_cores: float
-    """Cores that others on the machine used, on average."""
+    """Cores that other processes used, on average."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ class _Ran:
 
 
 def offered_modes(run: Run) -> dict[str, Mode]:
-    """Return every mode there is, by kind; hybrid and others that have one take the run's staleness."""
+    """Return every mode by kind; modes with a staleness take the run's."""
     staleness = {"staleness": run.mode.staleness} if hasattr(run.mode, "staleness") else {}
     kinds = get_args(get_args(Mode)[0])
     adapter: TypeAdapter[Mode] = TypeAdapter(Mode)
@@ -99,10 +101,10 @@ def offered_modes(run: Run) -> dict[str, Mode]:
 def measure_modes(
     run: Run, delay_ms: float, steps: int, rounds: int, note: Callable[[str], None], modes: Sequence[str] = ()
 ) -> ModesReport:
-    """Run every mode without and with delay, `rounds` times in alternating order, each run a job of its own.
+    """Run every mode without and with delay, `rounds` times in alternating order; each run is a separate job.
 
-    `modes` chooses some of them. All jobs go through the same delay lines, at 0 ms where there is no delay. Raises
-    UserError for what cannot be measured so.
+    `modes` selects some of them. All jobs use the same delay lines, with 0 ms where there is no delay. Raises
+    UserError for runs that cannot be measured like this.
     """
     if run.cluster.kind != "local":
         raise UserError("delays are put between processes: use cluster=local")
@@ -111,6 +113,8 @@ def measure_modes(
     if unknown:
         raise UserError(f"there is no mode {unknown[0]!r}; there are {', '.join(offered)}")
     facts = inspect(run.dataset)
+    plans = {mode: _plan(run.model_copy(update={"mode": offered[mode]}), facts, steps) for mode in (modes or offered)}
+    require_ready([*plans.values()])
     cases = [(mode, delay) for delay in (0.0, delay_ms) for mode in (modes or offered)]
     ran: dict[tuple[str, float], list[_Ran]] = {case: [] for case in cases}
     neighbours, used = Neighbours(), os.times()
@@ -118,18 +122,17 @@ def measure_modes(
         for number in range(rounds):
             for mode, delay in cases:
                 note(f"run {number + 1} of {rounds}: {mode}, {delay:g} ms")
-                settled = run.model_copy(update={"mode": offered[mode]})
-                ran[mode, delay].append(_run(settled, facts, steps, delay))
+                ran[mode, delay].append(_run(plans[mode], delay))
             cases.reverse()
     children = sum(os.times()[2:4]) - sum(used[2:4])
     busy = max(0.0, neighbours.cores() - children / neighbours.seconds())
     figures = [_figures(ran, mode, delay) for delay in (0.0, delay_ms) for mode in (modes or offered)]
-    bars, unjudged = _bars(run, delay_ms, figures)
-    return ModesReport(rounds, steps, figures, bars, unjudged, busy)
+    targets, unjudged = _targets(run, delay_ms, figures)
+    return ModesReport(rounds, steps, figures, targets, unjudged, busy)
 
 
-def _run(run: Run, facts: DatasetFacts, steps: int, delay_ms: float) -> _Ran:
-    """Train and evaluate one job with delay lines in front of its embedding workers and servers."""
+def _plan(run: Run, facts: DatasetFacts, steps: int) -> JobPlan:
+    """Plan a job of `steps` steps that is evaluated at its end."""
     per_epoch = -(-facts.train_rows // run.train.batch_size)
     train = {"steps": steps, "epochs": -(-steps // per_epoch), "log_every_steps": max(1, steps // INTERVALS)}
     run = run.model_copy(
@@ -140,14 +143,18 @@ def _run(run: Run, facts: DatasetFacts, steps: int, delay_ms: float) -> _Ran:
             "cluster": run.cluster.model_copy(update={"transport": "ipc"}),
         }
     )
+    return plan_job(run, facts, "train", Path("bench"))
+
+
+def _run(plan: JobPlan, delay_ms: float) -> _Ran:
+    """Train and evaluate one job with delay lines in front of its embedding workers and servers."""
     with tempfile.TemporaryDirectory(prefix="persia-bench-") as folder:
-        result = _launch(plan_job(run, facts, "train", Path(folder)), delay_ms)
+        result = _launch(replace(plan, job=replace(plan.job, run_dir=folder)), delay_ms)
     return _read(result)
 
 
 def _launch(plan: JobPlan, delay_ms: float) -> JobResult:
     prepare_run_dir(plan)
-    compile_kernels(plan.run_dir, lambda: None)
     with private_directory() as sockets:
         behind = [replica.name for replica in plan.replicas if replica.role in DELAYED]
         fronts = {ipc_address(sockets, f"{name}.front"): ipc_address(sockets, name) for name in behind}
@@ -155,8 +162,8 @@ def _launch(plan: JobPlan, delay_ms: float) -> JobResult:
         def advertised(replica: Replica) -> str | None:
             return ipc_address(sockets, f"{replica.name}.front") if replica.role in DELAYED else None
 
-        with delay_process(fronts, delay_ms, os.getpid()):
-            processes = Processes(plan, sockets, advertised)
+        processes = Processes(plan, sockets, advertised)
+        with delay_process(fronts, delay_ms, os.getpid(), processes.token_file):
             try:
                 processes.start()
                 while processes.running:
@@ -200,18 +207,18 @@ def _figures(ran: dict[tuple[str, float], list[_Ran]], mode: str, delay_ms: floa
     )
 
 
-def _bars(run: Run, delay_ms: float, figures: Sequence[ModeFigures]) -> tuple[list[Bar], str]:
-    """Hold hybrid to its bars, or say why not."""
+def _targets(run: Run, delay_ms: float, figures: Sequence[ModeFigures]) -> tuple[list[Target], str]:
+    """Return hybrid's targets, met or missed; where they do not apply, none and the reason."""
     found = {(each.mode, each.delay_ms): each for each in figures}
     hybrid, free = found.get(("hybrid", delay_ms)), found.get(("hybrid", 0.0))
     if hybrid is None or free is None or hybrid.times_sync is None:
         return [], "hybrid and sync are not both measured"
     staleness = run.mode.staleness if hasattr(run.mode, "staleness") else None
     if (run.train.batch_size, staleness, delay_ms) != (BATCH, STALENESS, DELAY_MS):
-        return [], f"bars are set for batch {BATCH}, staleness {STALENESS} and a delay of {DELAY_MS:g} ms"
+        return [], f"targets are set for batch {BATCH}, staleness {STALENESS} and a delay of {DELAY_MS:g} ms"
     step_ms = run.train.batch_size / free.samples_per_s * 1e3
     if step_ms > STEP_MS:
-        return [], f"bars are set for steps of at most {STEP_MS:g} ms, and hybrid's take {step_ms:.1f} ms undelayed"
-    kept = Bar("hybrid keeps of its undelayed speed", hybrid.keeps, KEEPS, hybrid.keeps >= KEEPS)
-    times = Bar("hybrid is times sync", hybrid.times_sync, TIMES_SYNC, hybrid.times_sync >= TIMES_SYNC)
+        return [], f"targets are set for steps of at most {STEP_MS:g} ms, and hybrid's take {step_ms:.1f} ms undelayed"
+    kept = Target("hybrid keeps of its undelayed speed", hybrid.keeps, KEEPS, hybrid.keeps >= KEEPS)
+    times = Target("hybrid is times sync", hybrid.times_sync, TIMES_SYNC, hybrid.times_sync >= TIMES_SYNC)
     return [kept, times], ""

@@ -1,7 +1,8 @@
-"""An NN worker that computes nothing: it pulls rows and pushes gradients that lie ready, as fast as they come."""
+"""An NN worker without a network: it pulls rows and pushes prepared gradients as fast as rows arrive."""
 
 import queue
 import threading
+import time
 from collections import Counter
 from functools import partial
 from typing import Any
@@ -19,17 +20,17 @@ from persia_cli.roles.link import Link
 from persia_cli.roles.nn_pipeline import Pipeline
 from persia_cli.roles.start import address_beside
 from persia_cli.store.wire_rows import encode_rows
+from persia_cli.wire.context import Context
 from persia_cli.wire.loop import Loop
-from persia_cli.wire.sockets import Context
 
 LOADED_AHEAD = 8
-"""Steps that loaders may send beyond those that may be in flight, as an NN worker has it."""
+"""Steps that loaders may send in addition to those in flight, as for an NN worker."""
 GRADIENT = 1e-3
-"""Size of the gradients that are pushed."""
+"""Magnitude of the gradients that are pushed."""
 
 
 class NullWorker:
-    """Rank 0 of a job as two threads of this process, as an NN worker has them; `close` ends both."""
+    """Rank 0 of a job as two threads of this process, like those of an NN worker; `close` ends both."""
 
     def __init__(self, context: Context, coordinator: str) -> None:
         self._loop = Loop(context, "nn-worker-0")
@@ -41,7 +42,7 @@ class NullWorker:
         self._thread.start()
 
     def close(self) -> None:
-        """End the worker, whatever the job does."""
+        """End the worker, whatever the state of the job."""
         self._link.stop = True
         self._pipeline.wake()
         self._thread.join()
@@ -72,7 +73,7 @@ class NullWorker:
         layout = embedding_layout(run)
         self._servers, self._every = run.cluster.embedding_servers, run.train.log_every_steps
         tasks = len(label_names(run))
-        # It scores nothing, and its reports say so.
+        # It scores nothing, and reports this.
         self._scores, self._grouped = ScoreHistogram(tasks), GroupedScores(tasks)
         rng = np.random.default_rng(run.seed)
         self._gradients = []
@@ -80,7 +81,7 @@ class NullWorker:
             most = run.train.batch_size * len(layout.features_of(group.number))
             values = rng.standard_normal((most, group.dim), np.float32) * np.float32(GRADIENT)
             encoded = encode_rows(values, group.wire)
-            # Where an NN worker has its kernels write them.
+            # The place where the kernels of an NN worker write them.
             self._gradients.append(self._pipeline.empty(encoded.shape, encoded.dtype))
             self._gradients[-1][...] = encoded
 
@@ -101,6 +102,7 @@ class NullWorker:
     def _train(self, first: int, last: int) -> None:
         self._pipeline.start(TRAIN, last)
         samples, staleness = 0, Counter[int]()
+        since = time.monotonic()
         for step in range(first, last):
             ready = self._pipeline.take(lambda: self._link.stop)
             if ready is None:
@@ -111,13 +113,15 @@ class NullWorker:
             pushed = [values[:size] for values, size in zip(self._gradients, sizes, strict=True)]
             self._pipeline.push(ready.batch, pushed)
             samples += len(ready.samples[1])
-            staleness[ready.staleness] += 1
+            staleness[ready.reply.staleness] += 1
             if (step + 1) % self._every == 0 or step + 1 == last:
+                now = time.monotonic()
                 figures = {"steps": staleness.total(), "staleness": dict(staleness), "loss_sum": 0.0}
-                self._report(step + 1, figures | {"samples": samples})
-                samples, staleness = 0, Counter()
+                self._report(step + 1, figures | {"samples": samples, "seconds": now - since})
+                samples, staleness, since = 0, Counter(), now
         self._pipeline.wait_drained(TRAIN, lambda: self._link.stop)
 
     def _report(self, last: int, figures: dict[str, Any]) -> None:
         arrays: list[np.ndarray[Any, Any]] = [*self._scores.encode(), *self._grouped.encode()]
-        self._pipeline.call(partial(self._link.report, figures | {"split": "train", "last": last}, arrays))
+        whole = figures | {"split": "train", "last": last}
+        self._pipeline.report(lambda: (whole, arrays), lambda: self._link.stop)

@@ -1,4 +1,4 @@
-"""What a trainer in one process is fed with: samples and row numbers of one concatenated table, ready to use."""
+"""Batches for a trainer in one process: samples, and row numbers of one table that joins all tables."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Portion:
 
 @dataclass(frozen=True, slots=True)
 class PortionShape:
-    """Sizes of a portion's arrays, and so of the bytes it travels as."""
+    """Sizes of a portion's arrays, which determine its bytes in messages."""
 
     samples: int
     dense: int
@@ -51,7 +51,7 @@ class PortionShape:
         return Portion(batch.dense, batch.labels, weights, np.ascontiguousarray(ids.T))
 
     def split(self, block: NDArray[np.uint8]) -> Portion:
-        """Return the portion whose bytes, one array after the other, are `block`."""
+        """Return the portion stored in `block`, one array after the other."""
         n, features = self.samples, len(self.sizes)
         sizes = [8 * n * features, 4 * n * self.dense, 4 * n * self.tasks, 4 * n * self.weighted]
         rows, dense, labels, weights = np.split(block, np.cumsum(sizes)[:-1])
@@ -64,14 +64,14 @@ class PortionShape:
 
 
 class Portions(Protocol):
-    """Hands out one portion after the other, for ever."""
+    """An endless sequence of portions."""
 
     def take(self) -> Portion:
         """Return the next portion."""
 
 
 def portion_shape(run: Run) -> PortionShape:
-    """Return the shape of a run's batches; raises UserError where nobody knows how large torch's tables must be."""
+    """Return the shape of a run's batches; raises UserError if the sizes of torch's tables are unknown."""
     dataset = run.dataset
     weighted = isinstance(dataset, ParquetDataset) and dataset.weight is not None and not uses_stand_in(dataset)
     return PortionShape(run.train.batch_size, dense_count(run), len(label_names(run)), weighted, _table_sizes(run))
@@ -82,8 +82,8 @@ def _table_sizes(run: Run) -> tuple[int, ...]:
     generator = dataset.generator if isinstance(dataset, GeneratedDataset) else dataset.stand_in
     if generator is None:
         raise UserError(
-            "plain torch needs the size of every table beforehand: give dataset.stand_in.cardinalities, "
-            "or compare with dense alone"
+            "plain torch needs the size of every table in advance: set dataset.stand_in.cardinalities, "
+            "or compare with dense only"
         )
     return generator.cardinalities
 

@@ -1,4 +1,4 @@
-"""A process that fills a store to capacity and tells its memory: `python -m persia_cli.bench.resident ROWS DIM`."""
+"""A process that fills a store to capacity and reports its memory: `python -m persia_cli.bench.resident ROWS DIM`."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ REQUEST = 1 << 16
 
 
 def measure(capacity: int, dim: int) -> dict[str, int]:
-    """Give out rows until as many ids came as the store has room for and a third more; bytes before and after."""
+    """Add ids up to four thirds of the store's capacity; return the process's bytes before and after, and the rows."""
     warm()
     before = resident_bytes()
     shard = Shard(one_table(dim, "adagrad", capacity), 0, 1)

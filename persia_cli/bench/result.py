@@ -1,4 +1,4 @@
-"""What a measurement says, and how large it is made."""
+"""The result of a measurement, and the sizes of measurements."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from persia_cli.bench.alternate import Timing
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is measured."""
+    """The sizes of a measurement."""
 
     rounds: int
     at_least: float
@@ -20,7 +20,7 @@ class Scale:
     batch: int
     """Samples of a batch."""
     judged: bool
-    """Whether figures are held against their bars."""
+    """True if figures are compared with their targets."""
 
 
 FULL = Scale(rounds=9, at_least=0.05, rows=(10_000_000, 1_000_000), dims=(16, 64, 128), batch=4096, judged=True)
@@ -32,21 +32,21 @@ class Result:
     """One line of the report."""
 
     name: str
-    rival: str
-    """What it is held against."""
+    baseline: str
+    """The name of what ours is compared with."""
     ours: float
     theirs: float
     unit: str
     ratio: float
-    """How many times better we are, where more is better; ours divided by the rival's, where the bar is a limit."""
-    bar: float | None
-    """What `ratio` must reach, or must not exceed; None: for information."""
-    bar_is: Literal["at least", "at most"] = "at least"
+    """Where more is better, our speed over the baseline's; where the target is an upper limit, our figure over it."""
+    target: float | None
+    """The value that `ratio` must reach, or must not exceed; None if the result is for information only."""
+    target_is: Literal["at least", "at most"] = "at least"
     passed: bool | None = None
-    """None: not judged."""
+    """None if it was not compared with a target."""
     note: str = ""
     busy_cores: float = 0.0
-    """Cores that others used meanwhile."""
+    """Cores that other processes used during the measurement."""
     case: str = ""
     """The measurement it belongs to."""
 
@@ -57,17 +57,17 @@ Case = Callable[[Scale], Iterator[Result]]
 
 def faster(
     name: str,
-    rival: str,
+    baseline: str,
     ours: Timing,
     theirs: Timing,
     units: float,
     unit: str,
-    bar: float | None = None,
+    target: float | None = None,
     note: str = "",
 ) -> Result:
-    """Return the result of two timings of calls that each get through `units` of something."""
+    """Return the result of two timings of calls that each process `units` of something."""
     ratio = theirs.median / ours.median
-    return Result(name, rival, units / ours.median, units / theirs.median, unit, ratio, bar, note=note)
+    return Result(name, baseline, units / ours.median, units / theirs.median, unit, ratio, target, note=note)
 
 
 def within(name: str, limit: str, ours: float, most: float, unit: str, note: str = "") -> Result:
@@ -76,7 +76,7 @@ def within(name: str, limit: str, ours: float, most: float, unit: str, note: str
 
 
 def judge(result: Result) -> bool | None:
-    """Whether a result meets its bar; None without one."""
-    if result.bar is None:
+    """Return True if a result meets its target; None without a target."""
+    if result.target is None:
         return None
-    return result.ratio >= result.bar if result.bar_is == "at least" else result.ratio <= result.bar
+    return result.ratio >= result.target if result.target_is == "at least" else result.ratio <= result.target

@@ -1,25 +1,25 @@
-"""Where each role's time goes, from a trace: milliseconds per step of everything that it does or waits for."""
+"""The time of each role, from a trace: milliseconds per step of all its work and its waiting."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from persia_cli.observe.trace import Part
+from persia_cli.observe.trace import ReplicaTrace
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Something that one replica does, or waits for, again in each step."""
+    """A piece of work, or of waiting, that one replica repeats in each step."""
 
     replica: str
     stage: str
     ms: float
     """Milliseconds per step."""
     aside: bool
-    """Whether it is waited for while other things are done."""
+    """True if it is waited for while other work is done."""
 
 
-def stages_of(parts: Sequence[Part], steps: int) -> list[Stage]:
-    """Add up the spans of a trace of `steps` steps, replica by replica, in the order in which a step has them."""
+def stages_of(parts: Sequence[ReplicaTrace], steps: int) -> list[Stage]:
+    """Add up the spans of a trace of `steps` steps per replica, in their order within a step."""
     found = []
     for part in parts:
         totals: dict[tuple[str, bool], int] = {}

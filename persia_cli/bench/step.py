@@ -1,4 +1,4 @@
-"""The embedding step of a training batch, without processes and wire: what a batch needs from raw ids to new rows."""
+"""The embedding step of a training batch, from raw ids to updated rows, without processes and messages."""
 
 from collections.abc import Sequence
 
@@ -14,14 +14,14 @@ from persia_cli.store.shard import Shard
 from persia_cli.store.wire_rows import decode_rows, encode_rows
 
 ROOM = 1.5
-"""Capacity of a store, times the rows it will hold."""
+"""Capacity of a store, as a multiple of the rows it will hold."""
 
 
 class EmbeddingStep:
     """Everything in one process and one thread: plan, look-up, pooling, its backward, update."""
 
     def __init__(self, cardinalities: Sequence[int], dim: int, kind: Kind, samples: int, rows: int) -> None:
-        """`rows` will be in use; ids are one per feature and sample."""
+        """Make a store for `rows` rows; each sample has one id per feature."""
         self._layout = criteo_layout(dim, kind, cardinalities, int(rows * ROOM) + 4096)
         self._planner = RowPlanner(self._layout, 1)
         self._shard = Shard(self._layout, 0, 1)
@@ -32,11 +32,11 @@ class EmbeddingStep:
         self._pooled = np.empty((samples, len(cardinalities), dim), np.float32)
 
     def ready(self, ids: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Return what `step` takes for ids int64[features, samples]; not part of what is timed."""
+        """Return the input of `step` for ids int64[features, samples]; this is not timed."""
         return ids.reshape(-1).astype(np.uint64)
 
     def step(self, ids: NDArray[np.uint64], gradient: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Forward, backward with a gradient float32[samples, features, dim], optimizer; returns what was pooled."""
+        """Run forward, backward with a gradient float32[samples, features, dim], and optimizer; return pooled rows."""
         (unique,) = self._planner.plan(ids, self._offsets, self._samples)
         batch = self._step
         block = self._shard.look_up(0, unique.keys, unique.tables, batch, True, batch=batch)
@@ -49,18 +49,18 @@ class EmbeddingStep:
         return self._pooled
 
     def fill(self, cardinalities: Sequence[int]) -> None:
-        """Give every id its row, as a table of fixed size has them."""
+        """Create the row of every id, as a table of fixed size has them."""
         for feature, values in enumerate(cardinalities):
             for start in range(0, values, CHUNK):
                 self.begin(feature, np.arange(start, min(values, start + CHUNK)))
 
     def begin(self, feature: int, ids: NDArray[np.int64]) -> NDArray[np.float32]:
-        """float32[n, dim] of distinct ids of a feature, which get rows if they have none."""
+        """Return float32[n, dim] of distinct ids of a feature; missing rows are created."""
         block = self._shard.look_up(0, *self._keys_of(feature, ids), 0, True)
         return decode_rows(block, self._dim, "float32")
 
     def rows_of(self, feature: int, ids: NDArray[np.int64]) -> NDArray[np.float32]:
-        """float32[n, dim] of a feature's ids as they are now, zeros where there is no row."""
+        """Return float32[n, dim] of a feature's current rows, zeros where there is no row."""
         return self._shard.values(0, *self._keys_of(feature, ids))
 
     def _keys_of(self, feature: int, ids: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.uint16]]:

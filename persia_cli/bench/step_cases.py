@@ -1,4 +1,4 @@
-"""The whole embedding step of Criteo's shape, in one process and one thread, against those who train in one process."""
+"""Cases of `bench kernels` for the whole embedding step of Criteo's shape, in one process and one thread."""
 
 import gc
 from collections.abc import Iterator, Sequence
@@ -17,18 +17,18 @@ from persia_cli.bench.stores import SPARE
 from persia_cli.store.layout import INDEX_BYTES
 
 BATCHES = 32
-"""Batches that follow each other."""
+"""Number of batches in a row."""
 
 
 @dataclass(frozen=True)
 class Match:
-    """Who is measured against whom, with the same optimizer."""
+    """A baseline to measure against, with the same optimizer on both sides."""
 
     kind: Literal["sgd", "adagrad", "rowwise_adagrad"]
-    rival: str
+    baseline: str
     """`torch` or `fbgemm`."""
-    bar: float | None
-    """At dim 16 and Zipf ids."""
+    target: float | None
+    """Target at dim 16 with Zipf ids."""
 
 
 MATCHES = (
@@ -42,22 +42,25 @@ NAMES = {"sgd": "SGD", "adagrad": "Adagrad", "rowwise_adagrad": "row-wise Adagra
 
 
 def whole_step(scale: Scale) -> Iterator[Result]:
-    """Dim 16, 26 tables of Criteo's cardinalities, Zipf ids: what has bars; the rest is in scripts/compare_store.py."""
-    from persia_cli.bench.rivals import fbgemm
+    """Yield the cases that have targets: dim 16, 26 tables of Criteo's cardinalities, Zipf ids.
+
+    scripts/compare_store.py measures the rest.
+    """
+    from persia_cli.bench.baselines import fbgemm
 
     scaled = () if scale.judged else tuple(max(3, values // 1000) for values in traffic.CRITEO)
     for match in MATCHES:
-        if match.bar is not None and (match.rival == "torch" or fbgemm.is_installed()):
+        if match.target is not None and (match.baseline == "torch" or fbgemm.is_installed()):
             yield from compare(scale, scaled or traffic.CRITEO, 16, match, skewed=True)
 
 
 def compare(
     scale: Scale, cardinalities: Sequence[int], dim: int, match: Match, skewed: bool, huge_pages: bool = False
 ) -> Iterator[Result]:
-    """Time the step of one rival and ours, the rows of all ids being there; shrinks tables that do not fit memory."""
-    from persia_cli.bench.rivals import tables
-    from persia_cli.bench.rivals.fbgemm import Fbgemm
-    from persia_cli.bench.rivals.one_bag import OneBag
+    """Time the step of one baseline and ours, with the rows of all ids present; tables too large for memory shrink."""
+    from persia_cli.bench.baselines import tables
+    from persia_cli.bench.baselines.fbgemm import Fbgemm
+    from persia_cli.bench.baselines.one_bag import OneBag
 
     gc.collect()
     tables.one_thread()
@@ -68,7 +71,7 @@ def compare(
     ours = EmbeddingStep(cardinalities, dim, match.kind, scale.batch, sum(cardinalities))
     ours.fill(cardinalities)
     theirs: OneBag | Fbgemm
-    if match.rival == "torch":
+    if match.baseline == "torch":
         assert match.kind != "rowwise_adagrad"
         theirs = OneBag(cardinalities, dim, match.kind, scale.batch, LR, EPS, huge_pages)
     else:
@@ -84,17 +87,17 @@ def compare(
         scale.at_least,
     )
     units = scale.batch * len(cardinalities) * BATCHES / 1e6
-    name = f"{'torch, one bag,' if match.rival == 'torch' else 'FBGEMM'} {NAMES[match.kind]}"
+    name = f"{'torch, one bag,' if match.baseline == 'torch' else 'FBGEMM'} {NAMES[match.kind]}"
     name += " on huge pages" if huge_pages else ""
     count = "1 table" if len(cardinalities) == 1 else f"{len(cardinalities)} tables"
     label = f"embedding step, {count}, {sum(cardinalities) / 1e6:.3g}M rows, dim {dim}, "
     label += f"{'Zipf' if skewed else 'uniform'}, {NAMES[match.kind]}"
-    bar = match.bar if dim == 16 and skewed and len(cardinalities) == 26 and not huge_pages else None
-    yield faster(label, name, timed["ours"], timed["theirs"], units, "Mids/s", bar, note)
+    target = match.target if dim == 16 and skewed and len(cardinalities) == 26 and not huge_pages else None
+    yield faster(label, name, timed["ours"], timed["theirs"], units, "Mids/s", target, note)
 
 
 def fitting(cardinalities: Sequence[int], dim: int) -> tuple[Sequence[int], str]:
-    """Return the cardinalities, scaled down if this machine has no memory for both sides, and a note if so."""
+    """Return the cardinalities, scaled down if both sides do not fit into memory, and then a note."""
     each = 2 * 2 * dim * 4 + 2 * INDEX_BYTES
     share = available_bytes() * (SPARE + 0.25) / each / sum(cardinalities)
     if share >= 1:

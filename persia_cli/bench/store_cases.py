@@ -1,4 +1,4 @@
-"""Look-up and update of one server's rows, against torch on tables of fixed size and against the memory's limits."""
+"""Cases of `bench kernels` for one server's rows: look-up and update, against torch and against the memory's limits."""
 
 from collections.abc import Iterator, Sequence
 from typing import Literal
@@ -12,27 +12,27 @@ from persia_cli.bench.stores import Block, Request
 from persia_cli.store.shard import Shard
 
 REQUESTS = 16
-"""Requests that follow each other: more rows than a cache holds."""
+"""Requests in a row, which need more rows than a cache holds."""
 LOOK_UP = {16: (0.95, 0.33), 64: (1.0, 0.52), 128: (1.05, 0.67)}
-"""Bars by dim: against torch, against the limit."""
+"""Targets by dim: against torch, against the limit."""
 UPDATE = {16: (0.35, 0.80), 64: (0.65, 0.80), 128: (0.70, 0.80)}
-"""Bars by dim: from keys, with rows kept."""
-NO_BARS = (None, None)
+"""Targets by dim: from keys, with rows kept."""
+NO_TARGETS = (None, None)
 JUDGED = 2_000_000
-"""Rows from which on the bars hold: what a cache cannot keep."""
+"""Least number of rows for which the targets hold: more than a cache holds."""
 UNIT = "Mrows/s"
 STEP = 10.0
-"""How many times faster than a step of torch's sparse optimizers."""
+"""Target of an update as a multiple of the speed of torch's sparse optimizers."""
 
 
 def look_up(scale: Scale) -> Iterator[Result]:
-    """Keys to rows, as training does it: distinct keys that all have a row."""
+    """Measure keys to rows, as in training: distinct keys that all have a row."""
     for dim, size in [(dim, size) for dim in scale.dims for size in scale.rows]:
         yield from _look_up(scale, dim, size)
 
 
 def _look_up(scale: Scale, dim: int, size: int) -> Iterator[Result]:
-    from persia_cli.bench.rivals import tables
+    from persia_cli.bench.baselines import tables
 
     tables.one_thread()
     rows, note = stores.rows_that_fit(size, dim, "adagrad", beside=dim * 4)
@@ -54,17 +54,17 @@ def _look_up(scale: Scale, dim: int, size: int) -> Iterator[Result]:
             scale.rounds,
             scale.at_least,
         )
-        bars = LOOK_UP.get(dim, NO_BARS) if not skewed and rows >= JUDGED else NO_BARS
+        targets = LOOK_UP.get(dim, NO_TARGETS) if not skewed and rows >= JUDGED else NO_TARGETS
         units, label = _millions(asked), _label("look-up", dim, rows, skewed)
-        yield faster(label, "torch.index_select", timed["ours"], timed["torch"], units, UNIT, bars[0], note)
-        yield faster(label, "gather limit", timed["ours"], timed["limit"], units, UNIT, bars[1], note)
+        yield faster(label, "torch.index_select", timed["ours"], timed["torch"], units, UNIT, targets[0], note)
+        yield faster(label, "gather limit", timed["ours"], timed["limit"], units, UNIT, targets[1], note)
 
     yield from results(skewed=False)
     yield from results(skewed=True)
 
 
 def update(scale: Scale) -> Iterator[Result]:
-    """Adagrad steps of rows, from their keys and with the row numbers that the look-up kept."""
+    """Measure Adagrad steps of rows, from their keys and from the row numbers that the look-up kept."""
     for dim, size in [(dim, size) for dim in scale.dims for size in scale.rows]:
         yield from _update(scale, dim, size)
 
@@ -86,37 +86,37 @@ def _update(scale: Scale, dim: int, size: int) -> Iterator[Result]:
             scale.rounds,
             scale.at_least,
         )
-        bars = UPDATE.get(dim, NO_BARS) if not skewed and rows >= JUDGED else NO_BARS
+        targets = UPDATE.get(dim, NO_TARGETS) if not skewed and rows >= JUDGED else NO_TARGETS
         units, label = _millions(asked), _label("update Adagrad", dim, rows, skewed)
         limit = "read-modify-write limit"
-        yield faster(f"{label}, from keys", limit, timed["keys"], timed["limit"], units, UNIT, bars[0], note)
-        yield faster(f"{label}, rows kept", limit, timed["kept"], timed["limit"], units, UNIT, bars[1], note)
+        yield faster(f"{label}, from keys", limit, timed["keys"], timed["limit"], units, UNIT, targets[0], note)
+        yield faster(f"{label}, rows kept", limit, timed["kept"], timed["limit"], units, UNIT, targets[1], note)
 
     yield from results(skewed=False)
     yield from results(skewed=True)
 
 
 def optimizers(scale: Scale) -> Iterator[Result]:
-    """Updates of rows kept by the look-up against a step of torch's sparse optimizers, the gradient coalesced."""
+    """Measure updates of rows kept by the look-up against torch's sparse optimizers with a coalesced gradient."""
     for dim in scale.dims:
         yield _optimizer(scale, dim, "adagrad")
         yield _optimizer(scale, dim, "adam")
 
 
 def _optimizer(scale: Scale, dim: int, kind: Literal["adagrad", "adam"]) -> Result:
-    from persia_cli.bench.rivals import tables
+    from persia_cli.bench.baselines import tables
 
     tables.one_thread()
     rows, note = stores.rows_that_fit(min(JUDGED, scale.rows[0]), dim, kind, beside=12 * dim)
     (shard,) = stores.filled(dim, kind, rows)
     asked = _requests(scale, rows, skewed=False)[:4]
     sent = stores.gradients(max(each.ids.size for each in asked), dim)
-    rival = tables.SparseStep(kind, rows, dim)
-    held = [rival.gradient(each.ids, sent.view(np.float32)[: each.ids.size]) for each in asked]
+    baseline = tables.SparseStep(kind, rows, dim)
+    held = [baseline.gradient(each.ids, sent.view(np.float32)[: each.ids.size]) for each in asked]
     timed = alternate(
         {
             "ours": _with_kept_rows(shard, asked, sent),
-            "torch": lambda: rival.steps(held),
+            "torch": lambda: baseline.steps(held),
         },
         scale.rounds,
         scale.at_least,
@@ -127,7 +127,7 @@ def _optimizer(scale: Scale, dim: int, kind: Literal["adagrad", "adam"]) -> Resu
 
 
 def _requests(scale: Scale, rows: int, skewed: bool) -> list[Request]:
-    """Requests of one of two servers for batches of 26 features; skewed ones ask for what is left of as many draws."""
+    """Return requests to one of two servers for batches of 26 features; skewed ones hold the distinct ids of draws."""
     ids = scale.batch * 26 // 2
     return stores.requests(rows, min(ids * (2 if skewed else 1), rows), skewed, REQUESTS)
 
@@ -137,13 +137,13 @@ def _millions(asked: Sequence[Request]) -> float:
 
 
 def _update_all(shard: Shard, asked: Sequence[Request], sent: Block) -> None:
-    """One update of each request, from its keys."""
+    """Update each request once, from its keys."""
     for each in asked:
         shard.update(0, each.keys, each.tables, sent[: each.ids.size], 1)
 
 
 def _with_kept_rows(shard: Shard, asked: Sequence[Request], sent: Block) -> Turn:
-    """One update of each request, looked up outside the clock."""
+    """Return a turn that updates each request once, after a look-up that is not timed."""
 
     def look_up_all() -> None:
         for number, each in enumerate(asked):

@@ -1,4 +1,4 @@
-"""Filled stores to measure, and requests to measure them with."""
+"""Filled stores for measurements, and requests to them."""
 
 from dataclasses import dataclass
 
@@ -13,22 +13,22 @@ from persia_cli.store.shard import Shard
 from persia_cli.store.wire_rows import row_bytes
 
 LOAD = 0.65
-"""Share of a store's capacity that is taken when it is measured."""
+"""Fraction of a store's capacity that is used in measurements."""
 CHUNK = 1 << 20
 """Ids of one request while a store is filled."""
 SPARE = 0.55
-"""Share of the memory at hand that one measurement may take."""
+"""Fraction of the available memory that one measurement may use."""
 
 Block = NDArray[np.uint8]
-"""Rows as they travel: uint8[rows, bytes of a row]."""
+"""Rows in the form of messages: uint8[rows, bytes of a row]."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """Distinct keys of one table, as one server is asked for."""
+    """Distinct keys of one table, as requested from one server."""
 
     ids: NDArray[np.int64]
-    """Row numbers, for those who have tables of fixed size."""
+    """Row numbers, for baselines with tables of fixed size."""
     keys: NDArray[np.uint64]
     tables: NDArray[np.uint16]
 
@@ -62,13 +62,13 @@ def divided(whole: Request, servers: int, partitions: int) -> list[Request]:
 
 
 def requests(rows: int, size: int, skewed: bool, count: int) -> list[Request]:
-    """Return requests that follow each other: distinct ids of `rows`, uniform, or those of `size` skewed draws."""
+    """Return a series of requests: distinct ids of `rows`, uniform, or the distinct ones of `size` skewed draws."""
     rng = np.random.default_rng(2)
     return [request(distinct(rng, rows, size, skewed)) for _ in range(count)]
 
 
 def gradients(size: int, dim: int) -> Block:
-    """uint8[size, row_bytes] random gradients as they travel, in float32."""
+    """Return uint8[size, row_bytes] random float32 gradients in the form of messages."""
     values = np.random.default_rng(3).standard_normal((size, dim), np.float32) * np.float32(1e-3)
     assert row_bytes(dim, "float32") == dim * 4
     return values.view(np.uint8)
@@ -77,7 +77,7 @@ def gradients(size: int, dim: int) -> Block:
 def rows_that_fit(rows: int, dim: int, kind: Kind, beside: int = 0, spare: float = SPARE) -> tuple[int, str]:
     """Return at most `rows` rows that fit this machine's memory, and a note if they are fewer.
 
-    Each takes what the store needs at its load, and `beside` bytes for the rivals.
+    Each row takes the store's memory at its load, and `beside` bytes for the baselines.
     """
     each = row_width(dim, "float32", RowOptimizer(kind, lr=0.01)) * 4 + INDEX_BYTES / LOAD + beside
     fits = int(available_bytes() * spare / each)

@@ -1,4 +1,4 @@
-"""`persia bench throughput`: samples per second of a job from end to end, and what each role spends on it."""
+"""`persia bench throughput`: samples per second of a job from end to end, and the cost of each role."""
 
 import tempfile
 from dataclasses import dataclass, replace
@@ -10,6 +10,7 @@ from persia_cli.config.schema import ParquetDataset, Run
 from persia_cli.data.facts import DatasetFacts, inspect
 from persia_cli.errors import PersiaError
 from persia_cli.launch import embedded, local
+from persia_cli.launch.readiness import require_ready
 from persia_cli.observe.journal import EVENTS, METRICS, Tail
 from persia_cli.observe.usage import cpu_seconds_of, resident_bytes_of
 from persia_cli.plan.job import JobPlan, plan_job
@@ -17,7 +18,7 @@ from persia_cli.plan.job import JobPlan, plan_job
 
 @dataclass(frozen=True, slots=True)
 class RoleCost:
-    """What one process spent while the measured steps ran: CPU seconds; resident bytes at their end."""
+    """The cost of one process: CPU seconds of the measured steps, and resident bytes at their end."""
 
     replica: str
     cpu_s: float
@@ -26,7 +27,7 @@ class RoleCost:
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Speed of a job over its measured steps; starting and warming up are not in it."""
+    """The speed of a job over its measured steps; starting and warming up do not count."""
 
     name: str
     mode: str
@@ -35,16 +36,17 @@ class Throughput:
     seconds: float
     samples_per_s: float
     stand_in: str | None
-    """Where the data should be that was made up instead."""
+    """The place of the missing data that generated samples replaced."""
     roles: list[RoleCost]
 
 
 def measure(run: Run, steps: int) -> Throughput:
-    """Train `steps` steps to warm up and `steps` more against the clock, without evaluation or checkpoints.
+    """Train `steps` steps to warm up and `steps` more that are timed, without evaluation or checkpoints.
 
     An embedded job is one process, and so one row of `roles`.
     """
     plan = _plan(run, inspect(run.dataset), steps)
+    require_ready([plan])
     with tempfile.TemporaryDirectory(prefix="persia-bench-") as folder:
         plan = replace(plan, job=replace(plan.job, run_dir=folder))
         stopwatch = Stopwatch(plan)
@@ -71,7 +73,7 @@ class Stopwatch:
         self._rss: dict[str, int] = {}
 
     def follow(self) -> None:
-        """Take in what has been written since the last call."""
+        """Read the lines written since the last call."""
         for event in self._events.new():
             if event["event"] == "ready":
                 joined = {replica["name"]: replica["pid"] for replica in event["replicas"]}
@@ -84,10 +86,10 @@ class Stopwatch:
             self._rss = {name: resident_bytes_of(pid) for name, pid in self._pids.items()}
 
     def result(self) -> Throughput:
-        """Return what was measured; raises PersiaError if the job ended without reporting both intervals."""
+        """Return the measurement; raises PersiaError if the job ended without reporting both intervals."""
         if len(self._lines) != 2:
             raise PersiaError(
-                f"the job wrote {len(self._lines)} lines of metrics where 2 were due; nothing was measured"
+                f"the job wrote {len(self._lines)} lines of metrics where 2 were expected; nothing was measured"
             )
         before, after = self._lines
         dataset = self._plan.run.dataset
@@ -99,7 +101,7 @@ class Stopwatch:
             samples=samples,
             seconds=samples / after["samples_per_s"],
             samples_per_s=after["samples_per_s"],
-            stand_in=dataset.path if self._plan.facts.stand_in and isinstance(dataset, ParquetDataset) else None,
+            stand_in=dataset.place if self._plan.facts.stand_in and isinstance(dataset, ParquetDataset) else None,
             roles=[
                 RoleCost(name, round(cpu - self._cpu[0][name], 3), self._rss[name])
                 for name, cpu in self._cpu[1].items()

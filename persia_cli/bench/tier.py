@@ -1,4 +1,4 @@
-"""`persia bench tier`: the embedding tier at its limit, fed by an NN worker that computes nothing, against FBGEMM."""
+"""`persia bench tier`: the greatest speed of the embedding tier, with no network in the NN worker, against FBGEMM."""
 
 import os
 import sys
@@ -25,8 +25,8 @@ from persia_cli.launch.interrupts import terminating_interrupts
 from persia_cli.launch.job import SWITCH_INTERVAL_S
 from persia_cli.observe.usage import cpu_seconds
 
-BAR = 1.2
-"""What the tier's ids per second over FBGEMM's must be, with row-wise Adagrad and float16 on the wire."""
+TARGET = 1.2
+"""Target of the tier's ids per second over FBGEMM's, with row-wise Adagrad and float16 on the wire."""
 OURS = "persia"
 SPARE = 0.85
 
@@ -45,7 +45,7 @@ class TierSide:
 
 @dataclass(frozen=True, slots=True)
 class TierReport:
-    """The tier and FBGEMM; `ratio` is to the faster of FBGEMM's thread counts."""
+    """The figures of the tier and of FBGEMM; `ratio` is to the faster of FBGEMM's thread counts."""
 
     rounds: int
     steps: int
@@ -53,15 +53,15 @@ class TierReport:
     wire: str
     sides: list[TierSide]
     ratio: float | None
-    """None where FBGEMM is not installed."""
-    bar: float | None
+    """None if FBGEMM is not installed."""
+    target: float | None
     passed: bool | None
     stages: list[Stage]
     busy_cores: float
 
 
 def measure_tier(run: Run, steps: int, rounds: int, ring: int, note: Callable[[str], None]) -> TierReport:
-    """Measure in alternating turns on one ring of batches; raises UserError for what cannot be compared."""
+    """Measure in alternating turns on one ring of batches; raises UserError for runs that cannot be compared."""
     kind = run.optimizer.embedding.kind
     if not isinstance(run.optimizer.embedding, Adagrad | RowwiseAdagrad | Sgd):
         raise UserError(
@@ -76,10 +76,10 @@ def measure_tier(run: Run, steps: int, rounds: int, ring: int, note: Callable[[s
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         with terminating_interrupts(), ExitStack() as exit_stack:
-            rivals = _rivals(run, ring, steps, note)
+            baselines = _baselines(run, ring, steps, note)
             note("starting the job")
             job = exit_stack.enter_context(TurnJob(run, facts, steps, rounds + 1, ring, NullWorker))
-            return _measure(run, job, rivals, steps, rounds, note)
+            return _measure(run, job, baselines, steps, rounds, note)
     finally:
         sys.setswitchinterval(before)
 
@@ -87,12 +87,12 @@ def measure_tier(run: Run, steps: int, rounds: int, ring: int, note: Callable[[s
 def _measure(
     run: Run,
     job: TurnJob,
-    rivals: dict[str, Callable[[], TurnFigures]],
+    baselines: dict[str, Callable[[], TurnFigures]],
     steps: int,
     rounds: int,
     note: Callable[[str], None],
 ) -> TierReport:
-    takers: dict[str, Callable[[], TurnFigures]] = {OURS: lambda: _turn(job)} | rivals
+    takers: dict[str, Callable[[], TurnFigures]] = {OURS: lambda: _turn(job)} | baselines
     taken: dict[str, list[TurnFigures]] = {name: [] for name in takers}
     order = list(takers)
     neighbours, own = Neighbours(), job.cpu_seconds()
@@ -110,23 +110,23 @@ def _measure(
     ratio = None if fastest is None else sides[0].ids_per_s / fastest
     judged = ratio is not None and run.embedding.wire == "float16" and run.optimizer.embedding.kind == "rowwise_adagrad"
     judged = judged and run.cluster.embedding_servers == 2
-    passed = ratio >= BAR if judged and ratio is not None else None
+    passed = ratio >= TARGET if judged and ratio is not None else None
     kind, wire = run.optimizer.embedding.kind, run.embedding.wire
-    return TierReport(rounds, steps, kind, wire, sides, ratio, BAR if judged else None, passed, job.finish(), busy)
+    return TierReport(rounds, steps, kind, wire, sides, ratio, TARGET if judged else None, passed, job.finish(), busy)
 
 
 def _turn(job: TurnJob) -> TurnFigures:
     before = cpu_seconds()
     figures = job.turn()
-    # The client's share is that of the whole turn, so scaled to what was measured of it.
+    # The client's CPU time is that of the whole turn, so it is scaled to the measured intervals.
     client = (cpu_seconds() - before) * (INTERVALS - 1) / INTERVALS
     return TurnFigures(figures.samples, figures.seconds, figures.cpu_s | {"client": client}, figures.staleness)
 
 
-def _rivals(run: Run, ring: int, steps: int, note: Callable[[str], None]) -> dict[str, Callable[[], TurnFigures]]:
-    """Return FBGEMM with one thread and with all cores, on the tables and batches of the run; none if not installed."""
-    from persia_cli.bench.rivals import fbgemm
-    from persia_cli.bench.rivals.tables import tensor, threads
+def _baselines(run: Run, ring: int, steps: int, note: Callable[[str], None]) -> dict[str, Callable[[], TurnFigures]]:
+    """Return FBGEMM with one thread and with all cores, on the run's tables and batches; empty if not installed."""
+    from persia_cli.bench.baselines import fbgemm
+    from persia_cli.bench.baselines.tables import tensor, threads
 
     if not fbgemm.is_installed():
         note("FBGEMM is not installed (pip install 'persia[compare]'), so there is nothing to compare with")

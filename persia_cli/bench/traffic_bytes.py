@@ -1,4 +1,4 @@
-"""How many bytes of arrays a sample puts on each hop of the wire, counted on real batches of a run."""
+"""The bytes of arrays per sample on each hop between roles, counted on real batches of a run."""
 
 from dataclasses import dataclass
 
@@ -9,20 +9,20 @@ from persia_cli.store.batch_rows import RowPlanner
 from persia_cli.store.wire_rows import row_bytes
 
 BATCHES = 4
-"""Batches that are counted."""
+"""Number of batches that are counted."""
 KEY_BYTES, TABLE_BYTES, POSITION_BYTES = 8, 2, 4
 
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """What travels from one role to another."""
+    """The bytes that go from one role to another."""
 
     hop: str
     bytes_per_sample: float
 
 
 def bytes_per_sample(run: Run) -> list[Hop]:
-    """Count what the messages of the first training batches carry, headers of a few hundred bytes left out.
+    """Count the bytes in the messages of the first training batches, without headers of a few hundred bytes.
 
     The batches are planned as an embedding worker plans them, so only unique rows count.
     """

@@ -1,4 +1,4 @@
-"""A job that trains in turns: started once, idle between them, so that rivals can be measured meanwhile."""
+"""A job that trains in turns: started once and idle between turns, so that baselines can be measured meanwhile."""
 
 import os
 import tempfile
@@ -15,54 +15,56 @@ from persia_cli.bench.stages import Stage, stages_of
 from persia_cli.config.schema import Run
 from persia_cli.data.facts import DatasetFacts
 from persia_cli.errors import PersiaError
-from persia_cli.launch.job import compile_kernels, prepare_run_dir
+from persia_cli.launch.job import prepare_run_dir
 from persia_cli.launch.local import Processes
+from persia_cli.launch.readiness import require_ready
 from persia_cli.observe.journal import EVENTS, METRICS, Tail
 from persia_cli.observe.trace_file import read_parts
 from persia_cli.observe.usage import cpu_seconds_of
 from persia_cli.plan.job import JobPlan, plan_job
 from persia_cli.roles.driver import Driver
-from persia_cli.wire.sockets import Context, private_directory
+from persia_cli.wire.context import Context
+from persia_cli.wire.folder import private_directory
 
 
 class Closing(Protocol):
-    """What stands in for a process."""
+    """A worker that takes the place of a process."""
 
     def close(self) -> None:
-        """End it."""
+        """End the worker."""
 
 
 INTERVALS = 5
-"""Lines of metrics of a turn; the first is to warm up: pipelines fill, and loaders are no longer ahead."""
+"""Lines of metrics of a turn; the first is the warm-up, in which pipelines fill and loaders lose their lead."""
 LOOK_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class TurnFigures:
-    """What a turn came to, its first interval left out."""
+    """The figures of a turn without its first interval."""
 
     samples: int
     seconds: float
     cpu_s: dict[str, float]
-    """CPU seconds of each process, by replica or rival."""
+    """CPU seconds of each process, by replica or baseline."""
     staleness: float = 0.0
-    """Mean staleness of the steps; 0 for those who have none."""
+    """Mean staleness of the steps; 0 for a competitor that has none."""
 
     @property
     def samples_per_s(self) -> float:
-        """Speed."""
+        """Samples per second."""
         return self.samples / self.seconds
 
 
 def turn_steps(steps: int) -> int:
-    """Return the steps of a turn in which `steps` at least are measured."""
+    """Return the steps of a turn in which at least `steps` are measured."""
     return INTERVALS * -(-steps // (INTERVALS - 1))
 
 
 class TurnJob:
-    """The processes of a job, and turns of training; a context manager that leaves nothing behind.
+    """The processes of a job, and turns of training; a context manager that leaves no process and no file.
 
-    The job ends of itself once all turns are taken and `finish` is called; otherwise its processes are stopped.
+    The job ends by itself after all turns and a call of `finish`; otherwise its processes are stopped.
     """
 
     def __init__(
@@ -76,8 +78,8 @@ class TurnJob:
     ) -> None:
         """Plan `turns` turns in which `steps` steps each are measured; `ring` batches repeat (0: loaders read).
 
-        One more turn follows, which `finish` takes: it is traced and not measured. `nn_worker` makes a stand-in for the
-        NN worker's process, of a context and the coordinator's address.
+        One more turn follows, in `finish`: it is traced and not measured. `nn_worker` makes a replacement of the
+        NN worker's process from a context and the coordinator's address.
         """
         self._turn_steps = turn_steps(steps)
         self._exit = ExitStack()
@@ -85,6 +87,7 @@ class TurnJob:
         total = (turns + 1) * self._turn_steps
         run = without_ends(run, facts, total, self._turn_steps // INTERVALS)
         plan = plan_job(run, replace(facts, eval_rows=0), "train", folder)
+        require_ready([plan])
         if nn_worker is not None:
             plan = replace(plan, replicas=tuple(each for each in plan.replicas if each.role != "nn-worker"))
         self._nn_worker = nn_worker
@@ -107,12 +110,11 @@ class TurnJob:
 
     def _start(self) -> None:
         prepare_run_dir(self.plan)
-        compile_kernels(self.plan.run_dir, lambda: None)
         sockets = self._exit.enter_context(private_directory())
         self._processes = Processes(self.plan, sockets)
         self._exit.callback(self._processes.stop)
         self._processes.start()
-        context = Context()
+        context = Context(self._processes.token)
         self._exit.callback(context.term)
         self._driver = Driver(context, self._processes.address)
         self._exit.callback(self._driver.close)
@@ -133,7 +135,7 @@ class TurnJob:
         self._exit.close()
 
     def turn(self) -> TurnFigures:
-        """Train a turn and wait until the job is idle again; raises what the job died of."""
+        """Train a turn and wait until the job is idle again; raises the error of a job that has died."""
         assert self._number is not None
         self._driver.go_on(self._number)
         self._number = None
@@ -147,7 +149,7 @@ class TurnJob:
         if lines[-1]["step"] < self.plan.job.steps:
             self._wait_paused()
         measured = lines[1:]
-        # Samples of an interval by their rate: the coordinator's clock, not that of this process looking.
+        # Samples of an interval by their rate: by the coordinator's clock, not by the times of reading it here.
         sizes = [after["samples"] - before["samples"] for before, after in zip(lines, measured, strict=False)]
         seconds = sum(size / line["samples_per_s"] for size, line in zip(sizes, measured, strict=True))
         used = {name: clocks[-1][name] - clocks[0][name] for name in self.pids}
@@ -155,11 +157,11 @@ class TurnJob:
         return TurnFigures(sum(sizes), seconds, used, staleness)
 
     def cpu_seconds(self) -> float:
-        """CPU time of all processes so far."""
+        """Return the CPU time of all processes so far."""
         return sum(cpu_seconds_of(pid) for pid in self.pids.values())
 
     def finish(self) -> list[Stage]:
-        """Take the last turn, which is traced, wait for the end of the job, and return where its time went."""
+        """Run the last turn, which is traced, wait for the end of the job, and return the stages of its time."""
         self.turn()
         while self._processes.running:
             time.sleep(LOOK_S)

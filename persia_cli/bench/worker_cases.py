@@ -1,4 +1,4 @@
-"""What embedding workers and NN workers do with a batch: deduplicate, pool, sum gradients, convert for the wire."""
+"""Cases of `bench kernels` for the workers: deduplicate, pool, sum gradients, convert for the wire."""
 
 from collections.abc import Callable, Iterator
 from typing import Literal
@@ -18,20 +18,20 @@ from persia_cli.store.wire_rows import row_bytes
 
 DEDUP, FORWARD, BAG_BACKWARD, INDEX_ADD, CAST = 2.8, 0.8, 8.0, 3.0, 0.95
 SHAPES = ((1, 26), (10, 3))
-"""Ids per sample and feature, and features: as many as Criteo has, or the first of them."""
+"""Ids per sample and feature, and the number of features: all of Criteo's, or the first of them."""
 CAST_BYTES = (1_800_000, 64_000_000)
-"""float32 bytes: within the cache, and beyond it."""
+"""Bytes of float32 arrays: one fits the cache, one does not."""
 
 
 def dedup(scale: Scale) -> Iterator[Result]:
-    """Distinct keys of a batch of Criteo's shape, and each id's number among them."""
+    """Measure the distinct keys of a batch of Criteo's shape, and each id's number among them."""
     rng = np.random.default_rng(5)
     ids = traffic.batch(rng, traffic.CRITEO, scale.batch, skewed=True)
     layout = criteo_layout(16, "adagrad", traffic.CRITEO, 1_000_000)
     salts, tables = layout.salts(), np.repeat(np.arange(26, dtype=np.uint16), scale.batch)
     keys = np.concatenate([traffic.keys_of(row, table, int(salts[table])) for table, row in enumerate(ids)])
     raw, offsets = ids.reshape(-1).astype(np.uint64), np.arange(ids.size + 1, dtype=np.uint32)
-    # numpy gets ids with their feature above them: it sorts these faster than keys, which are hashes.
+    # numpy gets ids with their feature in the upper bits: it sorts these faster than keys, which are hashes.
     plain = (ids.astype(np.uint64) | np.arange(26, dtype=np.uint64).reshape(-1, 1) << np.uint64(56)).reshape(-1)
     planner, scratch, epoch = RowPlanner(layout, 1), dedup_scratch(keys.size), [0]
     unique, unique_tables, inverse = np.empty_like(keys), np.empty_like(tables), np.empty(keys.size, np.int32)
@@ -49,21 +49,21 @@ def dedup(scale: Scale) -> Iterator[Result]:
         scale.rounds,
         scale.at_least,
     )
-    rival, units, unit = "np.unique", keys.size / 1e6, "Mids/s"
-    yield faster("dedup of keys", rival, timed["number"], timed["numpy"], units, unit, DEDUP)
+    baseline, units, unit = "np.unique", keys.size / 1e6, "Mids/s"
+    yield faster("dedup of keys", baseline, timed["number"], timed["numpy"], units, unit, DEDUP)
     label = "dedup from raw ids: hash, number, order by server"
-    yield faster(label, rival, timed["plan"], timed["numpy"], units, unit, DEDUP)
+    yield faster(label, baseline, timed["plan"], timed["numpy"], units, unit, DEDUP)
 
 
 def pool(scale: Scale) -> Iterator[Result]:
-    """Sums of the rows of each sample and feature, forward and backward, against torch."""
+    """Measure sums of the rows of each sample and feature, forward and backward, against torch."""
     for dim in scale.dims:
         for length, features in SHAPES:
             yield from _pool(scale, dim, length, features)
 
 
 def _pool(scale: Scale, dim: int, length: int, features: int) -> Iterator[Result]:
-    from persia_cli.bench.rivals import pooling, tables
+    from persia_cli.bench.baselines import pooling, tables
 
     tables.one_thread()
     rng, bags = np.random.default_rng(6), scale.batch * features
@@ -73,7 +73,7 @@ def _pool(scale: Scale, dim: int, length: int, features: int) -> Iterator[Result
     inverse = inverse.reshape(features, scale.batch, length)
     ours = np.ascontiguousarray(inverse.reshape(-1).astype(np.int32))
     offsets = None if length == 1 else np.arange(0, ours.size + 1, length, dtype=np.uint32)
-    # torch gets the same bags in the order in which its result is ours: sample by sample.
+    # torch gets the same bags in the order in which its result equals ours: sample by sample.
     theirs = np.ascontiguousarray(inverse.transpose(1, 0, 2)).reshape(-1).astype(np.int64)
     starts = np.arange(0, theirs.size + 1, length, dtype=np.int64)
     rows = rng.standard_normal((unique.size, dim), np.float32)
@@ -107,7 +107,7 @@ def _pool(scale: Scale, dim: int, length: int, features: int) -> Iterator[Result
 
 
 def cast(scale: Scale) -> Iterator[Result]:
-    """Rows to what travels and back, against plain copies of torch; float16 also finds a factor for each row."""
+    """Measure conversion of rows for the wire and back against torch's copies; float16 also scales each row."""
     for dim in scale.dims:
         for size in CAST_BYTES if scale.judged else CAST_BYTES[:1]:
             for half in ("bfloat16", "float16"):
@@ -115,7 +115,7 @@ def cast(scale: Scale) -> Iterator[Result]:
 
 
 def _cast(scale: Scale, dim: int, size: int, half: Literal["float16", "bfloat16"]) -> Result:
-    from persia_cli.bench.rivals import casts, tables
+    from persia_cli.bench.baselines import casts, tables
 
     tables.one_thread()
     values: NDArray[np.float32] = np.random.default_rng(7).standard_normal((size // 4 // dim, dim), np.float32)

@@ -1,1 +1,1 @@
-"""One file per command: parse, call, print."""
+"""The commands, one file each: parse, call, print."""

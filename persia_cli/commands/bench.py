@@ -43,58 +43,59 @@ def throughput(
         int | None,
         typer.Option("--steps", min=1, help="Steps to measure; of a turn with --compare.", show_default="200, 48"),
     ] = None,
-    rivals: Annotated[
+    baselines: Annotated[
         str | None,
         typer.Option(
             "--compare",
-            metavar="RIVALS",
+            metavar="BASELINES",
             help="Take turns with trainers in one process: torch, the same model on one EmbeddingBag; dense, the "
             "same network fed from memory, which is the upper bound; or torch,dense.",
         ),
     ] = None,
     source: Annotated[
-        str, typer.Option("--source", help="What all are fed from with --compare: loader, ring (of memory) or both.")
+        str, typer.Option("--source", help="Source of the batches with --compare: loader, ring (of memory) or both.")
     ] = "both",
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Turns of each with --compare.")] = 5,
     ring: Annotated[int, typer.Option("--ring", min=1, help="Batches of the ring.")] = 64,
     quick: Annotated[
-        bool, typer.Option("--quick", help="One round of 8 steps and a ring of 4 with --compare: to see that it runs.")
+        bool, typer.Option("--quick", help="One round of 8 steps and a ring of 4 with --compare: to see if it runs.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     conf_dir: ConfDir = None,
 ) -> None:
     """Measure samples per second of a job from end to end, and the CPU seconds of each role.
 
-    With --compare in turns with rivals that train the same model on the same batches in one process.
+    With --compare, in turns with baselines that train the same model on the same batches in one process.
     """
     from persia_cli.bench.throughput import measure
-    from persia_cli.commands.screen import columns, err, labelled, out, say, size
+    from persia_cli.commands.screen import err, labelled, out, say, size
+    from persia_cli.commands.screen_tables import columns, print_rows
     from persia_cli.config.compose import compose_run
 
     run = compose_run(words or [], conf_dir or [])
-    if rivals is not None:
+    if baselines is not None:
         from persia_cli.commands.comparison import run_comparison
 
         if quick:
             steps, rounds, ring = 8, 1, 4
-        run_comparison(run, rivals.split(","), source, steps or 48, rounds, ring, as_json)
+        run_comparison(run, baselines.split(","), source, steps or 48, rounds, ring, as_json)
         return
     steps = steps or 200
     if not as_json:
-        say(err(), f"measuring {run.name}, {run.mode.kind}: {steps} steps to warm up, then {steps} against the clock …")
+        say(err(), f"measuring {run.name}, {run.mode.kind}: {steps} steps to warm up, then {steps} that are timed …")
     measured = measure(run, steps)
     if as_json:
         say(out(), json.dumps(asdict(measured)))
         return
     if measured.stand_in:
-        say(err(), f"STAND-IN DATA: there are no files at {measured.stand_in}; samples of the same shape are made up")
+        say(err(), f"STAND-IN DATA: there are no files at {measured.stand_in}; the samples are generated")
     labelled(out(), "samples/s", f"{measured.samples_per_s:,.0f}")
     labelled(out(), "measured", f"{measured.samples:,} samples in {measured.steps} steps, {measured.seconds:.2f} s")
     table = columns("replica", "CPU seconds", "per million samples", "memory")
     for role in measured.roles:
         per_million = role.cpu_s / measured.samples * 1e6
         table.add_row(role.replica, f"{role.cpu_s:.2f}", f"{per_million:.2f}", size(role.rss))
-    out().print(table)
+    print_rows(out(), table)
 
 
 @app.command(epilog=MODES_EXAMPLES)
@@ -105,7 +106,7 @@ def modes(
     ] = 5.0,
     steps: Annotated[int, typer.Option("--steps", min=5, help="Steps of each run.")] = 400,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Runs of each mode and delay.")] = 3,
-    quick: Annotated[bool, typer.Option("--quick", help="One run of 20 steps each: to see that it runs.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="One run of 20 steps each: to see if it runs.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     conf_dir: ConfDir = None,
 ) -> None:
@@ -123,7 +124,7 @@ def tier(
     steps: Annotated[int, typer.Option("--steps", min=4, help="Steps of a turn.")] = 400,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Turns of each.")] = 5,
     ring: Annotated[int, typer.Option("--ring", min=1, help="Batches that repeat from memory.")] = 64,
-    quick: Annotated[bool, typer.Option("--quick", help="One round of 20 steps: to see that it runs.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="One round of 20 steps: to see if it runs.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     conf_dir: ConfDir = None,
 ) -> None:
@@ -138,19 +139,19 @@ def tier(
 @app.command(epilog=KERNEL_EXAMPLES)
 def kernels(
     only: Annotated[
-        str | None, typer.Option("--only", metavar="PATTERN", help="Run what has this in its name.")
+        str | None, typer.Option("--only", metavar="PATTERN", help="Run cases with this text in their names.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Small tables, few rounds: to see that it runs.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Small tables, few rounds: to see if it runs.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Measure the embedding store's parts against torch and against what memory allows, one thread, in turns."""
+    """Measure the embedding store's parts against torch and against the memory's limits, on one thread, in turns."""
     from persia_cli.bench import kernels as bench
     from persia_cli.bench.machine import this_machine
     from persia_cli.bench.result import FULL, QUICK
-    from persia_cli.commands.ratios import Report
+    from persia_cli.commands.ratios import ResultPrinter
 
     names, scale = bench.chosen(only), QUICK if quick else FULL
-    with Report(this_machine(), len(names), as_json) as report:
+    with ResultPrinter(this_machine(), len(names), as_json) as report:
         for result in bench.run(names, scale, report.begin):
             report.add(result)
     report.close(scale.judged)

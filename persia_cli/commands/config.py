@@ -11,17 +11,19 @@ SHOW = (
     "persia config show conf=criteo",
     "persia config show conf=criteo model=ffnn > mine.yaml  # then: persia train conf=./mine.yaml",
 )
+MODEL = ("persia config model conf=criteo model=dcn_v2",)
+SCHEMA = "persia config schema > persia.schema.json"
 LIST = (
     "persia config list",
     "persia config list --keys | grep embedding",
 )
 
-app = typer.Typer(no_args_is_help=True, help="Look at configurations.", epilog=examples(*SHOW, *LIST))
+app = typer.Typer(no_args_is_help=True, help="Look at configurations.", epilog=examples(*SHOW, *MODEL, *LIST, SCHEMA))
 
 
 @app.command(epilog=examples(*SHOW))
 def show(words: Words = None, conf_dir: ConfDir = None) -> None:
-    """Print the complete configuration that these words give, as YAML."""
+    """Print the complete configuration that these words result in, as YAML."""
     from persia_cli.commands.screen import out, say
     from persia_cli.config.compose import compose_run
     from persia_cli.config.record import to_yaml
@@ -30,9 +32,42 @@ def show(words: Words = None, conf_dir: ConfDir = None) -> None:
     if out().is_terminal:
         from rich.syntax import Syntax
 
-        out().print(Syntax(text, "yaml", background_color="default"))
+        say(out(), Syntax("", "yaml", background_color="default").highlight(text)[:-1])  # lines stay whole
     else:
         say(out(), text.rstrip("\n"))
+
+
+@app.command(epilog=examples(*MODEL))
+def model(
+    words: Words = None,
+    conf_dir: ConfDir = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Print the layers of the dense network that these words result in, with output per sample and weights of each."""
+    import json
+
+    from persia_cli.commands.screen import err, labelled, out, say
+    from persia_cli.commands.screen_tables import columns, print_rows
+    from persia_cli.config.compose import compose_run
+    from persia_cli.errors import ConfigError
+    from persia_cli.launch.torch_helper import ask_torch
+
+    run = compose_run(words or [], conf_dir or [])
+    [layers] = ask_torch("persia_cli.train.summary", [run])
+    if isinstance(layers, str):
+        raise ConfigError(layers)
+    total = sum(layer["parameters"] for layer in layers)
+    if as_json:
+        say(out(), json.dumps({"model": run.model.kind, "parameters": total, "layers": layers}))
+        return
+    table = columns("layer", "kind", "output", "parameters")
+    table.columns[1].justify = "left"
+    for layer in layers:
+        output = "-" if layer["output"] is None else " x ".join(map(str, layer["output"]))
+        table.add_row(layer["layer"], layer["kind"], output, f"{layer['parameters']:,}")
+    table.add_row("all", "", "", f"{total:,}", style="bold")
+    print_rows(out(), table)
+    labelled(err(), "model", f"{run.model.kind}; rows of the embedding tables are not among these parameters")
 
 
 @app.command("list", epilog=examples(*LIST))
@@ -54,6 +89,20 @@ def list_(
     pairs(out(), {word: _first_comment(file) for word, file in words.items()})
 
 
+@app.command(epilog=examples(SCHEMA))
+def schema() -> None:
+    """Print the JSON Schema of configuration files, for editors that complete and check YAML.
+
+    Most editors read the line `# yaml-language-server: $schema=persia.schema.json` at the top of a file.
+    """
+    import json
+
+    from persia_cli.commands.screen import out, say
+    from persia_cli.config.json_schema import file_schema
+
+    say(out(), json.dumps(file_schema(), indent=2))
+
+
 def _list_keys() -> None:
     from persia_cli.commands.screen import out, pairs
     from persia_cli.config.expected import field_expectation, keys
@@ -61,12 +110,12 @@ def _list_keys() -> None:
 
     lines: dict[str, str] = {}
     for key, field in keys(Run):
-        text = f"{field.description} ({field_expectation(field)})"
+        text = f"{' '.join((field.description or '').split())} ({field_expectation(field)})"
         lines[key] = f"{lines[key]} | {text}" if key in lines and text not in lines[key] else text
     pairs(out(), lines)
 
 
 def _first_comment(file: Path) -> str:
-    """Return what a configuration file says of itself in its first line."""
+    """Return a configuration file's description: the comment in its first line, if there is one."""
     first = file.read_text(encoding="utf-8").partition("\n")[0]
     return first.lstrip("# ") if first.startswith("#") else ""

@@ -4,15 +4,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from persia_cli.commands.options import examples
 
+if TYPE_CHECKING:
+    from persia_cli.config.schema.csv_format import CsvFormat
+
 INSPECT_EXAMPLES = examples(
     "persia data inspect data/criteo                       # what a recipe has prepared",
     "persia data inspect data/shop --write shop.yaml       # a suggestion for `persia train dataset=./shop.yaml`",
+    "persia data inspect old.csv --csv \"{delimiter: ';', nulls: [NA]}\"",
     "persia data inspect s3://bucket/shop --dim 32 --optimizer adam --memory 8GiB",
 )
 
@@ -33,7 +37,9 @@ class Optimizer(StrEnum):
 def inspect(
     path: Annotated[
         str,
-        typer.Argument(metavar="PATH", help="A file, a folder or a URI of Parquet files.", show_default=False),
+        typer.Argument(
+            metavar="PATH", help="A file, a folder or a URI of Parquet, CSV or JSON Lines.", show_default=False
+        ),
     ],
     write: Annotated[
         Path | None,
@@ -43,26 +49,37 @@ def inspect(
     optimizer: Annotated[Optimizer, typer.Option("--optimizer", help="Optimizer of the rows.")] = Optimizer.ADAGRAD,
     memory: Annotated[
         str | None,
-        typer.Option("--memory", metavar="SIZE", help="What all tables may take: shows what fits.", show_default=False),
+        typer.Option("--memory", metavar="SIZE", help="Memory for all tables: shows what fits.", show_default=False),
+    ] = None,
+    csv: Annotated[
+        str | None,
+        typer.Option(
+            "--csv", metavar="YAML", help="The format of CSV files: the keys of `dataset.csv`.", show_default=False
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show what Parquet files hold, and how to train on it.
+    """Show the contents of Parquet files, and the way to train on them.
 
-    Columns, how many ids they have and which are frequent, how evaluation rows differ from training rows, and how
-    much memory the tables would take.
+    Columns, the number of ids and the frequent ones, the differences between evaluation and training rows, and the
+    memory that the tables would take.
     """
     import json
 
+    from persia_cli.commands.facts import announce, converting
     from persia_cli.commands.profile_view import as_object, show_profile
-    from persia_cli.commands.screen import err, labelled, out, say
+    from persia_cli.commands.screen import err, labelled, out, propose, say
     from persia_cli.data.profile.inspection import inspect_data
     from persia_cli.plan.table_need import table_needs
 
     budget = None if memory is None else _bytes(memory)
     _refuse_name(write)
-    with _bar() as progress:
-        found = inspect_data(path, progress)
+    announce(path)
+    form = None if csv is None else _csv_format(csv)
+    with converting() as conversion, _bar() as progress:
+        found = inspect_data(path, progress, form, conversion)
+    for sentence in found.profile.unread:
+        labelled(err(), "warning", sentence)
     needs = table_needs(found.table_rows, dim, optimizer.value, budget)
     if as_json:
         say(out(), json.dumps(as_object(found, needs)))
@@ -71,7 +88,24 @@ def inspect(
     if write is not None:
         write.write_text(found.suggestion, encoding="utf-8")
         labelled(err(), "wrote", str(write))
-    labelled(err(), "next", _next(path, found.known is not None, write))
+    propose(err(), _next(path, found.known is not None, write))
+
+
+def _csv_format(text: str) -> "CsvFormat":
+    """Return the format in `--csv`; raises UserError if it is not valid."""
+    import yaml
+    from pydantic import ValidationError
+
+    from persia_cli.config.schema.csv_format import CsvFormat
+    from persia_cli.errors import UserError
+
+    try:
+        return CsvFormat.model_validate(yaml.safe_load(text))
+    except (yaml.YAMLError, ValidationError) as error:
+        known = ", ".join(CsvFormat.model_fields)
+        raise UserError(
+            f"--csv {text}: expected a mapping of {known}, such as \"{{delimiter: ';', nulls: [NA]}}\""
+        ) from error
 
 
 def _bytes(text: str) -> int:
@@ -83,12 +117,12 @@ def _bytes(text: str) -> int:
     except ValueError as error:
         raise UserError(f"--memory {text}: {error}") from None
     if nbytes < 1:
-        raise UserError(f"--memory {text}: expected more than nothing")
+        raise UserError(f"--memory {text}: expected more than 0 bytes")
     return nbytes
 
 
 def _next(path: str, is_prepared: bool, written: Path | None) -> str:
-    """Return what to do next: train, or have the suggestion written."""
+    """Return the next command: train, or write the suggestion to a file."""
     import shlex
 
     if written is not None:
@@ -105,23 +139,18 @@ def _refuse_name(file: Path | None) -> None:
     if file is None:
         return
     if file.suffix not in (".yaml", ".yml"):
-        raise UserError(f"--write {file}: the name of a dataset file ends in .yaml")
+        raise UserError(f"--write {file}: the name of a dataset file must end in .yaml")
     if not file.parent.is_dir():
         raise UserError(f"--write {file}: there is no folder {file.parent}")
     if file.exists():
-        raise UserError(f"{file} exists already; name a file that does not, or remove it")
+        raise UserError(f"{file} exists already; name a file that does not exist, or remove it")
 
 
 @contextmanager
 def _bar() -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on a terminal; the function it yields is called with rows done and in all."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    """Show a progress bar on a terminal; yield a function of the rows done and in total."""
+    from persia_cli.commands.progress_bar import ProgressBar
+    from persia_cli.commands.screen import clock, err
 
-    from persia_cli.commands.screen import err
-
-    with Progress(
-        TextColumn("reading"), BarColumn(), MofNCompleteColumn(), TextColumn("rows"), TimeRemainingColumn(),
-        console=err(), disable=not err().is_terminal, transient=True,
-    ) as progress:  # fmt: skip
-        task = progress.add_task("reading", total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+    with ProgressBar(err(), "reading", stays=False) as bar:
+        yield lambda done, total: bar.show(done, total, [f"{done:,}/{total:,} rows", f"{clock(bar.left_s)} left"])

@@ -3,14 +3,17 @@
 import shlex
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.panel import Panel
+from rich.table import Table
 from rich.text import Text
 
-from persia_cli.commands.screen import columns, count, labelled, say, size
+from persia_cli.commands.screen import count, err, labelled, paragraph, say, size
+from persia_cli.commands.screen_tables import columns, print_whole
 from persia_cli.config.schema import DenseOptimizer, Optimizer, ParquetDataset, Run, SyncMode
-from persia_cli.plan.embedding import table_rows
+from persia_cli.observe.processor import this_processor
 from persia_cli.plan.job import JobPlan
 
 
@@ -27,45 +30,66 @@ def describe(console: Console, plan: JobPlan) -> None:
     labelled(console, "model", model_words(run))
     if plan.job.load:
         labelled(console, "loaded", plan.job.load)
-    labelled(console, "rows", f"{count(len(plan.memory), 'table')}, up to {size(sum(plan.memory.values()))}")
+    tables = sum(len(group.tables) for group in plan.layout.feature_groups)
+    labelled(console, "rows", f"{count(tables, 'table')}, up to {size(plan.memory)}")
     if plan.job.task == "train":
         labelled(console, "training", f"{count(plan.job.steps, 'step')} of {training_words(run)}")
     labelled(console, "cluster", f"{run.cluster.kind}: {_roles(plan)}")
 
 
 def describe_plan(console: Console, plan: JobPlan, words: Sequence[str]) -> None:
-    """Print everything that is settled before the first process starts: what `--dry-run` shows."""
+    """Print all that is decided before the first process starts; `--dry-run` shows this."""
     describe(console, plan)
-    table = columns("table", "dim", "dtype", "optimizer", "rows", "memory")
-    for group in plan.layout.groups:
-        for name, rows in table_rows(group).items():
-            # As many rows as the network turns out to need, whose size is not known yet.
-            many, memory = (f"{rows:,}", size(plan.memory[name])) if name in plan.memory else ("-", "-")
-            table.add_row(name, str(group.dim), group.dtype, group.optimizer.kind, many, memory)
-    table.add_row("all", "", "", "", "", size(sum(plan.memory.values())), style="bold")
     say(console, "")
-    console.print(table)
-    say(console, "\nTo start each replica by hand, with ADDRESS where the coordinator shall listen:")
+    print_whole(console, _tables(plan))
+    say(console, "")
+    paragraph(console, "To start each replica by hand, with ADDRESS for the address that the coordinator listens at:")
     for command in plan.commands("ADDRESS", words):
         say(console, f"  {command}")
 
 
+def _tables(plan: JobPlan) -> Table:
+    """Return a table of the embedding tables, with the number of rows that tables with common room have together."""
+    shown = columns("table", "dim", "dtype", "optimizer", "rows up to", "memory")
+    for group in plan.layout.groups:
+        # The dense weights need as many rows as the network has, whose size is not known yet.
+        known = group is not plan.layout.dense_group
+        most = (f"{group.capacity:,}", size(group.nbytes)) if known else ("-", "-")
+        own = most if len(group.tables) == 1 else ("", "")
+        for table in group.tables:
+            shown.add_row(table.name, str(group.dim), group.dtype, group.optimizer.kind, *own)
+        if len(group.tables) > 1:
+            shown.add_row(f"these {len(group.tables)} together", "", "", "", *most)
+    shown.add_row("all", "", "", "", "", size(plan.memory), style="bold")
+    return shown
+
+
 def warn_of_stand_in(console: Console, plan: JobPlan, words: Sequence[str]) -> None:
-    """Say loudly that the data is made up, and how to put the real data in its place."""
+    """Print a warning that the data is generated, and the commands that prepare the real data."""
     dataset = plan.run.dataset
     if not plan.facts.stand_in or not isinstance(dataset, ParquetDataset):
         return
-    prepare = f"persia recipe prepare {dataset.recipe} --input FILE --output {shlex.quote(dataset.path)}"
+    prepare = f"persia recipe prepare {dataset.recipe} --input FILE --output {shlex.quote(dataset.paths[0])}"
     text = (
-        f"NOT REAL DATA. There are no files at {dataset.path}; samples of the same shape are made up, so the figures "
-        "say nothing about the real data set. To train on it:\n"
+        f"NOT REAL DATA. There are no files at {dataset.place}; the samples are generated in the same shape, so the "
+        "figures say nothing about the real data set. To train on it:\n"
     )
     train = shlex.join(["persia", "train", *words])
     if console.is_terminal:
-        console.print(Panel(Text(f"{text}\n  {prepare}\n  {train}"), title="stand-in data", style="bold yellow"))
+        console.print(Panel(Text(text.rstrip()), title="stand-in data", style="bold yellow"))
+        for line in (prepare, train):  # printed below the frame, so that they can be copied
+            say(console, f"  {line}", "bold yellow")
     else:
         for line in f"{text}{prepare}\n{train}".splitlines():
             say(console, f"STAND-IN DATA: {line}")
+
+
+def warn_of_slow_precision(run: Run) -> None:
+    """Print a warning if the run's precision is slower than float32 on this processor."""
+    on_gpu = run.train.device.startswith("cuda") or (run.train.device == "auto" and Path("/dev/nvidia0").exists())
+    sentence = None if on_gpu else this_processor().slow_precision(run.train.precision)
+    if sentence:
+        paragraph(err(), f"warning: {sentence}", style="yellow")
 
 
 def _samples(plan: JobPlan) -> str:
@@ -75,7 +99,7 @@ def _samples(plan: JobPlan) -> str:
 
 
 def model_words(run: Run) -> str:
-    """Return the network in a line."""
+    """Return the network in one line."""
     settings = run.model.model_dump(exclude={"kind", "dim"})
     layers = [
         f"{key} {'-'.join(map(str, value))}" for key, value in settings.items() if isinstance(value, tuple | list)
@@ -85,7 +109,7 @@ def model_words(run: Run) -> str:
 
 
 def training_words(run: Run) -> str:
-    """Return batch size, mode, optimizers, seed and what else is special about training in a line."""
+    """Return batch size, mode, optimizers, seed and unusual settings of training in one line."""
     mode = run.mode.kind if isinstance(run.mode, SyncMode) else f"{run.mode.kind}, staleness {run.mode.staleness}"
     rows, dense = run.optimizer.embedding, run.optimizer.dense
     return (
@@ -95,14 +119,14 @@ def training_words(run: Run) -> str:
 
 
 def _arithmetic(run: Run) -> str:
-    """Return what of the losses and the precision is not as usual."""
+    """Return the losses and the precision that are not the default."""
     losses = [f"{loss.kind} of {name}" for name, loss in run.train.losses.items()]
     precision = [] if run.train.precision == "float32" else [run.train.precision]
     return "".join(f"{word}; " for word in [*precision, ", ".join(losses)] if word)
 
 
 def _optimizer(optimizer: Optimizer | DenseOptimizer) -> str:
-    """Return kind and learning rate, and how that changes if it does."""
+    """Return kind and learning rate, and the schedule if it is not constant."""
     schedule = optimizer.schedule
     changes = [f"{count(schedule.warmup_steps, 'step')} warm-up"] if schedule.warmup_steps else []
     if schedule.kind == "step":

@@ -3,26 +3,29 @@
 import json
 from dataclasses import asdict
 
-from persia_cli.bench.machine import BUSY, this_machine
+from persia_cli.bench.machine import this_machine
 from persia_cli.bench.modes import ModesReport, measure_modes
-from persia_cli.commands.screen import columns, err, labelled, out, say
+from persia_cli.commands.bench_notes import noting, warn_of_others
+from persia_cli.commands.screen import err, labelled, out, propose, say
+from persia_cli.commands.screen_tables import columns, print_rows
 from persia_cli.config.schema import Run
 
 
 def run_modes(run: Run, delay_ms: float, steps: int, rounds: int, as_json: bool) -> None:
-    """Measure and print."""
-    note = _silent if as_json else _note
+    """Measure the modes and print the results."""
+    note = noting(as_json)
     report = measure_modes(run, delay_ms, steps, rounds, note)
     if as_json:
-        told = {"machine": asdict(this_machine()), "name": run.name, "batch_size": run.train.batch_size}
-        say(out(), json.dumps(told | asdict(report)))
+        head = {"machine": asdict(this_machine()), "name": run.name, "batch_size": run.train.batch_size}
+        say(out(), json.dumps(head | asdict(report)))
         return
+    labelled(out(), "machine", this_machine().processor)
     show(run, report)
-    say(err(), "next: persia bench throughput conf=criteo --compare torch,dense")
+    propose(err(), "persia bench throughput conf=criteo --compare torch,dense")
 
 
 def show(run: Run, report: ModesReport) -> None:
-    """Print the table of modes and delays, and the bars."""
+    """Print the table of modes and delays, and the targets."""
     labelled(
         out(),
         "measured",
@@ -32,8 +35,8 @@ def show(run: Run, report: ModesReport) -> None:
     labelled(
         out(),
         "delay",
-        "one way, on every message to and from embedding workers and servers, all through the same lines (0 ms too): "
-        "a look-up crosses four, an update and its answer four",
+        "one way, on every message to and from embedding workers and servers, all through the same delay lines (at "
+        "0 ms too): a look-up crosses four of them, an update with its answer four",
     )
     table = columns("mode", "delay ms", "samples/s", "keeps", "x sync", "stale", "AUC", "spread")
     for each in report.figures:
@@ -47,20 +50,10 @@ def show(run: Run, report: ModesReport) -> None:
             "-" if each.auc is None else f"{each.auc:.5f}",
             "-" if each.auc_spread is None else f"{each.auc_spread:.5f}",
         )
-    out().print(table)
-    for bar in report.bars:
-        labelled(
-            out(), "bar", f"{bar.what}: {bar.value:.3f}, at least {bar.bar:g}: {'met' if bar.passed else 'missed'}"
-        )
+    print_rows(out(), table)
+    for target in report.targets:
+        verdict = "met" if target.passed else "missed"
+        labelled(out(), "target", f"{target.what}: {target.value:.3f}, at least {target.at_least:g}: {verdict}")
     if report.unjudged:
-        say(err(), f"nothing was held against its bar: {report.unjudged}")
-    if report.busy_cores > BUSY:
-        say(err(), f"others used {report.busy_cores:.1f} cores meanwhile: measure again on a quiet machine", "yellow")
-
-
-def _note(text: str) -> None:
-    say(err(), f"{text} …")
-
-
-def _silent(text: str) -> None:
-    """Say nothing."""
+        say(err(), f"no figure was compared with its target: {report.unjudged}")
+    warn_of_others(report.busy_cores)

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, and how examples are shown below a command's help."""
+"""Arguments and options of several commands, and the format of examples below a command's help."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,12 +7,12 @@ import typer
 
 
 def examples(*lines: str) -> str:
-    """Return a help epilog that lists command lines with what they do, a line each, kept from being wrapped."""
+    """Return a help epilog of command lines with explanations, one per line, without wrapping."""
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
 def complete_word(incomplete: str) -> list[str]:
-    """Return the words that may stand here: configurations, group options and keys that begin as typed."""
+    """Return the words that can complete a beginning: configurations, group options and keys."""
     from persia_cli.config import offers
 
     choices = {"conf": list(offers.primaries())} | {group: list(names) for group, names in offers.groups().items()}
@@ -51,9 +51,13 @@ ConfDir = Annotated[
         "--conf-dir",
         envvar="PERSIA_CONF_DIR",
         metavar="DIR",
-        help="A folder of your own configurations, looked in before the built-in one. May be given several times.",
+        help="A folder of your own configurations, searched before the built-in one. May be given several times.",
         show_default=False,
     ),
+]
+Model = Annotated[
+    Path,
+    typer.Argument(metavar="RUN|CHECKPOINT", help="A run directory, or one of its checkpoints.", show_default=False),
 ]
 Step = Annotated[
     int | None,

@@ -1,11 +1,14 @@
 """`persia predict`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from persia_cli.commands.options import Overrides, Step, examples
+from persia_cli.commands.options import Model, Step, examples
+
+if TYPE_CHECKING:
+    from persia_cli.plan.job import JobPlan
 
 EXAMPLES = examples(
     "persia predict runs/shop-20261121-081500 today/ -o scores.parquet                 # probabilities, in order",
@@ -19,32 +22,32 @@ FEATURES_ALONE = (
     "checkpoint.best_by=null",
     "train.stop_early=null",
 )
-"""Settings without what only training and evaluation want to know of samples."""
+"""Settings that remove parts of the data set's description that only training and evaluation need."""
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory of a training run.", show_default=False)],
+    run: Model,
     data: Annotated[
-        str,
+        list[str],
         typer.Argument(
-            metavar="DATA",
-            help="Parquet files to score: a file, a folder, or a URI. They need no labels.",
+            metavar="DATA... [KEY=VALUE]...",
+            help="The data to score: files, folders or URIs, scored in this order; they need no labels. Then settings "
+            "that differ from the run's own, such as cluster.nn_workers=4.",
             show_default=False,
         ),
     ],
     output: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", metavar="FILE", help="Where the scores go: a .parquet or .csv file.", show_default=False
+            "--output", "-o", metavar="FILE", help="The file for the scores: .parquet or .csv.", show_default=False
         ),
     ],
-    words: Overrides = None,
     keep: Annotated[
         list[str] | None,
         typer.Option(
             "--keep",
             metavar="COLUMN",
-            help="A column of the data, of any type, to hand on beside the scores. May be given several times.",
+            help="A column of the data, of any type, to copy beside the scores. May be given several times.",
             show_default=False,
         ),
     ] = None,
@@ -54,48 +57,66 @@ def predict(
 ) -> None:
     """Score samples by a saved model.
 
-    Writes a column LABEL_probability for each label, a row for each row of the data and in their order (of a folder:
-    file by file, by name). Ids that the model has no row for count as zeros, and nothing of the model changes.
+    Writes a column LABEL_probability for each label, and a row for each row of the data, in the same order (of a
+    folder: file by file, by name). Ids without a row in the model count as zeros; the model does not change.
     """
     from dataclasses import replace
 
-    from persia_cli.commands.job import carry_out, new_folder
-    from persia_cli.commands.screen import err, labelled
-    from persia_cli.config.compose import compose_run
-    from persia_cli.config.record import read_run
+    from persia_cli.commands.saved_job import other_data, plan_saved
     from persia_cli.config.schema import ParquetDataset
-    from persia_cli.config.words import quoted
-    from persia_cli.data.facts import inspect
-    from persia_cli.data.scores_file import open_scores
     from persia_cli.errors import UserError
-    from persia_cli.plan.job import plan_job
-    from persia_cli.store.manifest import read_manifest
-    from persia_cli.store.retention import choose_checkpoint
+    from persia_cli.observe.saved_run import find_model
 
-    config = run / "config.yaml"
-    if not config.is_file():
-        raise UserError(f"{run} holds no run: there is no {config}")
-    if not isinstance(read_run(config).dataset, ParquetDataset):
-        raise UserError(f"{run} was trained on made-up samples, so no file has its columns; train on files to predict")
-    _check_output(output, data, overwrite)
-    own = [f"dataset.path={quoted(data)}", "dataset.if_missing=error", "dataset.split={kind: predict}"]
-    scored = compose_run([f"conf={config}", *(words or []), *own, *FEATURES_ALONE])
-    checkpoint = choose_checkpoint(run, step)
-    read_manifest(checkpoint)  # is refused before anything starts
-    plan = plan_job(scored, inspect(scored.dataset), "predict", new_folder(run / "predictions"), checkpoint)
-    job = replace(plan.job, output=str(output.absolute()), keep=tuple(keep or ()), logits=logits)
-    assert isinstance(scored.dataset, ParquetDataset)
-    file = open_scores(scored.dataset, output, job.keep, logits)  # and so are columns that cannot be read or written
-    if job.eval_rows:
-        file.discard()
-        carry_out(replace(plan, job=job), [f"conf={config}"])
-    else:
-        file.publish()
-        labelled(err(), "done", f"{data} has no rows, and so has {output}")
+    paths, words = paths_and_words(data)
+    model = find_model(run, step)
+    if not isinstance(model.run.dataset, ParquetDataset):
+        raise UserError(f"{run} was trained on generated samples, so no file has its columns; train on files first")
+    for path in paths:
+        _check_output(output, path, overwrite)
+    plan = plan_saved(model, "predict", [*words, *other_data(paths, "predict")], FEATURES_ALONE)
+    job = replace(plan.job, output=str(output.absolute()), keep=tuple(keep or ()), logits=logits, overwrite=overwrite)
+    _score(replace(plan, job=job), output, [f"conf={model.config}"])
+
+
+def _score(plan: "JobPlan", output: Path, words: list[str]) -> None:
+    """Run the prediction, or write a file without rows if there is nothing to score."""
+    from persia_cli.commands.job import carry_out, claimed
+    from persia_cli.commands.screen import err, labelled
+    from persia_cli.config.schema import ParquetDataset
+    from persia_cli.data.scores_file import claimed_scores, open_scores
+
+    job, dataset = plan.job, plan.run.dataset
+    assert isinstance(dataset, ParquetDataset)
+    with claimed_scores(output):
+        # Columns that cannot be read or written are also refused before anything starts.
+        file = open_scores(dataset, output, job.keep, job.logits, job.overwrite)
+        if job.eval_rows:
+            file.discard()
+            carry_out(claimed(plan), words)
+        else:
+            file.publish()
+            labelled(err(), "done", f"{dataset.place} has no rows, so {output} has none either")
+
+
+def paths_and_words(given: list[str]) -> tuple[list[str], list[str]]:
+    """Split the words after RUN into paths and settings; `day=2024-01-31` is a path if such a folder exists.
+
+    Raises UserError if no path is given.
+    """
+    from persia_cli.errors import UserError
+
+    def is_word(text: str) -> bool:
+        key, equals, _ = text.partition("=")
+        return text.startswith("~") or bool(equals and "/" not in key and not Path(text).exists())
+
+    paths = [text for text in given if not is_word(text)]
+    if not paths:
+        raise UserError(f"'{given[0]}' is a setting; name the data to score first: persia predict RUN DATA -o FILE")
+    return paths, [text for text in given if is_word(text)]
 
 
 def _check_output(output: Path, data: str, overwrite: bool) -> None:
-    """Raise UserError if the file must not be written where it should be."""
+    """Raise UserError if the file must not be written at its place."""
     from fnmatch import fnmatchcase
 
     from pyarrow.fs import LocalFileSystem
@@ -114,6 +135,6 @@ def _check_output(output: Path, data: str, overwrite: bool) -> None:
     ):
         raise UserError(f"{output} is among the data, and would be read as samples next time; choose another place")
     if not place.parent.is_dir():
-        raise UserError(f"{output}: there is no folder {place.parent}; make it first")
+        raise UserError(f"{output}: there is no folder {place.parent}; create it first")
     if output.exists() and not overwrite:
-        raise UserError(f"{output} is there already; choose another name, or replace it with --overwrite")
+        raise UserError(f"{output} exists already; choose another name, or replace it with --overwrite")

@@ -1,4 +1,4 @@
-"""A data set in figures on the screen."""
+"""The profile of a data set on the screen."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,8 +6,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from persia_cli.commands.screen import columns, count, key_values, labelled, say, size
-from persia_cli.commands.table_view import UNKNOWN, bars, print_whole
+from persia_cli.commands.screen import count, key_values, labelled, paragraph, say, size
+from persia_cli.commands.screen_tables import columns, print_whole
+from persia_cli.commands.table_view import UNKNOWN, bars
 from persia_cli.data.profile.cardinality import STANDARD_ERROR
 from persia_cli.data.profile.dataset import ColumnProfile
 from persia_cli.data.profile.inspection import Inspection
@@ -15,7 +16,7 @@ from persia_cli.data.profile.roles import Guess
 from persia_cli.plan.table_need import TableNeed
 
 SHIFTED, UNSTABLE = 0.25, 0.1
-"""Stability indices from which on a column is pointed out."""
+"""Stability indices from which on a column is highlighted."""
 _LONGEST = 24
 
 
@@ -31,7 +32,7 @@ def show_profile(console: Console, found: Inspection, needs: Mapping[str, TableN
     labelled(console, "data", f"{count(profile.files, 'file')} at {profile.path}, {size(profile.nbytes)}, "
              f"{count(profile.rows, 'row')} in {count(profile.row_groups, 'row group')}")  # fmt: skip
     train, evaluation = profile.split_rows["train"], profile.split_rows["eval"]
-    labelled(console, "splits", f"{train:,} training and {evaluation:,} evaluation rows: {profile.parting.text}")
+    labelled(console, "splits", f"{train:,} training and {evaluation:,} evaluation rows: {profile.split_rule.text}")
     say(console, "")
     _show_columns(console, found)
     say(console, "")
@@ -46,7 +47,7 @@ def show_profile(console: Console, found: Inspection, needs: Mapping[str, TableN
 
 
 def as_object(found: Inspection, needs: Mapping[str, TableNeed]) -> dict[str, Any]:
-    """Return everything for JSON."""
+    """Return all figures for JSON."""
     data, *others = _lines(found, needs)
     objects: dict[str, Any] = {"column": {}, "split": {}, "table": {}}
     for figures in others:
@@ -132,11 +133,13 @@ def _show_columns(console: Console, found: Inspection) -> None:
             _figures(column, guess),
         )
     print_whole(console, shown)
-    say(console, f"~ estimated, standard error {STANDARD_ERROR:.1%}; bars: lists of 0, 1, 2-3, 4-7, … ids", "dim")
+    paragraph(
+        console, f"~ estimated, standard error {STANDARD_ERROR:.1%}; bars: lists of 0, 1, 2-3, 4-7, … ids", style="dim"
+    )
 
 
 def _is_numeric(column: ColumnProfile, guess: Guess) -> bool:
-    """Whether a column's values are more than names of things."""
+    """Return True if a column's values are numbers and not only names of things."""
     return column.kind == "number" or guess.role in ("label", "dense", "weight")
 
 
@@ -165,7 +168,7 @@ def _show_drift(console: Console, found: Inspection) -> None:
             _stability(drift.stability),
         )
     print_whole(console, shown)
-    say(console, f"stability: population stability index; {UNSTABLE} is unstable, {SHIFTED} shifted", "dim")
+    paragraph(console, f"stability: population stability index; {UNSTABLE} is unstable, {SHIFTED} shifted", style="dim")
 
 
 def _show_needs(console: Console, needs: Mapping[str, TableNeed]) -> None:

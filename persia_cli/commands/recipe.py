@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from persia_cli.data.prepare_options import PrepareOptions, PrepareReport
     from persia_cli.data.recipe import Recipe
 
-_TOLD_EVERY_S = 10.0
-"""Between two lines on what is read, where no bar can be shown."""
+_REPORT_EVERY_S = 10.0
+"""Seconds between two progress lines where no progress bar can be shown."""
 
 LS_EXAMPLES = examples("persia recipe ls")
 SHOW_EXAMPLES = examples("persia recipe show criteo")
@@ -36,7 +36,7 @@ RUN_EXAMPLES = examples(
 app = typer.Typer(no_args_is_help=True, help="Prepare and train real tasks.", epilog=PREPARE_EXAMPLES)
 
 Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="Name of a recipe, see `persia recipe ls`, or path of a folder of yours.")
+    str, typer.Argument(metavar="NAME", help="Name of a recipe, see `persia recipe ls`, or path of your own recipe.")
 ]
 Output = Annotated[
     Path | None,
@@ -46,14 +46,14 @@ MaxBadRows = Annotated[
     int, typer.Option("--max-bad-rows", min=0, help="Give up when more rows than this do not parse.")
 ]
 MinCount = Annotated[
-    int, typer.Option("--min-count", min=1, max=255, help="Ids seen fewer times than this in all rows become one id.")
+    int, typer.Option("--min-count", min=1, max=255, help="Ids that occur fewer times than this all become one id.")
 ]
 Split = Annotated[
     str | None,
     typer.Option(
         "--split",
         metavar="ORDER:SHARE",
-        help="Share of the rows that evaluates: random:0.1, or chronological:0.1 for the last ones.",
+        help="Part of the rows for evaluation: random:0.1, or chronological:0.1 for the last ones.",
         show_default="the recipe's own",
     ),
 ]
@@ -65,29 +65,29 @@ Workers = Annotated[
 @app.command("ls", epilog=LS_EXAMPLES)
 def ls() -> None:
     """List the recipes."""
-    from persia_cli.commands.screen import err, labelled, out, pairs
+    from persia_cli.commands.screen import err, out, pairs, propose
     from persia_cli.data.recipe import list_recipes, load_recipe
 
     recipes = [load_recipe(name) for name in list_recipes()]
     pairs(out(), {recipe.name: recipe.title for recipe in recipes})
-    labelled(err(), "next", "persia recipe show NAME")
+    propose(err(), "persia recipe show NAME")
 
 
 @app.command("show", epilog=SHOW_EXAMPLES)
 def show(name: Name) -> None:
-    """Print what a recipe's README says: where the data is, what becomes of it, what to expect."""
-    from persia_cli.commands.screen import err, labelled, out, say
+    """Print a recipe's README: the source of the data, the prepared columns, and the expected results."""
+    from persia_cli.commands.screen import err, out, propose, say
     from persia_cli.data.recipe import load_recipe, readme_of
 
     recipe = load_recipe(name)
     text = readme_of(recipe.folder)
     if out().is_terminal:
-        from rich.markdown import Markdown
+        from persia_cli.commands.readme_view import Readme
 
-        out().print(Markdown(text))
+        out().print(Readme(text), crop=False)
     else:
         say(out(), text.rstrip("\n"))
-    labelled(err(), "next", f"persia recipe prepare {shlex.quote(name)} --input PATH")
+    propose(err(), f"persia recipe prepare {shlex.quote(name)} --input PATH")
 
 
 @app.command("cp", epilog=CP_EXAMPLES)
@@ -95,29 +95,27 @@ def cp(
     name: Name,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to make.", show_default=False)],
 ) -> None:
-    """Copy a recipe into a folder of your own, to start another from."""
-    from persia_cli.commands.screen import err, labelled, out, say
+    """Copy a recipe to a folder of your own, as the start of another one."""
+    from persia_cli.commands.screen import err, out, propose, say
     from persia_cli.data.recipe import copy_recipe, load_recipe
 
     for file in copy_recipe(load_recipe(name), folder):
         say(out(), str(file))
-    labelled(err(), "next", f"persia recipe prepare {_as_path(folder)} --input PATH")
+    propose(err(), f"persia recipe prepare {_as_path(folder)} --input PATH")
 
 
 @app.command(epilog=PREPARE_EXAMPLES)
 def prepare(
     name: Name,
-    source: Annotated[
-        Path, typer.Option("--input", metavar="PATH", help="The data as it was downloaded.", show_default=False)
-    ],
+    source: Annotated[Path, typer.Option("--input", metavar="PATH", help="The downloaded data.", show_default=False)],
     output: Output = None,
     max_bad_rows: MaxBadRows = 0,
     min_count: MinCount = 1,
     split: Split = None,
     workers: Workers = None,
 ) -> None:
-    """Turn a data set, as it was downloaded, into Parquet that `persia train` reads; goes on where it was ended."""
-    from persia_cli.commands.screen import err, labelled, out, say
+    """Convert a downloaded data set to Parquet that `persia train` reads; continue if an earlier run was stopped."""
+    from persia_cli.commands.screen import err, out, propose, say
     from persia_cli.data.recipe import load_recipe
 
     recipe = load_recipe(name)
@@ -126,7 +124,7 @@ def prepare(
         say(out(), str(file))
     conf = _conf_of(recipe)
     words = [*([f"conf={conf}"] if conf else []), f"dataset={report.dataset}"]
-    labelled(err(), "next", shlex.join(["persia", "train", *words]))
+    propose(err(), shlex.join(["persia", "train", *words]))
 
 
 @app.command(epilog=RUN_EXAMPLES)
@@ -135,7 +133,7 @@ def run(
     words: Overrides = None,
     source: Annotated[
         Path | None,
-        typer.Option("--input", metavar="PATH", help="The data as it was downloaded; not needed once it is prepared."),
+        typer.Option("--input", metavar="PATH", help="The downloaded data; not needed once it is prepared."),
     ] = None,
     output: Output = None,
     max_bad_rows: MaxBadRows = 0,
@@ -159,18 +157,18 @@ def run(
         chosen.append(f"dataset={_prepare(recipe, source, dataset.parent, options).dataset}")
     elif min_count > 1 or split is not None:
         raise UserError(
-            "--min-count and --split say how data is prepared; give it, as it was downloaded, by --input PATH"
+            "--min-count and --split change the preparation of data; give the downloaded data by --input PATH"
         )
     elif dataset.is_file():
-        labelled(err(), "data", f"{dataset} is there already")
+        labelled(err(), "data", f"{dataset} exists already")
         chosen.append(f"dataset={dataset}")
     elif output is not None or not (recipe.folder / "data").is_dir():
-        raise UserError(f"there is no {dataset}; give the data as it was downloaded: --input PATH")
+        raise UserError(f"there is no {dataset}; give the downloaded data by --input PATH")
     train(words=[*chosen, *(words or [])], conf_dir=conf_dir)
 
 
 def _prepare(recipe: "Recipe", source: Path, output: Path, options: "PrepareOptions") -> "PrepareReport":
-    """Prepare with a bar, and tell what came of it."""
+    """Prepare with a progress bar, and report the result."""
     from persia_cli.commands.screen import count, err, labelled, say, size
     from persia_cli.data.unfinished import KEPT
 
@@ -187,7 +185,7 @@ def _prepare(recipe: "Recipe", source: Path, output: Path, options: "PrepareOpti
     if report.bad_rows:
         labelled(err(), "left out", f"{count(report.bad_rows, 'row')} in all")
     if report.kept:
-        labelled(err(), "kept", f"{count(report.kept, 'file')} that {'was' if report.kept == 1 else 'were'} finished")
+        labelled(err(), "kept", f"{count(report.kept, 'file')} of an earlier run")
     made = "has" if report.kept == len(report.files) else "wrote"
     labelled(err(), made, f"{count(report.rows, 'row')}, {size(report.nbytes)}")
     return report
@@ -205,7 +203,7 @@ def _output(recipe: "Recipe") -> Path:
 
 
 def _conf_of(recipe: "Recipe") -> str | None:
-    """Return the configuration that trains on a recipe's data: in its folder, or that of its name, if there is one."""
+    """Return the configuration for a recipe's data: the one in its folder, or the one of its name, if there is one."""
     from persia_cli.config import offers
 
     own = recipe.folder / "conf.yaml"
@@ -215,31 +213,26 @@ def _conf_of(recipe: "Recipe") -> str | None:
 
 
 def _as_path(folder: Path) -> str:
-    """Return how a folder is given where a recipe's name is expected."""
+    """Return a folder in the form of a path, for use in place of a recipe's name."""
     return shlex.quote(str(folder) if "/" in str(folder) else f"./{folder}")
 
 
 @contextmanager
 def _bar() -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on a terminal, a line now and then elsewhere; yields what is called with bytes done and in all."""
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
-
+    """Show a progress bar on a terminal, else a line now and then; yield a function of the bytes done and in total."""
+    from persia_cli.commands.progress_bar import ProgressBar, bytes_done
     from persia_cli.commands.screen import err, key_values, say
 
     if not err().is_terminal:
-        told = time.monotonic()
+        last = time.monotonic()
 
-        def tell(done: int, total: int) -> None:
-            nonlocal told
-            if time.monotonic() - told >= _TOLD_EVERY_S:
-                told = time.monotonic()
+        def report(done: int, total: int) -> None:
+            nonlocal last
+            if time.monotonic() - last >= _REPORT_EVERY_S:
+                last = time.monotonic()
                 say(err(), key_values({"event": "preparing", "bytes": done, "of": total}))
 
-        yield tell
+        yield report
         return
-    with Progress(
-        BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn(),
-        console=err(),
-    ) as progress:  # fmt: skip
-        task = progress.add_task("preparing", total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+    with ProgressBar(err(), "preparing") as bar:
+        yield lambda done, total: bar.show(done, total, bytes_done(bar, done, total))

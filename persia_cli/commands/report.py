@@ -22,16 +22,18 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Show a run in one page: loss, AUC, speed, staleness, tables, calibration.
+    """Write one page about a run: loss, AUC, speed, staleness, tables, calibration.
 
-    The page holds all it needs, so that it can be sent and kept. A run that is still going, or has failed, has one too.
+    The page needs no other file, so that it can be sent and archived. Running and failed runs have a page too.
     """
     import time
 
     from persia_cli.commands.describe import model_words, training_words
-    from persia_cli.commands.screen import err, labelled
+    from persia_cli.commands.screen import err, labelled, propose
+    from persia_cli.disk import write_whole
     from persia_cli.errors import UserError
     from persia_cli.observe.history import read_history
+    from persia_cli.observe.journal import understanding
     from persia_cli.observe.report_page import report_page
     from persia_cli.observe.report_picture import report_picture
     from persia_cli.store.manifest import finished_steps
@@ -39,18 +41,18 @@ def report(
     history = read_history(run)
     path = output or run / "report.html"
     if path.suffix not in (".html", ".png"):
-        raise UserError(f"{path.name}: a report is a page or a picture; let the name end in .html or .png")
+        raise UserError(f"{path.name}: a report is a page or a picture; end the name in .html or .png")
     if not path.absolute().parent.is_dir():
-        raise UserError(f"{path}: there is no folder {path.absolute().parent}; make it first")
+        raise UserError(f"{path}: there is no folder {path.absolute().parent}; create it first")
     now = time.time()
     if path.suffix == ".png":
-        report_picture(history, path, now)
+        with understanding(run):
+            report_picture(history, path, now)
     else:
         words = {"model": model_words(history.run), "steps": training_words(history.run)}
-        page = report_page(history, words, now)
-        part = path.with_name(f"{path.name}.part")
-        part.write_text(page, encoding="utf-8")
-        part.replace(path)
+        with understanding(run):
+            page = report_page(history, words, now)
+        write_whole(path, page)
     labelled(err(), "report", str(path))
     if finished_steps(run):
-        labelled(err(), "next", f"persia predict {run} DATA -o scores.parquet")
+        propose(err(), f"persia predict {run} DATA -o scores.parquet")

@@ -1,4 +1,4 @@
-"""What a finished job came to: its evaluation, where things are, and what to do next."""
+"""The results of a finished job: its evaluation, the places of its files, and the next command."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,7 +6,8 @@ from typing import Any
 from rich.console import Console
 
 from persia_cli.commands.describe import warn_of_stand_in
-from persia_cli.commands.screen import columns, err, key_values, labelled, out, print_whole, say
+from persia_cli.commands.screen import err, key_values, labelled, out, propose, say
+from persia_cli.commands.screen_tables import columns, print_whole
 from persia_cli.launch.job import JobResult
 from persia_cli.observe import staleness
 from persia_cli.observe.key_figures import QUALITY
@@ -15,28 +16,34 @@ from persia_cli.store.retention import best_checkpoint
 
 LOSSES = {
     "evicted": "rows evicted",
-    "refused": "ids refused for want of room",
+    "refused": "ids refused for lack of room",
     "not_admitted": "ids not admitted",
     "gradients_refused": "gradients refused that were not finite",
 }
-"""Counters of the tables that are worth a word at the end, and what they count."""
+"""Counters of the tables that are reported at the end, and their meaning."""
 
 
 def show_results(plan: JobPlan, result: JobResult, words: Sequence[str]) -> None:
-    """Print the last evaluation and the best, and after training what was saved and the next command."""
+    """Print the last evaluation and the best, and after training the saved files and the next command."""
     if plan.job.task == "predict":
         show_scores(out(), next(event for event in reversed(result.events) if event["event"] == "scored"))
+        if share := unknown(result.events):
+            labelled(err(), "unknown", share)
         labelled(err(), "saved", plan.job.output)
-        labelled(err(), "next", f"persia report {plan.run_dir.parents[1]}")
+        propose(err(), f"persia report {plan.run_dir.parents[1]}")
         return
     evaluation = last_of(result.metrics, "eval")
     warn_of_stand_in(err(), plan, words)
     if evaluation:
         show_evaluation(out(), evaluation, plan, best_of(result))
+        for text in undefined(evaluation):
+            labelled(err(), "note", text)
     elif training := last_of(result.metrics, "train"):
         say(out(), key_values(in_words(training)))
     if losses := lost(result.events):
         labelled(err(), "tables", losses)
+    if share := unknown(result.events):
+        labelled(err(), "unknown", share)
     saved = [event["path"] for event in result.events if event["event"] == "saved"]
     if saved:
         labelled(err(), "saved", saved[-1])
@@ -44,9 +51,9 @@ def show_results(plan: JobPlan, result: JobResult, words: Sequence[str]) -> None
         labelled(err(), "best", str(chosen))
     labelled(err(), "metrics", str(result.run_dir / "metrics.jsonl"))
     if saved and plan.job.task == "train" and plan.job.eval_steps:
-        labelled(err(), "next", f"persia eval {result.run_dir}")
+        propose(err(), f"persia eval {result.run_dir}")
     elif plan.job.task == "evaluate":
-        labelled(err(), "next", f"persia report {plan.run_dir.parents[1]}")
+        propose(err(), f"persia report {plan.run_dir.parents[1]}")
 
 
 def show_evaluation(
@@ -60,7 +67,7 @@ def show_evaluation(
         return
     suffixes = [key.removeprefix("auc") for key in line if key.startswith("auc")]
     figures = {key: word for key, word in QUALITY.items() if key + suffixes[0] in line}
-    table = columns(f"{plan.facts.eval_rows:,} {'MADE-UP' if stand_in else 'evaluation'} samples", *figures.values())
+    table = columns(f"{plan.facts.eval_rows:,} {'MADE-UP ' if stand_in else ''}samples", *figures.values())
     rows = [("", line)] if best is None else [("last, ", line), (f"best by {best['best_by']}, ", best)]
     for which, each in rows:
         place = f"{which}step {each['step']:,}" if which else ""
@@ -70,8 +77,28 @@ def show_evaluation(
     print_whole(console, table)
 
 
+def undefined(line: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each label with undefined figures of an evaluation, with the reason."""
+    sentences = []
+    for suffix in (key.removeprefix("auc") for key in line if key.startswith("auc")):
+        missing = [word for key, word in QUALITY.items() if line.get(key + suffix, 0.0) is None]
+        if not missing:
+            continue
+        if line["pr_auc" + suffix] is None:
+            why = "no evaluation sample is positive"
+        elif line["auc" + suffix] is None:
+            why = "no evaluation sample is negative"
+        elif "GAUC" in missing:
+            why = "no value of dataset.group_by has samples of both classes"
+        else:
+            why = "a logit is infinite"
+        of = f" of {suffix.removeprefix('_')}" if suffix else ""
+        sentences.append(f"{', '.join(missing)}{of}: not defined, because {why}")
+    return sentences
+
+
 def best_of(result: JobResult) -> dict[str, Any] | None:
-    """Return the line of the best evaluation with what it is the best by; None if nobody asked for the best."""
+    """Return the line of the best evaluation, and the figure it is the best by; None if no figure was asked for."""
     best = next((event for event in reversed(result.events) if event["event"] == "best"), None)
     if best is None:
         return None
@@ -80,7 +107,7 @@ def best_of(result: JobResult) -> dict[str, Any] | None:
 
 
 def show_scores(console: Console, scored: Mapping[str, Any]) -> None:
-    """Print how many samples were scored, and how the probabilities of each label are spread."""
+    """Print the number of scored samples, and the distribution of each label's probabilities."""
     spread: Mapping[str, Mapping[str, float | None]] = scored["spread"]
     if not console.is_terminal:
         alone = len(spread) == 1
@@ -94,8 +121,8 @@ def show_scores(console: Console, scored: Mapping[str, Any]) -> None:
 
 
 def lost(events: Sequence[Mapping[str, Any]]) -> str:
-    """Say what the tables of all servers let go or kept out, and the table that did so most; empty if none did."""
-    tables: dict[str, dict[str, int]] = next((e["tables"] for e in reversed(events) if e["event"] == "tables"), {})
+    """Return in words the rows that all servers evicted or refused, and the table with most of them; empty if none."""
+    tables = _tables(events)
     parts = []
     for counter, word in LOSSES.items():
         counts = {name: counted for name, counters in tables.items() if (counted := counters.get(counter, 0))}
@@ -104,6 +131,22 @@ def lost(events: Sequence[Mapping[str, Any]]) -> str:
             of = f"all of {most}" if len(counts) == 1 else f"{counts[most]:,} of {most}"
             parts.append(f"{word}: {sum(counts.values()):,} ({of})")
     return "; ".join(parts)
+
+
+def unknown(events: Sequence[Mapping[str, Any]]) -> str:
+    """Return in words the fraction of look-ups in evaluation or prediction that found no row, also per table."""
+    tables = {name: counters for name, counters in _tables(events).items() if counters.get("reads")}
+    reads = sum(counters["reads"] for counters in tables.values())
+    missed = {name: counters["reads"] - counters["reads_known"] for name, counters in tables.items()}
+    if not any(missed.values()):
+        return ""
+    of = ", ".join(f"{name} {missed[name] / tables[name]['reads']:.2%}" for name in tables if missed[name])
+    return f"{sum(missed.values()) / reads:.2%} of the ids scored have no row and count as zeros ({of})"
+
+
+def _tables(events: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    """Return the counters of each table at the end of the job."""
+    return next((event["tables"] for event in reversed(events) if event["event"] == "tables"), {})
 
 
 def last_of(metrics: Sequence[dict[str, Any]], split: str) -> dict[str, Any] | None:
@@ -117,12 +160,12 @@ def without_time(line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def staleness_of(line: Mapping[str, Any]) -> list[staleness.Histogram]:
-    """Return the histogram of each rank in a line of training metrics, which as JSON has its numbers as texts."""
+    """Return the histogram of each rank in a line of training metrics, whose JSON has the numbers as texts."""
     return [{int(value): steps for value, steps in rank.items()} for rank in line["staleness"]]
 
 
 def in_words(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a line of metrics without its time, its histograms of staleness as one word."""
+    """Return a line of metrics without its time, with its histograms of staleness as one word."""
     words = {"staleness": staleness.in_words(staleness_of(line))} if "staleness" in line else {}
     return without_time(line) | words
 

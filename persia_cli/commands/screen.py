@@ -1,61 +1,84 @@
-"""What people see: data on stdout, everything else on stderr, plain text wherever that is not a terminal."""
+"""The output to the user: data on stdout, all else on stderr; plain text where that is not a terminal."""
 
 import json
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
+from textwrap import wrap
 from typing import Any
 
 from rich.console import Console
-from rich.measure import Measurement
-from rich.segment import Segments
-from rich.table import Table
 from rich.text import Text
 
+from persia_cli.disk import refusal
 from persia_cli.errors import PersiaError
 
 LABEL_WIDTH = 10
+UNBOUNDED = 1000
+"""Width assumed where there is no terminal: any table fits."""
+NARROW = 20
+"""Least width of text beside its head."""
+INDENT = 4
+"""Indentation of text below its head."""
 
 
 @cache
 def out() -> Console:
-    """Return the console of data: stdout."""
+    """Return the console for data: stdout."""
     return Console(highlight=False)
 
 
 @cache
 def err() -> Console:
-    """Return the console of everything else: stderr."""
+    """Return the console for all else: stderr."""
     return Console(stderr=True, highlight=False)
 
 
 def say(console: Console, text: str | Text, style: str = "") -> None:
-    """Print text as it is: no markup, no wrapping that would break what reads it."""
+    """Print text without markup, and without wrapping, which would break programs that read it."""
     console.print(text if isinstance(text, Text) else Text(text, style), soft_wrap=True)
 
 
-def labelled(console: Console, label: str, text: str) -> None:
-    """Print one line under a label, labels aligned."""
-    if not console.is_terminal:
-        say(console, f"{label:<{LABEL_WIDTH}}{text}")
+def paragraph(console: Console, text: str | Text, head: str = "", style: str = "", head_style: str = "bold") -> None:
+    """Print text beside its head; a terminal wraps it between words and indents it, and keeps words whole.
+
+    Where the head leaves too little room, the text comes below it.
+    """
+    body = text if isinstance(text, Text) else Text(text, style)
+    room = console.width - len(head)
+    if not console.is_terminal or len(body) <= room:
+        say(console, Text.assemble((head, head_style), body))
         return
-    line = Table.grid()
-    line.add_column(width=LABEL_WIDTH, style="bold")
-    line.add_column(overflow="fold")
-    line.add_row(label, Text(text))
-    console.print(line)
+    if head and room < NARROW:
+        say(console, head.rstrip(), head_style)
+        head = " " * INDENT
+        room = console.width - INDENT
+    lines = wrap(body.plain, max(room, 1), break_long_words=False, break_on_hyphens=False)
+    for line in lines:
+        say(console, Text.assemble((head, head_style), (line, body.style)))
+        head = " " * len(head)
+
+
+def labelled(console: Console, label: str, text: str) -> None:
+    """Print one line with a label; labels are aligned; a terminal wraps the line between words."""
+    paragraph(console, text, f"{label:<{LABEL_WIDTH}}")
+
+
+def propose(console: Console, command: str) -> None:
+    """Print the next command to run, in one line even if it is long, so that it can be copied."""
+    say(console, Text.assemble((f"{'next':<{LABEL_WIDTH}}", "bold"), command))
 
 
 def pairs(console: Console, lines: Mapping[str, str]) -> None:
-    """Print words and what they mean in two aligned columns."""
+    """Print words and their meanings in two aligned columns."""
     width = max(map(len, lines), default=0)
     for word, text in lines.items():
-        say(console, Text.assemble((f"{word:<{width}}", "bold"), f"  {text}"))
+        paragraph(console, text, f"{word:<{width}}  ")
 
 
 def key_values(figures: Mapping[str, Any]) -> str:
-    """Return `key=value` words; a text with spaces is quoted, numbers keep every digit, null stays `null`."""
+    """Return `key=value` words; text with spaces is quoted, numbers keep every digit, null stays `null`."""
     return " ".join(f"{key}={_word(value)}" for key, value in figures.items())
 
 
@@ -65,18 +88,16 @@ def _word(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def columns(*headers: str) -> Table:
-    """Return a table without lines; all columns but the first hold numbers."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for index, header in enumerate(headers):
-        table.add_column(header, justify="right" if index else "left", no_wrap=True)
-    return table
-
-
-def print_whole(console: Console, table: Table) -> None:
-    """Print a table of figures with every digit: where the terminal is narrow, it wraps the lines."""
-    wanted = Measurement.get(console, console.options.update(width=1000), table).maximum
-    console.print(Segments(console.render(table, console.options.update(width=wanted))), soft_wrap=True, end="")
+def fitting(parts: Sequence[str], width: int) -> str:
+    """Return the first parts that fit a line side by side, without those too long for any line."""
+    kept: list[str] = []
+    for part in parts:
+        if len("  ".join([*kept, part])) > width:
+            if kept:
+                break
+            continue
+        kept.append(part)
+    return "  ".join(kept)
 
 
 def count(number: int, noun: str) -> str:
@@ -92,13 +113,25 @@ def size(nbytes: float) -> str:
     return f"{nbytes:.0f} B" if units[0] == "B" else f"{nbytes:.1f} {units[0]}"
 
 
+def clock(seconds: int | None) -> str:
+    """Return seconds as `m:ss` or `h:mm:ss`, `?` for None."""
+    if seconds is None:
+        return "?"
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
 def report_failure(error: BaseException, debug: bool) -> int:
     """Print an error, one `error:` line for each of its sentences, and return the exit code."""
     if debug:
         traceback.print_exception(error, file=sys.stderr)
+    error = refusal(error) or error
     if isinstance(error, PersiaError):
         for line in str(error).splitlines():
             say(err(), line if line.startswith(" ") else Text.assemble(("error: ", "bold red"), line))
+        for note in getattr(error, "__notes__", []):
+            say(err(), note)
         return error.exit_code
     hint = "" if debug else "; run again with --debug for the traceback"
     say(err(), Text.assemble(("internal error: ", "bold red"), f"{type(error).__name__}: {error}{hint}"))

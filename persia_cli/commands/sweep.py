@@ -11,7 +11,8 @@ EXAMPLES = examples(
     "persia sweep mode=sync,hybrid mode.staleness=3,8 'seed=range(0,5)'  # sync once, hybrid at two bounds",
     "persia sweep conf=criteo mode.staleness=1,2,4,16,64 seed=1,2,3      # the frontier of accuracy and speed",
     "persia sweep model.hidden=[16,8],[64] seed=1,2 --jobs 2             # brackets and quotes keep commas together",
-    "persia sweep --resume sweeps/criteo-20261121-081500                 # go on where it stopped",
+    "persia sweep --resume sweeps/criteo-20261121-081500                 # continue where it stopped",
+    "persia sweep --resume sweeps/criteo-20261121-081500 --metric pr_auc  # compare the finished points by PR-AUC",
 )
 DAY_S = 86_400.0
 
@@ -23,8 +24,17 @@ def sweep(
         typer.Option(
             "--baseline",
             metavar="KEY=VALUE",
-            help="What other points are set against, seed by seed, such as mode=sync.",
+            help="Setting that other points are compared with, seed by seed, such as mode=sync.",
             show_default="mode=sync if it is swept, else the least mode.staleness",
+        ),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            "--metric",
+            metavar="FIGURE",
+            help="Figure to compare settings by: any figure of an evaluation, such as log_loss or auc_LABEL.",
+            show_default="train.stop_early.metric or checkpoint.best_by, else auc",
         ),
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Points that train at the same time.")] = 1,
@@ -33,32 +43,33 @@ def sweep(
     ] = DAY_S,
     folder: Annotated[
         Path | None,
-        typer.Option("--folder", metavar="DIR", help="Where the sweep is kept.", show_default="sweeps/NAME-TIME"),
+        typer.Option("--folder", metavar="DIR", help="Folder of the sweep.", show_default="sweeps/NAME-TIME"),
     ] = None,
     resume: Annotated[
         Path | None,
-        typer.Option("--resume", metavar="FOLDER", help="Go on with a sweep: what is finished is not trained again."),
+        typer.Option("--resume", metavar="FOLDER", help="Continue a sweep; finished points are not trained again."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and list the points, and start none.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and list the points, but start none.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     conf_dir: ConfDir = None,
 ) -> None:
-    """Train every combination of values and compare: accuracy over seeds, speed, staleness.
+    """Train every combination of values and compare: quality over seeds, speed, staleness.
 
     Any key or group takes several values: KEY=A,B,C or KEY=range(1,4). Models are not saved unless
     checkpoint.at_end=true is among the words.
     """
     from persia_cli.commands.sweep_job import carry_out, list_points, prepare, resumed
     from persia_cli.errors import UserError
-    from persia_cli.launch.sweep_folder import Ask
+    from persia_cli.launch.sweep_folder import SweepRequest
 
     if resume is None:
-        ask = Ask(tuple(words or ()), tuple(str(each.absolute()) for each in conf_dir or ()), baseline, str(Path.cwd()))
+        folders = tuple(str(each.absolute()) for each in conf_dir or ())
+        ask = SweepRequest(tuple(words or ()), folders, baseline, metric, str(Path.cwd()))
         plan = prepare(ask, folder)
     else:
         if words or folder is not None:
             raise UserError("--resume takes words and folder from the sweep itself; leave them out")
-        plan = resumed(resume, baseline)
+        plan = resumed(resume, baseline, metric)
     if dry_run:
         list_points(plan)
     else:

@@ -1,4 +1,4 @@
-"""How a sweep is shown: points as they finish, the table of settings, the picture."""
+"""The output of a sweep: points as they finish, the table of settings, the legend."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -8,29 +8,29 @@ from time import monotonic
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
-from rich.table import Column
 from rich.text import Text
 
-from persia_cli.commands.progress import clock
-from persia_cli.commands.screen import columns, key_values, print_whole, say
+from persia_cli.commands.progress_bar import ProgressBar
+from persia_cli.commands.screen import LABEL_WIDTH, clock, key_values, labelled, paragraph, say
+from persia_cli.commands.screen_tables import columns, print_whole
 from persia_cli.launch.sweep import Sweep
-from persia_cli.launch.sweep_folder import Outcome
+from persia_cli.launch.sweep_folder import PointOutcome
 from persia_cli.observe.comparison import Mean, Row
 from persia_cli.observe.journal import METRICS, Tail
+from persia_cli.observe.key_figures import QUALITY
 from persia_cli.plan.grid import name_setting
 
 
 class Shown:
-    """Counts the points and says how long the rest will take."""
+    """The number of finished points, and the remaining time."""
 
-    def __init__(self, total: int, done: int) -> None:
-        self.total, self.done = total, done
+    def __init__(self, total: int, done: int, metric: str = "auc") -> None:
+        self.total, self.done, self.metric = total, done, metric
         self._begun = monotonic()
         self._at_start = done
 
     def left_s(self) -> float | None:
-        """Seconds that the other points will take at the rate of those finished; None before the first."""
+        """Seconds for the remaining points at the rate of the finished ones; None before the first."""
         finished = self.done - self._at_start
         return (monotonic() - self._begun) / finished * (self.total - self.done) if finished else None
 
@@ -38,70 +38,65 @@ class Shown:
 @contextmanager
 def showing(
     console: Console, shown: Shown, sweep: Sweep
-) -> Iterator[tuple[Callable[[Outcome], None], Callable[[], None]]]:
-    """Show points as they finish; yields what to tell of a finished one, and what to call in between."""
+) -> Iterator[tuple[Callable[[PointOutcome], None], Callable[[], None]]]:
+    """Show points as they finish; yield a function for a finished point, and one to call in between."""
     if not console.is_terminal:
 
-        def tell(outcome: Outcome) -> None:
+        def report(outcome: PointOutcome) -> None:
             shown.done += 1
             say(console, key_values(_fields(outcome, shown)))
 
-        yield tell, lambda: None
+        yield report, lambda: None
         return
-    with _bar(console) as progress:
-        task = progress.add_task("sweep", total=shown.total, completed=shown.done, figures="starting")
+    with ProgressBar(console, "sweep") as bar:
+        bar.show(shown.done, shown.total, ["starting"])
         tails: dict[Path, tuple[Tail, list[dict[str, Any]]]] = {}
 
-        def end(outcome: Outcome) -> None:
+        def end(outcome: PointOutcome) -> None:
             shown.done += 1
-            progress.update(task, completed=shown.done)
-            say(progress.console, _line(outcome))
+            _show_point(bar.console, outcome, shown.metric)
 
         def follow() -> None:
             left = shown.left_s()
             running = [f"{each.point.label}{_step(each.run_dir, tails)}" for each in sweep.running]
             figures = [f"{shown.done}/{shown.total} points", f"{clock(None if left is None else round(left))} left"]
-            progress.update(task, figures="  ".join([*figures, *running]))
+            bar.show(shown.done, shown.total, [*figures, *running])
 
         yield end, follow
 
 
-def _bar(console: Console) -> Progress:
-    return Progress(
-        TextColumn("[bold]{task.description}"),
-        BarColumn(bar_width=20),
-        TextColumn("{task.fields[figures]}", table_column=Column(no_wrap=True, overflow="ellipsis")),
-        console=console,
-    )
-
-
 def _step(run_dir: Path, tails: dict[Path, tuple[Tail, list[dict[str, Any]]]]) -> str:
-    """Return where a running point is, from its last line of metrics."""
+    """Return the step of a running point, from its last line of metrics."""
     tail, last = tails.setdefault(run_dir, (Tail(run_dir / METRICS), []))
     last[:] = [*last, *tail.new()][-1:]
     return f" at step {last[0]['step']:,}" if last else ""
 
 
-def _fields(outcome: Outcome, shown: Shown) -> dict[str, Any]:
+def _fields(outcome: PointOutcome, shown: Shown) -> dict[str, Any]:
     left = shown.left_s()
-    told = {"event": "point", "number": shown.done, "of": shown.total, **dict(outcome.point.swept)}
-    told |= {"state": "failed" if outcome.error else "done", "seconds": outcome.seconds}
+    fields = {"event": "point", "number": shown.done, "of": shown.total, **dict(outcome.point.swept)}
+    fields |= {"state": "failed" if outcome.error else "done", "seconds": outcome.seconds}
     if outcome.figures:
-        told |= {key: round(v, 6) if isinstance(v, float) else v for key, v in asdict(outcome.figures).items()}
+        figures = asdict(outcome.figures)
+        quality = figures.pop("quality")
+        fields |= {key: round(v, 6) if isinstance(v, float) else v for key, v in (figures | quality).items()}
     if outcome.error:
-        told["error"] = outcome.error
-    return told | {"run_dir": outcome.run_dir, "eta_s": None if left is None else round(left)}
+        fields["error"] = outcome.error
+    return fields | {"run_dir": outcome.run_dir, "eta_s": None if left is None else round(left)}
 
 
-def _line(outcome: Outcome) -> Text:
+def _show_point(console: Console, outcome: PointOutcome, metric: str) -> None:
     figures = outcome.figures
     if figures is None:
-        return Text.assemble(("failed    ", "bold red"), f"{outcome.point.label}: {outcome.error}")
-    quality = [f"AUC {_plain(figures.auc, '.5f')}", f"log loss {_plain(figures.log_loss, '.5f')}"]
+        paragraph(
+            console, f"{outcome.point.label}: {outcome.error}", f"{'failed':<{LABEL_WIDTH}}", head_style="bold red"
+        )
+        return
+    metrics = dict.fromkeys([metric, "auc", "log_loss"])
+    quality = [f"{named(each)} {_plain(figures.quality.get(each), '.5f')}" for each in metrics]
     speed = f"{_plain(figures.samples_per_s, ',.0f')} samples/s"
-    return Text.assemble(
-        ("done      ", "bold"), f"{outcome.point.label}  {'  '.join(quality)}  {speed}  {clock(round(outcome.seconds))}"
-    )
+    words = f"{outcome.point.label}  {'  '.join(quality)}  {speed}  {clock(round(outcome.seconds))}"
+    labelled(console, "done", words)
 
 
 def show_table(console: Console, rows: Sequence[Row]) -> None:
@@ -111,60 +106,82 @@ def show_table(console: Console, rows: Sequence[Row]) -> None:
             say(console, key_values(as_object(row, flat=True)))
         return
     paired = any(row.difference for row in rows)
-    names = ["seeds", "samples/s", "AUC", "log loss", "steps", "staleness"]
-    table = columns("setting", *names, *(["AUC to baseline", "|mean| + 2 se"] if paired else []))
+    metrics = [named(metric) for metric in rows[0].quality]
+    names = ["seeds", "samples/s", *metrics, "at step", "steps", "staleness"]
+    table = columns("setting", *names, *([f"{metrics[0]} to baseline", "differs"] if paired else []))
     for row in rows:
         cells = [
             str(row.finished),
             spread(row.samples_per_s, ",.0f"),
-            spread(row.auc, ".5f"),
-            spread(row.log_loss, ".5f"),
+            *(spread(each, ".5f") for each in row.quality.values()),
+            _steps(row.judged_steps),
             _plain(row.steps, ","),
             "-" if row.staleness_share is None else f"{row.staleness_max} ({row.staleness_share:.2%})",
         ]
         if paired:
-            difference = row.difference
-            bound = "-" if difference is None else _plain(difference.bound, ".5f")
-            gap = spread(difference.auc if difference else None, "+.5f")
-            cells += ["baseline" if row.baseline is None else gap, bound]
+            believed = row.difference and row.difference.is_not_zero
+            gap = "baseline" if row.baseline is None else spread(row.difference, "+.5f")
+            cells += [gap, "-" if believed is None else "yes" if believed else "no"]
         failed = Text.assemble("  ", (f"{row.failed} failed", "bold red")) if row.failed else ""
         table.add_row(Text.assemble(name_setting(row.setting), failed), *cells)
     print_whole(console, table)
 
 
 def as_object(row: Row, flat: bool = False) -> dict[str, Any]:
-    """Return a row for `--json`, or with a key for every figure for a plain line."""
-    told: dict[str, Any] = dict(row.setting) if flat else {"setting": dict(row.setting)}
-    told |= {"finished": row.finished, "failed": row.failed}
-    for name, mean in {"samples_per_s": row.samples_per_s, "auc": row.auc, "log_loss": row.log_loss}.items():
-        told |= _mean_object(name, mean, flat)
-    told |= {"steps": row.steps, "staleness_max": row.staleness_max, "staleness_share": row.staleness_share}
+    """Return a row for `--json`; with `flat`, for a plain line, every figure has a key."""
+    fields: dict[str, Any] = dict(row.setting) if flat else {"setting": dict(row.setting)}
+    fields |= {"finished": row.finished, "failed": row.failed}
+    for name, mean in {"samples_per_s": row.samples_per_s, **row.quality}.items():
+        fields |= _mean_object(name, mean, flat)
+    fields["judged_steps"] = ";".join(map(str, row.judged_steps)) if flat else list(row.judged_steps)
+    fields |= {"steps": row.steps, "staleness_max": row.staleness_max, "staleness_share": row.staleness_share}
     if row.baseline is not None:
-        difference = row.difference
-        told["baseline"] = name_setting(row.baseline) if flat else dict(row.baseline)
-        told |= _mean_object("auc_difference", difference.auc if difference else None, flat)
-        told["auc_difference_bound"] = difference and difference.bound
-    return told
+        fields["baseline"] = name_setting(row.baseline) if flat else dict(row.baseline)
+        fields |= _mean_object(f"{next(iter(row.quality))}_difference", row.difference, flat)
+        fields["differs"] = row.difference and row.difference.is_not_zero
+    return fields
 
 
 def _mean_object(name: str, mean: Mean | None, flat: bool) -> dict[str, Any]:
-    if not flat:
-        return {name: mean and {"mean": mean.mean, "standard_error": mean.error, "count": mean.count}}
-    return {name: mean and mean.mean, f"{name}_se": mean and mean.error}
+    low, high = (
+        (None, None) if mean is None or mean.margin is None else (mean.mean - mean.margin, mean.mean + mean.margin)
+    )
+    if flat:
+        return {name: mean and mean.mean, f"{name}_se": mean and mean.error, f"{name}_low": low, f"{name}_high": high}
+    if mean is None:
+        return {name: None}
+    return {name: {"mean": mean.mean, "standard_error": mean.error, "low": low, "high": high, "count": mean.count}}
 
 
-def legend(baseline: str | None) -> str:
-    """Say in a line how the table is read."""
-    text = "mean ± standard error over seeds; staleness: the most that was measured, and its share of the steps"
-    return text + (f"; differences to {baseline}, same seed against same seed" if baseline else "")
+def legend(metric: str, baseline: str | None) -> str:
+    """Return an explanation of the table."""
+    text = (
+        "± is the 95 % confidence interval over seeds, by Student's t; one seed has none. Each point counts with the "
+        f"evaluation that it selected itself, else with its best by {metric} (at step). Staleness: the greatest that "
+        "was measured, and its fraction of the steps"
+    )
+    if baseline is None:
+        return text
+    return f"{text}. Differences are to {baseline}, same seed against same seed; one differs if its interval excludes 0"
+
+
+def named(metric: str) -> str:
+    """Return the name of a metric in a table."""
+    figure = next((figure for figure in QUALITY if metric == figure or metric.startswith(f"{figure}_")), None)
+    return metric if figure is None else QUALITY[figure] + metric.removeprefix(figure).replace("_", " ", 1)
+
+
+def _steps(steps: Sequence[int]) -> str:
+    """Return one step, or the first and the last of several; `-` for none."""
+    return "-" if not steps else "-".join(f"{step:,}" for step in sorted({steps[0], steps[-1]}))
 
 
 def spread(mean: Mean | None, form: str) -> str:
-    """Return `mean ± standard error`, the mean alone for one value, `-` for none."""
+    """Return `mean ± half the confidence interval`, the mean alone for one value, `-` for none."""
     if mean is None:
         return "-"
-    error = "" if mean.error is None else f" ± {mean.error:{form.lstrip('+')}}"
-    return f"{mean.mean:{form}}{error}"
+    margin = "" if mean.margin is None else f" ± {mean.margin:{form.lstrip('+')}}"
+    return f"{mean.mean:{form}}{margin}"
 
 
 def _plain(value: float | None, form: str) -> str:

@@ -1,11 +1,10 @@
 """`persia table`."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from persia_cli.commands.options import examples
+from persia_cli.commands.options import Model, examples
 
 STATS_EXAMPLES = examples(
     "persia table stats runs/criteo-20261121-081500                       # its best checkpoint, else its newest",
@@ -18,22 +17,17 @@ app = typer.Typer(no_args_is_help=True, help="Look at embedding tables.", epilog
 
 @app.command("stats", epilog=STATS_EXAMPLES)
 def stats(
-    folder: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN|CHECKPOINT", help="A run directory, or one of its checkpoints.", show_default=False
-        ),
-    ],
+    folder: Model,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show rows, memory and hit rates of tables.
 
-    And of each table how large its embeddings are, and how long ago they were used.
+    Also, for each table, how large its embeddings are, and how long ago they were used.
     """
     import json
     import shlex
 
-    from persia_cli.commands.screen import err, labelled, out, say
+    from persia_cli.commands.screen import err, labelled, out, propose, say
     from persia_cli.commands.table_view import as_object, show_tables
     from persia_cli.observe.table_report import report_tables
 
@@ -44,8 +38,8 @@ def stats(
     labelled(err(), "read", f"{report.checkpoint}, saved after {report.step:,} steps")
     show_tables(out(), report)
     if all(table.counters is None for table in report.tables.values()):
-        labelled(err(), "note", "no hit rates: they are in the record of a run that has ended, which is not here")
+        labelled(err(), "note", "no hit rates: they are in the record of a finished run, which is not here")
     if report.run_dir is None:
-        labelled(err(), "next", f"persia table stats {shlex.quote(str(folder))} --json")
+        propose(err(), f"persia table stats {shlex.quote(str(folder))} --json")
     else:
-        labelled(err(), "next", f"persia eval {shlex.quote(str(report.run_dir))}")
+        propose(err(), f"persia eval {shlex.quote(str(report.run_dir))}")

@@ -1,21 +1,18 @@
-"""The tables of a checkpoint on the screen: figures, and small pictures of how they are spread."""
+"""The tables of a checkpoint on the screen: figures and small histograms."""
 
 import math
 from typing import Any
 
 from rich.console import Console
-from rich.segment import Segments
-from rich.table import Table
 from rich.text import Text
 
-from persia_cli.commands.screen import columns, key_values, say, size
+from persia_cli.commands.screen import key_values, paragraph, say, size
+from persia_cli.commands.screen_tables import columns, print_whole
 from persia_cli.observe.table_report import CheckpointReport, TableReport
 from persia_cli.store.table_stats import TableStats
 
 BARS = " ▁▂▃▄▅▆▇█"
 UNKNOWN = "-"
-WIDEST = 1000
-"""Columns of a terminal on which any table fits."""
 
 
 def show_tables(console: Console, report: CheckpointReport) -> None:
@@ -30,7 +27,7 @@ def show_tables(console: Console, report: CheckpointReport) -> None:
 
 
 def as_object(report: CheckpointReport) -> dict[str, Any]:
-    """Return all of a report for JSON."""
+    """Return a whole report for JSON."""
     tables = {}
     for name, table in report.tables.items():
         histograms = {
@@ -42,7 +39,7 @@ def as_object(report: CheckpointReport) -> dict[str, Any]:
 
 
 def bars(counts: tuple[int, ...]) -> str:
-    """Return one character for each count, as high as it is great; a count above 0 is never invisible."""
+    """Return one character per count, with a height that grows with the count; a count above 0 is always visible."""
     greatest = max(counts, default=0)
     return "".join(BARS[math.ceil(count / greatest * (len(BARS) - 1))] if count else BARS[0] for count in counts)
 
@@ -52,16 +49,18 @@ def _figures(table: TableReport) -> dict[str, Any]:
         "rows": table.stats.rows,
         "bytes": table.nbytes,
         "row_bytes": table.row_bytes,
-        "capacity": table.capacity,
-        "share": table.share,
+        "pool_tables": len(table.pool) or 1,
+        "pool_capacity": table.capacity,
+        "pool_share": table.share,
         "hit_rate": table.hit_rate,
+        "look_up_hit_rate": table.look_up_hit_rate,
         "zeros": table.stats.zeros,
         "not_finite": table.stats.not_finite,
     }
 
 
 def _plain(table: TableReport) -> dict[str, Any]:
-    """Return the figures of a line; counts of a histogram are joined by commas, edges are equally far apart."""
+    """Return the figures of a line; counts of a histogram are joined by commas, its edges are equally spaced."""
     counters = {key: value for key, value in (table.counters or {}).items() if key not in ("rows", "bytes")}
     figures = _figures(table) | counters
     for kind, histogram in (("norm", table.stats.norms), ("age", table.stats.ages)):
@@ -74,7 +73,7 @@ def _plain(table: TableReport) -> dict[str, Any]:
 
 
 def _show_figures(console: Console, report: CheckpointReport) -> None:
-    shown = columns("table", "rows", "memory", "full", "hit rate", "evicted", "refused")
+    shown = columns("table", "rows", "memory", "of room", "ids hit", "look-ups hit", "evicted", "refused")
     for name, table in report.tables.items():
         counters = table.counters or {}
         shown.add_row(
@@ -83,6 +82,7 @@ def _show_figures(console: Console, report: CheckpointReport) -> None:
             UNKNOWN if table.nbytes is None else size(table.nbytes),
             _percent(table.share),
             _percent(table.hit_rate),
+            _percent(table.look_up_hit_rate),
             *(f"{counters[key]:,}" if key in counters else UNKNOWN for key in ("evicted", "refused")),
         )
     rows = sum(table.stats.rows for table in report.tables.values())
@@ -104,17 +104,14 @@ def _show_histograms(console: Console, report: CheckpointReport) -> None:
             Text(name), least, bars(norms.counts), greatest, newest, bars(ages.counts), oldest, _odd(table.stats)
         )
     print_whole(console, shown)
-    say(console, "norm: length of an embedding; age: steps since a row was last used", "dim")
-
-
-def print_whole(console: Console, shown: Table) -> None:
-    """Print a table with all its digits, also where the terminal is too narrow for it."""
-    lines = console.render(shown, console.options.update(width=WIDEST))
-    console.print(Segments(lines), crop=False, soft_wrap=True, end="")
+    paragraph(console, "norm: length of an embedding; age: steps since a row was last used", style="dim")
+    pools = {table.pool: table.capacity for table in report.tables.values() if table.pool}
+    for pool, capacity in pools.items():
+        paragraph(console, f"of room: {', '.join(pool)} share room for {capacity:,} rows", style="dim")
 
 
 def _odd(stats: TableStats) -> Text:
-    """Say what no bin holds."""
+    """Return in words the rows that are in no bin."""
     parts = [f"{stats.zeros:,} zero"] if stats.zeros else []
     parts += [f"{stats.not_finite:,} NOT FINITE"] if stats.not_finite else []
     return Text(", ".join(parts), "bold yellow" if stats.not_finite else "")

@@ -1,4 +1,4 @@
-"""The trace of a job on the command line: which steps, where to, and how to open it."""
+"""The trace of a job on the command line: the steps to trace, the file, and the way to open it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,15 +13,15 @@ from persia_cli.plan.trace import trace_window
 
 
 def traced(plan: JobPlan, path: Path, steps: str | None) -> JobPlan:
-    """Return the plan of the job with these steps traced; raises UserError if there is no such step or place."""
+    """Return the job's plan with these steps traced; raises UserError for steps or a file that cannot be."""
     if path.is_dir() or not path.absolute().parent.is_dir():
-        raise UserError(f"--trace={path}: not a file in a folder that exists")
+        raise UserError(f"--trace={path}: this is not a file in a folder that exists")
     first, last = trace_window(steps, plan.job.steps)
     return replace(plan, job=replace(plan.job, trace_first=first, trace_last=last))
 
 
 def leave_trace(console: Console, plan: JobPlan, path: Path) -> None:
-    """Join what the replicas have recorded; say what is missing from it and how to open it."""
+    """Join the replicas' recordings into one file; report missing ones, and how to open the file."""
     replicas = [replica.name for replica in plan.replicas if replica.role != "coordinator"]
     try:
         joined = join_trace(plan.run_dir, replicas, path)
@@ -37,4 +37,4 @@ def leave_trace(console: Console, plan: JobPlan, path: Path) -> None:
         lost = f"{count(joined.dropped, 'span')} did not fit; trace fewer steps with --trace-steps"
         labelled(console, "", lost)
     if joined.missing:
-        labelled(console, "", f"without {', '.join(joined.missing)}: killed, or not at work in these steps")
+        labelled(console, "", f"without {', '.join(joined.missing)}: killed, or without work in these steps")

@@ -10,7 +10,7 @@ from persia_cli.commands.options import ConfDir, Words, examples
 EXAMPLES = examples(
     "persia train                                        # census data that ships with persia",
     "persia train conf=criteo model=ffnn train.epochs=2  # a configuration, an option, a key",
-    "persia train conf=./mine.yaml mode=sync --dry-run   # what would run, and nothing more",
+    "persia train conf=./mine.yaml mode=sync --dry-run   # show the plan and start nothing",
     "persia train conf=criteo --trace steps.json         # a timeline of 200 steps, for ui.perfetto.dev",
 )
 
@@ -20,11 +20,11 @@ def train(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and start nothing.")] = False,
     run_dir: Annotated[
         Path | None,
-        typer.Option("--run-dir", metavar="DIR", help="Where the run is kept.", show_default="runs/NAME-TIME"),
+        typer.Option("--run-dir", metavar="DIR", help="Folder of the run.", show_default="runs/NAME-TIME"),
     ] = None,
     trace: Annotated[
         Path | None,
-        typer.Option("--trace", metavar="FILE", help="Write what every role did, and when, for Perfetto to show."),
+        typer.Option("--trace", metavar="FILE", help="Write a timeline of every role's work, for Perfetto."),
     ] = None,
     trace_steps: Annotated[
         str | None,
@@ -40,18 +40,21 @@ def train(
         from persia_cli.launch.role import die_with
 
         die_with(parent)
-    from persia_cli.commands.job import carry_out, choose_run_dir
+    from persia_cli.commands.facts import facts_of
+    from persia_cli.commands.job import carry_out, choose_run_dir, claimed
     from persia_cli.commands.tracing import traced
     from persia_cli.config.compose import compose_run
-    from persia_cli.data.facts import inspect
     from persia_cli.errors import UserError
+    from persia_cli.launch.readiness import require_ready
     from persia_cli.plan.job import plan_job
 
     words = words or []
     run = compose_run(words, conf_dir or [])
-    plan = plan_job(run, inspect(run.dataset), "train", choose_run_dir(run.name, run_dir))
+    plan = plan_job(run, facts_of(run.dataset), "train", choose_run_dir(run.name, run_dir))
+    if parent is None:  # the points of a sweep are checked against the machine together
+        require_ready([plan])
     if trace_steps and not trace:
-        raise UserError("--trace-steps says which steps --trace FILE traces; give that too")
+        raise UserError("--trace-steps selects the steps that --trace FILE traces; give --trace too")
     if trace:
         plan = traced(plan, trace, trace_steps)
     again = [*words, *(word for folder in conf_dir or [] for word in ("--conf-dir", str(folder)))]
@@ -62,4 +65,4 @@ def train(
         describe_plan(out(), plan, again)
         warn_of_stand_in(err(), plan, again)
     else:
-        carry_out(plan, again, trace)
+        carry_out(plan if run_dir else claimed(plan), again, trace)

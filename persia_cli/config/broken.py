@@ -1,38 +1,86 @@
-"""Configuration files that Hydra cannot compose, worded for the person who wrote them."""
+"""Sentences for users on configuration files that Hydra cannot compose."""
 
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf.errors import OmegaConfBaseException
 
-from persia_cli.config import offers
-from persia_cli.config.explain import did_you_mean, nearest
+from persia_cli.config import expected, offers
+from persia_cli.config.explain import did_you_mean, nearest, spell
+from persia_cli.config.primary import read_primary
+from persia_cli.config.schema import Run
 
 
 def broken_file(file: Path, error: Exception) -> str:
-    """Return a sentence on why a primary configuration, or a file it asks for, cannot be composed."""
+    """Return a sentence on the reason that a primary configuration, or a file in its defaults, cannot be composed."""
     if isinstance(error, yaml.MarkedYAMLError):
         return _invalid_yaml(file, error)
     if isinstance(error, MissingConfigException):
         return _missing_file(file, error)
-    if isinstance(error, RecursionError):
-        return f"{file}: its defaults lead back to itself"
     if isinstance(error, UnicodeDecodeError):
         return f"{file}, or a file in its defaults, is not UTF-8 text"
     unmatched = re.search(r"Could not override '([^']+)'", str(error))
     if unmatched:
         hint = did_you_mean(nearest(unmatched[1], list(offers.groups())))
-        return f"{file}: its defaults override '{unmatched[1]}', which is no group{hint}"
+        return f"{file}: its defaults override '{unmatched[1]}', which is not a group{hint}"
+    if "Cannot merge" in str(error) and (mistakes := _misplaced(file)):
+        return "\n".join(mistakes)
     key = getattr(error.__cause__, "full_key", None)
-    return f"{file}: {f'{key}: ' if key else ''}{first_line(error)}"
+    return f"{file}: {f'{key}: ' if key else ''}{_in_our_words(first_line(error))}"
+
+
+def _misplaced(file: Path) -> list[str]:
+    """Return a sentence for each list in the place of keys, and the reverse, in a file and its defaults."""
+    written = read_primary(file)
+    own = {key: value for key, value in written.items() if key != "defaults"}
+    found = [f"{file}: {mistake}" for mistake in _wrong_containers(own)]
+    for group, option in _chosen(written.get("defaults")):
+        other = file.parent / group / f"{option}.yaml"
+        values = yaml.safe_load(other.read_text(encoding="utf-8")) if other.is_file() else None
+        found += [f"{other}: {mistake}" for mistake in _wrong_containers({group: values})]
+    return found
+
+
+def _chosen(defaults: object) -> Iterator[tuple[str, str]]:
+    """Yield each group and option that a file's defaults name."""
+    for entry in defaults if isinstance(defaults, list) else []:
+        for group, option in entry.items() if isinstance(entry, dict) else ():
+            yield str(group).removeprefix("override ").strip(), str(option)
+
+
+def _wrong_containers(values: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each key whose value has a form that no kind of its group accepts."""
+    wrong: dict[str, str] = {}
+    right = set()
+    for path, field in expected.keys(Run, values):
+        value: Any = values
+        for key in path.split("."):
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if not expected.takes(field, value):
+            wrong[path] = f"{path}={spell(value)}: expected {expected.field_expectation(field)}"
+        else:
+            right.add(path)
+    return [sentence for path, sentence in wrong.items() if path not in right]
+
+
+def _in_our_words(text: str) -> str:
+    """Return Hydra's message about a file in words for users who do not know Hydra."""
+    if re.search(r"Cannot merge \w+ with \w+", text):
+        return "one file has a list where another has keys with values; write both the same way"
+    if "DictConfig" in text or "ListConfig" in text:
+        return "expected keys with values, such as name: shop; this is a list"
+    return text
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of what went wrong; Hydra may keep it in the cause."""
-    if isinstance(error, HydraException) and isinstance(error.__cause__, OmegaConfBaseException):
-        error = error.__cause__
+    """Return the first line of an error; Hydra may keep it in the cause."""
+    cause = error.__cause__ or error.__context__
+    if isinstance(error, HydraException) and isinstance(cause, OmegaConfBaseException):
+        error = cause
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0].rstrip(".") if lines else type(error).__name__
 

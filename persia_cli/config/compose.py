@@ -1,4 +1,4 @@
-"""Turn command-line words into a checked Run: Hydra composes, pydantic judges, all mistakes are told at once."""
+"""Composition of a checked Run from command-line words: Hydra composes, pydantic validates."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -13,8 +13,9 @@ from pydantic import ValidationError
 
 from persia_cli.config import expected, offers
 from persia_cli.config.broken import broken_file, first_line
-from persia_cli.config.dataset_file import named_in, read_dataset_file
+from persia_cli.config.dataset_file import names_a_file, read_dataset_file
 from persia_cli.config.explain import did_you_mean, explain, nearest, needs_a_value, spell, unknown_key
+from persia_cli.config.primary import hidden_base, own_name, read_primary
 from persia_cli.config.schema import Run
 from persia_cli.config.search_path import hydra_over
 from persia_cli.config.words import DEFAULT_CONF, Words, key_and_value, read_words
@@ -24,9 +25,9 @@ from persia_cli.errors import ConfigError
 def compose_run(words: Sequence[str], folders: Sequence[Path] = ()) -> Run:
     """Compose and check a job from `conf=NAME` and `KEY=VALUE` words.
 
-    `folders` are the user's, looked in before the built-in one. Raises ConfigError naming every mistake, a line each.
+    `folders` are the user's, searched before the built-in one. Raises ConfigError naming every mistake, one per line.
     """
-    folders = [*_folder_of_conf(words), *folders]
+    folders = [*_folder_of_conf(words), *(folder.expanduser() for folder in folders)]
     _refuse_missing(folders)
     primaries = offers.primaries(folders)
     read = read_words(words, list(primaries), {group: list(names) for group, names in offers.groups(folders).items()})
@@ -38,8 +39,16 @@ def compose_run(words: Sequence[str], folders: Sequence[Path] = ()) -> Run:
         wrong["conf"] = f"conf={name}: no such configuration{hint}"
     if "conf" in wrong:
         raise ConfigError("\n".join(wrong.values()))
-    config = _compose_dataset(name, primaries[name], read, folders)
+    written = read_primary(primaries[name])
+    try:
+        config = _compose_dataset(name, primaries[name], written.get("dataset"), read, folders)
+    except RecursionError:
+        hint = hidden_base(primaries) or "; begin the file with defaults: [base, _self_]"
+        raise ConfigError(f"{primaries[name]}: its defaults refer back to itself{hint}") from None
     OmegaConf.set_struct(config, False)
+    named = own_name(primaries[name], written)
+    if named is not None and not any(override.startswith("++name=") for override in read.overrides):
+        config["name"] = named
     for key, mapping in read.replacements.items():
         OmegaConf.update(config, key, mapping, merge=False, force_add=True)
     values = _plain(config, "", wrong)
@@ -50,13 +59,13 @@ def compose_run(words: Sequence[str], folders: Sequence[Path] = ()) -> Run:
         mistakes = explain(error, Run, values)
         wrong |= {key: sentence for key, sentence in mistakes.items() if not _follows(key, wrong)}
     if wrong:
-        raise ConfigError("\n".join(_without_base(wrong, primaries[name])))
+        raise ConfigError("\n".join(_without_base(wrong, primaries[name], hidden_base(primaries))))
     return run
 
 
-def _compose_dataset(name: str, file: Path, read: Words, folders: Sequence[Path]) -> DictConfig:
-    """Compose; where the words or the file itself name a data set by a file, put what it holds under `dataset`."""
-    named = named_in(file)
+def _compose_dataset(name: str, file: Path, own: object, read: Words, folders: Sequence[Path]) -> DictConfig:
+    """Compose; where the words, or the file's `own` dataset, name a dataset file, use its contents."""
+    named = own if names_a_file(own) else None
     if read.dataset_file is None and named is None:
         return _compose(name, file, read.overrides, folders)
     keys = [override for override in read.overrides if override.startswith("++dataset.")]
@@ -75,12 +84,14 @@ def _compose_dataset(name: str, file: Path, read: Words, folders: Sequence[Path]
 
 def _compose(name: str, file: Path, overrides: Sequence[str], folders: Sequence[Path]) -> DictConfig:
     with hydra_over(folders), warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # defaults without _self_: the file itself comes last, as expected
+        warnings.simplefilter("ignore", UserWarning)  # defaults without _self_: the file itself comes last, as intended
         try:
             try:
                 return compose(name, overrides=list(overrides))
             except ConfigCompositionException:
                 return _compose_spelled_out(name, overrides)
+        except RecursionError:
+            raise
         except Exception as error:
             raise ConfigError(broken_file(file, error)) from error
 
@@ -88,7 +99,7 @@ def _compose(name: str, file: Path, overrides: Sequence[str], folders: Sequence[
 def _compose_spelled_out(name: str, overrides: Sequence[str]) -> DictConfig:
     """Compose a file that spells groups out instead of naming an option, as the record of a run does.
 
-    Hydra has nothing to override there, so that a chosen option takes the whole group's place.
+    Hydra finds no default to override there, so a chosen option replaces the whole group.
     """
     chosen = {
         group: option
@@ -112,7 +123,7 @@ def _has_default(name: str, override: str) -> bool:
 
 
 def _delete(values: dict[str, Any], keys: Sequence[str], wrong: dict[str, str]) -> None:
-    """Take keys out of the values."""
+    """Remove keys from the values."""
     for key in keys:
         holder: Any = values
         *groups, leaf = key.split(".")
@@ -124,19 +135,20 @@ def _delete(values: dict[str, Any], keys: Sequence[str], wrong: dict[str, str]) 
             wrong[f"~{key}"] = f"~{key}: {unknown_key(key, Run, values)}"
 
 
-def _without_base(wrong: Mapping[str, str], file: Path) -> list[str]:
-    """Return the sentences; where most groups are missing, one says how a configuration begins."""
+def _without_base(wrong: Mapping[str, str], file: Path, hint: str) -> list[str]:
+    """Return the sentences; if most groups are missing, one sentence explains how a configuration begins."""
     groups = [
         name for name, field in Run.model_fields.items() if field.is_required() and name in wrong and name != "name"
     ]
     if len(groups) < 4:
         return list(wrong.values())
-    start = f"{file}: {expected.any_of(groups, 'and')} are missing; begin the file with defaults: [base, _self_]"
+    start = f"{file}: {expected.any_of(groups, 'and')} are missing"
+    start += hint or "; begin the file with defaults: [base, _self_]"
     return [start, *(sentence for key, sentence in wrong.items() if key not in groups)]
 
 
 def _plain(node: DictConfig | ListConfig, path: str, wrong: dict[str, str]) -> Any:
-    """Return plain values; a value that is missing or cannot be resolved becomes a sentence in `wrong`, by key path."""
+    """Return plain values; a value that is missing or cannot be resolved adds a sentence to `wrong`, by key path."""
     if isinstance(node, DictConfig):
         return {str(key): _value(node, key, f"{path}.{key!s}".lstrip("."), wrong) for key in node}
     return [_value(node, index, f"{path}[{index}]", wrong) for index in range(len(node))]
@@ -159,7 +171,7 @@ def _value(node: Any, key: Any, path: str, wrong: dict[str, str]) -> Any:
 
 
 def _follows(key: str, wrong: Mapping[str, str]) -> bool:
-    """Say whether a mistake at `key` is told already, or follows from one that is."""
+    """Return True if a mistake at `key` is reported already, or follows from one that is."""
     return any(key == other or key.startswith((f"{other}.", f"{other}[")) for other in wrong)
 
 
@@ -171,11 +183,11 @@ def _folder_of_conf(words: Sequence[str]) -> list[Path]:
     """Return the folder of a configuration given by path; raises ConfigError if there is no such file."""
     paths = [conf for word in words if (conf := word.removeprefix("conf=")) != word and _is_path(conf)]
     for path in paths:
-        if not Path(path).is_file():
+        if not Path(path).expanduser().is_file():
             raise ConfigError(f"conf={path}: there is no such file")
         if not path.endswith(".yaml"):
-            raise ConfigError(f"conf={path}: the name of a configuration file ends in .yaml")
-    return [Path(path).parent for path in paths]
+            raise ConfigError(f"conf={path}: the name of a configuration file must end in .yaml")
+    return [Path(path).expanduser().parent for path in paths]
 
 
 def _refuse_missing(folders: Sequence[Path]) -> None:

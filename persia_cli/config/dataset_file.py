@@ -1,4 +1,4 @@
-"""A data set described in a file of its own, such as the dataset.yaml that `persia recipe prepare` writes."""
+"""A data set described in its own file, such as the dataset.yaml that `persia recipe prepare` writes."""
 
 from pathlib import Path
 from typing import Any
@@ -13,19 +13,19 @@ from persia_cli.errors import ConfigError
 
 
 class _File(Node):
-    """What such a file holds, under the key that it has in a job."""
+    """The contents of such a file, under their key in a job."""
 
     dataset: Dataset
     """The data set."""
 
 
 def names_a_file(choice: object) -> bool:
-    """Whether what is chosen for `dataset` is the path of a file rather than the name of an option."""
+    """Return True if the choice for `dataset` is the path of a file rather than the name of an option."""
     return isinstance(choice, str) and (choice.endswith((".yaml", ".yml")) or "/" in choice)
 
 
 def read_dataset_file(name: str) -> dict[str, Any]:
-    """Return the keys of `dataset` that a file holds, its path relative to the file's folder made whole.
+    """Return the keys of `dataset` in a file, with its relative path made absolute from the file's folder.
 
     Raises ConfigError naming the file and every mistake in it.
     """
@@ -47,22 +47,15 @@ def read_dataset_file(name: str) -> dict[str, Any]:
         raise ConfigError("\n".join(f"{name}: {sentence}" for sentence in mistakes.values())) from error
     found: dict[str, Any] = dataset.model_dump(mode="json")
     if "path" in found:
-        found["path"] = _whole(found["path"], path.parent)
+        given = found["path"]
+        found["path"] = (
+            _whole(given, path.parent) if isinstance(given, str) else [_whole(each, path.parent) for each in given]
+        )
     return found
 
 
-def named_in(primary: Path) -> str | None:
-    """Return the file that a primary configuration says `dataset: FILE` of, if it does."""
-    try:
-        values = yaml.safe_load(primary.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
-        return None  # Hydra reads it next, and the mistake is told then
-    choice = values.get("dataset") if isinstance(values, dict) else None
-    return choice if names_a_file(choice) else None
-
-
 def _whole(path: str, folder: Path) -> str:
-    """Return a path as seen from where the command runs; absolute ones and those elsewhere stay as they are."""
+    """Return a path as seen from the current folder; absolute paths and URIs stay as they are."""
     if path.startswith(BUILTIN) or "://" in path:
         return path
     return str(folder / Path(path).expanduser())

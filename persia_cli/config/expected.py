@@ -1,4 +1,4 @@
-"""What the schema says about a key: where a key path leads, what it expects in words, which keys there are."""
+"""Questions to the schema: the field at a key path, its expected value in words, and the list of keys."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,27 +15,31 @@ from persia_cli.config.schema.embedding import parse_bytes
 _ONE = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 _MANY = {int: "whole numbers", float: "numbers", str: "texts", bool: "true or false"}
 _BOUNDS = ((Gt, "gt", "above"), (Ge, "ge", "of at least"), (Lt, "lt", "below"), (Le, "le", "at most"))
+_NEAR = 10_000
+"""Bounds beyond this are exceeded only by typos; messages leave them out unless they are exceeded."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a key path leads in the schema."""
+class SchemaKey:
+    """The schema's entry at a key path."""
 
     path: str
     """The path as a user writes it, e.g. `dataset.sparse[3].pooling`."""
     annotation: Any
-    """Type at the end of the path; None where the path leads nowhere."""
-    rivals: list[type[Node]]
+    """Type at the end of the path; None if the path does not exist."""
+    alternatives: list[type[Node]]
     """The other kinds of the config class that the last key belongs to."""
     values: Any
-    """The user's values of that class; None where there are none."""
+    """The user's values of that class; None if there are none."""
+    owner: type[Node] | None
+    """That class."""
 
 
-def follow(root: type[Node], location: Sequence[str | int], values: Any) -> Place:
+def follow(root: type[Node], location: Sequence[str | int], values: Any) -> SchemaKey:
     """Follow a pydantic error location, dropping the tags of unions that it contains."""
     annotation: Any = root
-    path, holder = "", None
-    rivals: list[type[Node]] = []
+    path, holder, owner = "", None, None
+    alternatives: list[type[Node]] = []
     for part in location:
         variants = nodes(annotation)
         if isinstance(part, int):
@@ -43,12 +47,15 @@ def follow(root: type[Node], location: Sequence[str | int], values: Any) -> Plac
             holder, annotation = values, _element(annotation)
         elif len(variants) > 1:
             annotation = next((variant for variant in variants if part in kinds(variant)), None)
-            rivals = [variant for variant in variants if variant is not annotation]
+            alternatives = [variant for variant in variants if variant is not annotation]
+            continue
+        elif variants and len(_members(annotation)) > 1:  # e.g. text or a group of keys: `part` names the one tried
+            annotation = variants[0] if variants[0].__name__ in str(part) else annotation
             continue
         elif variants:
             path += f".{part}" if path else part
-            holder = values
-            field = variants[0].model_fields.get(part)
+            holder, owner = values, variants[0]
+            field = owner.model_fields.get(part)
             annotation = _whole(field) if field else None
         elif get_origin(annotation) is dict:
             path += f".{part}"
@@ -56,7 +63,7 @@ def follow(root: type[Node], location: Sequence[str | int], values: Any) -> Plac
         else:
             continue
         values = _inside(values, part)
-    return Place(path, annotation, rivals, holder)
+    return SchemaKey(path, annotation, alternatives, holder, owner)
 
 
 def nodes(annotation: Any) -> list[type[Node]]:
@@ -70,24 +77,24 @@ def nodes(annotation: Any) -> list[type[Node]]:
     return []
 
 
-def expectation(annotation: Any, many: bool = False) -> str:
-    """Say in words what a value of this type looks like."""
+def expectation(annotation: Any, many: bool = False, limits: bool = False) -> str:
+    """Return in words what a value of this type looks like; with `limits`, also the range of numbers."""
     metadata, annotation = _bare(annotation)
     if any(isinstance(item, BeforeValidator) and item.func is parse_bytes for item in metadata):
         return "a size such as 512MiB or 2GiB"
     origin, arguments = get_origin(annotation), get_args(annotation)
     if annotation in _ONE:
-        return f"{(_MANY if many else _ONE)[annotation]} {' and '.join(_bounds(metadata))}".rstrip()
+        return f"{(_MANY if many else _ONE)[annotation]} {' and '.join(_bounds(metadata, limits))}".rstrip()
     if origin is Literal:
         return any_of(arguments)
     if len(nodes(annotation)) > 1:
         return f"keys with kind: {any_of(kinds(annotation), 'or')}"
     if origin in (Union, UnionType):
-        parts = [expectation(argument, many) for argument in arguments if argument is not NoneType]
+        parts = [expectation(argument, many, limits) for argument in arguments if argument is not NoneType]
         return " or ".join([*dict.fromkeys(parts), *(["null"] if NoneType in arguments else [])])
     if origin is tuple:
         empty = ", not empty" if any(isinstance(item, MinLen) for item in metadata) else ""
-        return f"a list of {expectation(arguments[0], many=True)}{empty}"
+        return f"a list of {expectation(arguments[0], many=True, limits=limits)}{empty}"
     if found := nodes(annotation):
         return f"{'groups of keys' if many else 'keys'} ({', '.join(found[0].model_fields)})"
     return "names with values" if origin is dict else "any value"
@@ -100,7 +107,7 @@ def any_of(items: Sequence[Any], last: str = "or") -> str:
 
 
 def keys(root: type[Node], values: Any = None, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Yield every key path below a config class with its field; of a union, the kind chosen in `values` or all."""
+    """Yield every key path below a config class with its field; for a union, the kind chosen in `values` or all."""
     for name, field in root.model_fields.items():
         yield prefix + name, field
         below = values.get(name) if isinstance(values, Mapping) else None
@@ -111,30 +118,53 @@ def keys(root: type[Node], values: Any = None, prefix: str = "") -> Iterator[tup
 
 
 def kind_of(values: Any) -> str | None:
-    """Return the `kind:` that values name."""
+    """Return the `kind:` named in values."""
     kind = values.get("kind") if isinstance(values, Mapping) else None
     return kind if isinstance(kind, str) else None
 
 
 def kinds(annotation: Any) -> list[str]:
-    """Return the kinds that a config class, or a union of them, offers."""
+    """Return the kinds of a config class, or of a union of them."""
     fields = [node.model_fields.get("kind") for node in nodes(annotation)]
     return [kind for field in fields if field for kind in get_args(field.annotation)]
 
 
 def choices(annotation: Any) -> list[str]:
-    """Return the texts a value may be chosen from; empty where it is not a choice."""
+    """Return the texts that a value may be chosen from; empty if it is not a choice."""
     _, annotation = _bare(annotation)
     return [str(choice) for choice in get_args(annotation)] if get_origin(annotation) is Literal else []
 
 
 def field_expectation(field: FieldInfo) -> str:
-    """Say in words what a field expects."""
+    """Return in words what a field expects."""
     return expectation(_whole(field))
+
+
+def takes(field: FieldInfo, value: object) -> bool:
+    """Return True if a field may hold a value of the form of `value`: keys with values, a list, or neither.
+
+    Text is always accepted, since it may name anything.
+    """
+    members = [_bare(member)[1] for member in _members(field.annotation)]
+    keys_fit = any(get_origin(member) is dict or nodes(member) for member in members)
+    if isinstance(value, Mapping):
+        return keys_fit
+    if isinstance(value, list | tuple):
+        return any(get_origin(member) is tuple for member in members)
+    is_plain = any(get_origin(member) not in (dict, tuple) and not nodes(member) for member in members)
+    return value is None or isinstance(value, str) or is_plain
 
 
 def _whole(field: FieldInfo) -> Any:
     return Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+
+
+def _members(annotation: Any) -> list[Any]:
+    """Return the types of a union without null; for another type, the type itself."""
+    _, annotation = _bare(annotation)
+    if get_origin(annotation) not in (Union, UnionType):
+        return [annotation]
+    return [member for member in get_args(annotation) if member is not NoneType]
 
 
 def _element(annotation: Any) -> Any:
@@ -157,10 +187,19 @@ def _bare(annotation: Any) -> tuple[list[Any], Any]:
     return metadata, annotation
 
 
-def _bounds(metadata: list[Any]) -> list[str]:
-    """Say bounds in words, e.g. `from 1` `to 1024`."""
+def _bounds(metadata: list[Any], limits: bool) -> list[str]:
+    """Return bounds in words, e.g. `above 0`, `at most 1024`; very large ones only with `limits`."""
     found = [(word, getattr(item, key)) for item in metadata for bound, key, word in _BOUNDS if type(item) is bound]
-    return [f"{word} {number if number < 2**53 else f'2^{int(number).bit_length() - 1}'}" for word, number in found]
+    return [f"{word} {_spell(number)}" for word, number in found if limits or abs(number) <= _NEAR]
+
+
+def _spell(number: float) -> str:
+    """Write a bound: powers of two and of ten as such, other large numbers with commas."""
+    if isinstance(number, float):
+        return f"{number:g}" if abs(number) < 10_000 else f"{number:,.0f}"
+    if number >= 2**53 and number & (number - 1) == 0:
+        return f"2^{number.bit_length() - 1}"
+    return str(number) if number < 10_000 else f"{number:,}"
 
 
 def _inside(values: Any, part: str | int) -> Any:

@@ -1,4 +1,4 @@
-"""Mistakes in a configuration, worded for the person who made them: one finished sentence each."""
+"""Mistakes in a configuration as complete sentences for users."""
 
 import difflib
 import json
@@ -12,10 +12,12 @@ from persia_cli.config import expected
 from persia_cli.config.schema import Node
 
 _LONGEST_VALUE = 60
+_TOO_GREAT = ("less_than", "less_than_equal", "int_parsing_size")
+"""Pydantic's error types for numbers above an upper bound."""
 
 
 def explain(error: ValidationError, root: type[Node], values: Any) -> dict[str, str]:
-    """Return a sentence for every mistake pydantic found in `values`, by key path."""
+    """Return a sentence for every mistake that pydantic found in `values`, by key path."""
     sentences: dict[str, str] = {}
     for details in error.errors(include_url=False):
         place = expected.follow(root, details["loc"], values)
@@ -25,7 +27,7 @@ def explain(error: ValidationError, root: type[Node], values: Any) -> dict[str, 
 
 
 def nearest(wrong: str, choices: Sequence[str]) -> str | None:
-    """Return the choice that looks most like `wrong`, swapped letters before others, if any does."""
+    """Return the choice most similar to `wrong`, preferring swapped letters, if any is similar."""
     swapped = [choice for choice in choices if sorted(choice) == sorted(wrong)]
     if swapped:
         return swapped[0]
@@ -39,7 +41,7 @@ def did_you_mean(right: str | None) -> str:
 
 
 def spell(value: Any) -> str:
-    """Write a value as a user would on the command line, shortened."""
+    """Return a value as a user would write it on the command line, shortened."""
     if isinstance(value, str) and value.isprintable() and value == value.strip() and value:
         text = value
     else:
@@ -47,9 +49,12 @@ def spell(value: Any) -> str:
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."
 
 
-def unknown_key(path: str, root: type[Node], values: Any) -> str:
-    """Return the end of a sentence on a key that does not exist."""
+def unknown_key(path: str, root: type[Node], values: Any, owner: type[Node] | None = None) -> str:
+    """Return the end of a sentence on a key that does not exist; `owner` is the class that it is missing in."""
     known = dict(expected.keys(root, values))
+    if owner is not None and path.endswith("]", 0, path.rfind(".")):  # members of lists are not keys
+        group = path.rpartition(".")[0]
+        known = {f"{group}.{name}": field for name, field in owner.model_fields.items()}
     right = _right_key(path, list(known))
     if right is None:
         group = path.rpartition(".")[0]
@@ -63,7 +68,7 @@ def unknown_key(path: str, root: type[Node], values: Any) -> str:
 
 
 def _right_key(path: str, known: list[str]) -> str | None:
-    """Return the key that was probably meant: near by in the same group, of that name elsewhere, or alike."""
+    """Return the probable key: a similar one in the same group, one of the same name elsewhere, or any similar one."""
     group, _, leaf = path.rpartition(".")
     siblings = {key.rpartition(".")[2]: key for key in known if key.rpartition(".")[0] == group}
     near = nearest(leaf, list(siblings)) or next((name for name in siblings if leaf in name), None)
@@ -74,13 +79,15 @@ def _right_key(path: str, known: list[str]) -> str | None:
 
 
 def _sentences(
-    details: ErrorDetails, place: expected.Place, root: type[Node], values: Any
+    details: ErrorDetails, place: expected.SchemaKey, root: type[Node], values: Any
 ) -> Iterator[tuple[str, str]]:
     """Yield key path and sentence for one mistake; an unknown group yields one for each of its keys."""
     kind, path, value = details["type"], place.path, details["input"]
+    if kind == "string_type" and isinstance(value, Mapping) and expected.nodes(place.annotation):
+        return  # Text or a group of keys is allowed here: the mistakes in the group are reported by their own keys.
     if kind == "extra_forbidden":
         for key, leaf in leaves(path, value):
-            why = _other_kind(place, key) or unknown_key(key, root, values)
+            why = _other_kind(place, key) or unknown_key(key, root, values, place.owner)
             yield key, f"{key}={spell(leaf)}: {why}"
     elif kind == "missing":
         yield path, needs_a_value(path, place.annotation)
@@ -101,15 +108,17 @@ def _sentences(
             reason = f"{path}={spell(value)}: {reason}"
         yield path, reason if reason.startswith(path) else f"{path}: {reason}"
     else:
-        sentence = f"{path}={spell(value)}: expected {expected.expectation(place.annotation)}"
+        wanted = expected.expectation(place.annotation, limits=kind in _TOO_GREAT)
+        sentence = f"{path}={spell(value)}: expected {wanted}"
         yield path, sentence + _nearest_choice(value, place.annotation)
 
 
 def needs_a_value(path: str, annotation: Any) -> str:
-    """Return the sentence for a key that has no value."""
+    """Return the sentence for a key without a value."""
     if expected.nodes(annotation):
         return f"{path}: needs {expected.expectation(annotation)}"
-    return f"{path}: needs a value ({expected.expectation(annotation)}); give {path}=..."
+    remedy = "" if "[" in path else f"; give {path}=..."  # members of lists have no key on the command line
+    return f"{path}: needs a value ({expected.expectation(annotation)}){remedy}"
 
 
 def leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -121,14 +130,14 @@ def leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def _other_kind(place: expected.Place, path: str) -> str | None:
-    """Return the end of a sentence on a key that another kind of the same group has."""
+def _other_kind(place: expected.SchemaKey, path: str) -> str | None:
+    """Return the end of a sentence on a key that exists only in another kind of the same group."""
     group, _, leaf = path.rpartition(".")
-    owners = [kind for node in place.rivals if leaf in node.model_fields for kind in expected.kinds(node)]
+    owners = [kind for node in place.alternatives if leaf in node.model_fields for kind in expected.kinds(node)]
     if place.path != path or not owners:
         return None
     chosen = expected.kind_of(place.values)
-    return f"no such key where {group}.kind={chosen}; {group}.kind={owners[0]} has it"
+    return f"no such key where {group}.kind={chosen}; {group}.kind={expected.any_of(owners)} has it"
 
 
 def _nearest_choice(value: Any, annotation: Any) -> str:

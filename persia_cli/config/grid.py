@@ -1,26 +1,25 @@
-"""Command-line words with lists of values become the checked runs of a sweep."""
+"""The runs of a sweep: command-line words with lists of values, composed and checked."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from persia_cli.config import offers
+from persia_cli.config.choices import MOST_POINTS, choices
 from persia_cli.config.compose import compose_run
 from persia_cli.config.expected import keys
 from persia_cli.config.schema import Run
-from persia_cli.config.words import choices
 from persia_cli.errors import ConfigError
 from persia_cli.plan.grid import Axis, Point, combine, key_of
 
 NO_CHECKPOINT = "checkpoint.at_end=false"
-"""A sweep compares; its models are saved only if the user says so."""
-
-MOST_POINTS = 10_000
+"""The settings that a sweep adds: it compares models, and saves them only if the user asks for this."""
 
 
 @dataclass(frozen=True)
 class GridRun:
-    """A point of a sweep with its run."""
+    """A point of a sweep and its run."""
 
     point: Point
     run: Run
@@ -29,16 +28,17 @@ class GridRun:
 def compose_grid(words: Sequence[str], folders: Sequence[Path] = ()) -> list[GridRun]:
     """Compose and check the run of every combination of values, before any of them starts.
 
-    A key below a group whose choices are swept (`mode=sync,hybrid mode.staleness=8`) holds for the choices that have
-    it; points that differ in nothing else are one. Raises ConfigError naming every mistake and its point.
+    A key below a config group whose choices are swept (`mode=sync,hybrid mode.staleness=8`) applies to the choices that
+    have it; points with equal settings become one. Raises ConfigError naming every mistake and its point.
     """
     axes = [Axis(key_of(word), tuple(dict.fromkeys(choices(word)))) for word in words]
     if not any(axis.key == key_of(NO_CHECKPOINT) for axis in axes):
         axes.insert(0, Axis(key_of(NO_CHECKPOINT), (NO_CHECKPOINT,)))
     _refuse_twice(axes)
+    number = math.prod(len(axis.words) for axis in axes)
+    if number > MOST_POINTS:
+        raise ConfigError(f"these values make {number:,} points; a sweep has at most {MOST_POINTS:,}")
     points = combine(axes)
-    if len(points) > MOST_POINTS:
-        raise ConfigError(f"these values make {len(points):,} points; a sweep has at most {MOST_POINTS:,}")
     groups = [axis.key for axis in axes if axis.swept and axis.key in offers.groups(folders)]
     partial = [axis.key for axis in axes if any(axis.key.startswith(f"{group}.") for group in groups)]
     fits = _Fits(folders, partial)
@@ -57,7 +57,7 @@ def compose_grid(words: Sequence[str], folders: Sequence[Path] = ()) -> list[Gri
 
 
 def _refuse_twice(axes: Sequence[Axis]) -> None:
-    """Refuse a key that is swept and given again: only one of the two could hold."""
+    """Refuse a key that is both swept and given again, since only one of the two could apply."""
     names = [axis.key for axis in axes]
     twice = sorted({axis.key for axis in axes if axis.swept and names.count(axis.key) > 1})
     if twice:
@@ -65,7 +65,7 @@ def _refuse_twice(axes: Sequence[Axis]) -> None:
 
 
 def _sentence(sentence: str, labels: Sequence[str], points: int) -> str:
-    """Say of which points a mistake is."""
+    """Return a mistake's sentence with the points that it belongs to."""
     if len(labels) == points:
         return sentence
     others = len(labels) - 1
@@ -74,7 +74,7 @@ def _sentence(sentence: str, labels: Sequence[str], points: int) -> str:
 
 
 class _Fits:
-    """Knows which keys below swept groups the choices of these groups have."""
+    """Finds the keys below swept groups that each choice of these groups has."""
 
     def __init__(self, folders: Sequence[Path], partial: Sequence[str]) -> None:
         self._folders = folders
@@ -82,7 +82,7 @@ class _Fits:
         self._there: dict[tuple[str, ...], frozenset[str] | None] = {}
 
     def fitted(self, point: Point) -> Point:
-        """Return the point without keys that its choices do not have; one that no choice has stays, to be told."""
+        """Return the point without keys that its choices lack; a key that no choice has stays, to be reported later."""
         if not self._partial:
             return point
         bare = point
@@ -97,7 +97,7 @@ class _Fits:
         return point
 
     def _keys(self, bare: Point) -> frozenset[str] | None:
-        """Return the key paths that a point's run has; None if it cannot be composed."""
+        """Return the key paths of a point's run; None if it cannot be composed."""
         words = tuple(word for word in bare.words if key_of(word) != "seed")
         if words not in self._there:
             try:

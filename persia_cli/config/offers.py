@@ -1,4 +1,4 @@
-"""The configurations and group options that lie in the search path."""
+"""The configurations and group options in the search path."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,18 +7,18 @@ from persia_cli.share import shared
 
 
 def primaries(folders: Sequence[Path] = ()) -> dict[str, Path]:
-    """Return the file of every primary configuration by name; the user's folders shadow the built-in one."""
+    """Return the file of every primary configuration by name; files in the user's folders hide built-in ones."""
     return _files(_search(folders))
 
 
 def groups(folders: Sequence[Path] = ()) -> dict[str, dict[str, Path]]:
-    """Return the file of every option by group and name; users add options, not groups."""
+    """Return the file of every option by group and name; users can add options, but no groups."""
     names = sorted(folder.name for folder in shared("conf").iterdir() if folder.is_dir())
     return {name: _files([folder / name for folder in _search(folders)]) for name in names}
 
 
 def _search(folders: Sequence[Path]) -> list[Path]:
-    """Return all folders, those that shadow others last."""
+    """Return all folders; files in later ones hide those in earlier ones."""
     return [shared("conf"), *reversed(folders)]
 
 

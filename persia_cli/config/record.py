@@ -1,4 +1,4 @@
-"""The record of a run's configuration: every key with its value, in a file that can be run again."""
+"""The record of a run's configuration: every key with its value, in a file that persia can run again."""
 
 from pathlib import Path
 
@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from persia_cli import __version__
 from persia_cli.config.explain import explain
 from persia_cli.config.schema import Run
+from persia_cli.disk import write_whole
 from persia_cli.errors import ConfigError
 
 _HEAD = f"""\
@@ -22,14 +23,12 @@ def to_yaml(run: Run) -> str:
 
 
 def write_run(run: Run, path: Path) -> None:
-    """Write the run; the file appears whole or not at all."""
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(_HEAD + to_yaml(run), encoding="utf-8")
-    part.replace(path)
+    """Write the run's configuration, as a whole or not at all. Raises DiskError."""
+    write_whole(path, _HEAD + to_yaml(run))
 
 
 def read_run(path: Path) -> Run:
-    """Read what `write_run` wrote; raises ConfigError for a file that is missing, damaged or of another version."""
+    """Read a file of `write_run`; raises ConfigError if it is missing, damaged or of another version."""
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Where configurations are looked for: the user's folders first, then the built-in one."""
+"""The search path of configurations: the user's folders first, then the built-in one."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,19 +14,19 @@ from persia_cli.share import shared
 
 
 class UserFolders(SearchPathPlugin):
-    """Puts the user's folders before the built-in one."""
+    """A Hydra plugin that puts the user's folders before the built-in one."""
 
     folders: ClassVar[Sequence[Path]] = ()
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Called by Hydra when it is initialised."""
+        """Add the user's folders; Hydra calls this when it is initialised."""
         for folder in reversed(self.folders):
             search_path.prepend("user", f"file://{folder}")
 
 
 @contextmanager
 def hydra_over(folders: Sequence[Path]) -> Iterator[None]:
-    """Have Hydra search these folders and then the built-in one, for as long as the context lasts."""
+    """Make Hydra search these folders and then the built-in one while the context lasts."""
     Plugins.instance().register(UserFolders)
     UserFolders.folders = [folder.resolve() for folder in folders]
     try:

@@ -1,4 +1,4 @@
-"""The words of a command line: `conf=NAME` apart from Hydra overrides, each checked on its own."""
+"""The words of a command line, each checked alone: `conf=NAME`, and Hydra overrides."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,25 +10,25 @@ from hydra.core.override_parser.types import Override, QuotedString
 from hydra.errors import HydraException
 
 from persia_cli.config.dataset_file import names_a_file
-from persia_cli.config.expected import any_of
+from persia_cli.config.expected import any_of, field_expectation, keys
 from persia_cli.config.explain import did_you_mean, nearest
-from persia_cli.errors import ConfigError
+from persia_cli.config.schema import Run
 
 DEFAULT_CONF = "base"
 
 
 @dataclass(frozen=True)
 class Words:
-    """What the words ask for, and what is wrong with the others."""
+    """The settings on a command line, and the mistakes in them."""
 
     conf: str
     """Name or path of the primary configuration."""
     overrides: tuple[str, ...]
-    """Hydra overrides; keys are forced, so that validation sees the unknown ones too."""
-    replacements: Mapping[str, dict[str, Any]]
-    """Keys set to a mapping that names its `kind`: it takes the place of the whole old one, whose kind may differ."""
+    """Hydra overrides; all keys are accepted here, so that validation sees unknown ones too."""
+    replacements: Mapping[str, Any]
+    """Keys set to a list, or to a mapping that names its `kind`: the value replaces the earlier one as a whole."""
     deletions: tuple[str, ...]
-    """Keys to take out (`~KEY`), so that their default holds."""
+    """Keys to remove (`~KEY`), so that their defaults apply."""
     dataset_file: str | None
     """File that `dataset=PATH` names in place of an option."""
     wrong: Mapping[str, str]
@@ -36,10 +36,10 @@ class Words:
 
 
 def read_words(words: Sequence[str], primaries: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Words:
-    """Sort command-line words; `primaries` and the options of `groups` are what the search path offers."""
+    """Sort command-line words; `primaries` and the options of `groups` are those in the search path."""
     confs: list[str] = []
     overrides: list[str] = []
-    replacements: dict[str, dict[str, Any]] = {}
+    replacements: dict[str, Any] = {}
     deletions: list[str] = []
     wrong: dict[str, str] = {}
     dataset_file: str | None = None
@@ -59,8 +59,8 @@ def read_words(words: Sequence[str], primaries: Sequence[str], groups: Mapping[s
             try:
                 override = _parse(word.lstrip("+"))
                 mapping = _plain(override.value())
-                if isinstance(mapping, dict) and "kind" in mapping:
-                    replacements[override.key_or_group] = mapping
+                if _replaces(override.key_or_group, mapping):
+                    replacements[_key(word, override)] = mapping
                 else:
                     overrides.append(_override(word, override, groups))
             except ValueError as error:
@@ -73,35 +73,15 @@ def read_words(words: Sequence[str], primaries: Sequence[str], groups: Mapping[s
     return Words(name, tuple(overrides), replacements, tuple(deletions), dataset_file, wrong)
 
 
-def choices(word: str) -> list[str]:
-    """Return the words that a word of a sweep stands for: one for each value, itself if it has one value only.
-
-    Hydra's grammar decides: `a=1,2`, `a=range(0,5)`, `a=choice(1,2)`; brackets, braces and quotes keep commas together.
-    Raises ConfigError for a sweep without a fixed list of values.
-    """
-    key, equals, _ = word.partition("=")
-    if not equals or word.startswith("~"):
-        return [word]
-    try:
-        override = OverridesParser.create().parse_override(word.lstrip("+"))
-        if not override.is_sweep_override():
-            return [word]
-        if override.is_discrete_sweep():
-            return [f"{key}={value}" for value in override.sweep_string_iterator()]
-    except HydraException:
-        if "=glob(" not in word:
-            return [word]  # as text, or as a mistake that is told when it is composed
-    raise ConfigError(f"{word}: a sweep takes values one by one, so list them: {key}=1,2,3 or {key}=range(1,4)")
-
-
 def key_and_value(override: str) -> tuple[str, Any]:
-    """Return the key path and the plain value of an override that `read_words` made."""
+    """Return the key path and the plain value of an override made by `read_words`."""
     parsed = OverridesParser.create().parse_override(override.lstrip("+"))
     return parsed.key_or_group, _plain(parsed.value())
 
 
 def quoted(text: str) -> str:
-    """Quote text by Hydra's grammar: backslashes are doubled before a quote only."""
+    """Quote text by Hydra's grammar: backslashes are doubled only before a quote."""
+    """Guess the intended form of a word without `=`."""
     escaped = re.sub(r"(\\*)'", r"\1\1\\'", text)
     escaped = re.sub(r"(\\+)$", r"\1\1", escaped)
     return f"'{escaped}'"
@@ -119,24 +99,44 @@ def _meant(word: str, primaries: Sequence[str], groups: Mapping[str, Sequence[st
 
 
 def _override(word: str, override: Override, groups: Mapping[str, Sequence[str]]) -> str:
-    """Return the override to hand to Hydra; raises ValueError with a sentence."""
-    key = override.key_or_group
-    if override.package is not None or "/" in key or key.partition(".")[0] == "hydra":
-        raise ValueError(f"{word}: '{word.partition('=')[0]}' is not a key such as train.batch_size")
+    """Return the override for Hydra; raises ValueError with a sentence."""
+    key = _key(word, override)
     if override.is_sweep_override():
-        raise ValueError(f"{word}: expected one value; for a list write {key}=[{word.partition('=')[2]}]")
+        several = word.partition("=")[2]
+        listed = f"; for a list write {key}=[{several}]" if _takes_a_list(key) else ""
+        raise ValueError(f"{word}: expected one value{listed}; to try several in turn: persia sweep {word}")
     value = override.value()
     if key not in groups or isinstance(value, dict):
         return f"++{override.input_line}"
     choice = value.text if isinstance(value, QuotedString) else str(value)
     if choice not in groups[key]:
         hint = did_you_mean(nearest(choice, groups[key]))
-        raise ValueError(f"{key}={choice}: expected {any_of(groups[key])}{hint}")
+        raise ValueError(f"{key}={word.partition('=')[2]}: expected {any_of(groups[key])}{hint}")
     return f"{key}={choice}"
 
 
+def _replaces(key: str, value: Any) -> bool:
+    """Return True if a value replaces the earlier one as a whole, False if it is merged with it."""
+    return isinstance(value, list) or (isinstance(value, dict) and ("kind" in value or _takes_a_list(key)))
+
+
+def _takes_a_list(key: str) -> bool:
+    field = dict(keys(Run)).get(key)
+    return field is not None and "a list of" in field_expectation(field)
+
+
+def _key(word: str, override: Override) -> str:
+    """Return the key path of an override; raises ValueError with a sentence for forms that only Hydra knows."""
+    key = override.key_or_group
+    if key.partition(".")[0] == "hydra":
+        raise ValueError(f"{word}: persia has no hydra keys; --run-dir sets the folder of a run")
+    if override.package is not None or "/" in key:
+        raise ValueError(f"{word}: '{word.partition('=')[0]}' is not a key such as train.batch_size")
+    return key
+
+
 def _plain(value: Any) -> Any:
-    """Take Hydra's quotes off a parsed value."""
+    """Remove Hydra's quotes from a parsed value."""
     if isinstance(value, dict):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -145,7 +145,7 @@ def _plain(value: Any) -> Any:
 
 
 def _parse(word: str) -> Override:
-    """Parse by Hydra's grammar; a value that it cannot read and that opens no bracket or quote is taken as text."""
+    """Parse by Hydra's grammar; a value that it cannot read, but that opens no bracket or quote, is read as text."""
     parser = OverridesParser.create()
     try:
         return parser.parse_override(word)
@@ -156,4 +156,7 @@ def _parse(word: str) -> Override:
             return parser.parse_override(f"{key}={quoted(value)}")
     except HydraException:
         raise ValueError(f"{word}: '{key}' is not a key such as train.batch_size") from None
+    equals = re.search(r"[^\s,:\[{]*=[^\s,\]}]*", value)
+    if equals and value.count("[") == value.count("]") and value.count("{") == value.count("}"):
+        raise ValueError(f"{word}: the value cannot be read; quote a value with an equals sign: '{equals[0]}'")
     raise ValueError(f"{word}: the value cannot be read; is a bracket or quote left open?")

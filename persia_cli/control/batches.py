@@ -1,4 +1,4 @@
-"""Which batches a job has: what a batch's identity must be for a role to take it."""
+"""The batches of a job, by which roles refuse a batch that is not one of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class JobBatches:
     generation: int = 0
 
     def size(self, generation: int, split: int, step: int, rank: int) -> int:
-        """Return how many samples the rank's share of the step has; raises WireError if the job has no such batch."""
+        """Return the number of the rank's samples in the step; raises WireError if the job has no such batch."""
         if generation != self.generation:
             raise WireError(f"generation {generation} is over; this replica is at {self.generation}")
         if not 0 <= rank < self.world_size:

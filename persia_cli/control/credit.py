@@ -1,4 +1,4 @@
-"""Permits of a rank: how many steps it may hold between look-up and applied update."""
+"""The permits of a rank, which limit its steps between look-up and applied update."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from persia_cli.control.watermarks import Window
 
 @dataclass(slots=True)
 class Permits:
-    """Lets steps start in order, `bound` of them unfinished at most.
+    """A limiter that starts steps in order, with at most `bound` unfinished ones.
 
     A step may start when every step up to `step - bound` is finished, so the watermark is never further behind.
     """
@@ -26,12 +26,12 @@ class Permits:
         return step
 
     def give_back(self, step: int) -> None:
-        """The step's update is applied everywhere (or, in evaluation, its batch released)."""
+        """Mark a step as finished: all servers applied its update, or, in evaluation, its batch was dropped."""
         self.finished.mark(step)
 
     @property
     def drained(self) -> bool:
-        """Whether every step up to `end` is finished."""
+        """Return whether every step up to `end` is finished."""
         return self.finished.watermark >= self.end - 1
 
     def credit(self, window: int) -> int:

@@ -1,4 +1,4 @@
-"""The gate of synchronous training on one embedding server: who waits for which step."""
+"""The gate of synchronous training on one embedding server: look-ups and updates that wait for a step."""
 
 from collections.abc import Iterator
 from typing import Generic, TypeVar
@@ -8,9 +8,9 @@ Update = TypeVar("Update")
 
 
 class StepGate(Generic[LookUp, Update]):
-    """Holds look-ups until the steps before theirs are applied, and updates until every rank's is here.
+    """A gate that holds look-ups until all earlier steps are applied, and updates until those of all ranks are here.
 
-    Payloads are opaque; a payload under a (step, rank) that is already held replaces it (the sender asked again).
+    Payloads are opaque. A payload with the (step, rank) of a held one replaces it, since it is a repeated request.
     """
 
     def __init__(self, ranks: int) -> None:
@@ -19,15 +19,15 @@ class StepGate(Generic[LookUp, Update]):
         self._updates: dict[int, dict[int, Update]] = {}
 
     def hold_look_up(self, step: int, rank: int, look_up: LookUp) -> None:
-        """Keep a look-up that may not be answered yet."""
+        """Hold a look-up that may not be answered yet."""
         self._look_ups[step, rank] = look_up
 
     def hold_update(self, step: int, rank: int, update: Update) -> None:
-        """Keep one rank's update of a step."""
+        """Hold one rank's update of a step."""
         self._updates.setdefault(step, {})[rank] = update
 
     def complete(self, applied: int) -> list[Update] | None:
-        """Take the updates of the step after `applied`, in the order of ranks, if every rank's is here."""
+        """Return and remove the updates of the step after `applied`, in the order of ranks, if all are here."""
         held = self._updates.get(applied + 1, {})
         if len(held) < self._ranks:
             return None
@@ -35,6 +35,6 @@ class StepGate(Generic[LookUp, Update]):
         return [held[rank] for rank in sorted(held)]
 
     def released(self, applied: int) -> Iterator[LookUp]:
-        """Take the look-ups that may be answered now that the step `applied` is."""
+        """Yield and remove the look-ups that may be answered after step `applied`."""
         ready = sorted(key for key in self._look_ups if key[0] <= applied + 1)
         return iter([self._look_ups.pop(key) for key in ready])

@@ -1,13 +1,19 @@
-"""Who has joined the job, in which life, and who has fallen silent."""
+"""The members of a job: replicas that have joined, each in its present process, and those that have fallen silent."""
 
 from dataclasses import dataclass, field
 
 from persia_cli.errors import WireError
 
 
+class MisplacedError(WireError):
+    """An error for a replica that the job does not need or already has."""
+
+    exit_code = 2
+
+
 @dataclass(slots=True)
 class Member:
-    """One replica as the coordinator knows it."""
+    """The coordinator's data about one replica."""
 
     role: str
     index: int
@@ -17,7 +23,8 @@ class Member:
     address: str = ""
     ready: bool = False
     last_seen_s: float = 0.0
-    progress_age_s: float = 0.0
+    doing: str = ""
+    doing_s: float = 0.0
 
     @property
     def name(self) -> str:
@@ -27,23 +34,25 @@ class Member:
 
 @dataclass(slots=True)
 class Membership:
-    """The replicas a job needs; `now` is passed in, in seconds."""
+    """The replicas that a job needs; `now` is given in seconds."""
 
     expected: dict[str, int]
     members: dict[tuple[str, int], Member] = field(default_factory=dict)
 
     def join(self, role: str, index: int, pid: int, host: str, address: str, now: float) -> Member:
-        """Register a replica; raises WireError if the job has no place for it or the place is taken.
+        """Register a replica; raises MisplacedError if the job does not need it or already has it.
 
-        The same process may say hello again (its first reply was lost).
+        The same process may register again, if the first reply was lost.
         """
         if role not in self.expected:
-            raise WireError(f"this job has no role {role!r}; it has {', '.join(self.expected)}")
+            raise MisplacedError(f"this job has no role {role!r}; it has {', '.join(self.expected)}")
         if not 0 <= index < self.expected[role]:
-            raise WireError(f"this job has {self.expected[role]} replica(s) of {role}, so there is no {role}-{index}")
+            raise MisplacedError(
+                f"this job has {self.expected[role]} of {role}, numbered from 0, so there is no {role}-{index}"
+            )
         known = self.members.get((role, index))
         if known is not None and (known.pid, known.host, known.address) != (pid, host, address):
-            raise WireError(f"{known.name} is already running as process {known.pid} on {known.host}")
+            raise MisplacedError(f"{known.name} is already running as process {known.pid} on {known.host}")
         if known is None:
             known = Member(role, index, incarnation=1, pid=pid, host=host, address=address)
             self.members[role, index] = known
@@ -51,7 +60,7 @@ class Membership:
         return known
 
     def find(self, role: str, index: int, incarnation: int) -> Member:
-        """Return the replica that speaks; raises WireError if it never joined or is an older life."""
+        """Return the replica that sent a request; raises WireError if it never joined or is an older incarnation."""
         known = self.members.get((role, index))
         if known is None:
             raise WireError(f"{role}-{index} has not joined this job")
@@ -61,7 +70,7 @@ class Membership:
 
     @property
     def missing(self) -> list[str]:
-        """Names of the replicas that have not said hello."""
+        """Names of the replicas that have not joined."""
         return [f"{r}-{i}" for r, count in self.expected.items() for i in range(count) if (r, i) not in self.members]
 
     @property
@@ -77,5 +86,14 @@ class Membership:
         return found
 
     def silent(self, now: float, limit_s: float) -> list[Member]:
-        """Return the replicas not heard of for more than `limit_s` seconds, or stuck for that long."""
-        return [m for m in self.members.values() if now - m.last_seen_s > limit_s or m.progress_age_s > limit_s]
+        """Return the replicas without a message for more than `limit_s` seconds."""
+        return [member for member in self.members.values() if now - member.last_seen_s > limit_s]
+
+    def stuck(self, limit_s: float) -> list[Member]:
+        """Return the replicas whose present work takes more than `limit_s` seconds."""
+        return [member for member in self.members.values() if member.doing_s > limit_s]
+
+    @property
+    def busiest(self) -> Member | None:
+        """The replica whose present work takes longest, None if none works."""
+        return max((m for m in self.members.values() if m.doing), key=lambda m: m.doing_s, default=None)

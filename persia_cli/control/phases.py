@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from persia_cli.control.judge import Judge
+from persia_cli.control.evaluation_tracker import EvaluationTracker
 
 PhaseKind = Literal["training", "evaluating", "predicting", "saving", "paused", "done"]
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What the job does between two drains.
+    """A part of the job between two drains.
 
     `first` and `last` are the steps [first, last) of a training, evaluating or predicting phase, numbered within their
     split over the whole job; of a saving phase `last` is the step that is saved, of a paused one the step before which
@@ -29,15 +29,15 @@ def schedule(
     eval_every: int | None,
     save_every: int | None,
     save_at_end: bool,
-    judge: Judge | None = None,
+    tracker: EvaluationTracker | None = None,
 ) -> Iterator[Phase]:
     """Yield the phases of a training job of `steps` steps whose evaluation split has `eval_steps` steps.
 
-    After each evaluation, of which `judge` is to hear before the next phase is asked for, it may end the job or have
-    the step saved.
+    After each evaluation, which must be added to `tracker` before the next phase is requested, `tracker` may end the
+    job or have the step saved.
     """
     position, passes, ended = 0, 0, steps == 0
-    judge = judge or Judge()
+    tracker = tracker or EvaluationTracker()
     while not ended:
         stops = [position + every - position % every for every in (eval_every, save_every) if every]
         stop = min([*stops, steps])
@@ -47,7 +47,7 @@ def schedule(
         if eval_steps and (ended or (eval_every and position % eval_every == 0)):
             yield Phase("evaluating", passes * eval_steps, (passes + 1) * eval_steps)
             passes += 1
-            ended, improved = ended or judge.over, judge.improved
+            ended, improved = ended or tracker.over, tracker.improved
         if improved or (ended and save_at_end) or (save_every and position % save_every == 0):
             yield Phase("saving", last=position)
     yield Phase("done")
@@ -66,7 +66,7 @@ def prediction_only(steps: int) -> Iterator[Phase]:
 
 
 def in_turns(phases: Iterator[Phase], steps: int) -> Iterator[Phase]:
-    """Cut training into turns of at most `steps` steps, with a paused phase before each: whoever drives ends it."""
+    """Cut training into turns of at most `steps` steps, each after a paused phase, which the driver ends."""
     for phase in phases:
         if phase.kind != "training":
             yield phase
@@ -78,7 +78,7 @@ def in_turns(phases: Iterator[Phase], steps: int) -> Iterator[Phase]:
 
 @dataclass(slots=True)
 class PhaseMachine:
-    """Walks through the phases; a phase is over when every participant has reported it done."""
+    """A state machine of the phases; a phase is over when every participant has reported it done."""
 
     phases: Iterator[Phase]
     participants: dict[PhaseKind, frozenset[str]]
@@ -94,7 +94,7 @@ class PhaseMachine:
         return self.current
 
     def finish(self, name: str, number: int) -> bool:
-        """A participant reports the instruction done; True if that ends the phase. Repeats change nothing."""
+        """Record that a participant is done; returns True if that ends the phase. Repeats change nothing."""
         if number != self.number or name not in self.waiting:
             return False
         self.waiting.discard(name)

@@ -1,4 +1,4 @@
-"""The data position: which samples a step is made of, as pure arithmetic."""
+"""The data position: the samples of each step, as pure arithmetic."""
 
 from dataclasses import dataclass
 
@@ -34,21 +34,21 @@ class StepGrid:
         return min(rank * per_rank, size), min((rank + 1) * per_rank, size)
 
     def samples_before(self, step: int) -> int:
-        """Return how many samples the steps before this one hold."""
+        """Return the number of samples in all steps before this one."""
         epoch, start, _ = self.locate(step)
         return epoch * self.rows + start
 
 
 @dataclass(slots=True)
 class WorkItems:
-    """Deals out a range of steps in contiguous pieces, in order."""
+    """A range of steps, given out in contiguous pieces and in order."""
 
     next: int
     end: int
     size: int
 
     def take(self) -> tuple[int, int] | None:
-        """Return the next piece [first, last), or None where all steps are dealt out."""
+        """Return the next piece [first, last), or None if all steps have been given out."""
         if self.next >= self.end:
             return None
         first = self.next

@@ -1,4 +1,4 @@
-"""Which steps are done: a watermark and a small window above it; the memory behind exactly-once."""
+"""The steps that are done: a watermark and a small window above it; the memory behind exactly-once."""
 
 from dataclasses import dataclass, field
 
@@ -14,7 +14,7 @@ class Window:
     above: set[int] = field(default_factory=set)
 
     def done(self, step: int) -> bool:
-        """Say whether the step is done."""
+        """Return True if the step is done."""
         return step <= self.watermark or step in self.above
 
     def check(self, step: int) -> None:
@@ -25,7 +25,7 @@ class Window:
             )
 
     def mark(self, step: int) -> bool:
-        """Mark the step done; False if it was already. Raises WireError as `check` does."""
+        """Mark the step done; returns False if it was done already. Raises WireError as `check` does."""
         if self.done(step):
             return False
         self.check(step)

@@ -1,4 +1,4 @@
-"""Rows that do not parse: counted, told by file and line, and too many of them end a preparation."""
+"""Rows that do not parse: counted, reported by file and line; too many of them end a preparation."""
 
 from bisect import insort
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from threading import Lock
 from persia_cli.errors import DataError
 
 SHOWN = 20
-"""Bad rows that are told by line."""
+"""Bad rows that are reported with their lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,28 +24,28 @@ class BadRow:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Found:
-    """A bad row as its reader knows it, who may have begun in the middle of a file."""
+    """A bad row as its reader knows it; a reader may begin in the middle of a file."""
 
     file: str
     start: int
-    """Byte before which lines were not counted: those that begin there and later are."""
+    """Byte from which the reader counts lines."""
     line: int
-    """Counted from 0."""
+    """Number of the line among those that begin at `start` or later, counted from 0."""
     reason: str
 
 
 @dataclass(slots=True)
 class BadRows:
-    """How many rows did not parse, the first of them, and how many are allowed; threads may share it."""
+    """The number of rows that did not parse, the first of them, and the number allowed; threads may share it."""
 
     allowed: int
     count: int = 0
     found: list[Found] = field(default_factory=list)
-    """The first in the order of files and lines, of those found so far."""
+    """The first bad rows found so far, in the order of files and lines."""
     _lock: Lock = field(default_factory=Lock)
 
     def add(self, first: Iterable[Found], count: int) -> None:
-        """Count rows, of which the first few are given."""
+        """Add `count` bad rows, of which `first` gives the first few."""
         with self._lock:
             self.count += count
             for row in first:
@@ -53,10 +53,10 @@ class BadRows:
             del self.found[SHOWN:]
 
     def first(self) -> tuple[BadRow, ...]:
-        """Return the first of the rows with their lines; reads files again up to where the rows' readers began."""
+        """Return the first bad rows with their lines; reads the files again up to the place where each reader began."""
         with self._lock:
             found = list(self.found)
-        told: list[BadRow] = []
+        rows: list[BadRow] = []
         file, start, before = "", 0, 0
         for row in found:
             if row.file != file:
@@ -64,8 +64,8 @@ class BadRows:
             if row.start > start:
                 before += _line_ends(Path(file), max(start - 1, 0), row.start - 1) + (not start)
                 start = row.start
-            told.append(BadRow(Path(file).name, before + row.line + 1, row.reason))
-        return tuple(told)
+            rows.append(BadRow(Path(file).name, before + row.line + 1, row.reason))
+        return tuple(rows)
 
     def raise_if_too_many(self) -> None:
         """Raise DataError with line numbers if more rows are bad than allowed."""
@@ -81,7 +81,7 @@ class BadRows:
 
 
 def _line_ends(file: Path, start: int, stop: int) -> int:
-    """Return how many line ends there are in bytes [start, stop) of a file."""
+    """Return the number of line ends in bytes [start, stop) of a file."""
     count = 0
     with file.open("rb", buffering=0) as source:
         source.seek(start)

@@ -1,4 +1,4 @@
-"""A batch: what a data loader makes of consecutive samples."""
+"""A batch: the arrays that a data loader makes of consecutive samples."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _MAX_IDS = 2**32 - 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Samples of a step, or a rank's share of them; n samples, D dense columns, T tasks, F sparse features.
+    """Samples of a step, or of one rank's part of it; n samples, D dense columns, T tasks, F sparse features.
 
     The ids are one CSR block, feature by feature: ids of feature f and sample s are
     `ids[offsets[f * n + s] : offsets[f * n + s + 1]]`.
@@ -26,7 +26,7 @@ class Batch:
     labels: NDArray[np.float32]
     """[n, T]"""
     weights: NDArray[np.float32] | None
-    """[n], or None where every sample counts alike"""
+    """[n], or None where every sample has weight 1"""
     ids: NDArray[np.uint64]
     """[offsets[-1]]"""
     offsets: NDArray[np.uint32]
@@ -34,7 +34,7 @@ class Batch:
     features: int
     """F"""
     groups: NDArray[np.uint64] | None
-    """[n], which samples are judged together, or None where all are"""
+    """[n], the group of each sample for GAUC, or None where samples have no groups"""
 
     @property
     def size(self) -> int:
@@ -54,7 +54,7 @@ class Batch:
         )
 
     def rows(self, start: int, stop: int) -> "Batch":
-        """Return samples [start, stop) as a batch of its own; its arrays are contiguous."""
+        """Return samples [start, stop) as a separate batch; its arrays are contiguous."""
         n = self.size
         spans = [self.offsets[f * n + start : f * n + stop + 1] for f in range(self.features)]
         return assemble(
@@ -81,9 +81,9 @@ def assemble(
     offsets: Sequence[NDArray[np.integer] | None],
     groups: NDArray[np.uint64] | None = None,
 ) -> Batch:
-    """Make a batch of one id array per feature, each with offsets [n + 1] from 0, or None where each sample has one id.
+    """Make a batch from one id array per feature, each with offsets [n + 1] from 0, or None where each sample has one.
 
-    Raises DataError where the ids outgrow 32-bit offsets.
+    Raises DataError if there are more ids than 32-bit offsets can count.
     """
     features, n = len(ids), labels.shape[0]
     total = sum(part.size for part in ids)
@@ -103,7 +103,7 @@ def assemble(
 
 
 def join(parts: Sequence[Batch]) -> Batch:
-    """Return the samples of several batches of one shape, in order, as one."""
+    """Return the samples of several batches of the same shape, in order, as one batch."""
     if len(parts) == 1:
         return parts[0]
     ids: list[NDArray[np.uint64]] = []

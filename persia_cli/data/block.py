@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.config.schema.dataset import ColumnSplit, ParquetDataset
+from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.config.schema.split import ColumnSplit
 from persia_cli.control.splits import SplitName
 from persia_cli.data.batch import Batch, assemble
 from persia_cli.data.columns import GROUP, label_columns, uses
@@ -27,7 +28,7 @@ from persia_cli.data.splits import selected_rows
 
 @dataclass(frozen=True, slots=True)
 class DecodedBlock:
-    """Samples [rows] of a block in the epoch's order; counts are what decoding it filled or cut."""
+    """Samples of a block in the epoch's order; `counts` holds the numbers of values that decoding filled or cut."""
 
     dense: NDArray[np.float32]
     labels: NDArray[np.float32]
@@ -37,7 +38,7 @@ class DecodedBlock:
     counts: Counter[str]
 
     def batch(self, start: int, stop: int) -> Batch:
-        """Return samples [start, stop) of the block as copies, so that they do not keep the block alive."""
+        """Return copies of samples [start, stop) of the block, so that they do not keep the block in memory."""
         ids: list[NDArray[np.uint64]] = []
         offsets: list[NDArray[np.int64] | None] = []
         for values, own in self.ids:
@@ -67,21 +68,21 @@ def decode_block(
     places: NDArray[np.int64],
     check_stop: Callable[[], None],
 ) -> DecodedBlock:
-    """Read a split's rows of some row groups; `places[i]` is where the i-th of them, in file order, comes to lie.
+    """Read a split's rows of some row groups; the i-th of them, in file order, goes to position `places[i]`.
 
-    `lists` names the columns that hold lists. Calls `check_stop` before each row group, which may raise to give up.
-    Raises DataError.
+    `lists` names the columns that hold lists. Calls `check_stop`, which may raise to stop the work, before each row
+    group. Raises DataError.
     """
     group_by = dataset.group_by if split == "eval" else None
     columns = list(dict.fromkeys(use.column for use in uses(dataset) if use.role != GROUP or group_by))
     size = places.size
     counts: Counter[str] = Counter()
     dense = np.empty((size, len(dataset.dense)), np.float32)
-    # Samples that are only to be scored have no labels; the zeros in their place say nothing.
+    # Samples that are only to be scored have no labels; zeros take their place and are never read.
     labels = np.zeros((size, len(dataset.labels)), np.float32)
     weights = None if dataset.weight is None else np.empty(size, np.float32)
     judged = None if group_by is None else np.empty(size, np.uint64)
-    ids = _IdsOfBlock([(feature.column or feature.name) in lists for feature in dataset.sparse], places)
+    ids = _IdsOfBlock([feature.column_name in lists for feature in dataset.sparse], places)
     done = 0
     for group in groups:
         check_stop()
@@ -90,23 +91,24 @@ def decode_block(
         rows = selected_rows(dataset.split, split, group, split_column)
         stop = done + (group.rows if rows is None else rows.size)
         target = places[done:stop]
-        for number, name in enumerate(dataset.dense):
-            dense[target, number] = decode_dense(table.column(name), name, group, rows, dataset.fill, counts)
-        for number, name in enumerate(label_columns(dataset)):
-            labels[target, number] = decode_labels(table.column(name), name, group, rows)
+        for number, feature in enumerate(dataset.dense_features):
+            dense[target, number] = decode_dense(table.column(feature.name), feature, group, rows, dataset.fill, counts)
+        for number, (name, label) in enumerate(zip(label_columns(dataset), dataset.labels, strict=False)):
+            labels[target, number] = decode_labels(table.column(name), label, group, rows)
         if weights is not None and dataset.weight is not None:
             weights[target] = decode_weights(table.column(dataset.weight), dataset.weight, group, rows)
         if judged is not None and group_by is not None:
             judged[target] = decode_groups(table.column(group_by), group_by, rows)
-        for number, feature in enumerate(dataset.sparse):
-            column = table.column(feature.column or feature.name)
-            ids.add(number, target, decode_ids(column, feature, rows, counts))
+        for number, sparse in enumerate(dataset.sparse):
+            column = table.column(sparse.column_name)
+            as_lists = sparse.column_name in lists
+            ids.add(number, target, decode_ids(column, sparse, as_lists, group, rows, counts))
         done = stop
     return DecodedBlock(dense, labels, weights, ids.in_order(), judged, counts)
 
 
 class _IdsOfBlock:
-    """Ids of a block while it is read: single ids go straight to their place, lists wait for the end."""
+    """Ids of a block while it is read: single ids are stored at their place at once, lists are joined at the end."""
 
     def __init__(self, is_list: Sequence[bool], places: NDArray[np.int64]) -> None:
         self._places = places

@@ -1,4 +1,4 @@
-"""Rows of files too large to sort, brought together by a key: spread over files of which each fits in memory."""
+"""Sorting of rows too large for memory by a key: they are spread over files, each of which fits in memory."""
 
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -8,17 +8,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from persia_cli.data.hashing import mix64
 from persia_cli.errors import DataError
+from persia_cli.kernels.splitmix import mix64
 
 _WAITING_ROWS = 1 << 14
-"""Rows of a bucket that are written at once."""
+"""Rows of a bucket that are written together."""
 
 
 def spread(tables: Iterable[Any], key: str, folder: Path, number: int) -> None:
-    """Write all rows to `number` files in a new folder: rows of one key, an integer, to one file, in their order.
+    """Write all rows to `number` files in a new folder.
 
-    Tables have one schema. Raises DataError if there is none.
+    Rows with the same key, an integer, go to the same file and keep their order. The tables have one schema. Raises
+    DataError if there are no tables.
     """
     folder.mkdir(parents=True)
     buckets: list[_Bucket] = []
@@ -47,7 +48,7 @@ def read_bucket(folder: Path, number: int) -> Any:
 
 
 class _Bucket:
-    """Rows on their way to a file."""
+    """Rows that wait to be written to one file."""
 
     def __init__(self, writer: Any) -> None:
         self._writer = writer

@@ -1,20 +1,20 @@
-"""Whether a file's columns are what the config says they are."""
+"""Checks of a file's columns against the uses that the config makes of them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-import pyarrow as pa
-
-from persia_cli.config.schema.dataset import BUILTIN, ColumnSplit, ParquetDataset, PredictSplit
+from persia_cli.config.schema.dataset import BUILTIN, ParquetDataset
+from persia_cli.config.schema.split import ColumnSplit, PredictSplit
+from persia_cli.data.arrow_types import NUMBERS, WORDS, Class, class_of, is_list, plain_type
 
 GROUP = "group"
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What the config uses a column for: where that is said, and in what role."""
+    """A use of a column: the config key that names the column, and the column's role."""
 
     column: str
     key: str
@@ -26,8 +26,8 @@ def uses(dataset: ParquetDataset) -> Iterator[Use]:
     yield from (Use(name, "dataset.labels", "label") for name in label_columns(dataset))
     if dataset.weight is not None:
         yield Use(dataset.weight, "dataset.weight", "weight")
-    yield from (Use(name, "dataset.dense", "dense") for name in dataset.dense)
-    yield from (Use(feature.column or feature.name, "dataset.sparse", "sparse") for feature in dataset.sparse)
+    yield from (Use(each.name, "dataset.dense", "dense") for each in dataset.dense_features)
+    yield from (Use(feature.column_name, "dataset.sparse", "sparse") for feature in dataset.sparse)
     if dataset.group_by is not None:
         yield Use(dataset.group_by, "dataset.group_by", GROUP)
     if isinstance(dataset.split, ColumnSplit):
@@ -36,11 +36,11 @@ def uses(dataset: ParquetDataset) -> Iterator[Use]:
 
 def label_columns(dataset: ParquetDataset) -> tuple[str, ...]:
     """Return the labels that are read: all, or none where samples are only to be scored."""
-    return () if isinstance(dataset.split, PredictSplit) else dataset.labels
+    return () if isinstance(dataset.split, PredictSplit) else dataset.label_names
 
 
 def column_problems(dataset: ParquetDataset, schema: Any) -> list[str]:
-    """Return a sentence for each use of a column that the Arrow schema of a file does not allow."""
+    """Return a sentence for each use of a column that does not fit the Arrow schema of a file."""
     problems = []
     for use in uses(dataset):
         count = schema.names.count(use.column)
@@ -51,22 +51,48 @@ def column_problems(dataset: ParquetDataset, schema: Any) -> list[str]:
     return list(dict.fromkeys(problems))
 
 
+def fractions_as_text(dataset: ParquetDataset, schema: Any) -> list[str]:
+    """Return a sentence for each column of a CSV file that is to be hashed as text, but was read as another type.
+
+    1.0 in a file of numbers would be hashed as 1, but as 1.0 in a file whose column also holds text.
+    """
+    hashed = {feature.column_name for feature in dataset.sparse if feature.ids == "text"}
+    return [
+        f"column {field.name} is hashed as text, but has {WORDS[class_of(field.type)]} alone here, which can be "
+        f"written in several ways; declare that it is text: dataset.csv.text=[{field.name}]"
+        for field in schema
+        if field.name in hashed and class_of(field.type) in ("float", "boolean")
+    ]
+
+
 def list_columns(dataset: ParquetDataset, schema: Any) -> frozenset[str]:
     """Return the sparse features' columns that hold lists of ids."""
     names = {use.column for use in uses(dataset) if use.role == "sparse" and schema.names.count(use.column) == 1}
     return frozenset(name for name in names if is_list(schema.field(name).type))
 
 
-def prepare_first(dataset: ParquetDataset) -> str:
-    """Return how to make the data set readable: the recipe's command, if it has one."""
-    if dataset.recipe is None:
-        return "prepare the data first: hash each category to a 64-bit integer"
-    return f"prepare the data first: {prepare_command(dataset)}"
+def classes(dataset: ParquetDataset, schema: Any) -> dict[str, str]:
+    """Return the contents of each column in use, in words that are equal where two files fit together.
+
+    Columns that hold only nulls are left out: they fit any other.
+    """
+    hashed = {feature.column_name for feature in dataset.sparse if feature.ids == "text"}
+    found = {}
+    for name in dict.fromkeys(use.column for use in uses(dataset) if schema.names.count(use.column) == 1):
+        kind = plain_type(schema.field(name).type)
+        values = class_of(kind.value_type if is_list(kind) else kind)
+        if values == "null":
+            continue
+        held = "numbers" if values in NUMBERS else WORDS.get(values, str(kind))
+        if name in hashed and not (is_list(kind) and values == "list"):
+            held = "what can be hashed"
+        found[name] = f"lists of {held}" if is_list(kind) else held
+    return found
 
 
 def prepare_command(dataset: ParquetDataset) -> str:
-    """Return the command that makes the data set by its recipe."""
-    output = f"data/{dataset.recipe}" if dataset.path.startswith(BUILTIN) else dataset.path
+    """Return the command that prepares the data set with its recipe."""
+    output = f"data/{dataset.recipe}" if dataset.paths[0].startswith(BUILTIN) else dataset.paths[0]
     return f"persia recipe prepare {dataset.recipe} --input SOURCE --output {output}"
 
 
@@ -79,65 +105,86 @@ def _missing(use: Use, names: list[str]) -> str:
 
 
 def _twice(use: Use) -> str:
-    return f"there are several columns {use.column} ({use.key}); give each a name of its own"
+    return f"there are several columns {use.column} ({use.key}); give each a different name"
 
 
 def _wrong_type(dataset: ParquetDataset, use: Use, kind: Any) -> str | None:
-    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+    plain = plain_type(kind)
+    held = class_of(plain)
     if use.role == "sparse":
-        inner = plain.value_type if is_list(plain) else plain
-        if pa.types.is_integer(inner):
-            return None
-        if is_text(inner):
-            return f"column {use.column} holds strings, but a sparse feature needs integers; {prepare_first(dataset)}"
-        return f"column {use.column} is {kind}, but a sparse feature needs integers or lists of integers"
+        return _wrong_ids(dataset, use, kind)
+    if use.role == "label":
+        return _wrong_label(dataset, use, kind)
     if use.role == "split":
         return _wrong_split(dataset, use, plain)
     if use.role == GROUP:
-        fits = pa.types.is_integer(plain) or is_text(plain)
+        fits = held in ("integer", "text", "boolean", "date", "null")
         return None if fits else f"column {use.column} is {kind}, but a group column holds integers or strings"
-    if is_number(plain):
+    if held in NUMBERS or held == "null" or (use.role == "dense" and held in ("date", "timestamp")):
         return None
-    if is_text(plain):
-        return f"column {use.column} holds strings, but a {use.role} column holds numbers; {prepare_first(dataset)}"
-    return f"column {use.column} is {kind}, but a {use.role} column holds numbers, one per row"
+    if use.role == "dense" and held == "text":
+        return (
+            f"column {use.column} holds strings, but a dense feature is a number; list it under dataset.sparse, where "
+            "strings are hashed, or write numbers in its place"
+        )
+    wanted = {"weight": "a weight is a number that is not negative"}
+    rule = wanted.get(use.role, "a dense feature is a number")
+    return f"column {use.column} holds {WORDS.get(held, kind)}, but {rule}, one per row; write numbers in its place"
+
+
+def _wrong_label(dataset: ParquetDataset, use: Use, kind: Any) -> str | None:
+    held = class_of(kind)
+    label = next(each for each in dataset.labels if use.column in (each, getattr(each, "name", None)))
+    rule = None if isinstance(label, str) else label
+    if rule is not None and rule.positives:
+        texts = {isinstance(value, str) for value in rule.positives}
+        if held == "text" and texts != {True}:
+            return f"column {use.column} holds strings; write the positive value of this label in quotes"
+        if held in NUMBERS and texts != {False}:
+            return f"column {use.column} holds {WORDS[held]}; the positive value of this label must be a number"
+    if held in NUMBERS or held == "null" or (held == "text" and rule is not None and rule.positives):
+        return None
+    if held == "text":
+        return (
+            f"column {use.column} holds strings, but a label is a number from 0 to 1; declare which one is positive: "
+            f"dataset.labels=[{{name: {use.column}, positive: VALUE}}]"
+        )
+    return f"column {use.column} holds {WORDS.get(held, kind)}, but a label is a number from 0 to 1, one per row"
+
+
+_IDS: frozenset[Class] = frozenset({"integer", "text", "boolean", "float", "decimal", "date", "timestamp", "null"})
+"""The classes that ids can be made from; of `float` and `decimal`, whole numbers only."""
+
+
+def _wrong_ids(dataset: ParquetDataset, use: Use, kind: Any) -> str | None:
+    plain = plain_type(kind)
+    held = class_of(plain.value_type if is_list(plain) else plain)
+    if held not in _IDS:
+        return f"column {use.column} is {kind}, but a sparse feature is an id or a list of ids, integers or strings"
+    if any(feature.buckets is not None and feature.column_name == use.column for feature in dataset.sparse) and (
+        held not in NUMBERS | {"date", "timestamp", "null"} or is_list(plain)
+    ):
+        return f"column {use.column} is {kind}, but buckets are made of numbers, one per row"
+    made = next(feature.ids for feature in dataset.sparse if feature.column_name == use.column)
+    if held == "timestamp" and made == "text":
+        return f"column {use.column} holds timestamps, which have no one text; leave out ids: text of this feature"
+    return None
 
 
 def _wrong_split(dataset: ParquetDataset, use: Use, kind: Any) -> str | None:
     split = dataset.split
     assert isinstance(split, ColumnSplit)
-    for key, value in (("train", split.train), ("eval", split.eval)):
-        if is_text(kind) and not isinstance(value, str):
-            return f'column {use.column} holds strings; write dataset.split.{key} in quotes: "{value}"'
-        if pa.types.is_integer(kind) and not isinstance(value, int):
-            return f"column {use.column} holds integers; dataset.split.{key} must be one, not {value}"
-    if is_text(kind) or pa.types.is_integer(kind):
-        return None
-    return f"column {use.column} is {kind}, but a split column holds strings or integers"
-
-
-def is_list(kind: Any) -> bool:
-    """Whether an Arrow type is a list of some length."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
-def is_text(kind: Any) -> bool:
-    """Whether an Arrow type is text or bytes."""
-    types = pa.types
-    return bool(
-        types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_string_view(kind)
-        or types.is_binary(kind)
-        or types.is_large_binary(kind)
-        or types.is_binary_view(kind)
-    )
-
-
-def is_number(kind: Any) -> bool:
-    """Whether an Arrow type becomes a float32."""
-    types = pa.types
-    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind))
+    held = class_of(kind)
+    if held not in ("text", "integer", "boolean", "date"):
+        return f"column {use.column} is {kind}, but a split column holds strings, integers or dates"
+    for key in ("train", "eval"):
+        for value in split.values("train" if key == "train" else "eval"):
+            if held in ("text", "date") and not isinstance(value, str):
+                return f'column {use.column} holds {WORDS[held]}; write dataset.split.{key} in quotes: "{value}"'
+            if held in ("integer", "boolean") and not isinstance(value, int):
+                wanted = "be one" if held == "integer" else "be 1 or 0"
+                return f"column {use.column} holds {WORDS[held]}; dataset.split.{key} must {wanted}, not {value}"
+    return None
 
 
 def _some(names: list[str]) -> str:

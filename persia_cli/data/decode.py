@@ -1,4 +1,4 @@
-"""Arrow columns to arrays, checked: what is missing, out of range or too long."""
+"""Arrow columns to arrays, with checks for values that are missing, out of range or too long."""
 
 from collections import Counter
 from typing import Any, NamedTuple
@@ -8,13 +8,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from persia_cli.config.schema.dataset import SparseFeature
-from persia_cli.data.columns import is_list, is_text
-from persia_cli.data.ids import text_ids
+from persia_cli.config.schema.features import DenseFeature, Label, SparseFeature
+from persia_cli.data.arrow_types import class_of, is_list, plain_type
+from persia_cli.data.dense_transforms import bucket_ids, transform
+from persia_cli.data.rowgroup import RowGroup
+from persia_cli.data.values import Made, NotAnIdError, float_values, id_values
 from persia_cli.errors import DataError
 
 Rows = NDArray[np.int64] | None
-"""Rows wanted, or None for all."""
+"""Numbers of the rows to take, or None for all."""
 
 
 class Ids(NamedTuple):
@@ -24,16 +26,36 @@ class Ids(NamedTuple):
     offsets: NDArray[np.int64] | None
 
 
-def decode_labels(column: Any, name: str, where: object, rows: Rows) -> NDArray[np.float32]:
-    """Return labels; raises DataError where one is null or not within [0, 1]."""
-    values = _float32(column, rows)
-    remedy = "a label lies between 0 and 1; drop or correct these rows"
-    _check((values >= 0.0) & (values <= 1.0), values, rows, f"label column {name}", where, remedy)
+def decode_labels(column: Any, label: str | Label, where: object, rows: Rows) -> NDArray[np.float32]:
+    """Return labels as float32; raises DataError for one that is null or outside [0, 1] and that no rule maps there."""
+    if isinstance(label, str):
+        label = Label(name=label)
+    if label.positive is None and label.at_least is None:
+        values = _float32(column, rows)
+        remedy = (
+            "a label lies between 0 and 1; correct these rows, or declare which values are positive: "
+            f"dataset.labels=[{{name: {label.name}, positive: 1}}] or {{name: {label.name}, at_least: 4}}"
+        )
+        _check((values >= 0.0) & (values <= 1.0), values, rows, f"label column {label.name}", where, remedy)
+        return values
+    is_text = class_of(column.type) == "text"
+    if is_text:
+        plain = column.cast(plain_type(column.type)).cast(pa.large_string())
+        absent = plain.is_null().to_numpy()
+        found = pc.is_in(plain, pa.array([str(value) for value in label.positives], pa.large_string())).to_numpy()
+    else:
+        numbers = float_values(column)
+        absent = np.isnan(numbers)
+        found = np.isin(numbers, label.positives) if label.at_least is None else numbers >= label.at_least
+    values = np.where(absent, np.nan, found).astype(np.float32)
+    values = values if rows is None else values[rows]
+    remedy = "every row needs a label; drop or correct these rows"
+    _check(~np.isnan(values), values, rows, f"label column {label.name}", where, remedy)
     return values
 
 
 def decode_weights(column: Any, name: str, where: object, rows: Rows) -> NDArray[np.float32]:
-    """Return sample weights; raises DataError where one is null, not finite or negative."""
+    """Return sample weights as float32; raises DataError for one that is null, not finite or negative."""
     values = _float32(column, rows)
     remedy = "a weight is finite and not negative; drop or correct these rows"
     _check(np.isfinite(values) & (values >= 0.0), values, rows, f"weight column {name}", where, remedy)
@@ -41,13 +63,17 @@ def decode_weights(column: Any, name: str, where: object, rows: Rows) -> NDArray
 
 
 def decode_dense(
-    column: Any, name: str, where: object, rows: Rows, fill: float | None, counts: Counter[str]
+    column: Any, feature: DenseFeature, where: object, rows: Rows, fill: float | None, counts: Counter[str]
 ) -> NDArray[np.float32]:
-    """Return dense values with `fill` in place of null and non-finite ones; raises DataError if there is no `fill`."""
-    values = _float32(column, rows)
+    """Return dense values, transformed, with `fill` in place of null and non-finite ones; `counts` counts the fills.
+
+    Without a `fill`, such a value raises DataError.
+    """
+    name = feature.name
+    values = _float32(column, rows) if feature.transform is None else _transformed(column, feature, rows)
     good = np.isfinite(values)
     if fill is None:
-        remedy = "set dataset.fill to a value to put in their place, or clean the data"
+        remedy = "set dataset.fill to a value that replaces them, or correct the data"
         _check(good, values, rows, f"dense column {name}", where, remedy)
     elif not good.all():
         counts["filled_dense_values"] += int(good.size - np.count_nonzero(good))
@@ -55,15 +81,35 @@ def decode_dense(
     return values
 
 
-def decode_ids(column: Any, feature: SparseFeature, rows: Rows, counts: Counter[str]) -> Ids:
-    """Return ids; nulls become `missing_id`, lists keep their newest `max_length` ids and the rest is counted."""
-    missing = np.uint64(feature.missing_id)
+def decode_ids(
+    column: Any, feature: SparseFeature, as_lists: bool, where: object, rows: Rows, counts: Counter[str]
+) -> Ids:
+    """Return ids; nulls become `missing_id`, and of a list the newest `max_length` ids are kept, the others counted.
+
+    `as_lists` is True if the feature holds lists, for columns that hold only nulls. Raises DataError naming the row of
+    a value that cannot be an id.
+    """
+    missing, made = np.uint64(feature.missing_id), feature.ids
+    if feature.buckets is not None:
+        assert isinstance(feature.buckets, tuple)
+        buckets = bucket_ids(float_values(column), feature.buckets, missing)
+        return Ids(buckets if rows is None else buckets[rows], None)
+    if not is_list(plain_type(column.type)):
+        try:
+            single = id_values(column, feature.table_name, made, missing)
+        except NotAnIdError as bad:
+            raise _no_id(bad, feature, where, bad.index) from bad
+        single = single if rows is None else single[rows]
+        return Ids(single, np.arange(single.size + 1) if as_lists else None)
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    if not is_list(column.type):
-        values = _uint64(column, missing)
-        return Ids(values if rows is None else values[rows], None)
-    pieces = [_list_ids(chunk, missing) for chunk in column.chunks]
+    pieces: list[tuple[NDArray[np.uint64], NDArray[np.int64]]] = []
+    for chunk in column.chunks:
+        try:
+            pieces.append(_list_ids(chunk, feature.table_name, made, missing))
+        except NotAnIdError as bad:
+            before = sum(lengths.size for _, lengths in pieces)
+            raise _no_id(bad, feature, where, before + _row_of(chunk, bad.index)) from bad
     values = np.concatenate([piece[0] for piece in pieces]) if pieces else np.empty(0, np.uint64)
     lengths = np.concatenate([piece[1] for piece in pieces]) if pieces else np.empty(0, np.int64)
     offsets = _offsets(lengths)
@@ -75,14 +121,13 @@ def decode_ids(column: Any, feature: SparseFeature, rows: Rows, counts: Counter[
 
 
 def decode_groups(column: Any, name: str, rows: Rows) -> NDArray[np.uint64]:
-    """Return integers as they are and strings as the ids they are hashed to; null is 0."""
-    plain = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    values = _uint64(text_ids(name, column) if is_text(plain) else column.cast(plain), np.uint64(0))
+    """Return group ids: integers unchanged, strings as hashed ids, null as 0."""
+    values = id_values(column, name, None, np.uint64(0))
     return values if rows is None else values[rows]
 
 
 def take_ids(ids: Ids, rows: NDArray[np.int64], max_length: int | None = None) -> Ids:
-    """Return the ids of some samples of lists, in the order given, at most the last `max_length` of each."""
+    """Return the lists of ids of some samples, in the order given, at most the last `max_length` ids of each."""
     assert ids.offsets is not None
     ends = ids.offsets[rows + 1]
     lengths = ends - ids.offsets[rows]
@@ -94,41 +139,28 @@ def take_ids(ids: Ids, rows: NDArray[np.int64], max_length: int | None = None) -
 
 
 def join_ids(parts: list[Ids]) -> Ids:
-    """Return the lists of ids of several runs of samples as one."""
+    """Join the lists of ids of several runs of samples into one."""
     lengths = [np.diff(part.offsets) for part in parts if part.offsets is not None]
     return Ids(np.concatenate([part.values for part in parts]), _offsets(np.concatenate(lengths)))
 
 
-def _float32(column: Any, rows: Rows) -> NDArray[np.float32]:
-    """Return float32 values, NaN for null."""
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    values: NDArray[np.float32] = column.cast(pa.float32(), safe=False).to_numpy()
+def _transformed(column: Any, feature: DenseFeature, rows: Rows) -> NDArray[np.float32]:
+    with np.errstate(over="ignore", invalid="ignore"):
+        values = transform(float_values(column), feature).astype(np.float32)
     return values if rows is None else values[rows]
 
 
-def _uint64(array: Any, missing: np.uint64) -> NDArray[np.uint64]:
-    """Return integers as uint64, negative ones reinterpreted (two's complement), `missing` for null."""
-    wide = pa.uint64() if pa.types.is_unsigned_integer(array.type) else pa.int64()
-    array = array.cast(wide)
-    if not array.null_count:
-        plain: NDArray[np.uint64] = array.to_numpy(**_copies(array)).view(np.uint64)
-        return plain
-    valid: NDArray[np.bool_] = array.is_valid().to_numpy(**_copies(array))
-    values: NDArray[np.uint64] = array.fill_null(0).to_numpy(**_copies(array)).view(np.uint64)
-    return np.where(valid, values, missing)
+def _float32(column: Any, rows: Rows) -> NDArray[np.float32]:
+    """Return float32 values: NaN for null, infinity for values beyond the range of float32."""
+    with np.errstate(over="ignore"):
+        values = float_values(column).astype(np.float32)
+    return values if rows is None else values[rows]
 
 
-def _copies(array: Any) -> dict[str, bool]:
-    return {} if isinstance(array, pa.ChunkedArray) else {"zero_copy_only": False}
-
-
-def _list_ids(chunk: Any, missing: np.uint64) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+def _list_ids(chunk: Any, table: str, made: Made, missing: np.uint64) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """Return the values and lengths of a list array; a null list becomes one missing id."""
-    values = _uint64(chunk.flatten(), missing)
-    lengths: NDArray[np.int64] = (
-        pc.list_value_length(chunk).cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-    )
+    values = id_values(chunk.flatten(), table, made, missing)
+    lengths = _lengths(chunk)
     if not chunk.null_count:
         return values, lengths
     null: NDArray[np.bool_] = chunk.is_null().to_numpy(zero_copy_only=False)
@@ -139,6 +171,31 @@ def _list_ids(chunk: Any, missing: np.uint64) -> tuple[NDArray[np.uint64], NDArr
     full[is_missing] = missing
     full[~is_missing] = values
     return full, lengths
+
+
+def _lengths(chunk: Any) -> NDArray[np.int64]:
+    lengths: NDArray[np.int64] = (
+        pc.list_value_length(chunk).cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    )
+    return lengths
+
+
+def _row_of(chunk: Any, value: int) -> int:
+    """Return the row of a list array that holds its value number `value`."""
+    return int(np.searchsorted(np.cumsum(_lengths(chunk)), value, side="right"))
+
+
+def _place(where: object, row: int) -> str:
+    """Return the position of a row in words."""
+    return where.place_of(row) if isinstance(where, RowGroup) else f"row {row}"
+
+
+def _no_id(bad: NotAnIdError, feature: SparseFeature, where: object, row: int) -> DataError:
+    column = feature.column_name
+    return DataError(
+        f"{where}: {bad} in {_place(where, row)} of column {column}, so sparse feature {feature.name} has no id there; "
+        "correct the data, or turn the values into categories first"
+    )
 
 
 def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -157,5 +214,5 @@ def _check(
     value = "null or NaN" if np.isnan(values[bad[0]]) else str(values[bad[0]])
     raise DataError(
         f"{where}: {bad.size} of {good.size} values of {what} are unusable, "
-        f"the first is {value} in row {first}; {remedy}"
+        f"the first is {value} in {_place(where, first)}; {remedy}"
     )

@@ -1,9 +1,15 @@
-"""What is known of a data set before training."""
+"""The facts about a data set that are known before training."""
 
 from dataclasses import dataclass
 
-from persia_cli.config.schema.dataset import GeneratedDataset, Generator, ParquetDataset, SparseFeature
+from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.config.schema.features import SparseFeature
+from persia_cli.config.schema.generated import GeneratedDataset, Generator
+from persia_cli.config.schema.split import EvalSplit, PredictSplit
 from persia_cli.data.columns import prepare_command
+from persia_cli.data.converted import Progress, silent
+from persia_cli.data.formats import NOUNS
+from persia_cli.data.scales import scale_warnings
 from persia_cli.data.scan import scan
 from persia_cli.data.source import uses_stand_in
 
@@ -15,24 +21,28 @@ class DatasetFacts:
     train_rows: int
     eval_rows: int
     unused_rows: int
-    """Rows that the split's column puts in neither split."""
+    """Rows that the split's column assigns to neither split."""
     files: int
     nbytes: int
     """Bytes of all files."""
     dense: int
     """Dense columns."""
     sparse: tuple[SparseFeature, ...]
-    """Sparse features, in the order that batches hold them."""
+    """Sparse features, in the order of their ids in batches."""
     tasks: int
     """Label columns."""
     stand_in: bool
-    """Whether the files are missing and the samples made up."""
+    """True if the files are missing and generated samples replace them."""
     source: str
-    """One sentence for people."""
+    """One sentence on the samples' origin, for people."""
+    settled: ParquetDataset | None = None
+    """The data set with all that was found from its files, if it has files."""
+    warnings: tuple[str, ...] = ()
+    """Sentences on problems that may spoil training."""
 
 
-def inspect(dataset: ParquetDataset | GeneratedDataset) -> DatasetFacts:
-    """Look at a data set; raises DataError with every problem, one line each."""
+def inspect(dataset: ParquetDataset | GeneratedDataset, progress: Progress = silent) -> DatasetFacts:
+    """Examine a data set, and convert its text files; raises DataError with every problem, one line each."""
     if isinstance(dataset, GeneratedDataset):
         generator = dataset.generator
         names = tuple(SparseFeature(name=f"feature_{number}") for number in range(len(generator.cardinalities)))
@@ -40,13 +50,16 @@ def inspect(dataset: ParquetDataset | GeneratedDataset) -> DatasetFacts:
     if uses_stand_in(dataset):
         assert dataset.stand_in is not None
         remedy = "" if dataset.recipe is None else f"; for the real ones: {prepare_command(dataset)}"
-        text = f"made-up samples standing in for those that are missing at {dataset.path}{remedy}"
+        text = f"made-up samples in place of the missing files at {dataset.place}{remedy}"
         return _generated(dataset.stand_in, dataset.sparse, len(dataset.labels), True, text)
-    found = scan(dataset)
+    found = scan(dataset, progress)
     train_rows, eval_rows = sum(found.split_rows.train), sum(found.split_rows.eval)
     unused_rows = sum(group.rows for group in found.groups) - train_rows - eval_rows
     nbytes = sum(file.nbytes for file in found.files)
-    text = f"{len(found.files)} Parquet file{'s' if len(found.files) > 1 else ''} at {dataset.path}, {_size(nbytes)}"
+    plural = "s" if len(found.files) > 1 else ""
+    text = f"{len(found.files)} {NOUNS[found.format]} file{plural} at {dataset.place}, {_size(nbytes)}"
+    if found.unread:
+        text += f", {found.unread} unreadable row{'s' if found.unread > 1 else ''} left out"
     if unused_rows:
         text += f", {unused_rows} rows in neither split"
     return DatasetFacts(
@@ -56,10 +69,12 @@ def inspect(dataset: ParquetDataset | GeneratedDataset) -> DatasetFacts:
         files=len(found.files),
         nbytes=nbytes,
         dense=len(dataset.dense),
-        sparse=dataset.sparse,
+        sparse=found.settled.sparse,
         tasks=len(dataset.labels),
         stand_in=False,
         source=text,
+        settled=found.settled,
+        warnings=() if isinstance(dataset.split, PredictSplit | EvalSplit) else scale_warnings(found.scales),
     )
 
 

@@ -1,28 +1,41 @@
-"""Which files a data set's path means, on any file system that pyarrow reads."""
+"""The files that a data set's path means, on any file system that pyarrow reads."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pyarrow import fs
 
 from persia_cli.config.schema.dataset import BUILTIN
+from persia_cli.data.remote import LISTING_DEADLINE_S, ask
 from persia_cli.errors import DataError
 from persia_cli.share import shared
 
-_SUFFIXES = (".parquet", ".pq")
+_SUFFIXES = (
+    *(".parquet", ".pq"),
+    *(f"{kind}{packed}" for kind in (".csv", ".tsv", ".jsonl", ".ndjson") for packed in ("", ".gz", ".zst", ".bz2")),
+)
+"""The endings of the file names that a search of folders finds."""
 _WILDCARDS = frozenset("*?[")
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file, by its path on its file system, and its size."""
+    """A file: its path on its file system, and its size."""
 
     path: str
     nbytes: int
+    source: str | None = None
+    """The text file that it was converted from."""
+
+    @property
+    def name(self) -> str:
+        """The path that users know."""
+        return self.source or self.path
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,38 +44,59 @@ class Location:
 
     filesystem: Any
     path: str
+    uri: str | None = None
+    """The URI that names it, if it is on other machines."""
 
     def below(self, pattern: str) -> "Location":
-        """Return a place relative to this one."""
-        return Location(self.filesystem, f"{self.path.rstrip('/')}/{pattern}")
+        """Return the location of a path relative to this one."""
+        return Location(self.filesystem, f"{self.path.rstrip('/')}/{pattern}", self.uri)
 
     @property
     def is_pattern(self) -> bool:
-        """Whether the path holds wildcards."""
+        """True if the path holds wildcards."""
         return not _WILDCARDS.isdisjoint(self.path)
 
 
 def locate(path: str) -> Location:
-    """Find the file system of a path, a URI or `builtin:NAME`; raises DataError for one that makes no sense."""
+    """Find the file system of a path, a URI or `builtin:NAME`; raises DataError if it is none of these."""
     if path.startswith(BUILTIN):
         return Location(fs.LocalFileSystem(), str(_builtin(path.removeprefix(BUILTIN))))
     if "://" not in path:
         return Location(fs.LocalFileSystem(), str(Path(path).expanduser().absolute()))
+    # pyarrow would retry a Google store for a quarter of an hour.
+    patient = path if not path.startswith(("gs://", "gcs://")) or "?" in path else f"{path}?retry_limit_seconds=30"
     try:
-        filesystem, inner = fs.FileSystem.from_uri(path)
-    except (OSError, ValueError) as error:
+        filesystem, inner = ask(path, partial(fs.FileSystem.from_uri, patient))
+    except ValueError as error:
         raise DataError(f"dataset.path={path} is not a place pyarrow can open: {error}") from error
-    return Location(filesystem, inner)
+    return Location(filesystem, inner, None if isinstance(filesystem, fs.LocalFileSystem) else path)
 
 
 def find_files(place: Location) -> tuple[DataFile, ...]:
-    """Return the data files a place means, sorted by path; empty where there are none.
+    """Return the data files that a location means, sorted by path; empty if there are none.
 
-    A folder means the Parquet files in and below it; a wildcard means what it matches, folders included. What starts
-    with a dot or an underscore is ignored, as is usual for hidden files and metadata.
+    A folder means the Parquet, CSV and JSON Lines files in and below it; a wildcard means the files and folders that it
+    matches. Names that start with a dot or an underscore are ignored, as is usual for hidden files and metadata.
     """
+    if place.uri is not None:
+        return ask(place.uri, partial(_found, _reached(place)), LISTING_DEADLINE_S)
+    return _found(place)
+
+
+def _reached(place: Location) -> Location:
+    """Return the location once its store has answered at all; raises DataError if it does not answer in time."""
+    folder = place.path if not place.is_pattern else place.path[: _first_wildcard(place.path)].rpartition("/")[0]
+    ask(str(place.uri), partial(place.filesystem.get_file_info, folder))
+    return place
+
+
+def _first_wildcard(path: str) -> int:
+    return next(at for at, letter in enumerate(path) if letter in _WILDCARDS)
+
+
+def _found(place: Location) -> tuple[DataFile, ...]:
     try:
-        infos = _matches(place) if place.is_pattern else [place.filesystem.get_file_info(place.path)]
+        infos = list(_matches(place)) if place.is_pattern else [place.filesystem.get_file_info(place.path)]
         found: dict[str, DataFile] = {}
         for info in infos:
             if info.type == fs.FileType.File:
@@ -70,13 +104,24 @@ def find_files(place: Location) -> tuple[DataFile, ...]:
             elif info.type == fs.FileType.Directory:
                 found.update({file.path: file for file in _folder(place.filesystem, info.path)})
     except OSError as error:
+        if place.uri is not None:
+            raise
         raise DataError(f"cannot list {place.path}: {error}") from error
     return tuple(found[path] for path in sorted(found))
 
 
-def exists(place: Location) -> bool:
-    """Whether a place holds any data file at all."""
-    return bool(find_files(place))
+def locate_all(paths: Sequence[str]) -> tuple[Location, ...]:
+    """Find the file system that several paths have in common; raises DataError if they have none, or as `locate`."""
+    places = tuple(locate(path) for path in paths)
+    for path, place in zip(paths, places, strict=True):
+        if not place.filesystem.equals(places[0].filesystem):
+            raise DataError(f"dataset.path: {paths[0]} and {path} are on different file systems; copy one to the other")
+    return places
+
+
+def find_all(places: Iterable[Location]) -> tuple[DataFile, ...]:
+    """Return the data files of several locations, in the order of the locations and then by path, each file once."""
+    return tuple({file.path: file for place in places for file in find_files(place)}.values())
 
 
 def _builtin(name: str) -> Path:
@@ -92,7 +137,7 @@ def _builtin(name: str) -> Path:
 
 def _folder(filesystem: Any, path: str) -> Iterable[DataFile]:
     for info in _listing(filesystem, path):
-        if info.type == fs.FileType.File and info.path.endswith(_SUFFIXES):
+        if info.type == fs.FileType.File and info.path.lower().endswith(_SUFFIXES):
             yield DataFile(info.path, info.size)
 
 
@@ -106,10 +151,10 @@ def _matches(place: Location) -> Iterable[Any]:
 
 
 def _listing(filesystem: Any, folder: str) -> Iterable[Any]:
-    """Yield files and folders below a folder, unless a part of their path below it is hidden."""
+    """Yield the files and folders below a folder, except those with a hidden part in their path below it."""
     selector = fs.FileSelector(folder, recursive=True, allow_not_found=True)
     depth = len([part for part in folder.split("/") if part])
     for info in filesystem.get_file_info(selector):
         below = [part for part in info.path.split("/") if part][depth:]
-        if not any(part.startswith((".", "_")) for part in below):
+        if not any(part.startswith((".", "_")) and "=" not in part for part in below):
             yield info

@@ -1,4 +1,4 @@
-"""A finished data set, and what it was made of."""
+"""A finished data set, and the record of its sources."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -11,12 +11,12 @@ from persia_cli.data.prepare_options import PrepareReport
 from persia_cli.errors import DataError
 
 RECORD = "preparation.json"
-"""File that says what a data set was made of."""
+"""File that records the sources of a data set."""
 
 
 @dataclass(frozen=True)
 class _Record:
-    """What the file holds."""
+    """The contents of the file."""
 
     made_of: dict[str, str]
     """Fingerprint of each part."""
@@ -28,7 +28,7 @@ class _Record:
 
 
 def to_record(report: PrepareReport, made_of: dict[str, str]) -> str:
-    """Return the file's text; `made_of` is the fingerprint of each part by name."""
+    """Return the file's text; `made_of` holds the fingerprint of each part by name."""
     first = [asdict(row) for row in report.first_bad_rows]
     names = [file.name for file in report.files]
     record = _Record(made_of, report.rows, report.nbytes, names, report.bad_rows, first)
@@ -36,7 +36,7 @@ def to_record(report: PrepareReport, made_of: dict[str, str]) -> str:
 
 
 def find_finished(output: Path, made_of: dict[str, str], allowed_bad_rows: int) -> PrepareReport | None:
-    """Return the report of a finished data set that was made of the same, if `output` is one."""
+    """Return the report of the finished data set in `output` if it was made from the same sources, else None."""
     try:
         record = _Record(**json.loads((output / RECORD).read_text(encoding="utf-8")))
         first = tuple(BadRow(**row) for row in record.first_bad_rows)

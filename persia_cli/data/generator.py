@@ -1,9 +1,9 @@
-"""Made-up samples with a planted model: a pure function of seed and row number."""
+"""Generated samples with a planted model: a pure function of seed and row number."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.config.schema.dataset import Generator
+from persia_cli.config.schema.generated import Generator
 from persia_cli.data.batch import Batch, assemble, join
 from persia_cli.data.hashing import normal, salt, stream, uniform
 
@@ -15,12 +15,12 @@ _PIECE = 4096
 
 
 class GeneratedRows:
-    """Rows that go on for ever; the same row is the same whatever it is read with.
+    """An endless sequence of rows; a row's contents do not depend on the rows that are read with it.
 
     Ids of a feature of cardinality c are ranks 0..c-1 under a Zipf law. A label is 1 with probability
     sigmoid(bias + signal * z), where z has mean 0 and variance 1: a quarter of the variance is linear in the dense
-    values, the rest a sum of one hashed weight per id. Weights of rare ids shrink, since nobody could learn them.
-    `grouped` samples are those of one id of the first feature; without features they are one group.
+    values, the rest a sum of one hashed weight per id. Weights of rare ids shrink, since no model could learn them.
+    With `grouped`, samples with the same id of the first feature are a group; without features all are one group.
     """
 
     def __init__(self, generator: Generator, tasks: int, seed: int, grouped: bool = False) -> None:
@@ -57,14 +57,14 @@ class GeneratedRows:
         mean, scale = self._moments[task]
         z = np.zeros(len(dense))
         for part in (_id_weights(self._id_keys[task], ranks) - mean) * scale:
-            z += part  # one after the other: the sum of a row must not depend on how many rows there are
+            z += part  # one by one: the sum of a row must not depend on the number of rows
         for number, weight in enumerate(self._dense_weights[task]):
             z += dense[:, number] * weight
         chances: NDArray[np.float64] = 1.0 / (1.0 + np.exp(-(self._bias + self._generator.signal * z)))
         return chances
 
     def _moments_of(self, keys: NDArray[np.uint64], share: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return per feature the mean of its weights over the Zipf law, and what scales them to an equal share."""
+        """Return, per feature, the mean of its weights over the Zipf law, and the factor for an equal contribution."""
         grid = (np.arange(_GRID) + 0.5) / _GRID
         weights = _id_weights(keys, zipf_ranks(grid, self._cardinalities, self._generator.zipf))
         deviation = weights.std(axis=1, keepdims=True)
@@ -74,7 +74,7 @@ class GeneratedRows:
 
 
 class GeneratedSource:
-    """One split of generated rows; every epoch is the same, for the rows come in random order anyway."""
+    """One split of generated rows; every epoch is the same, since the rows are in random order already."""
 
     def __init__(self, generator: Generator, tasks: int, split: str, seed: int, grouped: bool = False) -> None:
         self._rows = GeneratedRows(generator, tasks, seed, grouped and split == "eval")
@@ -89,7 +89,7 @@ class GeneratedSource:
         return self._rows.rows(self._first + start, self._first + stop)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no file is open."""
 
 
 def zipf_ranks(u: NDArray[np.float64], cardinality: NDArray[np.float64] | float, exponent: float) -> NDArray[np.uint64]:

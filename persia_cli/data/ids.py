@@ -1,7 +1,7 @@
-"""Ids of categories that are text: XXH64 of its UTF-8 bytes, seeded by the hash of the name of its column or table.
+"""Ids of text categories: XXH64 of the UTF-8 bytes, seeded by the hash of the name of their column or table.
 
-The hash is public (https://xxhash.com) and will not change: `xxh64(text, seed=xxh64(name, seed=0))` of any library of
-that name gives the same ids, so that other programs can make them too.
+The hash is public (https://xxhash.com) and will not change: `xxh64(text, seed=xxh64(name, seed=0))` in any xxHash
+library gives the same ids, so that other programs can make them too.
 """
 
 from typing import Any
@@ -10,16 +10,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from persia_cli.kernels.xxhash import hash_texts
-
 
 def text_id(name: str, text: str) -> int:
-    """Return the id of a category; `name` is its column, or the table that columns share."""
+    """Return the id of a category; `name` is its column, or the table that several columns read."""
     return _hash(text.encode(), seed_of(name))
 
 
 def text_ids(name: str, texts: Any) -> Any:
-    """Return the ids of an Arrow array of text or bytes as an Arrow array of uint64, null where there is no text."""
+    """Return the ids of an Arrow array of text or bytes as an Arrow array of uint64, null where the text is null."""
     if isinstance(texts, pa.ChunkedArray):
         texts = texts.combine_chunks()
     if pa.types.is_dictionary(texts.type):
@@ -29,19 +27,26 @@ def text_ids(name: str, texts: Any) -> Any:
     ids = np.empty(len(texts), np.uint64)
     if len(texts):
         bounds = np.frombuffer(offsets, np.int64, len(texts) + 1, 8 * texts.offset)
-        hash_texts(_bytes(data), bounds, seed_of(name), ids)
+        _hash_texts(_bytes(data), bounds, seed_of(name), ids)
     return pa.array(ids, mask=texts.is_null().to_numpy(zero_copy_only=False) if texts.null_count else None)
 
 
 def seed_of(name: str) -> int:
-    """Return what seeds the hash of texts of a column or table."""
+    """Return the seed for the hashes of texts of a column or table."""
     return _hash(name.encode(), 0)
 
 
 def _hash(text: bytes, seed: int) -> int:
     ids = np.empty(1, np.uint64)
-    hash_texts(np.frombuffer(text, np.uint8), np.array([0, len(text)], np.int64), np.uint64(seed), ids)
+    _hash_texts(np.frombuffer(text, np.uint8), np.array([0, len(text)], np.int64), seed, ids)
     return int(ids[0])
+
+
+def _hash_texts(data: NDArray[np.uint8], offsets: NDArray[np.int64], seed: int, ids: NDArray[np.uint64]) -> None:
+    # Most data holds no text, and numba takes half a second to import.
+    from persia_cli.kernels.xxhash import hash_texts
+
+    hash_texts(data, offsets, np.uint64(seed), ids)
 
 
 def _bytes(data: Any) -> NDArray[np.uint8]:

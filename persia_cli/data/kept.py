@@ -1,24 +1,24 @@
-"""Columns of a data set that are handed on as they are, such as the ids of rows."""
+"""Columns of a data set that are copied unchanged to the predictions, such as the ids of rows."""
 
 from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from persia_cli.data.rowgroup import RowGroup, RowGroupReader, one_line
+from persia_cli.data.arrow_types import plain_type
+from persia_cli.data.rowgroup import RowGroup, RowGroupReader
 from persia_cli.data.scan import ParquetScan
-from persia_cli.errors import DataError
+from persia_cli.errors import DataError, one_line
 
 
 class KeptColumns:
-    """Reads columns of any type in the order of files and rows; holds those of one row group. Used by one thread."""
+    """Reads columns of any type in the order of files and rows; holds one row group. For one thread."""
 
     def __init__(self, found: ParquetScan, names: Sequence[str]) -> None:
-        """Look at the columns in every file; raises DataError with a line for each that is not there, or of other type.
+        """Check the columns in every file; raises DataError with a line for each that is missing or of another type.
 
-        Where types differ only in width the wider one is taken; a dictionary has the type of its values.
+        Where types differ only in width the wider one is used; a dictionary is read as the type of its values.
         """
         self.fields: tuple[Any, ...] = _fields(found, names)
         """An Arrow field for each column, in the order of `names`."""
@@ -52,17 +52,15 @@ class KeptColumns:
         except pa.ArrowException as error:
             raise DataError(
                 f"{group}: a column to keep does not fit the type that it has in other files ({one_line(error)}); make "
-                "all files alike"
+                "the files agree"
             ) from error
 
 
 def _fields(found: ParquetScan, names: Sequence[str]) -> tuple[Any, ...]:
-    """Return fields that hold the columns of every file; raises DataError where a file lacks one or it does not fit."""
+    """Return fields that fit the columns of every file; raises DataError where a column is missing or does not fit."""
     together = pa.schema([])
     problems = []
-    for file in found.files if names else ():
-        with found.filesystem.open_input_file(file.path) as source:
-            schema = pq.read_schema(source)
+    for file, schema in zip(found.files, found.schemas, strict=True) if names else ():
         absent = [_absent(name, schema.names) for name in names if schema.names.count(name) != 1]
         if not absent:
             own = pa.schema([_plain(schema.field(name)) for name in dict.fromkeys(names)])
@@ -77,9 +75,8 @@ def _fields(found: ParquetScan, names: Sequence[str]) -> tuple[Any, ...]:
 
 
 def _plain(field: Any) -> Any:
-    """Return a field without its metadata, of a dictionary's values in place of the dictionary."""
-    kind = field.type
-    return pa.field(field.name, kind.value_type if pa.types.is_dictionary(kind) else kind)
+    """Return a field without its metadata; a dictionary becomes the type of its values."""
+    return pa.field(field.name, plain_type(field.type))
 
 
 def _absent(name: str, there: list[str]) -> str:

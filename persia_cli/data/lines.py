@@ -1,4 +1,4 @@
-"""A file, or a range of one, in blocks of whole lines; plain or compressed, never more than a few blocks in memory."""
+"""A file, or a range of one, read in blocks of whole lines; plain or compressed, with a few blocks in memory."""
 
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,33 +9,33 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 BLOCK_BYTES = 1 << 22
-"""Bytes read at a time; a line may have as many."""
+"""Bytes read at a time, and the longest line."""
 COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
-"""Codec by the ending of a file's name."""
+"""Codec for each ending of a file's name."""
 MARK = b"\xef\xbb\xbf"
 """The byte order mark of UTF-8."""
 
 
 class Stream(Protocol):
-    """What blocks are read from."""
+    """A stream of bytes that blocks are read from."""
 
     def read(self, size: int, /) -> bytes:
-        """Return the next bytes, none at the end."""
+        """Return the next bytes, empty at the end."""
 
 
 def is_compressed(file: Path) -> bool:
-    """Whether the ending of a file's name says that it is compressed, and so cannot be read from its middle."""
+    """Return True if the ending of a file's name shows that it is compressed, and so cannot be read from its middle."""
     return file.suffix in COMPRESSED
 
 
 def read_lines(
     file: Path, start: int, stop: int | None, progress: Callable[[int], None]
 ) -> Generator[bytes | None, None, None]:
-    """Yield the lines of a file that begin in bytes [start, stop), many at once; None stands for one line too long.
+    """Yield the lines of a file that begin in bytes [start, stop), in blocks; None stands for a line that is too long.
 
     A block ends with a line end, though the file may not. A compressed file is read whole, or from its second line on
-    where `start` is 1, and unpacked ahead by a thread. `progress` is told how many bytes of the file were read since it
-    was last called.
+    if `start` is 1, and decompressed ahead by a thread. `progress` gets the number of bytes read from the file since
+    its last call.
     """
     if is_compressed(file):
         if not file.stat().st_size:
@@ -45,7 +45,7 @@ def read_lines(
     else:
         with file.open("rb", buffering=0) as source:
             source.seek(max(start - 1, 0))
-            yield from _blocks(_Told(source, progress), start, stop)
+            yield from _blocks(_CountedFile(source, progress), start, stop)
 
 
 def first_line(file: Path) -> bytes:
@@ -56,10 +56,10 @@ def first_line(file: Path) -> bytes:
 
 
 def _blocks(stream: Stream, start: int, stop: int | None) -> Iterator[bytes | None]:
-    """Yield blocks of whole lines of a stream that stands at the byte before `start`, or at 0."""
-    base = max(start - 1, 0)  # where `buffer` begins in the file
+    """Yield blocks of whole lines of a stream whose position is the byte before `start`, or 0."""
+    base = max(start - 1, 0)  # position of `buffer` in the file
     buffer = b""
-    skipping, too_long = start > 0, False  # up to the next line end: the end of another's line, or of one too long
+    skipping, too_long = start > 0, False  # skip to the next line end: of the previous part's line, or of a long one
     while more := stream.read(BLOCK_BYTES):
         if not base and not buffer:
             base, more = (len(MARK), more[len(MARK) :]) if more.startswith(MARK) else (0, more)
@@ -92,8 +92,8 @@ def _blocks(stream: Stream, start: int, stop: int | None) -> Iterator[bytes | No
         yield buffer + b"\n"
 
 
-class _Told:
-    """A plain file whose reader is told of."""
+class _CountedFile:
+    """A plain file that reports the bytes read from it."""
 
     def __init__(self, source: Stream, progress: Callable[[int], None]) -> None:
         self._source = source
@@ -112,25 +112,25 @@ def _unpacked(file: Path, progress: Callable[[int], None]) -> Iterator[Stream]:
 
 
 class _Unpacked:
-    """A compressed file; progress is told in bytes as they are on disk."""
+    """A compressed file; its progress counts the bytes on disk."""
 
     def __init__(self, packed: Any, unpacked: Any, progress: Callable[[int], None]) -> None:
         self._packed = packed
         self._unpacked = unpacked
         self._progress = progress
-        self._told = 0
+        self._reported = 0
 
     def read(self, size: int, /) -> bytes:
         block: bytes = self._unpacked.read(size)
         place = self._packed.tell()
-        self._progress(place - self._told)
-        self._told = place
+        self._progress(place - self._reported)
+        self._reported = place
         return block
 
 
 @contextmanager
 def _ahead(blocks: Iterator[bytes | None]) -> Iterator[Iterator[bytes | None]]:
-    """Make each block while the one before is worked on."""
+    """Prepare the next block in a thread while the last one is processed."""
     end = object()
     with ThreadPoolExecutor(1, thread_name_prefix="unpack") as pool:
 

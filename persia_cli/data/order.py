@@ -13,7 +13,7 @@ _GROUPS, _ROWS = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Consecutive rows [start, stop) of an epoch's order, and the row groups they come from, in order."""
+    """Consecutive rows [start, stop) of an epoch's order, and the row groups that hold them, in order."""
 
     number: int
     start: int
@@ -25,11 +25,11 @@ class SampleOrder:
     """Order of one split's rows.
 
     Row groups that hold rows of the split are permuted; consecutive ones form blocks of `block_groups`; rows are
-    permuted within a block. Without shuffle everything stays in file order and a block is one row group.
+    permuted within a block. Without shuffle all rows stay in file order and a block is one row group.
     """
 
     def __init__(self, group_rows: Sequence[int], block_groups: int, shuffle: bool, seed: int) -> None:
-        """Take the split's row count of every row group, in file order."""
+        """Take the number of the split's rows in every row group, in file order."""
         self._group_rows = np.asarray(group_rows, np.int64)
         self._groups = np.flatnonzero(self._group_rows)
         self._block_groups = block_groups if shuffle else 1
@@ -52,7 +52,7 @@ class SampleOrder:
         return tuple(blocks)
 
     def places(self, epoch: int, block: Block) -> NDArray[np.int64]:
-        """Return where each row of the block, as read, comes to lie in it: int64 [rows], a permutation."""
+        """Return the position in the block of each row, in the order read: int64 [rows], a permutation."""
         size = block.stop - block.start
         if not self._shuffle:
             return np.arange(size)

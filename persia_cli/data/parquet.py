@@ -39,7 +39,7 @@ class ParquetSource:
 
     @property
     def counts(self) -> dict[str, int]:
-        """What was filled or cut in the blocks read so far, by name; a block read twice counts twice."""
+        """Numbers of values filled or cut in the blocks read so far, by name; a block read twice counts twice."""
         return dict(self._counts)
 
     def read(self, epoch: int, start: int, stop: int) -> Batch:

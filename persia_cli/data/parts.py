@@ -1,4 +1,4 @@
-"""Parts of a data set: each becomes one Parquet file, made by one thread, and made again if it was not finished."""
+"""Parts of a data set: one thread makes one Parquet file of each, and makes it again if it was not finished."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,19 +11,18 @@ from numpy.typing import NDArray
 
 from persia_cli.data.bad_rows import SHOWN, BadRows, Found
 from persia_cli.data.lines import is_compressed, read_lines
-from persia_cli.data.rowgroup import one_line
 from persia_cli.data.text import TextBlock, TextFormat, parse_block
-from persia_cli.errors import DataError
+from persia_cli.errors import DataError, one_line
 
 PART_BYTES = 1 << 28
 """Bytes of a plain text file that become one part."""
 
 
 class PartLog:
-    """What is told while a part is made."""
+    """Counts the progress and the bad rows of one part while it is made."""
 
     def __init__(self, bad: BadRows, progress: Callable[[int], None]) -> None:
-        """`bad` is of the whole data set; `progress` is told bytes of the source, and may raise to end the part."""
+        """Take the bad rows of the whole data set, and `progress`, which gets bytes read and may raise to stop."""
         self.bad = BadRows(bad.allowed)
         """Bad rows of this part."""
         self._all = bad
@@ -32,28 +31,28 @@ class PartLog:
     def reject(self, file: Path, start: int, lines: NDArray[np.int64], reasons: Sequence[str]) -> None:
         """Count bad lines, in order, of a file that is read from byte `start` on; one reason for each or for all."""
         shown = lines[:SHOWN].tolist()
-        told = reasons[:SHOWN] if len(reasons) > 1 else [*reasons] * len(shown)
-        rows = [Found(str(file.absolute()), start, *each) for each in zip(shown, told, strict=True)]
+        causes = reasons[:SHOWN] if len(reasons) > 1 else [*reasons] * len(shown)
+        rows = [Found(str(file.absolute()), start, *each) for each in zip(shown, causes, strict=True)]
         for bad in (self.bad, self._all):
             bad.add(rows, len(lines))
 
     def check(self) -> None:
-        """Raise DataError if the data set has too many bad rows by now."""
+        """Raise DataError if the data set has too many bad rows."""
         self._all.raise_if_too_many()
 
     def read(self, nbytes: int) -> None:
-        """Tell that so many more bytes of the source are read."""
+        """Report that `nbytes` more bytes of the source were read."""
         self._progress(nbytes)
 
 
 @dataclass(frozen=True)
-class Part:
-    """One Parquet file that is to be."""
+class DatasetPart:
+    """The plan of one Parquet file."""
 
     name: str
     """The file's name without .parquet."""
     inputs: tuple[Path, ...]
-    """Files that its rows depend on: where one has changed, a finished part is made again."""
+    """Files that its rows depend on: if one has changed, a finished part is made again."""
     tables: Callable[[PartLog], Iterator[Any]]
     """Yields its rows as Arrow tables of one schema; raises DataError."""
     nbytes: int | None = None
@@ -61,17 +60,17 @@ class Part:
 
     @property
     def source_bytes(self) -> int:
-        """Bytes of the source, for the progress."""
+        """Bytes of the source that it reads, for the progress."""
         return sum(file.stat().st_size for file in self.inputs) if self.nbytes is None else self.nbytes
 
 
 def text_parts(
     file: Path, format: TextFormat, table: Callable[[TextBlock], Any], also: Sequence[Path] = ()
-) -> list[Part]:
-    """Return the parts of a text file; `table` makes an Arrow table of a block, `also` are files that it looks into.
+) -> list[DatasetPart]:
+    """Return the parts of a text file; `table` makes an Arrow table of a block, and reads the files `also`.
 
-    A plain file becomes a part for each 256 MiB, so that several threads work on it. Raises DataError for a header that
-    is another.
+    A plain file becomes one part per 256 MiB, so that several threads work on it. Raises DataError if the header does
+    not name the columns.
     """
     if format.header:
         format.check_header(file)
@@ -79,14 +78,14 @@ def text_parts(
     step = max(size, 1) if is_compressed(file) else PART_BYTES
     stem = file.name.split(".")[0]
 
-    def part(number: int, start: int) -> Part:
+    def part(number: int, start: int) -> DatasetPart:
         stop = None if start + step >= size else start + step
 
         def tables(log: PartLog) -> Iterator[Any]:
             for block in read_blocks(file, format, log, start, stop):
                 yield table(block)
 
-        return Part(f"{stem}-{number:04}", (file, *also), tables, min(step, size - start))
+        return DatasetPart(f"{stem}-{number:04}", (file, *also), tables, min(step, size - start))
 
     return [part(number, start) for number, start in enumerate(range(0, max(size, 1), step))]
 
@@ -96,11 +95,11 @@ def read_blocks(
 ) -> Iterator[TextBlock]:
     """Yield the rows of a text file, or those whose lines begin in bytes [start, stop), in blocks.
 
-    The first line of a file with a header is no row. Raises DataError where the file cannot be read, is damaged, or
-    brings the data set too many bad rows.
+    The first line of a file with a header is not a row. Raises DataError if the file cannot be read, is damaged, or
+    gives the data set too many bad rows.
     """
-    start = max(start, int(format.header))  # from the second byte on: without the first line
-    place = _Place(file, start, log)
+    start = max(start, int(format.header))  # reading from the second byte skips the first line
+    place = _LineOrigin(file, start, log)
     number = 0
     try:
         for lines in read_lines(file, start, stop, log.read):
@@ -118,7 +117,7 @@ def read_blocks(
 
 
 def read_table(file: Path, format: TextFormat, table: Callable[[TextBlock], Any], bad: BadRows) -> Any:
-    """Return a small text file as one Arrow table, e.g. of what is known of each user; raises DataError."""
+    """Return a small text file, e.g. a table of user attributes, as one Arrow table; raises DataError."""
     if format.header:
         format.check_header(file)
     tables = [table(block) for block in read_blocks(file, format, PartLog(bad, lambda _: None))]
@@ -129,8 +128,8 @@ def read_table(file: Path, format: TextFormat, table: Callable[[TextBlock], Any]
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Where lines are counted from."""
+class _LineOrigin:
+    """The place in a file that lines are counted from."""
 
     file: Path
     start: int

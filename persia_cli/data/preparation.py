@@ -1,23 +1,23 @@
-"""From parts to a data set: several threads, a bar, bounded memory, and nothing done twice after a kill."""
+"""From parts to a data set: several threads, progress, bounded memory; after a kill, finished parts are kept."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from persia_cli.data.bad_rows import BadRows
-from persia_cli.data.crew import Crew, Progress
 from persia_cli.data.dataset_yaml import NAME, describe_dataset, to_yaml
 from persia_cli.data.finished import RECORD, find_finished, to_record
-from persia_cli.data.parts import Part, PartLog
+from persia_cli.data.parts import DatasetPart, PartLog
 from persia_cli.data.prepare_options import PrepareOptions, PrepareReport
+from persia_cli.data.prescan import Prescan
 from persia_cli.data.row_groups import GroupedWriter
-from persia_cli.data.survey import Survey
 from persia_cli.data.unfinished import PartState, UnfinishedFolder, fingerprint, unfinished
+from persia_cli.data.worker_pool import Progress, WorkerPool
 from persia_cli.errors import DataError
 
 
 def write_dataset(
-    parts: Sequence[Part],
+    parts: Sequence[DatasetPart],
     dataset: Mapping[str, Any],
     output: Path,
     options: PrepareOptions,
@@ -27,42 +27,42 @@ def write_dataset(
 ) -> PrepareReport:
     """Make the folder `output` with a Parquet file of each part that has rows, and a dataset.yaml.
 
-    `dataset` says what the columns are, in the keys of conf/dataset/*.yaml but kind, path and recipe; `bad` holds the
-    bad rows of files read before; `time` names the column of integers that a chronological split goes by, which
-    otherwise goes by the order of parts and rows.
+    `dataset` describes the columns in the keys of conf/dataset/*.yaml, without kind, path and recipe. `bad` holds the
+    bad rows of files read before. `time` names the integer column for a chronological split; without it, that split
+    follows the order of parts and rows.
 
-    Parts that an earlier run of the same recipe, options and source files finished are kept; what this run finished is
-    kept for the next where it fails. A finished `output` of the same is left as it is. Raises DataError.
+    Parts that an earlier run of the same recipe, options and source files finished are kept, as are the finished parts
+    of this run if it fails. An `output` that is finished already is left unchanged. Raises DataError.
     """
     described = describe_dataset(dataset, options)
     if len({part.name for part in parts}) < len(parts):
-        raise DataError("the source holds files whose names are alike up to their first dot; keep one of each")
+        raise DataError("the source holds files whose names are equal up to their first dot; keep one of each")
     for part in parts:
         if part.name.startswith(("_", ".")):
-            raise DataError(f"{part.name}: a file whose name begins so is never read as data; rename the source file")
+            raise DataError(f"{part.name}: files with such a name are never read as data; rename the source file")
     bad = bad or BadRows(options.max_bad_rows)
     total = sum(part.source_bytes for part in parts)
-    survey = Survey([part.name for part in parts], described.sparse, options, time, total)
-    made_of = {part.name: fingerprint(part, options, parts if survey.is_needed else ()) for part in parts}
+    prescan = Prescan([part.name for part in parts], described.sparse, options, time, total)
+    made_of = {part.name: fingerprint(part, options, parts if prescan.is_needed else ()) for part in parts}
     if (report := find_finished(output, made_of, bad.allowed)) is not None:
         return report
-    crew = Crew(options.workers, progress, total * (1 + survey.is_needed))
+    pool = WorkerPool(options.workers, progress, total * (1 + prescan.is_needed))
     with unfinished(output) as folder:
         folder.keep_only(parts)
         kept = {part.name: folder.finished(part, made_of[part.name]) for part in parts}
-        if survey.is_needed and not all(kept.values()):
+        if prescan.is_needed and not all(kept.values()):
             seen = BadRows(options.max_bad_rows, bad.count, list(bad.found))
-            crew.each(parts, lambda part: _look(part, survey, PartLog(seen, crew.read)))
+            pool.each(parts, lambda part: _look(part, prescan, PartLog(seen, pool.read)))
 
-        def finish(part: Part) -> PartState:
+        def finish(part: DatasetPart) -> PartState:
             state = kept[part.name]
             if state is not None:
                 state.count_in(bad)
-                crew.read(part.source_bytes)
+                pool.read(part.source_bytes)
                 return state
-            return _make(part, made_of[part.name], folder, survey, PartLog(bad, crew.read), options.row_group_rows)
+            return _make(part, made_of[part.name], folder, prescan, PartLog(bad, pool.read), options.row_group_rows)
 
-        states = dict(zip((part.name for part in parts), crew.each(parts, finish), strict=True))
+        states = dict(zip((part.name for part in parts), pool.each(parts, finish), strict=True))
         bad.raise_if_too_many()
         made = [part for part in parts if states[part.name].rows]
         if not made:
@@ -81,21 +81,21 @@ def write_dataset(
     return report
 
 
-def _look(part: Part, survey: Survey, log: PartLog) -> None:
-    """Show a part's rows to the survey."""
+def _look(part: DatasetPart, prescan: Prescan, log: PartLog) -> None:
+    """Show a part's rows to the prescan."""
     for table in part.tables(log):
-        survey.see(part.name, table)
+        prescan.see(part.name, table)
 
 
 def _make(
-    part: Part, made_of: str, folder: UnfinishedFolder, survey: Survey, log: PartLog, row_group_rows: int
+    part: DatasetPart, made_of: str, folder: UnfinishedFolder, prescan: Prescan, log: PartLog, row_group_rows: int
 ) -> PartState:
-    """Write a part's file; from then on it is finished."""
+    """Write a part's file and record that it is finished."""
     file = folder.file(part)
     with GroupedWriter(file, row_group_rows) as writer:
         for table in part.tables(log):
             if table.num_rows:
-                writer.write(survey.change(part.name, table, writer.rows))
+                writer.write(prescan.change(part.name, table, writer.rows))
     nbytes = file.stat().st_size if writer.rows else 0
     state = PartState(made_of, writer.rows, nbytes, log.bad.count, tuple(log.bad.found))
     folder.finish(part, state)

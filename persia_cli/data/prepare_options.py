@@ -1,4 +1,4 @@
-"""What a person may choose when data is prepared, and what is told at the end."""
+"""The options of a preparation, and its report."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ from persia_cli.errors import DataError
 
 
 class SplitChoice(NamedTuple):
-    """A split that is asked for in place of the recipe's."""
+    """A split that the user asks for in place of the recipe's."""
 
     order: Literal["random", "chronological"]
     share: float
@@ -17,7 +17,7 @@ class SplitChoice(NamedTuple):
 
 
 class RecipeStamp(NamedTuple):
-    """Which recipe, in which state: files that another one made are not its own."""
+    """The name and state of a recipe: files made by another state of it are made again."""
 
     name: str
     digest: str
@@ -26,16 +26,16 @@ class RecipeStamp(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PrepareOptions:
-    """What a person may choose."""
+    """The options that a user may set."""
 
     max_bad_rows: int = 0
     """Rows that may fail to parse before the recipe gives up."""
     row_group_rows: int = 65536
     """Rows of a row group: the unit that loaders read and shuffle."""
     workers: int | None = None
-    """Threads; as many as there are cores, up to 8, if None."""
+    """Threads; None: one per core, up to 8."""
     min_count: int = 1
-    """Ids that are seen fewer times become one: `RARE_ID`."""
+    """Ids with fewer occurrences than this all become `RARE_ID`."""
     split: SplitChoice | None = None
     """In place of the recipe's own split."""
     recipe: RecipeStamp | None = None
@@ -44,7 +44,7 @@ class PrepareOptions:
 
 @dataclass(frozen=True, slots=True)
 class PrepareReport:
-    """What a recipe made."""
+    """The result of a preparation."""
 
     rows: int
     files: tuple[Path, ...]
@@ -56,7 +56,7 @@ class PrepareReport:
     dataset: Path
     """The dataset.yaml, which a configuration can name."""
     kept: int = 0
-    """Files that were there from a run before."""
+    """Files kept from an earlier run."""
 
 
 def parse_split(text: str) -> SplitChoice:

@@ -1,6 +1,6 @@
-"""Recipes: one folder per real data set, with how to get it and a `prepare` that turns it into Parquet.
+"""Recipes: one folder per public data set, with instructions to get it and a `prepare` that converts it to Parquet.
 
-A recipe's prepare.py says how its files are laid out and what becomes of a block of rows:
+A recipe's prepare.py describes the layout of its files and the columns to make of a block of rows:
 
     FORMAT = TextFormat({"label": INTEGER, "price": NUMBER, "shop": TEXT}, delimiter=",", header=True)
     DATASET = {"labels": ["label"], "dense": ["price"], "sparse": ["shop"], "split": {"kind": "every", "n": 10}}
@@ -13,8 +13,8 @@ A recipe's prepare.py says how its files are laid out and what becomes of a bloc
         price = block.numbers("price", missing=0.0)
         return block.table({"label": block.integers("label"), "price": price, "shop": block.ids("shop")})
 
-Threads, bad rows, resuming after a kill, Parquet and dataset.yaml are the same for all: persia_cli.data.text says what
-a column and a block are, persia_cli.data.parts what a part is, persia_cli.data.preparation what is made of them.
+Threads, bad rows, resuming after a kill, Parquet and dataset.yaml are the same for all recipes: persia_cli.data.text
+defines columns and blocks, persia_cli.data.parts defines parts, persia_cli.data.preparation writes the data set.
 """
 
 import re
@@ -27,9 +27,9 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from shutil import copyfile
 
-from persia_cli.data.crew import Progress
 from persia_cli.data.preparation import write_dataset
 from persia_cli.data.prepare_options import PrepareOptions, PrepareReport, RecipeStamp
+from persia_cli.data.worker_pool import Progress
 from persia_cli.errors import DataError
 from persia_cli.share import shared
 
@@ -63,7 +63,7 @@ class Recipe:
     """Its `prepare(source, output, options, progress)`."""
 
     def prepare(self, source: Path, output: Path, options: PrepareOptions, progress: Progress) -> PrepareReport:
-        """Make the folder `output` from the data as it was downloaded; raises DataError."""
+        """Make the folder `output` from the downloaded data; raises DataError."""
         stamped = replace(options, recipe=RecipeStamp(self.name, self.digest))
         return self.function(source, output, stamped, progress)
 
@@ -81,7 +81,7 @@ def load_recipe(name: str) -> Recipe:
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
-    sys.modules[module.__name__] = module  # where its dataclasses look for their module
+    sys.modules[module.__name__] = module  # dataclasses look their module up there
     try:
         spec.loader.exec_module(module)
     except Exception as error:
@@ -104,7 +104,7 @@ def copy_recipe(recipe: Recipe, folder: Path) -> list[Path]:
     Raises DataError if the folder is there already.
     """
     if folder.exists():
-        raise DataError(f"{folder} exists already; name a folder that does not")
+        raise DataError(f"{folder} exists already; name a folder that does not exist")
     try:
         folder.mkdir(parents=True)
         files = [file for file in sorted(recipe.folder.iterdir()) if file.suffix in (".py", ".md", ".yaml", ".csv")]
@@ -117,7 +117,7 @@ def _folder_of(name: str) -> Path:
     if "/" in name or name.startswith("."):
         folder = Path(name).resolve()
         if not (folder / PREPARE).is_file():
-            raise DataError(f"{name} is no recipe: there is no {folder / PREPARE}")
+            raise DataError(f"{name} is not a recipe: there is no {folder / PREPARE}")
         return folder
     names = list_recipes()
     if name not in names:

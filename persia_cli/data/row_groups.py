@@ -31,7 +31,7 @@ class GroupedWriter:
             self._writer.close()
 
     def write(self, table: Any) -> None:
-        """Add rows; whole row groups are written at once, the rest waits."""
+        """Add rows; full row groups are written at once, the remaining rows wait."""
         self.rows += table.num_rows
         self._waiting.append(table)
         self._waiting_rows += table.num_rows

@@ -1,39 +1,81 @@
-"""What Parquet files hold, told from their footers: row groups, rows of each split, and every problem."""
+"""The contents of Parquet files by their footers: row groups, rows of each split, and every problem."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+from pyarrow.fs import LocalFileSystem
 
-from persia_cli.config.schema.dataset import ColumnSplit, EvalSplit, FileSplit, ParquetDataset, PredictSplit
+from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.config.schema.split import ColumnSplit, EvalSplit, FileSplit, PredictSplit
 from persia_cli.control.splits import SplitName
-from persia_cli.data.columns import column_problems, list_columns, prepare_first
-from persia_cli.data.files import DataFile, Location, find_files, locate
-from persia_cli.data.rowgroup import RowGroup, one_line
+from persia_cli.data.columns import classes, column_problems, fractions_as_text, list_columns, prepare_command
+from persia_cli.data.converted import Progress, as_parquet, silent, unread_rows
+from persia_cli.data.dense_transforms import fit, is_fitted
+from persia_cli.data.files import DataFile, Location, find_all, find_files, locate_all
+from persia_cli.data.footers import read_footer
+from persia_cli.data.formats import NOUNS, Format, of_one_format
+from persia_cli.data.hive import HiveColumns
+from persia_cli.data.rowgroup import RowGroup
+from persia_cli.data.scales import column_scales
 from persia_cli.data.splits import SplitRows, count_rows
-from persia_cli.errors import DataError
+from persia_cli.data.text_lines import TextLines
+from persia_cli.data.unread_rows import UnreadRows
+from persia_cli.errors import DataError, one_line
+
+SPLIT_USES: dict[SplitName, str] = {"train": "train on", "eval": "evaluate on"}
 
 
 @dataclass(frozen=True, slots=True)
 class ParquetScan:
-    """Files of a data set and what they hold, in the order that rows are numbered in."""
+    """Files of a data set and their contents, in the order that rows are numbered in."""
 
     filesystem: Any
     files: tuple[DataFile, ...]
     groups: tuple[RowGroup, ...]
+    schemas: tuple[Any, ...]
+    """Arrow schema of each file, with the columns named by its folders."""
     lists: frozenset[str]
     """Columns that hold lists, the same in every file."""
     split_rows: SplitRows
+    format: Format
+    """Format of the data set's own files, before conversion."""
+    unread: int
+    """Rows of text files that could not be read and were left out."""
+    settled: ParquetDataset
+    """The data set with what was found from its files: the kind of each feature's ids, statistics for transforms."""
+    scales: Mapping[str, float]
+    """Greatest absolute value of dense columns without transform, where the files hold it."""
 
 
 @dataclass(slots=True)
 class _Findings:
-    """Problems so far; the same problem of many files becomes one line."""
+    """Problems found so far; the same problem of many files becomes one line."""
 
     problems: list[str] = field(default_factory=list)
     by_file: dict[str, list[str]] = field(default_factory=dict)
-    lists: frozenset[str] | None = None
+    lists: set[str] = field(default_factory=set)
+    classes: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """The contents of each column, and the first file that shows them."""
+
+    held: dict[str, set[str]] = field(default_factory=dict)
+    """All contents of each column over the files."""
+
+    def note(self, dataset: ParquetDataset, schema: Any) -> None:
+        """Record the contents of a file's columns."""
+        self.lists |= list_columns(dataset, schema)
+        for name, held in classes(dataset, schema).items():
+            self.held.setdefault(name, set()).add(held)
+
+    def check(self, dataset: ParquetDataset, file: DataFile, schema: Any) -> None:
+        """Record the problems of a file's columns, alone and in comparison with earlier files."""
+        for text in column_problems(dataset, schema):
+            self.of_file(file.name, text)
+        for name, held in classes(dataset, schema).items():
+            first, other = self.classes.setdefault(name, (held, file.name))
+            if held != first:
+                self.of_file(file.name, f"column {name} holds {held} here and {first} in {other}; make the files agree")
 
     def of_file(self, path: str, text: str) -> None:
         self.by_file.setdefault(text, []).append(path)
@@ -48,98 +90,184 @@ class _Findings:
             raise DataError("\n".join(lines))
 
 
-def scan(dataset: ParquetDataset) -> ParquetScan:
-    """Look at every file's footer, and at the split column if there is one.
+def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
+    """Read every file's footer, and the split column if there is one; text files are converted first.
 
     Raises DataError with all problems, one line each: missing or damaged files, missing or wrong columns, nothing to
     train on.
     """
-    place = locate(dataset.path)
+    places = locate_all(dataset.paths)
+    filesystem = places[0].filesystem
     findings = _Findings()
     groups: list[RowGroup] = []
     files: list[DataFile] = []
+    schemas: list[Any] = []
+    kind, everything = of_one_format(find_all(places), dataset.format)
+    parts = _parts(dataset, places, set(everything), findings)
+    texts = filesystem
+    if kind != "parquet":
+        members = tuple(file for _, files in parts for file in files)
+        converted = dict(zip(members, as_parquet(filesystem, members, kind, dataset.csv, progress), strict=True))
+        parts = [(part, tuple(converted[file] for file in files)) for part, files in parts]
+        filesystem = LocalFileSystem()
+    hive = HiveColumns(file.name for _, members in parts for file in members)
+    unread: dict[str, UnreadRows] = {}
+    plain = {each.name for each in dataset.dense_features if each.transform is None}
+    scales: dict[str, float] = {}
     first_row = 0
-    for part, members in _parts(dataset, place, findings):
-        files.extend(members)
+    for part, members in parts:
         for file in members:
-            for number, rows in enumerate(_row_groups(dataset, place.filesystem, file, findings)):
-                groups.append(RowGroup(file.path, number, first_row, rows, part))
+            metadata = _footer(filesystem, file, places[0].uri if kind == "parquet" else None, findings)
+            if metadata is None:
+                continue
+            own = metadata.schema.to_arrow_schema()
+            files.append(file)
+            schemas.append(hive.schema(file.name, own))
+            findings.note(dataset, schemas[-1])
+            constants = hive.constants(file.name, own)
+            unread[file.name] = unread_rows(metadata)
+            for name, scale in column_scales(metadata, plain).items():
+                scales[name] = max(scale, scales.get(name, 0.0))
+            start = first_row
+            lines = (
+                None if file.source is None else TextLines(texts, DataFile(file.source, file.nbytes), kind, dataset.csv)
+            )
+            for number in range(metadata.num_row_groups):
+                rows = metadata.row_group(number).num_rows
+                groups.append(
+                    RowGroup(file.path, number, first_row, rows, part, constants, file.source, first_row - start, lines)
+                )
                 first_row += rows
+    _allow(unread, dataset.max_bad_rows)
+    settled = _settled(dataset, findings, kind != "parquet")
+    for file, schema in zip(files, schemas, strict=True):
+        findings.check(settled, file, schema)
+        if kind == "csv":
+            for text in fractions_as_text(settled, schema):
+                findings.of_file(file.name, text)
     findings.raise_if_any()
-    split_rows = count_rows(dataset.split, place.filesystem, groups)
+    split_rows = count_rows(dataset.split, filesystem, groups)
     _require_rows(dataset, first_row, split_rows)
-    return ParquetScan(place.filesystem, tuple(files), tuple(groups), findings.lists or frozenset(), split_rows)
+    if not is_fitted(settled):
+        settled = fit(settled, filesystem, groups, split_rows.train)
+    return ParquetScan(
+        filesystem=filesystem,
+        files=tuple(files),
+        groups=tuple(groups),
+        schemas=tuple(schemas),
+        lists=frozenset(findings.lists),
+        split_rows=split_rows,
+        format=kind,
+        unread=sum(each.count for each in unread.values()),
+        settled=settled,
+        scales=scales,
+    )
 
 
 def is_absent(dataset: ParquetDataset) -> bool:
-    """Whether there is no data file at all where the data set should be."""
-    return not find_files(locate(dataset.path))
+    """Return True if no data file exists at the data set's paths."""
+    return not find_all(locate_all(dataset.paths))
 
 
 def _parts(
-    dataset: ParquetDataset, place: Location, findings: _Findings
+    dataset: ParquetDataset, places: Sequence[Location], among: set[DataFile], findings: _Findings
 ) -> list[tuple[SplitName | None, tuple[DataFile, ...]]]:
     """Return the files to read, by the split they belong to if files make the split."""
-    everything = find_files(place)
-    if not everything:
-        where = "" if place.path == dataset.path else f" (that is {place.path})"
-        remedy = "correct the path" if dataset.recipe is None else f"correct the path, or {prepare_first(dataset)}"
-        findings.problems.append(f"dataset.path={dataset.path}{where} does not exist or has no Parquet file; {remedy}")
+    wanted = NOUNS["parquet" if dataset.format == "auto" else dataset.format]
+    for path, place in zip(dataset.paths, places, strict=True):
+        if among.isdisjoint(find_files(place)):
+            where = "" if place.path == path else f" (that is {place.path})"
+            remedy = "correct the path"
+            if dataset.recipe is not None:
+                remedy += f", or prepare the data first: {prepare_command(dataset)}"
+            findings.problems.append(f"dataset.path={path}{where} does not exist or has no {wanted} file; {remedy}")
+    if findings.problems:
         return []
     if not isinstance(dataset.split, FileSplit):
-        return [(None, everything)]
-    train = _matching(place, "train", dataset.split.train, findings)
-    evaluation = _matching(place, "eval", dataset.split.eval, findings)
+        return [(None, tuple(file for file in find_all(places) if file in among))]
+    train = _matching(places, "train", dataset.split.train, among, findings)
+    evaluation = _matching(places, "eval", dataset.split.eval, among, findings)
     for file in sorted(set(train) & set(evaluation), key=lambda file: file.path):
         findings.of_file(file.path, "the file is in both splits; let dataset.split.train and dataset.split.eval differ")
     return [("train", train), ("eval", evaluation)]
 
 
-def _matching(place: Location, name: SplitName, patterns: tuple[str, ...], findings: _Findings) -> tuple[DataFile, ...]:
+def _matching(
+    places: Sequence[Location],
+    name: SplitName,
+    patterns: tuple[str, ...],
+    among: set[DataFile],
+    findings: _Findings,
+) -> tuple[DataFile, ...]:
     found: dict[str, DataFile] = {}
     for pattern in patterns:
-        files = find_files(place.below(pattern))
+        files = [file for file in find_all(place.below(pattern) for place in places) if file in among]
         if not files:
-            findings.problems.append(f"dataset.split.{name}: no file below {place.path} matches {pattern}; correct it")
+            where = ", ".join(place.path for place in places)
+            findings.problems.append(f"dataset.split.{name}: no file below {where} matches {pattern}; correct it")
         found.update({file.path: file for file in files})
     return tuple(found[path] for path in sorted(found))
 
 
-def _row_groups(dataset: ParquetDataset, filesystem: Any, file: DataFile, findings: _Findings) -> list[int]:
-    """Return the rows of each row group of a file, and note what is wrong with it."""
+def _footer(filesystem: Any, file: DataFile, uri: str | None, findings: _Findings) -> Any:
+    """Return a file's metadata, or record its problem and return None."""
     if file.nbytes == 0:
-        findings.of_file(file.path, "the file is empty (0 bytes); delete it or prepare it again")
-        return []
+        findings.of_file(file.name, "the file is empty (0 bytes); delete it or prepare it again")
+        return None
     try:
-        with filesystem.open_input_file(file.path) as source, pq.ParquetFile(source) as parquet:
-            metadata, schema = parquet.metadata, parquet.schema_arrow
+        return read_footer(filesystem, file, uri)[0]
     except (OSError, pa.ArrowException) as error:
-        remedy = "prepare it again" if file.path.endswith(".parquet") else "prepare it by a recipe (persia recipe ls)"
+        remedy = (
+            "prepare it again" if file.path.endswith(".parquet") else "set dataset.format if it is CSV or JSON Lines"
+        )
         text = f"this is not a readable Parquet file ({one_line(error)}); {remedy}"
-        findings.of_file(file.path, text)
-        return []
-    for text in column_problems(dataset, schema):
-        findings.of_file(file.path, text)
-    lists = list_columns(dataset, schema)
-    if findings.lists is None:
-        findings.lists = lists
-    for name in sorted(lists ^ findings.lists):
-        findings.of_file(file.path, f"column {name} is a list in some files only; make all files alike")
-    return [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+        findings.of_file(file.name, text)
+        return None
+
+
+def _settled(dataset: ParquetDataset, findings: _Findings, is_text: bool) -> ParquetDataset:
+    """Return the data set with `ids` set for every feature whose files show the kind of its ids.
+
+    Files that are read later with the model may look different: a column of names may happen to hold only digits. In
+    text files, numbers may stand for text where another file of the column holds text.
+    """
+    features = []
+    for feature in dataset.sparse:
+        held = {each.removeprefix("lists of ") for each in findings.held.get(feature.column_name, ())}
+        made = feature.ids
+        if made is None and "strings" in held and (len(held) == 1 or is_text):
+            made = "text"
+        elif made is None and held == {"numbers"}:
+            made = "integer"
+        features.append(feature.model_copy(update={"ids": made}))
+    return dataset.model_copy(update={"sparse": tuple(features)})
+
+
+def _allow(unread: dict[str, UnreadRows], most: int) -> None:
+    """Raise DataError if more than `most` rows could not be read."""
+    total = sum(each.count for each in unread.values())
+    if total <= most:
+        return
+    first = "\n".join(f"  {path} {row}" for path, each in unread.items() for row in each.first)
+    raise DataError(
+        f"{total} row{'s' if total > 1 else ''} cannot be read, and dataset.max_bad_rows={most} may be left out; "
+        f"correct them or give a higher limit; the first:\n{first}"
+    )
 
 
 def _require_rows(dataset: ParquetDataset, rows: int, split_rows: SplitRows) -> None:
     """Raise DataError if a split that should have rows has none."""
     split = dataset.split
     if isinstance(split, PredictSplit):
-        return  # nothing to score is no mistake
+        return  # an empty input to score is not an error
     if rows == 0:
-        raise DataError(f"dataset.path={dataset.path}: the files hold no rows; prepare them again")
+        raise DataError(f"dataset.path={dataset.place}: the files hold no rows; prepare them again")
     if isinstance(split, ColumnSplit):
-        for name, value, use in (("train", split.train, "train on"), ("eval", split.eval, "evaluate on")):
-            if not sum(split_rows.train if name == "train" else split_rows.eval):
+        for name, use in SPLIT_USES.items():
+            if not sum(split_rows.of(name)):
+                wanted = " or ".join(map(str, split.values(name))) or f"anything but {split.eval}"
                 raise DataError(
-                    f"dataset.split leaves nothing to {use}: column {split.column} is never {value}, but "
+                    f"dataset.split leaves nothing to {use}: column {split.column} is never {wanted}, but "
                     f"{', '.join(split_rows.values)}; correct dataset.split.{name}"
                 )
     if not sum(split_rows.train) and not isinstance(split, EvalSplit):

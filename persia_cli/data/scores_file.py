@@ -1,7 +1,9 @@
-"""The file that predictions are written to: kept columns beside the scores of each row, in the order of the data."""
+"""The file of predictions: kept columns beside the scores of each row, in the order of the data."""
 
-from collections.abc import Sequence
-from contextlib import suppress
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,34 +15,85 @@ from pyarrow import csv
 
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.data.kept import KeptColumns
-from persia_cli.data.rowgroup import one_line
 from persia_cli.data.scan import scan
-from persia_cli.errors import UserError
+from persia_cli.disk import disk_error, is_held, sync, writing
+from persia_cli.errors import UserError, one_line
 
 PROBABILITY, LOGIT = "probability", "logit"
-"""What a column of scores ends in, after the name of its label."""
+"""The endings of score columns, after the name of their label."""
 
 GROUP_ROWS = 2**17
-"""Rows that are gathered before they are written, and make up a row group."""
+"""Rows that are collected before they are written as one row group."""
 
 FORMATS = (".parquet", ".csv")
 
 
-def open_scores(dataset: ParquetDataset, path: Path, keep: Sequence[str], logits: bool) -> "ScoresFile":
-    """Begin the scores of a data set; raises DataError for columns that are not there, else as ScoresFile does."""
-    return ScoresFile(path, dataset.labels, KeptColumns(scan(dataset), keep), logits)
+@contextmanager
+def claimed_scores(path: Path) -> Iterator[None]:
+    """Lock this file against other processes that write scores while the context lasts; unfinished files are removed.
+
+    The lock is on the unfinished file and ends with this process, so a file left by a killed process blocks nobody.
+    Raises UserError if another process holds the lock, DiskError if the file cannot be created.
+    """
+    part = _part(path)
+    with writing(path):
+        descriptor = _locked(part)
+    if descriptor is None:
+        raise UserError(f"{path} is being written by another persia predict; wait for it, or name another file")
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(descriptor), part.stat()):
+                part.unlink()
+        os.close(descriptor)
+
+
+def _locked(part: Path) -> int | None:
+    """Open and lock a file, and create it if it is missing; None if another process has locked it."""
+    while True:
+        descriptor = os.open(part, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            if is_held(descriptor):
+                os.close(descriptor)
+                return None
+            # The process that held the lock may have renamed or removed the file since it was opened here.
+            if os.path.samestat(os.fstat(descriptor), part.stat()):
+                return descriptor
+        except FileNotFoundError:
+            pass
+        except OSError:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def _part(path: Path) -> Path:
+    return path.with_name(f"{path.name}.part")
+
+
+def open_scores(
+    dataset: ParquetDataset, path: Path, keep: Sequence[str], logits: bool, overwrite: bool = False
+) -> "ScoresFile":
+    """Begin the scores of a data set; raises DataError for columns that do not exist, else as ScoresFile does."""
+    return ScoresFile(path, dataset.label_names, KeptColumns(scan(dataset), keep), logits, overwrite)
 
 
 class ScoresFile:
-    """Grows row by row under another name, and gets its own when it is whole. Used by one thread.
+    """A file that grows row by row under a temporary name, and is renamed when it is complete. For one thread.
+
+    The launcher holds the lock of `claimed_scores`, and removes a file that was not published.
 
     Each label has a column `LABEL_probability`, float32, and if wanted one of its logits, float32, `LABEL_logit`.
     """
 
-    def __init__(self, path: Path, labels: Sequence[str], kept: KeptColumns, logits: bool) -> None:
+    def __init__(
+        self, path: Path, labels: Sequence[str], kept: KeptColumns, logits: bool, overwrite: bool = False
+    ) -> None:
         """Begin the file; raises UserError where it cannot be written, or cannot hold these columns."""
         self._path = path
-        self._part = path.with_name(f"{path.name}.part")
+        self._part = _part(path)
+        self._overwrite = overwrite
         self._kept = kept
         self._logits = logits
         names = [f"{label}_{kind}" for label in labels for kind in ((PROBABILITY, LOGIT) if logits else (PROBABILITY,))]
@@ -56,7 +109,7 @@ class ScoresFile:
             raise _unwritable(path, error) from error
 
     def add(self, logits: NDArray[np.float32]) -> None:
-        """Take the logits [n, T] of the next n rows; the array must not be written any more.
+        """Add the logits [n, T] of the next n rows; the array must not change afterwards.
 
         Raises UserError where writing fails, DataError where the kept columns cannot be read.
         """
@@ -67,22 +120,47 @@ class ScoresFile:
             self._write()
 
     def publish(self) -> None:
-        """Write what is left and give the file its name; raises as `add` does."""
+        """Write the remaining rows and give the file its name; raises as `add` does.
+
+        A file that another program has created meanwhile is not replaced unless overwriting was asked for; the
+        UserError then names the file that holds the scores.
+        """
         if self._gathered:
             self._write()
         self._kept.close()
         try:
             self._writer.close()
-            self._part.replace(self._path)
+            sync(self._part)
+            self._name()
+            sync(self._path.parent)
         except (OSError, pa.ArrowException) as error:
             raise _unwritable(self._path, error) from error
 
+    def _name(self) -> None:
+        if self._overwrite:
+            self._part.replace(self._path)
+            return
+        for number in count(1):
+            named = self._path if number == 1 else self._path.with_stem(f"{self._path.stem}-{number}")
+            try:
+                os.link(self._part, named)
+                self._part.unlink()
+                break
+            except FileExistsError:
+                continue
+            except OSError:
+                # This file system has no links.
+                if not named.exists():
+                    self._part.replace(named)
+                    break
+        if named != self._path:
+            raise UserError(f"{self._path} was created by another program meanwhile; the scores are in {named} instead")
+
     def discard(self) -> None:
-        """Remove what was written if it has not been published."""
+        """Stop writing; unpublished scores are lost."""
         self._kept.close()
         with suppress(OSError, pa.ArrowException):
             self._writer.close()
-        self._part.unlink(missing_ok=True)
 
     def _write(self) -> None:
         logits = np.concatenate(self._waiting)
@@ -104,16 +182,18 @@ def probabilities(logits: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _check_columns(path: Path, schema: Any) -> None:
-    """Raise UserError for a format that there is not, or columns that it cannot hold."""
+    """Raise UserError for an unknown format, or for columns that it cannot hold."""
     if path.suffix not in FORMATS:
-        raise UserError(f"{path.name}: scores are Parquet or CSV; let the name end in {' or '.join(FORMATS)}")
+        raise UserError(f"{path.name}: scores are written as Parquet or CSV; end the name in {' or '.join(FORMATS)}")
     twice = [name for name in schema.names if schema.names.count(name) > 1]
     if twice:
-        raise UserError(f"there would be two columns {twice[0]} in {path.name}; keep each column once")
+        raise UserError(f"{path.name} would have two columns {twice[0]}; keep each column once")
     nested = [field.name for field in schema if pa.types.is_nested(field.type)]
     if path.suffix == ".csv" and nested:
-        raise UserError(f"column {nested[0]} holds more than one value a row, which CSV cannot; write .parquet instead")
+        raise UserError(f"column {nested[0]} holds several values a row, which CSV cannot hold; write .parquet instead")
 
 
 def _unwritable(path: Path, error: BaseException) -> UserError:
+    if isinstance(error, OSError) and error.errno:
+        return disk_error(error, path)
     return UserError(f"the scores cannot be written to {path} ({one_line(error)}); give another file")

@@ -1,8 +1,9 @@
-"""Where a data loader gets its samples from, whatever the data set."""
+"""The source of a data loader's samples, for every kind of data set."""
 
 from typing import Protocol
 
-from persia_cli.config.schema.dataset import GeneratedDataset, ParquetDataset
+from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.config.schema.generated import GeneratedDataset
 from persia_cli.control.splits import SplitName
 from persia_cli.data.batch import Batch
 from persia_cli.data.generator import GeneratedSource
@@ -19,10 +20,10 @@ class Source(Protocol):
 
     @property
     def counts(self) -> dict[str, int]:
-        """What reading had to fill or cut so far: `filled_dense_values`, `truncated_sequences`."""
+        """Numbers of values that reading filled or cut so far: `filled_dense_values`, `truncated_sequences`."""
 
     def read(self, epoch: int, start: int, stop: int) -> Batch:
-        """Return rows [start, stop) of an epoch; reading on where the last call stopped is fast."""
+        """Return rows [start, stop) of an epoch; reading on from the end of the last call is fast."""
 
     def close(self) -> None:
         """Release files and threads."""
@@ -31,17 +32,18 @@ class Source(Protocol):
 def open_source(dataset: ParquetDataset | GeneratedDataset, split: SplitName, seed: int) -> Source:
     """Open a split; raises DataError with every problem of its files.
 
-    The stand-in of a data set whose files are missing is opened like any other. Rows depend on where files are:
-    compare `rows` with the job's figure before training.
+    The stand-in of a data set whose files are missing is opened like any other. The number of rows depends on the files
+    that are found: compare `rows` with the job's number before training.
     """
     if isinstance(dataset, GeneratedDataset):
         return GeneratedSource(dataset.generator, 1, split, seed)
     if uses_stand_in(dataset):
         assert dataset.stand_in is not None
         return GeneratedSource(dataset.stand_in, len(dataset.labels), split, seed, dataset.group_by is not None)
-    return ParquetSource(dataset, scan(dataset), split, seed)
+    found = scan(dataset)
+    return ParquetSource(found.settled, found, split, seed)
 
 
 def uses_stand_in(dataset: ParquetDataset) -> bool:
-    """Whether the files are missing and the config allows made-up samples in their place."""
+    """Return True if the files are missing and the config allows generated samples in their place."""
     return dataset.if_missing == "generate" and is_absent(dataset)

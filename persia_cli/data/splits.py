@@ -1,4 +1,4 @@
-"""Which rows train and which evaluate."""
+"""The rows of the training split and of the evaluation split."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from persia_cli.config.schema.dataset import ColumnSplit, EvalSplit, EverySplit, PredictSplit, Split
+from persia_cli.config.schema.split import ColumnSplit, EvalSplit, EverySplit, PredictSplit, Split
 from persia_cli.control.splits import SplitName
-from persia_cli.data.columns import is_text
+from persia_cli.data.arrow_types import class_of, is_text, plain_type
 from persia_cli.data.rowgroup import RowGroup, RowGroupReader
 
 _SHOWN_VALUES = 6
@@ -32,17 +32,17 @@ class SplitRows:
 
 
 def selected_rows(split: Split, name: SplitName, group: RowGroup, column: Any | None) -> NDArray[np.int64] | None:
-    """Return which rows of a row group belong to a split, ascending, or None for all; `column` is the split column."""
+    """Return the rows of a row group that are in a split, ascending, or None for all; `column` is the split column."""
     if isinstance(split, EverySplit):
         is_eval = (np.arange(group.first_row, group.first_row + group.rows) - split.offset) % split.n == 0
         return np.flatnonzero(is_eval if name == "eval" else ~is_eval)
     if isinstance(split, ColumnSplit):
-        return np.flatnonzero(_equal(column, split.train if name == "train" else split.eval))
-    return None  # files, or everything: a row group is of one split
+        return np.flatnonzero(_of_split(column, split, name))
+    return None  # split by files, or all rows in one split: a row group has one split
 
 
 def count_rows(split: Split, filesystem: Any, groups: Sequence[RowGroup]) -> SplitRows:
-    """Count the rows of both splits; reads no data but the split column, if there is one."""
+    """Count the rows of both splits; reads only the split column, if there is one."""
     if isinstance(split, ColumnSplit):
         return _count_by_column(split, filesystem, groups)
     if isinstance(split, EverySplit):
@@ -55,7 +55,7 @@ def count_rows(split: Split, filesystem: Any, groups: Sequence[RowGroup]) -> Spl
 
 
 def _multiples(first: int, count: int, n: int) -> int:
-    """Return how many of the integers [first, first + count) are multiples of n."""
+    """Return the number of multiples of n among the integers [first, first + count)."""
     return (first + count - 1) // n - (first - 1) // n
 
 
@@ -66,20 +66,24 @@ def _count_by_column(split: ColumnSplit, filesystem: Any, groups: Sequence[RowGr
     with RowGroupReader(filesystem) as reader:
         for group in groups:
             column = reader.read(group, [split.column]).column(0)
-            train.append(int(_equal(column, split.train).sum()))
-            evaluation.append(int(_equal(column, split.eval).sum()))
+            train.append(int(_of_split(column, split, "train").sum()))
+            evaluation.append(int(_of_split(column, split, "eval").sum()))
             if len(values) < _SHOWN_VALUES:
                 values.update(dict.fromkeys(map(str, pc.unique(column).slice(0, _SHOWN_VALUES).to_pylist())))
     return SplitRows(tuple(train), tuple(evaluation), tuple(values)[:_SHOWN_VALUES])
 
 
-def _equal(column: Any, value: str | int) -> NDArray[np.bool_]:
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-        column = column.cast(kind)
-    if not is_text(kind):
+def _of_split(column: Any, split: ColumnSplit, name: SplitName) -> NDArray[np.bool_]:
+    """Return True for each value of the split column in a split; null is in the split of all other values, if any."""
+    if split.train is None and name == "train":
+        return ~_of_split(column, split, "eval")
+    kind = plain_type(column.type)
+    column = column.cast(kind)
+    if class_of(kind) == "date":
+        kind = pa.string()
+        column = column.cast(pa.date32()).cast(kind)
+    elif not is_text(kind):
         kind = pa.uint64() if pa.types.is_uint64(kind) else pa.int64()
         column = column.cast(kind)
-    matches: NDArray[np.bool_] = pc.fill_null(pc.equal(column, pa.scalar(value, kind)), False).to_numpy()
+    matches: NDArray[np.bool_] = pc.is_in(column, pa.array(split.values(name), kind)).to_numpy()
     return matches

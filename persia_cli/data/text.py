@@ -1,4 +1,4 @@
-"""Delimited text as blocks of typed columns: what does not parse is counted and told by line."""
+"""Delimited text as blocks of typed columns; rows that do not parse are counted and reported by line."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,58 +20,58 @@ _SIZE_BITS = np.uint64(2**32 - 1)
 
 
 class Kind(NamedTuple):
-    """What a column of a text file holds."""
+    """The kind of values in a column of a text file."""
 
     code: int
     noun: str
-    """What a value must be, for messages."""
+    """The form that a value must have, for messages."""
     table: str | None = None
-    """Name that texts are hashed under, where it is not the column's."""
+    """Table whose name seeds the hash of texts, if not the column itself."""
     digits: int = 0
     """Hexadecimal digits of a value, 0 for 1 to 16."""
 
 
 SKIP = Kind(int(fields.SKIP), "anything")
-"""Nothing that is used."""
+"""A column that is not used."""
 INTEGER = Kind(int(fields.INTEGER), "an integer of at most 18 digits")
 NUMBER = Kind(int(fields.NUMBER), "a number")
 """A decimal number such as -1.5e3."""
 TEXT = Kind(int(fields.TEXT), "text")
 """A category: text that is hashed to an id under the column's name."""
 BYTES = Kind(int(fields.BYTES), "text")
-"""Text that the recipe takes apart itself."""
+"""Text that the recipe splits itself."""
 
 
 def text_of(table: str) -> Kind:
-    """A category that is hashed under the name of a table, which other columns share."""
+    """Return the kind of a category that is hashed under the name of a table, which other columns read too."""
     return TEXT._replace(table=table)
 
 
 def hexadecimal(digits: int) -> Kind:
-    """An id of so many hexadecimal digits; 0 for 1 to 16 of them."""
+    """Return the kind of an id of `digits` hexadecimal digits; 0 for 1 to 16 of them."""
     return Kind(int(fields.HEXADECIMAL), f"{digits or '1 to 16'} hexadecimal digits", digits=digits)
 
 
 @dataclass(frozen=True)
 class TextFormat:
-    """How a text file is laid out."""
+    """The layout of a text file."""
 
     columns: Mapping[str, Kind]
     delimiter: str = "\t"
     """One or two ASCII characters."""
     header: bool = False
-    """Whether the first line names the columns; it must name just these."""
+    """True if the first line names the columns; it must name exactly these."""
     quoted: bool = False
-    """Whether fields may stand in double quotes, a doubled one standing for itself; no line ends inside."""
+    """True if fields may be in double quotes, with "" for a quote inside; line ends inside are not allowed."""
     stripped: bool = False
-    """Whether blanks around a value are no part of it."""
+    """True if blanks around a value are removed."""
     comment: str = ""
-    """Character that lines begin with which are no rows."""
+    """First character of lines that are comments and not rows."""
     blank_lines: bool = False
-    """Whether empty lines are allowed; they are no rows."""
+    """True if empty lines are allowed; they are not rows."""
 
     def rules(self) -> NDArray[np.uint64]:
-        """Return what the kernel is told: uint64[5], see `parse_lines`."""
+        """Return the format for the kernel: uint64[5], see `parse_lines`."""
         first, *second = self.delimiter.encode()
         quote, comment = ord('"') if self.quoted else NONE, ord(self.comment) if self.comment else NONE
         return np.array([first, second[0] if second else NONE, quote, comment, self.stripped], np.uint64)
@@ -101,21 +101,21 @@ def header_of(file: Path, delimiter: str) -> list[str]:
 
 
 class Rejected(Protocol):
-    """Where bad rows are counted."""
+    """A receiver of bad rows."""
 
     def reject(self, lines: NDArray[np.int64], reasons: Sequence[str]) -> None:
-        """Count lines, numbered in what is read from 0 on; `reasons` are one for each, or one for all."""
+        """Count lines, numbered from 0 in the text that is read; `reasons` has one for each, or one for all."""
 
 
 @dataclass
 class TextBlock:
-    """Some rows of a text file, n of them; `good` [n] says which are still fit for use."""
+    """Some rows of a text file, n of them; `good` [n] is True for those still in use."""
 
     format: TextFormat
     data: NDArray[np.uint8]
     """The bytes of the lines."""
     lines: NDArray[np.int64]
-    """int64[n]: the line of each row."""
+    """int64[n]: the line number of each row."""
     log: Rejected
     values: Mapping[str, NDArray[np.uint64]]
     """64 bits for each field, uint64[n] by column, see `parse_field`."""
@@ -172,7 +172,7 @@ class TextBlock:
         return pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), ids.filter(pa.array(~empty)))
 
     def choices(self, name: str, texts: Sequence[str]) -> NDArray[np.int64]:
-        """Return where the values of a TEXT column stand in `texts`; any other value is a bad row."""
+        """Return the index in `texts` of each value of a TEXT column; any other value is a bad row."""
         table = self.format.columns[name].table or name
         known = np.array([text_id(table, text) for text in texts], np.uint64)
         order = np.argsort(known)
@@ -186,7 +186,7 @@ class TextBlock:
         self.good &= ~rows
 
     def reject(self, wrong: NDArray[np.bool_], reason: str) -> None:
-        """Count those of the good rows that are wrong, and leave them out."""
+        """Count the good rows that are True in `wrong`, and leave them out."""
         wrong = wrong & self.good
         if wrong.any():
             self.good &= ~wrong
@@ -212,7 +212,7 @@ class TextBlock:
 
 
 def parse_block(data: bytes, format: TextFormat, log: Rejected, first_line: int) -> tuple[TextBlock, int]:
-    """Parse whole lines, the first of which is line `first_line`; returns their rows and the number of lines."""
+    """Parse whole lines, the first of which is line `first_line`; return their rows and the number of lines."""
     raw = np.frombuffer(data, np.uint8)
     capacity, columns = data.count(b"\n"), len(format.columns)
     values = np.empty((columns, capacity), np.uint64)
@@ -241,17 +241,17 @@ def _reject_lines(lines: NDArray[np.int64], reasons: NDArray[np.int64], format: 
     allowed = reasons == COMMENT
     if format.blank_lines:
         allowed |= reasons == BLANK
-    told = {int(BLANK): "the line is empty", int(OPEN_QUOTE): "a quote is not closed where its field ends"}
+    messages = {int(BLANK): "the line is empty", int(OPEN_QUOTE): "a quote is not closed where its field ends"}
     texts: list[str] = []
     for reason in reasons[~allowed].tolist():
         there = f"{reason} column{'' if reason == 1 else 's'}"
-        texts.append(told.get(reason) or f"{there} where {len(format.columns)} belong")
+        texts.append(messages.get(reason) or f"{there} where {len(format.columns)} belong")
     if texts:
         log.reject(lines[~allowed], texts)
 
 
 def _reject_fields(block: TextBlock) -> None:
-    """Take out the rows with a field that cannot be what its column should be."""
+    """Reject the rows with a field that does not have the form of its column."""
     for name, kind in block.format.columns.items():
         states = block.states[name]
         if states.max(initial=0) < fields.WRONG:
@@ -263,7 +263,7 @@ def _reject_fields(block: TextBlock) -> None:
 
 
 def _with_nulls(values: NDArray[np.uint64], null: NDArray[np.bool_]) -> Any:
-    """Return an Arrow array over the values, which it does not copy."""
+    """Return an Arrow array over the values without copying them."""
     count = int(np.count_nonzero(null))
     bits = pa.py_buffer(np.packbits(~null, bitorder="little")) if count else None
     return pa.Array.from_buffers(pa.uint64(), len(values), [bits, pa.py_buffer(values)], count)

@@ -1,4 +1,4 @@
-"""What recipes make of whole numbers: dense values that a network can use, or categories."""
+"""Transforms of whole numbers for recipes: to dense values that suit a network, or to categories."""
 
 from collections.abc import Sequence
 
@@ -10,12 +10,12 @@ from persia_cli.data.ids import text_ids
 
 
 def log1p(values: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return log(1 + max(x, 0)): counts whose large values differ by their order of magnitude alone."""
+    """Return log(1 + max(x, 0)), for counts whose order of magnitude matters most."""
     return np.log1p(np.maximum(values, 0).astype(np.float32))
 
 
 def bucketise(values: NDArray[np.int64], edges: Sequence[float]) -> NDArray[np.int64]:
-    """Return how many of the rising edges each value has reached, 0 to len(edges)."""
+    """Return the number of ascending edges that each value has reached, 0 to len(edges)."""
     return np.searchsorted(np.asarray(edges), values, side="right").astype(np.int64)
 
 
@@ -28,5 +28,5 @@ def log_buckets(values: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def number_ids(name: str, values: NDArray[np.int64]) -> pa.Array:
-    """Return numbers as categories: the ids of their decimal digits as text, an Arrow array of uint64."""
+    """Return numbers as categories: the ids of their decimal texts, an Arrow array of uint64."""
     return text_ids(name, pa.array(values).cast(pa.string()))

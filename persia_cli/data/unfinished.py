@@ -1,11 +1,10 @@
-"""A data set while it is made: a hidden folder beside the place where it will be, from which a later run goes on.
+"""A data set in preparation: a hidden folder beside its final place, from which a later run continues.
 
-Each finished Parquet file has a state file that says what it was made of: recipe, options, and size and time of the
-source files. A file without one, or with another, is made again. State files are renamed into place after the Parquet
-file is on disk, so that a kill at any moment leaves nothing that looks finished and is not.
+Each finished Parquet file has a state file that records its sources: recipe, options, and size and time of the source
+files. A file with no state file, or with a different one, is made again. State files are renamed into place after the
+Parquet file is on disk, so that after a kill at any moment no unfinished file looks finished.
 """
 
-import fcntl
 import json
 import os
 import shutil
@@ -18,11 +17,12 @@ from typing import Any
 
 from persia_cli import __version__
 from persia_cli.data.bad_rows import BadRows, Found
-from persia_cli.data.parts import Part
+from persia_cli.data.parts import DatasetPart
 from persia_cli.data.prepare_options import PrepareOptions
-from persia_cli.errors import DataError
+from persia_cli.disk import is_held, sync, write_whole, writing
+from persia_cli.errors import DataError, DiskError
 
-KEPT = "the files that were finished are kept; the same command goes on from there"
+KEPT = "finished files are kept; the same command continues from there"
 _STATE = ".state"
 
 
@@ -31,21 +31,21 @@ class PartState:
     """A finished part."""
 
     made_of: str
-    """`fingerprint` of what it was made of."""
+    """`fingerprint` of its sources."""
     rows: int
     nbytes: int
-    """Of the Parquet file; without rows there is none."""
+    """Size of the Parquet file; 0 for a part without rows, which has no file."""
     bad_rows: int
     found: tuple[Found, ...]
     """The first of the bad rows."""
 
     def count_in(self, bad: BadRows) -> None:
-        """Count the part's bad rows among those of the data set."""
+        """Add the part's bad rows to those of the data set."""
         bad.add(self.found, self.bad_rows)
 
 
-def fingerprint(part: Part, options: PrepareOptions, others: Sequence[Part] = ()) -> str:
-    """Return 64 hexadecimal digits for all that a part's rows depend on; `others` are parts that they depend on too."""
+def fingerprint(part: DatasetPart, options: PrepareOptions, others: Sequence[DatasetPart] = ()) -> str:
+    """Return 64 hexadecimal digits of all that a part's rows depend on, including the parts `others`."""
     made_of = {
         "version": __version__,
         "recipe": options.recipe,
@@ -63,17 +63,17 @@ def _stamp(file: Path) -> tuple[str, int, int]:
 
 
 class UnfinishedFolder:
-    """The hidden folder: Parquet files that are made, and which of them are finished."""
+    """The hidden folder: Parquet files, and the state of those that are finished."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def file(self, part: Part) -> Path:
-        """Return where a part is written."""
+    def file(self, part: DatasetPart) -> Path:
+        """Return the path of a part's file."""
         return self._folder / f"{part.name}.parquet"
 
-    def finished(self, part: Part, made_of: str) -> PartState | None:
-        """Return the state of a part that is finished and was made of the same; otherwise what is there is removed."""
+    def finished(self, part: DatasetPart, made_of: str) -> PartState | None:
+        """Return the state of a finished part with the same fingerprint; otherwise remove its files and return None."""
         state = _read_state(self._state(part))
         if state is not None and state.made_of == made_of and _size(self.file(part)) == state.nbytes:
             return state
@@ -81,99 +81,81 @@ class UnfinishedFolder:
         self.file(part).unlink(missing_ok=True)
         return None
 
-    def finish(self, part: Part, state: PartState) -> None:
-        """Record that a part is finished; its file is on disk before that can be read."""
+    def finish(self, part: DatasetPart, state: PartState) -> None:
+        """Record that a part is finished, after its file is on disk."""
         if state.rows:
-            _sync(self.file(part))
+            sync(self.file(part))
         write_whole(self._state(part), json.dumps(asdict(state)))
 
-    def keep_only(self, parts: Sequence[Part]) -> None:
-        """Remove what belongs to no part: the leavings of other options or sources."""
+    def keep_only(self, parts: Sequence[DatasetPart]) -> None:
+        """Remove the files that belong to none of these parts, such as those of other options or sources."""
         known = {path.name for part in parts for path in (self.file(part), self._state(part))}
         for path in self._folder.iterdir():
             if path.name not in known:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def write(self, name: str, text: str) -> None:
-        """Write a file beside the Parquet files, whole or not at all."""
+        """Write a file beside the Parquet files, as a whole or not at all."""
         write_whole(self._folder / name, text)
 
     def publish(self, output: Path) -> None:
-        """Give the folder its real name; from then on it is a finished data set."""
+        """Give the folder its final name; it is then a finished data set."""
         self._folder.replace(output)
+        sync(output.parent)
         for path in output.glob(f"*{_STATE}"):
             path.unlink()
 
     @property
     def holds_finished_parts(self) -> bool:
-        """Whether there is something to go on from."""
+        """Return True if a later run can continue from finished parts."""
         return any(self._folder.glob(f"*{_STATE}"))
 
     def remove_if_nothing_is_finished(self) -> None:
-        """Leave nothing behind where there is nothing to go on from."""
+        """Remove the folder if no part is finished."""
         if self._folder.is_dir() and not self.holds_finished_parts:
             shutil.rmtree(self._folder)
 
-    def _state(self, part: Part) -> Path:
+    def _state(self, part: DatasetPart) -> Path:
         return self._folder / f"{part.name}{_STATE}"
 
 
 @contextmanager
 def unfinished(output: Path) -> Iterator[UnfinishedFolder]:
-    """Give the hidden folder to write in, which takes its real name at the end; a failure keeps what is finished.
+    """Yield the hidden folder to write in, which gets its final name at the end; on failure, finished parts are kept.
 
-    Raises DataError if the output is there already and not an empty folder, or if another process is at it.
+    Raises DataError if the output exists and is not an empty folder, or if another process prepares it; DiskError if it
+    cannot be written.
     """
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise DataError(f"{output} exists already; name a folder that does not, or remove it")
+        raise DataError(f"{output} exists already; name a folder that does not exist, or remove it")
     if output.is_symlink() or output.is_mount():
         raise DataError(f"{output} is a link or a mount point, which cannot be replaced; name a folder inside it")
     output = output.absolute()
     place = output.with_name(f".{output.name}.partial")
-    try:
+    with writing(output):
         place.mkdir(parents=True, exist_ok=True)
         with locked(place, output):
             folder = UnfinishedFolder(place)
             try:
-                yield folder
-                folder.publish(output)
-            except DataError as error:
+                with writing(output):
+                    yield folder
+                    folder.publish(output)
+            except (DataError, DiskError) as error:
                 if folder.holds_finished_parts:
-                    raise DataError(f"{error}\n  {KEPT}") from error
+                    raise type(error)(f"{error}\n  {KEPT}") from error
                 raise
             finally:
                 folder.remove_if_nothing_is_finished()
-    except OSError as error:
-        raise DataError(f"cannot write {output}: {error}") from error
 
 
 @contextmanager
 def locked(folder: Path, output: Path) -> Iterator[None]:
-    """Hold the folder for this process; the lock goes with the process, however that ends."""
+    """Lock the folder for this process; the lock ends with the process, even if that is killed."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if is_held(descriptor):
+            raise DataError(f"{output} is being prepared by another process; wait for it to finish, or stop it")
         yield
-    except BlockingIOError:
-        raise DataError(f"{output} is being prepared by another process; wait for it, or end it") from None
-    finally:
-        os.close(descriptor)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file that appears whole or not at all."""
-    part = path.with_name(f"{path.name}.part")
-    with part.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

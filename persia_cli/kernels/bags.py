@@ -1,4 +1,4 @@
-"""Bags of a feature group: which rows a sample's entries name, their sum, and its gradient back to them.
+"""Bags of a feature group: the rows that a sample's entries name, their sum, and the way of a gradient back to them.
 
 Rows are addressed as an embedding worker numbers them: `inverse[i]` is the unique row of the i-th entry of a feature
 group, feature-major. `offsets` is the CSR of that order, or None when every feature has one entry per sample. An id is
@@ -17,24 +17,24 @@ from persia_cli.kernels.simd import LANES, load, splat, store
 
 I32, U32, I64 = types.int32, types.uint32, types.int64
 AHEAD = np.uint64(8)
-"""Entries whose rows are asked for ahead of being read."""
+"""Number of entries between the row that is read and the row that is prefetched."""
 FAR = np.uint64(32)
-"""Dim from which on that pays: narrower rows are near enough."""
+"""Smallest dim for which prefetching pays: the hardware prefetches narrower rows well enough."""
 ZERO, ONE, STEP, WHOLE = np.uint64(0), np.uint64(1), np.uint64(LANES), np.int64(LANES)
 SECOND, THIRD, FOURTH, FOUR = (np.uint64(number * LANES) for number in (1, 2, 3, 4))
-"""Columns where the vectors of a row behind its first begin, and columns of four."""
+"""First columns of the second, third and fourth vector of a row, and the columns of four vectors."""
 
 _NO_OFFSETS = np.empty(0, np.uint32)
 
 
 def flat(result: NDArray[Any]) -> NDArray[Any]:
-    """Return an array to write to as one dimension of the same memory; raises ValueError if that cannot be."""
-    require(result.flags.c_contiguous, "a result would be written to a copy: it must be C-contiguous")
+    """Return a flat view of an array that is to be written; raises ValueError if it is not C-contiguous."""
+    require(result.flags.c_contiguous, "the array for the result must be C-contiguous")
     return result.reshape(-1)
 
 
 def require(fits: bool, sentence: str) -> None:
-    """Raise ValueError of the sentence unless something fits."""
+    """Raise ValueError with the sentence unless `fits`."""
     if not fits:
         raise ValueError(sentence)
 
@@ -46,24 +46,28 @@ def check_bags(
     rows: int,
     rounds: NDArray[np.int64],
 ) -> None:
-    """Raise ValueError for indexes that would lead outside the rows, and for bags that are not whole ids.
+    """Raise ValueError if an index lies outside the rows, or if a bag ends within an id.
 
     inverse int32[entries], offsets uint32[bags + 1] or None, rounds int64[features].
     """
     if offsets is None:
-        require(inverse.size == bags, "one entry per sample needs as many inverse entries as features x samples")
-        require(bool((rounds == 1).all()), "one entry per sample is no whole id of a hash stack")
+        require(inverse.size == bags, "without offsets, inverse must have one entry per feature and sample")
+        require(
+            bool((rounds == 1).all()), "without offsets, rounds must be 1: an id of a hash stack has several entries"
+        )
     else:
-        require(offsets.size == bags + 1, "offsets has not features x samples + 1 entries")
+        require(offsets.size == bags + 1, "offsets must have features x samples + 1 entries")
     bounds = _NO_OFFSETS if offsets is None else offsets
     require(bool((rounds > 0).all()), "rounds must be at least 1")
-    require(_within(inverse, bounds, rounds, rows), "inverse or offsets point outside the rows, or within an id")
+    require(
+        _within(inverse, bounds, rounds, rows), "inverse or offsets point outside the rows, or a bag ends within an id"
+    )
 
 
 def sequence_offsets(
     inverse: NDArray[np.int32], offsets: NDArray[np.uint32] | None, size: int, rows: int, rounds: int
 ) -> NDArray[np.uint32]:
-    """Return the n+1 offsets of one feature's samples, given or counted; raises ValueError as `check_bags` does."""
+    """Return the n+1 offsets of one feature's samples, made up if None; raises ValueError as `check_bags` does."""
     check_bags(inverse, offsets, size, rows, np.array([rounds], np.int64))
     return np.arange(size + 1, dtype=np.uint32) if offsets is None else offsets
 
@@ -90,14 +94,17 @@ def _within(inverse, offsets, rounds, rows):
 
 @inlined
 def bag_of(offsets, feature, size, sample):
-    """The entries [start, stop) of a feature of a sample."""
+    """Return the entries [start, stop) of a feature of a sample."""
     bag = np.uint64(feature * size + sample)
     return np.uint64(offsets[bag]), np.uint64(offsets[bag + ONE])
 
 
 @inlined
 def _write_block(vectors, last, rows, inverse, start, stop, dim, column, values, to):
-    """Sum some columns of a bag's rows in registers: `vectors` of sixteen, of which the last has `last` lanes."""
+    """Write the sum of up to four vectors of a bag's rows, added in registers; the last vector has `last` lanes.
+
+    `vectors` is a constant at each call, so that each of the four callers gets code without these branches.
+    """
     one = two = three = four = splat(np.float32(0))
     for i in range(start, stop):
         if vectors > 1 and i + AHEAD < np.uint64(inverse.size):

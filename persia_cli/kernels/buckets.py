@@ -1,10 +1,13 @@
-"""The index of a row store: where the row of a (key, table) lies.
+"""The index of a row store: a cuckoo hash table from (key, table) to row number.
 
-A bucket is one cache line: four keys (uint64), four rows (uint32, row + 1, 0 for an empty slot), four scores (uint32,
-the step of last use). A key's high 32 bits choose its partition, which has buckets of its own, so that what happens in
-one partition never touches another. In it the key has two candidate buckets; it lies in the second only if the first
-was full when it came. Slots are never emptied, only reused: a first bucket that is not full settles that a key of no
-slot of it is unknown.
+A bucket is one cache line of four slots: four keys (uint64), four rows (uint32: row + 1, 0 for an empty slot) and four
+steps of last use (uint32). The high 32 bits of a key choose its partition. Each partition has its own buckets, so that
+a change in one partition never touches another.
+
+Within its partition a key has two candidate buckets. It lies in the second one only if the first was full when the key
+was inserted. A full bucket stays full. So if the first bucket has an empty slot and does not hold the key, the key is
+unknown, and the second bucket need not be read. In a partition of few buckets, which fits the cache, a key may lie in
+either bucket, and both are always read.
 """
 
 from typing import NamedTuple
@@ -23,21 +26,23 @@ U8, U16, U32, U64, I32 = types.uint8, types.uint16, types.uint32, types.uint64, 
 SLOTS = 4
 KEYS = np.uint64(8)
 """uint64 words of a bucket; the keys come first."""
-ROWS, SCORES, MARKS = np.uint64(8), np.uint64(12), np.uint64(16)
-"""uint32 words of a bucket before its rows, before its scores, and in all."""
+ROWS, LAST_USED, MARKS = np.uint64(8), np.uint64(12), np.uint64(16)
+"""uint32 words of a bucket before its rows, before its steps of last use, and in all."""
 NOWHERE = np.uint64(2**64 - 1)
 CHUNK = 128
-"""Keys whose memory is asked for before the first of them is looked at."""
+"""Number of keys whose buckets are prefetched before the first of them is read."""
+FEW = np.uint64(64)
+"""Largest number of buckets of a partition that counts as having few."""
 PATHS = 256
-"""Buckets looked at to make room in a full one."""
+"""Largest number of buckets that are searched to free a slot of a full bucket."""
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Index(NamedTuple):
-    """What kernels know of the rows of one group on one server."""
+    """The index of one feature group's rows on one server, as arrays for kernels."""
 
     buckets: NDArray[np.uint64]
-    """uint64[8 * buckets]; see above."""
+    """uint64[8 * buckets]; see the module."""
     marks: NDArray[np.uint32]
     """The same memory as uint32."""
     tables: NDArray[np.uint16]
@@ -53,9 +58,9 @@ class Index(NamedTuple):
     size: np.uint64
     """Buckets of each partition, at least 2."""
     several: bool
-    """Whether rows are of more than one table."""
+    """True if the group has more than one table."""
     scratch: NDArray[np.uint64]
-    """uint64[SCRATCH] to work in."""
+    """uint64[SCRATCH]: memory for intermediate results."""
 
 
 SCRATCH = 2 * max(CHUNK, PATHS)
@@ -66,7 +71,7 @@ INDEX = types.NamedTuple(
 
 @intrinsic
 def _match(typing_context, buckets, at, key):
-    """Bit s is set where buckets[at + s] equals the key, s in 0..3."""
+    """Return a bit mask: bit s is set if buckets[at + s] equals the key, s in 0..3."""
 
     def generate(context, builder, signature, arguments):
         four, word = ir.VectorType(ir.IntType(64), SLOTS), ir.IntType(32)
@@ -85,7 +90,7 @@ def _match(typing_context, buckets, at, key):
 
 @intrinsic
 def _occupied(typing_context, marks, at):
-    """Bit s is set where marks[at + s] is not 0, s in 0..3."""
+    """Return a bit mask: bit s is set if marks[at + s] is not 0, s in 0..3."""
 
     def generate(context, builder, signature, arguments):
         four = ir.VectorType(ir.IntType(32), SLOTS)
@@ -100,7 +105,7 @@ def _occupied(typing_context, marks, at):
 
 @intrinsic
 def lowest_bit(typing_context, bits):
-    """Number of the lowest bit that is set; bits is not 0."""
+    """Return the number of the lowest bit that is set; `bits` must not be 0."""
 
     def generate(context, builder, signature, arguments):
         word, flag = ir.IntType(64), ir.IntType(1)
@@ -112,20 +117,20 @@ def lowest_bit(typing_context, bits):
 
 @inlined
 def partition_of(index, key):
-    """Place of a key's partition among the server's own."""
+    """Return the position of a key's partition among the server's own partitions."""
     return (((key >> np.uint64(32)) * index.partitions) >> np.uint64(32)) - index.first
 
 
 @inlined
 def first_bucket(index, key):
-    """The bucket a key lies in unless it was full."""
+    """Return the first candidate bucket of a key."""
     low = key & np.uint64(2**32 - 1)
     return partition_of(index, key) * index.size + ((low * index.size) >> np.uint64(32))
 
 
 @inlined
 def second_bucket(index, key, first):
-    """The other candidate of a key, in the same partition."""
+    """Return the second candidate bucket of a key, which is another one of the same partition."""
     start = partition_of(index, key) * index.size
     other = (((key * GOLDEN) >> np.uint64(32)) * (index.size - np.uint64(1))) >> np.uint64(32)
     place = first - start + np.uint64(1) + other
@@ -134,31 +139,37 @@ def second_bucket(index, key, first):
 
 @inlined
 def taken(index, bucket):
-    """Bits of the bucket's slots that hold a key."""
+    """Return the bit mask of the bucket's slots that hold a key."""
     return _occupied(index.marks, bucket * MARKS + ROWS)
 
 
 @inlined
 def matches(index, bucket, key):
-    """Bits of the bucket's slots that hold the key, of whatever table."""
+    """Return the bit mask of the bucket's slots that hold the key, whatever its table."""
     return _match(index.buckets, bucket * KEYS, key) & taken(index, bucket)
 
 
 @inlined
-def row_at(index, slot):
-    """Row of a slot (bucket * 4 + place), -1 if it is empty."""
-    return np.int64(index.marks[(slot >> np.uint64(2)) * MARKS + ROWS + (slot & np.uint64(3))]) - 1
+def row_word(slot):
+    """Return the position in `marks` of a slot's row."""
+    return (slot >> np.uint64(2)) * MARKS + ROWS + (slot & np.uint64(3))
 
 
 @inlined
-def score_word(slot):
-    """Where the score of a slot lies in the marks."""
-    return (slot >> np.uint64(2)) * MARKS + SCORES + (slot & np.uint64(3))
+def row_at(index, slot):
+    """Return the row of a slot (bucket * 4 + place), -1 if it is empty."""
+    return np.int64(index.marks[row_word(slot)]) - 1
+
+
+@inlined
+def last_used_word(slot):
+    """Return the position in `marks` of a slot's step of last use."""
+    return (slot >> np.uint64(2)) * MARKS + LAST_USED + (slot & np.uint64(3))
 
 
 @inlined
 def _slot_in(index, bucket, key, table):
-    """The bucket's slot of (key, table), or NOWHERE."""
+    """Return the bucket's slot of (key, table), or NOWHERE."""
     bits = matches(index, bucket, key)
     while bits != np.uint64(0):
         slot = bucket * np.uint64(SLOTS) + lowest_bit(bits)
@@ -170,18 +181,18 @@ def _slot_in(index, bucket, key, table):
 
 @helper
 def slot_of(index, key, table, bucket):
-    """The slot of (key, table) whose first bucket is given, or NOWHERE."""
+    """Return the slot of (key, table), or NOWHERE; `bucket` is the key's first candidate."""
     slot = _slot_in(index, bucket, key, table)
-    if slot == NOWHERE and taken(index, bucket) == np.uint64(15):
+    if slot == NOWHERE and (index.size <= FEW or taken(index, bucket) == np.uint64(15)):
         slot = _slot_in(index, second_bucket(index, key, bucket), key, table)
     return slot
 
 
 @inlined
 def seek(index, keys, start, stop):
-    """Write the slots that keys[start:stop] most likely have to the scratch memory, NOWHERE for none.
+    """Write the likely slots of keys[start:stop] to the scratch memory, NOWHERE for none; `settle` confirms them.
 
-    First the buckets of all are asked for, then looked at: their memory comes while that of others is asked for.
+    All buckets are prefetched before the first one is read, so that the waits for memory overlap.
     """
     for i in range(stop - start):
         bucket = first_bucket(index, keys[start + i])
@@ -201,7 +212,7 @@ def seek(index, keys, start, stop):
 
 @inlined
 def settle(index, key, table, place):
-    """The slot of (key, table), or NOWHERE, given what `seek` wrote at a place of the scratch memory."""
+    """Return the slot of (key, table), or NOWHERE, given what `seek` wrote at a place of the scratch memory."""
     slot = index.scratch[place]
     if slot != NOWHERE and (not index.several or index.tables[row_at(index, slot)] == table):
         return slot
@@ -210,6 +221,6 @@ def settle(index, key, table, place):
 
 @inlined
 def touch(index, slot, step):
-    """Raise a slot's score to a step."""
-    word = score_word(slot)
+    """Raise a slot's step of last use to `step`."""
+    word = last_used_word(slot)
     index.marks[word] = max(index.marks[word], step)

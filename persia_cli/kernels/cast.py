@@ -1,8 +1,8 @@
-"""Rows of float32 to the halves that travel or are kept, and back.
+"""Conversion of float32 rows to float16 or bfloat16 and back, for the wire and for storage.
 
-Blocks are flat uint8 and need no alignment. bfloat16: dim halves a row. float16: a float32 factor, then dim halves of
-value / factor; the factor is the power of two that brings the row's greatest magnitude into [16384, 32768), so that
-nothing overflows, small rows keep their 11 bits, and rounding to them is the only error.
+Blocks are flat uint8 and need no alignment. A bfloat16 row is `dim` 16-bit values. A float16 row is a float32 factor,
+then `dim` 16-bit values of value / factor. The factor is the power of two that brings the row's greatest magnitude into
+[16384, 32768). So nothing overflows, rows of small values keep all 11 bits, and rounding is the only error.
 """
 
 import numpy as np
@@ -24,12 +24,15 @@ from persia_cli.kernels.simd import (
 F32, U8, I64 = types.float32, types.uint8, types.int64
 FACTOR_BYTES = 4
 EXPONENT_AT = np.uint32(23)
-"""Bit where a float32's exponent begins."""
+"""Lowest bit of a float32's exponent."""
 
 
 @inlined
 def float16_factor(magnitude):
-    """The factor of a row of this greatest magnitude and one over it; zero, NaN and infinity are their own factors."""
+    """Return a row's factor and its reciprocal, given the row's greatest magnitude.
+
+    Zero, NaN and infinity are their own factors, with reciprocal 0.
+    """
     exponent = np.float32(magnitude).view(np.uint32) >> EXPONENT_AT
     if exponent == np.uint32(255) or magnitude == np.float32(0.0):
         return magnitude, np.float32(0.0)
@@ -42,7 +45,7 @@ def float16_factor(magnitude):
 def to_float16(values, dim, block):
     """Encode float32 rows (flat [n, dim]) into uint8 rows of 4 + 2 * dim.
 
-    A row with NaN or infinity gets that as its factor, and decodes to NaN everywhere.
+    If a row contains NaN or infinity, that is its factor, and the whole row decodes to NaN.
     """
     width = FACTOR_BYTES + 2 * dim
     for row in range(block.size // width):

@@ -1,93 +1,137 @@
-"""How kernels are compiled: without the GIL, cached on disk, C division, and for one declared signature."""
+"""The compilation of kernels: without the GIL, with C division, for one declared signature, and cached on disk."""
 
-import hashlib
-import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from numba import config, njit, types
+from numba import njit, types
+from numba.core.caching import IndexDataCacheFile, NullCache
+from numba.core.compiler import CompileResult
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import CPUDispatcher
+
+from persia_cli.kernels.cache import cache_folder, discard, is_kept, is_whole, seal, turn
 
 KERNELS: list["Kernel"] = []
 
 OPTIONS: dict[str, Any] = {"error_model": "numpy", "_nrt": False}
-"""C division; and no counting of references, without which passing arrays on would cost more than reading them."""
-helper = njit(**OPTIONS)
-"""Compiles a function that kernels call; like them it cannot allocate an array."""
-inlined = njit(forceinline=True, **OPTIONS)
-"""As `helper`, and is put into the place of the call: passing a tuple of arrays costs as much as a short function."""
+"""Division as in C, and no reference counting: counting would make passing an array dearer than reading it."""
+INTERNAL: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+"""No entry points for Python and C: these would take a third of the time it takes to compile kernels."""
+
+
+class Helper(CPUDispatcher):
+    """A compiled function that can be called from kernels only."""
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Raise TypeError: the function has no entry point for Python, so a call would crash the process."""
+        raise TypeError(f"{self.py_func.__name__} can only be called from a kernel")
+
+
+def helper(function: Callable[..., Any]) -> Any:
+    """Compile a function that kernels call; like a kernel, it cannot allocate arrays."""
+    return _helper(function, **OPTIONS, **INTERNAL)
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """Compile a function like `helper` and inline it: to pass a tuple of arrays costs as much as a short function."""
+    return _helper(function, forceinline=True, **OPTIONS, **INTERNAL)
+
+
+def _helper(function: Callable[..., Any], **options: Any) -> Any:
+    dispatcher: Any = njit(**options)(function)
+    dispatcher.__class__ = Helper
+    return dispatcher
 
 
 def read(dtype: types.Type) -> types.Array:
-    """A flat C-contiguous array that a kernel only reads; takes read-only and writable arrays."""
+    """Return the type of a flat C-contiguous array that a kernel only reads; read-only arrays fit it too."""
     return types.Array(dtype, 1, "C", readonly=True)
 
 
 def write(dtype: types.Type) -> types.Array:
-    """A flat C-contiguous array that a kernel writes."""
+    """Return the type of a flat C-contiguous array that a kernel writes."""
     return types.Array(dtype, 1, "C")
+
+
+class KernelCache(NullCache):
+    """The cache entry of one kernel, with the interface that numba's dispatchers expect (private `numba.core` API).
+
+    It replaces numba's own class, which checks the file of a function but not the files of functions inlined into it,
+    takes a new date of that file for a change, and fails if the disk is full or a file is damaged.
+    """
+
+    def __init__(self, name: str, source: str) -> None:
+        self._name = name
+        self._source = source
+
+    def load_overload(self, signature: Any, target: Any) -> CompileResult | None:
+        """Return the compiled kernel, or None if the cache has none for this processor and source."""
+        target.refresh()
+        parts = self._files().load(target.codegen().magic_tuple()) if is_whole(self._name) else None
+        return None if parts is None else CompileResult._rebuild(target, *parts)
+
+    def save_overload(self, signature: Any, compiled: Any) -> None:
+        """Write the compiled kernel to the cache; does nothing if files cannot be written."""
+        discard(self._name)
+        try:
+            self._files().save(compiled.target_context.codegen().magic_tuple(), compiled._reduce())
+            seal(self._name)
+        except OSError:  # a read-only file system, or a full one
+            discard(self._name)
+
+    def _files(self) -> IndexDataCacheFile:
+        return IndexDataCacheFile(str(cache_folder()), self._name, _digest(self._source))
+
+
+@cache
+def _digest(source: str) -> str:
+    return sha256(Path(source).read_bytes()).hexdigest()
 
 
 class Kernel:
     """A numba function that has exactly one compiled form.
 
-    Without this, an argument of another type (a read-only frame, a Python float) would compile a second form in the
+    Otherwise an argument of another type (a read-only array, a Python float) would start a second compilation in the
     middle of a run. Scalars are converted to the declared type; an array of another dtype raises TypeError.
     """
 
     def __init__(self, function: Callable[..., Any], signature: Any) -> None:
         self.name = f"{function.__module__.rpartition('.')[2]}.{function.__name__.lstrip('_')}"
-        self._dispatcher = _jit(function)
+        self._dispatcher: Any = njit(nogil=True, **OPTIONS)(function)
+        self._dispatcher._cache = KernelCache(self.name, function.__code__.co_filename)
         self._signature = signature
         self._ready = False
         KERNELS.append(self)
 
-    def compile(self) -> None:
-        """Compile, or load from the cache on disk."""
-        # Two threads of an embedded job may make the first call at once; numba's lock lets its holder in again.
+    def compile(self, wait: bool = True) -> bool:
+        """Load the kernel from the cache or compile it; returns True if it is ready to be called.
+
+        If another process is compiling it, wait for that and load the result; without `wait`, return False at once.
+        """
+        # Two threads of an embedded job may make the first call at the same time. numba's lock is reentrant.
         with global_compiler_lock:
-            if not self._ready:
-                self._dispatcher.compile(self._signature)
-                self._dispatcher.disable_compile()
-                self._ready = True
+            if self._ready:
+                return True
+            with nullcontext(True) if is_kept(self.name) else turn(self.name, wait) as own:
+                if own:
+                    self._dispatcher.compile(self._signature)
+                    self._dispatcher.disable_compile()
+                    self._ready = True
+            return self._ready
 
     def __call__(self, *arguments: Any) -> Any:
-        """Run; compiles on the first call."""
+        """Run the kernel; the first call compiles it if need be."""
         if not self._ready:
             self.compile()
         return self._dispatcher(*arguments)
 
 
-@cache
-def cache_folder() -> str:
-    """Return where compiled kernels are kept: a folder of its own for each state of the sources.
-
-    numba looks at the file of a function alone, and would not see that a function inlined from another file changed.
-    """
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
-    home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    base = Path(os.environ.get("NUMBA_CACHE_DIR") or Path(home).expanduser() / "persia")
-    return str(base / f"kernels-{digest.hexdigest()[:16]}")
-
-
-def _jit(function: Callable[..., Any]) -> Any:
-    settings: Any = config
-    before, settings.CACHE_DIR = settings.CACHE_DIR, cache_folder()
-    try:
-        return njit(nogil=True, cache=True, **OPTIONS)(function)
-    except (RuntimeError, OSError):
-        # The folder cannot be written (NUMBA_CACHE_DIR names another): each process compiles for itself.
-        return njit(nogil=True, **OPTIONS)(function)
-    finally:
-        settings.CACHE_DIR = before
-
-
 def kernel(signature: Any) -> Callable[[Callable[..., Any]], Kernel]:
-    """Register a function as a kernel of this signature, e.g. `types.void(read(types.float32), types.int64)`."""
+    """Return a decorator that makes a kernel of this signature, e.g. `types.void(read(types.float32), types.int64)`."""
 
     def register(function: Callable[..., Any]) -> Kernel:
         return Kernel(function, signature)

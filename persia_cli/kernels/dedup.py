@@ -1,8 +1,9 @@
-"""Unique keys of a batch, their order by server, and sums per unique key.
+"""The unique keys of a batch, their order by server, and sums per unique key.
 
-A scratch table finds the number of a key: 2^k words, epoch << 32 | number, at the key's low bits or in the slots
-behind. A word of another epoch is a free slot, so that nothing is ever cleared; the key itself is compared where it was
-written, among the unique keys. There are at least twice as many slots as an epoch has keys.
+A scratch table maps a key to its number. It is an open-addressing hash table with linear probing: 2^k words of
+epoch << 32 | number, at least twice as many as one epoch has keys. A word of another epoch counts as free. So the table
+is never cleared: a new batch takes a new epoch, where clearing would cost more than numbering a small batch. A word has
+no room for the key, so keys are compared in the array of unique keys.
 """
 
 import numpy as np
@@ -15,17 +16,17 @@ from persia_cli.kernels.simd import LANES, load, store
 
 F32, U16, U32, U64, I32, I64 = types.float32, types.uint16, types.uint32, types.uint64, types.int32, types.int64
 CHUNK = 64
-"""Ids whose slots are asked for ahead of being read."""
+"""Number of ids whose slots are prefetched before the first of them is read."""
 AHEAD = 16
-"""Rows whose memory is asked for ahead of being changed."""
+"""Number of rows between the one that is changed and the one that is prefetched."""
 ONE, HIGH, LOW = np.uint64(1), np.uint64(32), np.uint64(2**32 - 1)
 
 
 @njit(inline="always")
 def _number(key, table, one_table, scratch, mask, epoch, unique_keys, unique_tables, count):
-    """Return the number of (key, table): `count` if it is new, and then it is written behind the others.
+    """Return the number of (key, table): `count` if it is new; it is then appended to the unique keys.
 
-    `one_table` says that all keys of the epoch are of one table.
+    With `one_table`, all keys of the epoch belong to one table, and tables are not compared.
     """
     slot = key & mask
     while True:
@@ -43,9 +44,9 @@ def _number(key, table, one_table, scratch, mask, epoch, unique_keys, unique_tab
 
 @kernel(types.int64(read(U64), read(U16), write(U64), U64, write(U64), write(U16), write(I32)))
 def number_keys(keys, tables, scratch, epoch, unique_keys, unique_tables, inverse):
-    """Number the distinct (key, table) in order of first appearance; returns how many there are.
+    """Number the distinct (key, table) pairs in order of first appearance; returns their count.
 
-    The first `count` entries of unique_keys and unique_tables are written, and the number of each key to `inverse`.
+    Writes the first `count` entries of unique_keys and unique_tables, and the number of each key to `inverse`.
     """
     mask, count = np.uint64(scratch.size) - ONE, np.uint64(0)
     size = np.uint64(keys.size)
@@ -71,11 +72,11 @@ def number_ids(
     ids, firsts, lasts, starts, tables, salts, rounds, sizes, epochs, masks,
     keys, scratch, unique_keys, unique_tables, inverse,
 ):  # fmt: skip
-    """Number the distinct keys of some features' ids, feature after feature; returns how many there are.
+    """Number the distinct keys of some features' ids, feature after feature; returns their count.
 
-    Feature f has ids[firsts[f]:lasts[f]] of a table with salt, rounds and size (see `hashing.keys_of_id`); entries of
-    `inverse` from starts[f] on are its keys' numbers. Features of one table have an epoch of their own, and use the
-    first masks[f] + 1 slots of the scratch table: it stays in the cache. `keys` has room for CHUNK ids' keys.
+    Feature f has ids[firsts[f]:lasts[f]] of a table with salt, rounds and size (see `hashing.keys_of_id`). The numbers
+    of its keys go to `inverse` from starts[f] on. Features of one table share an epoch and use the first masks[f] + 1
+    slots of the scratch table only, which therefore stay in the processor's cache. `keys` is scratch for CHUNK ids.
     """
     count = np.uint64(0)
     for f in range(firsts.size):
@@ -99,10 +100,10 @@ def number_ids(
 
 @kernel(types.void(read(U64), read(U16), read(U16), write(I32), write(I32), write(U64), write(U16), write(I64)))
 def order_by_server(keys, tables, owners, place, inverse, ordered_keys, ordered_tables, bounds):
-    """Renumber unique keys by server, keeping their order within one; rewrites `inverse` to match.
+    """Sort unique keys by server with a counting sort, which is stable, and renumber `inverse` to match.
 
-    `owners` is the server of each partition; unique keys of server s end up in [bounds[s], bounds[s + 1]). `place`
-    [keys] is scratch: where each key goes.
+    `owners` is the server of each partition. The keys of server s end up in [bounds[s], bounds[s + 1]). `place` [keys]
+    is scratch: the new number of each key.
     """
     partitions, size = np.uint64(owners.size), np.uint64(keys.size)
     for s in range(bounds.size):
@@ -114,7 +115,7 @@ def order_by_server(keys, tables, owners, place, inverse, ordered_keys, ordered_
             bounds[server + np.uint64(2)] += 1
     for s in range(1, bounds.size):
         bounds[s] += bounds[s - 1]
-    # bounds[s + 1] is where server s begins; filling moves it to where it ends.
+    # Here bounds[s + 1] is the begin of server s. It grows by one with each key, so it ends as the end of server s.
     for i in range(size):
         end = np.uint64(place[i]) + ONE
         to = bounds[end]

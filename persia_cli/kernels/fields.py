@@ -1,4 +1,4 @@
-"""One field of delimited text to one 64-bit value: whole numbers, hexadecimal ids, numbers, hashed text."""
+"""The parsing of one field of delimited text to a 64-bit value: integer, hexadecimal id, decimal number or text."""
 
 import numpy as np
 from numba import types
@@ -10,12 +10,12 @@ from persia_cli.kernels.xxhash import xxh64
 U8, U64, F64 = types.uint8, types.uint64, types.float64
 
 SKIP, INTEGER, HEXADECIMAL, NUMBER, TEXT, BYTES = (np.uint8(kind) for kind in range(6))
-"""What a field holds. BYTES keep where they lie in the block: start << 32 | size."""
+"""The kinds of fields. The value of BYTES is its position in the block: start << 32 | size."""
 GOOD, MISSING, ESCAPED, LONG_NUMBER, WRONG, NOT_UTF8, NUL, TOO_LONG = (np.uint8(state) for state in range(8))
-"""What became of a field. From WRONG on its line is bad; ESCAPED text holds doubled quotes and LONG_NUMBER more digits
-than a float64: both are left to the caller, with the value of BYTES."""
+"""The results of parsing. From WRONG on, the line is bad. ESCAPED text has doubled quotes and LONG_NUMBER more digits
+than a float64: both are left to the caller and have the value of BYTES."""
 LONGEST = np.uint64(1 << 16)
-"""Bytes that a field may have."""
+"""Largest number of bytes of a field."""
 
 ZERO, ONE, EIGHT, TEN = np.uint64(0), np.uint64(1), np.uint64(8), np.uint64(10)
 NOT_HEX = np.uint8(255)
@@ -31,7 +31,7 @@ MINUS, PLUS, POINT = np.uint8(ord("-")), np.uint8(ord("+")), np.uint8(ord("."))
 
 @helper
 def integer(data, start, stop):
-    """Return (value, state) of digits with an optional minus: at most 18 of them, so that any fits 64 bits."""
+    """Return (value, state) of an integer: an optional minus and at most 18 digits, so that it fits 64 bits."""
     negative = data[start] == MINUS
     if negative:
         start += ONE

@@ -1,8 +1,11 @@
-"""Halves in memory: float16 or bfloat16 lanes as `f32x16`, and back with rounding to nearest or at random.
+"""Loads and stores of float16 and bfloat16 lanes as `f32x16`, rounded to nearest or stochastically.
 
-They lie in uint16 arrays, or in uint8 arrays at any byte.
+The 16-bit values ("halves") lie in uint16 arrays, or in uint8 arrays at any byte.
 """
 
+from functools import cache
+
+import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
@@ -26,20 +29,69 @@ from persia_cli.kernels.simd import (
 SHORTS, HALVES = ir.VectorType(I16, LANES), ir.VectorType(HALF, LANES)
 
 
+PROBE = """define <16 x half> @narrow(<16 x float> %x) {
+  %y = fptrunc <16 x float> %x to <16 x half>
+  ret <16 x half> %y
+}"""
+
+
+@cache
+def _converts(context):
+    """Return True if the processor has instructions to convert float16.
+
+    Without them LLVM would emit calls of library functions that are not linked in.
+    """
+    return "__truncsfhf2" not in context.codegen()._tm.emit_assembly(llvm.parse_assembly(PROBE))
+
+
+def _widened(context, builder, halves):
+    """Return the float32 values of float16 bits."""
+    if _converts(context):
+        return builder.fpext(builder.bitcast(halves, HALVES), FLOATS)
+    bits = builder.zext(halves, INTS)
+    sign = builder.shl(builder.and_(bits, all_lanes(INTS, 0x8000)), all_lanes(INTS, 16))
+    size = builder.shl(builder.and_(bits, all_lanes(INTS, 0x7FFF)), all_lanes(INTS, 13))
+    # The exponent's bias differs by 112; a multiplication sets subnormal values right too.
+    value = builder.bitcast(builder.fmul(builder.bitcast(size, FLOATS), all_lanes(FLOATS, 2.0**112)), INTS)
+    special = builder.icmp_unsigned(">=", size, all_lanes(INTS, 0x7C00 << 13))
+    value = builder.select(special, builder.or_(size, all_lanes(INTS, 0x7F800000)), value)
+    return builder.bitcast(builder.or_(value, sign), FLOATS)
+
+
+def _narrowed(context, builder, value):
+    """Return the float16 bits of float32 values, rounded to nearest even."""
+    if _converts(context):
+        return builder.bitcast(builder.fptrunc(value, HALVES), SHORTS)
+    bits = builder.bitcast(value, INTS)
+    size = builder.and_(bits, all_lanes(INTS, 0x7FFFFFFF))
+    sign = builder.lshr(builder.and_(bits, all_lanes(INTS, 0x80000000)), all_lanes(INTS, 16))
+    # Below 2^-14 adding 1/2 leaves multiples of 2^-24 in the last bits, rounded by the addition.
+    tiny = builder.bitcast(builder.fadd(builder.bitcast(size, FLOATS), all_lanes(FLOATS, 0.5)), INTS)
+    tiny = builder.sub(tiny, all_lanes(INTS, 0x3F000000))
+    odd = builder.and_(builder.lshr(size, all_lanes(INTS, 13)), all_lanes(INTS, 1))
+    normal = builder.add(size, builder.add(odd, all_lanes(INTS, 0xFFF - (112 << 23))))
+    normal = builder.lshr(normal, all_lanes(INTS, 13))
+    half = builder.select(builder.icmp_unsigned("<", size, all_lanes(INTS, 113 << 23)), tiny, normal)
+    # From 65520 on infinity is nearest; NaN stays NaN.
+    half = builder.select(builder.icmp_unsigned(">=", size, all_lanes(INTS, 0x477FF000)), all_lanes(INTS, 0x7C00), half)
+    half = builder.select(builder.icmp_unsigned(">", size, all_lanes(INTS, 0x7F800000)), all_lanes(INTS, 0x7E00), half)
+    return builder.trunc(builder.or_(half, sign), SHORTS)
+
+
 @intrinsic
 def load_float16(typing_context, array, at, lanes):
-    """float16 lanes from uint16 array[at], widened."""
+    """Return float16 lanes from uint16 array[at], converted to float32."""
 
     def generate(context, builder, kind, arguments):
         bits = read_lanes(context, builder, kind.args[0], *arguments, SHORTS, "v16i16", 1)
-        return builder.fpext(builder.bitcast(bits, HALVES), FLOATS)
+        return _widened(context, builder, bits)
 
     return f32x16(array, types.uintp, types.int64), generate
 
 
 @intrinsic
 def load_bfloat16(typing_context, array, at, lanes):
-    """bfloat16 lanes from uint16 array[at], widened."""
+    """Return bfloat16 lanes from uint16 array[at], converted to float32."""
 
     def generate(context, builder, kind, arguments):
         bits = read_lanes(context, builder, kind.args[0], *arguments, SHORTS, "v16i16", 1)
@@ -54,7 +106,7 @@ def store_float16(typing_context, array, at, value, lanes):
 
     def generate(context, builder, kind, arguments):
         array, at, value, lanes = arguments
-        bits = builder.bitcast(builder.fptrunc(value, HALVES), SHORTS)
+        bits = _narrowed(context, builder, value)
         return write_lanes(context, builder, kind.args[0], array, at, bits, lanes, "v16i16", 1)
 
     return types.void(array, types.uintp, f32x16, types.int64), generate
@@ -76,7 +128,7 @@ def store_bfloat16(typing_context, array, at, value, lanes):
 
 
 def _noise(builder, start, at):
-    """32 random bits per lane: a hash of start + (at + lane) * an odd constant (two rounds of multiply and shift)."""
+    """Return 32 random bits per lane: start + (at + lane) * an odd constant, hashed by two rounds of multiply-shift."""
     column = builder.add(spread(builder, builder.trunc(at, I32), INTS), NUMBERS)
     x = builder.add(spread(builder, start, INTS), builder.mul(column, all_lanes(INTS, 0x9E3779B9)))
     for shift, factor in ((16, 0x21F0AAAD), (15, 0x735A2D97)):
@@ -86,7 +138,7 @@ def _noise(builder, start, at):
 
 @intrinsic
 def store_bfloat16_at_random(typing_context, array, at, value, lanes, start, column):
-    """Write lanes as bfloat16, up or down with the probability that keeps the mean; random bits from start, column."""
+    """Write lanes as bfloat16 with stochastic rounding, whose mean is the value; random bits from start and column."""
 
     def generate(context, builder, kind, arguments):
         array, at, value, lanes, start, column = arguments
@@ -101,9 +153,10 @@ def store_bfloat16_at_random(typing_context, array, at, value, lanes, start, col
 
 @intrinsic
 def store_float16_at_random(typing_context, array, at, value, lanes, start, column):
-    """As `store_bfloat16_at_random`, for float16; values beyond its range become its greatest.
+    """Write lanes as float16 with stochastic rounding; values beyond its range become its greatest value.
 
-    Above 2^-14 the 13 bits that float16 lacks decide; below, multiples of 2^-24 are rounded to.
+    From 2^-14 on, random bits are added to the 13 mantissa bits that float16 lacks. Smaller values are subnormal: they
+    are rounded to multiples of 2^-24.
     """
 
     def generate(context, builder, kind, arguments):
@@ -120,7 +173,7 @@ def store_float16_at_random(typing_context, array, at, value, lanes, start, colu
         tiny = builder.fmul(steps, all_lanes(FLOATS, 2.0**-24))
         size = call(builder, "llvm.fabs.v16f32", FLOATS, value)
         rounded = builder.select(builder.fcmp_ordered("<", size, all_lanes(FLOATS, 2.0**-14)), tiny, normal)
-        bits = builder.bitcast(builder.fptrunc(rounded, HALVES), SHORTS)
+        bits = _narrowed(context, builder, rounded)
         return write_lanes(context, builder, kind.args[0], array, at, bits, lanes, "v16i16", 1)
 
     return types.void(array, types.uintp, f32x16, types.int64, types.uint32, types.int64), generate

@@ -1,29 +1,25 @@
-"""Ids to keys and back, and the offsets that go with them.
+"""The conversion of ids to keys and back, and the offsets that go with them.
 
-A key is an invertible 64-bit mix of (id xor the table's salt). The mix is the finalizer of splitmix64 (Steele, Lea and
-Flood, "Fast splittable pseudorandom number generators", 2014).
+A key is the finalizer of splitmix64 (see `splitmix`), which can be inverted, of (id xor the table's salt).
 """
 
 import numpy as np
 from numba import njit, types
 
 from persia_cli.kernels.compile import kernel, read, write
+from persia_cli.kernels.splitmix import FIRST, GOLDEN, SECOND, mix64
 
 U16, U32, U64, I64 = types.uint16, types.uint32, types.uint64, types.int64
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-FIRST, SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 FIRST_INVERSE, SECOND_INVERSE = np.uint64(pow(int(FIRST), -1, 2**64)), np.uint64(pow(int(SECOND), -1, 2**64))
 
 
-@njit(inline="always")
-def _mix(x):
-    x = (x ^ (x >> np.uint64(30))) * FIRST
-    x = (x ^ (x >> np.uint64(27))) * SECOND
-    return x ^ (x >> np.uint64(31))
+mix = njit(inline="always")(mix64)
+"""`mix64` of one uint64, inlined into kernels."""
 
 
 @njit(inline="always")
-def _unmix(x):
+def unmix(x):
+    """Return the inverse of `mix`."""
     x = (x ^ (x >> np.uint64(31)) ^ (x >> np.uint64(62))) * SECOND_INVERSE
     x = (x ^ (x >> np.uint64(27)) ^ (x >> np.uint64(54))) * FIRST_INVERSE
     return x ^ (x >> np.uint64(30)) ^ (x >> np.uint64(60))
@@ -33,38 +29,38 @@ def _unmix(x):
 def hash_ids(ids, tables, salts, keys):
     """Write the key of each id; `salts` is indexed by table number."""
     for i in range(ids.size):
-        keys[i] = _mix(ids[i] ^ salts[tables[i]])
+        keys[i] = mix(ids[i] ^ salts[tables[i]])
 
 
 @kernel(types.void(read(U64), read(U16), read(U64), write(U64)))
 def recover_ids(keys, tables, salts, ids):
     """Undo `hash_ids`."""
     for i in range(keys.size):
-        ids[i] = _unmix(keys[i]) ^ salts[tables[i]]
+        ids[i] = unmix(keys[i]) ^ salts[tables[i]]
 
 
 @njit(inline="always")
 def keys_of_id(id_, salt, rounds, size, keys, to):
-    """Write the keys of an id's rows from keys[to] on; returns where they end.
+    """Write the keys of an id's rows from keys[to] on; returns the position behind the last one.
 
-    rounds 0: an id has a row of its own. Otherwise a hash stack: in round r the id falls by chance on one of `size`
-    rows (at most 2^32) that this round has for itself, and stands for the sum of its rows.
+    With rounds 0, an id has a row of its own. Otherwise the table is a hash stack: each round has `size` rows (at most
+    2^32) of its own, a hash picks one of them for the id, and the sum of the picked rows is the id's embedding.
     """
     one, high = np.uint64(1), np.uint64(32)
     if rounds == 0:
-        keys[to] = _mix(id_ ^ salt)
+        keys[to] = mix(id_ ^ salt)
         return to + one
     for r in range(np.uint64(rounds)):
-        chance = _mix(id_ + (r + one) * GOLDEN) >> high
-        keys[to + r] = _mix((r * size + (chance * size >> high)) ^ salt)
+        chance = mix(id_ + (r + one) * GOLDEN) >> high
+        keys[to + r] = mix((r * size + (chance * size >> high)) ^ salt)
     return to + np.uint64(rounds)
 
 
 @kernel(types.boolean(read(U32), I64, write(types.boolean)))
 def check_offsets(offsets, size, single):
-    """Return whether the CSR offsets of features of `size` samples never fall.
+    """Return True if the CSR offsets of features of `size` samples never decrease.
 
-    `single` tells for each feature whether every sample has exactly one id.
+    Sets single[f] to True if every sample has exactly one id of feature f.
     """
     falls = False
     for f in range(single.size):
@@ -79,7 +75,7 @@ def check_offsets(offsets, size, single):
 
 @kernel(types.void(read(U32), I64, read(I64), read(I64), write(U32)))
 def rebase_offsets(offsets, size, features, rows, own):
-    """Write the CSR of some features of a batch of `size` samples: an id of the f-th has rows[f] entries."""
+    """Write the CSR offsets of some features of a batch of `size` samples; an id of the f-th has rows[f] entries."""
     to, end = np.uint64(1), np.uint32(0)
     own[0] = 0
     for f in range(features.size):

@@ -1,4 +1,4 @@
-"""Kernels that look into the index of a row store and change no row of it."""
+"""Kernels that search the index of a row store and change none of its rows."""
 
 import numpy as np
 from numba import types
@@ -10,9 +10,9 @@ from persia_cli.kernels.buckets import (
     NOWHERE,
     SLOTS,
     first_bucket,
+    last_used_word,
     lowest_bit,
     row_at,
-    score_word,
     seek,
     settle,
     slot_of,
@@ -26,7 +26,10 @@ U8, U16, U32, U64, I64 = types.uint8, types.uint16, types.uint32, types.uint64, 
 
 @kernel(types.int64(read(U64), read(U16), read(U8), U64, U64, U64))
 def first_foreign(keys, tables, members, first, partitions, own):
-    """Position of the first key outside `own` partitions from `first` on, or of another group's table; -1 if none."""
+    """Return the position of the first key that does not belong to this server and group, or -1.
+
+    The server has `own` partitions from `first` on; members[t] is 1 if table t is in the group.
+    """
     foreign = False
     for i in range(np.uint64(keys.size)):
         foreign |= _is_foreign(keys[i], tables[i], members, first, partitions, own)
@@ -46,7 +49,7 @@ def _is_foreign(key, table, members, first, partitions, own):
 
 @kernel(types.void(INDEX, read(U64), read(U16), write(I64)))
 def find(index, keys, tables, rows):
-    """Write the row of each (key, table), or -1; changes nothing."""
+    """Write the row of each (key, table), or -1; the index is not changed."""
     for start in range(np.uint64(0), np.uint64(keys.size), np.uint64(CHUNK)):
         stop = min(start + np.uint64(CHUNK), np.uint64(keys.size))
         seek(index, keys, start, stop)
@@ -57,7 +60,7 @@ def find(index, keys, tables, rows):
 
 @kernel(types.void(INDEX, read(U64), read(U16), U32, write(I64)))
 def find_and_touch(index, keys, tables, step, rows):
-    """As `find`, raising the scores of the rows found to `step`."""
+    """Write the row of each (key, table), or -1, and raise the step of last use of the rows found to `step`."""
     for start in range(np.uint64(0), np.uint64(keys.size), np.uint64(CHUNK)):
         stop = min(start + np.uint64(CHUNK), np.uint64(keys.size))
         seek(index, keys, start, stop)
@@ -71,7 +74,7 @@ def find_and_touch(index, keys, tables, step, rows):
 
 @kernel(types.int64(read(U64), read(U16), read(U64), read(U16), read(I64)))
 def still_fit(keys, tables, kept_keys, kept_tables, kept_rows):
-    """0 if kept rows are of other keys or tables, or another number of them; 1 if some have no row; 2 otherwise."""
+    """Compare keys with those of a look-up: returns 0 if they differ, 1 if some have no row, 2 if all have one."""
     if keys.size != kept_keys.size:
         return 0
     same, all_there = True, True
@@ -83,10 +86,10 @@ def still_fit(keys, tables, kept_keys, kept_tables, kept_rows):
 
 @kernel(types.void(INDEX, read(U64), read(U16), U32, U8, U8, write(I64)))
 def verify(index, keys, tables, step, since, age, rows):
-    """Set right the rows that an earlier look-up found, after rows were given to other keys.
+    """Correct the rows that an earlier look-up found, after rows were given to other keys.
 
-    `since` is that look-up's number modulo 256 and `age`, below 256, how many look-ups came after it. A row reused
-    after it is looked for again, as is one that was not there.
+    `since` is that look-up's number modulo 256 and `age`, below 256, the number of look-ups after it. Keys whose row
+    was reused since then, and keys that had no row, are searched again.
     """
     for i in range(keys.size):
         row = rows[i]
@@ -102,8 +105,8 @@ def verify(index, keys, tables, step, since, age, rows):
 
 
 @kernel(types.int64(INDEX, U64, U64, write(U64), write(U16), write(I64), write(U32)))
-def collect(index, start, stop, keys, tables, rows, scores):
-    """Write what the slots of buckets [start, stop) hold, in their order; returns how many."""
+def collect(index, start, stop, keys, tables, rows, last_used):
+    """Write the contents of the occupied slots of buckets [start, stop), in their order; returns their count."""
     found = 0
     for bucket in range(start, stop):
         bits = taken(index, bucket)
@@ -112,7 +115,7 @@ def collect(index, start, stop, keys, tables, rows, scores):
             keys[found] = index.buckets[bucket * KEYS + (slot & np.uint64(3))]
             rows[found] = row_at(index, slot)
             tables[found] = index.tables[rows[found]]
-            scores[found] = index.marks[score_word(slot)]
+            last_used[found] = index.marks[last_used_word(slot)]
             found += 1
             bits &= bits - np.uint64(1)
     return found

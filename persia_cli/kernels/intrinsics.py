@@ -1,4 +1,4 @@
-"""What numba does not offer by itself; inlined into the kernels that use it."""
+"""Instructions that numba does not offer by itself; they are inlined into the kernels that use them."""
 
 from llvmlite import ir
 from numba import types
@@ -8,7 +8,7 @@ from numba.extending import intrinsic
 
 @intrinsic
 def prefetch(typing_context, array, position):
-    """Ask the processor for the cache line of array[position] of a flat array, without waiting for it."""
+    """Start to load the cache line of array[position] of a flat array, without waiting for it."""
 
     def generate(context, builder, signature, arguments):
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data

@@ -1,4 +1,4 @@
-"""A look-up of a whole batch in one call: find rows, send them, and give rows to ids that have none."""
+"""The look-up of a whole batch in one call: find rows, send them, and give rows to ids that have none."""
 
 from typing import NamedTuple
 
@@ -21,41 +21,41 @@ from persia_cli.kernels.buckets import (
     touch,
 )
 from persia_cli.kernels.compile import helper, inlined, kernel, read, write
-from persia_cli.kernels.hashing import _mix, _unmix
+from persia_cli.kernels.hashing import mix, unmix
 from persia_cli.kernels.intrinsics import prefetch
 from persia_cli.kernels.room import claim, least_used, occupy
 from persia_cli.kernels.rows import NO_ROW, ROWS, begin_row, prefetch_words, send_row, send_rows
 
 F32, U16, U32, U64, I64, U8 = types.float32, types.uint16, types.uint32, types.uint64, types.int64, types.uint8
 ADMISSION = np.uint64(0xD1B54A32D192ED03)
-"""Sets the draw of admission apart from that of initial values."""
+"""A constant that makes the random draw of admission independent of that of initial values."""
 FAR, NEAR = np.uint64(16), np.uint64(8)
-"""New keys ahead whose candidate buckets are asked for, and whose victims' rows."""
+"""Number of new keys ahead whose candidate buckets are prefetched, and ahead whose rows to evict are."""
 
 
-class Birth(NamedTuple):
-    """How new rows come to be."""
+class RowInit(NamedTuple):
+    """The rules by which new rows are admitted, placed and initialized."""
 
     seed: np.uint64
     salts: NDArray[np.uint64]
-    """uint64[tables] by table number, as the next two."""
+    """uint64[tables]: salt of each table; `bounds` and `admission` are indexed by table number too."""
     bounds: NDArray[np.float32]
     """Initial values lie in [-bound, bound)."""
     admission: NDArray[np.uint64]
-    """Ids whose 24-bit draw is below it get a row."""
+    """An id gets a row if its 24-bit random draw is below this value."""
     states: NDArray[np.float32]
-    """See `begin_row`."""
+    """float32[width - state_at]: initial values of the optimizer's states."""
     most: int
-    """Rows of a partition at capacity."""
+    """Capacity of a partition in rows."""
     evict: bool
-    """Whether a row used less lately makes room when there is none."""
+    """True if the least recently used row makes room for a new one when the partition is full."""
 
 
-BIRTH = types.NamedTuple((U64, write(U64), write(F32), write(U64), write(F32), I64, types.boolean), Birth)
+ROW_INIT = types.NamedTuple((U64, write(U64), write(F32), write(U64), write(F32), I64, types.boolean), RowInit)
 
 
 class Counts(NamedTuple):
-    """int64[tables] each: what became of the keys of training look-ups, by table number."""
+    """Counts of the outcomes of training look-ups; each is int64[tables], by table number."""
 
     hits: NDArray[np.int64]
     admitted: NDArray[np.int64]
@@ -69,7 +69,7 @@ COUNTS = types.NamedUniTuple(write(I64), 5, Counts)
 
 @kernel(types.void(INDEX, ROWS, read(U64), read(U16), I64, write(I64), write(U16)))
 def read_rows(index, rows, keys, tables, wire, found, out):
-    """Send the row of each (key, table), zeros where there is none; changes nothing. `found` gets the rows."""
+    """Send the row of each (key, table), zeros if it has none; the index is not changed. `found` gets the rows."""
     for start in range(np.uint64(0), np.uint64(keys.size), np.uint64(CHUNK)):
         stop = min(start + np.uint64(CHUNK), np.uint64(keys.size))
         seek(index, keys, start, stop)
@@ -83,15 +83,16 @@ def read_rows(index, rows, keys, tables, wire, found, out):
 
 @kernel(
     types.int64(
-        INDEX, ROWS, BIRTH, COUNTS, read(U64), read(U16), U32, U8, I64, I64, write(I64), write(U64), write(U16)
+        INDEX, ROWS, ROW_INIT, COUNTS, read(U64), read(U16), U32, U8, I64, I64, write(I64), write(U64), write(U16)
     )
 )  # fmt: skip
-def look_up(index, rows, birth, counts, keys, tables, step, number, used, wire, found, missing, out):
-    """Send the row of each (key, table), giving one to those that have none; returns the rows used from now on.
+def look_up(index, rows, row_init, counts, keys, tables, step, number, used, wire, found, missing, out):
+    """Send the row of each (key, table) and give rows to new keys; returns the new number of rows in use.
 
-    Rows up to `used` are taken already; `number` is that of this look-up modulo 256. First all known keys are served
-    and their scores raised to `step`; then new ones get rows in their order, so that none takes the row of another
-    key of the batch. `found` gets the rows, -1 where there was no room; `missing` is room to work in, as long as keys.
+    `used` is the number of rows in use before, `number` that of this look-up modulo 256. First all known keys are
+    served and their steps of last use raised to `step`. Then new keys get rows in their order. So no new key evicts a
+    row that this batch uses. `found` gets the rows, -1 where there was no room; `missing`, as long as keys, gets the
+    positions of the keys that had no row before.
     """
     unknown = np.uint64(0)
     for start in range(np.uint64(0), np.uint64(keys.size), np.uint64(CHUNK)):
@@ -112,9 +113,9 @@ def look_up(index, rows, birth, counts, keys, tables, step, number, used, wire, 
         if m + FAR < unknown:
             _prefetch_candidates(index, keys[missing[m + FAR]])
         if m + NEAR < unknown:
-            _prefetch_victim(index, rows, keys[missing[m + NEAR]], step, birth.most)
+            _prefetch_victim(index, rows, keys[missing[m + NEAR]], step, row_init.most)
         at = missing[m]
-        row = _admit(index, rows, birth, counts, keys[at], tables[at], step, number, used)
+        row = _admit(index, rows, row_init, counts, keys[at], tables[at], step, number, used)
         found[at] = row
         if row >= 0:
             used = max(used, row + 1)
@@ -131,7 +132,7 @@ def _prefetch_candidates(index, key):
 
 @inlined
 def _prefetch_victim(index, rows, key, step, most):
-    """Ask for the row that a new key will most likely take from another one."""
+    """Prefetch the row that a new key will most likely take from another key."""
     if index.fill[partition_of(index, key)] >= most:
         one = first_bucket(index, key)
         slot = least_used(index, one, second_bucket(index, key, one), step)
@@ -143,18 +144,18 @@ def _prefetch_victim(index, rows, key, step, most):
 
 
 @helper
-def _admit(index, rows, birth, counts, key, table, step, number, used):
-    """Give a new key a row and return it, -1 if it gets none."""
+def _admit(index, rows, row_init, counts, key, table, step, number, used):
+    """Give a new key a row; returns the row, -1 if it gets none."""
     slot = slot_of(index, key, table, first_bucket(index, key))
     if slot != NOWHERE:
         return row_at(index, slot)
-    salt = birth.salts[table]
-    id_ = _unmix(key) ^ salt
-    draw = _mix(_mix(_mix(birth.seed) ^ salt) ^ id_ ^ ADMISSION) >> np.uint64(40)
-    if draw >= birth.admission[table]:
+    salt = row_init.salts[table]
+    id_ = unmix(key) ^ salt
+    draw = mix(mix(mix(row_init.seed) ^ salt) ^ id_ ^ ADMISSION) >> np.uint64(40)
+    if draw >= row_init.admission[table]:
         counts.not_admitted[table] += 1
         return NO_ROW
-    slot = claim(index, key, step, birth.most, birth.evict)
+    slot = claim(index, key, step, row_init.most, row_init.evict)
     if slot == NOWHERE:
         counts.refused[table] += 1
         return NO_ROW
@@ -167,5 +168,5 @@ def _admit(index, rows, birth, counts, key, table, step, number, used):
         index.fill[partition_of(index, key)] += np.int32(1)
     counts.admitted[table] += 1
     occupy(index, slot, key, table, row, step)
-    begin_row(rows, row, birth.seed, salt, id_, birth.bounds[table], birth.states)
+    begin_row(rows, row, row_init.seed, salt, id_, row_init.bounds[table], row_init.states)
     return row

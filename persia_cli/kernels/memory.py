@@ -1,4 +1,4 @@
-"""Memory of embedding servers: on cache lines, in huge pages, and taken from the machine only where it is written."""
+"""Memory of embedding servers: aligned to cache lines, in huge pages, and taken from the system when it is written."""
 
 import contextlib
 import ctypes
@@ -15,15 +15,15 @@ HUGE_PAGE = 2 << 20
 
 
 class Empty(Protocol):
-    """What makes arrays with any content, as numpy.empty does."""
+    """A function that returns an uninitialized array, as numpy.empty does."""
 
     def __call__(self, shape: tuple[int, ...], dtype: DTypeLike, /) -> NDArray[Any]: ...
 
 
 def zeros(size: int, dtype: DTypeLike) -> NDArray[Any]:
-    """`size` zeros from a cache line on; large ones in huge pages, where the system grants them.
+    """Return `size` zeros, aligned to a cache line; large arrays lie in huge pages if the system has them.
 
-    Raises MemoryError if the machine cannot promise so much.
+    Raises MemoryError if the system cannot reserve the memory.
     """
     nbytes = max(1, size * np.dtype(dtype).itemsize)
     if nbytes < HUGE_PAGE:
@@ -33,16 +33,16 @@ def zeros(size: int, dtype: DTypeLike) -> NDArray[Any]:
         pages = mmap.mmap(-1, nbytes + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         raise MemoryError(f"{nbytes:,} bytes") from error
-    with contextlib.suppress(OSError):  # a system without huge pages refuses the wish
+    with contextlib.suppress(OSError):  # the system has no huge pages
         pages.madvise(mmap.MADV_HUGEPAGE)
     return _from(np.frombuffer(pages, np.uint8), HUGE_PAGE, size, dtype)
 
 
 def keep_freed_memory() -> None:
-    """Have this process keep what it frees, for its next arrays of the size.
+    """Make this process keep the memory that it frees, for its next arrays.
 
-    glibc gives large blocks back at once; every batch would then pay for the system to clear pages anew, which takes
-    longer than the work on them. Does nothing where the C library has no such choice.
+    By default glibc returns large blocks to the system at once. Then the system would clear new pages for every batch,
+    which takes longer than the work on them. Does nothing if the C library has no such setting.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -51,6 +51,6 @@ def keep_freed_memory() -> None:
 
 
 def _from(block: NDArray[np.uint8], boundary: int, size: int, dtype: DTypeLike) -> NDArray[Any]:
-    """The part of a block that begins on a boundary."""
+    """Return an array in a block, from the first multiple of `boundary` on."""
     start = -block.ctypes.data % boundary
     return block[start : start + size * np.dtype(dtype).itemsize].view(dtype)

@@ -1,6 +1,6 @@
 """Pooling of unique rows into one vector per sample and feature, padded sequences, and their gradients.
 
-`kernels.bags` says how rows are addressed.
+See `kernels.bags` for how rows are addressed.
 """
 
 import numpy as np
@@ -27,7 +27,7 @@ from persia_cli.kernels.simd import load, splat, store
 F32, I32, U32, U8, I64, U64 = types.float32, types.int32, types.uint32, types.uint8, types.int64, types.uint64
 SUM, MEAN, SQRTN, NONE = 0, 1, 2, 3
 MODES = {"sum": SUM, "mean": MEAN, "sqrtn": SQRTN, "none": NONE}
-"""Number of each pooling; features of mode `none` are sequences, skipped by `pool_forward` and `pool_backward`."""
+"""The number of each pooling; `none` marks sequences, which `pool_forward` and `pool_backward` skip."""
 Floats = NDArray[np.float32]
 
 
@@ -42,13 +42,13 @@ def pool_forward(
     """Pool float32[U, dim] rows into out float32[n, C, dim], where C counts the features whose mode is not `none`.
 
     inverse int32[entries of the group], offsets uint32[F*n+1] or None, modes uint8[F] (see `MODES`), rounds int64[F].
-    Rows of a sample are added in their order; an empty sample gives zeros. Raises ValueError when the arrays do not
-    fit each other.
+    Rows of a sample are added in their order; an empty sample gives zeros. Raises ValueError if the arrays do not fit
+    each other.
     """
     size, columns, dim = out.shape
-    require(columns == np.count_nonzero(modes != NONE), "out has not one column per pooled feature")
-    require(rows.shape[1] == dim, "rows and out differ in dim")
-    require(modes.size == rounds.size, "modes and rounds are not of the same features")
+    require(columns == np.count_nonzero(modes != NONE), "out must have one column per pooled feature")
+    require(rows.shape[1] == dim, "rows and out must have the same dim")
+    require(modes.size == rounds.size, "modes and rounds must have one entry per feature")
     check_bags(inverse, offsets, modes.size * size, len(rows), rounds)
     values = rows.reshape(-1)
     if offsets is None:
@@ -67,13 +67,13 @@ def pool_backward(
 ) -> None:
     """Add the gradient float32[n, C, dim] of pooled vectors to `gradients` float32[U, dim] of the unique rows.
 
-    Summed in the order samples, then features, then ids: the result depends on the batch alone. The caller zeroes
-    `gradients` first. Raises ValueError as `pool_forward` does.
+    Sums are in the order of samples, then features, then ids, so that the result depends on the batch alone. The
+    caller zeroes `gradients` first. Raises ValueError if the arrays do not fit each other.
     """
     size, columns, dim = gradient.shape
-    require(columns == np.count_nonzero(modes != NONE), "gradient has not one column per pooled feature")
-    require(gradients.shape[1] == dim, "gradient and gradients differ in dim")
-    require(modes.size == rounds.size, "modes and rounds are not of the same features")
+    require(columns == np.count_nonzero(modes != NONE), "gradient must have one column per pooled feature")
+    require(gradients.shape[1] == dim, "gradient and gradients must have the same dim")
+    require(modes.size == rounds.size, "modes and rounds must have one entry per feature")
     check_bags(inverse, offsets, modes.size * size, len(gradients), rounds)
     values = gradient.reshape(-1)
     if offsets is None:
@@ -91,13 +91,13 @@ def sequence_forward(
     values: Floats,
     mask: NDArray[np.bool_],
 ) -> None:
-    """Spread one feature's rows into values float32[n, L, dim] and mask bool[n, L], True where there is an id.
+    """Write one feature's rows to values float32[n, L, dim] and set mask bool[n, L] to True where there is an id.
 
-    inverse int32[entries of the group] with the feature's own n+1 entries of the group's offsets, or its n entries of
-    inverse and None. A sample keeps its last L ids, from position 0 on; the rest is zeros.
+    Takes inverse int32[entries of the group] and the feature's own n+1 entries of the group's offsets; or its own n
+    entries of inverse, and None. A sample keeps its last L ids, from position 0 on; the rest is zeros.
     """
     size, length, dim = values.shape
-    require(mask.shape == (size, length) and rows.shape[1] == dim, "rows, values and mask do not fit")
+    require(mask.shape == (size, length) and rows.shape[1] == dim, "rows, values and mask must have matching shapes")
     bounds = sequence_offsets(inverse, offsets, size, len(rows), rounds)
     _spread(rows.reshape(-1), inverse, bounds, rounds, length, dim, flat(values), flat(mask).view(np.uint8))
 
@@ -107,14 +107,14 @@ def sequence_backward(
 ) -> None:
     """Add the gradient float32[n, L, dim] of one feature's sequences to `gradients` float32[U, dim], in id order."""
     size, length, dim = gradient.shape
-    require(gradients.shape[1] == dim, "gradient and gradients differ in dim")
+    require(gradients.shape[1] == dim, "gradient and gradients must have the same dim")
     bounds = sequence_offsets(inverse, offsets, size, len(gradients), rounds)
     _gather_back(gradient.reshape(-1), inverse, bounds, rounds, length, dim, flat(gradients))
 
 
 @inlined
 def _divisor(mode, ids):
-    """What the sum over a bag of `ids` ids is divided by."""
+    """Return the divisor of the sum over a bag of `ids` ids."""
     if mode == MEAN:
         return np.float32(ids)
     if mode == SQRTN:
@@ -124,7 +124,7 @@ def _divisor(mode, ids):
 
 @helper
 def _divide(values, at, dim, mode, ids):
-    """Divide values[at : at + dim], the sum over `ids` ids, as the mode says."""
+    """Divide values[at : at + dim], the sum over `ids` ids, by the divisor of the mode."""
     divisor = splat(_divisor(mode, ids))
     for c in range(ZERO, dim, STEP):
         lanes = np.int64(dim - c)
@@ -162,7 +162,7 @@ def _backward(gradient, inverse, offsets, modes, rounds, size, dim, share, gradi
             at += dim
 
 
-# With one id per sample there is nothing but rows to move. `whole` promises rows of whole vectors.
+# With one id per sample, pooling only copies rows. `whole`: dim is a multiple of a vector's lanes.
 
 
 @kernel(types.void(read(F32), read(I32), read(U8), U64, U64, write(F32)))

@@ -1,4 +1,4 @@
-"""HyperLogLog's registers: how long a run of zeros the keys of each of a few thousand parts begin with.
+"""The registers of HyperLogLog, an estimate of the number of distinct keys.
 
 Flajolet, Fusy, Gandouet and Meunier, "HyperLogLog: the analysis of a near-optimal cardinality estimation algorithm",
 2007.
@@ -15,9 +15,9 @@ ONE, TOP = np.uint64(1), np.uint64(1) << np.uint64(63)
 
 @kernel(types.void(read(U64), I64, write(U8)))
 def raise_registers(keys, bits, registers):
-    """Raise each key's register to 1 + the zeros that the key's other bits begin with, if it is less.
+    """Raise each key's register to 1 + the number of leading zeros of the key's other bits, if it is lower.
 
-    The first `bits` bits of a key (1 to 63) are the number of its register; keys must look random (`hash_ids`).
+    The first `bits` bits of a key (1 to 63) are the number of its register. Keys must be hashed (`hash_ids`).
     """
     part, rest = np.uint64(bits), np.uint64(64 - bits)
     guard = ONE << (part - ONE)

@@ -1,48 +1,56 @@
-"""Slots for new keys: an empty one, one freed by moving keys, or that of the row used least lately."""
+"""Slots for new keys: an empty slot, one freed by moving keys, or the slot of the least recently used row.
+
+A partition never has more rows than its capacity, even if slots are empty.
+"""
 
 import numpy as np
 from numba import types
 
 from persia_cli.kernels.buckets import (
+    FEW,
     INDEX,
     KEYS,
+    LAST_USED,
     MARKS,
     NOWHERE,
     PATHS,
     ROWS,
-    SCORES,
     SLOTS,
     first_bucket,
+    last_used_word,
     lowest_bit,
     partition_of,
-    score_word,
+    row_at,
+    row_word,
     second_bucket,
     slot_of,
     taken,
 )
 from persia_cli.kernels.compile import helper, inlined, kernel, read, write
 
+U16, U64, I64 = types.uint16, types.uint64, types.int64
 REPEATED = -2
-"""In place of the row of a key that is there already."""
+"""Result, instead of a row, for a key that has a row already."""
 
 
 @helper
 def _move(index, source, target):
-    """Copy what a slot holds into another."""
+    """Copy the content of a slot to another slot."""
     from_bucket, to_bucket = source >> np.uint64(2), target >> np.uint64(2)
     from_place, to_place = source & np.uint64(3), target & np.uint64(3)
     index.buckets[to_bucket * KEYS + to_place] = index.buckets[from_bucket * KEYS + from_place]
-    for part in (ROWS, SCORES):
+    for part in (ROWS, LAST_USED):
         index.marks[to_bucket * MARKS + part + to_place] = index.marks[from_bucket * MARKS + part + from_place]
 
 
 @helper
 def _shift(index, one, other):
-    """Free a slot of two full buckets by moving keys to their other candidates; NOWHERE if none can be found.
+    """Free a slot of two full buckets by moving keys to their other candidates (cuckoo moves); NOWHERE if it fails.
 
-    Breadth first, so that as few keys as possible move; `scratch` holds the buckets looked at, and before each the
-    place in the list and slot whose key would move there.
+    The search is breadth first, so that as few keys as possible move. `scratch` is its queue, two words an entry: the
+    entry and slot whose key would move here (parent << 2 | slot), then the bucket.
     """
+    # Nothing moves before a path to an empty slot is found, so a search that fails leaves the index as it was.
     paths = index.scratch
     paths[1], paths[3] = one, other
     known = np.uint64(2)
@@ -55,6 +63,8 @@ def _shift(index, one, other):
             home = first_bucket(index, key)
             away = second_bucket(index, key, home) if home == bucket else home
             if taken(index, away) != np.uint64(15):
+                # Move keys from the end of the path back to its start: each one goes to the slot that was just left,
+                # so at every moment each key is in the index.
                 _move(index, slot, _empty_slot(index, away, away))
                 while at >= np.uint64(2):
                     parent = paths[np.uint64(2) * at]
@@ -62,7 +72,7 @@ def _shift(index, one, other):
                     bucket = paths[np.uint64(2) * at + np.uint64(1)]
                     slot = bucket * np.uint64(SLOTS) + (parent & np.uint64(3))
                     _move(index, slot, target)
-                index.marks[(slot >> np.uint64(2)) * MARKS + ROWS + (slot & np.uint64(3))] = np.uint32(0)
+                index.marks[row_word(slot)] = np.uint32(0)
                 return slot
             if known < np.uint64(PATHS):
                 paths[np.uint64(2) * known] = (at << np.uint64(2)) | place
@@ -74,29 +84,63 @@ def _shift(index, one, other):
 
 @helper
 def least_used(index, one, other, step):
-    """The slot of the lowest score below `step` in the key's candidate buckets, or NOWHERE.
+    """Return the least recently used slot, before `step`, of the key's candidate buckets, or NOWHERE.
 
-    The second bucket is a candidate only if the first is full; of equal scores the first counts.
+    The second bucket is a candidate only if the first is full or buckets are few. Of equal slots the first is taken.
     """
     best, lowest = NOWHERE, np.uint32(min(step, np.uint64(2**32 - 1)))
-    full = taken(index, one) == np.uint64(15)
+    both = index.size <= FEW or taken(index, one) == np.uint64(15)
     for bucket in (one, other):
-        if bucket == one or full:
-            bits = taken(index, bucket)
-            while bits != np.uint64(0):
-                slot = bucket * np.uint64(SLOTS) + lowest_bit(bits)
-                if index.marks[score_word(slot)] < lowest:
-                    best, lowest = slot, index.marks[score_word(slot)]
-                bits &= bits - np.uint64(1)
+        if bucket == one or both:
+            slot = _least_used_in(index, bucket, lowest)
+            if slot != NOWHERE:
+                best, lowest = slot, index.marks[last_used_word(slot)]
+    return best
+
+
+@inlined
+def _least_used_in(index, bucket, below):
+    """Return the bucket's least recently used slot, if it was last used before step `below`, or NOWHERE."""
+    best, bits = NOWHERE, taken(index, bucket)
+    while bits != np.uint64(0):
+        slot = bucket * np.uint64(SLOTS) + lowest_bit(bits)
+        if index.marks[last_used_word(slot)] < below:
+            best, below = slot, index.marks[last_used_word(slot)]
+        bits &= bits - np.uint64(1)
     return best
 
 
 @helper
-def claim(index, key, step, most, evict):
-    """A slot for a new key, empty or to be taken from a row used less lately; NOWHERE when there is no room.
+def _release(index, bucket, step):
+    """Remove a key of another bucket that was last used before `step`; returns its row, -1 if none was found.
 
-    In a partition of fewer than `most` rows an empty slot, if need be one freed by moving keys. Otherwise, if `evict`,
-    that of the lowest score below `step`; and where all are in use at this step, an empty slot after all.
+    Searches up to PATHS buckets behind the given one. Full buckets are passed over unless buckets are few, since a full
+    bucket must stay full (see `buckets`).
+    """
+    lowest = np.uint32(min(step, np.uint64(2**32 - 1)))
+    first = bucket - bucket % index.size
+    for _ in range(min(index.size - np.uint64(1), np.uint64(PATHS))):
+        bucket = first if bucket + np.uint64(1) == first + index.size else bucket + np.uint64(1)
+        bits = taken(index, bucket)
+        if index.size <= FEW or bits != np.uint64(15):
+            slot = _least_used_in(index, bucket, lowest)
+            if slot != NOWHERE:
+                row = row_at(index, slot)
+                # The slots of a bucket are filled without gaps, so the last key moves to where this one was.
+                last = bucket * np.uint64(SLOTS) + lowest_bit(~bits) - np.uint64(1)
+                _move(index, last, slot)
+                index.marks[row_word(last)] = np.uint32(0)
+                return row
+    return np.int64(-1)
+
+
+@helper
+def claim(index, key, step, most, evict):
+    """Return a slot for a new key, empty or with the row of an evicted key; NOWHERE if there is no room.
+
+    In a partition of fewer than `most` rows it is an empty slot, if need be one freed by moving keys. Otherwise, with
+    `evict`, it is the least recently used slot of the candidate buckets. If all of these are in use at this step, it is
+    an empty slot that gets the row of a key of another bucket.
     """
     one = first_bucket(index, key)
     two = second_bucket(index, key, one)
@@ -109,12 +153,19 @@ def claim(index, key, step, most, evict):
     if not evict:
         return NOWHERE
     slot = least_used(index, one, two, step)
-    return slot if slot != NOWHERE else _empty_slot(index, one, two)
+    if slot == NOWHERE:
+        slot = _empty_slot(index, one, two)
+        if slot != NOWHERE:
+            row = _release(index, slot >> np.uint64(2), step)
+            if row < 0:
+                return NOWHERE
+            index.marks[row_word(slot)] = np.uint32(row + 1)
+    return slot
 
 
 @inlined
 def _empty_slot(index, one, two):
-    """An empty slot of a key's candidate buckets, the first before the second, or NOWHERE."""
+    """Return an empty slot of a key's candidate buckets, the first before the second, or NOWHERE."""
     for bucket in (one, two):
         places = taken(index, bucket)
         if places != np.uint64(15):
@@ -124,29 +175,44 @@ def _empty_slot(index, one, two):
 
 @inlined
 def occupy(index, slot, key, table, row, step):
-    """Give a slot and a row to (key, table)."""
+    """Write (key, table), its row and its step of last use to a slot."""
     bucket, place = slot >> np.uint64(2), slot & np.uint64(3)
     index.buckets[bucket * KEYS + place] = key
     index.marks[bucket * MARKS + ROWS + place] = np.uint32(row + 1)
-    index.marks[bucket * MARKS + SCORES + place] = step
+    index.marks[bucket * MARKS + LAST_USED + place] = step
     index.tables[row] = table
 
 
-@kernel(types.int64(INDEX, read(types.uint64), read(types.uint16), read(types.uint32), types.int64, write(types.int64)))
-def insert(index, keys, tables, scores, used, rows):
-    """Give a row to each (key, table) with its score; rows up to `used` are taken. Returns the rows used then.
+@kernel(
+    types.int64(
+        INDEX, read(U64), read(U16), read(types.uint32), I64, I64, types.boolean, write(I64), write(I64), write(I64)
+    )
+)  # fmt: skip
+def insert(index, keys, tables, last_used, used, most, evict, loaded, left_out, rows):
+    """Give a row to each (key, table) with its step of last use; returns the new number of rows in use.
 
-    `rows` gets -1 where there is no room, REPEATED where the key has a row already.
+    `used` is the number of rows in use before. In a partition of `most` rows, with `evict`, a row that was used longer
+    ago makes room. `rows` gets the row of each key: -1 if there is no room, REPEATED if the key has a row already. A
+    row that was evicted again stands in `rows` twice; the later key owns it. By table number, `loaded` counts the keys
+    that got a row and kept it, and `left_out` those that got none or were evicted.
     """
-    most = np.int64(index.size) * SLOTS
     for i in range(np.uint64(keys.size)):
         rows[i] = REPEATED
         if slot_of(index, keys[i], tables[i], first_bucket(index, keys[i])) == NOWHERE:
-            slot = claim(index, keys[i], np.uint32(0), most, False)
+            slot = claim(index, keys[i], last_used[i], most, evict)
             rows[i] = -1
-            if slot != NOWHERE:
+            if slot == NOWHERE:
+                left_out[tables[i]] += 1
+                continue
+            rows[i] = row_at(index, slot)
+            if rows[i] >= 0:
+                loser = index.tables[rows[i]]
+                loaded[loser] -= 1
+                left_out[loser] += 1
+            else:
                 rows[i] = used
-                index.fill[partition_of(index, keys[i])] += np.int32(1)
-                occupy(index, slot, keys[i], tables[i], used, scores[i])
                 used += 1
+                index.fill[partition_of(index, keys[i])] += np.int32(1)
+            loaded[tables[i]] += 1
+            occupy(index, slot, keys[i], tables[i], rows[i], last_used[i])
     return used

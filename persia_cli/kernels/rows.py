@@ -1,7 +1,7 @@
-"""Rows in the arena: how one is read, sent and begun.
+"""The rows in the arena: their layout, and how a row is read, sent and initialized.
 
-The arena is flat float32; row r starts at word r * width: the embedding (dim values, as float32 or as halves, two to a
-word), then optimizer states in float32, then padding to 16 bytes.
+The arena is flat float32. Row r starts at word r * width: first the embedding (dim values, as float32 or as 16-bit
+values, two to a word), then the optimizer's states in float32, then padding to 16 bytes.
 """
 
 from typing import NamedTuple
@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from persia_cli.kernels.cast import float16_factor
 from persia_cli.kernels.compile import helper, inlined, write
 from persia_cli.kernels.halves import load_bfloat16, load_float16, store_bfloat16, store_float16
-from persia_cli.kernels.hashing import GOLDEN, _mix
+from persia_cli.kernels.hashing import mix
 from persia_cli.kernels.intrinsics import prefetch
 from persia_cli.kernels.simd import greater_magnitude, greatest_magnitude, load, splat, store, store_scalar
+from persia_cli.kernels.splitmix import GOLDEN
 
 FLOAT32, BFLOAT16, FLOAT16 = 0, 1, 2
-"""How values are kept or sent."""
+"""The dtypes in which values are kept or sent."""
 CODES = {"float32": FLOAT32, "bfloat16": BFLOAT16, "float16": FLOAT16}
 NO_ROW = np.int64(-1)
 ZERO, ONE, TWO = np.uint64(0), np.uint64(1), np.uint64(2)
@@ -26,13 +27,13 @@ LANES = np.uint64(16)
 LINE = np.uint64(16)
 """float32 words of a cache line."""
 NEAREST = np.uint64(6144)
-"""float32 words that rows may take of the nearest cache."""
+"""Number of float32 words of the L1 cache that prefetched rows may take."""
 WIDE, AHEAD = np.uint64(256), np.uint64(8)
-"""Words from which on a row is wide, and how many wide rows ahead are asked for."""
+"""Smallest number of words of a wide row, and the number of wide rows that are prefetched ahead."""
 
 
-class Rows(NamedTuple):
-    """The values of one group's rows on one server."""
+class RowArena(NamedTuple):
+    """The values of one feature group's rows on one server, as arrays for kernels."""
 
     arena: NDArray[np.float32]
     """float32[rows * width]."""
@@ -43,25 +44,25 @@ class Rows(NamedTuple):
     state_at: np.uint64
     """Words of a row before its optimizer states."""
     storage: int
-    """How embeddings are kept: FLOAT32, BFLOAT16 or FLOAT16."""
+    """The dtype of embeddings: FLOAT32, BFLOAT16 or FLOAT16."""
     line: NDArray[np.float32]
-    """float32[dim] to work in."""
+    """float32[dim]: memory for intermediate results."""
 
 
 ROWS = types.NamedTuple(
-    (write(types.float32), types.uint64, types.uint64, types.uint64, types.int64, write(types.float32)), Rows
+    (write(types.float32), types.uint64, types.uint64, types.uint64, types.int64, write(types.float32)), RowArena
 )
 
 
 @inlined
 def start_of(rows, row):
-    """First word of a row."""
+    """Return the first word of a row."""
     return np.uint64(row) * rows.width
 
 
 @inlined
 def prefetch_words(rows, row, words):
-    """Ask for the first words of a row."""
+    """Prefetch the first words of a row."""
     at = start_of(rows, row)
     for word in range(ZERO, words, LINE):
         prefetch(rows.arena, at + word)
@@ -69,7 +70,7 @@ def prefetch_words(rows, row, words):
 
 @inlined
 def embedding_lanes(rows, at, column, lanes):
-    """Lanes of the embedding of the row that starts at word `at`, from a column on."""
+    """Return lanes of an embedding, from a column on; its row starts at word `at`."""
     if rows.storage == FLOAT32:
         return load(rows.arena, at + column, lanes)
     if rows.storage == BFLOAT16:
@@ -90,19 +91,19 @@ def keep_lanes(rows, at, column, value, lanes):
 
 @inlined
 def halves_per_row(dim, wire):
-    """uint16 words of a row on the wire."""
+    """Return the number of uint16 words of a row on the wire."""
     if wire == FLOAT32:
         return TWO * dim
     return dim if wire == BFLOAT16 else dim + TWO
 
 
-# Rows come from memory while others are worked on: of narrow rows as many as the nearest cache holds are asked for at
-# once, of wide ones the next few, since too many lines at once would wait for each other.
+# Rows are prefetched while others are worked on. Of narrow rows as many as the L1 cache holds are requested at once;
+# of wide rows only the next few, since the processor can wait for only so many cache lines at a time.
 
 
 @inlined
 def burst_of(rows, words, size):
-    """How many of `size` rows to work on in one go, if so many words of each are needed."""
+    """Return the number of rows, of `size`, to prefetch and work on at once; `words` of each are needed."""
     if rows.width >= WIDE:
         return size
     return max(np.uint64(4), min(np.uint64(128), NEAREST // words))
@@ -110,7 +111,7 @@ def burst_of(rows, words, size):
 
 @inlined
 def prefetch_first(rows, found, start, stop, words):
-    """Ask for the rows found[start:stop], which come next; of wide ones for the first few."""
+    """Prefetch the rows found[start:stop]; of wide rows only the first few."""
     if rows.width >= WIDE:
         stop = min(start + AHEAD, stop)
     for i in range(start, stop):
@@ -120,14 +121,14 @@ def prefetch_first(rows, found, start, stop, words):
 
 @inlined
 def prefetch_later(rows, found, i, stop, words):
-    """While row found[i] is worked on, ask for one behind it, if rows are wide."""
+    """Prefetch a row some places behind found[i], which is worked on now, if rows are wide."""
     if rows.width >= WIDE and i + AHEAD < stop and found[i + AHEAD] >= 0:
         prefetch_words(rows, found[i + AHEAD], words)
 
 
 @inlined
 def send_rows(rows, found, start, stop, out, wire):
-    """Write the embeddings of rows found[start:stop] (zeros for -1) as rows of the uint16 words `out`, as wired."""
+    """Write the embeddings of rows found[start:stop] (zeros for -1) to the uint16 words `out`, in the wire's dtype."""
     plain = rows.storage == FLOAT32 and wire == FLOAT32 and rows.dim % LANES == ZERO
     burst = burst_of(rows, rows.state_at, stop - start)
     for first in range(start, stop, burst):
@@ -143,7 +144,7 @@ def send_rows(rows, found, start, stop, out, wire):
 
 @inlined
 def _copy_row(rows, row, out, place):
-    """What `send_row` comes to where nothing is converted and vectors are whole."""
+    """Write a row as `send_row` does, if nothing is converted and the row is whole vectors."""
     to, at = place * rows.dim * TWO, start_of(rows, row)
     for column in range(ZERO, rows.dim, LANES):
         value = load(rows.arena, at + column, 16) if row >= 0 else splat(np.float32(0.0))
@@ -173,7 +174,7 @@ def send_row(rows, row, out, place, wire):
 
 @inlined
 def _send_scaled(rows, at, out, to):
-    """Write a row as float16: its factor in float32, then its values divided by it."""
+    """Write a row as float16: its factor in float32, then its values divided by the factor."""
     greatest = splat(np.float32(0.0))
     for column in range(ZERO, rows.dim, LANES):
         greatest = greater_magnitude(greatest, embedding_lanes(rows, at, column, np.int64(rows.dim - column)))
@@ -190,22 +191,17 @@ def begin_row(rows, row, seed, salt, id_, bound, states):
     """Write the initial values of an id's row.
 
     Column c of the embedding is uniform in [-bound, bound) with 24 random bits, a function of (seed, salt, id, c)
-    alone. `states` float32[3] are the start value of states, and for FTRL (states[1] != 0) what makes the embedding
-    its solution: z = -(w * states[1] + sign(w) * states[2]), n = states[0].
+    alone. `states` float32[width - state_at] are the start values of the optimizer's states.
     """
     line = rows.line
-    start = _mix(_mix(_mix(seed) ^ salt) ^ id_)
+    start = mix(mix(mix(seed) ^ salt) ^ id_)
     scale = bound * np.float32(2.0**-23)
     for column in range(rows.dim):
-        bits = np.int32(_mix(start + (column + ONE) * GOLDEN) >> np.uint64(40))
+        bits = np.int32(mix(start + (column + ONE) * GOLDEN) >> np.uint64(40))
         line[column] = np.float32(bits - np.int32(2**23)) * scale
     at = start_of(rows, row)
     for column in range(ZERO, rows.dim, LANES):
         lanes = np.int64(rows.dim - column)
         keep_lanes(rows, at, column, load(line, column, lanes), lanes)
-    for word in range(rows.state_at, rows.width):
-        rows.arena[at + word] = states[0]
-    if states[1] != np.float32(0.0):
-        for column in range(rows.dim):
-            weight = line[column]
-            rows.arena[at + rows.state_at + column] = -(weight * states[1] + np.sign(weight) * states[2])
+    for word in range(rows.width - rows.state_at):
+        rows.arena[at + rows.state_at + word] = states[word]

@@ -1,13 +1,16 @@
-"""A value of sixteen float32 lanes, `f32x16`, and what kernels do with it.
+"""A vector of sixteen float32 lanes, `f32x16`, and the operations of kernels on it.
 
-numba's own vectorizer gives up on slices, strided views and constant trip counts; explicit loads and stores do not.
-`lanes` says how many of the sixteen count: missing ones read as zero and are not written, so one loop body serves any
-dim. Positions count elements of the array.
+LLVM's vectorizer gives up on numba's slices, strided views and constant trip counts; explicit vector loads and stores
+do not depend on it. `lanes` is the number of lanes that count: the others read as zero and are not written, so one loop
+body serves any dim. Positions count elements of the array.
 """
 
 import operator
 
 from llvmlite import ir
+
+# The public numba.extending has no vector type, and its @overload cannot give `+` a meaning in LLVM instructions for
+# such a type without a Python body. Hence these private parts of numba.core; pyproject.toml bounds numba's version.
 from numba import types
 from numba.core import cgutils
 from numba.core.imputils import lower_builtin
@@ -26,12 +29,12 @@ BIT, I16, I32, I64, FLOAT, HALF = (
 FLOATS, INTS = (ir.VectorType(kind, LANES) for kind in (FLOAT, I32))
 MASK = ir.VectorType(BIT, LANES)
 NUMBERS = ir.Constant(INTS, list(range(LANES)))
-"""The lanes' numbers."""
+"""The numbers of the lanes, 0 to 15."""
 EXPONENT, MAGNITUDE = 0x7F800000, 0x7FFFFFFF
 
 
 class F32x16(types.Type):
-    """numba's type of the value."""
+    """The type `f32x16` in numba's type system."""
 
     def __init__(self) -> None:
         super().__init__(name="f32x16")
@@ -72,12 +75,12 @@ for _function, _instruction in (
 
 
 def all_lanes(kind, value):
-    """The constant vector of a number."""
+    """Return a constant vector with a number in all lanes."""
     return ir.Constant(kind, [value] * LANES)
 
 
 def spread(builder, scalar, kind):
-    """The vector of a scalar."""
+    """Return a vector with a scalar in all lanes."""
     nothing = ir.Constant(kind, ir.Undefined)
     return builder.shuffle_vector(builder.insert_element(nothing, scalar, I32(0)), nothing, all_lanes(INTS, 0))
 
@@ -88,18 +91,18 @@ def _address(context, builder, array_type, array, at, kind):
 
 
 def call(builder, name, result, *arguments):
-    """Call one of LLVM's own functions."""
+    """Call one of LLVM's intrinsic functions."""
     kind = ir.FunctionType(result, [argument.type for argument in arguments])
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
 
 
 def _first(builder, lanes):
-    """The mask of the first `lanes` lanes."""
+    """Return the mask of the first `lanes` lanes."""
     return builder.icmp_signed("<", NUMBERS, spread(builder, builder.trunc(lanes, I32), INTS))
 
 
 def read_lanes(context, builder, array_type, array, at, lanes, kind, suffix, align):
-    """Read a vector of `kind` from array[at]; a full one is one plain load."""
+    """Read a vector of `kind` from array[at]; all sixteen lanes are one unmasked load."""
     pointer = _address(context, builder, array_type, array, at, kind)
     place = cgutils.alloca_once(builder, kind)
     with builder.if_else(builder.icmp_signed(">=", lanes, I64(LANES)), likely=True) as (full, part):
@@ -116,7 +119,7 @@ def read_lanes(context, builder, array_type, array, at, lanes, kind, suffix, ali
 
 
 def write_lanes(context, builder, array_type, array, at, value, lanes, suffix, align):
-    """Write a vector to array[at]; a full one is one plain store."""
+    """Write a vector to array[at]; all sixteen lanes are one unmasked store."""
     pointer = _address(context, builder, array_type, array, at, value.type)
     with builder.if_else(builder.icmp_signed(">=", lanes, I64(LANES)), likely=True) as (full, part):
         with full:
@@ -139,7 +142,7 @@ def write_lanes(context, builder, array_type, array, at, value, lanes, suffix, a
 
 @intrinsic
 def load(typing_context, array, at, lanes):
-    """float32 lanes from array[at]."""
+    """Return float32 lanes from array[at]."""
 
     def generate(context, builder, kind, arguments):
         return read_lanes(context, builder, kind.args[0], *arguments, FLOATS, "v16f32", 4)
@@ -159,7 +162,7 @@ def store(typing_context, array, at, value, lanes):
 
 @intrinsic
 def load_scalar(typing_context, array, at):
-    """One float32 that begins at array[at] of an array of any dtype, without need of alignment."""
+    """Return one float32 that begins at array[at] of an array of any dtype, aligned or not."""
 
     def generate(context, builder, kind, arguments):
         value = builder.load(_address(context, builder, kind.args[0], *arguments, FLOAT))
@@ -171,7 +174,7 @@ def load_scalar(typing_context, array, at):
 
 @intrinsic
 def store_scalar(typing_context, array, at, value):
-    """Write one float32 to where array[at] begins, without need of alignment."""
+    """Write one float32 to the position of array[at], aligned or not."""
 
     def generate(context, builder, kind, arguments):
         pointer = _address(context, builder, kind.args[0], *arguments[:2], FLOAT)
@@ -186,7 +189,7 @@ def store_scalar(typing_context, array, at, value):
 
 @intrinsic
 def splat(typing_context, scalar):
-    """The scalar in all lanes."""
+    """Return the scalar in all lanes."""
 
     def generate(context, builder, kind, arguments):
         return spread(builder, arguments[0], FLOATS)
@@ -196,7 +199,7 @@ def splat(typing_context, scalar):
 
 @intrinsic
 def total(typing_context, value):
-    """Sum of the lanes, halves added to halves: always in the same order."""
+    """Return the sum of the lanes, added pairwise and always in the same order."""
 
     def generate(context, builder, kind, arguments):
         (value,) = arguments
@@ -243,7 +246,7 @@ smaller, greater, with_sign_of = _pairwise("minnum"), _pairwise("maxnum"), _pair
 
 @intrinsic
 def finite(typing_context, value):
-    """Whether no lane is NaN or infinite."""
+    """Return True if no lane is NaN or infinite."""
 
     def generate(context, builder, kind, arguments):
         exponents = builder.and_(builder.bitcast(arguments[0], INTS), all_lanes(INTS, EXPONENT))
@@ -254,8 +257,19 @@ def finite(typing_context, value):
 
 
 @intrinsic
+def where_zero(typing_context, value, one, other):
+    """Return the lanes of `one` where the value is 0, of `other` elsewhere."""
+
+    def generate(context, builder, kind, arguments):
+        value, one, other = arguments
+        return builder.select(builder.fcmp_ordered("==", value, FLOATS(None)), one, other)
+
+    return f32x16(f32x16, f32x16, f32x16), generate
+
+
+@intrinsic
 def greater_magnitude(typing_context, one, other):
-    """The greater absolute value per lane; NaN is greater than anything."""
+    """Return the greater absolute value per lane; NaN is greater than anything."""
 
     def generate(context, builder, kind, arguments):
         sizes = [builder.and_(builder.bitcast(each, INTS), all_lanes(INTS, MAGNITUDE)) for each in arguments]
@@ -266,7 +280,7 @@ def greater_magnitude(typing_context, one, other):
 
 @intrinsic
 def greatest_magnitude(typing_context, value):
-    """The greatest absolute value of all lanes; NaN is greater than anything."""
+    """Return the greatest absolute value of all lanes; NaN is greater than anything."""
 
     def generate(context, builder, kind, arguments):
         sizes = builder.and_(builder.bitcast(arguments[0], INTS), all_lanes(INTS, MAGNITUDE))

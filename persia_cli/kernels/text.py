@@ -1,4 +1,4 @@
-"""Lines of delimited text to columns of 64-bit values, in one pass over the bytes."""
+"""The parsing of delimited text into columns of 64-bit values, in one pass over the bytes."""
 
 import numpy as np
 from numba import types
@@ -10,20 +10,20 @@ U8, U64, I64 = types.uint8, types.uint64, types.int64
 
 LINE_END, RETURN, QUOTE, SPACE = (np.uint8(ord(each)) for each in '\n\r" ')
 NONE = np.uint64(256)
-"""In place of a character: there is none."""
+"""Value of a character that is not set."""
 BLANK, OPEN_QUOTE, COMMENT = np.int64(-1), np.int64(-2), np.int64(-3)
-"""Why a line is no row, where it is not for its number of columns."""
+"""Reasons why a line is not a row, other than its number of columns."""
 
 
 @inlined
 def _ends_field(data, at, first, second):
-    """Whether the delimiter, of one or two characters, is at a position that is not the last byte of a line."""
+    """Return True if the delimiter (one or two characters) is at a position that is not the last byte of a line."""
     return np.uint64(data[at]) == first and (second == NONE or np.uint64(data[at + ONE]) == second)
 
 
 @inlined
 def _plain_field(data, at, first, second, strip):
-    """Return where a field's value starts and stops, and where the field ends: at a delimiter or a line end."""
+    """Return the bounds of a field's value, and the end of the field: the delimiter or line end."""
     start = at
     if strip:
         while data[start] == SPACE:
@@ -41,7 +41,7 @@ def _plain_field(data, at, first, second, strip):
 
 @helper
 def _quoted_field(data, start, quote, strip):
-    """Return where a value that starts after a quote stops and where its field ends, and if it has doubled quotes."""
+    """Return the end of a quoted value, the end of its field, and True if it has doubled quotes."""
     at, escaped = start, False
     while data[at] != LINE_END:
         if np.uint64(data[at]) == quote:
@@ -65,12 +65,12 @@ def _quoted_field(data, start, quote, strip):
 def parse_lines(data, rules, kinds, parameters, values, states, lines, reasons, counts):
     """Split whole lines into fields and parse them.
 
-    `data` ends with a line end. `rules` are the delimiter's two characters, the quote, the character that comments
-    begin with (256 for none of them), and whether blanks are taken off. `kinds` and `parameters` have C columns,
-    `values` and `states` C x N, column by column, N being the number of lines. `lines` [N] is, from the front, the line
-    of each row, and from the back the line of each that is none, whose `reasons` [N] from the back is its number of
-    columns or BLANK, OPEN_QUOTE or COMMENT. `counts` becomes the rows, the other lines, and how many of the rows hold a
-    field that is WRONG or worse.
+    `data` ends with a line end. `rules` are the delimiter's two characters, the quote, the first character of comments
+    (each 256 if not set), and 1 if blanks around values are removed. `kinds` and `parameters` [C] describe the columns.
+    `values` and `states` [C * N] are written column by column, where N is the number of lines. `lines` [N] gets the
+    line number of each row from the front, and of each other line from the back. `reasons` [N] gets, from the back, why
+    these are not rows: their number of columns, or BLANK, OPEN_QUOTE or COMMENT. `counts` gets the number of rows, of
+    other lines, and of rows with a field that is WRONG or worse.
     """
     first, second, quote, comment, strip = rules[0], rules[1], rules[2], rules[3], rules[4] != ZERO
     columns, capacity = np.uint64(kinds.size), np.uint64(lines.size)

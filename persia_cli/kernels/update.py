@@ -1,7 +1,8 @@
-"""The optimizers that change rows.
+"""The optimizers that update rows.
 
-In float32, without fused multiply and add: SGD, Adagrad and SparseAdam give what torch's give for sparse gradients,
-row-wise Adagrad what FBGEMM's exact one gives. In formulas w is the embedding, g its gradient, t counts from 1.
+They compute in float32, without fused multiply-add. SGD, Adagrad and SparseAdam give the results of torch's for sparse
+gradients, row-wise Adagrad those of FBGEMM's exact one. In formulas w is the embedding, g its gradient, and t counts
+from 1.
 """
 
 from typing import NamedTuple
@@ -11,7 +12,7 @@ from numba import types
 
 from persia_cli.kernels.compile import inlined, kernel, read, write
 from persia_cli.kernels.halves import store_bfloat16_at_random, store_float16_at_random
-from persia_cli.kernels.hashing import GOLDEN, _mix
+from persia_cli.kernels.hashing import mix
 from persia_cli.kernels.rows import (
     BFLOAT16,
     FLOAT32,
@@ -34,116 +35,62 @@ from persia_cli.kernels.simd import (
     square_root,
     store,
     total,
+    where_zero,
     with_sign_of,
 )
+from persia_cli.kernels.splitmix import GOLDEN, mix64
 
 F32, I64, U16, U64 = types.float32, types.int64, types.uint16, types.uint64
-SGD, ADAGRAD, ROWWISE_ADAGRAD, ADAM, FTRL = 0, 1, 2, 3, 4
-KINDS = {"sgd": SGD, "adagrad": ADAGRAD, "rowwise_adagrad": ROWWISE_ADAGRAD, "adam": ADAM, "ftrl": FTRL}
 REFUSED = np.float32(-1.0)
+GREATEST = np.finfo(np.float32).max
 
 
 class Rule(NamedTuple):
-    """An optimizer at one step; what its kind does not have is 0."""
+    """The settings of an optimizer at one step; settings that its kind does not have are 0."""
 
     lr: np.float32
-    """Learning rate of the step; for Adam with its bias corrections."""
+    """Learning rate at the step; for Adam with its bias corrections."""
     eps: np.float32
     first: np.float32
-    """Adam: 1 - beta1. FTRL: lr * l1."""
+    """Adam: 1 - beta1. FTRL: l1 times the learning rate without its schedule."""
     second: np.float32
-    """Adam: 1 - beta2. FTRL: lr * l2."""
+    """Adam: 1 - beta2. FTRL: l2 times the learning rate without its schedule."""
     beta: np.float32
     """FTRL: beta."""
     weight_decay: np.float32
     clip: np.float32
-    """Greatest Euclidean norm of a row's gradient; 0: any."""
+    """Greatest Euclidean norm of a row's gradient; 0 for no limit."""
     bound: np.float32
-    """Greatest magnitude of a weight; 0: any."""
+    """Greatest magnitude of a weight; 0 for no limit."""
     plain: bool
-    """No weight decay, clip or bound."""
+    """True without weight decay, clip and bound."""
     noise: np.uint64
-    """What stochastic rounding draws from beside the key: a function of seed and step."""
+    """Random seed of stochastic rounding: a function of the run's seed and the step."""
 
 
 RULE = types.NamedTuple((F32, F32, F32, F32, F32, F32, F32, F32, types.boolean, U64), Rule)
 
 
-def _updater(name):
-    """The kernel of one optimizer: in a kernel for all, each row would pay for what the others need."""
-    kind = KINDS[name]
-
-    def update(rows, rule, keys, found, tables, gradients, missing, refused):
-        """Apply the optimizer to the rows `found` with gradients (flat [n, dim]).
-
-        A gradient of row -1 counts as missing and one with a value that is not finite as refused, by table number.
-        """
-        plain = rows.storage == FLOAT32 and rows.dim % LANES == ZERO and rule.plain
-        burst = burst_of(rows, rows.width, max(np.uint64(keys.size), np.uint64(1)))
-        for start in range(ZERO, np.uint64(keys.size), burst):
-            stop = min(start + burst, np.uint64(keys.size))
-            prefetch_first(rows, found, start, stop, rows.width)
-            if plain:
-                _change_rows(kind, True, rows, rule, keys, found, tables, gradients, start, stop, missing, refused)
-            else:
-                _change_rows(kind, False, rows, rule, keys, found, tables, gradients, start, stop, missing, refused)
-
-    update.__name__ = f"update_{name}"
-    return kernel(types.void(ROWS, RULE, read(U64), read(I64), read(U16), read(F32), write(I64), write(I64)))(update)
-
-
-@inlined
-def _change_rows(kind, plain, rows, rule, keys, found, tables, gradients, start, stop, missing, refused):
-    """Change the rows found[start:stop]; `plain` promises float32, a dim of whole vectors, and nothing but the formula.
-
-    `kind` and `plain` are constants of the call, so that what they exclude is not even compiled.
-    """
-    for i in range(start, stop):
-        prefetch_later(rows, found, i, stop, rows.width)
-        at = i * rows.dim
-        if found[i] < 0:
-            missing[tables[i]] += 1
-            continue
-        scale = _scale(plain, gradients, at, rows.dim, rule.clip)
-        if scale == REFUSED:
-            refused[tables[i]] += 1
-            continue
-        row = start_of(rows, found[i])
-        noise = np.uint32(0)
-        if not plain and rows.storage != FLOAT32:
-            noise = np.uint32(_mix(rule.noise ^ keys[i]) & np.uint64(2**32 - 1))
-        if kind == SGD:
-            _sgd(plain, rows, rule, row, gradients, at, splat(scale), noise)
-        elif kind == ADAGRAD:
-            _adagrad(plain, rows, rule, row, gradients, at, splat(scale), noise)
-        elif kind == ROWWISE_ADAGRAD:
-            _rowwise_adagrad(plain, rows, rule, row, gradients, at, splat(scale), noise)
-        elif kind == ADAM:
-            _adam(plain, rows, rule, row, gradients, at, splat(scale), noise)
-        else:
-            _ftrl(plain, rows, rule, row, gradients, at, splat(scale), noise)
-
-
 @inlined
 def _lanes(plain, dim, column):
-    """Lanes from a column on."""
+    """Return the number of lanes from a column on."""
     return np.int64(16) if plain else np.int64(dim - column)
 
 
 @inlined
 def _weights(plain, rows, at, column, lanes):
-    """Lanes of the embedding of the row that starts at word `at`."""
+    """Return lanes of the embedding of the row that starts at word `at`."""
     return load(rows.arena, at + column, lanes) if plain else embedding_lanes(rows, at, column, lanes)
 
 
 @inlined
 def _scale(plain, gradients, at, dim, clip):
-    """What a row's gradient is multiplied by so that its norm is at most `clip`; REFUSED if it is not finite."""
+    """Return the factor that clips a row's gradient to a norm of `clip`; REFUSED if a square is not finite."""
     sound = True
     squares = splat(np.float32(0.0))
     for column in range(ZERO, dim, LANES):
         g = load(gradients, at + column, _lanes(plain, dim, column))
-        sound &= finite(g)
+        sound &= finite(g * g)
         if not plain and clip > np.float32(0.0):
             squares = squares + g * g
     if not sound:
@@ -157,7 +104,7 @@ def _scale(plain, gradients, at, dim, clip):
 
 @inlined
 def _change(plain, rows, rule, at, column, weight, lanes, noise):
-    """Write changed weights: within the bound, and to halves rounded up or down by chance, so that small steps add up.
+    """Write changed weights, within the bound; 16-bit weights are rounded stochastically, so that small steps add up.
 
     Stochastic rounding as in Gupta et al., "Deep learning with limited numerical precision", 2015.
     """
@@ -201,7 +148,7 @@ def _adagrad(plain, rows, rule, at, gradients, start, scale, noise):
 def _rowwise_adagrad(plain, rows, rule, at, gradients, start, scale, noise):
     """g += weight_decay * w; s += mean(g * g); w -= lr / (sqrt(s) + eps) * g (FBGEMM's exact row-wise Adagrad).
 
-    FBGEMM decays weights so (mode L2) on GPUs; on CPUs it has no weight decay.
+    This is FBGEMM's weight decay on GPUs (mode L2); on CPUs it has none.
     """
     squares = splat(np.float32(0.0))
     for column in range(ZERO, rows.dim, LANES):
@@ -218,7 +165,7 @@ def _rowwise_adagrad(plain, rows, rule, at, gradients, start, scale, noise):
 
 @inlined
 def _decayed(plain, rows, rule, at, column, gradients, start, scale):
-    """Lanes of the gradient with weight decay."""
+    """Return lanes of the gradient with weight decay added."""
     lanes = _lanes(plain, rows.dim, column)
     g = load(gradients, start + column, lanes) * scale
     if not plain and rule.weight_decay != np.float32(0.0):
@@ -249,10 +196,12 @@ def _adam(plain, rows, rule, at, gradients, start, scale, noise):
 
 @inlined
 def _ftrl(plain, rows, rule, at, gradients, start, scale, noise):
-    """z += lr * g - (sqrt(n + g*g) - sqrt(n)) * w; n += g*g; w = (sign(z) lr l1 - z) / (beta + sqrt(n) + lr l2).
+    """z += s a g - (sqrt(n + g*g) - sqrt(n)) * w; n += g*g; w = (sign(z) a l1 - z) / (beta + sqrt(n) + a l2).
 
-    w is 0 where |z| <= lr l1. This is algorithm 1 of McMahan et al., "Ad click prediction", 2013, with z times the
-    learning rate, so that a change of the rate does not change weights by itself.
+    a is the learning rate and s the factor of its schedule, so s a = rule.lr; w is 0 if |z| <= a l1. With s = 1 this is
+    algorithm 1 of McMahan et al., "Ad click prediction", 2013, with z multiplied by a. A schedule scales only what
+    gradients add to z: if a itself changed, weights would change without a gradient. For the same reason a weight whose
+    gradient is 0 is left as it is: neither an initial weight nor one rounded to 16 bits equals the formula's solution.
     """
     zs = at + rows.state_at
     ns = zs + rows.dim
@@ -262,25 +211,69 @@ def _ftrl(plain, rows, rule, at, gradients, start, scale, noise):
         g = load(gradients, start + column, lanes) * scale
         w = _weights(plain, rows, at, column, lanes)
         before = load(rows.arena, ns + column, lanes)
-        n = before + g * g
+        n = smaller(before + g * g, splat(GREATEST))
         root = square_root(n)
         z = load(rows.arena, zs + column, lanes) + (splat(rule.lr) * g - (root - square_root(before)) * w)
         store(rows.arena, zs + column, z, lanes)
         store(rows.arena, ns + column, n, lanes)
-        # Where |z| <= lr l1 nothing is left over: the weight is 0.
+        # If |z| <= a l1, `left` is 0, and so is the weight.
         left = greater(absolute(z) - l1, zero)
         strength = splat(rule.beta) + root + splat(rule.second)
-        _change(plain, rows, rule, at, column, zero - with_sign_of(left / strength, z), lanes, noise)
+        solution = zero - with_sign_of(left / strength, z)
+        _change(plain, rows, rule, at, column, where_zero(g, w, solution), lanes, noise)
 
 
-UPDATES = {name: _updater(name) for name in KINDS}
+def _updater(name, change_row):
+    """Return the kernel of one optimizer; one kernel for all optimizers would be slower for each of them."""
+
+    @inlined
+    def change_rows(plain, rows, rule, keys, found, tables, gradients, start, stop, missing, refused):
+        """Update the rows found[start:stop]; `plain`: float32, whole vectors, no weight decay, clip or bound.
+
+        `plain` is a constant at each call, so that code for what it excludes is not compiled.
+        """
+        for i in range(start, stop):
+            prefetch_later(rows, found, i, stop, rows.width)
+            at = i * rows.dim
+            if found[i] < 0:
+                missing[tables[i]] += 1
+                continue
+            scale = _scale(plain, gradients, at, rows.dim, rule.clip)
+            if scale == REFUSED:
+                refused[tables[i]] += 1
+                continue
+            noise = np.uint32(0)
+            if not plain and rows.storage != FLOAT32:
+                noise = np.uint32(mix(rule.noise ^ keys[i]) & np.uint64(2**32 - 1))
+            change_row(plain, rows, rule, start_of(rows, found[i]), gradients, at, splat(scale), noise)
+
+    def update(rows, rule, keys, found, tables, gradients, missing, refused):
+        """Apply the optimizer to the rows `found` with gradients (flat [n, dim]).
+
+        By table number, `missing` counts the gradients of row -1, and `refused` those that are not applied since the
+        square of a value is not finite: sums of squares, which most optimizers keep, could never recover from it.
+        """
+        plain = rows.storage == FLOAT32 and rows.dim % LANES == ZERO and rule.plain
+        burst = burst_of(rows, rows.width, max(np.uint64(keys.size), np.uint64(1)))
+        for start in range(ZERO, np.uint64(keys.size), burst):
+            stop = min(start + burst, np.uint64(keys.size))
+            prefetch_first(rows, found, start, stop, rows.width)
+            if plain:
+                change_rows(True, rows, rule, keys, found, tables, gradients, start, stop, missing, refused)
+            else:
+                change_rows(False, rows, rule, keys, found, tables, gradients, start, stop, missing, refused)
+
+    # Files of the cache are named after the qualified name, which would otherwise be the same for all optimizers.
+    update.__name__ = update.__qualname__ = f"update_{name}"
+    return kernel(types.void(ROWS, RULE, read(U64), read(I64), read(U16), read(F32), write(I64), write(I64)))(update)
+
+
+CHANGES = {"sgd": _sgd, "adagrad": _adagrad, "rowwise_adagrad": _rowwise_adagrad, "adam": _adam, "ftrl": _ftrl}
+UPDATES = {name: _updater(name, change) for name, change in CHANGES.items()}
 """The kernel of each kind of optimizer: (rows, rule, keys, found, tables, gradients, missing, refused)."""
 
 
 def noise_of(seed: int, step: int) -> np.uint64:
-    """Return what stochastic rounding of a step draws from, beside keys."""
+    """Return the random seed of a step's stochastic rounding."""
     with np.errstate(over="ignore"):
-        x = np.uint64(seed % 2**64) ^ (np.uint64(step + 1) * GOLDEN)
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return x ^ (x >> np.uint64(31))
+        return mix64(np.uint64(seed % 2**64) ^ (np.uint64(step + 1) * GOLDEN))

@@ -1,6 +1,6 @@
-"""Compiles every kernel ahead of use, so that no role does it in the middle of a run."""
+"""The compilation of kernels ahead of use, so that no role compiles them in the middle of a run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from persia_cli.kernels import bags, cast, dedup, hashing, index, look_up, pool, room, update
 from persia_cli.kernels.compile import KERNELS
@@ -9,9 +9,18 @@ MODULES = (bags, cast, dedup, hashing, index, look_up, pool, room, update)
 """Importing a module registers its kernels."""
 
 
-def warm(progress: Callable[[int, int, str], None] | None = None) -> None:
-    """Compile every kernel, or load it from the cache on disk; `progress(done, total, name)` is called after each."""
-    for done, each in enumerate(KERNELS, start=1):
-        each.compile()
-        if progress is not None:
-            progress(done, len(KERNELS), each.name)
+def warm(names: Iterable[str] | None = None, after_each: Callable[[], object] = lambda: None) -> None:
+    """Compile the kernels of these names (None: all), or load them from the cache on disk.
+
+    Kernels that other processes are compiling come last, so that processes that start together share the work.
+    """
+    kernels = {kernel.name: kernel for kernel in KERNELS}
+    wanted = [kernels[name] for name in (kernels if names is None else names)]
+    left = []
+    for kernel in wanted:
+        if not kernel.compile(wait=False):
+            left.append(kernel)
+        after_each()
+    for kernel in left:
+        kernel.compile()
+        after_each()

@@ -65,7 +65,7 @@ def xxh64(data, start, size, seed):
 
 @kernel(types.void(read(U8), read(I64), U64, write(U64)))
 def hash_texts(data, offsets, seed, ids):
-    """Write the hash of each text; offsets [n + 1] are where texts begin in `data`, as in an Arrow array of text."""
+    """Write the hash of each text; offsets [n + 1] are the bounds of the texts in `data`, as in an Arrow array."""
     for i in range(ids.size):
         start = np.uint64(offsets[i])
         ids[i] = xxh64(data, start, np.uint64(offsets[i + 1]) - start, seed)

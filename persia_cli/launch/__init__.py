@@ -1,1 +1,1 @@
-"""A job plan becomes threads or processes."""
+"""The launch of a job plan as threads or processes."""

@@ -1,4 +1,4 @@
-"""All roles as threads of this process, talking over inproc: for tests, notebooks and small runs."""
+"""The launcher that runs all roles as threads of this process, for tests, notebooks and small runs."""
 
 import sys
 import threading
@@ -11,13 +11,15 @@ from persia_cli.launch.interrupts import terminating_interrupts
 from persia_cli.launch.job import (
     SWITCH_INTERVAL_S,
     JobResult,
-    compile_kernels,
     prepare_run_dir,
+    recorded_end,
     recorded_failure,
     result_of,
 )
+from persia_cli.launch.kernels import Compiling
 from persia_cli.plan.job import JobPlan, Replica
-from persia_cli.wire.sockets import Context
+from persia_cli.store.retention import remove_unfinished
+from persia_cli.wire.context import Context
 
 if TYPE_CHECKING:
     from persia_cli.roles.start import Stoppable
@@ -30,12 +32,13 @@ def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResul
 
     Ctrl-C (or SIGTERM) stops all threads and is raised again. Raises the error of the replica that failed first.
     """
-    prepare_run_dir(plan)
-    compile_kernels(plan.run_dir, follow)
-    job = EmbeddedJob(plan)
+    prepared = prepare_run_dir(plan)
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    with terminating_interrupts():
+    with terminating_interrupts(), recorded_end(plan.run_dir):
+        with Compiling(plan) as kernels:
+            kernels.compile(follow)
+        job = EmbeddedJob(prepared)
         job.start()
         try:
             while job.running:
@@ -43,21 +46,25 @@ def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResul
                 job.wait(POLL_S)
         finally:
             sys.setswitchinterval(before)
-            job.close()
-            follow()
+            try:
+                job.close()
+            finally:
+                remove_unfinished(plan.run_dir)
+                follow()
     return result_of(plan.run_dir)
 
 
 class EmbeddedJob:
-    """The threads of one job; nothing outlives it, so that jobs can run one after another or side by side."""
+    """The threads of one job; `close` ends all of them, so jobs can run one after another or side by side."""
 
     def __init__(self, plan: JobPlan) -> None:
         self._plan = plan
         self._context = Context()
         self._coordinator = f"inproc://{uuid.uuid4()}"
+        self._coordinators: list[Stoppable] = []
         self._stoppables: list[Stoppable] = []
         self._errors: list[BaseException] = []
-        # A thread that is being joined when an interrupt comes counts as ended from then on (CPython 3.11): ask these.
+        # In CPython 3.11, a thread counts as ended if an interrupt comes while it is joined. So use these events.
         self._ended = [threading.Event() for _ in plan.replicas]
         self._threads = [
             threading.Thread(target=self._run, args=(replica, ended), name=replica.name)
@@ -71,20 +78,24 @@ class EmbeddedJob:
 
     @property
     def running(self) -> bool:
-        """Whether any thread is still at work and none has failed."""
+        """True if any thread still runs and none has failed."""
         return not self._errors and not all(ended.is_set() for ended in self._ended)
 
     def wait(self, seconds: float) -> None:
-        """Wait for the end, at most this long."""
+        """Wait until all threads have ended, at most so many seconds."""
         deadline = time.monotonic() + seconds
         for ended in self._ended:
             ended.wait(max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:
-        """Stop what still runs and raise what failed first."""
+        """Stop the threads that still run; raises the first failure, if there was one."""
         failed = bool(self._errors)
         if failed:
             self.wait(self._plan.run.cluster.stop_timeout_s)
+        # The coordinator stops first and notifies the others. Otherwise it would report them as missing.
+        for coordinator in self._coordinators:
+            coordinator.stop = True
+            self._ended[0].wait(self._plan.run.cluster.stop_timeout_s)
         for stoppable in self._stoppables:
             stoppable.stop = True
         for ended, thread in zip(self._ended, self._threads, strict=True):
@@ -104,7 +115,7 @@ class EmbeddedJob:
                     self._coordinator,
                     self._plan.run,
                     self._plan.job,
-                    on_start=lambda coordinator, address: self._stoppables.append(coordinator),
+                    on_start=lambda coordinator, address: self._coordinators.append(coordinator),
                 )
             else:
                 run_role(

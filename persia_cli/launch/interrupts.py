@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP (the terminal is closed) end a launcher as Ctrl-C does."""
+"""The handling of signals in a launcher: SIGTERM and SIGHUP (the terminal is closed) end it as Ctrl-C does."""
 
 import signal
 import threading
@@ -9,9 +9,9 @@ from types import FrameType
 
 @contextmanager
 def terminating_interrupts() -> Iterator[None]:
-    """Raise KeyboardInterrupt on SIGTERM and SIGHUP while the block runs; only a main thread can have it so.
+    """Raise KeyboardInterrupt on SIGTERM and SIGHUP while the block runs; does nothing outside the main thread.
 
-    A SIGHUP that is ignored stays so: `nohup` means a job to outlive its terminal.
+    If SIGHUP is ignored, it stays ignored: `nohup` lets a job outlive its terminal.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

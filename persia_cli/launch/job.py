@@ -1,6 +1,8 @@
-"""What launching has in common, whatever the roles run in: the run directory, the kernels, the result."""
+"""The run directory and the result of a job, for all launchers."""
 
-from collections.abc import Callable
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -8,50 +10,83 @@ from typing import Any
 from persia_cli.config.record import write_run
 from persia_cli.config.schema import CustomModel, ParquetDataset, Run
 from persia_cli.config.schema.dataset import BUILTIN
-from persia_cli.errors import PersiaError, UserError
-from persia_cli.observe.journal import EVENTS, METRICS, Journal, read_journal
+from persia_cli.disk import write_whole, writing
+from persia_cli.errors import DiskError, PersiaError, UserError
+from persia_cli.observe.history import ENDS
+from persia_cli.observe.journal import EVENTS, METRICS, Journal, drop_half_a_line, read_journal
 from persia_cli.plan.job import Job, JobPlan
 
 CONFIG = "config.yaml"
 JOB = "job.json"
+ROLES = "roles"
+"""Folder of a run's logs; the process that creates it owns the run directory."""
 COORDINATOR_ADDRESS = "coordinator.address"
 
 
 SWITCH_INTERVAL_S = 1e-4
-"""How long a thread may keep the interpreter: the default of 5 ms would be added to every message's round trip."""
+"""Seconds for which a thread may hold the GIL: the default of 5 ms would be added to every message's round trip."""
 
 
 SIGNALLED = 128
-"""Exit code, less the signal's number, of a process that ended as a signal asked it to."""
+"""Exit code of a process that stopped on a signal, minus the signal's number."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """How a finished job went: its lines of metrics and events, in order."""
+    """The result of a finished job: its lines of metrics and events, in order."""
 
     run_dir: Path
     metrics: list[dict[str, Any]]
     events: list[dict[str, Any]]
 
 
-def prepare_run_dir(plan: JobPlan) -> None:
-    """Make the run directory and write the resolved run into it; raises UserError if it already holds a run."""
+def require_free(run_dir: Path) -> None:
+    """Raise UserError unless the run directory does not exist or is empty."""
+    if not run_dir.exists():
+        return
+    if not run_dir.is_dir():
+        raise UserError(f"{run_dir} is a file; choose another --run-dir")
+    if (run_dir / ROLES).exists() or (run_dir / CONFIG).exists():
+        raise UserError(f"{run_dir} already contains a run; choose another --run-dir or remove it")
+    if any(run_dir.iterdir()):
+        raise UserError(f"{run_dir.absolute()} contains other files; choose an empty folder or a new one as --run-dir")
+
+
+def prepare_run_dir(plan: JobPlan) -> JobPlan:
+    """Create the run directory and write the resolved run to it; returns the plan with absolute paths.
+
+    Raises UserError if the directory is in use, DiskError if it cannot be created. Of several processes only one gets
+    it.
+    """
     run_dir = plan.run_dir
-    if (run_dir / CONFIG).exists():
-        raise UserError(f"{run_dir} already holds a run; choose another --run-dir or remove it")
+    require_free(run_dir)
+    with writing(run_dir):
+        run_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            (run_dir / ROLES).mkdir()
+        except FileExistsError:
+            raise UserError(f"{run_dir} already contains a run; choose another --run-dir or remove it") from None
+    plan = replace(plan, run=_anchored(plan.run), job=_anchored_job(plan.job))
     try:
-        (run_dir / "roles").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot make the run directory {run_dir}: {error.strerror}; give another --run-dir") from error
-    write_run(_anchored(plan.run), run_dir / CONFIG)
-    (run_dir / JOB).write_bytes(_anchored_job(plan.job).to_json() + b"\n")
+        write_run(plan.run, run_dir / CONFIG)
+        write_whole(run_dir / JOB, plan.job.to_json() + b"\n")
+    except DiskError:
+        # Leave nothing behind, so that the same command works once there is room.
+        (run_dir / CONFIG).unlink(missing_ok=True)
+        (run_dir / ROLES).rmdir()
+        raise
+    return plan
 
 
 def _anchored(run: Run) -> Run:
     """Return the run with its relative paths made absolute: roles and later commands may run in other folders."""
     dataset, model = run.dataset, run.model
-    if isinstance(dataset, ParquetDataset) and "://" not in dataset.path and not dataset.path.startswith(BUILTIN):
-        dataset = dataset.model_copy(update={"path": str(Path(dataset.path).expanduser().absolute())})
+    if isinstance(dataset, ParquetDataset):
+        whole = [
+            path if "://" in path or path.startswith(BUILTIN) else str(Path(path).expanduser().absolute())
+            for path in dataset.paths
+        ]
+        dataset = dataset.model_copy(update={"path": tuple(whole) if len(whole) > 1 else whole[0]})
     if isinstance(model, CustomModel):
         model = model.model_copy(update={"file": str(Path(model.file).expanduser().absolute())})
     return run.model_copy(update={"dataset": dataset, "model": model})
@@ -61,32 +96,57 @@ def _anchored_job(job: Job) -> Job:
     return replace(job, run_dir=str(Path(job.run_dir).absolute()), load=job.load and str(Path(job.load).absolute()))
 
 
-def compile_kernels(run_dir: Path, follow: Callable[[], None]) -> None:
-    """Compile the numba kernels, or load them from the cache, once before roles need them.
+def killed_by(number: int) -> str:
+    """Return a phrase for the death of a process by a signal; the system sends SIGKILL if memory runs out."""
+    return f"was killed by {signal.Signals(number).name}{' (out of memory?)' if number == signal.SIGKILL else ''}"
 
-    Each one done goes to the events, and `follow()` is called to show it.
+
+@contextmanager
+def recorded_end(run_dir: Path) -> Iterator[None]:
+    """Record the end of the job if its coordinator could not, since it was killed or did not start.
+
+    Raises UserError if the record's folder has been removed. When the block ends, all other writers of the record must
+    have ended.
     """
-    from persia_cli.kernels.warm import warm
-
-    events = Journal(run_dir / EVENTS)
-
-    def note(done: int, total: int, kernel: str) -> None:
-        events.write(event="compiling", done=done, total=total, kernel=kernel)
-        follow()
-
     try:
-        warm(note)
+        yield
+    except KeyboardInterrupt:
+        if run_dir.exists() and not _last_words(run_dir):
+            record_end(run_dir, phase="stopped")
+        raise
+    except Exception as error:
+        if not run_dir.exists():
+            gone = f"{run_dir} was removed while the job was running; the job was stopped and its results are lost"
+            raise UserError(gone) from error
+        if _last_words(run_dir) != "failed":
+            code = error.exit_code if isinstance(error, PersiaError) else PersiaError.exit_code
+            record_end(run_dir, phase="failed", error=str(error), exit_code=code)
+        raise
+
+
+def record_end(run_dir: Path, **fields: Any) -> None:
+    """Append the last phase of a job to its events; no other process may write them any more."""
+    drop_half_a_line(run_dir / EVENTS)
+    events = Journal(run_dir / EVENTS)
+    try:
+        events.write(event="phase", **fields)
     finally:
         events.close()
 
 
+def _last_words(run_dir: Path) -> str | None:
+    """Return the recorded end of the job, None if there is none."""
+    phases = [event["phase"] for event in read_journal(run_dir / EVENTS) if event["event"] == "phase"]
+    return next((phase for phase in reversed(phases) if phase in ENDS), None)
+
+
 def result_of(run_dir: Path) -> JobResult:
-    """Read what a finished job recorded."""
+    """Return the result of a finished job from its record."""
     return JobResult(run_dir, read_journal(run_dir / METRICS), read_journal(run_dir / EVENTS))
 
 
 def recorded_failure(run_dir: Path) -> PersiaError | None:
-    """Return the failure the coordinator recorded, if it did."""
+    """Return the failure that the coordinator recorded, if there is one."""
     for event in read_journal(run_dir / EVENTS):
         if event.get("phase") == "failed":
             kind = UserError if event["exit_code"] == UserError.exit_code else PersiaError

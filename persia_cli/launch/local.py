@@ -1,56 +1,72 @@
-"""One process per replica on this machine: start, watch, stop."""
+"""The launcher that runs each replica as a process of this machine."""
 
 import os
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from persia_cli.errors import PersiaError, RoleError, UserError
+from persia_cli.control.awake import AwakeTime
+from persia_cli.disk import writing
+from persia_cli.errors import DiskError, PersiaError, RoleError, UserError
 from persia_cli.launch.interrupts import terminating_interrupts
 from persia_cli.launch.job import (
     COORDINATOR_ADDRESS,
+    ROLES,
     SIGNALLED,
     JobResult,
-    compile_kernels,
+    killed_by,
     prepare_run_dir,
+    recorded_end,
     recorded_failure,
     result_of,
 )
+from persia_cli.launch.kernels import Compiling
+from persia_cli.launch.python import python_module
 from persia_cli.plan.job import JobPlan, Replica
-from persia_cli.wire.sockets import ipc_address, private_directory
+from persia_cli.store.retention import remove_unfinished
+from persia_cli.wire.addresses import ipc_address
+from persia_cli.wire.folder import private_directory
+from persia_cli.wire.token import TOKEN, new_token, write_token
 
 POLL_S = 0.1
 LOG_TAIL_LINES = 20
 ERROR = "error: "
-"""How the sentence begins that a replica ends with, in its log."""
+"""Begin of the line in a replica's log with the error that ended it."""
 SETTLE_S = 3.0
-"""Seconds that the coordinator gets to record why a replica died before the launcher says so itself."""
+"""Seconds that the coordinator has to record why a replica died, before the launcher reports it itself."""
 
 
 def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResult:
     """Run the job to its end, calling `follow()` from this thread about ten times a second.
 
-    The first Ctrl-C (or SIGTERM) asks all replicas to stop and kills those that have not after
-    `cluster.stop_timeout_s`; a second one kills at once; KeyboardInterrupt is raised again in the end. Raises the
+    The first Ctrl-C (or SIGTERM) asks all replicas to stop, and kills those that still run after
+    `cluster.stop_timeout_s`. A second one kills them at once. KeyboardInterrupt is raised again in the end. Raises the
     failure of the replica that failed first.
     """
     prepare_run_dir(plan)
-    compile_kernels(plan.run_dir, follow)
-    with terminating_interrupts(), private_directory() as sockets:
+    with (
+        terminating_interrupts(),
+        recorded_end(plan.run_dir),
+        Compiling(plan) as kernels,
+        private_directory() as sockets,
+    ):
         processes = Processes(plan, sockets)
         try:
             processes.start()
             while processes.running:
+                kernels.check()
                 follow()
                 time.sleep(POLL_S)
             processes.check()
         finally:
-            processes.stop()
-            follow()
+            try:
+                processes.stop()
+            finally:
+                remove_unfinished(plan.run_dir)
+                follow()
     return result_of(plan.run_dir)
 
 
@@ -64,24 +80,32 @@ class Started:
 
 
 class Processes:
-    """The processes of one job. None of them outlives the launcher: each asks the kernel to be killed with it."""
+    """The processes of one job; the kernel kills each of them if the launcher dies."""
 
     def __init__(
         self, plan: JobPlan, sockets: Path, advertised: Callable[[Replica], str | None] = lambda replica: None
     ) -> None:
-        """`sockets` is where they listen; `advertised` the address others are told of a replica, if another one."""
+        """Prepare the job's token.
+
+        `sockets` is the folder of the processes' sockets. `advertised` returns the address of a replica for the others
+        if that is not its own.
+        """
         self._plan = plan
         self._sockets = sockets
         self._advertised = advertised
+        self.token = new_token()
+        """Secret that all replicas of the job know, and nobody else."""
+        self.token_file = sockets / TOKEN
+        write_token(self.token_file, self.token)
         self._started: list[Started] = []
 
     @property
     def address(self) -> str:
-        """Where the coordinator listens, once started."""
+        """Address of the coordinator, once it has started."""
         return (self._plan.run_dir / COORDINATOR_ADDRESS).read_text(encoding="utf-8").strip()
 
     def start(self) -> None:
-        """Start the coordinator, then the others, each in a session of its own so that Ctrl-C reaches only us."""
+        """Start the coordinator, then the others, each in its own session, so that only the launcher gets Ctrl-C."""
         cluster = self._plan.run.cluster
         listen = "tcp://127.0.0.1:*" if cluster.transport == "tcp" else ipc_address(self._sockets, "coordinator-0")
         coordinator, *others = self._plan.replicas
@@ -91,15 +115,16 @@ class Processes:
             self._spawn(replica, address)
 
     def _spawn(self, replica: Replica, coordinator: str) -> None:
-        command = [sys.executable, "-m", "persia_cli", "launch-role", replica.role]
+        command = [*python_module("persia_cli"), "launch-role", replica.role]
         command += ["--coordinator", coordinator, "--index", str(replica.index), "--parent", str(os.getpid())]
+        command += ["--token-file", str(self.token_file)]
         if replica.role == "coordinator":
             command += ["--run-dir", str(self._plan.run_dir)]
         advertised = self._advertised(replica)
         if advertised is not None:
             command += ["--advertise", advertised]
-        log = self._plan.run_dir / "roles" / f"{replica.name}.log"
-        with log.open("ab") as output:
+        log = self._plan.run_dir / ROLES / f"{replica.name}.log"
+        with writing(log), log.open("ab") as output:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )
@@ -107,10 +132,10 @@ class Processes:
 
     def _wait_for_address(self, limit_s: float) -> str:
         path = self._plan.run_dir / COORDINATOR_ADDRESS
-        deadline = time.monotonic() + limit_s
+        awake = AwakeTime(time.monotonic())
         while not path.exists():
             self.check()
-            if time.monotonic() > deadline:
+            if awake.at(time.monotonic()) > limit_s:
                 raise RoleError(
                     f"coordinator-0 has not started listening after {limit_s:g} s; see {self._started[0].log}"
                 )
@@ -119,64 +144,80 @@ class Processes:
 
     @property
     def running(self) -> bool:
-        """Whether the job goes on: the coordinator runs and no replica has failed."""
+        """True if the coordinator runs and no replica has failed."""
         codes = [started.process.poll() for started in self._started]
         return codes[0] is None and not any(codes)
 
     def check(self) -> None:
-        """Raise what ended the job, if it was a failure."""
+        """Raise the failure that ended the job, if there was one."""
         ended = [started for started in self._started if started.process.poll()]
         if not ended:
             return
         for started in ended:
-            # Ended from outside, so this is the cause; what other replicas say, if they noticed, is not.
+            # It was killed from outside, so this is the cause; errors of other replicas are consequences.
             if started.process.returncode < 0 or started.process.returncode > SIGNALLED:
                 raise self._death(started)
-        deadline = time.monotonic() + SETTLE_S
-        while self._started[0].process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-        # A coordinator that failed for lack of another replica is the symptom, not the cause.
+        self._wait(self._started[:1], SETTLE_S)
+        # If the coordinator failed since another replica was missing, that replica is the cause.
         first = next((s for s in ended if s.replica.role != "coordinator"), ended[0])
         raise recorded_failure(self._plan.run_dir) or self._death(first)
 
     def _death(self, started: Started) -> PersiaError:
-        """Word the end of a replica by its own error, or by the last lines of its log if it died without a word."""
+        """Return the error that ended a replica: the one in its log, or else its exit code and last lines."""
         code = started.process.returncode
         kind = UserError if code == UserError.exit_code else RoleError
         lines = started.log.read_text(encoding="utf-8", errors="replace").splitlines()
         errors = [line.removeprefix(ERROR) for line in lines if line.startswith(ERROR)]
         if errors:
             return kind("\n".join(f"{started.replica.name}: {error}" for error in errors))
+        try:
+            with writing(started.log), started.log.open("ab") as file:
+                file.write(b"\n")
+        except DiskError as refused:
+            return refused  # the disk is full, so the replica could not write its error
         if code < 0:
-            how = f"was killed by {signal.Signals(-code).name}"
+            how = killed_by(-code)
         elif code > SIGNALLED:
-            how = f"was stopped by {signal.Signals(code - SIGNALLED).name}"
+            how = f"was stopped ({signal.Signals(code - SIGNALLED).name})"
         else:
             how = f"ended with exit code {code}"
+        death = kind(f"{started.replica.name} {how}")
         tail = "\n".join(f"  {line}" for line in lines[-LOG_TAIL_LINES:]) or "  (nothing)"
-        return kind(f"{started.replica.name} {how}; the job is stopped. The end of {started.log}:\n{tail}")
+        death.add_note(f"The job was stopped. The end of {started.log}:\n{tail}")
+        return death
 
     def stop(self) -> None:
-        """End every process that still runs: asked first, killed after `cluster.stop_timeout_s`."""
+        """End all processes that still run: ask them to stop, and kill them after `cluster.stop_timeout_s`.
+
+        The coordinator is asked first: it notifies the others, so that each knows that the whole job ends.
+        """
+        limit_s = self._plan.run.cluster.stop_timeout_s
         try:
-            self._wait(self._plan.run.cluster.stop_timeout_s if self._ended_well else 0.0)
-            self._signal(signal.SIGTERM)
-            self._wait(self._plan.run.cluster.stop_timeout_s)
+            self._wait(self._started, limit_s if self._ended_well else 0.0)
+            self._signal(self._started[:1], signal.SIGTERM)
+            self._wait(self._started[:1], limit_s)
+            self._signal(self._started, signal.SIGTERM)
+            self._wait(self._started, limit_s)
         finally:
-            self._signal(signal.SIGKILL)
-            for started in self._started:
-                started.process.wait()
+            self._kill()
 
     @property
     def _ended_well(self) -> bool:
         return bool(self._started) and self._started[0].process.poll() == 0
 
-    def _wait(self, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while any(s.process.poll() is None for s in self._started) and time.monotonic() < deadline:
+    def _wait(self, replicas: Sequence[Started], seconds: float) -> None:
+        awake = AwakeTime(time.monotonic())
+        while any(s.process.poll() is None for s in replicas) and awake.at(time.monotonic()) < seconds:
             time.sleep(0.02)
 
-    def _signal(self, number: signal.Signals) -> None:
-        for started in self._started:
+    def _signal(self, replicas: Sequence[Started], number: signal.Signals) -> None:
+        for started in replicas:
             if started.process.poll() is None:
                 started.process.send_signal(number)
+
+    def _kill(self) -> None:
+        """Kill the processes that still run, with their children (a compiler, say): each leads a process group."""
+        for started in self._started:
+            if started.process.poll() is None:
+                os.killpg(started.process.pid, signal.SIGKILL)
+            started.process.wait()

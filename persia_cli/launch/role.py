@@ -1,102 +1,223 @@
-"""One replica as a process of its own: what `persia launch-role` does once its words are understood."""
+"""The process of one replica, which `persia launch-role` runs."""
 
 import ctypes
 import logging
 import os
+import resource
 import signal
 import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from persia_cli.config.record import read_run
-from persia_cli.errors import ConfigError, RoleError
+from persia_cli.control.awake import AwakeTime
+from persia_cli.disk import write_whole
+from persia_cli.errors import ConfigError, RoleError, UserError
 from persia_cli.kernels.memory import keep_freed_memory
 from persia_cli.launch.job import CONFIG, COORDINATOR_ADDRESS, JOB, SIGNALLED, SWITCH_INTERVAL_S
 from persia_cli.observe.logs import log_to_stderr
+from persia_cli.observe.usage import resident_bytes
 from persia_cli.plan.job import ROLES, Job
+from persia_cli.roles.link import Link
 from persia_cli.roles.start import Stoppable, run_coordinator, run_role
-from persia_cli.wire.sockets import Context
+from persia_cli.wire.addresses import check_between_processes, check_free, check_reachable
+from persia_cli.wire.context import Context
+from persia_cli.wire.token import TOKEN, await_token, new_token, read_token, remove_token, write_token
 
 log = logging.getLogger(__name__)
 
 PR_SET_PDEATHSIG = 1
+JOIN_S = 120.0
+"""Seconds that a replica waits for the coordinator's token, and for the coordinator itself."""
+POLL_S = 0.2
+STUCK_TIMES = 2
+"""A role that still runs after so many times `cluster.stop_timeout_s` is stuck; a launcher kills it earlier."""
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent, the process `parent`, dies; raises RoleError if it has.
+    """Let the kernel kill this process when its parent, process `parent`, dies; raises RoleError if it is dead.
 
     Linux, prctl(2): the signal is sent when the thread that started this process ends.
     """
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
-        raise RoleError(f"the launcher (process {parent}) has ended")
+        raise RoleError(f"the launcher, process {parent}, has ended or did not start this process")
 
 
 class StopSignal:
-    """Lets the first SIGTERM or SIGINT end a role's loop, and the second the process; `number` is the one that came."""
+    """A handler of SIGTERM and SIGINT: the first signal stops a role's loop, the second one ends the process.
+
+    `number` is the number of the signal that arrived, 0 if none has.
+    """
 
     def __init__(self) -> None:
         self.number = 0
 
     def stops(self, stoppable: Stoppable) -> None:
-        """Have the role stop when the signal comes."""
+        """Stop this role when a signal arrives."""
 
         def on_signal(number: int, frame: FrameType | None) -> None:
             signal.signal(number, signal.SIG_DFL)
             self.number = number
+            stoppable.stopped_by = signal.Signals(number).name
             stoppable.stop = True
 
         signal.signal(signal.SIGTERM, on_signal)
         signal.signal(signal.SIGINT, on_signal)
 
 
-def run_process(
-    role: str, index: int, coordinator: str, bind: str | None, advertise: str | None, run_dir: Path | None
-) -> None:
-    """Run one replica to the end of the job; the coordinator finds its run and job in `run_dir`.
+def end_if_stuck(link: Link) -> None:
+    """End this process if it still runs long after it was asked to stop, such as in a step or in a compiler.
 
-    Raises SystemExit if a signal ended it before.
+    This runs on its own thread, since calls of the main thread, such as those of torch, cannot be interrupted.
     """
-    log_to_stderr(f"{role}-{index}")
+    while not link.stop:
+        time.sleep(POLL_S)
+    awake = AwakeTime(time.monotonic())
+    while awake.at(time.monotonic()) < STUCK_TIMES * link.stop_timeout_s:
+        time.sleep(POLL_S)
+    log.error("%s was asked to stop and did not, so its process ends now", link.name)
+    os._exit(RoleError.exit_code)
+
+
+@dataclass(frozen=True, slots=True)
+class RoleOptions:
+    """The options of `persia launch-role`.
+
+    `token_file` has the job's token; a coordinator writes it if it does not exist, by default in its `run_dir`.
+    """
+
+    role: str
+    index: int
+    coordinator: str
+    bind: str | None = None
+    advertise: str | None = None
+    run_dir: Path | None = None
+    token_file: Path | None = None
+
+    def check(self) -> None:
+        """Raise ConfigError or AddressError if the options are not valid."""
+        if self.role not in ROLES:
+            raise ConfigError(f"there is no role {self.role!r}; the roles are {', '.join(ROLES)}")
+        if self.role == "coordinator":
+            self._check_coordinator()
+        else:
+            self._check_other()
+        if self.advertise is not None:
+            check_reachable(self.advertise)
+
+    def _check_coordinator(self) -> None:
+        if self.index:
+            raise ConfigError(f"--index {self.index}: a job has one coordinator; use --index 0")
+        if self.run_dir is None:
+            raise ConfigError("the coordinator needs --run-dir, the folder of its run")
+        check_between_processes(self.coordinator)
+        check_between_processes(self.listens_at)
+        check_free(self.listens_at)
+        if self.token_file is not None and self.token_file.exists():
+            read_token(self.token_file)
+        elif self.token_file is not None and not self.token_file.absolute().parent.is_dir():
+            raise ConfigError(f"--token-file {self.token_file}: the folder does not exist; create it first")
+
+    def _check_other(self) -> None:
+        if self.run_dir is not None:
+            raise ConfigError(f"{self.role} gets its run directory from the coordinator; leave out --run-dir")
+        check_reachable(self.coordinator)
+        if self.bind is not None:
+            check_between_processes(self.bind)
+            check_free(self.bind)
+        if self.token_file is None:
+            raise ConfigError(
+                f"{self.role} needs --token-file, the file with the job's token: RUN_DIR/{TOKEN} of its coordinator"
+            )
+
+    @property
+    def listens_at(self) -> str:
+        """Address at which a coordinator listens."""
+        return self.bind or self.coordinator
+
+
+def run_process(options: RoleOptions) -> None:
+    """Run one replica to the end of the job; the coordinator reads its run and job from its run directory.
+
+    Raises SystemExit if a signal stopped it.
+    """
+    log_to_stderr(f"{options.role}-{options.index}")
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     keep_freed_memory()
-    context = Context()
+    open_many_files()
+    resident_bytes()  # opens its file now, before the process may run out of file descriptors
     stop = StopSignal()
-    try:
-        if role == "coordinator":
-            _coordinate(context, bind or coordinator, advertise, run_dir, stop)
-        elif role in ROLES:
-            run_role(context, role, index, coordinator, bind, advertise, on_start=stop.stops)
-        else:
-            raise ConfigError(f"there is no role {role!r}; there is {', '.join(ROLES)}")
-    finally:
-        context.destroy(linger=0)
+    if options.role == "coordinator":
+        _coordinate(options, stop)
+    else:
+        assert options.token_file is not None
+        token = await_token(options.token_file, JOIN_S, lambda text: print(text, file=sys.stderr, flush=True))
+        context = Context(token)
+
+        def on_start(link: Link) -> None:
+            stop.stops(link)
+            threading.Thread(target=end_if_stuck, args=(link,), name="end-if-stuck", daemon=True).start()
+
+        try:
+            run_role(
+                context,
+                options.role,
+                options.index,
+                options.coordinator,
+                options.bind,
+                options.advertise,
+                on_start=on_start,
+            )
+        finally:
+            context.destroy(linger=0)
     if stop.number:
         log.info("stopped by %s", signal.Signals(stop.number).name)
         sys.exit(SIGNALLED + stop.number)
 
 
-def _coordinate(context: Context, bind: str, advertise: str | None, run_dir: Path | None, stop: StopSignal) -> None:
-    if run_dir is None:
-        raise ConfigError("the coordinator needs --run-dir, the folder of the run it holds together")
-    run = read_run(run_dir / CONFIG)
-    job = Job.from_json((run_dir / JOB).read_bytes())
+def _read_job(path: Path) -> Job:
+    """Read the job that a launcher has written; raises UserError if the file is missing or damaged."""
+    try:
+        return Job.from_json(path.read_bytes())
+    except FileNotFoundError:
+        raise UserError(f"{path.parent} does not contain a run that is ready to start: {path} is missing") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged: {error}; start a new run") from error
 
-    word = run_dir / COORDINATOR_ADDRESS
+
+def open_many_files() -> None:
+    """Raise the number of files that this process may open to the system's limit."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with suppress(OSError, ValueError):  # some systems report no limit but have one
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _coordinate(options: RoleOptions, stop: StopSignal) -> None:
+    run_dir = options.run_dir
+    assert run_dir is not None
+    run = read_run(run_dir / CONFIG)
+    job = _read_job(run_dir / JOB)
+    file = options.token_file or run_dir / TOKEN
+    own = not file.exists()
+    if own:
+        write_token(file, new_token())
+    context = Context(read_token(file))
+    address_file = run_dir / COORDINATOR_ADDRESS
 
     def on_start(coordinator: Stoppable, address: str) -> None:
         stop.stops(coordinator)
         print(f"listening at {address}", file=sys.stderr, flush=True)
-        _leave_word(word, address)
+        write_whole(address_file, address + "\n")
 
     try:
-        run_coordinator(context, bind, run, job, advertise, on_start)
+        run_coordinator(context, options.listens_at, run, job, options.advertise, on_start)
     finally:
-        word.unlink(missing_ok=True)
-
-
-def _leave_word(path: Path, address: str) -> None:
-    """Write where the coordinator listens, whole or not at all."""
-    draft = path.with_suffix(f".{os.getpid()}")
-    draft.write_text(address + "\n", encoding="utf-8")
-    draft.rename(path)
+        context.destroy(linger=0)
+        address_file.unlink(missing_ok=True)
+        if own:
+            remove_token(file)

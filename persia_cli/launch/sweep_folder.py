@@ -1,11 +1,10 @@
-"""The folder of a sweep: what was asked for, one run directory per point, and the results so far."""
+"""The folder of a sweep: the request, one run directory per point, and the results so far."""
 
 import csv
-import fcntl
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import count
@@ -14,6 +13,7 @@ from typing import Any
 
 from persia_cli.config.record import to_yaml
 from persia_cli.config.schema import Run
+from persia_cli.disk import claim_folder, is_held, replacing, write_whole, writing
 from persia_cli.errors import UserError
 from persia_cli.observe.outcome import Figures
 from persia_cli.plan.grid import SEED, Point
@@ -21,78 +21,88 @@ from persia_cli.plan.grid import SEED, Point
 SWEEP = "sweep.json"
 RESULTS = "results.json"
 TABLE = "results.csv"
+SETTINGS = "settings.json"
+SETTINGS_TABLE = "settings.csv"
 FRONTIER = "frontier.png"
 
 _LONGEST_NAME = 80
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """How a point ended."""
+class PointOutcome:
+    """The result of a point."""
 
     point: Point
     seed: str
     run_dir: str
-    """Relative to the folder of the sweep."""
+    """Path relative to the folder of the sweep."""
     seconds: float
-    """From the start of its process to its end."""
+    """Time from the start of its process to its end."""
     figures: Figures | None
     error: str | None
-    """Why it failed; None if it did not."""
+    """Reason why it failed; None if it did not."""
 
 
 @dataclass(frozen=True)
-class Ask:
-    """What a sweep was asked for: everything that resuming it needs."""
+class SweepRequest:
+    """The request for a sweep: all that is needed to resume it."""
 
     words: tuple[str, ...]
     conf_dirs: tuple[str, ...]
     baseline: str | None
+    metric: str | None
     working_dir: str
-    """Where it was begun; the words may hold relative paths."""
+    """Folder in which it was started; `words` may contain relative paths."""
 
-    def write(self, folder: Path, runs: Sequence[Run]) -> None:
-        """Make the folder and write this into it; raises UserError if it cannot be made."""
-        try:
-            folder.mkdir(parents=True)
-        except OSError as error:
-            raise UserError(f"cannot make the folder of the sweep {folder}: {error.strerror}; give --folder") from error
+    def write(self, folder: Path, runs: Sequence[Run], numbered: bool = False) -> Path:
+        """Create the folder and write this to it; returns the folder.
+
+        With `numbered`, a number is added to the name if it is taken. Otherwise raises UserError if the folder exists,
+        DiskError if it cannot be created.
+        """
+        if numbered:
+            folder = claim_folder(folder)
+        else:
+            with writing(folder):
+                try:
+                    folder.mkdir(parents=True)
+                except FileExistsError:
+                    raise UserError(f"{folder} exists already; name a folder that does not") from None
         _write(folder / SWEEP, asdict(self) | {"configs": [digest(run) for run in runs]})
+        return folder
 
     @classmethod
-    def read(cls, folder: Path) -> tuple["Ask", list[str]]:
-        """Read what `write` wrote, and the digests of the runs; raises UserError if there is no sweep."""
+    def read(cls, folder: Path) -> tuple["SweepRequest", list[str]]:
+        """Return the request and the digests of the runs from a folder; raises UserError if there is no sweep."""
         try:
             values = json.loads((folder / SWEEP).read_text(encoding="utf-8"))
-            ask = cls(tuple(values["words"]), tuple(values["conf_dirs"]), values["baseline"], values["working_dir"])
-            return ask, list(values["configs"])
+            asked = (values[key] for key in ("baseline", "metric", "working_dir"))
+            return cls(tuple(values["words"]), tuple(values["conf_dirs"]), *asked), list(values["configs"])
         except FileNotFoundError:
-            raise UserError(f"{folder} holds no sweep: there is no {folder / SWEEP}") from None
+            raise UserError(f"{folder} does not contain a sweep: {folder / SWEEP} is missing") from None
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise UserError(f"{folder / SWEEP} cannot be read ({type(error).__name__}); start a new sweep") from error
 
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Hold a sweep's folder while the context lasts; raises UserError if another process trains its points now.
+    """Lock a sweep's folder; raises UserError if another process trains its points now.
 
-    The kernel lets go of the lock when the process ends, however it does.
+    The kernel frees the lock when the process ends in any way.
     """
     with (folder / SWEEP).open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"another process is training the points of {folder}; wait for it, or stop it") from None
+        if is_held(file.fileno()):
+            raise UserError(f"another process is training the points of {folder}; wait for it, or stop it")
         yield
 
 
 def digest(run: Run) -> str:
-    """Return a short name of a run's configuration, by its content."""
+    """Return a hash of a run's configuration."""
     return hashlib.blake2b(to_yaml(run).encode(), digest_size=16).hexdigest()
 
 
 def run_dir_of(folder: Path, number: int, point: Point) -> Path:
-    """Return a run directory for a point that is not there yet: its number and values, and another number if needed."""
+    """Return a new run directory for a point, named after its number and values."""
     values = "-".join(value for _, value in point.swept)
     plain = re.sub(r"[^A-Za-z0-9._]+", "-", values).strip("-.")[:_LONGEST_NAME]
     name = f"{number + 1:03}-{plain}".rstrip("-")
@@ -100,26 +110,36 @@ def run_dir_of(folder: Path, number: int, point: Point) -> Path:
     return next(path for path in tries if not path.exists())
 
 
-def write_results(folder: Path, outcomes: Sequence[Outcome]) -> None:
-    """Write how the points ended, as JSON and as a table; the files appear whole or not at all."""
+def write_results(folder: Path, outcomes: Sequence[PointOutcome]) -> None:
+    """Write the results of the points as JSON and as CSV; the files are atomic."""
     _write(folder / RESULTS, [point_object(outcome) for outcome in outcomes])
     keys = list(dict.fromkeys(key for outcome in outcomes for key, _ in outcome.point.swept if key != SEED))
-    part = folder / f"{TABLE}.part"
-    with part.open("w", newline="", encoding="utf-8") as file:
+    with replacing(folder / TABLE) as part, part.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        names = ["samples_per_s", "auc", "log_loss", "steps", "staleness_max", "staleness_share"]
-        writer.writerow([*keys, SEED, "state", *names, "seconds", "run_dir", "error"])
+        metrics = list(dict.fromkeys(name for o in outcomes if o.figures for name in o.figures.quality))
+        names = ["judged_step", "steps", "staleness_max", "staleness_share"]
+        writer.writerow([*keys, SEED, "state", "samples_per_s", *metrics, *names, "seconds", "run_dir", "error"])
         for outcome in outcomes:
-            values = dict(outcome.point.swept)
-            told = [getattr(outcome.figures, name) if outcome.figures else None for name in names]
+            values, figures = dict(outcome.point.swept), outcome.figures
+            found = [figures and figures.samples_per_s, *(figures and figures.quality.get(name) for name in metrics)]
+            found += [figures and getattr(figures, name) for name in names]
             state = "failed" if outcome.error else "done"
-            line = [values.get(key) for key in keys] + [outcome.seed, state, *told, outcome.seconds, outcome.run_dir]
+            line = [values.get(key) for key in keys] + [outcome.seed, state, *found, outcome.seconds, outcome.run_dir]
             writer.writerow([*line, outcome.error])
-    part.replace(folder / TABLE)
 
 
-def read_results(folder: Path) -> list[Outcome]:
-    """Read what `write_results` wrote, nothing if there is nothing; raises UserError if it is damaged."""
+def write_settings(folder: Path, settings: Sequence[Mapping[str, Any]], flat: Sequence[Mapping[str, Any]]) -> None:
+    """Write the comparison of settings as JSON, and as CSV with a row for each setting."""
+    _write(folder / SETTINGS, settings)
+    columns = list(dict.fromkeys(key for setting in flat for key in setting))
+    with replacing(folder / SETTINGS_TABLE) as part, part.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(flat)
+
+
+def read_results(folder: Path) -> list[PointOutcome]:
+    """Return the results that `write_results` wrote, none if there is no file; raises UserError if it is damaged."""
     path = folder / RESULTS
     if not path.exists():
         return []
@@ -129,8 +149,8 @@ def read_results(folder: Path) -> list[Outcome]:
         raise UserError(f"{path} cannot be read ({type(error).__name__}); start a new sweep") from error
 
 
-def point_object(outcome: Outcome) -> dict[str, Any]:
-    """Return a point for JSON."""
+def point_object(outcome: PointOutcome) -> dict[str, Any]:
+    """Return the result of a point as an object for JSON."""
     figures = outcome.figures and asdict(outcome.figures)
     return {
         "words": outcome.point.words,
@@ -143,8 +163,8 @@ def point_object(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _outcome(entry: dict[str, Any]) -> Outcome:
-    return Outcome(
+def _outcome(entry: dict[str, Any]) -> PointOutcome:
+    return PointOutcome(
         point=Point(tuple(entry["words"]), tuple(entry["swept"].items())),
         seed=entry["seed"],
         run_dir=entry["run_dir"],
@@ -155,6 +175,4 @@ def _outcome(entry: dict[str, Any]) -> Outcome:
 
 
 def _write(path: Path, value: Any) -> None:
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(json.dumps(value, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    part.replace(path)
+    write_whole(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")

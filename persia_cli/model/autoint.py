@@ -7,13 +7,13 @@ from torch import nn
 
 from persia_cli.config.schema import AutoInt
 from persia_cli.model.fields import Fields
-from persia_cli.model.inputs import InputShape, ModelBatch
+from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.layers import fully_connected
-from persia_cli.model.requirements import refuse_sequences, require_dim, require_sparse
+from persia_cli.model.shape import InputShape
 
 
 class Interacting(nn.Module):
-    """Fields attend to each other: multi-head self-attention with a residual, the paper's interacting layer.
+    """A multi-head self-attention over fields with a residual, the paper's interacting layer.
 
     Products of query and key are not scaled, and no projection has a bias.
     """
@@ -56,8 +56,5 @@ class AutomaticInteractions(nn.Module):
 
 
 def build(model: AutoInt, shape: InputShape) -> nn.Module:
-    """Build the network; raises ConfigError for sequences, rows of another dim, and without sparse features."""
-    refuse_sequences(model.kind, shape)
-    require_sparse(model.kind, shape)
-    require_dim(model.kind, shape, model.dim)
+    """Build the network for features that `require_fit` accepts."""
     return AutomaticInteractions(shape, model.dim, model.layers, model.heads, model.width, model.hidden)

@@ -10,12 +10,12 @@ from torch import nn
 from torch.nn.functional import batch_norm
 
 from persia_cli.config.schema import Branches
-from persia_cli.model.inputs import InputShape, ModelBatch
-from persia_cli.model.requirements import refuse_sequences, require_both
+from persia_cli.model.inputs import ModelBatch
+from persia_cli.model.shape import InputShape
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Normalisation over the batch; of fewer than two samples, which have no variance, by the running statistics."""
+    """Normalisation over the batch; with fewer than two samples, which have no variance, by the running statistics."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return [n, columns] of [n, columns]."""
@@ -27,7 +27,7 @@ class BatchNorm(nn.BatchNorm1d):
 class LinearBranches(nn.Module):
     """Dense features and embeddings each through a linear layer and batch normalisation, then linear layers on both.
 
-    There is no activation, so what is not linear in it is normalisation alone.
+    There is no activation, so normalisation is its only non-linear part.
     """
 
     def __init__(self, shape: InputShape, dense: int, sparse: int, hidden: Sequence[int]) -> None:
@@ -47,7 +47,5 @@ class LinearBranches(nn.Module):
 
 
 def build(model: Branches, shape: InputShape) -> nn.Module:
-    """Build the network; raises ConfigError for sequences and without dense or sparse features."""
-    refuse_sequences(model.kind, shape)
-    require_both(model.kind, shape)
+    """Build the network for features that `require_fit` accepts."""
     return LinearBranches(shape, model.dense, model.sparse, model.hidden)

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from persia_cli.config.schema import Model
-from persia_cli.model.inputs import InputShape
+from persia_cli.model.requirements import require_fit
+from persia_cli.model.shape import InputShape
 
 
 def build_model(model: Model, shape: InputShape, seed: int) -> nn.Module:
@@ -16,6 +17,7 @@ def build_model(model: Model, shape: InputShape, seed: int) -> nn.Module:
     Initial weights are torch's defaults drawn from `seed` alone; the caller's random state is left as it was.
     Raises ConfigError where the model does not fit the features.
     """
+    require_fit(model, shape)
     build: Callable[[Model, InputShape], nn.Module] = import_module(f"{__package__}.{model.kind}").build
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -13,11 +13,12 @@ from torch import nn
 
 from persia_cli.config.schema import CustomModel
 from persia_cli.errors import ConfigError
-from persia_cli.model.inputs import InputShape, ModelBatch
+from persia_cli.model.inputs import ModelBatch
+from persia_cli.model.shape import InputShape
 
 
 def build(model: CustomModel, shape: InputShape) -> nn.Module:
-    """Load the class, build it and try it on two made-up samples; raises ConfigError saying what to put right."""
+    """Load the class, build it and try it on two made-up samples; raises ConfigError that says what to correct."""
     path = Path(model.file).expanduser()
     network = _construct(_find(_load(path), model.name, path), shape, model.args, path)
     _try_out(network, shape, f"{model.name} of {path}")
@@ -27,7 +28,7 @@ def build(model: CustomModel, shape: InputShape) -> nn.Module:
 def _load(path: Path) -> ModuleType:
     if not path.is_file():
         raise ConfigError(f"model.file={path}: there is no such file; give the path of the Python file with your model")
-    # A name of its own keeps a user's model.py apart from every installed module.
+    # A unique module name, since a user's model.py must not replace an installed module.
     name = f"persia_custom_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

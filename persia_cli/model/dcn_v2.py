@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from persia_cli.config.schema import DcnV2
-from persia_cli.model.inputs import InputShape, ModelBatch
+from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.layers import fully_connected
-from persia_cli.model.requirements import refuse_sequences
+from persia_cli.model.shape import InputShape
 
 
 class Cross(nn.Module):
@@ -87,6 +87,5 @@ def _deep(width: int, hidden: Sequence[int]) -> tuple[nn.Module, int]:
 
 
 def build(model: DcnV2, shape: InputShape) -> nn.Module:
-    """Build the network; raises ConfigError for sequence features."""
-    refuse_sequences(model.kind, shape)
+    """Build the network for features that `require_fit` accepts."""
     return DeepCross(shape, model)

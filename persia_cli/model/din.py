@@ -1,25 +1,23 @@
 """Deep interest network: Zhou et al., arXiv 1706.06978."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import nn
 
 from persia_cli.config.schema import Din
-from persia_cli.errors import ConfigError
-from persia_cli.model.inputs import FeatureShape, InputShape, ModelBatch
+from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.layers import fully_connected
-from persia_cli.model.requirements import POOLED, SEQUENCE, features_named
-
-Pair = tuple[FeatureShape, FeatureShape]
-"""A target, which is one vector per sample, and a sequence that it attends to."""
+from persia_cli.model.requirements import Pair, attended_pairs
+from persia_cli.model.shape import InputShape
 
 
 class Attention(nn.Module):
     """The weighted sum of a sequence, each element weighed by a network that sees it beside the target.
 
-    The local activation unit of section 4.3 of the paper: weights are no softmax, so that their sum tells how strong
-    an interest is. The unit reads element, target, their difference and their product; PReLU is its activation.
+    This is the local activation unit of section 4.3 of the paper. Weights are not normalised by a softmax, so their sum
+    expresses the strength of an interest. The unit reads element, target, their difference and their product; PReLU is
+    its activation.
     """
 
     def __init__(self, dim: int, hidden: Sequence[int]) -> None:
@@ -57,29 +55,5 @@ class DeepInterest(nn.Module):
 
 
 def build(model: Din, shape: InputShape) -> nn.Module:
-    """Build the network; raises ConfigError for targets and sequences that do not fit, and sequences left over."""
-    pairs = _pairs(model.attend, shape)
-    read = {sequence.name for _, sequence in pairs}
-    left = [feature.name for feature in shape.sequences if feature.name not in read]
-    if left:
-        raise ConfigError(
-            f"model.attend: no target attends to the sequence {left[0]}; name it below its target, "
-            "or set its pooling to sum, mean or sqrtn"
-        )
-    return DeepInterest(shape, pairs, model.attention, model.hidden)
-
-
-def _pairs(attend: Mapping[str, Sequence[str]], shape: InputShape) -> list[Pair]:
-    pairs: list[Pair] = []
-    for name, names in attend.items():
-        [target] = features_named([name], shape.pooled, "model.attend", POOLED)
-        pairs += [
-            (target, sequence) for sequence in features_named(names, shape.sequences, f"model.attend.{name}", SEQUENCE)
-        ]
-    for target, sequence in pairs:
-        if (target.table, target.dim) != (sequence.table, sequence.dim):
-            raise ConfigError(
-                f"model.attend.{target.name}: {sequence.name} does not read the table of {target.name}, so that the "
-                "same id would have two vectors; give both features the same table in dataset.sparse"
-            )
-    return pairs
+    """Build the network; raises ConfigError for targets and sequences that do not fit each other."""
+    return DeepInterest(shape, attended_pairs(model.attend, shape), model.attention, model.hidden)

@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from persia_cli.config.schema import Dlrm
-from persia_cli.model.inputs import InputShape, ModelBatch
+from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.layers import fully_connected
-from persia_cli.model.requirements import refuse_sequences, require_both, require_dim
+from persia_cli.model.shape import InputShape
 
 
 class DeepRecommender(nn.Module):
@@ -40,8 +40,5 @@ class DeepRecommender(nn.Module):
 
 
 def build(model: Dlrm, shape: InputShape) -> nn.Module:
-    """Build the network; raises ConfigError for sequences, rows of another dim, or missing inputs."""
-    refuse_sequences(model.kind, shape)
-    require_both(model.kind, shape)
-    require_dim(model.kind, shape, model.dim)
+    """Build the network for features that `require_fit` accepts."""
     return DeepRecommender(shape, model.dim, model.bottom, model.top)

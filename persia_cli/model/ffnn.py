@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from persia_cli.config.schema import Ffnn
-from persia_cli.model.inputs import InputShape, ModelBatch
+from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.layers import fully_connected
-from persia_cli.model.requirements import refuse_sequences
+from persia_cli.model.shape import InputShape
 
 
 class FeedForward(nn.Module):
@@ -27,6 +27,5 @@ class FeedForward(nn.Module):
 
 
 def build(model: Ffnn, shape: InputShape) -> nn.Module:
-    """Build the network; raises ConfigError for sequence features."""
-    refuse_sequences(model.kind, shape)
+    """Build the network for features that `require_fit` accepts."""
     return FeedForward(shape, model.hidden)

@@ -3,10 +3,11 @@
 import torch
 from torch import nn
 
-from persia_cli.model.inputs import InputShape, ModelBatch
+from persia_cli.model.inputs import ModelBatch
+from persia_cli.model.shape import InputShape
 
 INIT_BOUND = 0.01
-"""A learned vector begins uniform within plus and minus this, as rows do."""
+"""Bound of the uniform initial values of a learned vector, the same as that of rows."""
 
 
 class Fields(nn.Module):

@@ -7,15 +7,16 @@ from torch import nn
 
 from persia_cli.config.schema import FinalMlp
 from persia_cli.model.fields import INIT_BOUND
-from persia_cli.model.inputs import FeatureShape, InputShape, ModelBatch
+from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.layers import fully_connected
-from persia_cli.model.requirements import POOLED, features_named, refuse_sequences
+from persia_cli.model.requirements import gate_contexts
+from persia_cli.model.shape import FeatureShape, InputShape
 
 
 class FeatureGate(nn.Module):
-    """Which inputs a stream is to see: 2 sigmoid(network(context)) times the inputs, the paper's feature selection.
+    """A gate on a stream's inputs: 2 sigmoid(network(context)) times the inputs, the paper's feature selection.
 
-    The context is the rows of the features named, or, of none, a learned vector: then the gate is one for all samples.
+    The context is the rows of the named features; without any it is a learned vector, the same for all samples.
     """
 
     def __init__(self, context: Sequence[FeatureShape], dim: int, hidden: Sequence[int], width: int) -> None:
@@ -59,7 +60,7 @@ class BilinearFusion(nn.Module):
 
 
 class TwoStreams(nn.Module):
-    """Two multi-layer perceptrons on the same inputs, each behind a gate of its own, and their bilinear fusion."""
+    """Two multi-layer perceptrons on the same inputs, each with its own gate, and their bilinear fusion."""
 
     def __init__(self, shape: InputShape, settings: FinalMlp) -> None:
         super().__init__()
@@ -81,15 +82,13 @@ class TwoStreams(nn.Module):
 
 
 def _gates(shape: InputShape, settings: FinalMlp, width: int) -> list[FeatureGate]:
-    """Return the gate of each stream, none where there are to be none."""
+    """Return the gates of both streams, or none if the model has no gates."""
     if settings.gate is None:
         return []
-    contexts = {"first": settings.gate.first, "second": settings.gate.second}
-    found = [features_named(names, shape.pooled, f"model.gate.{stream}", POOLED) for stream, names in contexts.items()]
-    return [FeatureGate(context, settings.dim, settings.gate.hidden, width) for context in found]
+    contexts = gate_contexts(settings.gate, shape)
+    return [FeatureGate(context, settings.dim, settings.gate.hidden, width) for context in contexts]
 
 
 def build(model: FinalMlp, shape: InputShape) -> nn.Module:
-    """Build the network; raises ConfigError for sequences and for a context that is no feature."""
-    refuse_sequences(model.kind, shape)
+    """Build the network for features that `require_fit` accepts."""
     return TwoStreams(shape, model)

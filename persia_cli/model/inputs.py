@@ -1,4 +1,4 @@
-"""What a dense network is given: the shape of its input, and one batch of it."""
+"""The input of a dense network: one batch of samples."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,36 +6,7 @@ from functools import cached_property
 
 import torch
 
-
-@dataclass(frozen=True, slots=True)
-class FeatureShape:
-    """One sparse feature as the network sees it: a vector of `dim`, or up to `max_length` of them (pooling `none`)."""
-
-    name: str
-    dim: int
-    pooling: str
-    max_length: int | None = None
-    table: int | None = None
-    """Number of the table it reads, where that is known: features that read one table share its rows."""
-
-
-@dataclass(frozen=True, slots=True)
-class InputShape:
-    """Columns of a sample: `dense` numbers, sparse features in the order of the data set, `tasks` logits wanted."""
-
-    dense: int
-    features: tuple[FeatureShape, ...]
-    tasks: int
-
-    @property
-    def pooled(self) -> tuple[FeatureShape, ...]:
-        """Features that arrive as one vector per sample."""
-        return tuple(feature for feature in self.features if feature.pooling != "none")
-
-    @property
-    def sequences(self) -> tuple[FeatureShape, ...]:
-        """Features that arrive as a padded sequence and its mask."""
-        return tuple(feature for feature in self.features if feature.pooling == "none")
+from persia_cli.model.shape import FeatureShape
 
 
 @dataclass(frozen=True)
@@ -81,5 +52,5 @@ class ModelBatch:
         return torch.stack([self.pooled[feature.name] for feature in features], dim=1)
 
     def _is_whole_group(self, features: Sequence[FeatureShape]) -> bool:
-        """Whether the features are just those of the only group, in its order, so that nothing need be copied."""
+        """True if there is one group with exactly these features in this order, so that no copy is needed."""
         return len(self.groups) == 1 and [feature.name for feature in features] == list(self.names[0])

@@ -4,9 +4,9 @@ import torch
 from torch import nn
 
 from persia_cli.config.schema import Mmoe
-from persia_cli.model.inputs import InputShape, ModelBatch
+from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.layers import parallel_networks
-from persia_cli.model.requirements import refuse_sequences
+from persia_cli.model.shape import InputShape
 
 
 class MultiGateExperts(nn.Module):
@@ -36,6 +36,5 @@ class MultiGateExperts(nn.Module):
 
 
 def build(model: Mmoe, shape: InputShape) -> nn.Module:
-    """Build the network; raises ConfigError for sequence features."""
-    refuse_sequences(model.kind, shape)
+    """Build the network for features that `require_fit` accepts."""
     return MultiGateExperts(shape, model)

@@ -1,16 +1,92 @@
-"""What networks ask of the features of a data set; where these do not fit, one sentence says so."""
+"""Checks that a data set has the features that a network needs; this module does not import torch."""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from persia_cli.config.schema import (
+    AutoInt,
+    Branches,
+    CustomModel,
+    DeepFm,
+    Din,
+    Dlrm,
+    FinalMlp,
+    Model,
+    WideDeep,
+    XDeepFm,
+)
+from persia_cli.config.schema.model import Gate
 from persia_cli.errors import ConfigError
-from persia_cli.model.inputs import FeatureShape, InputShape
+from persia_cli.model.shape import FeatureShape, InputShape
+
+Pair = tuple[FeatureShape, FeatureShape]
+"""A target, which is one vector per sample, and a sequence that it attends to."""
 
 POOLED, SEQUENCE = "sum, mean or sqrtn", "none (and a max_length)"
-"""What a feature's pooling is to be, in words."""
+"""Description of the pooling that a feature needs, for messages."""
 
 
-def refuse_sequences(kind: str, shape: InputShape) -> None:
+def require_fit(model: Model, shape: InputShape) -> None:
+    """Raise ConfigError if the network cannot be built on these features; a custom network is not checked here."""
+    if isinstance(model, CustomModel):
+        return
+    if isinstance(model, Din):
+        attended_pairs(model.attend, shape)
+        return
+    _refuse_sequences(model.kind, shape)
+    match model:
+        case Dlrm():
+            _require_both(model.kind, shape)
+            _require_dim(model.kind, shape, model.dim)
+        case Branches():
+            _require_both(model.kind, shape)
+        case WideDeep():
+            _require_sparse(model.kind, shape)
+            _require_first_order(model.kind, shape, vector=0)
+        case DeepFm() | XDeepFm():
+            _require_sparse(model.kind, shape)
+            _require_dim(model.kind, shape, model.dim)
+            _require_first_order(model.kind, shape, vector=1)
+        case AutoInt():
+            _require_sparse(model.kind, shape)
+            _require_dim(model.kind, shape, model.dim)
+        case FinalMlp():
+            gate_contexts(model.gate, shape)
+
+
+def attended_pairs(attend: Mapping[str, Sequence[str]], shape: InputShape) -> list[Pair]:
+    """Return each target with the sequences it attends to; raises ConfigError if they do not fit each other."""
+    pairs: list[Pair] = []
+    for name, names in attend.items():
+        [target] = _features_named([name], shape.pooled, "model.attend", POOLED)
+        pairs += [
+            (target, sequence) for sequence in _features_named(names, shape.sequences, f"model.attend.{name}", SEQUENCE)
+        ]
+    for target, sequence in pairs:
+        if (target.table, target.dim) != (sequence.table, sequence.dim):
+            raise ConfigError(
+                f"model.attend.{target.name}: {sequence.name} does not read the table of {target.name}, so that the "
+                "same id would have two vectors; give both features the same table in dataset.sparse"
+            )
+    read = {sequence.name for _, sequence in pairs}
+    left = [feature.name for feature in shape.sequences if feature.name not in read]
+    if left:
+        raise ConfigError(
+            f"model.attend: no target attends to the sequence {left[0]}; name it below its target, "
+            "or set its pooling to sum, mean or sqrtn"
+        )
+    return pairs
+
+
+def gate_contexts(gate: Gate | None, shape: InputShape) -> list[tuple[FeatureShape, ...]]:
+    """Return the context features of each stream's gate, none without a gate; raises ConfigError for wrong ones."""
+    if gate is None:
+        return []
+    contexts = {"first": gate.first, "second": gate.second}
+    return [_features_named(names, shape.pooled, f"model.gate.{stream}", POOLED) for stream, names in contexts.items()]
+
+
+def _refuse_sequences(kind: str, shape: InputShape) -> None:
     """Raise ConfigError if a feature is not pooled, for networks that take single vectors only."""
     names = ", ".join(feature.name for feature in shape.sequences)
     if names:
@@ -20,15 +96,15 @@ def refuse_sequences(kind: str, shape: InputShape) -> None:
         )
 
 
-def require_sparse(kind: str, shape: InputShape) -> None:
-    """Raise ConfigError if there is no pooled feature, for networks that are about embeddings."""
+def _require_sparse(kind: str, shape: InputShape) -> None:
+    """Raise ConfigError if there is no pooled feature, for networks that need embeddings."""
     if not shape.pooled:
         raise ConfigError(
             f"model.kind={kind} works on embeddings, but the data set has no sparse features; use model.kind=ffnn"
         )
 
 
-def require_dim(kind: str, shape: InputShape, dim: int) -> None:
+def _require_dim(kind: str, shape: InputShape, dim: int) -> None:
     """Raise ConfigError if a feature's rows are not of `dim` columns, for networks that multiply vectors."""
     other = [f"{feature.name} ({feature.dim})" for feature in shape.features if feature.dim != dim]
     if other:
@@ -38,7 +114,7 @@ def require_dim(kind: str, shape: InputShape, dim: int) -> None:
         )
 
 
-def require_both(kind: str, shape: InputShape) -> None:
+def _require_both(kind: str, shape: InputShape) -> None:
     """Raise ConfigError without dense or without sparse features, for networks that have a part for each."""
     if not shape.dense or not shape.features:
         missing = "sparse" if shape.dense else "dense"
@@ -48,7 +124,7 @@ def require_both(kind: str, shape: InputShape) -> None:
         )
 
 
-def require_first_order(kind: str, shape: InputShape, vector: int) -> None:
+def _require_first_order(kind: str, shape: InputShape, vector: int) -> None:
     """Raise ConfigError if rows have no room for a first-order weight of each task and `vector` columns beside them."""
     least = shape.tasks + vector
     narrow = [f"{feature.name} ({feature.dim})" for feature in shape.pooled if feature.dim < least]
@@ -59,7 +135,7 @@ def require_first_order(kind: str, shape: InputShape, vector: int) -> None:
         )
 
 
-def features_named(
+def _features_named(
     names: Sequence[str], features: Sequence[FeatureShape], key: str, pooling: str
 ) -> tuple[FeatureShape, ...]:
     """Return the `features` of these names, which have such a `pooling`; raises ConfigError for another at `key`."""

@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from persia_cli.config.schema import WideDeep
-from persia_cli.model.inputs import InputShape, ModelBatch
+from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.layers import fully_connected
-from persia_cli.model.requirements import refuse_sequences, require_first_order, require_sparse
+from persia_cli.model.shape import InputShape
 
 
 class WideAndDeep(nn.Module):
@@ -44,8 +44,5 @@ class WideAndDeep(nn.Module):
 
 
 def build(model: WideDeep, shape: InputShape) -> nn.Module:
-    """Build the network; raises ConfigError for sequences, without sparse features, and for rows too narrow."""
-    refuse_sequences(model.kind, shape)
-    require_sparse(model.kind, shape)
-    require_first_order(model.kind, shape, vector=0)
+    """Build the network for features that `require_fit` accepts."""
     return WideAndDeep(shape, model.hidden)

@@ -7,9 +7,9 @@ from torch import nn
 
 from persia_cli.config.schema import XDeepFm
 from persia_cli.model.fields import WeightedFields
-from persia_cli.model.inputs import InputShape, ModelBatch
+from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.layers import fully_connected
-from persia_cli.model.requirements import refuse_sequences, require_dim, require_first_order, require_sparse
+from persia_cli.model.shape import InputShape
 
 
 class CompressedInteractions(nn.Module):
@@ -59,9 +59,5 @@ class ExtremeDeepFactorizationMachine(nn.Module):
 
 
 def build(model: XDeepFm, shape: InputShape) -> nn.Module:
-    """Build the network; raises ConfigError without sparse features, and for sequences and rows of a wrong dim."""
-    refuse_sequences(model.kind, shape)
-    require_sparse(model.kind, shape)
-    require_dim(model.kind, shape, model.dim)
-    require_first_order(model.kind, shape, vector=1)
+    """Build the network for features that `require_fit` accepts."""
     return ExtremeDeepFactorizationMachine(shape, model.dim, model.maps, model.hidden)

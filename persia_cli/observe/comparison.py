@@ -1,4 +1,4 @@
-"""Settings of a sweep compared: figures averaged over seeds, and their differences to a baseline, seed by seed."""
+"""The comparison of a sweep's settings: means over seeds, and paired differences to a baseline."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from math import sqrt
 from statistics import fmean, stdev
 
 from persia_cli.observe.outcome import Figures
+from persia_cli.observe.student import half_width
 from persia_cli.plan.grid import Setting
 
 BySeed = Mapping[str, Figures]
@@ -18,20 +19,18 @@ class Mean:
 
     mean: float
     error: float | None
-    """Standard error: sample standard deviation over the square root of the number; None for one value alone."""
+    """Standard error: sample standard deviation over the square root of the number; None for a single value."""
     count: int
 
-
-@dataclass(frozen=True)
-class Difference:
-    """The paired difference of AUC to the baseline: same seed against same seed."""
-
-    auc: Mean
+    @property
+    def margin(self) -> float | None:
+        """Half the width of the 95 % confidence interval, by Student's t; None for a single value."""
+        return None if self.error is None else half_width(self.count) * self.error
 
     @property
-    def bound(self) -> float | None:
-        """The size of the mean difference and two standard errors more; None for one seed alone."""
-        return None if self.auc.error is None else abs(self.auc.mean) + 2 * self.auc.error
+    def is_not_zero(self) -> bool | None:
+        """True if the confidence interval excludes 0; None for a single value, which has no interval."""
+        return None if self.margin is None else abs(self.mean) > self.margin
 
 
 @dataclass(frozen=True)
@@ -42,18 +41,26 @@ class Row:
     finished: int
     failed: int
     samples_per_s: Mean | None
-    auc: Mean | None
-    log_loss: Mean | None
+    quality: dict[str, Mean | None]
+    """Mean by metric; settings are compared by the first one."""
+    judged_steps: tuple[int, ...]
+    """Distinct steps of the evaluations that count for the points, ascending."""
     steps: int | None
     staleness_max: int | None
     staleness_share: float | None
     baseline: Setting | None
-    """What `difference` is to; None for the baseline itself."""
-    difference: Difference | None
+    """Setting to which `difference` compares; None for the baseline itself."""
+    difference: Mean | None
+    """Mean of the first metric minus the baseline's, paired by seed."""
+
+    @property
+    def score(self) -> Mean | None:
+        """The mean by which settings are compared."""
+        return next(iter(self.quality.values()))
 
 
 def mean_of(values: Sequence[float]) -> Mean | None:
-    """Return mean and standard error; None without values."""
+    """Return mean and standard error; None if there are no values."""
     if not values:
         return None
     error = stdev(values) / sqrt(len(values)) if len(values) > 1 else None
@@ -61,39 +68,51 @@ def mean_of(values: Sequence[float]) -> Mean | None:
 
 
 def compare(
-    figures: Mapping[Setting, BySeed], failed: Mapping[Setting, int], baselines: Mapping[Setting, Setting]
+    figures: Mapping[Setting, BySeed],
+    failed: Mapping[Setting, int],
+    baselines: Mapping[Setting, Setting],
+    metrics: Sequence[str],
 ) -> list[Row]:
-    """Return a row for each setting, in order; `failed` counts the points of each that failed."""
+    """Return a row for each setting, in order; `failed` is the number of failed points of each.
+
+    Settings are compared by the first of the metrics.
+    """
     return [
-        _row(setting, by_seed, failed.get(setting, 0), baselines.get(setting), figures)
+        _row(setting, by_seed, failed.get(setting, 0), baselines.get(setting), figures, metrics)
         for setting, by_seed in figures.items()
     ]
 
 
-def paired_auc(ours: BySeed, theirs: BySeed) -> Mean | None:
-    """Return the mean of our AUC less theirs over the seeds that both have; None if they share none."""
-    pairs = [(each.auc, theirs[seed].auc) for seed, each in ours.items() if seed in theirs]
+def paired(ours: BySeed, theirs: BySeed, metric: str) -> Mean | None:
+    """Return the mean of our figure minus theirs over the seeds that both have; None if there are none."""
+    pairs = [
+        (each.quality.get(metric), theirs[seed].quality.get(metric)) for seed, each in ours.items() if seed in theirs
+    ]
     return mean_of([our - their for our, their in pairs if our is not None and their is not None])
 
 
 def _row(
-    setting: Setting, by_seed: BySeed, failed: int, baseline: Setting | None, figures: Mapping[Setting, BySeed]
+    setting: Setting,
+    by_seed: BySeed,
+    failed: int,
+    baseline: Setting | None,
+    figures: Mapping[Setting, BySeed],
+    metrics: Sequence[str],
 ) -> Row:
     other = baseline if baseline != setting else None
-    difference = paired_auc(by_seed, figures[other]) if other is not None else None
     points = list(by_seed.values())
     return Row(
         setting=setting,
         finished=len(points),
         failed=failed,
         samples_per_s=_over([point.samples_per_s for point in points]),
-        auc=_over([point.auc for point in points]),
-        log_loss=_over([point.log_loss for point in points]),
+        quality={metric: _over([point.quality.get(metric) for point in points]) for metric in metrics},
+        judged_steps=tuple(sorted({point.judged_step for point in points if point.judged_step is not None})),
         steps=max((point.steps for point in points), default=None),
         staleness_max=max((point.staleness_max for point in points), default=None),
         staleness_share=max((point.staleness_share for point in points), default=None),
         baseline=other,
-        difference=Difference(difference) if difference else None,
+        difference=paired(by_seed, figures[other], metrics[0]) if other is not None else None,
     )
 
 

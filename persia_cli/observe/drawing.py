@@ -1,10 +1,11 @@
-"""How all pictures look: an empty figure, dressed axes, a file that appears whole or not at all."""
+"""The common style of pictures: figures, axes, and atomic files."""
 
 import re
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from persia_cli.disk import replacing
 from persia_cli.errors import UserError
 
 if TYPE_CHECKING:
@@ -13,10 +14,10 @@ if TYPE_CHECKING:
 
 INK, GRID = "#333333", "#dddddd"
 DPI = 150
-MISSING = "there is no picture, for it needs matplotlib: pip install matplotlib"
+MISSING = "pictures need matplotlib, which is not installed: pip install matplotlib"
 
 SMALL: dict[str, Any] = {"loc": "left", "fontsize": 9.5, "color": INK}
-"""The title of axes."""
+"""Style of the titles of axes."""
 
 
 def empty_figure(width: float, height: float) -> "Figure":
@@ -29,19 +30,18 @@ def empty_figure(width: float, height: float) -> "Figure":
 
 
 def plain(text: str) -> str:
-    """Return text that matplotlib does not read as mathematics."""
+    """Return text in which matplotlib finds no formulas."""
     return text.replace("$", r"\$")
 
 
 def save_png(figure: "Figure", path: Path) -> None:
-    """Write a figure as PNG."""
-    part = path.with_name(f"{path.name}.part")
-    figure.savefig(part, format="png")
-    part.replace(path)
+    """Write a figure as PNG, atomically; raises DiskError."""
+    with replacing(path) as part:
+        figure.savefig(part, format="png")
 
 
 def to_svg(figure: "Figure") -> str:
-    """Return a figure as an SVG element for a page: text stays text, and nothing refers to anything outside."""
+    """Return a figure as an SVG element for a page, with text as text and without references to other files."""
     from matplotlib import rc_context
 
     drawn = StringIO()
@@ -52,7 +52,7 @@ def to_svg(figure: "Figure") -> str:
 
 
 def dress(axes: "Axes", x: str, y: str) -> None:
-    """Label the axes and leave of their lines what is needed."""
+    """Label the axes and remove lines that are not needed."""
     axes.set_xlabel(x, color=INK)
     axes.set_ylabel(y, color=INK)
     axes.grid(color=GRID, linewidth=0.7)
@@ -64,7 +64,7 @@ def dress(axes: "Axes", x: str, y: str) -> None:
 
 
 def thousands(axis: Any) -> None:
-    """Write the numbers of an axis with commas, and few of them."""
+    """Format the numbers of an axis with commas, and show few of them."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axis.set_major_locator(MaxNLocator(6))

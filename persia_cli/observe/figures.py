@@ -1,4 +1,4 @@
-"""The figures that replicas send the coordinator, checked as they arrive."""
+"""The figures that replicas send to the coordinator, which checks them on arrival."""
 
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -6,31 +6,34 @@ import msgspec
 
 from persia_cli.config.schema.mode import MAX_STALENESS
 from persia_cli.errors import WireError
+from persia_cli.wire.parts import TableTotals
 
 Figures = TypeVar("Figures")
 Staleness = Annotated[int, msgspec.Meta(ge=0, le=MAX_STALENESS)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Steps = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 
 
 class ReplicaFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a replica has used and counted since it started."""
+    """The resources that a replica has used, and its counters, since it started."""
 
     cpu_s: float
     """CPU time in seconds."""
     rss: int
     """Resident memory in bytes."""
     messages: dict[str, int] = {}
-    """What was not as it should be on the wire, by kind."""
+    """Irregular events of the wire, by kind."""
     updates: dict[str, int] = {}
-    """Updates of an embedding server, by what became of them."""
+    """Updates of an embedding server, by outcome."""
     tables: dict[str, dict[str, int]] = {}
     """Counters of each table on an embedding server."""
     counts: dict[str, int] = {}
-    """What a data loader sent, and what it had to change in the samples; what an NN worker scored."""
+    """Steps that a data loader sent and values that it had to change; steps that an NN worker scored; bytes and rows
+    that an embedding server has loaded from a checkpoint."""
 
 
 class IntervalFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a rank did between two lines of metrics, beside its scores."""
+    """The figures of a rank for the interval between two lines of metrics, without its scores."""
 
     split: Literal["train", "eval"]
     last: int
@@ -39,19 +42,27 @@ class IntervalFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     steps: int
     staleness: dict[Staleness, Steps]
     """Steps of training by the staleness of their rows, as measured from the servers' watermarks."""
+    seconds: Annotated[float, msgspec.Meta(ge=0.0)]
+    """Duration by the rank's own clock, from the end of the previous interval or the begin of the phase."""
     loss_sum: float
-    """Loss of each sample times its weight, summed."""
+    """Sum of the loss of each sample times its weight."""
     loss_scale: float | None = None
-    """What the loss was last multiplied by, in float16."""
+    """Last factor of the loss, in float16."""
     steps_skipped: int = 0
-    """Steps so far in which gradients overflowed float16 and the dense weights stayed."""
+    """Number of steps so far in which gradients overflowed float16, so that dense weights were not updated."""
+    ids: Count = 0
+    """Number of ids looked up, repeats included; an id of a hash stack counts once per round."""
+    unknown: Count = 0
+    """Number of these ids that had no row."""
+    tables: tuple[TableTotals, ...] = ()
+    """Counters of each embedding server, as of its answer to the last of these look-ups."""
     more: bool = False
-    """Whether other reports of the same evaluation follow."""
+    """True if more reports of the same evaluation follow."""
 
 
 def read_figures(kind: type[Figures], body: Any) -> Figures:
-    """Return the figures that a message brought; raises WireError if they are not of this kind."""
+    """Return the figures of this kind in a message's body; raises WireError if they are not valid."""
     try:
         return msgspec.convert(body, kind)
     except msgspec.ValidationError as error:
-        raise WireError(f"these are no figures: {error}") from error
+        raise WireError(f"the figures in this message cannot be read: {error}") from error

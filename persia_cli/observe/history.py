@@ -1,5 +1,6 @@
-"""All that a run directory tells of its run, whether it is over, still going, or failed."""
+"""The history of a run, read from its run directory, whether the run has ended, failed or still goes on."""
 
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,25 +11,29 @@ from typing import Any
 from persia_cli.config.record import read_run
 from persia_cli.config.schema import Run
 from persia_cli.errors import UserError
-from persia_cli.observe.journal import EVENTS, METRICS, read_journal
+from persia_cli.observe.journal import EVENTS, METRICS, is_being_written, read_journal, understanding
+from persia_cli.observe.outcome import judged_by
 from persia_cli.plan.columns import label_names
 
 CONFIG = "config.yaml"
 EVALS = "evals"
-"""Folder of a run directory that its later evaluations are in."""
+"""Folder of later evaluations in a run directory."""
+
+ENDS = ("done", "failed", "stopped")
+"""Phases that are the last one of a job."""
 
 SILENT_S = 60.0
-"""Seconds without a word after which a run that has not ended may well be dead."""
+"""Seconds without a new line after which a run that has not ended is probably dead."""
 
 Line = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """How a run ended, or that it has not: a word and, where there is more to say, a sentence."""
+class RunOutcome:
+    """The state of a run and, if there is more to say, a sentence about it."""
 
     state: str
-    """`done`, `failed`, `stopped`, `running` or `silent`."""
+    """`done`, `failed`, `stopped`, `dead`, `running` or `silent`."""
     text: str = ""
 
 
@@ -39,11 +44,13 @@ class RunHistory:
     run_dir: Path
     run: Run
     training: list[Line]
-    """Lines of metrics of training, in order; `evaluations` are those of evaluation."""
+    """Lines of training metrics, in order; `evaluations` are those of evaluations."""
     evaluations: list[Line]
     events: list[Line]
     later: list[tuple[str, Line]]
-    """What each `persia eval` of the run found, by the name of its folder, in order."""
+    """Name of the folder and line of metrics of each later `persia eval`, in order."""
+    is_written: bool | None = None
+    """True if a process has the record open; None if that is not known, since the job ran on another machine."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -52,33 +59,40 @@ class RunHistory:
 
     @property
     def lines(self) -> list[Line]:
-        """All lines of metrics, as they were written."""
+        """All lines of metrics, in the order of writing."""
         return list(merge(self.training, self.evaluations, key=lambda line: line["time"]))
 
     @property
     def begin_s(self) -> float | None:
-        """When training began, in seconds since 1970; None if it has not."""
+        """Start of training in seconds since 1970; None if it has not started."""
         return next((e["time"] for e in self.events if e.get("phase") == "training"), None)
 
     @property
     def end_s(self) -> float | None:
-        """When the last line was written."""
+        """Time of the last line in seconds since 1970."""
         last = [*self.lines[-1:], *self.events[-1:]]
         return max((line["time"] for line in last), default=None)
 
-    def outcome(self, now: float) -> Outcome:
-        """Say how the run ended; `now` in seconds since 1970."""
+    def outcome(self, now: float) -> RunOutcome:
+        """Return the state of the run; `now` in seconds since 1970."""
         phases = [event for event in self.events if event["event"] == "phase"]
-        for event in phases:
-            if event["phase"] == "failed":
-                return Outcome("failed", event["error"])
-            if event["phase"] in ("done", "stopped"):
-                return Outcome(event["phase"])
+        # The last one, since a launcher may record an end after that of the coordinator, and knows more.
+        for event in reversed(phases):
+            if event["phase"] in ENDS:
+                return RunOutcome(event["phase"], event.get("error", ""))
+        if self.is_written is False:
+            return RunOutcome("dead", "the record has no end, and no process writes it any more: all were killed")
         heard = self.end_s
         if heard is not None and now - heard < SILENT_S:
-            return Outcome("running", f"{phases[-1]['phase'] if phases else 'starting'} as this was written")
+            return RunOutcome("running", f"{phases[-1]['phase'] if phases else 'starting'} as this was written")
         when = "" if heard is None else f" since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(heard))}"
-        return Outcome("silent", f"the record has no end, and nothing was written{when}: killed, or stuck")
+        return RunOutcome("silent", f"the record has no end, and nothing was written{when}: killed, or stuck")
+
+    @property
+    def judged(self) -> Line | None:
+        """The evaluation that counts for the run: the one it chose itself, else the first one of the best AUC."""
+        best = self.last_event("best")
+        return dict(judged_by(self.evaluations, "auc", best["step"] if best else None)) if self.evaluations else None
 
     def last_event(self, kind: str) -> Line | None:
         """Return the last event of a kind."""
@@ -91,19 +105,26 @@ class RunHistory:
 
 
 def read_history(run_dir: Path) -> RunHistory:
-    """Read a run directory; raises UserError if it holds no run, ConfigError if its configuration is damaged."""
+    """Return the history in a run directory; raises UserError if there is no run, or its files are damaged."""
     if not (run_dir / CONFIG).is_file():
-        raise UserError(f"{run_dir} holds no run: there is no {run_dir / CONFIG}")
+        raise UserError(f"{run_dir} does not contain a run: {run_dir / CONFIG} is missing")
     metrics = read_journal(run_dir / METRICS)
     later = [(folder.name, read_journal(folder / METRICS)) for folder in sorted((run_dir / EVALS).glob("*"))]
-    return RunHistory(
-        run_dir=run_dir,
-        run=read_run(run_dir / CONFIG),
-        training=_of(metrics, "train"),
-        evaluations=_of(metrics, "eval"),
-        events=read_journal(run_dir / EVENTS),
-        later=[(name, lines[-1]) for name, lines in later if lines],
-    )
+    # Checked before and after reading, so that a job that begins or ends meanwhile does not look dead.
+    was_written = is_being_written(run_dir / EVENTS)
+    events = read_journal(run_dir / EVENTS)
+    is_written = was_written or is_being_written(run_dir / EVENTS)
+    with understanding(run_dir):
+        ours = [event["host"] == socket.gethostname() for event in events if event["event"] == "began"]
+        return RunHistory(
+            run_dir=run_dir,
+            run=read_run(run_dir / CONFIG),
+            training=_of(metrics, "train"),
+            evaluations=_of(metrics, "eval"),
+            events=events,
+            later=[(name, lines[-1]) for name, lines in later if lines],
+            is_written=is_written if any(ours) else None,
+        )
 
 
 def _of(metrics: Sequence[Line], split: str) -> list[Line]:

@@ -1,4 +1,4 @@
-"""Pieces of a page of HTML that holds all it needs: no script, no font, nothing fetched from elsewhere."""
+"""Elements of a self-contained HTML page: no scripts, no fonts, nothing loaded from elsewhere."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -14,7 +14,7 @@ h3 { font-size: 14px; margin: 0 0 4px; font-weight: 600; }
 p.soft, .soft { color: var(--soft); margin: 4px 0; }
 .state { padding: 2px 11px; border-radius: 11px; color: white; font-size: 13px; vertical-align: 5px; }
 .done { background: #2a7d5f; } .running { background: #1f6f8b; }
-.failed { background: #b3261e; } .stopped, .silent { background: #9a6b16; }
+.failed, .dead { background: #b3261e; } .stopped, .silent { background: #9a6b16; }
 .error { border-left: 4px solid #b3261e; background: #fdecea; padding: 8px 14px; white-space: pre-wrap; }
 .tiles, .panels { display: grid; gap: 14px; }
 .tiles { grid-template-columns: repeat(auto-fill, minmax(132px, 1fr)); margin-top: 18px; }
@@ -32,11 +32,11 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: 3px 18px; margi
 dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
 pre { overflow-x: auto; background: white; border: 1px solid var(--line); border-radius: 8px; padding: 14px; }
 """
-"""How pages look."""
+"""The style sheet of pages."""
 
 
 def document(title: str, body: str) -> str:
-    """Return a whole page around its body."""
+    """Return a complete page with this body."""
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
     style = f"<style>{STYLE}</style>"
     return f"""<!doctype html>
@@ -50,18 +50,18 @@ def document(title: str, body: str) -> str:
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Return a table of texts; the first row is its head, the first column says what the others are of."""
+    """Return a table of texts; the first row is its head, and the first column names the rows."""
     head, *body = rows
     return f'<div class="scroll"><table>{_row("th", head)}{"".join(_row("td", row) for row in body)}</table></div>'
 
 
 def pairs(words: Mapping[str, str]) -> str:
-    """Return a list of names and what they stand for."""
+    """Return a list of names with their descriptions."""
     return "<dl>" + "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in words.items()) + "</dl>"
 
 
 def tiles(figures: Mapping[str, str]) -> str:
-    """Return figures in large print, each under its name."""
+    """Return figures in large type, each with its name above."""
     tile = '<div class="tile"><span class="soft">{}</span><b>{}</b></div>'
     return f'<div class="tiles">{"".join(tile.format(escape(k), escape(v)) for k, v in figures.items())}</div>'
 

@@ -1,30 +1,92 @@
-"""Files that grow by one JSON object a line: `metrics.jsonl` and `events.jsonl` of a run directory."""
+"""Journals, files of one JSON object per line: `metrics.jsonl` and `events.jsonl` of a run directory."""
 
 import json
 import math
+import os
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from persia_cli.disk import is_held, writing
+from persia_cli.errors import DiskError, UserError
+
+CLAIM_S = 0.2
+"""Seconds for which a writer tries to lock a journal, since readers lock it for a moment to see if it is written."""
 
 METRICS = "metrics.jsonl"
 EVENTS = "events.jsonl"
 
 
 class Journal:
-    """Appends objects to a file, each line written at once so that a reader never sees half a one it cannot detect."""
+    """A file to which objects are appended, one per line; readers can detect a line that is not complete.
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("a", encoding="utf-8", buffering=1)
+    Raises DiskError if a line cannot be written, and removes what was written of it.
+    """
+
+    def __init__(self, path: Path, alone: bool = False) -> None:
+        """Open or create the file; `alone` locks it against other writers that do the same.
+
+        Raises UserError if another process has locked it.
+        """
+        self._path = path
+        with writing(path):
+            self._file = path.open("ab", buffering=0)
+            if alone and not self._claim():
+                self._file.close()
+                raise UserError(f"{path} is being written by another process: this run still goes on")
+
+    def _claim(self) -> bool:
+        deadline = time.monotonic() + CLAIM_S
+        while is_held(self._file.fileno()):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+        return True
+
+    def require_there(self) -> None:
+        """Raise DiskError if the file has been removed, so that all lines would be lost."""
+        if not os.fstat(self._file.fileno()).st_nlink:
+            raise DiskError(f"{self._path} was removed while it was being written; start again in another folder")
 
     def write(self, **fields: Any) -> None:
-        """Append one object; `time` (seconds since 1970) comes first, figures that are not finite become null."""
+        """Append an object; `time` (seconds since 1970) comes first, and numbers that are not finite become null."""
         line = {"time": round(time.time(), 6)} | {key: _plain(value) for key, value in fields.items()}
-        self._file.write(json.dumps(line, allow_nan=False) + "\n")
+        rest = memoryview(json.dumps(line, allow_nan=False).encode() + b"\n")
+        with writing(self._path):
+            whole = os.fstat(self._file.fileno()).st_size
+            try:
+                while rest:
+                    rest = rest[self._file.write(rest) :]
+            except OSError:
+                os.ftruncate(self._file.fileno(), whole)
+                raise
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+@contextmanager
+def understanding(run_dir: Path) -> Iterator[None]:
+    """Raise UserError if lines of a run's journals do not have the keys and values that the block expects."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        what = f"the key {error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+        raise UserError(
+            f"the record of {run_dir} ({METRICS}, {EVENTS}) is damaged or from another version of persia: {what}"
+        ) from error
+
+
+def is_being_written(path: Path) -> bool:
+    """Return True if a process has locked the journal; for that of a run this is the coordinator."""
+    try:
+        with path.open("rb") as file:
+            return is_held(file.fileno())
+    except OSError:
+        return True  # as it is not known
 
 
 def _plain(value: Any) -> Any:
@@ -37,15 +99,22 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def drop_half_a_line(path: Path) -> None:
+    """Cut off an incomplete last line, which a killed process left; no process may write the file any more."""
+    if path.exists():
+        content = path.read_bytes()
+        os.truncate(path, content.rfind(b"\n") + 1)
+
+
 class Tail:
-    """Reads a journal that another process is writing."""
+    """A reader of a journal that another process is writing."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._offset = 0
+        self._offset = self._lines = 0
 
     def new(self) -> Iterator[dict[str, Any]]:
-        """Yield the objects of the lines completed since the last call."""
+        """Yield the objects of the lines completed since the last call; raises UserError for a damaged line."""
         if not self._path.exists():
             return
         with self._path.open("rb") as file:
@@ -54,9 +123,19 @@ class Tail:
                 if not line.endswith(b"\n"):
                     return
                 self._offset += len(line)
-                yield json.loads(line)
+                self._lines += 1
+                yield self._object(line)
+
+    def _object(self, line: bytes) -> dict[str, Any]:
+        try:
+            found = json.loads(line)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict) or not isinstance(found.get("time", 0), int | float):
+            raise UserError(f"{self._path} is damaged: line {self._lines} cannot be read; remove this line")
+        return found
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:
-    """Return all objects of a journal; a missing file has none."""
+    """Return all objects of a journal; a missing file has none. Raises UserError if it is damaged."""
     return list(Tail(path).new())

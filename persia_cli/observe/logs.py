@@ -1,11 +1,11 @@
-"""Logging of a role: one plain line per event, with the replica's name."""
+"""The logging of a role: one line per event, with the replica's name."""
 
 import logging
 import sys
 
 
 def log_to_stderr(name: str) -> None:
-    """Send all log records of this process to stderr, each line marked with the replica's name."""
+    """Write all log records of this process to stderr, each line with the replica's name."""
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO,

@@ -1,9 +1,18 @@
-"""What one finished job came to, from its metrics: the figures by which jobs are compared."""
+"""The figures of a finished job, from its record, by which jobs are compared."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import Any
+
+from persia_cli.config.schema.metric import AIMS, aim_of, goodness
+from persia_cli.observe.journal import EVENTS, METRICS, read_journal
+
+LEAST_STEPS = 50
+"""Smallest number of steps after the first log interval from which a speed is computed."""
+
+Line = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -11,46 +20,77 @@ class Figures:
     """A job's speed and quality; None where it is not defined."""
 
     samples_per_s: float | None
-    """Samples of training per second, without the first log interval, in which all begins."""
-    auc: float | None
-    """Of the last evaluation, the mean over labels; without an evaluation split, progressive over training."""
-    log_loss: float | None
-    """As `auc`."""
+    """Training samples per second by the ranks' clocks, without the first log interval, which includes the start."""
+    quality: dict[str, float | None]
+    """Figures of the evaluation that counts for the job, by key; for several labels, their mean by figure as well.
+
+    Without an evaluation split they are the progressive figures of training.
+    """
+    judged_step: int | None
+    """Step of that evaluation; None without an evaluation."""
     steps: int
     staleness_max: int
-    """Steps, the most that was measured at any look-up."""
+    """Greatest staleness of any look-up, in steps."""
 
     @property
     def staleness_share(self) -> float:
-        """The most staleness over the steps of the job."""
+        """Greatest staleness divided by the steps of the job."""
         return self.staleness_max / self.steps if self.steps else 0.0
 
 
-def figures_of(metrics: Sequence[Mapping[str, Any]]) -> Figures | None:
-    """Return the figures of a job from its lines of metrics; None if it has none of training."""
+def figures_in(run_dir: Path, metric: str) -> Figures | None:
+    """Return the figures of the job in a run directory; None if it recorded no training.
+
+    The evaluation that counts is the one that the job chose itself (`train.stop_early`, `checkpoint.best_by`), else the
+    one with the best `metric`.
+    """
+    best = [event["step"] for event in read_journal(run_dir / EVENTS) if event["event"] == "best"]
+    return figures_of(read_journal(run_dir / METRICS), metric, best[-1] if best else None)
+
+
+def figures_of(metrics: Sequence[Line], metric: str, chosen: int | None = None) -> Figures | None:
+    """Return the figures of a job from its lines of metrics; `chosen` is the step of the evaluation it chose itself."""
     training = [line for line in metrics if line["split"] == "train"]
     if not training:
         return None
-    judged = next((line for line in reversed(metrics) if line["split"] == "eval"), training[-1])
+    evaluations = [line for line in metrics if line["split"] == "eval"]
+    judged = judged_by(evaluations, metric, chosen) if evaluations else training[-1]
     return Figures(
-        samples_per_s=_rate(training),
-        auc=_mean(judged, "auc"),
-        log_loss=_mean(judged, "log_loss"),
+        samples_per_s=speed_of(training),
+        quality=_quality(judged),
+        judged_step=judged["step"] if evaluations else None,
         steps=training[-1]["step"],
         staleness_max=max(line["staleness_max"] for line in training),
     )
 
 
-def _rate(training: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return samples per second over all intervals but the first, if there are others."""
-    before = [0, *(line["samples"] for line in training[:-1])]
-    intervals = [(line["samples"] - done, line["samples_per_s"]) for done, line in zip(before, training, strict=True)]
-    counted = [(samples, rate) for samples, rate in intervals[1:] or intervals if rate]
-    seconds = sum(samples / rate for samples, rate in counted)
-    return sum(samples for samples, _ in counted) / seconds if seconds else None
+def speed_of(training: Sequence[Line]) -> float | None:
+    """Return samples per second over all log intervals but the first; None for fewer than LEAST_STEPS steps."""
+    if not training or training[-1]["step"] - training[0]["step"] < LEAST_STEPS:
+        return None
+    before = [line["samples"] for line in training[:-1]]
+    intervals = [
+        (line["samples"] - done, line["samples_per_s"]) for done, line in zip(before, training[1:], strict=True)
+    ]
+    seconds = sum(samples / rate for samples, rate in intervals if rate)
+    return sum(samples for samples, rate in intervals if rate) / seconds if seconds else None
 
 
-def _mean(line: Mapping[str, Any], figure: str) -> float | None:
-    """Return a figure of a line, the mean over labels where there are several."""
-    values = [value for key, value in line.items() if key == figure or key.startswith(f"{figure}_")]
-    return fmean(values) if values and None not in values else None
+def judged_by(evaluations: Sequence[Line], metric: str, chosen: int | None) -> Line:
+    """Return the evaluation that counts: the chosen one, else the first with the best metric, else the last one."""
+    of_step = [line for line in evaluations if line["step"] == chosen]
+    if of_step:
+        return of_step[-1]
+    scored = [(line, value) for line in evaluations if (value := _quality(line).get(metric)) is not None]
+    return max(scored, key=lambda each: goodness(aim_of(metric), each[1]))[0] if scored else evaluations[-1]
+
+
+def _quality(line: Line) -> dict[str, float | None]:
+    """Return a line's figures of quality, and the mean over labels of each figure."""
+    found: dict[str, float | None] = {"loss": line.get("loss")}
+    for figure in AIMS:
+        values = {key: value for key, value in line.items() if key == figure or key.startswith(f"{figure}_")}
+        if values:
+            defined = [value for value in values.values() if value is not None]
+            found |= {figure: fmean(defined) if len(defined) == len(values) else None} | values
+    return found

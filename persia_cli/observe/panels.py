@@ -1,4 +1,4 @@
-"""The panels of a run's report: each draws one thing that a run's history tells on axes of its own."""
+"""The panels of a run's report; each draws one part of a run's history on its own axes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,71 +13,71 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLOURS = ("#1f6f8b", "#d1495b", "#8a5fbf", "#2a9d8f", "#c9822b", "#5b6770")
-"""Of labels, in order; the first also where there is only one thing to draw."""
+"""Colours of labels, in order; the first one also for panels with one line."""
 BLUE, RED = COLOURS[:2]
 MOST_POINTS = 1200
-"""Points of a line; a longer run shows every so many."""
+"""Largest number of points of a line; of a longer run only every n-th is drawn."""
 WIDE_RANGE = 50.0
-"""Greatest over least predicted probability from which a calibration plot has logarithmic axes."""
+"""Ratio of the greatest to the least predicted probability from which a calibration plot has logarithmic axes."""
 MINUTE_S = 60.0
 TRAINING = "training, as it learns"
-"""Figures of samples that were scored just before the model learned from them."""
+"""Name of the figures of samples that were scored just before the model was trained with them."""
 
 Line = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Panel:
-    """What it is of, and how it is drawn; `draw` is only called where `has` finds something to draw."""
+    """A panel of the report; `draw` is only called if `has` returns True."""
 
     title: str
     has: Callable[[RunHistory], bool]
     draw: Callable[[RunHistory, "Axes"], None]
     missing: str
-    """What to do where there is nothing to draw."""
+    """Text of the panel if there is nothing to draw."""
 
 
 def thinned(lines: Sequence[Line]) -> Sequence[Line]:
-    """Return every so many of the lines, and the last one."""
+    """Return every n-th line and the last one, at most about MOST_POINTS."""
     every = -(-len(lines) // MOST_POINTS) or 1
     return [*lines[:-1][::every], *lines[-1:]]
 
 
 def draw_loss(history: RunHistory, axes: "Axes") -> None:
-    """Loss of each log interval of training, and of each evaluation, by step."""
+    """Draw the loss of each log interval of training, and of each evaluation, by step."""
     lines = [line for line in thinned(history.training) if line["loss"] is not None]
-    axes.plot(*_by_step(lines, "loss"), color=BLUE, linewidth=1.2, label=TRAINING)
+    _draw_line(axes, *_by_step(lines, "loss"), color=BLUE, linewidth=1.2, label=TRAINING)
     tested = [line for line in history.evaluations if line["loss"] is not None]
     axes.plot(*_by_step(tested, "loss"), "o-", color=RED, markersize=5, linewidth=1.0, label="evaluation")
     _finish(axes, "step", "loss", legend=bool(tested))
 
 
 def draw_auc(history: RunHistory, axes: "Axes") -> None:
-    """AUC of training, over the last few lines of metrics, and of each evaluation, per label."""
+    """Draw the AUC of training, over the last few lines of metrics, and of each evaluation, per label."""
     _draw_figure(history, axes, "auc", "AUC")
 
 
 def draw_ratio(history: RunHistory, axes: "Axes") -> None:
-    """Predicted over observed positives, as `draw_auc`."""
+    """Draw predicted over observed positives, in the same way as `draw_auc`."""
     axes.axhline(1.0, color=INK, linewidth=0.8, linestyle="--")
     _draw_figure(history, axes, "calibration", "predicted over observed positives")
 
 
 def draw_throughput(history: RunHistory, axes: "Axes") -> None:
-    """Samples per second of training over time."""
+    """Draw training samples per second over time."""
     begin = history.begin_s or history.training[0]["time"]
     lines = thinned(history.training)
     seconds = [line["time"] - begin for line in lines]
     unit, size = ("minutes", MINUTE_S) if seconds[-1] > 5 * MINUTE_S else ("seconds", 1.0)
     rates = [line["samples_per_s"] for line in lines]
-    axes.plot([second / size for second in seconds], rates, color=BLUE, linewidth=1.2)
+    _draw_line(axes, [second / size for second in seconds], rates, color=BLUE, linewidth=1.2)
     _finish(axes, f"{unit} since training began", "samples/s")
     axes.set_ylim(0.0, 1.12 * max(rates) or 1.0)
     thousands(axes.yaxis)
 
 
 def draw_staleness(history: RunHistory, axes: "Axes") -> None:
-    """How many steps of all ranks had rows of each staleness."""
+    """Draw the number of steps of all ranks by the staleness of their rows."""
     ranks = [rank for line in history.training for rank in line["staleness"]]
     total = staleness.merged([{int(value): steps for value, steps in rank.items()} for rank in ranks])
     shown = staleness.ranges(total)
@@ -94,27 +94,27 @@ def draw_staleness(history: RunHistory, axes: "Axes") -> None:
 
 
 def draw_rows(history: RunHistory, axes: "Axes") -> None:
-    """Rows of all tables, and how many were let go for new ones."""
+    """Draw the number of rows of all tables, and the number evicted so far."""
     lines = thinned(history.lines)
-    axes.plot(*_by_step(lines, "rows"), color=BLUE, linewidth=1.4, label="rows")
+    _draw_line(axes, *_by_step(lines, "rows"), color=BLUE, linewidth=1.4, label="rows")
     evicted = any(line["evicted"] for line in lines)
     if evicted:
-        axes.plot(*_by_step(lines, "evicted"), color=RED, linewidth=1.2, label="evicted so far")
+        _draw_line(axes, *_by_step(lines, "evicted"), color=RED, linewidth=1.2, label="evicted so far")
     _finish(axes, "step", "rows of all tables", legend=evicted)
     axes.set_ylim(bottom=0.0)
     thousands(axes.yaxis)
 
 
 def draw_hit_rate(history: RunHistory, axes: "Axes") -> None:
-    """Share of the ids looked up so far that had a row."""
+    """Draw the fraction of the ids looked up so far that had a row."""
     lines = [line for line in thinned(history.lines) if line["hit_rate"] is not None]
-    axes.plot(*_by_step(lines, "hit_rate"), color=BLUE, linewidth=1.4)
+    _draw_line(axes, *_by_step(lines, "hit_rate"), color=BLUE, linewidth=1.4)
     _finish(axes, "step", "ids that had a row, so far")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}" if axes.get_ylim()[0] < 0.9 else f"{value:.1%}")
 
 
 def draw_reliability(history: RunHistory, axes: "Axes") -> None:
-    """Share of positives against predicted probability, in parts of the evaluation samples by score."""
+    """Draw the fraction of positives against predicted probability, for parts of the evaluation samples by score."""
     event = history.last_event("reliability")
     assert event is not None
     diagrams: Mapping[str, Mapping[str, list[float]]] = event["labels"]
@@ -159,7 +159,7 @@ PANELS = (
     Panel("Calibration", _trained, draw_ratio, NOTHING_YET),
     Panel("Reliability", _calibrated, draw_reliability, "The run has not been evaluated, or saw no positive label."),
 )
-"""In the order they are shown."""
+"""All panels, in the order of the report."""
 
 
 def _draw_figure(history: RunHistory, axes: "Axes", key: str, y: str) -> None:
@@ -176,12 +176,17 @@ def _draw_figure(history: RunHistory, axes: "Axes", key: str, y: str) -> None:
                 steps, values = zip(*drawn, strict=True)
                 name = what if alone else plain(f"{label}, {what}")
                 shade = RED if alone and lines is history.evaluations else colour
-                axes.plot(steps, values, style, color=shade, markersize=5, linewidth=1.2, label=name)
+                _draw_line(axes, steps, values, style, color=shade, markersize=5, linewidth=1.2, label=name)
     _finish(axes, "step", y, legend=True)
 
 
+def _draw_line(axes: "Axes", x: Sequence[Any], y: Sequence[Any], style: str = "-", **settings: Any) -> None:
+    """Draw a line, or a dot for a single point."""
+    axes.plot(x, y, style if len(x) > 1 else "o", **{"markersize": 5} | settings)
+
+
 def _finish(axes: "Axes", x: str, y: str, legend: bool = False) -> None:
-    """Dress the axes; a legend comes where something bears a name."""
+    """Finish the axes; with `legend`, add one if anything has a name."""
     dress(axes, x, y)
     if x == "step":
         thousands(axes.xaxis)

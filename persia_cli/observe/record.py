@@ -1,7 +1,6 @@
-"""The record of a run: merges what the ranks report into `metrics.jsonl` and watches the roles' figures."""
+"""The record of a run: it merges the reports of ranks into `metrics.jsonl` and checks the roles' figures."""
 
 import time
-from collections import deque
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
@@ -16,16 +15,17 @@ from persia_cli.observe import staleness
 from persia_cli.observe.figures import IntervalFigures, ReplicaFigures, read_figures
 from persia_cli.observe.grouped import GroupedScores
 from persia_cli.observe.journal import METRICS, Journal
-from persia_cli.observe.reports import SCORES, Evaluation, Report, merged_scores
-from persia_cli.observe.scores import ScoreHistogram
+from persia_cli.observe.reports import EvaluationReports, RankReport, merged_scores
+from persia_cli.observe.scores import ENCODED, MOST_IN_TRAINING, ScoreHistogram
 from persia_cli.observe.spread import reliability
+from persia_cli.observe.tensorboard import TensorBoardWriter
+from persia_cli.observe.window import RecentScores
 from persia_cli.plan.columns import is_grouped, label_names
-from persia_cli.store.layout import DENSE_TABLE
+from persia_cli.store.table_totals import latest, together
+from persia_cli.wire.messages import REPORTS_AHEAD
+from persia_cli.wire.parts import TableTotals
 
 Array = np.ndarray[Any, Any]
-
-REPORTS_AHEAD = 4096
-"""Reports of a rank that wait for one that was lost on the way, or for the other ranks."""
 
 QUALITY = {
     "auc": ScoreHistogram.auc,
@@ -35,79 +35,84 @@ QUALITY = {
     "pr_auc": ScoreHistogram.average_precision,
     "accuracy": ScoreHistogram.accuracy,
 }
-"""Figures of the scores of a task, by the key they have in a line of metrics."""
+"""Key in a line of metrics -> figure of the scores of a task."""
 
-TOLD = {
+NOTIFICATIONS = {
     "evicted": (
         "note",
-        "table {table} is full: the rows used longest ago make room for new ids; with a higher embedding.memory or "
-        "embedding.capacity more of them stay",
+        "table {table} is full: new ids replace the rows used longest ago; raise embedding.memory or "
+        "embedding.capacity to keep more of them",
     ),
     "refused": (
         "warning",
         "table {table} is full and refuses new ids; raise embedding.memory or embedding.capacity",
     ),
+    "left_out": (
+        "warning",
+        "table {table} had no room for some rows of the checkpoint, and those used longest ago were left out; raise "
+        "embedding.memory or embedding.capacity to load all of them",
+    ),
     "gradients_refused": (
         "warning",
-        "table {table} was sent gradients that are not finite; those rows were not updated",
+        "table {table} received gradients that are not finite or are beyond 1.8e19; those rows were not updated",
     ),
 }
-"""Counters of a table that the user hears of when they first leave 0: the kind of event and its text."""
+"""Counters of a table that the user is notified of when they first leave 0: the kind of event and its text."""
 
-WORK = ("steps_sent", "steps_scored")
-"""Counts of what replicas did; all others are of what was not as it should be."""
+WORK = ("steps_sent", "steps_scored", "bytes_verified", "rows_loaded")
+"""Counts of regular work of replicas; all other counts are of irregular events."""
 
 
 class RunRecord:
     """The only writer of a run's metrics.
 
-    A report is one log interval of one rank; each rank numbers its own 1, 2, 3, … A line is written when all ranks
-    have reported the interval, in the order of intervals and merged in the order of ranks, so that the same run gives
-    the same lines.
+    A report covers one log interval of one rank; each rank numbers its reports 1, 2, 3, … A line is written when all
+    ranks have reported the interval. Lines are in the order of intervals, and reports are merged in the order of ranks,
+    so that the same run gives the same lines.
     """
 
     def __init__(self, run_dir: Path, events: Journal, run: Run, grid: StepGrid, step: int, samples: int) -> None:
-        """Begin the record of a model that has been trained for `step` steps of `samples` samples in all."""
+        """Begin the record of a model that has been trained for `step` steps and `samples` samples so far."""
         self._metrics = Journal(run_dir / METRICS)
+        self._tensorboard = TensorBoardWriter(run_dir) if run.train.tensorboard else None
         self._events = events
         self._grid = grid
         self._labels = label_names(run)
         self._grouped = is_grouped(run)
-        self._reports: list[dict[int, Report]] = [{} for _ in range(run.cluster.nn_workers)]
+        self._weighted = getattr(run.dataset, "weight", None) is not None
+        self._reports: list[dict[int, RankReport]] = [{} for _ in range(run.cluster.nn_workers)]
         self._next_report = 1
-        self._progressive = self._no_scores()
-        self._window: deque[list[Array]] = deque(maxlen=run.train.window)
-        self._evaluation = Evaluation(len(self._labels))
+        self._progressive = ScoreHistogram(len(self._labels), MOST_IN_TRAINING)
+        self._recent = RecentScores(len(self._labels), run.train.window)
+        self._evaluation = EvaluationReports(len(self._labels))
+        self._tables: tuple[TableTotals, ...] = ()
+        self._ids = self._unknown = 0
+        """Number of look-ups of training so far, and of those that found no row."""
         self._figures: dict[str, ReplicaFigures] = {}
-        self._told: set[Hashable] = set()
-        self._since = time.monotonic()
+        self._notified: set[Hashable] = set()
         self._step, self._samples = step, samples
 
-    def begin_phase(self) -> None:
-        """Start the clock of samples per second anew."""
-        self._since = time.monotonic()
-
     def note(self, name: str, figures: dict[str, Any]) -> None:
-        """Take a replica's latest figures, and tell once of each thing the user should know.
+        """Store a replica's latest figures, and notify the user once of each problem in them.
 
-        Raises WireError if they are no figures of a replica.
+        Raises WireError if they are not valid figures of a replica.
         """
         noted = read_figures(ReplicaFigures, figures)
         self._figures[name] = noted
         for table, counters in noted.tables.items():
-            for counter, (event, text) in TOLD.items():
+            for counter, (event, text) in NOTIFICATIONS.items():
                 if counters.get(counter):
-                    self._tell(event, (table, counter), text.format(table=table))
+                    self._notify(event, (table, counter), text.format(table=table))
         refused = {"refused messages": noted.messages.get("refused", 0)}
         for count, value in (noted.counts | refused).items():
             if value and count not in WORK:
                 about = f"{name} reports {count.replace('_', ' ')}"
-                self._tell("warning", about, f"{about}: {value} so far")
+                self._notify("warning", about, f"{about}: {value} so far")
 
-    def _tell(self, event: str, about: Hashable, text: str) -> None:
-        """Write an event with a text, but only one about each thing."""
-        if about not in self._told:
-            self._told.add(about)
+    def _notify(self, event: str, about: Hashable, text: str) -> None:
+        """Write an event with a text, but only once for each subject."""
+        if about not in self._notified:
+            self._notified.add(about)
             self._events.write(event=event, text=text)
 
     @property
@@ -115,34 +120,48 @@ class RunRecord:
         """The last step that all ranks have reported."""
         return self._step
 
-    def counted(self, counter: str) -> int:
-        """Return a counter over all tables that features read and all servers, as last heard."""
-        tables = [table for figures in self._figures.values() for table in figures.tables.items()]
-        return sum(counters.get(counter, 0) for name, counters in tables if name != DENSE_TABLE)
+    @property
+    def samples(self) -> int:
+        """Samples trained up to that step."""
+        return self._samples
+
+    @property
+    def has_weight(self) -> bool:
+        """True if any training sample reported so far has a weight above 0."""
+        return self._progressive.weight() > 0.0
 
     @property
     def steps_scored(self) -> int:
-        """Steps of evaluations or a prediction that every rank is through with, as last heard."""
+        """Number of steps of evaluations or of a prediction that all ranks have finished, by their last figures."""
         heard = [self._figures.get(f"nn-worker-{rank}") for rank in range(len(self._reports))]
         return min(figures.counts.get("steps_scored", 0) if figures else 0 for figures in heard)
 
-    def _store_figures(self) -> dict[str, Any]:
-        """Return how full the tables are, and how many ids that were looked up so far had a row."""
-        hits, misses = self.counted("hits"), self.counted("misses")
-        hit_rate = round(hits / (hits + misses), 6) if hits + misses else None
-        return {"rows": self.counted("rows"), "hit_rate": hit_rate, "evicted": self.counted("evicted")}
+    def _table_figures(self, intervals: list[IntervalFigures]) -> dict[str, Any]:
+        """Return the rows of the tables after the look-ups of intervals, and the fraction of ids that had a row.
+
+        `hit_rate` counts the distinct ids of each batch, `look_up_hit_rate` all look-ups, repeats included.
+        """
+        self._tables = latest([self._tables, *(each.tables for each in intervals)])
+        totals = together(self._tables)
+        hit_rate = _share(totals.hits, totals.hits + totals.misses)
+        of_look_ups = _share(self._ids - self._unknown, self._ids)
+        figures = {"rows": totals.rows, "hit_rate": hit_rate, "look_up_hit_rate": of_look_ups}
+        return figures | {"evicted": totals.evicted}
+
+    def has_written(self, number: int) -> bool:
+        """Return True if all ranks have sent the report of this number, and it is in the record."""
+        return number < self._next_report
 
     def add_report(self, rank: int, number: int, body: dict[str, Any], arrays: list[Array]) -> list[dict[str, Any]]:
-        """Take one rank's figures of an interval, and write the lines that are complete now; repeats change nothing.
+        """Add a rank's figures of an interval, and write the lines that are complete now; repeats change nothing.
 
-        Returns the lines of evaluations among them. Raises WireError if they are no figures of an interval, or too far
-        ahead.
+        Returns the lines of evaluations among them. Raises WireError if the figures are not valid, or too far ahead.
         """
         figures = read_figures(IntervalFigures, body)
-        self._no_scores().merge_encoded(*arrays[:SCORES])
-        GroupedScores(len(self._labels)).merge_encoded(*arrays[SCORES:])
+        ScoreHistogram.decode(len(self._labels), *arrays[:ENCODED])
+        GroupedScores(len(self._labels)).merge_encoded(*arrays[ENCODED:])
         if number >= self._next_report + REPORTS_AHEAD:
-            raise WireError(f"report {number} came while report {self._next_report} is awaited")
+            raise WireError(f"report {number} arrived, but report {self._next_report} is still missing")
         if number < self._next_report or number in self._reports[rank]:
             return []
         self._reports[rank][number] = (figures, [array.copy() for array in arrays])
@@ -151,59 +170,68 @@ class RunRecord:
             complete = [reports.pop(self._next_report) for reports in self._reports]
             self._next_report += 1
             if complete[0][0].split == "train":
-                self._metrics.write(**self._training(complete))
+                self._write(self._training(complete))
             elif self._evaluation.add(complete):
                 evaluated.append(self._evaluated())
-                self._metrics.write(**evaluated[-1])
+                self._write(evaluated[-1])
         return evaluated
 
-    def _training(self, reports: list[Report]) -> dict[str, Any]:
+    def _write(self, line: dict[str, Any]) -> None:
+        """Write a line of metrics."""
+        self._metrics.write(**line)
+        if self._tensorboard is not None:
+            self._tensorboard.write(line, time.time())
+
+    def _training(self, reports: list[RankReport]) -> dict[str, Any]:
         """Return the line of an interval of training."""
         intervals = [figures for figures, _ in reports]
         first = intervals[0]
-        scores = merged_scores(reports, len(self._labels))
+        scores = merged_scores(reports, len(self._labels), MOST_IN_TRAINING)
         self._step = first.last
         self._samples = self._grid.samples_before(self._step)
         self._progressive.merge(scores)
-        self._window.append(list(scores.encode()))
-        recent = self._no_scores()
-        for encoded in self._window:
-            recent.merge_encoded(*encoded)
+        self._ids += sum(interval.ids for interval in intervals)
+        self._unknown += sum(interval.unknown for interval in intervals)
+        if self._weighted and self._samples and not self.has_weight:
+            self._notify(
+                "warning", "weight", f"the {self._samples:,} samples trained so far all weigh 0: nothing is learnt"
+            )
+        self._recent.add(scores)
         together = staleness.merged([interval.staleness for interval in intervals])
         line = self._line("train", intervals, scores) | self._quality(self._progressive)
-        line |= {f"window_{name}": value for name, value in self._quality(recent).items()}
+        line |= {f"window_{name}": value for name, value in self._quality(self._recent.together()).items()}
         line["staleness_mean"] = staleness.mean(together)
         line["staleness_max"] = max(together, default=0)
         line["staleness"] = [dict(sorted(interval.staleness.items())) for interval in intervals]
         if first.loss_scale is not None:
             line |= {"loss_scale": first.loss_scale, "steps_skipped": first.steps_skipped}
-        return line | self._moment(sum(interval.samples for interval in intervals))
+        return line | self._moment(intervals, max(interval.seconds for interval in intervals))
 
     def _evaluated(self) -> dict[str, Any]:
-        """Return the line of the evaluation that is complete, and begin the next."""
-        done, self._evaluation = self._evaluation, Evaluation(len(self._labels))
+        """Return the line of the evaluation that is complete, and start the next one."""
+        done, self._evaluation = self._evaluation, EvaluationReports(len(self._labels))
         line = self._line("eval", done.intervals, done.scores) | self._quality(done.scores)
         if self._grouped:
             line |= self._by_label("gauc", done.grouped.gauc())
         self._write_reliability(done.scores)
         samples = sum(interval.samples for interval in done.intervals)
-        return line | {"eval_samples": samples} | self._moment(samples)
+        ids, unknown = (sum(getattr(each, name) for each in done.intervals) for name in ("ids", "unknown"))
+        line |= {"eval_samples": samples, "unknown": _share(unknown, ids)}
+        return line | self._moment(done.intervals, done.seconds)
 
     def _line(self, split: str, intervals: list[IntervalFigures], scores: ScoreHistogram) -> dict[str, Any]:
-        """Return where the model is and its loss over some intervals."""
+        """Return step and samples of the model, and its loss over some intervals."""
         weight = scores.weight()
         loss = sum(interval.loss_sum for interval in intervals) / weight if weight else None
         return {"step": self._step, "samples": self._samples, "split": split, "loss": loss}
 
-    def _moment(self, samples: int) -> dict[str, Any]:
-        """Return the speed since the last line and how full the tables are."""
-        now = time.monotonic()
-        rate = samples / max(now - self._since, 1e-9)
-        self._since = now
-        return {"samples_per_s": round(rate, 1)} | self._store_figures()
+    def _moment(self, intervals: list[IntervalFigures], seconds: float) -> dict[str, Any]:
+        """Return the speed by the clock of the slowest rank, and the figures of the tables."""
+        samples = sum(interval.samples for interval in intervals)
+        return {"samples_per_s": round(samples / max(seconds, 1e-9), 1)} | self._table_figures(intervals)
 
     def _write_reliability(self, scores: ScoreHistogram) -> None:
-        """Write how often what the model said in an evaluation came true, for each label."""
+        """Write the reliability diagram of an evaluation for each label."""
         labels = {label: reliability(scores, task) for task, label in enumerate(self._labels)}
         self._events.write(event="reliability", step=self._step, labels=labels)
 
@@ -216,14 +244,11 @@ class RunRecord:
         }
 
     def _by_label(self, figure: str, values: list[float | None]) -> dict[str, float | None]:
-        """Return a figure of each task by its key, which bears the label if there are several."""
+        """Return a figure of each task by its key, which includes the label if there are several."""
         return dict(zip(keys_of(figure, self._labels), values, strict=True))
 
-    def _no_scores(self) -> ScoreHistogram:
-        return ScoreHistogram(len(self._labels))
-
     def write_roles(self) -> None:
-        """Write what every replica used and counted, and the counters of each table over all servers."""
+        """Write the resources and counters of every replica, and the counters of each table over all servers."""
         roles = []
         for name, figures in sorted(self._figures.items()):
             role, _, index = name.rpartition("-")
@@ -240,5 +265,11 @@ class RunRecord:
         self._events.write(event="tables", tables=tables)
 
     def close(self) -> None:
-        """Close the metrics file."""
+        """Close the files of metrics."""
         self._metrics.close()
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+
+
+def _share(part: int, whole: int) -> float | None:
+    return round(part / whole, 6) if whole else None

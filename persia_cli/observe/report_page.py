@@ -1,4 +1,4 @@
-"""A run's report as one page: figures, pictures, tables and configuration."""
+"""The report of a run as an HTML page: figures, pictures, tables and configuration."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,7 +7,7 @@ from html import escape
 from persia_cli import __version__
 from persia_cli.observe import html
 from persia_cli.observe.drawing import empty_figure, to_svg
-from persia_cli.observe.history import CONFIG, Outcome, RunHistory
+from persia_cli.observe.history import CONFIG, RunHistory, RunOutcome
 from persia_cli.observe.key_figures import QUALITY, key_figures
 from persia_cli.observe.panels import PANELS, Panel
 
@@ -19,7 +19,7 @@ Rows = list[list[str]]
 
 
 def report_page(history: RunHistory, summary: Mapping[str, str], now: float) -> str:
-    """Return the page as HTML; `summary` are words about the run's settings, `now` is in seconds since 1970.
+    """Return the page as HTML; `summary` describes the run's settings, `now` is in seconds since 1970.
 
     Raises UserError if matplotlib is not installed.
     """
@@ -45,7 +45,7 @@ def report_page(history: RunHistory, summary: Mapping[str, str], now: float) -> 
 
 
 def _when(history: RunHistory) -> str:
-    """Say when the run began and how long it took."""
+    """Return a sentence with the start and duration of the run."""
     if history.begin_s is None or history.end_s is None:
         return "Training has not begun."
     seconds = round(history.end_s - history.begin_s)
@@ -57,7 +57,7 @@ def _clock(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
-def _said(outcome: Outcome) -> str:
+def _said(outcome: RunOutcome) -> str:
     kind = "error" if outcome.state == "failed" else "soft"
     return f'<p class="{kind}">{escape(outcome.text)}</p>' if outcome.text else ""
 
@@ -88,12 +88,14 @@ def _evaluations(history: RunHistory) -> Rows:
         if history.figure(line, key, label) is not None
     }
     there = [key for key in QUALITY if key in known]
-    rows = [["", "step", "samples", *(QUALITY[key] for key in there)]]
+    rows = [["", "step", "samples", *(QUALITY[key] for key in there), "ids without a row"]]
     for name, line in lines:
         for label in history.labels:
             what = f"{label}, {name or 'in training'}" if several else name or "in training"
             values = [history.figure(line, key, label) for key in there]
             figures = ["-" if value is None else f"{value:.6f}" for value in values]
+            unknown = line.get("unknown")
+            figures.append("-" if unknown is None else f"{unknown:.2%}")
             rows.append([what, f"{line['step']:,}", f"{line['eval_samples']:,}", *figures])
     return rows
 
@@ -106,8 +108,12 @@ def _tables(history: RunHistory) -> Rows:
 
 def _processes(history: RunHistory) -> Rows:
     event = history.last_event("roles") or {"roles": []}
-    used = [[f"{r['role']}-{r['index']}", f"{r['cpu_s']:,.1f}", f"{r['rss'] / 2**20:,.0f}"] for r in event["roles"]]
-    return [["process", "CPU seconds", "MiB at the end"], *used]
+    used = [(f"{role['role']}-{role['index']}", role["cpu_s"], role["rss"]) for role in event["roles"]]
+    if used and history.run.cluster.kind == "embedded":
+        # The roles are threads of one process, and each has reported the figures of the whole process.
+        used = [("all roles", max(cpu_s for _, cpu_s, _ in used), max(rss for *_, rss in used))]
+    shown = [[name, f"{cpu_s:,.1f}", f"{rss / 2**20:,.0f}"] for name, cpu_s, rss in used]
+    return [["process", "CPU seconds", "MiB at the end"], *shown]
 
 
 def _notes(history: RunHistory) -> Iterable[str]:

@@ -1,4 +1,4 @@
-"""A run's report as one picture: its key figures above all panels."""
+"""The report of a run as one picture: its key figures above all panels."""
 
 from pathlib import Path
 

@@ -1,149 +1,207 @@
-"""Quality of predictions, gathered in parts and merged exactly, in memory that does not grow with the samples."""
+"""The quality of predictions, from parts that are merged, in memory that does not grow with the samples."""
 
 import math
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from persia_cli.errors import PersiaError, WireError
+from persia_cli.observe import cells
 
-BINS = 2**16
-LIMIT = 16.0
-"""Logits are binned evenly over [-LIMIT, LIMIT), those beyond fall in the first or last bin.
+Array = np.ndarray[Any, Any]
+Columns = NDArray[np.float64]
 
-A bin is 2**-11 of a logit wide: as fine near probability 0 or 1 (down to 1e-7) as in the middle, relative to p (1 - p).
-"""
+MOST = 2**19
+"""Largest number of cells of a task; if it has more distinct logits, neighbouring ones share a cell."""
+MOST_IN_TRAINING = 2**14
+"""The same limit for the figures of training lines, which are computed far more often."""
+MOST_OF_ALL_TASKS = 2**21
+"""Largest number of cells of all tasks together."""
+GATHERED_AT = 3 * 2**15
+"""Number of counts that are collected before they are sorted into cells; their arrays fit memory that is reused."""
+ENCODED = 3
+"""Number of arrays of an encoded histogram."""
+
 _SUMS = 4
 _LOSS, _WEIGHT, _PREDICTED, _OBSERVED = range(_SUMS)
-_TASK = 2 * BINS + _SUMS
 
 
 class ScoreHistogram:
-    """Weighted counts of negative and positive samples by predicted logit, and exact sums beside them, per task.
+    """Weighted counts of negative and positive samples by predicted logit, and exact sums, per task.
 
-    All figures of one task are one stretch of float64: BINS counts of negatives, BINS of positives, then the sums of
-    w l, w, w p and w y. A label y in 0..1 counts w y as positive and w (1 - y) as negative.
+    A label y in 0..1 with weight w counts w y as positive and w (1 - y) as negative. The sums are of w l, w, w p and
+    w y, where l is the log loss of a sample and p its predicted probability.
+
+    Figures that depend on the order of logits are exact while a task has at most `most` distinct logits. With more,
+    neighbours share at least 2/3 `most` cells of about equal weight, which are narrower among the highest logits.
+    Errors measured on normal and mixed logits of any scale: with the `most` of evaluations, AUC less than 2e-6 and
+    average precision less than 1e-5; with that of training lines, AUC less than 2e-6 (2e-5 with a handful of
+    positives, 1e-5 if classes alternate in the worst way) and average precision less than 5e-5.
     """
 
-    def __init__(self, tasks: int) -> None:
+    def __init__(self, tasks: int, most: int = MOST) -> None:
         self.tasks = tasks
-        self._values = np.zeros((tasks, _TASK), np.float64)
+        self._most = tasks * min(most, MOST_OF_ALL_TASKS // tasks)
+        self._sums = np.zeros((tasks, _SUMS))
+        self._parts: list[tuple[cells.Codes, Columns]] = []
+        """Codes of cells [n] and counts [2, n] of negatives and positives; after `_settle` one part, ascending."""
+        self._loose = 0
+        """Number of cells in all parts but the first."""
 
     def add(self, logits: ArrayLike, labels: ArrayLike, weights: ArrayLike | None = None) -> None:
-        """Count n samples: logits and labels [n, T], weights [n] or None for ones.
+        """Count n samples: logits [n, T] (as float32), labels [n, T] in 0..1, weights [n] or None for ones.
 
-        Raises PersiaError for a logit that is NaN or infinite.
+        An infinite logit is the probability 0 or 1: its log loss is 0 if it is right and infinite otherwise. Raises
+        PersiaError if a logit is NaN.
         """
-        z, y = np.asarray(logits, np.float64), np.asarray(labels, np.float64)
-        w = np.ones(len(z)) if weights is None else np.asarray(weights, np.float64)
-        if not np.isfinite(z).all():
-            raise PersiaError("a logit is NaN or infinite and has no place among the scores")
-        bins = np.clip((z + LIMIT) * (BINS / (2 * LIMIT)), 0, BINS - 1).astype(np.int64)
-        # One exponential gives both the loss and the probability, and overflows for no logit.
-        small = np.exp(-np.abs(z))
-        losses = np.maximum(z, 0.0) + np.log1p(small) - y * z
-        predicted = np.where(z >= 0.0, 1.0, small) / (1.0 + small)
-        w = w[:, None]
+        z, y = np.asarray(logits, np.float32), np.asarray(labels, np.float64)
+        w = np.ones((len(z), 1)) if weights is None else np.asarray(weights, np.float64)[:, None]
+        if np.isnan(z).any():
+            raise PersiaError("a logit is NaN, so scores cannot be computed")
         positives = w * y
-        negatives = w - positives
-        for task, values in enumerate(self._values):
-            np.add.at(values, bins[:, task], negatives[:, task])
-            np.add.at(values, bins[:, task] + BINS, positives[:, task])
-            # Each task for itself: how a sum is rounded must not depend on how many tasks there are.
-            columns = (w[:, 0] * losses[:, task], w, w[:, 0] * predicted[:, task], positives[:, task])
-            values[-_SUMS:] += [float(column.sum()) for column in columns]
+        size = np.abs(z.astype(np.float64))
+        # One exponential, which never overflows, gives both the loss and the probability.
+        small = np.exp(-size)
+        losses = _product(size, np.where(z >= 0.0, 1.0 - y, y)) + np.log1p(small)
+        predicted = np.where(z >= 0.0, 1.0, small) / (1.0 + small)
+        columns = (_product(losses, w), np.broadcast_to(w, z.shape), w * predicted, positives)
+        for task, sums in enumerate(self._sums):
+            # Task by task, since the rounding of a sum must not depend on the number of tasks.
+            sums += [float(np.ascontiguousarray(column[:, task]).sum()) for column in columns]
+        self._keep(cells.cells_of(z).reshape(-1), np.stack([(w - positives).reshape(-1), positives.reshape(-1)]))
 
     def merge(self, other: Self) -> None:
         """Add another histogram of as many tasks; merging in rank order gives the same bits every time."""
         if other.tasks != self.tasks:
             raise ValueError(f"a histogram of {other.tasks} tasks cannot be merged into one of {self.tasks}")
-        self._values += other._values
+        self._sums += other._sums
+        self._keep(*other._settle())
 
-    def encode(self) -> tuple[NDArray[np.uint32], NDArray[np.float64]]:
-        """Return the figures that are not zero: their positions, rising, and their values; `decode` takes them back."""
-        flat = self._values.reshape(-1)
-        bins = np.flatnonzero(flat != 0.0)  # many times faster than of numbers
-        return bins.astype(np.uint32), flat[bins]
+    def encode(self) -> tuple[cells.Codes, Columns, Columns]:
+        """Return what is counted, uint64 [k], the counts that are not 0, float64 [k], and the sums [T, 4].
+
+        What is counted is encoded as twice the code of a cell, plus one for its positives, ascending; see `decode`.
+        """
+        codes, counts = self._settle()
+        where, positive = np.nonzero(counts.T)
+        return codes[where] << np.uint64(1) | positive.astype(np.uint64), counts[positive, where], self._sums.copy()
 
     @classmethod
-    def decode(cls, tasks: int, bins: NDArray[np.uint32], counts: NDArray[np.float64]) -> Self:
-        """Rebuild an encoded histogram to the bit; raises WireError for positions that no such histogram has."""
+    def decode(cls, tasks: int, counted: Array, counts: Array, sums: Array) -> Self:
+        """Return an encoded histogram, equal to the bit; raises WireError if the arrays are not valid."""
         made = cls(tasks)
-        made.merge_encoded(bins, counts)
+        made.merge_encoded(counted, counts, sums)
         return made
 
-    def merge_encoded(self, bins: NDArray[np.uint32], counts: NDArray[np.float64]) -> None:
-        """Add an encoded histogram of as many tasks, as `merge` does; raises WireError as `decode` does."""
-        flat = self._values.reshape(-1)
-        rising = bool((bins[1:] > bins[:-1]).all())
-        if len(bins) != len(counts) or not rising or (len(bins) and int(bins[-1]) >= flat.size):
-            raise WireError(f"scores of {self.tasks} tasks came with positions that do not fit")
-        flat[bins] += counts
+    def merge_encoded(self, counted: Array, counts: Array, sums: Array) -> None:
+        """Add an encoded histogram of as many tasks; raises WireError if the arrays are not valid."""
+        codes, positive = counted >> np.uint64(1), (counted & np.uint64(1)).astype(np.bool_)
+        rising = bool((counted[1:] > counted[:-1]).all())
+        if (
+            not rising
+            or not cells.are_cells(codes, self.tasks)
+            or (counts.shape, sums.shape)
+            != (
+                counted.shape,
+                self._sums.shape,
+            )
+        ):
+            raise WireError(f"the encoded scores of {self.tasks} tasks are not valid")
+        self._sums += sums
+        self._keep(codes, np.stack([np.where(positive, 0.0, counts), np.where(positive, counts, 0.0)]))
+
+    def _keep(self, codes: cells.Codes, counts: Columns) -> None:
+        self._parts.append((codes, counts))
+        self._loose += len(codes)
+        if self._loose > max(self._most, GATHERED_AT):
+            self._settle()
+
+    def _settle(self) -> tuple[cells.Codes, Columns]:
+        """Merge all parts into one, with at most the allowed number of cells, and return it."""
+        if len(self._parts) != 1 or self._loose:
+            codes = np.concatenate([np.empty(0, np.uint64), *(codes for codes, _ in self._parts)])
+            counts = np.concatenate([np.empty((2, 0)), *(counts for _, counts in self._parts)], axis=1)
+            settled = cells.gathered(codes, counts, self._most)
+            self._parts, self._loose = [settled], 0
+        return self._parts[0]
 
     def auc(self, task: int = 0) -> float | None:
-        """Area under the ROC curve, ties within a bin counting half; None while only one class was seen."""
-        negatives, positives = self._occupied(task)
+        """Return the area under the ROC curve, ties counting half; None if there is only one class."""
+        _, negatives, positives = self._of_task(task)
         pairs = float(negatives.sum() * positives.sum())
         if pairs <= 0.0:
             return None
         below = np.cumsum(negatives) - negatives / 2
         return float((positives * below).sum() / pairs)
 
-    def counts(self, task: int = 0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Weighted counts of negatives and positives in each of the BINS."""
-        negatives, positives = self._values[task, : 2 * BINS].reshape(2, BINS)
-        return negatives, positives
+    def counts(self, task: int = 0) -> tuple[NDArray[np.float32], Columns, Columns]:
+        """Return the distinct logits, ascending, and the weighted counts of their negatives and positives."""
+        codes, negatives, positives = self._of_task(task)
+        return cells.middles(codes), negatives, positives
 
     def mean_prediction(self, task: int = 0) -> float | None:
-        """Weighted mean of the predicted probabilities; None without weight."""
+        """Return the weighted mean of the predicted probabilities; None without weight."""
         return _ratio(self._sum(task, _PREDICTED), self.weight(task))
 
     def average_precision(self, task: int = 0) -> float | None:
-        """Area under the precision-recall curve as a sum of steps, `sum_k (R_k - R_k-1) P_k` over falling thresholds.
+        """Return the average precision: `sum_k (R_k - R_k-1) P_k` over descending thresholds; None without positives.
 
-        That is the average precision of scikit-learn and torchmetrics; the samples of a bin share one threshold. None
-        while no positive was seen.
+        This is the area under the precision-recall curve as scikit-learn and torchmetrics compute it; samples of equal
+        logits share one threshold. In a cell of several logits both classes count as evenly mixed: precision is that in
+        the middle of the cell.
         """
-        negatives, positives = (counts[::-1] for counts in self._occupied(task))
-        found = np.cumsum(positives)
-        if not found.size or found[-1] <= 0.0:
+        rising, *counts = self._of_task(task)
+        negatives, positives = (each[::-1] for each in counts)
+        total = float(positives.sum())
+        if total <= 0.0:
             return None
-        return float((positives * found / (found + np.cumsum(negatives))).sum() / found[-1])
+        weights = negatives + positives  # above 0 in every cell
+        half = np.where(cells.are_single(rising[::-1]), 0.0, 0.5)
+        found = np.cumsum(positives) - half * positives
+        passed = np.cumsum(weights) - half * weights
+        return float((positives * found / passed).sum() / total)
 
     def accuracy(self, task: int = 0) -> float | None:
-        """Share of samples on the right side of probability 1/2; None without weight."""
-        negatives, positives = self._values[task, : 2 * BINS].reshape(2, BINS)
-        right = negatives[: BINS // 2].sum() + positives[BINS // 2 :].sum()
+        """Return the fraction of samples on the right side of probability 1/2; None without weight."""
+        logits, negatives, positives = self.counts(task)
+        right = np.where(logits >= 0.0, positives, negatives).sum()
         return _ratio(float(right), self.weight(task))
 
     def weight(self, task: int = 0) -> float:
-        """Sum of weights."""
+        """Return the sum of weights."""
         return self._sum(task, _WEIGHT)
 
     def log_loss(self, task: int = 0) -> float | None:
-        """Weighted mean of the binary cross-entropy in nats; None without weight."""
+        """Return the weighted mean of the binary cross-entropy in nats; None without weight."""
         return _ratio(self._sum(task, _LOSS), self.weight(task))
 
     def calibration(self, task: int = 0) -> float | None:
-        """Predicted over observed positives; None while no positive was seen."""
+        """Return predicted over observed positives; None without positives."""
         return _ratio(self._sum(task, _PREDICTED), self._sum(task, _OBSERVED))
 
     def normalized_entropy(self, task: int = 0) -> float | None:
-        """Log loss over that of always predicting the base rate (He et al., ADKDD 2014); None for one class only."""
+        """Return log loss over that of predicting the base rate (He et al., ADKDD 2014); None if there is one class."""
         loss, rate = self.log_loss(task), _ratio(self._sum(task, _OBSERVED), self.weight(task))
         if loss is None or rate is None or not 0.0 < rate < 1.0:
             return None
         return loss / -(rate * math.log(rate) + (1.0 - rate) * math.log1p(-rate))
 
-    def _occupied(self, task: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the negatives and the positives of the bins that hold any, by rising logit."""
-        counts = self._values[task, : 2 * BINS].reshape(2, BINS)
-        occupied = np.flatnonzero((counts[0] != 0.0) | (counts[1] != 0.0))
-        return counts[0, occupied], counts[1, occupied]
+    def _of_task(self, task: int) -> tuple[cells.Codes, Columns, Columns]:
+        """Return the cells of a task, ascending, with their negatives and positives."""
+        codes, (negatives, positives) = self._settle()
+        ends = np.array([task, task + 1], np.uint64) << np.uint64(cells.TASK_BITS)
+        start, stop = np.searchsorted(codes, ends)
+        return codes[start:stop], negatives[start:stop], positives[start:stop]
 
     def _sum(self, task: int, which: int) -> float:
-        return float(self._values[task, 2 * BINS + which])
+        return float(self._sums[task, which])
+
+
+def _product(a: Columns, b: Columns) -> Columns:
+    """Return a * b, with 0 times infinity as 0."""
+    with np.errstate(invalid="ignore"):
+        return np.where(b == 0.0, 0.0, a * b)
 
 
 def _ratio(part: float, whole: float) -> float | None:

@@ -1,34 +1,31 @@
-"""How predicted probabilities are spread, and how often what they say comes true, told from a histogram of scores."""
+"""Quantiles of predicted probabilities and reliability diagrams, from a histogram of scores."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.observe.scores import BINS, LIMIT, ScoreHistogram
+from persia_cli.observe.scores import ScoreHistogram
 
 PARTS = 20
 """Parts of a reliability diagram."""
 
-_CENTRES = (np.arange(BINS) + 0.5) * (2 * LIMIT / BINS) - LIMIT
-PROBABILITIES: NDArray[np.float64] = 1.0 / (1.0 + np.exp(-_CENTRES))
-"""Probability in the middle of each bin."""
-
 
 def quantile(scores: ScoreHistogram, q: float, task: int = 0) -> float | None:
-    """Return the probability that a share q of the weight does not exceed, to the width of a bin; None without any."""
-    below = np.cumsum(sum(scores.counts(task)))
-    if not below[-1] > 0.0:
+    """Return the probability that a fraction q of the weight does not exceed; None without weight."""
+    logits, negatives, positives = scores.counts(task)
+    if not len(logits):
         return None
-    sought = max(q * float(below[-1]), np.finfo(np.float64).tiny)  # no bin that is empty
-    return float(PROBABILITIES[min(int(np.searchsorted(below, sought)), BINS - 1)])
+    below = np.cumsum(negatives + positives)
+    found = min(int(np.searchsorted(below, q * below[-1])), len(logits) - 1)
+    return float(_probabilities(logits[found]))
 
 
 def reliability(scores: ScoreHistogram, task: int = 0, parts: int = PARTS) -> dict[str, list[float]]:
-    """Return a reliability diagram: mean predicted probability, share of positives and weight of parts of the samples.
+    """Return a reliability diagram: mean predicted probability, fraction of positives and weight of each part.
 
-    The samples are in order of score and the parts of about equal weight, so that rare high scores show as well
-    (Niculescu-Mizil and Caruana, ICML 2005, with quantiles as bins). Where scores are alike there are fewer parts.
+    The samples are sorted by score and split into parts of about equal weight, so that rare high scores are visible
+    (Niculescu-Mizil and Caruana, ICML 2005, with quantiles as bins). If many scores are equal there are fewer parts.
     """
-    negatives, positives = scores.counts(task)
+    logits, negatives, positives = scores.counts(task)
     weights = negatives + positives
     below = np.cumsum(weights) - weights / 2
     total = float(weights.sum())
@@ -37,6 +34,12 @@ def reliability(scores: ScoreHistogram, task: int = 0, parts: int = PARTS) -> di
     part = np.minimum((below * (parts / total)).astype(np.int64), parts - 1)
     weight = np.bincount(part, weights, parts)
     there = weight > 0.0
-    sums = np.bincount(part, weights * PROBABILITIES, parts), np.bincount(part, positives, parts)
+    sums = np.bincount(part, weights * _probabilities(logits), parts), np.bincount(part, positives, parts)
     predicted, observed = (each[there] / weight[there] for each in sums)
     return {"predicted": predicted.tolist(), "observed": observed.tolist(), "weight": weight[there].tolist()}
+
+
+def _probabilities(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the logistic function of logits, without overflow."""
+    small = np.exp(-np.abs(logits.astype(np.float64)))
+    return np.where(logits >= 0.0, 1.0, small) / (1.0 + small)

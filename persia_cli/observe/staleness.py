@@ -1,17 +1,17 @@
-"""How stale the rows of steps were: a sparse histogram {staleness: steps}, and how it is shown."""
+"""The staleness of rows: a sparse histogram {staleness: steps}, and its presentation."""
 
 from collections.abc import Mapping, Sequence
 
 Histogram = dict[int, int]
-"""Steps by the staleness of their rows; a staleness without a step has no entry."""
+"""Number of steps by the staleness of their rows; a staleness without steps has no entry."""
 
 EXACT = 8
-"""Values of staleness that are shown each for itself; more are shown in ranges that double."""
+"""Largest number of staleness values that are shown one by one; more are shown in ranges that double."""
 SPARKS = "▁▂▃▄▅▆▇█"
 
 
 def merged(histograms: Sequence[Mapping[int, int]]) -> Histogram:
-    """Return the steps of several ranks, or intervals, together, by rising staleness."""
+    """Return the sum of the histograms of several ranks or intervals, by ascending staleness."""
     values = sorted({value for histogram in histograms for value in histogram})
     return {value: sum(histogram.get(value, 0) for histogram in histograms) for value in values}
 
@@ -22,7 +22,7 @@ def mean(histogram: Mapping[int, int]) -> float:
 
 
 def ranges(histogram: Mapping[int, int]) -> Histogram:
-    """Return the histogram, one of many values by the upper ends of its ranges: 1, 2, 3-4, 5-8, 9-16, …"""
+    """Return the histogram; if it has many values, by the upper ends of ranges 1, 2, 3-4, 5-8, 9-16, …"""
     if len(histogram) <= EXACT:
         return dict(sorted(histogram.items()))
     ends: Histogram = {}
@@ -33,12 +33,12 @@ def ranges(histogram: Mapping[int, int]) -> Histogram:
 
 
 def in_words(histograms: Sequence[Mapping[int, int]]) -> str:
-    """Return `1:2,3:48`, steps by staleness or by the ends of `ranges`; ranks in order, a slash between two."""
+    """Return text such as `1:2,3:48`: steps by staleness or by the ends of `ranges`, with a slash between ranks."""
     return "/".join(",".join(f"{value}:{steps}" for value, steps in ranges(h).items()) or "-" for h in histograms)
 
 
 def in_sparks(histogram: Mapping[int, int]) -> str:
-    """Return one bar for each staleness from 1 to the greatest, or for each of the `ranges`, the tallest full."""
+    """Return one bar for each staleness from 1 to the greatest, or for each of the `ranges`; the tallest is full."""
     shown = ranges(histogram)
     if len(histogram) <= EXACT and max(shown, default=0) <= EXACT:
         shown = {value: shown.get(value, 0) for value in range(1, max(shown, default=0) + 1)}

@@ -1,7 +1,7 @@
-"""A trace of one replica: what it did and waited for in a window of steps, in nanoseconds of CLOCK_MONOTONIC.
+"""The trace of one replica: its work and its waits in a window of steps, in nanoseconds of CLOCK_MONOTONIC.
 
-Processes of one machine share that clock. To set machines side by side a part also keeps the difference to the clock
-of the day, and which boot of which machine it is of.
+Processes of one machine share that clock. To align machines, a trace also has the difference to the wall clock, and an
+identifier of the machine's boot.
 """
 
 import socket
@@ -14,24 +14,24 @@ from types import TracebackType
 import msgspec
 
 from persia_cli.control.splits import TRAIN
-from persia_cli.wire.messages import BatchId
+from persia_cli.wire.parts import BatchId
 
 SPANS_LIMIT = 50_000
-"""Spans that a replica keeps, about 20 MB; what comes later is counted only."""
+"""Largest number of spans of a replica, about 20 MB; later ones are only counted."""
 LOOP = "loop"
-"""The thread of a trace that a role's poll loop runs in."""
+"""Name of the thread of a role's poll loop in traces."""
 PARTS = "trace"
-"""Folder of a run that holds the replicas' parts until they are joined."""
+"""Folder of a run with the traces of its replicas until they are joined."""
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class Span(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Something that took from `begin_ns` to `end_ns`.
+    """A piece of work or a wait from `begin_ns` to `end_ns`.
 
-    `lane` is the thread that did it; an empty one means that it was waited for while other things were done. The end of
-    what was still waited for when the replica ended is None.
+    `lane` is the thread that did the work; it is empty for a wait during which the thread did other work. The end of a
+    wait that was not over when the replica ended is None.
     """
 
     lane: str
@@ -43,8 +43,8 @@ class Span(msgspec.Struct, array_like=True, frozen=True, gc=False):
     figures: dict[str, int] = {}
 
 
-class Part(msgspec.Struct, frozen=True):
-    """The trace of one replica; `behind_ns` is the clock of the day (since 1970) minus the monotonic one."""
+class ReplicaTrace(msgspec.Struct, frozen=True):
+    """The trace of one replica; `behind_ns` is the wall clock (since 1970) minus the monotonic clock."""
 
     replica: str
     boot: str
@@ -54,7 +54,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class _Doing:
-    """A span that lasts as long as its block."""
+    """A context that records its duration as a span."""
 
     __slots__ = ("_begin", "_lane", "_name", "_rank", "_step", "_trace")
 
@@ -70,9 +70,9 @@ class _Doing:
 
 
 class Trace:
-    """The spans of one replica for the steps [first, last) of training; records nothing outside of them.
+    """The recorder of one replica's spans for the training steps [first, last); it ignores other steps.
 
-    Its threads may use it side by side: nothing but single operations on a list and a dict is shared.
+    Several threads may use it at the same time, since single operations on a list or a dict are atomic.
     """
 
     def __init__(self, first: int = 0, last: int = 0, clock: Callable[[], int] = time.monotonic_ns) -> None:
@@ -83,41 +83,41 @@ class Trace:
         self._begun: dict[tuple[str, BatchId | int], int] = {}
 
     def covers(self, what: BatchId | int) -> bool:
-        """Whether a step of training, or that of a batch, is traced."""
+        """Return True if a training step, or the step of a batch, is traced."""
         if isinstance(what, BatchId):
             return what.split == TRAIN and self.first <= what.step < self.last
         return self.first <= what < self.last
 
     def span(self, lane: str, name: str, what: BatchId | int) -> AbstractContextManager[None]:
-        """Record how long the block takes that the thread `lane` works at a batch, or step of training, in."""
+        """Return a context that records the work of thread `lane` on a batch or training step."""
         if not self.covers(what):
             return _NOTHING
         return _Doing(self, lane, name, *_step_and_rank(what))
 
     def begin(self, name: str, what: BatchId | int) -> None:
-        """Begin to wait for something about a batch or step, unless it is being waited for already."""
+        """Begin a wait for a batch or step, unless it has begun already."""
         if self.covers(what):
             self._begun.setdefault((name, what), self.clock())
 
     def end(self, name: str, what: BatchId | int, lane: str = "", **figures: int) -> None:
-        """It has come; does nothing if nobody waits for it. With a `lane`, that thread did nothing else meanwhile."""
+        """End a wait, if it has begun. With a `lane`, that thread did nothing else meanwhile."""
         if self._begun and (begin := self._begun.pop((name, what), None)) is not None:
             self.add(Span(lane, name, *_step_and_rank(what), begin, self.clock(), figures))
 
     def add(self, span: Span) -> None:
-        """Keep a span while there is room."""
+        """Add a span; over the limit, it is only counted."""
         if len(self._spans) < SPANS_LIMIT:
             self._spans.append(span)
         else:
             self.dropped += 1
 
     def write(self, run_dir: Path, replica: str) -> None:
-        """Write the part of a replica into the run directory, if anything was to be traced."""
+        """Write the trace of a replica to the run directory, if any steps are traced."""
         if self.last <= self.first:
             return
         waiting = [Span("", name, *_step_and_rank(what), begin, None) for (name, what), begin in self._begun.items()]
         behind = time.time_ns() - time.monotonic_ns()
-        part = Part(replica, _boot(), behind, self.dropped, self._spans + waiting)
+        part = ReplicaTrace(replica, _boot(), behind, self.dropped, self._spans + waiting)
         folder = run_dir / PARTS
         folder.mkdir(exist_ok=True)
         (folder / f"{replica}.json").write_bytes(msgspec.json.encode(part))
@@ -128,5 +128,5 @@ def _step_and_rank(what: BatchId | int) -> tuple[int, int | None]:
 
 
 def _boot() -> str:
-    """Return what tells this boot of this machine from all others."""
+    """Return an identifier of this machine's boot."""
     return _BOOT.read_text().strip() if _BOOT.exists() else socket.gethostname()

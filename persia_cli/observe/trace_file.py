@@ -1,7 +1,7 @@
-"""The replicas' traces joined into one file of Chrome's trace format, which Perfetto and chrome://tracing open.
+"""The joined trace of all replicas in Chrome's trace format, which Perfetto and chrome://tracing open.
 
-The format is described in "Trace Event Format" (Google, 2016): complete events for what threads do, asynchronous ones
-for what is waited for meanwhile.
+The format is described in "Trace Event Format" (Google, 2016). The work of threads is written as complete events, waits
+during other work as asynchronous events.
 """
 
 import shutil
@@ -11,23 +11,23 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from persia_cli.observe.trace import PARTS, Part
+from persia_cli.observe.trace import PARTS, ReplicaTrace
 
 
 class Joined(NamedTuple):
-    """What a trace file holds."""
+    """The contents of a trace file."""
 
     spans: int
     dropped: int
-    """Spans that replicas had no room for."""
+    """Number of spans over the limits of replicas."""
     missing: list[str]
-    """Replicas that left nothing, because they were killed or never at work in the window."""
+    """Names of replicas without spans, since they were killed or had no work in the window."""
 
 
 def join_trace(run_dir: Path, replicas: Sequence[str], path: Path) -> Joined:
-    """Write the parts that the replicas left in a run directory to one file, if there are any, and remove them."""
+    """Write the traces of replicas in a run directory to one file, if there are any, and remove them."""
     parts = read_parts(run_dir)
-    clock = "CLOCK_MONOTONIC" if len({part.boot for part in parts}) <= 1 else "clocks of the day"
+    clock = "CLOCK_MONOTONIC" if len({part.boot for part in parts}) <= 1 else "wall clocks"
     if events := chrome_events(parts, list(replicas)):
         whole = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"clock": clock}}
         path.write_bytes(msgspec.json.encode(whole))
@@ -37,21 +37,21 @@ def join_trace(run_dir: Path, replicas: Sequence[str], path: Path) -> Joined:
     return Joined(sum(len(part.spans) for part in parts), sum(part.dropped for part in parts), missing)
 
 
-def read_parts(run_dir: Path) -> list[Part]:
-    """Return the parts that replicas have left in a run directory, by name; one that is cut off is passed over."""
+def read_parts(run_dir: Path) -> list[ReplicaTrace]:
+    """Return the traces of replicas in a run directory, ordered by name; incomplete ones are skipped."""
     parts = []
     for path in sorted((run_dir / PARTS).glob("*.json")):
         try:
-            parts.append(msgspec.json.decode(path.read_bytes(), type=Part))
+            parts.append(msgspec.json.decode(path.read_bytes(), type=ReplicaTrace))
         except msgspec.DecodeError:
             continue
     return parts
 
 
-def chrome_events(parts: list[Part], order: list[str]) -> list[dict[str, Any]]:
-    """Return the parts as events of Chrome's trace format, replicas in the given order, time 0 at the first span.
+def chrome_events(parts: list[ReplicaTrace], order: list[str]) -> list[dict[str, Any]]:
+    """Return the traces as events of Chrome's trace format: replicas in the given order, time 0 at the first span.
 
-    Parts of one boot are on one clock to the nanosecond; those of other machines are set by their clocks of the day.
+    Traces of one boot share a clock to the nanosecond; those of other machines are aligned by their wall clocks.
     """
     known = [part for part in parts if part.spans]
     if not known:
@@ -65,7 +65,7 @@ def chrome_events(parts: list[Part], order: list[str]) -> list[dict[str, Any]]:
     return events
 
 
-def _events_of(part: Part, process: int, shift_ns: int) -> list[dict[str, Any]]:
+def _events_of(part: ReplicaTrace, process: int, shift_ns: int) -> list[dict[str, Any]]:
     named = {"ph": "M", "pid": process}
     events: list[dict[str, Any]] = [
         named | {"name": "process_name", "args": {"name": part.replica}},

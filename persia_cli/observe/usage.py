@@ -1,23 +1,26 @@
-"""What processes use of the machine."""
+"""The CPU time and memory that processes use."""
 
 import os
 import resource
+from functools import lru_cache
 from pathlib import Path
+
+_STATUS_BYTES = 1 << 14
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process so far, user and system, in seconds."""
+    """Return the CPU time of this process so far, user and system, in seconds."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 
 
 def resident_bytes() -> int:
-    """Memory of this process that is in RAM now, in bytes; what it shares with others is not counted."""
-    return resident_bytes_of(os.getpid())
+    """Return the resident memory of this process in bytes, without memory that it shares with others."""
+    return _resident(os.pread(_own_status(os.getpid()), _STATUS_BYTES, 0).decode())
 
 
 def cpu_seconds_of(pid: int) -> float:
-    """CPU time of a process of this machine so far, in seconds; 0 if it has ended."""
+    """Return the CPU time of a process of this machine so far, in seconds; 0 if it has ended."""
     try:
         # proc(5): after the name in parentheses come state (field 3) … utime (14) and stime (15), in clock ticks.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -27,9 +30,19 @@ def cpu_seconds_of(pid: int) -> float:
 
 
 def resident_bytes_of(pid: int) -> int:
-    """Memory of a process of this machine that is in RAM now and its own, in bytes; 0 if it has ended."""
+    """Return the resident memory of a process of this machine in bytes, without shared memory; 0 if it has ended."""
     try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        return _resident(Path(f"/proc/{pid}/status").read_text())
     except (FileNotFoundError, ProcessLookupError):
         return 0
+
+
+def _resident(status: str) -> int:
+    lines = status.splitlines()
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(("RssAnon:", "RssFile:")))
+
+
+@lru_cache(maxsize=1)
+def _own_status(pid: int) -> int:
+    """Return the file descriptor of this process's status; it stays open in case file descriptors run out later."""
+    return os.open(f"/proc/{pid}/status", os.O_RDONLY | os.O_CLOEXEC)

@@ -1,1 +1,1 @@
-"""A checked run and the facts of its data set become a job plan; pure."""
+"""The plan of a job, as pure functions of a checked run and the facts of its data set."""

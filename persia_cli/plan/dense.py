@@ -1,4 +1,4 @@
-"""The reserved table: where dense weights live when they train asynchronously."""
+"""The reserved table, which stores dense weights when they train asynchronously."""
 
 from persia_cli.config.schema import AsyncMode, DenseOptimizer, Run
 from persia_cli.errors import ConfigError
@@ -6,20 +6,20 @@ from persia_cli.plan.optimizer import plain_schedule
 from persia_cli.store.layout import DENSE_TABLE, GroupSpec, RowOptimizer, TableSpec, partitions_for, table_salt
 
 DIM = 1024
-"""Weights of a row: few rows, so that finding them costs nothing beside reading them."""
+"""Number of weights per row; rows are long, so that finding them costs little compared to reading them."""
 MOST_WEIGHTS = 64 * 2**20
-"""Dense weights that fit."""
+"""Largest number of dense weights."""
 SPARE = 2
-"""Rows there is room for, to those that may come: keys fall on partitions by chance, and no row may be evicted."""
+"""Ratio of the capacity to the largest number of rows: hashing fills partitions unevenly, and no row may be evicted."""
 GRADIENT_ALONE = ("sgd", "adagrad", "adam")
-"""Optimizers whose steps follow from gradients alone, so that a row can hold the difference to the initial weights."""
+"""Optimizers whose steps depend on gradients only, so that a row can store the difference to the initial weights."""
 
 
 def dense_group(run: Run, number: int, table: int) -> GroupSpec | None:
-    """Return the group of the reserved table by these numbers, or None if NN workers keep the dense weights.
+    """Return the group of the reserved table by these numbers, or None if NN workers store the dense weights.
 
-    A row holds the difference of 1024 weights to their initial values, so it begins as zeros. Memory is taken as rows
-    arrive, so the capacity costs nothing. Raises ConfigError for an optimizer that has to know the weights themselves.
+    A row stores the difference of 1024 weights to their initial values, so it begins as zeros. Memory is taken as rows
+    are added, so unused capacity costs nothing. Raises ConfigError for an optimizer that needs the weights themselves.
     """
     if not isinstance(run.mode, AsyncMode):
         return None

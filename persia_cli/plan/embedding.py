@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from persia_cli.config.schema import Run, Table
 from persia_cli.config.schema.embedding import ROUNDING
 from persia_cli.errors import ConfigError
-from persia_cli.plan.capacity import Claim, divide
+from persia_cli.plan.capacity import CapacityRequest, divide
 from persia_cli.plan.columns import sparse_features
 from persia_cli.plan.dense import dense_group
 from persia_cli.plan.optimizer import row_optimizer
 from persia_cli.store.layout import (
     DENSE_TABLE,
+    LEAST_INDEX,
+    MAX_ROWS,
+    MAX_TABLES,
     EmbeddingLayout,
     FeatureSpec,
     GroupSpec,
@@ -20,13 +23,17 @@ from persia_cli.store.layout import (
     TableSpec,
     bytes_per_row,
     partitions_for,
+    partitions_of,
     table_salt,
 )
+
+SPARE = 1.15
+"""Ratio of the capacity of a hash stack in several partitions to its rows: six standard deviations more."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What tables of one group have in common; `alone` is the name of a table that has a share of its own."""
+    """The properties that tables of one group have in common; `alone` is the name of a table with its own share."""
 
     dim: int
     dtype: Storage
@@ -37,13 +44,12 @@ class _Kind:
 def embedding_layout(run: Run) -> EmbeddingLayout:
     """Return the layout: tables in order of first use, grouped by equal dim, dtype and optimizer settings.
 
-    A table with a share is a group of its own. Every other table gets the same number of rows, so that all together
-    fit `embedding.memory` (or add up to `embedding.capacity`); a hash stack gets no more than it can use. The store
-    rounds up to whole rows and whole buckets of 64 bytes in each partition, and a partition has room for thousands of
-    rows or is the only one: by less than two thousandths and two buckets a group the budget may be exceeded.
-    In asynchronous mode one more group keeps the dense weights, outside the budget.
-    Raises ConfigError for settings of a table that no feature reads, for shares that leave nothing to a table without
-    one, and where there is not one row for each table.
+    A table with a share is a group of its own. The others divide the rest as if each had equally many rows (a hash
+    stack no more than it can use), and tables of one group share its rows. All groups together, with their index, never
+    take more than `embedding.memory`, or have more than `embedding.capacity` rows: rows and buckets of each partition
+    are rounded down. In asynchronous mode one more group, outside the budget, stores the dense weights. Raises
+    ConfigError for settings of a table that no feature reads, for shares that leave nothing to a table without one, and
+    if there is less than one row for a table.
     """
     features = sparse_features(run)
     names = list(dict.fromkeys(feature.table or feature.name for feature in features))
@@ -54,10 +60,7 @@ def embedding_layout(run: Run) -> EmbeddingLayout:
     members: dict[_Kind, list[TableSpec]] = {}
     for table, kind in zip(tables, kinds, strict=True):
         members.setdefault(kind, []).append(table)
-    groups = tuple(
-        _group(run, number, kind, group, sum(rows[table.number] for table in group))
-        for number, (kind, group) in enumerate(members.items())
-    )
+    groups = _groups(run, members, rows)
     group_of = {table.number: group.number for group in groups for table in group.tables}
     specs = []
     for feature in features:
@@ -80,20 +83,29 @@ def embedding_layout(run: Run) -> EmbeddingLayout:
     )
 
 
-def group_rows(group: GroupSpec) -> int:
-    """Return the rows that a group's stores have room for: its capacity, rounded up for each partition."""
-    return group.partitions * group.rows_per_partition
-
-
-def table_rows(group: GroupSpec) -> dict[str, int]:
-    """Return the rows each of a group's tables was planned with, by name; in the store they share all of them."""
-    rows = divide(group.capacity, [Claim(1, most_rows(table)) for table in group.tables])
-    return {table.name: number for table, number in zip(group.tables, rows, strict=True)}
+def require_places(layout: EmbeddingLayout, servers: int) -> None:
+    """Raise ConfigError for more tables than a job can have, or more rows of a group than a server can number."""
+    if len(layout.tables()) > MAX_TABLES:
+        raise ConfigError(f"dataset.sparse reads {len(layout.tables()):,} tables; a job has at most {MAX_TABLES:,}")
+    for group in layout.groups:
+        partitions = max(len(partitions_of(group.partitions, server, servers)) for server in range(servers))
+        if group.rows_per_partition * partitions > MAX_ROWS:
+            first, *others = (table.name for table in group.tables)
+            more = f" and {len(others)} more" if others else ""
+            raise ConfigError(
+                f"table {first}{more} would have {group.rows_per_partition * partitions:,} rows on one embedding "
+                f"server, which numbers at most {MAX_ROWS:,}; give embedding.memory or embedding.capacity a lower "
+                "value, or raise cluster.embedding_servers"
+            )
 
 
 def most_rows(table: TableSpec) -> int | None:
-    """Return the number of different rows that a table can have; None where ids have rows of their own."""
-    return table.rounds * table.size if table.rounds else None
+    """Return the largest number of rows that a table can use; None if each id has its own row.
+
+    Hashing spreads the rows of a hash stack over partitions unevenly, so with several partitions it is a bit larger.
+    """
+    rows = table.rounds * table.size
+    return None if not rows else rows if partitions_for(rows, 2) == 1 else math.ceil(rows * SPARE)
 
 
 def _own(run: Run, name: str) -> Table:
@@ -124,52 +136,92 @@ def _table(run: Run, name: str, number: int) -> TableSpec:
     )
 
 
-def _group(run: Run, number: int, kind: _Kind, tables: list[TableSpec], capacity: int) -> GroupSpec:
+def _groups(run: Run, members: dict[_Kind, list[TableSpec]], rows: list[int]) -> tuple[GroupSpec, ...]:
+    """Return the groups of tables, with these rows per table; raises ConfigError if a group has too few rows.
+
+    A bucket has several rows, so the index of a group may take more memory than planned. Then the group gets fewer
+    rows, unless other groups leave enough memory.
+    """
+    planned = [sum(rows[table.number] for table in tables) for tables in members.values()]
+    groups = [
+        _group(run, number, kind, tables, capacity)
+        for number, ((kind, tables), capacity) in enumerate(zip(members.items(), planned, strict=True))
+    ]
+    if run.embedding.capacity is not None:
+        return tuple(groups)
+    left = run.embedding.memory - math.fsum(map(_planned_bytes, groups, planned)) - LEAST_INDEX * len(groups)
+    for number, ((kind, tables), capacity) in enumerate(zip(members.items(), planned, strict=True)):
+        allowed = left + _planned_bytes(groups[number], capacity) + LEAST_INDEX
+        while (over := groups[number].nbytes - allowed) > 0:
+            fewer = math.ceil(over / _planned_bytes(groups[number], 1))
+            if groups[number].capacity - fewer < len(tables):
+                raise _no_room(run, tables)
+            groups[number] = _group(run, number, kind, tables, groups[number].capacity - fewer)
+        left = allowed - groups[number].nbytes
+    return tuple(groups)
+
+
+def _planned_bytes(group: GroupSpec, rows: int) -> float:
+    return rows * bytes_per_row(group.dim, group.dtype, group.optimizer)
+
+
+def _group(run: Run, number: int, kind: _Kind, tables: list[TableSpec], rows: int) -> GroupSpec:
+    """Return a group of at most so many rows, the same number in each partition."""
+    partitions = partitions_for(rows, run.embedding.num_partitions)
     return GroupSpec(
         number=number,
         dim=kind.dim,
         optimizer=kind.optimizer,
         tables=tuple(tables),
-        capacity=capacity,
-        partitions=partitions_for(capacity, run.embedding.num_partitions),
+        capacity=rows // partitions * partitions,
+        partitions=partitions,
         dtype=kind.dtype,
         wire=run.embedding.wire,
     )
 
 
 def _rows(run: Run, tables: list[TableSpec], kinds: list[_Kind]) -> list[int]:
-    """Return the rows of each table; raises ConfigError where one has none."""
+    """Return the rows of each table; raises ConfigError if a table gets none."""
     capacity, memory = run.embedding.capacity, run.embedding.memory
-    given = f"embedding.memory={memory}" if capacity is None else f"embedding.capacity={capacity}"
     shares = {table.name: share for table in tables if (share := _own(run, table.name).share) is not None}
     common = [table.name for table in tables if table.name not in shares]
     if common and math.fsum(shares.values()) > 1.0 - ROUNDING:
         keys = " + ".join(f"embedding.tables.{name}.share" for name in shares)
         raise ConfigError(f"{keys} = 1 leaves nothing to the tables without a share: {', '.join(common)}")
-    claims = [
-        Claim(
+    requests = [
+        CapacityRequest(
             row_cost=1.0 if capacity is not None else bytes_per_row(kind.dim, kind.dtype, kind.optimizer),
             most=most_rows(table),
             share=shares.get(table.name),
         )
         for table, kind in zip(tables, kinds, strict=True)
     ]
-    rows = divide(memory if capacity is None else capacity, claims)
+    spent = 0 if capacity is not None else LEAST_INDEX * len(set(kinds))
+    rows = divide(max(0, (memory if capacity is None else capacity) - spent), requests)
     for table, number in zip(tables, rows, strict=True):
-        if number:
-            continue
-        if table.name in shares:
-            key = f"embedding.tables.{table.name}.share"
-            raise ConfigError(f"{key}={shares[table.name]:g} of {given} has no room for one row; raise one of them")
-        rest = f"what the shares leave of {given}" if shares else given
-        of = f"each of the {len(common)} tables" if len(common) > 1 else f"table {table.name}"
-        raise ConfigError(f"{rest} has no room for one row of {of}; give {given.partition('=')[0]} a higher value")
+        if not number:
+            raise _no_room(run, [table])
     return rows
+
+
+def _no_room(run: Run, tables: list[TableSpec]) -> ConfigError:
+    """Return the error for tables that do not get a row each."""
+    capacity, memory = run.embedding.capacity, run.embedding.memory
+    given = f"embedding.memory={memory}" if capacity is None else f"embedding.capacity={capacity}"
+    share = _own(run, tables[0].name).share
+    if share is not None:
+        key = f"embedding.tables.{tables[0].name}.share"
+        return ConfigError(f"{key}={share:g} of {given} has no room for one row; raise one of them")
+    names = list(dict.fromkeys(feature.table or feature.name for feature in sparse_features(run)))
+    common = [name for name in names if _own(run, name).share is None]
+    rest = f"what the shares leave of {given}" if len(common) < len(names) else given
+    of = f"each of the {len(common)} tables" if len(common) > 1 else f"table {common[0]}"
+    return ConfigError(f"{rest} has no room for one row of {of}; give {given.partition('=')[0]} a higher value")
 
 
 def _refuse_unread(run: Run, names: list[str]) -> None:
     if DENSE_TABLE in names:
-        raise ConfigError(f"dataset.sparse: a table cannot be called {DENSE_TABLE}, which is kept for dense weights")
+        raise ConfigError(f"dataset.sparse: a table cannot be called {DENSE_TABLE}: it is reserved for dense weights")
     unread = sorted(set(run.embedding.tables) - set(names))
     if unread:
         raise ConfigError(

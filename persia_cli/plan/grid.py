@@ -1,4 +1,4 @@
-"""The points of a sweep: every combination of the values given, and which of them are set against which."""
+"""The points of a sweep, which are all combinations of the given values, and the baseline of each setting."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from itertools import product
 from persia_cli.errors import ConfigError
 
 SEED = "seed"
-"""The key whose values repeat a setting rather than make another."""
+"""The key whose values repeat a setting instead of making another one."""
 
 Setting = tuple[tuple[str, str], ...]
 """Swept keys other than the seed, each with its value as written, in the order of the command line."""
@@ -15,7 +15,7 @@ Setting = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Axis:
-    """One word of the command line: a key and the values it takes, one of them if it is not swept."""
+    """An argument of the command line: a key and its values, of which there is one if the key is not swept."""
 
     key: str
     words: tuple[str, ...]
@@ -23,7 +23,7 @@ class Axis:
 
     @property
     def swept(self) -> bool:
-        """Whether there is more than one value."""
+        """True if there is more than one value."""
         return len(self.words) > 1
 
 
@@ -32,22 +32,22 @@ class Point:
     """One training job of a sweep."""
 
     words: tuple[str, ...]
-    """What `persia train` is told."""
+    """Arguments of `persia train`."""
     swept: Setting
     """The keys that differ between points, with their values."""
 
     @property
     def setting(self) -> Setting:
-        """What is averaged over seeds: everything swept but the seed."""
+        """All swept keys but the seed; figures are averaged over the points of a setting."""
         return tuple((key, value) for key, value in self.swept if key != SEED)
 
     @property
     def label(self) -> str:
-        """Name in messages: the swept words, or all of them where nothing is swept."""
+        """Name in messages: the swept arguments, or all of them if nothing is swept."""
         return " ".join(f"{key}={value}" for key, value in self.swept) or " ".join(self.words) or "the job"
 
     def without(self, key: str) -> "Point":
-        """Return the point without a setting of its own for a key."""
+        """Return the point without the argument of a key."""
         words = tuple(word for word in self.words if key_of(word) != key)
         return Point(words, tuple(pair for pair in self.swept if pair[0] != key))
 
@@ -87,7 +87,7 @@ def settings_of(points: Sequence[Point]) -> list[Setting]:
 
 
 def default_baseline(settings: Sequence[Setting]) -> str | None:
-    """Return what others are set against unless the user says so: sync, or else the least staleness that is swept."""
+    """Return the baseline if the user gives none: sync, or else the least staleness that is swept."""
     if len(settings) < 2:
         return None
     values: dict[str, list[str]] = {}
@@ -101,16 +101,16 @@ def default_baseline(settings: Sequence[Setting]) -> str | None:
 
 
 def baselines(settings: Sequence[Setting], baseline: str) -> dict[Setting, Setting]:
-    """Return for each setting the one it is set against: that has the words of `baseline`, and else the same values.
+    """Return the baseline of each setting: the one with the values of `baseline`, and otherwise the same values.
 
     `baseline` is one or more `KEY=VALUE`, separated by spaces. A key that the baseline's setting does not have (sync
-    has no staleness) does not count. Raises ConfigError where it is no part of the sweep, or not one setting alone.
+    has no staleness) does not count. Raises ConfigError if it is not in the sweep, or matches several settings.
     """
     wanted = dict(word.partition("=")[::2] for word in baseline.split())
     candidates = [setting for setting in settings if wanted.items() <= dict(setting).items()]
     if not wanted or not candidates:
         there = "; ".join(name_setting(setting) for setting in settings)
-        raise ConfigError(f"--baseline {baseline!r} is no point of this sweep; there is: {there}")
+        raise ConfigError(f"--baseline {baseline!r} is not a point of this sweep; its points are: {there}")
     found = {}
     for setting in settings:
         alike = [candidate for candidate in candidates if _same(dict(setting), dict(candidate), wanted)]
@@ -127,5 +127,5 @@ def baselines(settings: Sequence[Setting], baseline: str) -> dict[Setting, Setti
 
 
 def _same(setting: Mapping[str, str], candidate: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    """Say whether two settings have the same value of every key that both have and the baseline does not name."""
+    """Return True if two settings have equal values of all keys that both have and the baseline does not name."""
     return all(setting.get(key, value) == value for key, value in candidate.items() if key not in wanted)

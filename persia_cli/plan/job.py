@@ -1,4 +1,4 @@
-"""A checked run and the facts of its data set become a job plan: replicas, steps, memory, command lines."""
+"""The plan of a job: replicas, steps, memory and command lines, from a checked run and the facts of its data set."""
 
 import json
 import shlex
@@ -7,16 +7,21 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
+
 from persia_cli.config.schema import CustomModel, ParquetDataset, PredictSplit, Run
 from persia_cli.control.batches import JobBatches
 from persia_cli.control.position import StepGrid
 from persia_cli.control.splits import EVAL, TRAIN
 from persia_cli.errors import ConfigError, DataError
-from persia_cli.plan.embedding import embedding_layout, group_rows, table_rows
-from persia_cli.store.layout import EmbeddingLayout, bytes_per_row
+from persia_cli.plan.embedding import embedding_layout, require_places
+from persia_cli.plan.extras import check_extras
+from persia_cli.plan.network import require_network
+from persia_cli.store.layout import EmbeddingLayout
+from persia_cli.wire.token import TOKEN
 
 if TYPE_CHECKING:
-    # Every role imports this module, and most have no need of pyarrow.
+    # Every role imports this module, and most do not need pyarrow.
     from persia_cli.data.facts import DatasetFacts
 
 Task = Literal["train", "evaluate", "predict"]
@@ -25,7 +30,7 @@ ROLES = ("coordinator", "embedding-server", "embedding-worker", "data-loader", "
 """All roles, in the order they are started."""
 
 DRIVER = "driver"
-"""Who joins a job that trains in turns, and says when the next one begins; part of what measures, not a role."""
+"""Name under which a benchmark joins a job that trains in turns, to start each turn; it is not a role."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +48,10 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What every role is told beside the run: the task, its size, and where its files are.
+    """The data of a job that every role gets in addition to the run: task, size and paths of files.
 
-    `load` is the checkpoint folder to start from, `steps` and `eval_steps` count global batches (of training in all,
-    of one evaluation). For measurements: training stops before each `turn_steps` steps until a driver lets it go on
+    `load` is the checkpoint folder to start from; `steps` and `eval_steps` count global batches of the whole training
+    and of one evaluation. For benchmarks: training pauses before each `turn_steps` steps until a driver continues it
     (0: never, and there is no driver), and loaders repeat the first `ring` training batches from memory (0: they read).
     """
 
@@ -63,10 +68,12 @@ class Job:
     trace_last: int = 0
     """The steps [trace_first, trace_last) of training are traced by every replica."""
     output: str = ""
-    """File that scores are written to, for a prediction; `keep` are the columns handed on beside them."""
+    """File for the scores of a prediction; `keep` are the columns that are copied to it."""
     keep: tuple[str, ...] = ()
     logits: bool = False
-    """Whether the file holds logits too."""
+    """True if the file contains logits too."""
+    overwrite: bool = False
+    """True if the file may replace an existing one."""
 
     def to_json(self) -> bytes:
         """Encode for the wire."""
@@ -74,14 +81,13 @@ class Job:
 
     @classmethod
     def from_json(cls, text: bytes) -> "Job":
-        """Decode what `to_json` made."""
-        values = json.loads(text)
-        return cls(**values | {"keep": tuple(values["keep"])})
+        """Decode the result of `to_json`; raises ValueError for anything else."""
+        return msgspec.json.decode(text, type=cls)
 
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """Everything that is settled before the first process starts."""
+    """The complete plan of a job, before the first process starts."""
 
     run: Run
     facts: "DatasetFacts"
@@ -91,30 +97,27 @@ class JobPlan:
 
     @property
     def run_dir(self) -> Path:
-        """Folder of everything the job leaves."""
+        """Folder of all files that the job writes."""
         return Path(self.job.run_dir)
 
     @property
-    def memory(self) -> dict[str, int]:
-        """Bytes the features' tables may take, all servers together, by name; of a shared store, each one's part."""
-        return {
-            name: int(
-                group_rows(group) * bytes_per_row(group.dim, group.dtype, group.optimizer) * rows / group.capacity
-            )
-            for group in self.layout.feature_groups
-            for name, rows in table_rows(group).items()
-        }
+    def memory(self) -> int:
+        """Largest number of bytes of rows and index of the features' tables, of all servers together."""
+        return sum(group.nbytes for group in self.layout.feature_groups)
 
     def commands(self, address: str, words: Sequence[str] = ()) -> list[str]:
         """Return the command that starts each replica by hand, for a coordinator at `address`.
 
-        The coordinator composes the run again from the `words` of the command line; the others get it from there.
+        The coordinator composes the run again from the `words` of the command line; the others get it from the
+        coordinator. They also get the path of the file with the job's token, which the coordinator writes.
         """
         lines = []
         for replica in self.replicas:
             line = ["persia", "launch-role", replica.role, "--coordinator", address, "--index", str(replica.index)]
             if replica.role == "coordinator":
                 line += ["--run-dir", str(self.run_dir), *words]
+            else:
+                line += ["--token-file", str(self.run_dir / TOKEN)]
             lines.append(shlex.join(line))
         return lines
 
@@ -130,7 +133,7 @@ def expected_replicas(run: Run) -> dict[str, int]:
 
 
 def job_batches(run: Run, job: Job) -> JobBatches:
-    """Return which batches the job has."""
+    """Return the batches of the job."""
     rows = {TRAIN: job.train_rows if job.steps else 0, EVAL: job.eval_rows}
     batch_size, ranks = run.train.batch_size, run.cluster.nn_workers
     grids = {split: StepGrid(count, batch_size, ranks) for split, count in rows.items() if count}
@@ -138,7 +141,13 @@ def job_batches(run: Run, job: Job) -> JobBatches:
 
 
 def plan_job(run: Run, facts: "DatasetFacts", task: Task, run_dir: Path, load: Path | None = None) -> JobPlan:
-    """Plan a job; raises DataError where the data set has nothing to do the task with, ConfigError for bad tables."""
+    """Return the plan of a job; raises DataError if the data set has no samples for the task.
+
+    Raises ConfigError for wrong tables, and for a network that does not fit the data. Of a custom network only the
+    existence of its file is checked.
+    """
+    if facts.settled is not None:
+        run = run.model_copy(update={"dataset": facts.settled})
     train = StepGrid(facts.train_rows, run.train.batch_size, run.cluster.nn_workers)
     evaluation = StepGrid(facts.eval_rows, run.train.batch_size, run.cluster.nn_workers)
     steps = min(train.steps * run.train.epochs, run.train.steps or train.steps * run.train.epochs)
@@ -155,6 +164,7 @@ def plan_job(run: Run, facts: "DatasetFacts", task: Task, run_dir: Path, load: P
         )
     if isinstance(run.model, CustomModel) and not Path(run.model.file).expanduser().is_file():
         raise ConfigError(f"model.file={run.model.file}: there is no such file; give the Python file with your model")
+    check_extras(run)
     job = Job(
         task=task,
         run_dir=str(run_dir),
@@ -164,6 +174,9 @@ def plan_job(run: Run, facts: "DatasetFacts", task: Task, run_dir: Path, load: P
         steps=steps if task == "train" else 0,
         eval_steps=evaluation.steps,
     )
+    layout = embedding_layout(run)
+    require_places(layout, run.cluster.embedding_servers)
+    require_network(run, layout)
     replicas = [Replica("coordinator", 0)]
     replicas += [Replica(role, i) for role, count in expected_replicas(run).items() for i in range(count)]
-    return JobPlan(run=run, facts=facts, job=job, replicas=tuple(replicas), layout=embedding_layout(run))
+    return JobPlan(run=run, facts=facts, job=job, replicas=tuple(replicas), layout=layout)

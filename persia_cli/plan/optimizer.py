@@ -11,7 +11,7 @@ def plain_schedule(optimizer: Optimizer | DenseOptimizer) -> Schedule:
 
 
 def row_optimizer(optimizer: Optimizer, clip_norm: float | None, weight_bound: float | None) -> RowOptimizer:
-    """Return the optimizer of rows; its settings bear the names they have in the config."""
+    """Return the optimizer of rows; its settings have the same names as in the config."""
     return RowOptimizer(
         **optimizer.model_dump(exclude={"schedule"}),
         schedule=plain_schedule(optimizer),

@@ -1,7 +1,7 @@
 """The phases of a planned job, and which replicas take part in each."""
 
 from persia_cli.config.schema import Run
-from persia_cli.control.judge import Judge
+from persia_cli.control.evaluation_tracker import EvaluationTracker
 from persia_cli.control.phases import PhaseKind, PhaseMachine, evaluation_only, in_turns, prediction_only, schedule
 from persia_cli.plan.job import DRIVER, Job, expected_replicas
 
@@ -11,11 +11,11 @@ def participants(run: Run, job: Job) -> dict[str, int]:
     return expected_replicas(run) | ({DRIVER: 1} if job.turn_steps else {})
 
 
-def job_phases(run: Run, job: Job, judge: Judge) -> PhaseMachine:
-    """Return the machine that walks through the job's phases, of training as `judge` has it."""
+def job_phases(run: Run, job: Job, tracker: EvaluationTracker) -> PhaseMachine:
+    """Return the state machine of the job's phases; in training `tracker` decides on saves and the end."""
     if job.task == "train":
         phases = schedule(
-            job.steps, job.eval_steps, run.eval.every_steps, run.checkpoint.every_steps, run.checkpoint.at_end, judge
+            job.steps, job.eval_steps, run.eval.every_steps, run.checkpoint.every_steps, run.checkpoint.at_end, tracker
         )
         if job.turn_steps:
             phases = in_turns(phases, job.turn_steps)

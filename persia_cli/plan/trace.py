@@ -1,11 +1,11 @@
-"""Which steps of a job are traced."""
+"""The choice of the steps of a job that are traced."""
 
 import re
 
 from persia_cli.errors import UserError
 
 WARM_UP = 20
-"""Steps that are left out if nobody says which to trace: buffers, caches and threads come to rest."""
+"""Number of steps that are skipped by default, until buffers and caches are filled."""
 STEPS = 200
 
 

@@ -16,7 +16,8 @@ from persia_cli.errors import DataError
 from persia_cli.observe.trace import LOOP
 from persia_cli.roles.link import Link, expect
 from persia_cli.wire.loop import Loop
-from persia_cli.wire.messages import BatchId, Credit, Item, Message, PutIds, PutSamples, WaitCredit
+from persia_cli.wire.messages import Credit, Item, PutIds, PutSamples, WaitCredit
+from persia_cli.wire.parts import BatchId, Message
 
 Array = np.ndarray[Any, Any]
 

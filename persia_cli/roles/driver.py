@@ -8,8 +8,8 @@ from typing import Any
 from persia_cli.errors import RoleError
 from persia_cli.plan.job import DRIVER
 from persia_cli.roles.link import Link
+from persia_cli.wire.context import Context
 from persia_cli.wire.loop import Loop
-from persia_cli.wire.sockets import Context
 
 
 class Driver:

@@ -8,23 +8,27 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import to_builtins
 
 from persia_cli.config.schema import Run, SyncMode
 from persia_cli.control.gate import StepGate
 from persia_cli.control.splits import TRAIN
 from persia_cli.control.watermarks import Watermarks, Window
+from persia_cli.disk import writing
 from persia_cli.errors import WireError
+from persia_cli.kernels.needed import SERVER, training_kernels
+from persia_cli.kernels.warm import warm
 from persia_cli.observe.trace import LOOP
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job, job_batches
 from persia_cli.roles.link import Link
-from persia_cli.store.layout import DENSE_TABLE
-from persia_cli.store.manifest import EMBEDDINGS, checksums, read_manifest
+from persia_cli.store.manifest import EMBEDDINGS, read_manifest
 from persia_cli.store.merge import merge_gradients
 from persia_cli.store.shard import Shard
-from persia_cli.store.snapshot import load_shard, save_shard
+from persia_cli.store.snapshot import Progress, load_shard, save_shard
 from persia_cli.wire.loop import Loop
-from persia_cli.wire.messages import Ack, BatchId, LookedUp, LookUp, Message, Update
+from persia_cli.wire.messages import Ack, LookedUp, LookUp, Update
+from persia_cli.wire.parts import BatchId, Message
 from persia_cli.wire.server import Handler, Peer
 
 log = logging.getLogger(__name__)
@@ -52,20 +56,27 @@ class EmbeddingServer:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"{link.name}-files")
         self._waker = loop.waker()
         self._writing: tuple[Future[Any], Callable[[Any], None]] | None = None
+        self._looked_up: dict[BatchId, list[Array]] = {}
+        """Batches of training that have been looked up and not yet updated: the keys of each group without a row."""
         self._updates = {"applied": 0, "repeated": 0, "rows_written": 0}
+        self._loading = Progress()
 
     def run(self) -> None:
         """Serve until the job is over."""
+        warm(SERVER)
         run, job = self._link.join(self._address)
         self._trace = self._link.trace
         self._prepare(run, job, run.cluster.embedding_servers)
+        if job.task == "train":
+            kinds = [group.optimizer.kind for group in self._shard.layout.groups]
+            warm(training_kernels(kinds), after_each=lambda: self._loop.poll(0))
         self._handlers |= {LookUp: self._on_look_up, Update: self._on_update}
         self._link.figures = self._figures
         if job.load:
             folder = Path(job.load)
-            self._write(lambda: self._load(folder), lambda rows: self._ready())
+            self._write("reading its rows", lambda: self._load(folder), self._ready)
         else:
-            self._ready()
+            self._ready(0)
         try:
             while not self._link.stop:
                 self._loop.poll(0.2)
@@ -86,8 +97,8 @@ class EmbeddingServer:
             StepGate[tuple[Peer, LookUp, list[Array]], HeldUpdate](run.cluster.nn_workers) if synchronous else None
         )
 
-    def _ready(self) -> None:
-        self._link.ready(self._on_instruction)
+    def _ready(self, rows: int) -> None:
+        self._link.ready(self._on_instruction, rows=rows)
 
     # Look-ups
 
@@ -109,13 +120,20 @@ class EmbeddingServer:
         window = self._watermarks.of(batch.rank, batch.generation)
         awaits_update = message.create and self._keeps_rows and not window.done(batch.step)
         kept_as = batch if awaits_update else None
+        first = message.create and batch not in self._looked_up and not window.done(batch.step)
         self._trace.end("look-up held", batch)
         with self._trace.span(LOOP, "look-up", batch):
-            rows = [
-                self._shard.look_up(g, arrays[2 * g], arrays[2 * g + 1], batch.step, message.create, kept_as)
+            answers = [
+                self._shard.answer(g, arrays[2 * g], arrays[2 * g + 1], batch.step, message.create, kept_as, first)
                 for g in range(self._groups)
             ]
-        self._server.reply(peer, LookedUp(window.watermark), rows)
+        unknown: list[Array] = [each for _, each in answers]
+        if first:
+            self._looked_up[batch] = unknown
+        # Asked again, keys that got a row the first time are still those that had none.
+        unknown = self._looked_up.get(batch, unknown)
+        rows = [array for (block, _), each in zip(answers, unknown, strict=True) for array in (block, each)]
+        self._server.reply(peer, LookedUp(window.watermark, self._shard.totals()), rows)
 
     # Updates
 
@@ -133,6 +151,7 @@ class EmbeddingServer:
             self._apply_complete_steps()
         else:
             self._apply(batch, arrays)
+            self._looked_up.pop(batch, None)
             window.mark(batch.step)
             self._server.reply(peer, Ack())
 
@@ -144,6 +163,7 @@ class EmbeddingServer:
             arrays = updates[0].arrays if len(updates) == 1 else self._merge(updates)
             self._apply(updates[0].batch, arrays)
             for update in updates:
+                self._looked_up.pop(update.batch, None)
                 self._watermarks.of(update.batch.rank, update.batch.generation).mark(update.batch.step)
                 self._server.reply(update.peer, Ack())
             for peer, message, keys in self._gate.released(self._watermarks.lowest):
@@ -194,30 +214,27 @@ class EmbeddingServer:
         if kind != "saving":
             return
         folder = Path(body["folder"]) / EMBEDDINGS
-        folder.mkdir(parents=True, exist_ok=True)
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
         self._write(
+            "writing its rows",
             lambda: save_shard(self._shard, folder, self._note_written),
-            lambda saved: self._link.done(number, files=[asdict(file) for file in saved]),
+            lambda saved: self._link.done(number, files=[to_builtins(file) for file in saved]),
         )
 
     def _note_written(self, rows: int) -> None:
         self._updates["rows_written"] += rows
 
     def _load(self, folder: Path) -> int:
-        manifest = read_manifest(folder)
-        expected = checksums(manifest, EMBEDDINGS)
-        if self._shard.layout.dense_group is None:
-            # The dense weights that such rows stand for are in the checkpoint's dense folder too, as they are.
-            dense = {table["group"] for table in manifest.tables if table["name"] == DENSE_TABLE}
-            for file in manifest.files:
-                if file.folder == EMBEDDINGS and file.group in dense:
-                    del expected[file.name]
-        rows = load_shard(self._shard, folder / EMBEDDINGS, sorted(expected), expected)
+        # Without a table for them, dense weights are in the checkpoint's dense folder too, as they are.
+        files = read_manifest(folder).row_files(with_dense=self._shard.layout.dense_group is not None)
+        rows = load_shard(self._shard, folder / EMBEDDINGS, files, self._loading)
         log.info("loaded %d rows from %s", rows, folder)
         return rows
 
-    def _write(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+    def _write(self, doing: str, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """Read or write files on a thread of its own, so that heartbeats go on; no update is in flight meanwhile."""
+        self._link.work.begin(doing)
         future = self._writer.submit(work)
         future.add_done_callback(lambda _: self._waker.wake())
         self._writing = (future, then)
@@ -226,8 +243,10 @@ class EmbeddingServer:
         if self._writing is not None and self._writing[0].done():
             future, then = self._writing
             self._writing = None
+            self._link.work.end()
             then(future.result())
 
     def _figures(self) -> dict[str, Any]:
         tables = {name: asdict(counters) for name, counters in self._shard.counters().items()}
-        return {"tables": tables, "updates": self._updates}
+        loaded = {"bytes_verified": self._loading.bytes_read, "rows_loaded": self._loading.rows_loaded}
+        return {"tables": tables, "updates": self._updates, "counts": loaded}

@@ -9,28 +9,20 @@ import numpy as np
 from persia_cli.control.splits import EVAL, TRAIN
 from persia_cli.control.watermarks import Window
 from persia_cli.errors import WireError
+from persia_cli.kernels.needed import WORKER
+from persia_cli.kernels.warm import warm
 from persia_cli.observe.trace import LOOP
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import job_batches
 from persia_cli.roles.link import Link, expect
 from persia_cli.store.batch_rows import RowPlanner, UniqueRows
 from persia_cli.store.dense_rows import dense_rows
+from persia_cli.store.known_ids import KnownIds
 from persia_cli.store.wire_rows import row_bytes
 from persia_cli.wire.client import Client
 from persia_cli.wire.loop import Loop
-from persia_cli.wire.messages import (
-    Ack,
-    BatchId,
-    LookedUp,
-    LookUp,
-    Message,
-    Pull,
-    PullWeights,
-    PushGradients,
-    PutIds,
-    Rows,
-    Update,
-)
+from persia_cli.wire.messages import Ack, LookedUp, LookUp, Pull, PullWeights, PushGradients, PutIds, Rows, Update
+from persia_cli.wire.parts import BatchId, Message
 from persia_cli.wire.server import Handler, Peer
 
 Array = np.ndarray[Any, Any]
@@ -48,9 +40,11 @@ class PlannedBatch:
 
     groups: list[UniqueRows]
     answered: bool = False
+    ids: tuple[int, int] = (0, 0)
+    """Ids of the batch, and those of them without a row when it was first answered."""
     pull: Peer | None = None
     push: Peer | None = None
-    replies: dict[int, tuple[int, list[Array]]] = field(default_factory=dict)
+    replies: dict[int, tuple[LookedUp, list[Array]]] = field(default_factory=dict)
     looking_up: bool = False
     unacked: set[int] = field(default_factory=set)
 
@@ -73,6 +67,7 @@ class EmbeddingWorker:
 
     def run(self) -> None:
         """Serve until the job is over."""
+        warm(WORKER)
         run, job = self._link.join(self._address)
         self._trace = self._link.trace
         layout = embedding_layout(run)
@@ -80,6 +75,8 @@ class EmbeddingWorker:
         self._workers = run.cluster.embedding_workers
         self._ranks = run.cluster.nn_workers
         self._features = len(layout.features)
+        self._known_ids = KnownIds(layout)
+        self._link.figures = lambda: {"tables": self._known_ids.figures()}
         self._known = job_batches(run, job)
         self._finished = {split: Window(limit=WINDOW_STEPS * self._ranks) for split in (TRAIN, EVAL)}
         self._groups, self._dense = layout.groups, layout.dense_group
@@ -146,10 +143,13 @@ class EmbeddingWorker:
         planned = self._batches.get(batch)
         if planned is None:
             return  # a repeated pull's rows, overtaken by the end of the batch
-        planned.replies[server] = (expect(reply, LookedUp).watermark, rows)
+        planned.replies[server] = (expect(reply, LookedUp), rows)
         if len(planned.replies) < len(self._servers) or planned.pull is None:
             return
         self._trace.end("look-up", batch)
+        if not planned.answered:
+            unknown = [planned.replies[server][1][1::2] for server in range(len(self._servers))]
+            planned.ids = self._known_ids.add(planned.groups, unknown, batch.split == TRAIN)
         with self._trace.span(LOOP, "forward rows", batch):
             self._answer(batch, planned, planned.pull)
         planned.answered = True
@@ -161,9 +161,11 @@ class EmbeddingWorker:
         arrays: list[Array] = []
         for number, group in enumerate(planned.groups):
             arrays += [group.inverse, NO_OFFSETS if group.offsets is None else group.offsets]
-            arrays += [planned.replies[i][1][number] for i in range(len(self._servers))]
-        watermark = min(mark for mark, _ in planned.replies.values())
-        self._server.reply(peer, Rows(staleness=batch.step - watermark), arrays)
+            arrays += [planned.replies[i][1][2 * number] for i in range(len(self._servers))]
+        answers = [planned.replies[server][0] for server in range(len(self._servers))]
+        staleness = batch.step - min(answer.watermark for answer in answers)
+        totals = tuple(answer.totals for answer in answers)
+        self._server.reply(peer, Rows(staleness, totals, *planned.ids), arrays)
 
     # Dense weights
 
@@ -187,7 +189,7 @@ class EmbeddingWorker:
         self, peer: Peer, rows: UniqueRows, blocks: dict[int, Array], server: int, reply: Message, arrays: list[Array]
     ) -> None:
         expect(reply, LookedUp)
-        blocks[server] = arrays[-1]
+        blocks[server] = arrays[-2]
         if len(blocks) == len(self._servers):
             ordered = [blocks[number] for number in range(len(self._servers))]
             self._server.reply(peer, Rows(staleness=0), [rows.inverse, NO_OFFSETS, *ordered])

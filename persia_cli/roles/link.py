@@ -3,9 +3,11 @@
 import logging
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,16 +15,20 @@ import numpy as np
 
 from persia_cli import __version__
 from persia_cli.config.schema import Run
+from persia_cli.control.awake import AwakeTime
+from persia_cli.disk import refusal
 from persia_cli.errors import PersiaError, RoleError, WireError
 from persia_cli.observe.trace import Trace
 from persia_cli.observe.usage import cpu_seconds, resident_bytes
 from persia_cli.plan.job import Job
+from persia_cli.roles.work import Work
 from persia_cli.wire.client import Client
+from persia_cli.wire.limits import largest_frame
 from persia_cli.wire.loans import share_memory
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import (
     PROTOCOL,
-    BatchId,
+    REPORTS_AHEAD,
     Beat,
     Done,
     Fail,
@@ -30,15 +36,15 @@ from persia_cli.wire.messages import (
     Hello,
     Instruction,
     Item,
-    Message,
+    Leave,
     Next,
     Ready,
     Report,
     Scores,
-    Sender,
     TakeItem,
     Welcome,
 )
+from persia_cli.wire.parts import BatchId, Message, Sender
 
 log = logging.getLogger(__name__)
 
@@ -47,17 +53,23 @@ Kind = TypeVar("Kind", bound=Message)
 HEARTBEAT_S = 0.5
 JOIN_RETRY_S = 0.5
 FAREWELL_S = 3.0
+REASON_LIMIT = 10_000
+"""The most characters of a failure's reason that are sent to the coordinator."""
+LEAVE_S = 1.0
+STOP_S = 5.0
+"""The default of `cluster.stop_timeout_s`, in use before the run is known."""
 
 
 class StoppedError(PersiaError):
-    """A replica was told to stop before it had anything to do."""
+    """A replica was asked to stop before it had anything to do."""
 
 
 class Link:
     """One replica's client of the coordinator, on the replica's own poll loop.
 
-    `stop` becomes True when the job is over. `trace` is what the replica records its work in. `figures` and
-    `progress_age_s` are asked at each heartbeat.
+    `stop` becomes True when the job is over, or when somebody else ends it; then `stopped_by` may name the signal.
+    `trace` is what the replica records its work in. `figures`, and the piece of `work` it is at, are asked at each
+    heartbeat.
     """
 
     def __init__(self, loop: Loop, coordinator: str, role: str, index: int, start_timeout_s: float = 120.0) -> None:
@@ -65,19 +77,30 @@ class Link:
         self.role = role
         self.index = index
         self.stop = False
+        self.stopped_by = ""
+        self.stop_timeout_s = STOP_S
         self.figures: Callable[[], dict[str, Any]] = dict
-        self.progress_age_s: Callable[[], float] = lambda: 0.0
+        self.work = Work()
         self.trace = Trace()
+        self._awake = AwakeTime(time.monotonic())
         self._address = coordinator
         self._on_instruction: Callable[[int, str, dict[str, Any]], None] = lambda number, kind, body: None
+        self._told_to_stop = False
         self._stop_number: int | None = None
         self._reports = self._unheard_reports = 0
+        self.report_room = threading.Semaphore(REPORTS_AHEAD)
+        """Reports that may be sent yet; whoever calls `report` takes one of it first, and an answer gives it back."""
         self._after_reports: list[tuple[int, dict[str, Any]]] = []
         self._sender: Sender | None = None
         self._run_dir: Path | None = None
         self._addresses: dict[str, list[str]] = {}
         self._client: Client = loop.connect(
-            coordinator, "coordinator", self._identity, retry_s=JOIN_RETRY_S, silence_timeout_s=start_timeout_s
+            coordinator,
+            "coordinator",
+            self._identity,
+            retry_s=JOIN_RETRY_S,
+            silence_timeout_s=start_timeout_s,
+            frame_bytes=largest_frame([Welcome]),
         )
 
     @property
@@ -92,7 +115,7 @@ class Link:
     def join(self, own_address: str) -> tuple[Run, Job]:
         """Say hello and wait for all replicas to have done so; return the run and the job.
 
-        Raises WireError if the coordinator refuses or gives no sign of life, StoppedError if told to stop meanwhile.
+        Raises WireError if the coordinator refuses or gives no sign of life, StoppedError if asked to stop meanwhile.
         """
         welcome: list[Welcome] = []
         hello = Hello(
@@ -118,6 +141,7 @@ class Link:
         self.loop.every(min(HEARTBEAT_S, run.cluster.silence_timeout_s / 4), self._beat)
         self._retry_s = self._client.retry_s = run.cluster.retry_s
         self._silence_timeout_s = self._client.silence_timeout_s = run.cluster.silence_timeout_s
+        self.stop_timeout_s = run.cluster.stop_timeout_s
         self._addresses = welcome[0].addresses
         share_arrays(self.loop, self._address, run)
         job = Job.from_json(welcome[0].job)
@@ -138,15 +162,18 @@ class Link:
             for index, address in enumerate(self._addresses[role])
         ]
 
-    def ready(self, on_instruction: Callable[[int, str, dict[str, Any]], None], parameters: int = 0) -> None:
-        """Report ready and follow the coordinator's instructions from now on."""
+    def ready(
+        self, on_instruction: Callable[[int, str, dict[str, Any]], None], parameters: int = 0, rows: int = 0
+    ) -> None:
+        """Report ready and follow the coordinator's instructions from now on; `rows` are those loaded."""
         self._on_instruction = on_instruction
-        self._client.request(Ready(self.sender, parameters), waiting_for="the coordinator to note that it is ready")
+        ready = Ready(self.sender, parameters, rows)
+        self._client.request(ready, waiting_for="the coordinator to note that it is ready")
         self._ask(0)
 
     @property
     def sender(self) -> Sender:
-        """Who speaks, for messages to the coordinator."""
+        """The sender, as messages to the coordinator name it."""
         if self._sender is None:
             raise RoleError(f"{self.name} has not joined the job")
         return self._sender
@@ -167,7 +194,7 @@ class Link:
         )
 
     def report(self, body: dict[str, Any], arrays: Sequence[np.ndarray[Any, Any]]) -> None:
-        """Send one log interval's figures."""
+        """Send one log interval's figures; there must be room for them."""
         self._unheard_reports += 1
         self._reports += 1
         report = Report(self.sender, self._reports, body)
@@ -175,6 +202,7 @@ class Link:
 
     def _on_report_heard(self, message: Message, _: list[np.ndarray[Any, Any]]) -> None:
         self._unheard_reports -= 1
+        self.report_room.release()
         while self._after_reports and not self._unheard_reports:
             number, body = self._after_reports.pop(0)
             self.done(number, **body)
@@ -186,17 +214,27 @@ class Link:
         )
 
     def fail(self, error: BaseException) -> None:
-        """Tell the coordinator why this replica gives up; best effort, within a few seconds."""
+        """Report to the coordinator why this replica gives up; best effort, within a few seconds."""
         if self._sender is None:
             return
-        told: list[Message] = []
+        error = refusal(error) or error
         code = error.exit_code if isinstance(error, PersiaError) else 1
         text = f"internal error: {type(error).__name__}: {error}; the traceback is in the log of {self.name}"
         text = str(error) if isinstance(error, PersiaError) else text
-        self._client.request(Fail(self.sender, text, code), on_reply=lambda message, _: told.append(message))
-        deadline = time.monotonic() + FAREWELL_S
+        self._tell(Fail(self.sender, text[:REASON_LIMIT], code), FAREWELL_S)
+
+    def leave(self) -> None:
+        """Report to the coordinator, unless it knows already, that a signal ends this replica; best effort."""
+        if self.stopped_by and not self._told_to_stop:
+            self._tell(Leave(self.role, self.index, os.getpid(), self.stopped_by), LEAVE_S)
+
+    def _tell(self, message: Message, seconds: float) -> None:
+        """Say the last word, whatever else is under way, and wait so long to be heard."""
+        replies: list[Message] = []
+        self._client.request(message, on_reply=lambda reply, _: replies.append(reply))
+        deadline = time.monotonic() + seconds
         with suppress(WireError):
-            while not told and time.monotonic() < deadline:
+            while not replies and time.monotonic() < deadline:
                 self._client.tick()
                 if self._client.socket.poll(50):
                     self._client.receive()
@@ -205,15 +243,15 @@ class Link:
         """Answer the instruction to stop, if that is why the replica ends; wait a few seconds to be heard."""
         if self._stop_number is None:
             return
-        told: list[Message] = []
+        replies: list[Message] = []
         body = {"cpu_s": cpu_seconds(), "rss": self._memory_bytes(), "messages": self.loop.counters} | self.figures()
         self._client.request(
             Done(self.sender, self._stop_number, body),
-            on_reply=lambda message, _: told.append(message),
+            on_reply=lambda message, _: replies.append(message),
             waiting_for="the end",
         )
         deadline = time.monotonic() + FAREWELL_S
-        while not told and time.monotonic() < deadline:
+        while not replies and time.monotonic() < deadline:
             self.loop.poll(0.05)
 
     def leave_trace(self) -> None:
@@ -232,7 +270,8 @@ class Link:
         instruction = expect(message, Instruction)
         log.info("instruction %d: %s %s", instruction.number, instruction.kind, instruction.body)
         if instruction.kind == "stop":
-            self.stop, self._stop_number = True, instruction.number
+            self._told_to_stop = self.stop = True
+            self._stop_number = instruction.number
             return
         # A phase begins or ends: figures of this moment are wanted in the record.
         self._beat()
@@ -242,8 +281,10 @@ class Link:
     def _beat(self) -> None:
         if self.stop:
             return
-        figures = {"messages": self.loop.counters} | self.figures()
-        beat = Heartbeat(self.sender, self.progress_age_s(), cpu_seconds(), self._memory_bytes(), figures)
+        figures = self.figures()
+        doing, doing_s = self.work.age(deepcopy(figures), self._awake.at(time.monotonic()))
+        body = {"messages": self.loop.counters} | figures
+        beat = Heartbeat(self.sender, doing, round(doing_s, 3), cpu_seconds(), self._memory_bytes(), body)
         self._client.request(beat, on_reply=self._on_beat, waiting_for="a heartbeat's answer")
 
     def _memory_bytes(self) -> int:
@@ -251,7 +292,7 @@ class Link:
 
     def _on_beat(self, message: Message, _: list[np.ndarray[Any, Any]]) -> None:
         if expect(message, Beat).stop:
-            self.stop = True
+            self._told_to_stop = self.stop = True
 
 
 def share_arrays(loop: Loop, coordinator: str, run: Run) -> None:

@@ -19,18 +19,8 @@ from persia_cli.plan.job import Job, job_batches
 from persia_cli.roles.link import Link, expect
 from persia_cli.wire.client import Client
 from persia_cli.wire.loop import Loop
-from persia_cli.wire.messages import (
-    Ack,
-    BatchId,
-    Credit,
-    Message,
-    Pull,
-    PullWeights,
-    PushGradients,
-    PutSamples,
-    Rows,
-    WaitCredit,
-)
+from persia_cli.wire.messages import Ack, Credit, Pull, PullWeights, PushGradients, PutSamples, Rows, WaitCredit
+from persia_cli.wire.parts import BatchId, Message
 from persia_cli.wire.server import Handler, Peer
 
 Array = np.ndarray[Any, Any]
@@ -51,7 +41,8 @@ class ReadyBatch:
     weight_total: float
     samples: list[Array]
     arrays: list[Array]
-    staleness: int
+    reply: Rows
+    """Staleness and counts that came with the arrays."""
 
 
 class Pipeline:
@@ -74,6 +65,7 @@ class Pipeline:
         self._lanes: dict[int, Lane] = {}
         self._waiting: dict[tuple[bytes, int], tuple[Peer, WaitCredit]] = {}
         self._generation = 0
+        self._died: BaseException | None = None
         self.dense_rows = 0
         """Rows of dense weights to come with every training batch; set before the first phase."""
 
@@ -125,6 +117,19 @@ class Pipeline:
         """Send one block of encoded gradients per group, or none to release an evaluation batch."""
         self.call(lambda: self._push(batch, gradients))
 
+    def report(self, figures: Callable[[], tuple[dict[str, Any], list[Array]]], stopped: Callable[[], bool]) -> bool:
+        """Have `figures()` called and sent, once the coordinator is not too far behind; False once `stopped()`.
+
+        Raises what the I/O thread died of.
+        """
+        while not self._link.report_room.acquire(timeout=WAIT_S):
+            if self._died is not None:
+                raise self._died
+            if stopped():
+                return False
+        self.call(lambda: self._link.report(*figures()))
+        return True
+
     def weights(self, split: int, step: int, stopped: Callable[[], bool]) -> list[Array] | None:
         """Wait for the dense weights as the embedding servers have them now; None once `stopped()`.
 
@@ -171,6 +176,7 @@ class Pipeline:
                 while not self._calls.empty():
                     self._calls.get()()
         except Exception as error:
+            self._died = error
             self._ready.put(error)
 
     def _extend(self, split: int, last: int) -> None:
@@ -225,19 +231,19 @@ class Pipeline:
 
     def _on_rows(self, batch: BatchId, reply: Message, arrays: list[Array]) -> None:
         lane = self._lanes[batch.split]
-        staleness = expect(reply, Rows).staleness
-        self._trace.end("pull", batch, staleness=staleness)
-        lane.rows[batch.step] = (batch, staleness, arrays)
+        rows = expect(reply, Rows)
+        self._trace.end("pull", batch, staleness=rows.staleness)
+        lane.rows[batch.step] = (batch, rows, arrays)
         self._pass_on(lane)
 
     def _pass_on(self, lane: "Lane") -> None:
         """Hand complete batches to the training thread, in order: all ranks must train the same step together."""
         while lane.next in lane.samples and lane.next in lane.rows:
             weight_total, samples = lane.samples.pop(lane.next)
-            batch, staleness, arrays = lane.rows.pop(lane.next)
+            batch, reply, arrays = lane.rows.pop(lane.next)
             lane.next += 1
             self._trace.begin("ready", batch)
-            self._ready.put(ReadyBatch(batch, weight_total, samples, arrays, staleness))
+            self._ready.put(ReadyBatch(batch, weight_total, samples, arrays, reply))
 
     def _push(self, batch: BatchId, gradients: list[Array]) -> None:
         self._trace.begin("push", batch)
@@ -278,10 +284,10 @@ class Lane:
     permits: Permits
     next: int = 0
     samples: dict[int, tuple[float, list[Array]]] = field(default_factory=dict)
-    rows: dict[int, tuple[BatchId, int, list[Array]]] = field(default_factory=dict)
+    rows: dict[int, tuple[BatchId, Rows, list[Array]]] = field(default_factory=dict)
     drained: threading.Event = field(default_factory=threading.Event)
 
     def note_drained(self) -> None:
-        """Tell the training thread if no step is in flight."""
+        """Wake the training thread if no step is in flight."""
         if self.permits.drained:
             self.drained.set()

@@ -4,31 +4,38 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
+from msgspec import to_builtins
 from numpy.typing import NDArray
 
 from persia_cli.config.schema import AsyncMode, Run, SyncMode
+from persia_cli.control.awake import AwakeTime
 from persia_cli.control.splits import EVAL, SPLIT_NAMES, TRAIN
-from persia_cli.errors import ConfigError, PersiaError
+from persia_cli.errors import PersiaError
+from persia_cli.kernels.needed import pooling_kernels
+from persia_cli.kernels.warm import warm
+from persia_cli.observe.scores import MOST_IN_TRAINING
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
 from persia_cli.roles.link import HEARTBEAT_S, Link
+from persia_cli.roles.look_ups import LookUps
 from persia_cli.roles.nn_pipeline import Pipeline, ReadyBatch
-from persia_cli.store.manifest import verify
+from persia_cli.roles.work import COMPILING, Work
+from persia_cli.store.manifest import verified_folder
 from persia_cli.store.wire_rows import encode_rows
-from persia_cli.train.device import choose_device
+from persia_cli.train.compiling import watched_compiling
+from persia_cli.train.dense_trainer import DenseTrainer, Interval
+from persia_cli.train.device import device_of, devices_are_apart, told_of_full_memory
 from persia_cli.train.distributed import LostRankError, World
 from persia_cli.train.inputs import GroupRows, Samples
-from persia_cli.train.rank import Interval, Rank
 from persia_cli.train.step import TRAINING
 from persia_cli.wire.loop import Loop
-from persia_cli.wire.messages import BatchId
+from persia_cli.wire.parts import BatchId
 
 EVAL_STEPS_IN_FLIGHT = 8
 SYNC_STEPS_IN_FLIGHT = 2
@@ -39,6 +46,9 @@ LOADED_AHEAD = 8
 
 PORTION = 2**18
 """Samples of an evaluation, all ranks together, after which ranks report what they have of it."""
+
+WORK = {TRAIN: "training", EVAL: "scoring"}
+"""The name of a step's work, by split."""
 
 DENSE = "dense"
 """Folder of a checkpoint that holds the dense weights and optimizer."""
@@ -56,32 +66,30 @@ class NNWorker:
         self._link = link
         self._pipeline = Pipeline(loop, link, bind, advertise)
         self._instructions: queue.SimpleQueue[tuple[int, str, dict[str, Any]]] = queue.SimpleQueue()
-        self._busy_since: float | None = None
         self._steps_scored = 0
         self._ended = threading.Event()
 
     def run(self) -> None:
         """Train and evaluate as instructed until the job is over."""
         run, job = self._link.join(self._pipeline.address)
-        self._link.progress_age_s = self._progress_age
         self._link.figures = lambda: {"counts": {"steps_scored": self._steps_scored}}
         in_flight = {TRAIN: _train_bound(run), EVAL: EVAL_STEPS_IN_FLIGHT}
         self._pipeline.connect(run, job, in_flight, in_flight[TRAIN] + LOADED_AHEAD)
         rendezvous = Path(job.run_dir) / "rendezvous" if run.cluster.nn_workers > 1 else None
-        # Longer than the coordinator waits, for that one knows which replica has fallen silent.
-        timeout_s = run.cluster.silence_timeout_s + 2 * HEARTBEAT_S
         ranks = 1 if isinstance(run.mode, AsyncMode) else run.cluster.nn_workers
-        device = _device(run, self._link.index)
-        world = World(self._link.index, ranks, rendezvous, timeout_s, device)
+        device = device_of(run, self._link.index)
+        apart = device.type == "cuda" and devices_are_apart(run.train.device, ranks)
+        world = World(self._link.index, ranks, rendezvous, run.cluster.start_timeout_s, device, apart)
         io = threading.Thread(target=self._pipeline.serve, args=(self._ended,), name=f"{self._link.name}-io")
         io.start()
         try:
-            self._work(run, job, world)
+            with _told_of_compiling(run, self._link.work), told_of_full_memory(device, run.train.batch_size):
+                self._work(run, job, world)
         except JobEndedError:
             pass
         except LostRankError:
             # The coordinator finds out which rank it is, and stops the job with a sentence that names it.
-            if not self._is_stopped_within(timeout_s):
+            if not self._is_stopped_within(run.cluster.silence_timeout_s + 2 * HEARTBEAT_S):
                 raise
         finally:
             self._ended.set()
@@ -93,10 +101,10 @@ class NNWorker:
         self._link.farewell()
 
     def _is_stopped_within(self, seconds: float) -> bool:
-        """Wait to be told to stop, at most so long, and say whether that came; the I/O thread keeps on beating."""
-        self._busy_since = None
-        deadline = time.monotonic() + seconds
-        while not self._link.stop and time.monotonic() < deadline:
+        """Return whether a request to stop comes within this time; the I/O thread sends heartbeats meanwhile."""
+        self._link.work.end()
+        awake = AwakeTime(time.monotonic())
+        while not self._link.stop and awake.at(time.monotonic()) < seconds:
             time.sleep(0.05)
         return self._link.stop
 
@@ -105,32 +113,33 @@ class NNWorker:
     def _on_instruction(self, number: int, kind: str, body: dict[str, Any]) -> None:
         self._instructions.put((number, kind, body))
 
-    def _progress_age(self) -> float:
-        since = self._busy_since
-        return 0.0 if since is None else time.monotonic() - since
-
     # The training thread
 
     def _work(self, run: Run, job: Job, world: World) -> None:
         self._trace = self._link.trace
-        rank = Rank(run, world, self._trace, self._pipeline.empty)
+        self._link.work.begin("building the network")
+        trainer = DenseTrainer(run, world, self._trace, self._pipeline.empty, trains=job.task == "train")
         self._servers = run.cluster.embedding_servers
         self._ranks = run.cluster.nn_workers
         self._portion = max(1, PORTION // run.train.batch_size)
         self._wires = [group.wire for group in embedding_layout(run).groups]
-        self._pipeline.dense_rows = rank.dense_rows
+        self._pipeline.dense_rows = trainer.dense_rows
+        if world.device.type == "cpu":
+            warm(pooling_kernels((feature.pooling for feature in embedding_layout(run).features), job.task == "train"))
         if job.load:
-            rank.load(verify(Path(job.load), DENSE))
-        self._pipeline.call(lambda: self._link.ready(self._on_instruction, rank.parameters))
-        self._follow(rank)
+            self._link.work.begin("reading the dense weights")
+            trainer.load(verified_folder(Path(job.load), DENSE))
+        self._link.work.end()
+        self._pipeline.call(lambda: self._link.ready(self._on_instruction, trainer.parameters))
+        self._follow(trainer)
 
-    def _follow(self, rank: Rank) -> None:
-        handlers: dict[str, Callable[[Rank, dict[str, Any]], dict[str, Any]]] = {
+    def _follow(self, trainer: DenseTrainer) -> None:
+        handlers: dict[str, Callable[[DenseTrainer, dict[str, Any]], dict[str, Any]]] = {
             "training": self._train,
             "evaluating": self._evaluate,
             "predicting": self._predict,
             "saving": self._save,
-            "paused": lambda rank, body: {},
+            "paused": lambda trainer, body: {},
         }
         while not self._link.stop:
             self._pipeline.check()
@@ -138,25 +147,26 @@ class NNWorker:
                 number, kind, body = self._instructions.get(timeout=0.05)
             except queue.Empty:
                 continue
-            result = handlers[kind](rank, body)
+            result = handlers[kind](trainer, body)
             self._pipeline.call(partial(self._link.done, number, **result))
 
-    def _train(self, rank: Rank, body: dict[str, Any]) -> dict[str, Any]:
-        interval = rank.interval()
+    def _train(self, trainer: DenseTrainer, body: dict[str, Any]) -> dict[str, Any]:
+        interval, look_ups, since = trainer.interval(MOST_IN_TRAINING), LookUps(), time.monotonic()
         for ready in self._batches(TRAIN, body["first"], body["last"]):
             samples, groups = self._inputs(ready)
             done = ready.batch.step + 1
-            scored = rank.train(
+            scored = trainer.train(
                 ready.batch.step,
                 samples,
                 groups,
                 send=partial(self._send, ready.batch),
             )
             # Figures are none of the training thread's business: the I/O thread has the time.
-            self._pipeline.call(partial(interval.add, samples, scored, ready.staleness))
-            if done % rank.log_every_steps == 0 or done == body["last"]:
-                self._report(TRAIN, done, interval)
-                interval = rank.interval()
+            self._pipeline.call(partial(interval.add, samples, scored, ready.reply.staleness))
+            look_ups.add(ready.reply)
+            if done % trainer.log_every_steps == 0 or done == body["last"]:
+                since = self._report(TRAIN, done, interval, look_ups, since)
+                interval, look_ups = trainer.interval(MOST_IN_TRAINING), LookUps()
         return {}
 
     def _send(self, batch: BatchId, gradients: list[NDArray[np.float32]]) -> None:
@@ -165,48 +175,52 @@ class NNWorker:
         self._pipeline.push(batch, encoded)
         if self._ranks > 1:
             # From now on this rank waits for the others: should one be stuck, it is not this one.
-            self._busy_since = None
+            self._link.work.end()
 
-    def _evaluate(self, rank: Rank, body: dict[str, Any]) -> dict[str, Any]:
-        self._refresh(rank, EVAL, body["first"])
-        interval = rank.interval()
+    def _evaluate(self, trainer: DenseTrainer, body: dict[str, Any]) -> dict[str, Any]:
+        self._refresh(trainer, EVAL, body["first"])
+        interval, look_ups, since = trainer.interval(), LookUps(), time.monotonic()
         for ready in self._batches(EVAL, body["first"], body["last"]):
             samples, groups = self._inputs(ready)
-            scored = rank.evaluate(ready.batch.step, samples, groups)
+            scored = trainer.evaluate(ready.batch.step, samples, groups)
             self._pipeline.call(partial(interval.add, samples, scored))
+            look_ups.add(ready.reply)
             self._pipeline.push(ready.batch, [])
             self._steps_scored += 1
             done = ready.batch.step + 1
             if (done - body["first"]) % self._portion == 0 and done < body["last"]:
-                self._report(EVAL, done, interval, more=True)
-                interval = rank.interval()
-        self._report(EVAL, body["last"], interval)
+                since = self._report(EVAL, done, interval, look_ups, since, more=True)
+                interval, look_ups = trainer.interval(), LookUps()
+        self._report(EVAL, body["last"], interval, look_ups, since)
         return {}
 
-    def _predict(self, rank: Rank, body: dict[str, Any]) -> dict[str, Any]:
-        self._refresh(rank, EVAL, body["first"])
+    def _predict(self, trainer: DenseTrainer, body: dict[str, Any]) -> dict[str, Any]:
+        self._refresh(trainer, EVAL, body["first"])
         for ready in self._batches(EVAL, body["first"], body["last"]):
-            scored = rank.evaluate(ready.batch.step, *self._inputs(ready))
+            scored = trainer.evaluate(ready.batch.step, *self._inputs(ready))
             # A batch counts as in flight until its scores are written, so that they cannot pile up on the way.
             release = partial(self._pipeline.push, ready.batch, [])
             self._pipeline.call(partial(self._link.send_scores, ready.batch, scored.logits, release))
             self._steps_scored += 1
         return {}
 
-    def _save(self, rank: Rank, body: dict[str, Any]) -> dict[str, Any]:
+    def _save(self, trainer: DenseTrainer, body: dict[str, Any]) -> dict[str, Any]:
         if self._link.index != 0:
             return {}
-        self._refresh(rank, TRAIN, body["step"] - 1)
-        return {"files": [asdict(file) for file in rank.save(Path(body["folder"]) / DENSE)]}
+        self._refresh(trainer, TRAIN, body["step"] - 1)
+        self._link.work.begin("writing the dense weights")
+        files = trainer.save(Path(body["folder"]) / DENSE)
+        self._link.work.end()
+        return {"files": [to_builtins(file) for file in files]}
 
-    def _refresh(self, rank: Rank, split: int, step: int) -> None:
+    def _refresh(self, trainer: DenseTrainer, split: int, step: int) -> None:
         """Give the rank the dense weights that all ranks' updates came to, if embedding servers keep them."""
-        if rank.dense_rows == 0:
+        if trainer.dense_rows == 0:
             return
         arrays = self._pipeline.weights(split, step, lambda: self._link.stop)
         if arrays is None:
             raise JobEndedError("the job has ended")
-        rank.refresh(self._groups(arrays)[0])
+        trainer.refresh(self._groups(arrays)[0])
 
     def _batches(self, split: int, first: int, last: int) -> Iterator[ReadyBatch]:
         """Yield the rank's batches of the steps [first, last), then wait until all of them are applied."""
@@ -216,9 +230,9 @@ class NNWorker:
                 batch = self._pipeline.take(lambda: self._link.stop)
             if batch is None:
                 raise JobEndedError("the job has ended")
-            self._busy_since = time.monotonic()
+            self._link.work.begin(f"{WORK[split]} step {step}")
             yield batch
-            self._busy_since = None
+            self._link.work.end()
         self._pipeline.wait_drained(split, lambda: self._link.stop)
         if self._link.stop:
             raise JobEndedError("the job has ended")
@@ -239,21 +253,33 @@ class NNWorker:
             groups.append(GroupRows(rows, inverse, offsets if offsets.size else None))
         return groups
 
-    def _report(self, split: int, last: int, interval: Interval, more: bool = False) -> None:
-        def report() -> None:
+    def _report(
+        self, split: int, last: int, interval: Interval, look_ups: LookUps, since: float, more: bool = False
+    ) -> float:
+        """Report an interval that began at `since` and ends now; returns when that is."""
+        now = time.monotonic()
+
+        def figures() -> tuple[dict[str, Any], list[NDArray[Any]]]:
             body, arrays = interval.encode()
-            self._link.report(body | {"split": SPLIT_NAMES[split], "last": last, "more": more}, arrays)
+            of = {"split": SPLIT_NAMES[split], "last": last, "more": more, "seconds": now - since}
+            return body | of | look_ups.figures(), arrays
 
-        self._pipeline.call(report)
+        # Where the coordinator cannot keep up, this rank waits for it.
+        self._link.work.end()
+        if not self._pipeline.report(figures, lambda: self._link.stop):
+            raise JobEndedError("the job has ended")
+        return now
 
 
-def _device(run: Run, rank: int) -> torch.device:
-    """Return where the rank's network is; weights that live on servers are read and written in the host's memory."""
-    if not isinstance(run.mode, AsyncMode):
-        return choose_device(run.train.device, rank)
-    if run.train.device not in ("auto", "cpu"):
-        raise ConfigError(f"train.device={run.train.device}: with mode.kind=async dense weights are on the cpu alone")
-    return choose_device("cpu", rank)
+@contextmanager
+def _told_of_compiling(run: Run, work: Work) -> Iterator[None]:
+    """Have torch say when it compiles the network: at first, and whenever a batch of another kind comes."""
+    if not run.train.compile:
+        yield
+        return
+    begin, end = work.nested(COMPILING)
+    with watched_compiling(begin, end):
+        yield
 
 
 def _train_bound(run: Run) -> int:

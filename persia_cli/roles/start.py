@@ -6,19 +6,21 @@ from pathlib import Path
 from typing import Protocol
 
 from persia_cli.config.schema import Run
+from persia_cli.disk import refusal
 from persia_cli.errors import PersiaError
 from persia_cli.plan.job import Job
 from persia_cli.roles.link import Link, StoppedError, share_arrays
+from persia_cli.wire.context import Context
 from persia_cli.wire.loop import Loop
-from persia_cli.wire.sockets import Context
 
 log = logging.getLogger(__name__)
 
 
 class Stoppable(Protocol):
-    """What can be told to stop from another thread or a signal handler."""
+    """Anything that another thread or a signal handler can ask to stop; the handler may name its signal."""
 
     stop: bool
+    stopped_by: str
 
 
 def run_coordinator(
@@ -29,11 +31,11 @@ def run_coordinator(
     advertise: str | None = None,
     on_start: Callable[[Stoppable, str], None] = lambda coordinator, address: None,
 ) -> None:
-    """Run the coordinator of a job at address `bind`; `on_start` is told the address it really has.
+    """Run the coordinator of a job at address `bind`; `on_start` gets the address it really has.
 
     Raises ReplicaError if a replica failed.
     """
-    from persia_cli.roles.coordinator import Coordinator
+    from persia_cli.roles.coordinator.coordinator import Coordinator
 
     loop = Loop(context, "coordinator-0")
     try:
@@ -52,12 +54,12 @@ def run_role(
     coordinator: str,
     bind: str | None = None,
     advertise: str | None = None,
-    on_start: Callable[[Stoppable], None] = lambda link: None,
+    on_start: Callable[[Link], None] = lambda link: None,
 ) -> None:
     """Run one replica of any other role until the job is over.
 
-    `bind` is where it listens (default: like the coordinator's address), `advertise` what others are told. What it
-    fails of is told the coordinator before it is raised.
+    `bind` is where it listens (default: like the coordinator's address), `advertise` the address that others get. Its
+    failure is reported to the coordinator before it is raised.
     """
     loop = Loop(context, f"{role}-{index}")
     try:
@@ -65,10 +67,12 @@ def run_role(
         on_start(link)
         try:
             _replica(role, loop, link, bind or address_beside(coordinator, link.name), advertise).run()
+            link.leave()
         except StoppedError as stopped:
             log.info("%s", stopped)
+            link.leave()
         except Exception as error:
-            if not isinstance(error, PersiaError):
+            if not isinstance(refusal(error) or error, PersiaError):
                 log.exception("%s failed", link.name)
             link.fail(error)
             raise
@@ -79,7 +83,7 @@ def run_role(
 
 
 def address_beside(coordinator: str, name: str) -> str:
-    """Return where a replica listens if nobody says: over the coordinator's transport, beside it."""
+    """Return where a replica listens by default: over the coordinator's transport, beside it."""
     transport, _, place = coordinator.partition("://")
     if transport == "tcp":
         return "tcp://127.0.0.1:*"

@@ -1,4 +1,4 @@
-"""Turns the ids of a batch into the unique rows to ask each embedding server for."""
+"""The plan of a batch's look-ups: the unique rows of its ids, by embedding server."""
 
 from dataclasses import dataclass
 
@@ -11,19 +11,19 @@ from persia_cli.kernels.memory import Empty
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec, partition_owners
 
 MAX_ENTRIES = 2**31 - 1
-"""Rows that the ids of a group may stand for in one batch: `inverse` is int32."""
+"""Largest number of rows that the ids of a group may use in one batch, since `inverse` is int32."""
 
 
 @dataclass(frozen=True)
 class UniqueRows:
-    """Unique rows of one feature group in one batch, and where each id finds its row.
+    """The unique rows of one feature group in one batch, and the row of each id among them.
 
-    Ids of the group lie feature-major, features in the layout's order. An id of a hash stack takes as many entries,
-    one behind the other, as the stack has rounds; any other id takes one.
+    Ids of the group are feature-major, with features in the layout's order. An id of a hash stack has one entry per
+    round of the stack, in a row; any other id has one entry.
     """
 
     keys: NDArray[np.uint64]
-    """uint64[U], unique together with `tables`: by server, then table by table, then by first appearance."""
+    """uint64[U], unique together with `tables`: ordered by server, then table, then first appearance."""
     tables: NDArray[np.uint16]
     """uint16[U] table numbers."""
     bounds: NDArray[np.int64]
@@ -31,13 +31,13 @@ class UniqueRows:
     inverse: NDArray[np.int32]
     """int32[entries of the group]: the unique row of each."""
     offsets: NDArray[np.uint32] | None
-    """uint32[F_g*n+1] CSR of the group's features and samples, or None when each has exactly one entry."""
+    """uint32[F_g*n+1] CSR of the group's features and samples, or None if each has exactly one entry."""
 
 
 class RowPlanner:
-    """Plans batches for one job and number of servers; keeps its scratch memory, so it belongs to one thread.
+    """The planner of batches for one job and number of servers; it has scratch memory, so it belongs to one thread.
 
-    The arrays of its plans are made by `empty`.
+    `empty` allocates the arrays of its plans.
     """
 
     def __init__(self, layout: EmbeddingLayout, servers: int, empty: Empty = np.empty) -> None:
@@ -45,30 +45,30 @@ class RowPlanner:
         self._features = len(layout.features)
 
     def plan(self, ids: NDArray[np.uint64], offsets: NDArray[np.uint32], size: int) -> list[UniqueRows]:
-        """Unique rows per feature group of a batch of `size` samples: a function of the batch alone.
+        """Return the unique rows of a batch of `size` samples, by feature group: a function of the batch alone.
 
-        ids uint64[total] and offsets uint32[F*size+1] are the feature-major CSR of a data batch. Raises WireError
-        when they do not fit each other, or stand for more than 2^31 - 1 rows of a group.
+        ids uint64[total] and offsets uint32[F*size+1] are the feature-major CSR of a data batch. Raises WireError if
+        they do not fit each other, or use more than 2^31 - 1 rows of a group.
         """
         expected = self._features * size + 1
         single = np.empty(self._features, np.bool_)
         if offsets.size != expected or offsets[-1] > ids.size or not hashing.check_offsets(offsets, size, single):
             raise WireError(
-                f"ids of a batch are malformed: {offsets.size} offsets where {expected} are needed, or offsets that "
-                f"fall or exceed the {ids.size} ids"
+                f"the ids of a batch are malformed: there are {offsets.size} offsets, and {expected} are needed; or "
+                f"offsets decrease or exceed the {ids.size} ids"
             )
         return [group.plan(ids, offsets, size, single) for group in self._groups]
 
 
 class _GroupPlanner:
-    """Plans one feature group; what does not outlive a batch lies in scratch memory that only grows."""
+    """The planner of one feature group; its scratch memory only grows."""
 
     def __init__(self, layout: EmbeddingLayout, group: GroupSpec, servers: int, empty: Empty) -> None:
         self._features = np.array(layout.features_of(group.number), np.int64)
         tables = {table.number: table for table in group.tables}
         read = [tables[layout.features[feature].table] for feature in self._features]
         self._rows = np.array([table.rounds or 1 for table in read], np.int64)
-        # Features are numbered table by table: each table has an epoch of the scratch table for itself.
+        # Features are numbered table by table: each table has its own epoch of the scratch table.
         distinct = list(dict.fromkeys(read))
         self._order = np.array(sorted(range(len(read)), key=lambda feature: distinct.index(read[feature])), np.int64)
         read = [read[feature] for feature in self._order]
@@ -89,12 +89,12 @@ class _GroupPlanner:
     def plan(
         self, ids: NDArray[np.uint64], offsets: NDArray[np.uint32], size: int, single: NDArray[np.bool_]
     ) -> UniqueRows:
-        """Unique rows of a checked batch; `single` says which features have one id in every sample."""
+        """Return the unique rows of a checked batch; `single` marks features with one id in every sample."""
         firsts, lasts = offsets[self._features * size].astype(np.int64), offsets[(self._features + 1) * size]
         entries = (lasts - firsts) * self._rows
         total = int(entries.sum())
         if total > MAX_ENTRIES:
-            raise WireError(f"ids of {self._name} stand for {total} rows in one batch; use smaller batches")
+            raise WireError(f"the ids of {self._name} need {total} rows in one batch; use a smaller train.batch_size")
         inverse = self._empty((total,), np.int32)
         count = self._number(ids, firsts, lasts.astype(np.int64), entries, inverse)
         keys, tables, bounds = self._by_server(count, inverse)
@@ -112,7 +112,7 @@ class _GroupPlanner:
         entries: NDArray[np.int64],
         inverse: NDArray[np.int32],
     ) -> int:
-        """Fill `inverse` and the scratch arrays of unique keys and tables; returns how many these are."""
+        """Fill `inverse` and the scratch arrays of unique keys and tables; returns the number of unique keys."""
         order = self._order
         starts = np.cumsum(entries) - entries
         slots = [dedup_slots(int(each)) for each in np.bincount(self._table, entries[order])]
@@ -128,7 +128,7 @@ class _GroupPlanner:
         )  # fmt: skip
 
     def _epochs(self, count: int, slots: int) -> NDArray[np.uint64]:
-        """`count` epochs that no word of a scratch table of at least `slots` slots has."""
+        """Return `count` epochs that no word of the scratch table has; the table gets at least `slots` slots."""
         if self._slots.size < slots or self._epoch + count >= 2**32:
             self._slots, self._epoch = np.zeros(max(slots, self._slots.size), np.uint64), 0
         self._epoch += count
@@ -142,7 +142,7 @@ class _GroupPlanner:
     def _by_server(
         self, count: int, inverse: NDArray[np.int32]
     ) -> tuple[NDArray[np.uint64], NDArray[np.uint16], NDArray[np.int64]]:
-        """Unique keys and tables by server, in memory of their own, and the bounds of the servers."""
+        """Return copies of the unique keys and tables, ordered by server, and the bounds of the servers."""
         keys, tables = self._unique_keys[:count], self._unique_tables[:count]
         ordered_keys, ordered_tables = self._empty((count,), np.uint64), self._empty((count,), np.uint16)
         if self._servers == 1:
@@ -154,10 +154,10 @@ class _GroupPlanner:
 
 
 def dedup_slots(keys: int) -> int:
-    """Slots of a scratch table for up to `keys` keys: a power of two, at most a quarter of them used."""
+    """Return the slots of a scratch table for up to `keys` keys: a power of two, with at most a quarter in use."""
     return 1 << max(10, (4 * keys - 1).bit_length())
 
 
 def dedup_scratch(keys: int) -> NDArray[np.uint64]:
-    """A scratch table for deduplicating up to `keys` keys, free in every epoch but 0."""
+    """Return a scratch table for deduplicating up to `keys` keys, empty in every epoch but 0."""
     return np.zeros(dedup_slots(keys), np.uint64)

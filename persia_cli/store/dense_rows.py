@@ -1,4 +1,4 @@
-"""The rows that keep dense weights: which there are, and which server has each."""
+"""The rows that store dense weights, and the server of each."""
 
 import numpy as np
 
@@ -8,9 +8,9 @@ from persia_cli.store.layout import GroupSpec, partition_owners
 
 
 def dense_rows(group: GroupSpec, servers: int, count: int) -> UniqueRows:
-    """Return the rows of ids 0 to `count` - 1 of the reserved table: on each server in the order of ids.
+    """Return the rows of ids 0 to `count` - 1 of the reserved table: by server, then by id.
 
-    `inverse` int32[count] says where each id's row is among those of all servers, one server after the other.
+    `inverse` int32[count] is the position of each id's row among those of all servers.
     """
     table = group.tables[0]
     numbers = np.full(count, table.number, np.uint16)

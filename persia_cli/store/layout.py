@@ -1,4 +1,4 @@
-"""Which rows a job keeps: tables, groups of equal rows, features that read them, and the placement of keys."""
+"""The layout of a job's rows: tables, feature groups, the features that read them, and the placement of keys."""
 
 import math
 from dataclasses import dataclass
@@ -11,22 +11,30 @@ from numpy.typing import NDArray
 from persia_cli.store.schedule import Schedule
 
 MAX_TABLES = 65535
-"""Tables of one job: a table's number has 16 bits, and the last one stays free."""
+"""Largest number of tables of a job: a table's number has 16 bits, and the last one is not used."""
 MAX_ROWS = 2**32 - 2
-"""Rows of one group on one server: a slot's row number has 32 bits, and 0 marks an empty slot."""
+"""Largest number of rows of a group on one server: a slot's row number has 32 bits, and 0 marks an empty slot."""
 SLOTS = 4
-"""Slots of a bucket of the index, which takes 64 bytes."""
+"""Slots of a bucket of the index."""
 MOST_FULL = 0.95
-"""Share of the slots that rows take at capacity: beyond it, finding a free slot for a new key costs too much."""
-INDEX_BYTES = 64 / SLOTS / MOST_FULL + 3
-"""Memory a row takes beside its values: its share of the slots, its table's number, when it was last reused."""
+"""Fraction of the slots in use at capacity; beyond it, to find a free slot for a new key would take too long."""
+BUCKET_BYTES, FILL_BYTES = 64, 4
+"""Memory of a bucket, and of a partition's count of rows."""
+LEAST_BUCKETS = 2
+"""Smallest number of buckets of a partition."""
+LEAST_INDEX = LEAST_BUCKETS * BUCKET_BYTES + FILL_BYTES
+"""Memory of the smallest index of a group, in bytes."""
+ROW_BYTES = 3
+"""Memory of a row's table number (2 bytes) and of its last reuse (1 byte)."""
+INDEX_BYTES = BUCKET_BYTES / SLOTS / MOST_FULL + ROW_BYTES
+"""Memory of a row in addition to its values, in bytes."""
 DENSE_TABLE = "(dense)"
-"""The reserved table: keeps dense weights where they train asynchronously. No feature may read it."""
+"""Name of the reserved table for dense weights that train asynchronously. No feature may read it."""
 ROWS_PER_PARTITION = 2048
-"""Rows a partition should have room for: keys fall on partitions by chance, and so few of them fill up early."""
+"""Rows for which a partition should have room: hashing spreads keys unevenly, and smaller partitions overflow early."""
 
 Storage = Literal["float32", "bfloat16", "float16"]
-"""How embeddings are kept, or sent; optimizer states are float32 always."""
+"""The dtypes in which embeddings are stored or sent; optimizer states are always float32."""
 
 
 CONSTANT = Schedule()
@@ -34,7 +42,7 @@ CONSTANT = Schedule()
 
 @dataclass(frozen=True)
 class RowOptimizer:
-    """Optimizer of a group's rows; settings its kind does not have are ignored."""
+    """The optimizer of a group's rows; settings that its kind does not have are ignored."""
 
     kind: Literal["sgd", "adagrad", "rowwise_adagrad", "adam", "ftrl"]
     lr: float
@@ -48,17 +56,17 @@ class RowOptimizer:
     weight_decay: float = 0.0
     schedule: Schedule = CONSTANT
     clip_norm: float | None = None
-    """A row's gradient is scaled down to this Euclidean norm."""
+    """Greatest Euclidean norm of a row's gradient; larger gradients are scaled down."""
     weight_bound: float | None = None
-    """Weights are kept within plus and minus this."""
+    """Greatest magnitude of a weight."""
     each_step: int = 0
-    """Gradients that every row gets in each step, as dense weights do; 0: now and then.
+    """Number of gradients that every row gets in each step, as dense weights do; 0 if rows get them now and then.
 
-    It makes Adam `torch.optim.Adam`; otherwise it is the lazy form, `torch.optim.SparseAdam`.
+    If it is not 0, Adam is that of `torch.optim.Adam`, otherwise the lazy form of `torch.optim.SparseAdam`.
     """
 
     def states(self, dim: int) -> dict[str, int]:
-        """Return the states kept per row and the float32 columns of each, in their order."""
+        """Return the names of a row's states and the number of float32 columns of each, in their order."""
         match self.kind:
             case "sgd":
                 return {}
@@ -74,16 +82,16 @@ class RowOptimizer:
 
 @dataclass(frozen=True)
 class TableSpec:
-    """A table: its number over the whole job, the salt of its keys, and how its rows come to be."""
+    """A table: its number in the job, the salt of its keys, and the rules for its new rows."""
 
     name: str
     number: int
     salt: int
     init_bound: float
     admission: float = 1.0
-    """Share of ids that get a row."""
+    """Fraction of ids that get a row."""
     rounds: int = 0
-    """Rows of a hash stack that are summed for an id; 0: an id has a row of its own."""
+    """Number of rows of a hash stack that are summed for an id; 0 if an id has a row of its own."""
     size: int = 0
     """Rows of each round of a hash stack."""
 
@@ -97,16 +105,12 @@ class GroupSpec:
     optimizer: RowOptimizer
     tables: tuple[TableSpec, ...]
     capacity: int
-    """Rows over all servers together, rounded up to the same number for each partition.
-
-    From then on new rows replace others. Only where a key's candidate slots all hold rows of the same step does it get
-    one of the few slots beyond, which the arena has memory for too.
-    """
+    """Largest number of rows of all servers together, divided evenly among partitions and rounded down."""
     partitions: int
-    """Hash ranges that its rows are placed by."""
+    """Number of key ranges by which its rows are placed."""
     dtype: Storage = "float32"
     wire: Storage = "float32"
-    """How its rows and their gradients travel."""
+    """Dtype in which its rows and their gradients travel."""
 
     @property
     def width(self) -> int:
@@ -120,18 +124,24 @@ class GroupSpec:
 
     @property
     def rows_per_partition(self) -> int:
-        """Rows of each partition at capacity."""
-        return math.ceil(self.capacity / self.partitions)
+        """Largest number of rows of each partition."""
+        return self.capacity // self.partitions
 
     @property
     def buckets(self) -> int:
         """Buckets of each partition."""
-        return max(2, math.ceil(self.rows_per_partition / (SLOTS * MOST_FULL)))
+        return max(LEAST_BUCKETS, math.ceil(self.rows_per_partition / (SLOTS * MOST_FULL)))
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of rows and index at capacity, of all servers together, in bytes."""
+        index = self.buckets * BUCKET_BYTES + FILL_BYTES
+        return self.partitions * (index + self.rows_per_partition * (self.width * 4 + ROW_BYTES))
 
 
 @dataclass(frozen=True)
 class FeatureSpec:
-    """A sparse feature: its group, its table's number, and how its rows become model input."""
+    """A sparse feature: its group, its table's number, and its pooling."""
 
     name: str
     group: int
@@ -142,7 +152,7 @@ class FeatureSpec:
 
 @dataclass(frozen=True)
 class EmbeddingLayout:
-    """What servers and embedding workers must agree on; groups by number, features in the dataset's order."""
+    """The tables, groups and features of a job, the same for all roles; features are in the dataset's order."""
 
     groups: tuple[GroupSpec, ...]
     features: tuple[FeatureSpec, ...]
@@ -150,13 +160,13 @@ class EmbeddingLayout:
     when_full: Literal["evict", "refuse"] = "evict"
 
     def __post_init__(self) -> None:
-        """Raise ValueError for groups that are not numbered by their place."""
+        """Raise ValueError unless groups are numbered from 0 in their order."""
         if [group.number for group in self.groups] != list(range(len(self.groups))):
             raise ValueError("feature groups must be numbered from 0 in their order")
 
     @property
     def dense_group(self) -> GroupSpec | None:
-        """The group that keeps dense weights, behind all others; None where NN workers keep them."""
+        """The group that stores dense weights, always the last one; None if NN workers store them."""
         last = self.groups[-1] if self.groups else None
         return last if last is not None and last.tables[0].name == DENSE_TABLE else None
 
@@ -166,15 +176,15 @@ class EmbeddingLayout:
         return self.groups if self.dense_group is None else self.groups[:-1]
 
     def features_of(self, group: int) -> tuple[int, ...]:
-        """Positions in `features` of one group's features, in order."""
+        """Return the positions in `features` of one group's features, in order."""
         return tuple(i for i, feature in enumerate(self.features) if feature.group == group)
 
     def tables(self) -> tuple[TableSpec, ...]:
-        """Tables of all groups, by number."""
+        """Return the tables of all groups, ordered by number."""
         return tuple(sorted((t for group in self.groups for t in group.tables), key=lambda table: table.number))
 
     def salts(self) -> NDArray[np.uint64]:
-        """uint64 salts by table number; 0 where a number is not used."""
+        """Return uint64 salts by table number; 0 for numbers that are not used."""
         salts = np.zeros(max((table.number for table in self.tables()), default=-1) + 1, np.uint64)
         for table in self.tables():
             salts[table.number] = table.salt
@@ -182,39 +192,39 @@ class EmbeddingLayout:
 
 
 def table_salt(name: str) -> int:
-    """The 64-bit salt of a table's keys: the first 8 bytes of blake2b of its name."""
+    """Return the 64-bit salt of a table's keys: the first 8 bytes of blake2b of its name."""
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
 def embedding_words(dim: int, dtype: Storage) -> int:
-    """float32 words that an embedding of `dim` columns takes in a row."""
+    """Return the number of float32 words of an embedding of `dim` columns."""
     return dim if dtype == "float32" else math.ceil(dim / 2)
 
 
 def row_width(dim: int, dtype: Storage, optimizer: RowOptimizer) -> int:
-    """float32 words of a row, padded to 16 bytes."""
+    """Return the number of float32 words of a row, padded to 16 bytes."""
     words = embedding_words(dim, dtype) + sum(optimizer.states(dim).values())
     return math.ceil(words / 4) * 4
 
 
 def bytes_per_row(dim: int, dtype: Storage, optimizer: RowOptimizer) -> float:
-    """Memory a row of capacity takes: values, table, generation, and its share of the index."""
+    """Return the memory per row of capacity, in bytes: values, table number, last reuse, and its part of the index."""
     return row_width(dim, dtype, optimizer) * 4 + INDEX_BYTES
 
 
 def partitions_for(capacity: int, most: int) -> int:
-    """Partitions of a group of `capacity` rows: a power of two below `most`, or `most`."""
+    """Return the number of partitions of a group of `capacity` rows: a power of two below `most`, or `most`."""
     wanted = max(1, capacity // ROWS_PER_PARTITION)
     return min(most, 1 << (wanted.bit_length() - 1))
 
 
 def partitions_of(partitions: int, server: int, servers: int) -> range:
-    """Partitions that one of `servers` embedding servers owns; none, if there are fewer than servers."""
+    """Return the partitions that one of `servers` embedding servers owns; none if there are more servers."""
     return range(-(-partitions * server // servers), -(-partitions * (server + 1) // servers))
 
 
 def partition_owners(partitions: int, servers: int) -> NDArray[np.uint16]:
-    """uint16[partitions]: the server that owns each partition."""
+    """Return the server that owns each partition, uint16[partitions]."""
     owners = np.empty(partitions, np.uint16)
     for server in range(servers):
         own = partitions_of(partitions, server, servers)

@@ -1,49 +1,105 @@
-"""The manifest of a checkpoint: written last, so that a checkpoint with one is complete."""
+"""The manifest of a checkpoint: written last, so that a checkpoint with one is complete.
+
+It has a checksum of itself and of every file, and the number of rows of each table in each file. So a checkpoint that
+is damaged or incomplete is refused and never read in part.
+"""
 
 import hashlib
 import json
-import os
 import re
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
+
+from persia_cli.disk import sync, writing
 from persia_cli.errors import CheckpointError
+from persia_cli.store.checked_json import ChangedError, read_checked, write_checked
+from persia_cli.store.layout import DENSE_TABLE
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 CHECKPOINTS = "checkpoints"
 EMBEDDINGS = "embeddings"
-"""Folder of a checkpoint that holds the rows."""
+"""Subfolder of a checkpoint with the rows."""
+PARTIAL, REMOVED = ".partial", ".removed"
+"""Suffixes of a checkpoint's folder while it is written, and while it is removed."""
+CHUNK_BYTES = 2**22
 
 _FINISHED = re.compile(r"step-(\d+)")
 
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+FileName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
+Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
-@dataclass(frozen=True, slots=True)
-class SavedFile:
-    """A file of a checkpoint: where it lies in it, and how to know it again; of rows, the group and their number."""
 
-    folder: str
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A part of a manifest; the type of every value is checked."""
+
+
+class SavedRows(Record, frozen=True, forbid_unknown_fields=True):
+    """The rows of a file: those of a feature group with keys in the partitions [first, stop) of `partitions`."""
+
+    group: Count
+    partitions: Positive
+    first: Count
+    stop: Count
+    tables: dict[str, Positive]
+    """Number of rows of each table that has any in the file."""
+
+    @property
+    def total(self) -> int:
+        """Rows of all tables."""
+        return sum(self.tables.values())
+
+
+class SavedFile(Record, frozen=True, forbid_unknown_fields=True):
+    """A file of a checkpoint: its place, size and checksum, and, if it contains rows, which ones."""
+
+    folder: FileName
+    name: FileName
+    nbytes: Count
+    sha256: Digest
+    rows: SavedRows | None = None
+
+
+class SavedTable(Record, frozen=True, forbid_unknown_fields=True):
+    """A table of a checkpoint; `rows` is the number in all files together."""
+
     name: str
-    nbytes: int
-    sha256: str
-    group: int | None = None
-    rows: int | None = None
+    dim: Positive
+    dtype: str
+    group: Count
+    rows: Count
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """What a checkpoint holds."""
+class Manifest(Record, frozen=True, forbid_unknown_fields=True):
+    """The contents of a checkpoint."""
 
     format_version: int
     persia_version: str
-    generation: int
-    step: int
-    samples: int
-    seed: int
+    generation: Count
+    step: Count
+    samples: Count
+    seed: Count
     config: dict[str, Any]
-    tables: list[dict[str, Any]]
+    tables: list[SavedTable]
+    groups: dict[str, Count]
+    """Rows of each feature group, by its number."""
     files: list[SavedFile]
+
+    def row_count(self, with_dense: bool) -> int:
+        """Return the number of rows of all files, without those of dense weights unless `with_dense`."""
+        return sum(file.rows.total for file in self.row_files(with_dense) if file.rows is not None)
+
+    def row_files(self, with_dense: bool) -> list[SavedFile]:
+        """Return the files of rows, ordered by name, without those of dense weights unless `with_dense`."""
+        dense = {table.group for table in self.tables if table.name == DENSE_TABLE and not with_dense}
+        found = [file for file in self.files if file.rows is not None and file.rows.group not in dense]
+        return sorted(found, key=lambda file: file.name)
 
 
 def checkpoint_folder(run_dir: Path, step: int) -> Path:
@@ -52,44 +108,68 @@ def checkpoint_folder(run_dir: Path, step: int) -> Path:
 
 
 def unfinished_folder(run_dir: Path, step: int) -> Path:
-    """Return the folder a checkpoint is written in before it is published."""
-    return run_dir / CHECKPOINTS / f"step-{step}.partial"
+    """Return the folder in which a checkpoint is written before it is published."""
+    return run_dir / CHECKPOINTS / f"step-{step}{PARTIAL}"
 
 
 def publish(run_dir: Path, manifest: Manifest) -> Path:
-    """Write the manifest into the unfinished checkpoint and give the folder its final name; return it.
+    """Write the manifest to the unfinished checkpoint and give the folder its final name; returns the folder.
 
-    Raises CheckpointError if a file is not there in full: then some role wrote it where this one cannot see it.
+    Everything is synced to disk then. Raises CheckpointError if a file is missing or has another size (a role wrote it
+    to a disk that this process cannot see) or if the files are not a whole model, DiskError if the manifest cannot be
+    written.
     """
     partial = unfinished_folder(run_dir, manifest.step)
     for saved in manifest.files:
         path = partial / saved.folder / saved.name
         if not path.is_file() or path.stat().st_size != saved.nbytes:
             raise CheckpointError(
-                f"{path} was written by another replica and is not to be seen from here; run all roles on a shared disk"
+                f"{path} was written by another replica and cannot be seen from here; run all roles on a shared disk"
             )
-    with (partial / MANIFEST).open("w", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(manifest), indent=2) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    _sync_folder(partial)
+    if gap := contradiction(manifest):
+        raise CheckpointError(f"the checkpoint {partial} is incomplete: {gap}")
     final = checkpoint_folder(run_dir, manifest.step)
-    partial.rename(final)
-    _sync_folder(final.parent)
+    with writing(final):
+        for folder in {saved.folder for saved in manifest.files}:
+            sync(partial / folder)
+        write_checked(partial / MANIFEST, manifest)
+        partial.rename(final)
+        sync(final.parent)
+        sync(run_dir)
     return final
 
 
-def _sync_folder(folder: Path) -> None:
-    """Have the names in a folder survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def contradiction(manifest: Manifest) -> str | None:
+    """Return a description of a contradiction in a manifest, None if it describes a whole model."""
+    places = Counter((file.folder, file.name) for file in manifest.files)
+    if twice := [name for (_, name), times in places.items() if times > 1]:
+        return f"{twice[0]} is listed twice"
+    saved = [file.rows for file in manifest.files if file.rows is not None]
+    found: Counter[tuple[int, str]] = Counter()
+    for rows in saved:
+        found.update({(rows.group, name): number for name, number in rows.tables.items()})
+    listed = {(table.group, table.name): table.rows for table in manifest.tables}
+    for group, name in sorted(found.keys() | listed.keys()):
+        if found[group, name] != listed.get((group, name), 0):
+            return f"its files have {found[group, name]:,} rows of table {name}, not {listed.get((group, name), 0):,}"
+    totals = {str(group): sum(t.rows for t in manifest.tables if t.group == group) for group, _ in listed}
+    if totals != manifest.groups or {str(rows.group) for rows in saved} != totals.keys():
+        return "its feature groups are not those of its tables and files"
+    for group in {rows.group for rows in saved}:
+        parts = sorted((rows.first, rows.stop, rows.partitions) for rows in saved if rows.group == group)
+        edges = [0, *(stop for _, stop, _ in parts)]
+        if [first for first, _, _ in parts] != edges[:-1] or {of for _, _, of in parts} != {edges[-1]}:
+            return f"its files do not have every partition of feature group {group} exactly once"
+    return None
+
+
+def unfinished_folders(run_dir: Path) -> list[Path]:
+    """Return the folders of checkpoints that were not finished or not completely removed."""
+    return sorted(path for path in (run_dir / CHECKPOINTS).glob("step-*") if path.suffix in (PARTIAL, REMOVED))
 
 
 def finished_steps(run_dir: Path) -> list[int]:
-    """Return the steps of all complete checkpoints of a run, rising."""
+    """Return the steps of all complete checkpoints of a run, in ascending order."""
     return sorted(
         int(match[1])
         for path in (run_dir / CHECKPOINTS).glob("step-*")
@@ -102,45 +182,90 @@ def newest_checkpoint(run_dir: Path) -> Path:
     steps = finished_steps(run_dir)
     if not steps:
         raise CheckpointError(
-            f"{run_dir} holds no complete checkpoint; train it to its end, or set checkpoint.every_steps"
+            f"{run_dir} has no complete checkpoint; train it to its end, or set checkpoint.every_steps"
         )
     return checkpoint_folder(run_dir, steps[-1])
 
 
-def checksums(manifest: Manifest, part: str) -> dict[str, str]:
-    """Return the sha256 of each file in one folder of the checkpoint, by name."""
-    return {file.name: file.sha256 for file in manifest.files if file.folder == part}
-
-
-def verify(folder: Path, part: str) -> Path:
-    """Return the checkpoint's subfolder `part` after comparing its files with the manifest.
-
-    Raises CheckpointError for a file that is missing or not what was written.
-    """
-    for name, expected in checksums(read_manifest(folder), part).items():
-        path = folder / part / name
-        if not path.is_file():
-            raise CheckpointError(f"{path} is missing; the checkpoint is incomplete, use another")
-        with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != expected:
-            raise CheckpointError(
-                f"{path} has changed since it was written (sha256 {found[:12]}…); use another checkpoint"
-            )
-    return folder / part
-
-
 def read_manifest(folder: Path) -> Manifest:
-    """Read a checkpoint's manifest; raises CheckpointError if it is missing, damaged or of another format."""
+    """Return a checkpoint's manifest, after checking names and sizes of the files, but not their contents.
+
+    Raises CheckpointError if it is missing, damaged or of another format, and if a file is missing, has another size or
+    is not listed.
+    """
+    path = folder / MANIFEST
     try:
-        fields = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        version = fields["format_version"]
-        if version != FORMAT_VERSION:
-            raise CheckpointError(
-                f"{folder} has checkpoint format {version}; this persia reads format {FORMAT_VERSION}"
-            )
-        return Manifest(**fields | {"files": [SavedFile(**file) for file in fields["files"]]})
+        manifest = msgspec.json.decode(read_checked(path), type=Manifest)
     except FileNotFoundError as error:
         raise CheckpointError(f"{folder} is not a complete checkpoint: it has no {MANIFEST}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{folder / MANIFEST} is damaged: {error}") from error
+    except (OSError, ValueError) as error:
+        if not isinstance(error, ChangedError):
+            _refuse_other_format(folder)
+        raise CheckpointError(f"{path} is damaged: {error}; use another checkpoint") from error
+    named = _FINISHED.fullmatch(folder.name)
+    if named and int(named[1]) != manifest.step:
+        raise CheckpointError(
+            f"{folder} contains the checkpoint of step {manifest.step}; rename the folder to step-{manifest.step}"
+        )
+    if flaw := contradiction(manifest):
+        raise CheckpointError(f"{path} is damaged: {flaw}; use another checkpoint")
+    _check_files(folder, manifest)
+    return manifest
+
+
+def _refuse_other_format(folder: Path) -> None:
+    """Raise CheckpointError for a manifest of another format version; version 1 had no checksum."""
+    try:
+        version = json.loads((folder / MANIFEST).read_bytes())["format_version"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if isinstance(version, int) and version != FORMAT_VERSION:
+        raise CheckpointError(f"{folder} has checkpoint format {version}; this persia reads format {FORMAT_VERSION}")
+
+
+def _check_files(folder: Path, manifest: Manifest) -> None:
+    for file in manifest.files:
+        path = folder / file.folder / file.name
+        if not path.is_file():
+            raise CheckpointError(f"{path} is missing; the checkpoint is incomplete, use another")
+        if (found := path.stat().st_size) != file.nbytes:
+            raise CheckpointError(
+                f"{path} has changed since it was saved: it has {found:,} bytes, not {file.nbytes:,}; "
+                "use another checkpoint"
+            )
+    listed = {folder / MANIFEST} | {folder / file.folder / file.name for file in manifest.files}
+    for part in sorted({folder, *(path.parent for path in listed)}):
+        for path in sorted(part.iterdir()):
+            # Network file systems leave hidden files behind for a while.
+            if path not in listed and not path.is_dir() and not path.name.startswith("."):
+                raise CheckpointError(f"{path} is not listed in the checkpoint's {MANIFEST}; move it elsewhere")
+
+
+def verify(path: Path, file: SavedFile, on_bytes: Callable[[int], None] = lambda nbytes: None) -> None:
+    """Compare the content of a file with its checksum; calls `on_bytes` with the size of each portion read.
+
+    Raises CheckpointError if the file is missing or has changed.
+    """
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb", buffering=0) as source:
+            while chunk := source.read(CHUNK_BYTES):
+                digest.update(chunk)
+                on_bytes(len(chunk))
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}; use another checkpoint") from error
+    if digest.hexdigest() != file.sha256:
+        raise CheckpointError(
+            f"{path} has changed since it was saved (its sha256 is {digest.hexdigest()[:12]}…); use another checkpoint"
+        )
+
+
+def verified_folder(folder: Path, part: str) -> Path:
+    """Return the checkpoint's subfolder `part` after comparing its files with their checksums.
+
+    Raises CheckpointError if a file is missing or has changed.
+    """
+    for file in read_manifest(folder).files:
+        if file.folder == part:
+            verify(folder / part / file.name, file)
+    return folder / part

@@ -1,4 +1,4 @@
-"""Sums the gradients that several ranks have for the same keys of a step."""
+"""The sum of the gradients of several ranks for the same keys of a step."""
 
 from collections.abc import Sequence
 
@@ -10,17 +10,17 @@ from persia_cli.store.batch_rows import dedup_scratch
 from persia_cli.store.layout import Storage
 from persia_cli.store.wire_rows import decode_into
 
-Part = tuple[NDArray[np.uint64], NDArray[np.uint16], NDArray[np.uint8]]
-"""Distinct keys uint64[n] with tables uint16[n], and their gradients uint8[n, bytes of a row] as they came."""
+RankGradients = tuple[NDArray[np.uint64], NDArray[np.uint16], NDArray[np.uint8]]
+"""Distinct keys uint64[n] with tables uint16[n], and their encoded gradients uint8[n, bytes of a row]."""
 Merged = tuple[NDArray[np.uint64], NDArray[np.uint16], NDArray[np.uint8] | NDArray[np.float32]]
-"""Distinct keys with tables, and gradients: float32 sums [n, dim], or those of a single part as they came."""
+"""Distinct keys with tables, and gradients: float32 sums [n, dim], or the encoded ones of a single part."""
 
 
-def merge_gradients(parts: Sequence[Part], dim: int, wire: Storage) -> Merged:
-    """Sum per (key, table) in float32, in the order of parts; the result is in order of first appearance.
+def merge_gradients(parts: Sequence[RankGradients], dim: int, wire: Storage) -> Merged:
+    """Return float32 sums per (key, table), added in the order of parts and listed in order of first appearance.
 
-    A single part is returned as it is. Raises ValueError for no parts at all, or gradients of another size than rows
-    of `dim` columns have on this wire.
+    A single part is returned as it is. Raises ValueError if there are no parts, or if the size of gradients is not that
+    of rows of `dim` columns in the wire dtype.
     """
     if not parts:
         raise ValueError("there is nothing to merge")

@@ -1,4 +1,4 @@
-"""The rows of one feature group on one server: index, values, and what is known of each row."""
+"""The rows of one feature group on one server: index, values and row data."""
 
 from typing import NamedTuple
 
@@ -7,55 +7,44 @@ from numpy.typing import NDArray
 
 from persia_cli.errors import ConfigError
 from persia_cli.kernels import buckets, index, memory, room
-from persia_cli.kernels.rows import CODES, Rows
-from persia_cli.store.layout import MAX_ROWS, SLOTS, GroupSpec
+from persia_cli.kernels.rows import CODES, RowArena
+from persia_cli.store.layout import MAX_ROWS, GroupSpec
 
-MAX_SCORE = 2**32 - 1
-"""Greatest step of last use: a slot keeps it in 32 bits."""
+MAX_STEP = 2**32 - 1
+"""Greatest step of last use, which a slot stores in 32 bits; the checkpoint's column `score` contains it."""
 
 Keys = NDArray[np.uint64]
 Tables = NDArray[np.uint16]
 Floats = NDArray[np.float32]
 
 
-class Window(NamedTuple):
-    """Rows of some partitions: keys uint64[n], tables uint16[n], rows int64[n], scores int64[n]."""
+class PartitionRows(NamedTuple):
+    """The rows of some partitions: keys uint64[n], tables uint16[n], rows int64[n], steps of last use int64[n]."""
 
     keys: Keys
     tables: Tables
     rows: NDArray[np.int64]
-    scores: NDArray[np.int64]
-
-
-class Inserted(NamedTuple):
-    """What became of rows that were to be added."""
-
-    added: int
-    repeated: int
-    """Were there already."""
-    refused: int
-    """Found no room."""
+    last_used: NDArray[np.int64]
 
 
 class RowStore:
-    """Rows of keys in a range of partitions. Memory is reserved for the whole capacity and taken as rows arrive."""
+    """The rows of keys in a range of partitions; memory is reserved for the capacity, and used as rows are added."""
 
     def __init__(self, group: GroupSpec, partitions: range) -> None:
-        """Raise ConfigError when the capacity is not possible on this machine."""
+        """Reserve the memory; raises ConfigError if this machine does not have it."""
         self.group = group
         self.partitions = partitions
         self.capacity = group.rows_per_partition * len(partitions)
         self.used = 0
-        slots = group.buckets * SLOTS * len(partitions)
-        if slots > MAX_ROWS:
+        if self.capacity > MAX_ROWS:
             raise ConfigError(
                 f"feature group {group.number} would have {self.capacity:,} rows on one embedding server, more than "
                 f"{MAX_ROWS:,}: give embedding.capacity or embedding.memory a lower value, or use more servers"
             )
         try:
-            self.index = _index(group, partitions, slots)
-            self.rows = Rows(
-                arena=memory.zeros(slots * group.width, np.float32),
+            self.index = _index(group, partitions, self.capacity)
+            self.rows = RowArena(
+                arena=memory.zeros(self.capacity * group.width, np.float32),
                 width=np.uint64(group.width),
                 dim=np.uint64(group.dim),
                 state_at=np.uint64(group.state_at),
@@ -69,32 +58,49 @@ class RowStore:
             ) from error
 
     def find(self, keys: Keys, tables: Tables) -> NDArray[np.int64]:
-        """int64[n] row of each (key, table), all of the own partitions, -1 where there is none; changes nothing."""
+        """Return the row of each (key, table), int64[n], -1 if it has none; all keys must be of the own partitions."""
         rows = np.empty(keys.size, np.int64)
         index.find(self.index, keys, tables, rows)
         return rows
 
-    def insert(self, keys: Keys, tables: Tables, scores: NDArray[np.int64], parts: dict[str, Floats]) -> Inserted:
-        """Add rows of keys of the own partitions that are not there yet; `parts` are as `read_rows` gives them."""
-        rows = np.empty(keys.size, np.int64)
-        used = room.insert(self.index, keys, tables, scores.astype(np.uint32), self.used, rows)
-        new = rows >= 0
-        self.write_rows(rows[new], {name: part[new] for name, part in parts.items()})
-        added, self.used = used - self.used, used
-        return Inserted(added, int(np.count_nonzero(rows == room.REPEATED)), int(np.count_nonzero(rows == -1)))
+    def insert(
+        self,
+        keys: Keys,
+        tables: Tables,
+        last_used: NDArray[np.int64],
+        parts: dict[str, Floats],
+        evict: bool,
+        loaded: NDArray[np.int64],
+        left_out: NDArray[np.int64],
+    ) -> int:
+        """Add rows of new keys of the own partitions; returns the number of keys that had a row already.
 
-    def in_window(self, first: int, last: int) -> Window:
-        """Rows of partitions [first, last), by key, then table number."""
+        `parts` are as returned by `read_rows`. If there is no room, the least recently used rows are left out with
+        `evict`, otherwise the last ones. Adds to `loaded` and `left_out` int64[tables] by table number.
+        """
+        rows = np.empty(keys.size, np.int64)
+        self.used = room.insert(
+            self.index, keys, tables, last_used.astype(np.uint32), self.used, self.group.rows_per_partition, evict,
+            loaded, left_out, rows,
+        )  # fmt: skip
+        # If several keys had a row one after the other, the last one owns it.
+        kept, last = np.unique(rows[::-1], return_index=True)
+        new = keys.size - 1 - last[kept >= 0]
+        self.write_rows(rows[new], {name: part[new] for name, part in parts.items()})
+        return int(np.count_nonzero(rows == room.REPEATED))
+
+    def in_partitions(self, first: int, last: int) -> PartitionRows:
+        """Return the rows of partitions [first, last), ordered by key, then table number."""
         start, stop = first - self.partitions.start, last - self.partitions.start
         size = int(self.index.fill[start:stop].sum())
         keys, tables = np.empty(size, np.uint64), np.empty(size, np.uint16)
-        rows, scores = np.empty(size, np.int64), np.empty(size, np.uint32)
-        index.collect(self.index, start * self.group.buckets, stop * self.group.buckets, keys, tables, rows, scores)
+        rows, last_used = np.empty(size, np.int64), np.empty(size, np.uint32)
+        index.collect(self.index, start * self.group.buckets, stop * self.group.buckets, keys, tables, rows, last_used)
         order = np.lexsort((tables, keys))
-        return Window(keys[order], tables[order], rows[order], scores[order].astype(np.int64))
+        return PartitionRows(keys[order], tables[order], rows[order], last_used[order].astype(np.int64))
 
     def read_rows(self, rows: NDArray[np.int64]) -> dict[str, Floats]:
-        """float32[n, columns] of the embedding and of each optimizer state, by name."""
+        """Return the embedding and each optimizer state by name, float32[n, columns]."""
         words = self.rows.arena.reshape(-1, self.group.width)[rows]
         parts = {"embedding": _widened(words[:, : self.group.state_at], self.group.dim, self.group.dtype)}
         start = self.group.state_at
@@ -104,7 +110,7 @@ class RowStore:
         return parts
 
     def write_rows(self, rows: NDArray[np.int64], parts: dict[str, Floats]) -> None:
-        """Undo `read_rows`; halves are rounded to nearest."""
+        """Write what `read_rows` returns; 16-bit values are rounded to nearest."""
         words = np.zeros((rows.size, self.group.width), np.float32)
         narrowed = _narrowed(parts["embedding"], self.group.dtype)
         words[:, : self.group.state_at] = narrowed
@@ -115,13 +121,13 @@ class RowStore:
         self.rows.arena.reshape(-1, self.group.width)[rows] = words
 
 
-def _index(group: GroupSpec, partitions: range, slots: int) -> buckets.Index:
-    words = memory.zeros(slots // SLOTS * 8, np.uint64)
+def _index(group: GroupSpec, partitions: range, rows: int) -> buckets.Index:
+    words = memory.zeros(group.buckets * len(partitions) * 8, np.uint64)
     return buckets.Index(
         buckets=words,
         marks=words.view(np.uint32),
-        tables=memory.zeros(slots, np.uint16),
-        reused=memory.zeros(slots, np.uint8),
+        tables=memory.zeros(rows, np.uint16),
+        reused=memory.zeros(rows, np.uint8),
         fill=np.zeros(len(partitions), np.int32),
         first=np.uint64(partitions.start),
         partitions=np.uint64(group.partitions),
@@ -132,7 +138,7 @@ def _index(group: GroupSpec, partitions: range, slots: int) -> buckets.Index:
 
 
 def _widened(words: Floats, dim: int, dtype: str) -> Floats:
-    """float32[n, dim] of embeddings as they lie in rows."""
+    """Return embeddings float32[n, dim] from the words of rows."""
     if dtype == "float32":
         return np.ascontiguousarray(words)
     halves = np.ascontiguousarray(words).view(np.uint16)[:, :dim]
@@ -142,7 +148,7 @@ def _widened(words: Floats, dim: int, dtype: str) -> Floats:
 
 
 def _narrowed(values: Floats, dtype: str) -> Floats:
-    """Embeddings float32[n, dim] as float32 words of rows."""
+    """Return the float32 words of rows for embeddings float32[n, dim]."""
     if dtype == "float32":
         return values
     halves = np.zeros((values.shape[0], values.shape[1] + values.shape[1] % 2), np.uint16)

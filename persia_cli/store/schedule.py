@@ -7,10 +7,10 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Schedule:
-    """What the learning rate is multiplied by at each step.
+    """The factor of the learning rate at each step.
 
-    The first `warmup_steps` steps rise linearly to 1: step t has (t + 1) / warmup_steps. From there on `constant` stays
-    1, `step` multiplies by `factor` each `every_steps` steps (torch's `StepLR`), and `cosine` falls from 1 to `floor`
+    In the first `warmup_steps` steps it rises linearly to 1: step t has (t + 1) / warmup_steps. After that, `constant`
+    is 1. `step` is multiplied by `factor` each `every_steps` steps (torch's `StepLR`). `cosine` falls from 1 to `floor`
     over `over_steps` steps and stays there (Loshchilov and Hutter, "SGDR", 2017, equation 5, without restarts).
     """
 

@@ -1,10 +1,9 @@
-"""All rows of one embedding server: look-up, update, counters."""
+"""The rows of one embedding server: look-up, update, counters."""
 
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,39 +13,49 @@ from persia_cli.kernels import index, look_up, update
 from persia_cli.kernels.memory import Empty
 from persia_cli.kernels.rows import CODES
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer, partitions_of
-from persia_cli.store.row_store import MAX_SCORE, Floats, Inserted, Keys, RowStore, Tables
+from persia_cli.store.row_store import MAX_STEP, Floats, Keys, RowStore, Tables
 from persia_cli.store.wire_rows import decode_rows, row_bytes
+from persia_cli.wire.parts import TableTotals
 
 SOME_MISSING = 1
-"""What `still_fit` says of kept rows if some keys had none."""
+"""Result of `still_fit` if some keys had no row."""
 Bytes = NDArray[np.uint8]
 
+ACCUMULATORS = ("adagrad_sum", "adagrad_row_sum", "ftrl_n")
+"""States that begin at the optimizer's `initial_accumulator_value`; all others begin at 0."""
+
 KEPT = 255
-"""Look-ups of a group whose rows are kept for their updates; of older ones it cannot be told if rows were reused."""
+"""Number of a group's look-ups whose rows are kept for their updates.
+
+The index stores the number of the look-up that last reused a row in one byte, so for older look-ups it is not known if
+a row was reused since.
+"""
 
 
 @dataclass(frozen=True)
 class TableCounters:
-    """What a table holds on this server and what happened to it; look-ups that only read are not counted."""
+    """The counters of a table on this server; look-ups that only read are not counted."""
 
     rows: int
     bytes: int
-    """Memory of its rows: embedding, states, padding."""
+    """Memory of its rows in bytes: embedding, states, padding."""
     hits: int
-    """Keys of training look-ups whose row was there."""
+    """Keys of training look-ups that had a row."""
     misses: int
-    """Keys of training look-ups whose row was not: admitted + refused + not_admitted."""
+    """Keys of training look-ups that had no row: admitted + refused + not_admitted."""
     admitted: int
     refused: int
-    """Keys answered with zeros because there was no room."""
+    """Keys answered with zeros since there was no room."""
     not_admitted: int
-    """Keys answered with zeros because their id is none of the share that is admitted."""
+    """Keys answered with zeros since their id is not among those that are admitted."""
     evicted: int
-    """Rows given to keys of this or another table."""
+    """Rows taken away for keys of this or another table."""
+    left_out: int
+    """Rows of a loaded checkpoint for which there was no room."""
     gradients_missing: int
     """Gradients of keys that have no row."""
     gradients_refused: int
-    """Gradients with a value that is not finite."""
+    """Gradients with a value that is not finite in float32, or whose square is not finite (beyond 1.8e19)."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +68,13 @@ class KeptRows:
     number: int
     """Number of the look-up."""
     evictions: int
-    """Rows of the group evicted up to it."""
+    """Number of rows of the group that were evicted up to this look-up."""
 
 
 class Shard:
-    """Rows of the partitions that server `server` of `servers` owns, one row store per feature group.
+    """The rows of the partitions that server `server` of `servers` owns, with one row store per feature group.
 
-    What look-ups return is made by `empty`.
+    `empty` allocates the arrays that look-ups return.
     """
 
     def __init__(self, layout: EmbeddingLayout, server: int, servers: int, empty: Empty = np.empty) -> None:
@@ -79,21 +88,48 @@ class Shard:
         self._members = np.zeros((len(layout.groups), count), np.uint8)
         for group in layout.groups:
             self._members[group.number, [table.number for table in group.tables]] = 1
-        self._counts = look_up.Counts(*np.zeros((5, count), np.int64))
-        self._loaded, self._gradients_missing, self._gradients_refused = np.zeros((3, count), np.int64)
-        self._births = tuple(_birth(layout, group, self.salts) for group in layout.groups)
+        counts = np.zeros((5, count), np.int64)
+        self._counts = look_up.Counts(*counts)
+        self._all_counts = counts
+        self._read_by_features = [table.number for group in layout.feature_groups for table in group.tables]
+        nowhere = np.zeros(count, np.int64)
+        self._uncounted = self._counts._replace(hits=nowhere, refused=nowhere, not_admitted=nowhere)
+        self._loaded, self._left_out = np.zeros((2, count), np.int64)
+        self._gradients_missing, self._gradients_refused = np.zeros((2, count), np.int64)
+        self._row_inits = tuple(_row_init(layout, group, self.salts) for group in layout.groups)
         self._kept: tuple[OrderedDict[Hashable, KeptRows], ...] = tuple(OrderedDict() for _ in layout.groups)
         self._look_ups = [0 for _ in layout.groups]
 
     def look_up(
-        self, group: int, keys: Keys, tables: Tables, step: int, create: bool, batch: Hashable | None = None
+        self,
+        group: int,
+        keys: Keys,
+        tables: Tables,
+        step: int,
+        create: bool,
+        batch: Hashable | None = None,
     ) -> Bytes:
-        """uint8[n, row_bytes] embeddings of distinct keys uint64[n] and tables uint16[n], in the group's wire dtype.
+        """Return the rows of `answer`, without the positions of new keys."""
+        return self.answer(group, keys, tables, step, create, batch)[0]
 
-        With `create`, unknown keys get a new row where they are admitted and there is room, if need be that of the
-        key used least lately, and scores rise to `step`; under `batch` the rows are kept for its update. Without,
-        nothing changes. Keys without a row are zeros. Raises WireError for a key or table that is not of this server
-        or group, and for an impossible step.
+    def answer(
+        self,
+        group: int,
+        keys: Keys,
+        tables: Tables,
+        step: int,
+        create: bool,
+        batch: Hashable | None = None,
+        counted: bool = True,
+    ) -> tuple[Bytes, NDArray[np.uint32]]:
+        """Return the embeddings of distinct keys, in the group's wire dtype, and the keys that had no row before.
+
+        Takes keys uint64[n] and tables uint16[n]; returns embeddings uint8[n, row_bytes], zeros for keys without a row,
+        and ascending positions uint32[m] of keys. With `create`, unknown keys get a new row if they are admitted and
+        there is room, if need be that of the least recently used key; steps of last use rise to `step`; and the rows
+        are kept for the update of `batch`. Without `create`, nothing changes. A repeated look-up is not `counted`
+        again, except for rows that it adds and evicts. Raises WireError for a key or table that does not belong to this
+        server or group, and for an invalid step.
         """
         self.check(group, keys, tables, step)
         store = self.stores[group]
@@ -102,18 +138,21 @@ class Shard:
         rows, wire = np.empty(keys.size, np.int64), CODES[store.group.wire]
         if not create:
             look_up.read_rows(store.index, store.rows, keys, tables, wire, rows, out)
-            return block
+            return block, np.flatnonzero(rows < 0).astype(np.uint32)
         self._look_ups[group] += 1
+        counts = self._counts if counted else self._uncounted
+        hits, missing = counts.hits.sum(), np.empty(keys.size, np.uint64)
         store.used = look_up.look_up(
-            store.index, store.rows, self._births[group], self._counts, keys, tables, step,
-            self._look_ups[group] % 256, store.used, wire, rows, np.empty(keys.size, np.uint64), out,
+            store.index, store.rows, self._row_inits[group], counts, keys, tables, step,
+            self._look_ups[group] % 256, store.used, wire, rows, missing, out,
         )  # fmt: skip
         if batch is not None:
             self._keep(group, batch, keys, tables, rows)
-        return block
+        unknown = keys.size - int(counts.hits.sum() - hits)
+        return block, missing[:unknown].astype(np.uint32)
 
     def values(self, group: int, keys: Keys, tables: Tables) -> Floats:
-        """float32[n, dim] embeddings as a look-up that changes nothing sends them."""
+        """Return embeddings float32[n, dim], decoded from the wire dtype; nothing changes."""
         block = self.look_up(group, keys, tables, 0, create=False)
         return decode_rows(block, self.stores[group].group.dim, self.stores[group].group.wire)
 
@@ -126,12 +165,11 @@ class Shard:
         step: int,
         batch: Hashable | None = None,
     ) -> None:
-        """Apply the optimizer to the rows of distinct keys, with gradients as `check_update` wants them.
+        """Apply the optimizer to the rows of distinct keys; the caller has called `check_update` on the arguments.
 
-        Keys without a row and gradients that are not finite are skipped and counted. Adam corrects its bias for
-        update number step + 1, or the last one of the step where rows get several in each. What the batch's look-up
-        kept is used where it is still right, and dropped. The caller has had `check_update` say that keys and
-        gradients are in order.
+        Keys without a row and gradients whose squares are not finite are skipped and counted. Adam corrects its bias
+        for update number step + 1, or for the last one of the step if rows get several in each. The rows kept from the
+        batch's look-up are used if they are still right, and dropped.
         """
         store = self.stores[group]
         if gradients.dtype == np.uint8:
@@ -143,26 +181,36 @@ class Shard:
         )  # fmt: skip
 
     def insert(
-        self, group: int, keys: Keys, tables: Tables, scores: NDArray[np.int64], parts: dict[str, Floats]
-    ) -> Inserted:
-        """Add rows of keys that are not there yet, as a loaded checkpoint brings them (see `RowStore.read_rows`)."""
+        self, group: int, keys: Keys, tables: Tables, last_used: NDArray[np.int64], parts: dict[str, Floats]
+    ) -> int:
+        """Add rows of new keys from a checkpoint; returns the number of keys that had a row already.
+
+        `parts` are as returned by `RowStore.read_rows`. If there is no room, rows are left out and counted. Rows kept
+        from look-ups are dropped, since they may belong to other keys now.
+        """
         self.check(group, keys, tables, 0)
-        store = self.stores[group]
-        before = store.used
-        inserted = store.insert(keys, tables, scores, parts)
-        self._loaded += np.bincount(store.index.tables[before : store.used], minlength=self._loaded.size)
-        return inserted
+        self._kept[group].clear()
+        return self.stores[group].insert(
+            keys, tables, last_used, parts, self.layout.when_full == "evict", self._loaded, self._left_out
+        )
 
     def counters(self) -> dict[str, TableCounters]:
-        """Counters by table name."""
+        """Return the counters by table name."""
         return {
             table.name: self._counters(table.number, group.width * 4)
             for group in self.layout.groups
             for table in group.tables
         }
 
+    def totals(self) -> TableTotals:
+        """Return the summed counters of all tables that features read; cheap enough for every look-up."""
+        counts = self._all_counts[:, self._read_by_features].sum(axis=1).tolist()
+        hits, admitted, refused, not_admitted, evicted = counts
+        rows = admitted + int(self._loaded[self._read_by_features].sum()) - evicted
+        return TableTotals(rows, evicted, hits, admitted + refused + not_admitted)
+
     def check_update(self, group: int, keys: Keys, tables: Tables, gradients: Bytes | Floats, step: int) -> None:
-        """Raise WireError as `look_up` does, and for gradients that are neither float32[n, dim] nor wire rows."""
+        """Raise WireError as `check` does, and for gradients that are neither float32[n, dim] nor encoded rows."""
         self.check(group, keys, tables, step)
         dim, wire = self.stores[group].group.dim, self.stores[group].group.wire
         columns = row_bytes(dim, wire) if gradients.dtype == np.uint8 else dim
@@ -172,13 +220,13 @@ class Shard:
             )
 
     def check(self, group: int, keys: Keys, tables: Tables, step: int) -> None:
-        """Raise WireError for a key or table that is not of this server or group, and for an impossible step."""
+        """Raise WireError for a key or table that does not belong to this server or group, and for an invalid step."""
         if not 0 <= group < len(self.stores):
             raise WireError(f"there is no feature group {group}; this job has {len(self.stores)}")
         if keys.shape != tables.shape or keys.ndim != 1:
             raise WireError(f"feature group {group}: keys have shape {keys.shape}, tables {tables.shape}")
-        if not 0 <= step <= MAX_SCORE:
-            raise WireError(f"step {step} is not between 0 and {MAX_SCORE}")
+        if not 0 <= step <= MAX_STEP:
+            raise WireError(f"step {step} is not between 0 and {MAX_STEP}")
         partitions = self.stores[group].partitions
         bad = index.first_foreign(
             keys, tables, self._members[group], partitions.start, self.layout.groups[group].partitions, len(partitions)
@@ -196,9 +244,11 @@ class Shard:
             kept.popitem(last=False)
 
     def _rows_of(self, group: int, keys: Keys, tables: Tables, step: int, batch: Hashable | None) -> NDArray[np.int64]:
-        """int64[n] rows of the keys now, from the batch's look-up as far as they are still theirs."""
+        """Return the present rows of the keys, int64[n], from the batch's look-up if its rows are still right."""
         store = self.stores[group]
         kept = self._kept[group].pop(batch, None)
+        # `reused` has the number of a look-up modulo 256. A difference to the kept look-up's number is unambiguous only
+        # up to KEPT look-ups later, so older rows are searched anew.
         if kept is not None and self._look_ups[group] - kept.number <= KEPT:
             fit = index.still_fit(keys, tables, kept.keys, kept.tables, kept.rows)
             if fit and (fit == SOME_MISSING or self._evicted(group) > kept.evictions):
@@ -211,7 +261,7 @@ class Shard:
         return rows
 
     def _evicted(self, group: int) -> int:
-        """Rows of the group evicted so far."""
+        """Return the number of rows of the group evicted so far."""
         return int(self._counts.evicted[[table.number for table in self.layout.groups[group].tables]].sum())
 
     def _counters(self, table: int, row_bytes: int) -> TableCounters:
@@ -226,25 +276,24 @@ class Shard:
             refused=refused,
             not_admitted=not_admitted,
             evicted=evicted,
+            left_out=int(self._left_out[table]),
             gradients_missing=int(self._gradients_missing[table]),
             gradients_refused=int(self._gradients_refused[table]),
         )
 
 
-def _birth(layout: EmbeddingLayout, group: GroupSpec, salts: NDArray[np.uint64]) -> look_up.Birth:
-    """How new rows of a group come to be."""
+def _row_init(layout: EmbeddingLayout, group: GroupSpec, salts: NDArray[np.uint64]) -> look_up.RowInit:
+    """Return the rules for new rows of a group."""
     optimizer = group.optimizer
     bounds, admission = np.zeros(salts.size, np.float32), np.zeros(salts.size, np.uint64)
     for table in group.tables:
         bounds[table.number] = table.init_bound
         admission[table.number] = round(table.admission * 2**24)
-    states: Any = np.zeros(3, np.float32)
-    if optimizer.kind in ("adagrad", "rowwise_adagrad", "ftrl"):
-        states[0] = optimizer.initial_accumulator_value
-    if optimizer.kind == "ftrl":
-        states[1] = optimizer.beta + sqrt(optimizer.initial_accumulator_value) + optimizer.lr * optimizer.l2
-        states[2] = optimizer.lr * optimizer.l1
-    return look_up.Birth(
+    states, at = np.zeros(group.width - group.state_at, np.float32), 0
+    for name, columns in optimizer.states(group.dim).items():
+        states[at : at + columns] = optimizer.initial_accumulator_value if name in ACCUMULATORS else 0.0
+        at += columns
+    return look_up.RowInit(
         seed=np.uint64(layout.seed % 2**64),
         salts=salts,
         bounds=bounds,
@@ -256,7 +305,7 @@ def _birth(layout: EmbeddingLayout, group: GroupSpec, salts: NDArray[np.uint64])
 
 
 def _rule(optimizer: RowOptimizer, step: int, seed: int) -> update.Rule:
-    """The optimizer at a step."""
+    """Return the settings of the optimizer at a step."""
     lr = optimizer.lr * optimizer.schedule.at(step)
     first = second = 0.0
     rate, eps = lr, optimizer.eps
@@ -268,7 +317,7 @@ def _rule(optimizer: RowOptimizer, step: int, seed: int) -> update.Rule:
         eps *= correction if optimizer.each_step else 1.0
         first, second = 1 - optimizer.beta1, 1 - optimizer.beta2
     elif optimizer.kind == "ftrl":
-        first, second = lr * optimizer.l1, lr * optimizer.l2
+        first, second = optimizer.lr * optimizer.l1, optimizer.lr * optimizer.l2
     return update.Rule(
         lr=np.float32(rate),
         eps=np.float32(eps),

@@ -1,15 +1,18 @@
-"""A shard's rows in Arrow IPC files, which pandas, polars and DuckDB open as Feather; and back.
+"""The rows of a shard as Arrow IPC files, which pandas and polars open as Feather and DuckDB through pyarrow.
 
-One file per feature group and server, named after the group's partitions that the server owns; a server that owns none
-writes none. Rows lie by partition, then key, then table number, so equal shards give equal files. Embeddings are
-float32 however they are kept, which loses nothing. Rows are placed anew by their keys when they are loaded: any number
-of servers, and any number of partitions, can load any set of files.
+There is one file per feature group and server, named after the group's partitions that the server owns; a server that
+owns none writes none. Rows are ordered by partition, then key, then table number, so equal shards give equal files.
+Embeddings are float32 in files whatever their dtype in memory, which is lossless. Loading places rows by their keys, so
+any number of servers, with any number of partitions, can load any set of files.
 """
 
 import hashlib
 import io
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,21 +21,22 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from persia_cli.disk import writing
 from persia_cli.errors import CheckpointError
 from persia_cli.kernels import hashing
 from persia_cli.store.layout import GroupSpec
-from persia_cli.store.manifest import SavedFile
-from persia_cli.store.row_store import MAX_SCORE, Inserted, RowStore
+from persia_cli.store.manifest import SavedFile, SavedRows, verify
+from persia_cli.store.row_store import MAX_STEP, RowStore
 from persia_cli.store.shard import Shard
 
 ROWS_PER_BATCH = 65536
-"""About how many rows are in memory at a time."""
+"""Approximate number of rows in memory at a time."""
 PARTITIONS_KEY = b"persia.partitions"
-"""What a file says the group's partitions were, over all servers, when it was saved; for people."""
+"""Metadata key for the group's number of partitions when it was saved; only people read it."""
 
 
 class _HashingFile(io.RawIOBase):
-    """A file that is hashed as it is written."""
+    """A file whose SHA-256 is computed while it is written."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("wb")
@@ -51,11 +55,12 @@ class _HashingFile(io.RawIOBase):
         return self.nbytes
 
     def close(self) -> None:
-        if not self.closed:
+        if self.closed:
+            return
+        super().close()
+        with self._file:
             self._file.flush()
             os.fsync(self._file.fileno())
-            self._file.close()
-        super().close()
 
     def sha256(self) -> str:
         return self._digest.hexdigest()
@@ -64,41 +69,91 @@ class _HashingFile(io.RawIOBase):
 def save_shard(shard: Shard, directory: Path, on_rows: Callable[[int], None] = lambda rows: None) -> list[SavedFile]:
     """Write one file per feature group into `directory`, which exists; the files are on disk when this returns.
 
-    `on_rows` is told how many rows were written, each time some were.
+    Calls `on_rows` with the number of rows of each portion written. Raises DiskError if a file cannot be written, and
+    removes that file.
     """
     return [_save_group(shard, store, directory, on_rows) for store in shard.stores if len(store.partitions)]
 
 
-def load_shard(shard: Shard, directory: Path, names: Sequence[str], checksums: Mapping[str, str] | None = None) -> int:
-    """Add the rows of the files' keys that are in the shard's partitions; returns how many.
+@dataclass
+class Progress:
+    """The progress of loading; its numbers only rise."""
 
-    Embeddings are rounded to the nearest value of the dtype they are kept in. `checksums` gives the expected sha256 by
-    file name. Raises CheckpointError for a missing, damaged or altered file, rows of another shape than the config's,
-    unknown tables, repeated rows and rows beyond the capacity.
+    bytes_read: int = 0
+    rows_loaded: int = 0
+
+
+def load_shard(shard: Shard, directory: Path, files: Sequence[SavedFile], progress: Progress | None = None) -> int:
+    """Add those rows of the files whose keys are in the shard's partitions; returns the shard's number of rows then.
+
+    Files without such rows are not read. Of the others, the content is compared with the checksum, and the number of
+    rows of each table with the number saved. Embeddings are rounded to the nearest value of their dtype in memory. If a
+    partition overflows although the shard as a whole has room, the least recently used rows are left out and counted.
+    Raises CheckpointError for a missing, damaged or altered file, rows of another shape than the config's, unknown
+    tables, repeated rows, and more rows than the shard has room for.
     """
-    return sum(_load_file(shard, directory / name, (checksums or {}).get(name)) for name in names)
+    progress = progress or Progress()
+    for file in files:
+        if file.rows is not None and _concerns(shard, file.rows):
+            verify(directory / file.name, file, partial(_count_bytes, progress))
+            _load_file(shard, directory / file.name, file.rows, progress)
+    return sum(store.used for store in shard.stores)
+
+
+def _count_bytes(progress: Progress, nbytes: int) -> None:
+    progress.bytes_read += nbytes
+
+
+def _concerns(shard: Shard, rows: SavedRows) -> bool:
+    """Return True if the shard may own rows of a file, or if the config does not have one of its tables.
+
+    The file and the shard each cover a range of keys, as partitions whose total numbers may differ.
+    """
+    groups = {table.name: group.number for group in shard.layout.groups for table in group.tables}
+    if not rows.tables.keys() <= groups.keys():
+        return True
+    for number in {groups[name] for name in rows.tables}:
+        own, of = shard.stores[number].partitions, shard.stores[number].group.partitions
+        if own and rows.first * of < own.stop * rows.partitions and own.start * rows.partitions < rows.stop * of:
+            return True
+    return False
 
 
 def _save_group(shard: Shard, store: RowStore, directory: Path, on_rows: Callable[[int], None]) -> SavedFile:
     group = store.group
     name = f"group-{group.number}-partitions-{store.partitions.start:04d}-{store.partitions.stop - 1:04d}.arrow"
+    path = directory / name
     schema = _schema(group).with_metadata({PARTITIONS_KEY: str(group.partitions)})
-    rows = 0
-    with _HashingFile(directory / name) as file:
-        with (
-            pa.PythonFile(file, mode="w") as sink,
-            pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(use_threads=False)) as writer,
-        ):
-            for batch in _batches(shard, store, schema):
-                writer.write_batch(batch)
-                rows += batch.num_rows
-                on_rows(batch.num_rows)
-        nbytes, sha256 = file.nbytes, file.sha256()
-    return SavedFile(directory.name, name, nbytes, sha256, group.number, rows)
+    rows: Counter[str] = Counter()
+    try:
+        with writing(path), _HashingFile(path) as file:
+            with (
+                pa.PythonFile(file, mode="w") as sink,
+                pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(use_threads=False)) as writer,
+            ):
+                for batch in _batches(shard, store, schema):
+                    writer.write_batch(batch)
+                    rows.update(_rows_by_table(batch))
+                    on_rows(batch.num_rows)
+            nbytes, sha256 = file.nbytes, file.sha256()
+    except BaseException:
+        # If the disk is full, the space is needed to write the error message.
+        path.unlink(missing_ok=True)
+        raise
+    saved = SavedRows(group.number, group.partitions, store.partitions.start, store.partitions.stop, dict(rows))
+    return SavedFile(directory.name, name, nbytes, sha256, saved)
+
+
+def _rows_by_table(batch: pa.RecordBatch) -> dict[str, int]:
+    """Return the number of rows of each table that has any in a record batch."""
+    column = batch.column("table")
+    places, counts = np.unique(column.indices.to_numpy(), return_counts=True)
+    names = column.dictionary.to_pylist()
+    return {names[place]: int(count) for place, count in zip(places, counts, strict=True)}
 
 
 def _vectors(group: GroupSpec) -> dict[str, int]:
-    """Columns of vectors and the size of each: the embedding and the optimizer's states."""
+    """Return the vector columns, which are the embedding and the optimizer's states, and the size of each."""
     return {"embedding": group.dim, **group.optimizer.states(group.dim)}
 
 
@@ -116,14 +171,14 @@ def _list_of(size: int) -> pa.DataType:
 
 
 def _batches(shard: Shard, store: RowStore, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The store's rows in their order, at most ROWS_PER_BATCH to a batch."""
+    """Yield the store's rows in their order, at most ROWS_PER_BATCH to a batch."""
     names = pa.array([table.name for table in store.group.tables], pa.string())
     places = np.zeros(shard.salts.size, np.int32)
     for place, table in enumerate(store.group.tables):
         places[table.number] = place
     for low, high in _windows(store):
-        # A partition is a range of keys, so that the order of keys is that of partitions too.
-        keys, tables, rows, scores = store.in_window(low, high)
+        # A partition is a range of keys, so the order of keys is the order of partitions too.
+        keys, tables, rows, last_used = store.in_partitions(low, high)
         ids = np.empty_like(keys)
         hashing.recover_ids(keys, tables, shard.salts, ids)
         for first in range(0, keys.size, ROWS_PER_BATCH):
@@ -133,50 +188,48 @@ def _batches(shard: Shard, store: RowStore, schema: pa.Schema) -> Iterator[pa.Re
                 pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
                 for values in store.read_rows(rows[part]).values()
             ]
-            columns = [table_column, pa.array(ids[part]), pa.array(scores[part]), *vectors]
+            columns = [table_column, pa.array(ids[part]), pa.array(last_used[part]), *vectors]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _windows(store: RowStore) -> Iterator[tuple[int, int]]:
-    """Yield stretches of whole partitions that hold about ROWS_PER_BATCH rows each, or one partition."""
+    """Yield ranges of partitions with about ROWS_PER_BATCH rows each, or of one partition."""
     first, count = store.partitions.start, len(store.partitions)
     windows = min(max(1, store.used // ROWS_PER_BATCH), count)
     return pairwise(first + count * edge // windows for edge in range(windows + 1))
 
 
-def _load_file(shard: Shard, path: Path, checksum: str | None) -> int:
+def _load_file(shard: Shard, path: Path, saved: SavedRows, progress: Progress) -> None:
+    rows: Counter[str] = Counter()
     try:
-        if checksum is not None:
-            _verify(path, checksum)
         with pa.OSFile(str(path)) as source:
             reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(use_threads=False))
-            return sum(
-                _load_batch(shard, reader.get_batch(number), path) for number in range(reader.num_record_batches)
-            )
-    except FileNotFoundError as error:
-        raise CheckpointError(f"the checkpoint has no file {path}") from error
-    except (pa.ArrowException, OSError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path} is damaged or no file of a Persia checkpoint: {error}") from error
+            for number in range(reader.num_record_batches):
+                batch = reader.get_batch(number)
+                progress.rows_loaded += _load_batch(shard, batch, saved, path)
+                rows.update(_rows_by_table(batch))
+    except (pa.ArrowException, OSError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise CheckpointError(f"{path} is damaged or not a file of a Persia checkpoint: {error}") from error
+    if dict(rows) != saved.tables:
+        raise CheckpointError(f"{path} has {dict(rows)} rows of its tables, but {saved.tables} were saved")
 
 
-def _verify(path: Path, checksum: str) -> None:
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != checksum:
-        raise CheckpointError(f"{path} is not the file that was saved: its sha256 is {found}, not {checksum}")
-
-
-def _load_batch(shard: Shard, batch: pa.RecordBatch, path: Path) -> int:
-    """Insert the rows of one record batch that belong to the shard, group by group."""
+def _load_batch(shard: Shard, batch: pa.RecordBatch, saved: SavedRows, path: Path) -> int:
+    """Insert the rows of one record batch that belong to the shard, group by group; returns their number."""
     batch.validate(full=True)
     column = batch.column("table")
     places = column.indices.to_numpy()
     tables = _table_numbers(shard, column.dictionary.to_pylist(), np.unique(places), path)[places]
-    ids, scores = batch.column("id").to_numpy(), batch.column("score").to_numpy()
-    if scores.size and not 0 <= scores.min() <= scores.max() <= MAX_SCORE:
-        raise CheckpointError(f"{path} is damaged: scores are from {scores.min()} to {scores.max()}")
+    ids, last_used = batch.column("id").to_numpy(), batch.column("score").to_numpy()
+    if last_used.size and not 0 <= last_used.min() <= last_used.max() <= MAX_STEP:
+        raise CheckpointError(
+            f"{path} is damaged: the column score has values from {last_used.min()} to {last_used.max()}"
+        )
     keys = np.empty(ids.size, np.uint64)
     hashing.hash_ids(ids, tables, shard.salts, keys)
+    places = _partitions(keys, saved.partitions)
+    if places.size and not saved.first <= places.min() <= places.max() < saved.stop:
+        raise CheckpointError(f"{path} has rows of other partitions than {saved.first} to {saved.stop - 1}")
     added = 0
     for store in shard.stores:
         group = store.group
@@ -184,30 +237,39 @@ def _load_batch(shard: Shard, batch: pa.RecordBatch, path: Path) -> int:
         if not of_group.any():
             continue
         values = _values(batch, group, path)
-        partitions = ((keys >> np.uint64(32)) * np.uint64(group.partitions)) >> np.uint64(32)
+        partitions = _partitions(keys, group.partitions)
         own = (partitions >= store.partitions.start) & (partitions < store.partitions.stop)
         kept = np.flatnonzero(of_group & own)
         part = {name: columns[kept] for name, columns in values.items()}
-        inserted = shard.insert(group.number, keys[kept], tables[kept], scores[kept], part)
-        _require_all(store, inserted, path)
-        added += inserted.added
+        repeated = shard.insert(group.number, keys[kept], tables[kept], last_used[kept], part)
+        if repeated:
+            raise CheckpointError(
+                f"{path} has {repeated:,} rows that were loaded already: a file is listed or saved twice"
+            )
+        _require_room(shard, store, path)
+        added += kept.size
     return added
 
 
+def _partitions(keys: NDArray[np.uint64], partitions: int) -> NDArray[np.uint64]:
+    """Return the partition of each key, out of `partitions`."""
+    return ((keys >> np.uint64(32)) * np.uint64(partitions)) >> np.uint64(32)
+
+
 def _table_numbers(shard: Shard, names: list[str], used: NDArray[np.int32], path: Path) -> NDArray[np.uint16]:
-    """Table number by place in the file's dictionary; only the places that rows use must be known."""
+    """Return table numbers by position in the file's dictionary; only the positions that rows use must be known."""
     known = {table.name: table.number for table in shard.layout.tables()}
     unknown = [names[place] for place in used if names[place] not in known]
     if unknown:
         raise CheckpointError(
-            f"{path} holds rows of table {unknown[0]!r}, which the config does not have; "
+            f"{path} has rows of table {unknown[0]!r}, which the config does not have; "
             f"its tables are {', '.join(known)}"
         )
     return np.array([known.get(name, 0) for name in names], np.uint16)
 
 
 def _values(batch: pa.RecordBatch, group: GroupSpec, path: Path) -> dict[str, NDArray[np.float32]]:
-    """float32[n, columns] of embedding and states; raises CheckpointError when they are not the group's."""
+    """Return embedding and states, float32[n, columns]; raises CheckpointError if they are not those of the group."""
     expected = _vectors(group)
     found = {field.name: field.type for field in batch.schema if pa.types.is_fixed_size_list(field.type)}
     if found != {name: _list_of(size) for name, size in expected.items()}:
@@ -216,20 +278,21 @@ def _values(batch: pa.RecordBatch, group: GroupSpec, path: Path) -> dict[str, ND
         raise CheckpointError(
             f"{path} has columns {', '.join(found)} of dim {dims}; the config's "
             f"tables ({names}) have {', '.join(expected)} of dim {group.dim}: set model.dim and optimizer.embedding "
-            "to what the checkpoint was trained with"
+            "to the values that the checkpoint was trained with"
         )
     return {
         name: batch.column(name).flatten().to_numpy().reshape(batch.num_rows, size) for name, size in expected.items()
     }
 
 
-def _require_all(store: RowStore, inserted: Inserted, path: Path) -> None:
-    if inserted.refused:
+def _require_room(shard: Shard, store: RowStore, path: Path) -> None:
+    """Raise CheckpointError if the rows loaded for the group so far are more than its store has room for."""
+    counters = shard.counters()
+    rows = store.used + sum(counters[table.name].left_out for table in store.group.tables)
+    if rows > store.capacity:
+        names = ", ".join(table.name for table in store.group.tables)
         raise CheckpointError(
-            f"{path} does not fit: feature group {store.group.number} has room for {store.capacity:,} rows on this "
-            "server; give embedding.memory or embedding.capacity a higher value, or use more embedding servers"
-        )
-    if inserted.repeated:
-        raise CheckpointError(
-            f"{path} holds {inserted.repeated:,} rows that are there already: a file is listed or saved twice"
+            f"{path} does not fit: the checkpoint has at least {rows:,} rows for this server of the tables that share "
+            f"memory ({names}), and there is room for {store.capacity:,}; give embedding.memory or embedding.capacity "
+            "a higher value"
         )

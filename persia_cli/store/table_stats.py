@@ -1,4 +1,4 @@
-"""What the rows of a checkpoint look like, table by table, read from its files a record batch at a time."""
+"""Statistics of a checkpoint's rows, table by table, read from its files one record batch at a time."""
 
 import math
 from collections import Counter
@@ -11,12 +11,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from persia_cli.errors import CheckpointError
-from persia_cli.store.manifest import EMBEDDINGS, Manifest
+from persia_cli.store.manifest import Manifest, verify
 
 BINS = 10
-"""Most bins of a histogram."""
+"""Largest number of bins of a histogram."""
 PER_OCTAVE = 16
-"""Norms are first counted in bins this fine: 16 of them from a power of two to the next."""
+"""Number of fine bins, in which norms are counted first, from a power of two to the next."""
 LOWEST_OCTAVE, HIGHEST_OCTAVE = -150, 134
 """Powers of two that hold every norm above 0 of up to 1024 float32 values."""
 FINE_EDGES = np.exp2(np.arange(LOWEST_OCTAVE * PER_OCTAVE, HIGHEST_OCTAVE * PER_OCTAVE + 1) / PER_OCTAVE)
@@ -26,7 +26,7 @@ ZERO, NOT_FINITE = 0, 1
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many rows have a value in each bin: bin i is from edges[i] up to, not including, edges[i + 1]."""
+    """The number of rows with a value in each bin; bin i is [edges[i], edges[i + 1])."""
 
     edges: tuple[float, ...]
     counts: tuple[int, ...]
@@ -34,15 +34,15 @@ class Histogram:
 
 @dataclass(frozen=True)
 class TableStats:
-    """The rows of one table."""
+    """The statistics of one table's rows."""
 
     rows: int
     norms: Histogram
     """Euclidean norms of the embeddings above 0; bins are equally wide in their logarithm."""
     zeros: int
-    """Embeddings of zeros alone."""
+    """Number of embeddings of zeros only."""
     not_finite: int
-    """Embeddings that have become NaN or infinite."""
+    """Number of embeddings with NaN or infinite values."""
     ages: Histogram
     """Steps from a row's last use to the checkpoint: 1 for rows of the last step before it."""
 
@@ -50,18 +50,19 @@ class TableStats:
 def table_stats(folder: Path, manifest: Manifest) -> dict[str, TableStats]:
     """Return the statistics of every table of the checkpoint in `folder`, in the manifest's order.
 
-    Memory is that of one record batch, whatever the size of the files. Raises CheckpointError for a file that is
-    missing, damaged or no file of rows.
+    It needs the memory of one record batch, whatever the size of the files. Raises CheckpointError for a file that is
+    missing, damaged or not a file of rows.
     """
-    counts = {str(table["name"]): _Counts() for table in manifest.tables}
-    for saved in manifest.files:
-        if saved.folder == EMBEDDINGS:
-            _count_file(folder / saved.folder / saved.name, manifest.step, counts)
+    counts = {table.name: _Counts() for table in manifest.tables}
+    for saved in manifest.row_files(with_dense=True):
+        path = folder / saved.folder / saved.name
+        verify(path, saved)
+        _count_file(path, manifest.step, counts)
     return {name: counted.stats(manifest.step) for name, counted in counts.items()}
 
 
 def norm_histogram(counts: Mapping[int, int]) -> Histogram:
-    """Return at most BINS bins that hold the norms counted in these bins between FINE_EDGES."""
+    """Return a histogram of at most BINS bins, given counts by number of the fine bin between FINE_EDGES."""
     if not counts:
         return Histogram((), ())
     first, last = min(counts), max(counts) + 1
@@ -74,21 +75,21 @@ def norm_histogram(counts: Mapping[int, int]) -> Histogram:
 
 
 def age_edges(step: int) -> NDArray[np.int64]:
-    """Return the edges of at most BINS equally wide bins of the ages 1 to `step`, those of a checkpoint after it."""
+    """Return the edges of at most BINS equally wide bins of the ages 1 to `step`, the step of the checkpoint."""
     width = max(1, math.ceil(step / BINS))
     return 1 + width * np.arange(max(1, math.ceil(step / width)) + 1, dtype=np.int64)
 
 
 @dataclass
 class _Counts:
-    """What has been read of a table so far."""
+    """The counts of a table so far."""
 
     norms: Counter[int] = field(default_factory=Counter)
-    """Rows by place between FINE_EDGES."""
+    """Number of rows by bin between FINE_EDGES."""
     ages: Counter[int] = field(default_factory=Counter)
-    """Rows by place between the edges of ages."""
+    """Number of rows by bin between the edges of ages."""
     odd: Counter[int] = field(default_factory=Counter)
-    """Rows whose norm is in no bin, by why: ZERO or NOT_FINITE."""
+    """Number of rows whose norm is in no bin, by reason: ZERO or NOT_FINITE."""
 
     def stats(self, step: int) -> TableStats:
         edges = age_edges(step)
@@ -102,10 +103,8 @@ def _count_file(path: Path, step: int, counts: Mapping[str, _Counts]) -> None:
             reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(use_threads=False))
             for number in range(reader.num_record_batches):
                 _count(reader.get_batch(number), step, counts)
-    except FileNotFoundError as error:
-        raise CheckpointError(f"the checkpoint has no file {path}") from error
     except (pa.ArrowException, OSError, KeyError, AttributeError, ValueError) as error:
-        raise CheckpointError(f"{path} is damaged or no file of a Persia checkpoint: {error}") from error
+        raise CheckpointError(f"{path} is damaged or not a file of a Persia checkpoint: {error}") from error
 
 
 def _count(batch: pa.RecordBatch, step: int, counts: Mapping[str, _Counts]) -> None:
@@ -132,7 +131,7 @@ def _count(batch: pa.RecordBatch, step: int, counts: Mapping[str, _Counts]) -> N
 
 
 def _tally(places: NDArray[np.int32], bins: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
-    """Yield place, bin and how often they come together."""
+    """Yield (place, bin, number of times that both occur together)."""
     pairs, counts = np.unique(places * np.int64(FINE_EDGES.size) + bins, return_counts=True)
     yield from zip(
         (pairs // FINE_EDGES.size).tolist(), (pairs % FINE_EDGES.size).tolist(), counts.tolist(), strict=True

@@ -1,7 +1,8 @@
-"""Rows as they travel: uint8 [n, bytes of a row], in the wire dtype of their group.
+"""Encoded rows, as they travel: uint8 [n, bytes of a row], in the wire dtype of their group.
 
-float32 as it is; bfloat16 rounded to nearest, off by at most 2^-8 of each value; float16 with a factor per row, off by
-at most 2^-11 of the row's greatest magnitude (a row below 2^-135 becomes zeros, one with NaN or infinity all NaN).
+float32 is sent as it is. bfloat16 is rounded to nearest; the error is at most 2^-8 of each value. float16 has a factor
+per row; the error is at most 2^-11 of the row's greatest magnitude (a row below 2^-135 becomes zeros, and a row with
+NaN or infinity becomes all NaN).
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from persia_cli.store.layout import Storage
 
 
 def row_bytes(dim: int, wire: Storage) -> int:
-    """Bytes of a row of `dim` columns."""
+    """Return the encoded size in bytes of a row of `dim` columns."""
     match wire:
         case "float32":
             return 4 * dim
@@ -28,7 +29,7 @@ def row_bytes(dim: int, wire: Storage) -> int:
 def encode_rows(values: NDArray[np.float32], wire: Storage, empty: Empty = np.empty) -> NDArray[np.uint8]:
     """Encode float32 [n, dim], C-contiguous, as uint8 [n, row_bytes].
 
-    The array is made by `empty`; for float32 it is a view of `values`.
+    `empty` allocates the result; for float32 it is a view of `values`.
     """
     size, dim = values.shape
     if wire == "float32":
@@ -44,7 +45,7 @@ def encode_rows(values: NDArray[np.float32], wire: Storage, empty: Empty = np.em
 def decode_rows(block: NDArray[np.uint8], dim: int, wire: Storage) -> NDArray[np.float32]:
     """Decode uint8 [n, row_bytes], C-contiguous, to float32 [n, dim]; for float32 a view of the same memory.
 
-    Raises ValueError for rows of another size.
+    Raises ValueError if the size of rows is wrong.
     """
     if wire == "float32":
         _check(block, dim, wire)
@@ -57,10 +58,10 @@ def decode_rows(block: NDArray[np.uint8], dim: int, wire: Storage) -> NDArray[np
 def decode_into(blocks: Sequence[NDArray[np.uint8]], dim: int, wire: Storage, out: NDArray[np.float32]) -> None:
     """Decode blocks uint8 [U_s, row_bytes] one after the other into out float32 [U, dim], both C-contiguous.
 
-    Raises ValueError when the blocks do not fill `out` exactly, or have rows of another size.
+    Raises ValueError if the blocks do not fill `out` exactly, or if the size of rows is wrong.
     """
     if sum(map(len, blocks)) != len(out):
-        raise ValueError(f"{sum(map(len, blocks))} rows came where there is room for {len(out)}")
+        raise ValueError(f"there are {sum(map(len, blocks))} rows, but {len(out)} are needed")
     start = 0
     for block in blocks:
         _decode(block, dim, wire, out[start : start + len(block)])
@@ -80,4 +81,4 @@ def _decode(block: NDArray[np.uint8], dim: int, wire: Storage, out: NDArray[np.f
 
 def _check(block: NDArray[np.uint8], dim: int, wire: Storage) -> None:
     if block.shape[1] != row_bytes(dim, wire):
-        raise ValueError(f"rows of {block.shape[1]} bytes came; {wire} rows of dim {dim} have {row_bytes(dim, wire)}")
+        raise ValueError(f"rows have {block.shape[1]} bytes, but {wire} rows of dim {dim} have {row_bytes(dim, wire)}")

@@ -1,8 +1,7 @@
-"""Dense weights and dense optimizer state on disk: two safetensors files that hold tensors by name and no code."""
+"""Dense weights and dense optimizer state on disk: two safetensors files, with named tensors and no code."""
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,14 @@ import safetensors.torch
 import torch
 from torch import nn
 
+from persia_cli.disk import write_whole
 from persia_cli.errors import CheckpointError, PersiaError
 from persia_cli.store.manifest import SavedFile
 
 WEIGHTS = "dense.safetensors"
 OPTIMIZER = "dense_optimizer.safetensors"
 INITIAL = "dense_initial.safetensors"
-"""Of asynchronous training: the weights that rows on the embedding servers are differences to."""
+"""Name of the file of initial weights in asynchronous training, to which rows store the differences."""
 
 Tensors = dict[str, torch.Tensor]
 LossScaleState = dict[str, float]
@@ -67,7 +67,7 @@ def load_dense(directory: Path, module: nn.Module, optimizer: torch.optim.Optimi
     kind = type(optimizer).__name__
     if record.get("kind") != kind or record.get("parameters") != names:
         raise CheckpointError(
-            f"{directory / OPTIMIZER} holds the state of {record.get('kind')} over {len(record.get('parameters', []))} "
+            f"{directory / OPTIMIZER} has the state of {record.get('kind')} over {len(record.get('parameters', []))} "
             f"parameters, but the config asks for {kind} over {len(names)}; keep optimizer.dense and model as they were"
         )
     state = _by_parameter(directory / OPTIMIZER, tensors, names, dict(module.named_parameters()))
@@ -75,6 +75,13 @@ def load_dense(directory: Path, module: nn.Module, optimizer: torch.optim.Optimi
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     saved: LossScaleState | None = record.get("loss_scale")
     return saved
+
+
+def load_weights(directory: Path, module: nn.Module) -> None:
+    """Read only the weights that `save_dense` wrote; raises CheckpointError as `load_dense` does."""
+    weights, _ = _read(directory / WEIGHTS)
+    _require_same(directory / WEIGHTS, weights, _weights(module))
+    module.load_state_dict(weights)
 
 
 def save_initial(directory: Path, weights: Tensors) -> SavedFile:
@@ -109,10 +116,7 @@ def _write(path: Path, tensors: Mapping[str, torch.Tensor], record: dict[str, An
     # Clones, because safetensors refuses tensors that share memory (tied weights).
     own = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
     content = safetensors.torch.save(own, {"persia": json.dumps(record, sort_keys=True)})
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    write_whole(path, content)
     return SavedFile(path.parent.name, path.name, len(content), hashlib.sha256(content).hexdigest())
 
 

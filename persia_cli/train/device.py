@@ -1,4 +1,4 @@
-"""The device that holds the dense network: which one, its random numbers, and copies to and from it."""
+"""The device of the dense network: its choice, its random numbers, and copies to and from it."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from persia_cli.errors import ConfigError
+from persia_cli.config.schema import AsyncMode, Run
+from persia_cli.errors import ConfigError, UserError
 
 CPU = torch.device("cpu")
 
@@ -30,9 +31,32 @@ def choose_device(name: str, rank: int) -> torch.device:
     return torch.device("cuda", rank % count if number is None else number)
 
 
+def device_of(run: Run, rank: int) -> torch.device:
+    """Return the device of a rank's network; weights that servers store are read and written in the host's memory."""
+    return choose_device("cpu" if isinstance(run.mode, AsyncMode) else run.train.device, rank)
+
+
+def devices_are_apart(name: str, ranks: int) -> bool:
+    """Return True if `choose_device` gives each of so many ranks its own GPU."""
+    return name in ("auto", "cuda") and torch.cuda.is_available() and ranks <= torch.cuda.device_count()
+
+
+@contextmanager
+def told_of_full_memory(device: torch.device, batch_size: int) -> Iterator[None]:
+    """Turn torch's error about a full GPU memory into a UserError that says what helps."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        words = str(error).split(". ")[:2]
+        raise UserError(
+            f"the memory of {device} is full at train.batch_size={batch_size}: use smaller batches, a smaller model, "
+            f"train.precision=bfloat16, or a GPU that nobody else uses ({'. '.join(words).rstrip('.')})"
+        ) from error
+
+
 @contextmanager
 def drawing_from(seed: int, device: torch.device) -> Iterator[None]:
-    """Let torch's random numbers, on the host and on `device`, follow from `seed`; then go on with those of before."""
+    """Seed torch's random numbers, on the host and on `device`, for the block; then restore their former state."""
     generators = [torch.default_generator]
     if device.type == "cuda":
         generators.append(torch.cuda.default_generators[device.index])
@@ -47,11 +71,10 @@ def drawing_from(seed: int, device: torch.device) -> Iterator[None]:
 
 
 class Copier:
-    """Copies between arrays and a device, by one thread.
+    """The copies between arrays and a device; used by one thread.
 
-    For a GPU, arrays go through pinned memory and travel on a stream of their own, beside what the GPU computes; its
-    work waits for them at `join`. Torch keeps pinned memory for the next copies, and not before these are done. For the
-    CPU nothing travels.
+    For a GPU, arrays are copied through pinned memory on their own stream, while the GPU computes; its work waits for
+    them at `join`. Torch reuses pinned memory for the next copies once these are done. For the CPU nothing is copied.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -60,11 +83,11 @@ class Copier:
         self._sent: list[torch.Tensor] = []
 
     def buffer(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Return host memory to fill and `send` once."""
+        """Return host memory to fill and then `send` once."""
         return torch.empty(tuple(shape), dtype=dtype, pin_memory=self._stream is not None)
 
     def send(self, host: torch.Tensor) -> torch.Tensor:
-        """Return the tensor on the device; of a GPU's, only work after `join` may use it."""
+        """Return the tensor on the device; on a GPU, only work after `join` may use it."""
         if self._stream is None:
             return host
         with torch.cuda.stream(self._stream):
@@ -81,7 +104,7 @@ class Copier:
         return self.send(host)
 
     def join(self) -> None:
-        """Let the device's work from here on wait for what was sent; the host does not wait."""
+        """Make later work of the device wait for the copies so far; the host does not wait."""
         if self._stream is None:
             return
         current = torch.cuda.current_stream(self.device)

@@ -1,4 +1,4 @@
-"""Pooling by torch's own operations on any device: what `pooling.GroupPooling` does on the CPU by kernels."""
+"""Pooling by torch's own operations on any device; `pooling.GroupPooling` does the same on the CPU by kernels."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ Offsets = NDArray[np.int64]
 
 
 class DevicePooling:
-    """How one feature group is pooled on a device, worked out once for all batches."""
+    """The pooling of one feature group on a device, prepared once for all batches."""
 
     def __init__(self, shape: GroupShape, copier: Copier) -> None:
         self._copier = copier
@@ -33,9 +33,9 @@ class DevicePooling:
         self.per_id = torch.from_numpy(self.rounds[self.columns]).to(device).unsqueeze(1)
 
     def stage(self, group: GroupRows) -> "DeviceRows":
-        """Send the unique rows float32 [U, dim] to the device, and which of them each bag holds.
+        """Send the unique rows float32 [U, dim] to the device, and the rows of each bag.
 
-        Raises ValueError for entries that fit no row.
+        Raises ValueError for entries without a row.
         """
         leaf = self._copier.buffer((sum(map(len, group.rows)), self.dim), torch.float32)
         decode_into(group.rows, self.dim, self._wire, leaf.numpy())
@@ -68,7 +68,7 @@ class DeviceRows:
     entries: torch.Tensor
     """Row of each entry of the pooled features, feature-major, int32."""
     offsets: torch.Tensor | None
-    """Where each bag of the pooled features begins, int64 [C * n + 1]; None: one entry is one bag."""
+    """Begin of each bag of the pooled features, int64 [C * n + 1]; None if each bag is one entry."""
     sequences: list[tuple[torch.Tensor, torch.Tensor]]
     """Entries int32 and offsets int64 [n + 1] of each sequence feature."""
 
@@ -107,7 +107,7 @@ class DeviceRows:
             return self.leaf.new_zeros(*mask.shape, self.pooling.dim), mask
         at = starts.unsqueeze(1) + places * per_id
         at = torch.where(mask, at, 0).unsqueeze(2) + torch.arange(per_id, device=device)
-        # Places beyond a sample's ids read some row too; what they read is dropped, and no gradient goes back.
+        # Positions beyond a sample's ids read some row too; those values are masked, so no gradient flows back.
         vectors = functional.embedding(entries.long()[at], self.leaf).sum(2)
         return torch.where(mask.unsqueeze(2), vectors, 0.0), mask
 
@@ -125,7 +125,7 @@ def _slice(
 def _joined(
     entries: list[NDArray[np.int32]], offsets: list[Offsets] | None
 ) -> tuple[NDArray[np.int32], Offsets | None]:
-    """Put features one after the other."""
+    """Concatenate features."""
     whole = np.concatenate([np.empty(0, np.int32), *entries])
     if offsets is None:
         return whole, None

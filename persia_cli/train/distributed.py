@@ -9,15 +9,19 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from persia_cli.errors import ConfigError, WireError
 from persia_cli.train.device import CPU
 
+ENDLESS = timedelta(days=365)
+"""Longest timeout that torch supports."""
+
 
 class LostRankError(WireError):
-    """Another rank has ended or gives no sign of life; torch does not say which."""
+    """An error since another rank has ended; torch does not say which one."""
 
 
 class World:
@@ -30,25 +34,30 @@ class World:
         rendezvous: Path | None = None,
         timeout_s: float = 30.0,
         device: torch.device = CPU,
+        apart: bool = False,
     ) -> None:
         """Join the group and return once every rank has.
 
-        `rendezvous` is a file that all ranks can reach and no earlier group has used. `timeout_s` bounds every wait
-        for another rank, now and in each step. `device` holds this rank's network. Raises WireError if the others do
-        not come.
+        `rendezvous` is a file that all ranks can reach and no earlier group has used. Waits up to `timeout_s` seconds
+        for the other ranks. Later operations wait without limit, since another rank may compile or compute for long, or
+        all may be suspended; torch detects a rank that ends, and the coordinator one that is stuck. `device` is that of
+        this rank's network; `apart`, the same on all ranks, is True if each has its own GPU. Raises WireError if the
+        others do not join.
         """
-        self.rank, self.size, self.timeout_s, self.device = rank, size, timeout_s, device
+        self.rank, self.size, self.device = rank, size, device
         if device.type == "cuda":
             torch.cuda.set_device(device)
         if size == 1:
             return
         if rendezvous is None:
             raise ValueError("a world of several ranks needs a rendezvous file")
-        # Left alone, gloo listens on whatever interface the name of the host resolves to.
+        rendezvous.touch(mode=0o600)  # torch would create one that other users may access, depending on the umask
+        # By default, gloo listens on the interface to which the host's name resolves.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         try:
             dist.init_process_group(
-                self._backend(),
+                # NCCL does not support ranks that share a GPU.
+                "nccl" if apart else "gloo",
                 init_method=f"file://{rendezvous.resolve()}",
                 rank=rank,
                 world_size=size,
@@ -58,13 +67,10 @@ class World:
             raise WireError(
                 f"nn-worker-{rank} could not join the group of {size} NN workers in {timeout_s:g} s: {_first(error)}"
             ) from error
-
-    def _backend(self) -> str:
-        """Return nccl if every rank can have a GPU of its own, as nccl demands, else gloo."""
-        return "nccl" if self.device.type == "cuda" and self.size <= torch.cuda.device_count() else "gloo"
+        _set_pg_timeout(ENDLESS)
 
     def any(self, condition: bool) -> bool:
-        """Whether the condition holds on any rank; every rank asks at once."""
+        """Return True if the condition is true on any rank; all ranks must call this together."""
         if self.size == 1:
             return condition
         found = torch.tensor(float(condition), device=self.device)
@@ -74,8 +80,9 @@ class World:
     def wrap(self, module: nn.Module) -> nn.Module:
         """Give `module` the weights of rank 0 and let its backward sum gradients over ranks; buffers stay local.
 
-        The loss is divided by the weight of the global batch already, so the sum, not DistributedDataParallel's mean,
-        makes W ranks equal one. Raises ConfigError for a BatchNorm that would normalise each rank's samples alone.
+        The loss is divided by the weight of the global batch already. So the sum, not DistributedDataParallel's mean,
+        gives the same result on W ranks as on one. Raises ConfigError for a BatchNorm that would normalise each rank's
+        samples separately.
         """
         if self.size == 1:
             return module
@@ -90,15 +97,14 @@ class World:
 
     @contextmanager
     def watched(self, doing: str) -> Iterator[None]:
-        """Turn torch's errors about other ranks into a LostRankError that says what was being done."""
+        """Turn torch's errors about other ranks into a LostRankError that names the operation."""
         try:
             yield
         except RuntimeError as error:
             if self.size == 1 or not (isinstance(error, dist.DistError) or _names_a_backend(error)):
                 raise
             raise LostRankError(
-                f"nn-worker-{self.rank} failed {doing}: another NN worker has ended, or gave no sign of life for "
-                f"{self.timeout_s:g} s ({_first(error)})"
+                f"nn-worker-{self.rank} failed {doing}: another NN worker has ended ({_first(error)})"
             ) from error
 
     def close(self) -> None:
@@ -108,12 +114,12 @@ class World:
 
 
 def refuse_local_statistics(module: nn.Module) -> None:
-    """Raise ConfigError if `module` holds a BatchNorm that is not synchronised over ranks."""
+    """Raise ConfigError if `module` has a BatchNorm that is not synchronised over ranks."""
     for name, part in module.named_modules():
         if isinstance(part, _BatchNorm) and not isinstance(part, nn.SyncBatchNorm):
             raise ConfigError(
-                f"the model's layer {name or 'itself'} ({type(part).__name__}) normalises each rank's samples alone, "
-                "so several NN workers would train another model than one; use torch.nn.LayerNorm, or set "
+                f"the model's layer {name or 'itself'} ({type(part).__name__}) normalises each rank's samples "
+                "separately, so several NN workers would train another model than one; use torch.nn.LayerNorm, or set "
                 "cluster.nn_workers=1"
             )
 

@@ -1,4 +1,4 @@
-"""What reaches a rank for one step, and the layout by which it is read."""
+"""The input of a rank for one step, and its layout."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,28 +6,29 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.model.inputs import FeatureShape, InputShape
+from persia_cli.model.shape import FeatureShape
+from persia_cli.plan.network import feature_shapes
 from persia_cli.store.layout import EmbeddingLayout, Storage
 
 
 @dataclass(frozen=True, slots=True)
 class GroupShape:
-    """A feature group: rows of `dim` columns, and its features in the order their ids lie in."""
+    """The shape of a feature group: rows of `dim` columns, and its features in the order of their ids."""
 
     dim: int
     features: tuple[FeatureShape, ...]
     wire: Storage = "float32"
-    """How its rows travel."""
+    """Dtype in which its rows travel."""
     rounds: tuple[int, ...] = ()
-    """Rows whose sum an id of each feature stands for; empty: an id is one row, whatever the feature."""
+    """Number of rows per id of each feature, whose sum is the id's embedding; empty if all ids have one row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
     """A rank's n samples: dense float32 [n, D], labels float32 [n, T] in 0..1, weights float32 [n] or None for ones.
 
-    `weight_total` is the sum of weights over the global batch, all ranks together. `groups` uint64 [n] or None says
-    which samples are judged together.
+    `weight_total` is the sum of weights over the global batch, of all ranks. `groups` uint64 [n] or None are the query
+    ids within which metrics rank samples.
     """
 
     dense: NDArray[np.float32]
@@ -39,11 +40,11 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class GroupRows:
-    """Rows of one feature group: `rows` uint8 [U_s, bytes of a row] of each server, in order the U unique rows.
+    """The rows of one feature group: `rows` uint8 [U_s, bytes of a row] of each server, together the U unique rows.
 
-    `inverse` int32 gives the unique row of each entry of the group, feature-major, `rounds` entries being an id;
-    `offsets` uint32 [F * n + 1] says which entries are of feature f and sample s (its f * n + s), None where every
-    feature has one entry per sample.
+    `inverse` int32 is the unique row of each entry of the group, feature-major; an id has `rounds` entries. `offsets`
+    uint32 [F * n + 1] are the bounds of the entries of feature f and sample s, at f * n + s; None if every feature has
+    one entry per sample.
     """
 
     rows: Sequence[NDArray[np.uint8]]
@@ -53,7 +54,7 @@ class GroupRows:
 
 def group_shapes(layout: EmbeddingLayout) -> tuple[GroupShape, ...]:
     """Return the shape of each feature group of a layout, by group number."""
-    features = _features(layout)
+    features = feature_shapes(layout)
     rounds = {table.number: table.rounds or 1 for table in layout.tables()}
     shapes = []
     for group in layout.feature_groups:
@@ -62,15 +63,3 @@ def group_shapes(layout: EmbeddingLayout) -> tuple[GroupShape, ...]:
         stacks = per_id if max(per_id, default=1) > 1 else ()
         shapes.append(GroupShape(group.dim, tuple(features[feature] for feature in own), group.wire, stacks))
     return tuple(shapes)
-
-
-def input_shape(layout: EmbeddingLayout, dense: int, tasks: int) -> InputShape:
-    """Return what a network is built for: the layout's features beside `dense` numbers, and `tasks` logits."""
-    return InputShape(dense, _features(layout), tasks)
-
-
-def _features(layout: EmbeddingLayout) -> tuple[FeatureShape, ...]:
-    dims = {group.number: group.dim for group in layout.groups}
-    return tuple(
-        FeatureShape(spec.name, dims[spec.group], spec.pooling, spec.max_length, spec.table) for spec in layout.features
-    )

@@ -1,4 +1,4 @@
-"""The loss of a global batch: one of each label, weighted by samples and by labels, in parts that ranks add up."""
+"""The loss of a global batch: the weighted losses of all labels, in parts that ranks add up."""
 
 from collections.abc import Sequence
 
@@ -10,14 +10,14 @@ from persia_cli.train.pairwise import pairwise
 
 
 class Objective:
-    """Sum over tasks t of s_t L_t, where L_t = sum over samples of w_i l_it / sum of w_i, over the global batch.
+    """The sum over tasks t of s_t L_t, with L_t = sum over samples of w_i l_it / sum of w_i, over the global batch.
 
-    s_t is the task's weight over the sum of all tasks' weights: a mean, not a sum, keeps the size of gradients, and so
-    a good learning rate, independent of the number of tasks.
+    s_t is the task's weight divided by the sum of all tasks' weights. This mean keeps the size of gradients, and so a
+    good learning rate, independent of the number of tasks.
     """
 
     def __init__(self, losses: Sequence[Loss]) -> None:
-        """Take the loss of each task; at least one must have a weight above 0."""
+        """Combine the losses of all tasks; at least one must have a weight above 0."""
         self._losses = tuple(losses)
         total = sum(loss.weight for loss in losses)
         self.shares = tuple(loss.weight / total for loss in losses)
@@ -56,7 +56,7 @@ def focal(logits: torch.Tensor, labels: torch.Tensor, gamma: float, alpha: float
     5; a label between 0 and 1 is a mixture of both classes.
     """
     log_p, log_q = functional.logsigmoid(logits), functional.logsigmoid(-logits)
-    # Powers by way of logarithms: the gradient of 0^gamma would be infinite where gamma is below 1.
+    # Powers are computed from logarithms, since the gradient of 0^gamma would be infinite for gamma below 1.
     positive = labels * torch.exp(gamma * log_q) * log_p
     negative = (1.0 - labels) * torch.exp(gamma * log_p) * log_q
     return -(positive + negative) if alpha is None else -(alpha * positive + (1.0 - alpha) * negative)

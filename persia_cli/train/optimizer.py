@@ -12,8 +12,8 @@ def dense_optimizer(config: DenseOptimizer, module: nn.Module) -> torch.optim.Op
     """Build torch's SGD, Adagrad, Adam or AdamW for the trainable parameters of `module`, in their order."""
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if not parameters:
-        raise ConfigError("the model has no trainable parameter; a dense network needs at least one")
-    # One pass over the weights instead of one per operation; on a GPU torch chooses for itself.
+        raise ConfigError("the model has no trainable parameters; a dense network needs at least one")
+    # Fused: one pass over the weights instead of one per operation; on a GPU torch chooses by itself.
     fused = True if all(parameter.device.type == "cpu" for parameter in parameters) else None
     match config:
         case DenseSgd():
@@ -36,10 +36,10 @@ def dense_optimizer(config: DenseOptimizer, module: nn.Module) -> torch.optim.Op
 
 
 class LearningRate:
-    """The learning rate of the dense weights: a function of the step alone, so that a resumed run goes on with it."""
+    """The learning rate of the dense weights: a function of the step alone, so that a resumed run continues with it."""
 
     def __init__(self, config: DenseOptimizer, optimizer: torch.optim.Optimizer) -> None:
-        """Take charge of the learning rate of `optimizer`, which `dense_optimizer` built from `config`."""
+        """Control the learning rate of `optimizer`, which `dense_optimizer` built from `config`."""
         self._optimizer = optimizer
         self._lr = config.lr
         self._schedule = plain_schedule(config)

@@ -1,4 +1,4 @@
-"""Gradients of the rows on their way out: sent from within backward, before the ranks have added up dense gradients."""
+"""The sending of the rows' gradients during backward, before the ranks have added up dense gradients."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,13 +6,13 @@ import torch
 
 
 class OutgoingRows:
-    """Calls `send` once, with every leaf's gradient complete: in backward if each leaf has one, else in `finish`."""
+    """A hook that calls `send` once all leaves' gradients are complete: in backward, or in `finish` if one has none."""
 
     def __init__(self, leaves: Sequence[torch.Tensor], send: Callable[[], None]) -> None:
         self._send = send
         self._awaited = len(leaves)
         self._sent = False
-        # Taken off again in `finish`: a leaf that holds its hook would keep itself alive in a circle.
+        # Removed in `finish`: a leaf and its hook would keep each other alive in a reference cycle.
         self._hooks = [
             leaf.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
             for leaf in leaves
@@ -24,7 +24,7 @@ class OutgoingRows:
             self._leave()
 
     def finish(self) -> None:
-        """Backward has returned; a leaf that the loss does not depend on has got no gradient, and will not."""
+        """Send after backward if that has not happened; leaves that the loss does not depend on have no gradient."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()

@@ -1,4 +1,4 @@
-"""A loss of pairs: a positive sample is to have a higher logit than a negative one."""
+"""The pairwise loss: a positive sample should have a higher logit than a negative one."""
 
 import torch
 from torch.nn import functional
@@ -8,13 +8,13 @@ def pairwise(logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor) 
     """Return parts [n] whose sum is sum(w) m, where m is the weighted mean loss of the pairs among these n samples.
 
     The loss of positive sample i and negative sample j is log(1 + exp(z_j - z_i)), that of Burges et al., "Learning to
-    Rank using Gradient Descent" (2005), with target probability 1; it weighs w_i y_i w_j (1 - y_j), so that a label
-    between 0 and 1 makes a sample partly positive and partly negative, but never a pair of its own. Each of the two
-    samples bears half of a pair's loss. Without a pair all parts are 0.
+    Rank using Gradient Descent" (2005), with target probability 1. Its weight is w_i y_i w_j (1 - y_j), so a sample
+    with a label between 0 and 1 is partly positive and partly negative, but no sample is paired with itself. Each of
+    the two samples has half of a pair's loss. Without pairs all parts are 0.
 
-    Pairs are formed within one rank's share of the batch: the loss of a global batch is the mean of m over shares,
-    each weighted by its sum of w. It is the mean over all pairs for one rank; more ranks see fewer pairs. Takes memory
-    for all positives times all negatives.
+    Pairs are formed within one rank's part of the batch: the loss of a global batch is the mean of m over these parts,
+    each weighted by its sum of w. With one rank it is the mean over all pairs; with more ranks there are fewer pairs.
+    It needs memory for all positives times all negatives.
 
     logits, labels (in 0..1) and weights are float32 [n].
     """

@@ -1,4 +1,4 @@
-"""From the unique rows of feature groups to what a network reads, and gradients back through autograd."""
+"""The pooling of feature groups' unique rows into a network's input, with gradients through autograd."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ from persia_cli.train.inputs import GroupRows, GroupShape
 Sequences = dict[str, tuple[torch.Tensor, torch.Tensor]]
 
 
-class Rows(Protocol):
-    """One batch of a feature group where the network is."""
+class StagedRows(Protocol):
+    """One batch of a feature group on the device of the network."""
 
     @property
     def leaf(self) -> torch.Tensor:
@@ -29,21 +29,21 @@ class Rows(Protocol):
 
 
 class Pooling(Protocol):
-    """How one feature group is pooled, worked out once for all batches."""
+    """The pooling of one feature group, prepared once for all batches."""
 
     @property
     def pooled(self) -> tuple[str, ...]:
         """Names of the pooled features."""
 
-    def stage(self, group: GroupRows) -> Rows:
-        """Bring a batch to the device of the network."""
+    def stage(self, group: GroupRows) -> StagedRows:
+        """Copy a batch to the device of the network."""
 
 
 Columns = tuple[NDArray[np.int64], NDArray[np.uint8], tuple[str, ...], tuple[tuple[int, str, int], ...]]
 
 
 def columns_of(shape: GroupShape) -> Columns:
-    """Return a group's rounds and modes, the names of what is pooled, and (position, name, length) of sequences."""
+    """Return a group's rounds and modes, the names of pooled features, and (position, name, length) of sequences."""
     rounds = np.array(shape.rounds or [1] * len(shape.features), np.int64)
     modes = np.array([MODES[feature.pooling] for feature in shape.features], np.uint8)
     pooled = tuple(feature.name for feature in shape.features if feature.pooling != "none")
@@ -56,7 +56,7 @@ def columns_of(shape: GroupShape) -> Columns:
 
 
 class GroupPooling:
-    """Pooling of one feature group on the CPU, by kernels; what is sent as it is, is made by `empty`."""
+    """Pooling of one feature group on the CPU, by kernels; `empty` allocates gradients that are sent unchanged."""
 
     def __init__(self, shape: GroupShape, empty: Empty = np.empty) -> None:
         self.dim = shape.dim
@@ -69,7 +69,7 @@ class GroupPooling:
         return HostRows(self, self.leaf(group), group)
 
     def leaf(self, group: GroupRows) -> torch.Tensor:
-        """Decode the servers' rows into one float32 [U, dim] tensor that has memory of its own."""
+        """Decode the servers' rows into a new float32 [U, dim] tensor."""
         rows = np.empty((sum(map(len, group.rows)), self.dim), np.float32)
         decode_into(group.rows, self.dim, self.wire, rows)
         return torch.from_numpy(rows)
@@ -90,12 +90,12 @@ class HostRows:
     group: GroupRows
 
     def pool(self, size: int) -> tuple[torch.Tensor, Sequences]:
-        """Return what `GroupPooling.apply` does."""
+        """Return float32 [size, F, dim] of the pooled features, and (values, mask) of each sequence feature."""
         return self.pooling.apply(self.leaf, self.group, size)
 
 
-def model_batch(poolings: Sequence[Pooling], rows: Sequence[Rows], dense: torch.Tensor) -> ModelBatch:
-    """Pool every group and put together what the network reads; gradients reach the leaves that require them."""
+def model_batch(poolings: Sequence[Pooling], rows: Sequence[StagedRows], dense: torch.Tensor) -> ModelBatch:
+    """Pool all groups and return the network's input; gradients reach the leaves that require them."""
     pooled: list[torch.Tensor] = []
     sequences: Sequences = {}
     for group in rows:
@@ -108,7 +108,7 @@ def model_batch(poolings: Sequence[Pooling], rows: Sequence[Rows], dense: torch.
 def _ids_of(
     feature: int, size: int, inverse: NDArray[np.int32], offsets: NDArray[np.uint32] | None
 ) -> tuple[NDArray[np.int32], NDArray[np.uint32] | None]:
-    """Return inverse and offsets of one feature, as the sequence kernels want them."""
+    """Return inverse and offsets of one feature, for the sequence kernels."""
     if offsets is None:
         return inverse[feature * size : (feature + 1) * size], None
     return inverse, offsets[feature * size : (feature + 1) * size + 1]

@@ -1,4 +1,4 @@
-"""Arithmetic of the dense network: float32, or a half type by autocast; float16 with a loss scale that adapts."""
+"""The arithmetic of the dense network: float32, or a 16-bit dtype by autocast; float16 with an adaptive loss scale."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
@@ -11,35 +11,35 @@ Precision = Literal["float32", "bfloat16", "float16"]
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 FIRST, GROWTH, GROWTH_STEPS = 2.0**16, 2.0, 2000
-"""As in torch.amp.GradScaler: the scale doubles after so many steps without an overflow, and halves at one."""
+"""Number of steps without an overflow after which the scale doubles; it halves at each overflow (as GradScaler)."""
 LEAST, GREATEST = 2.0**-10, 2.0**100
 
 
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[Any]:
-    """Return what the forward pass is to run in; torch decides per operation what is safe in the half type."""
+    """Return the context of the forward pass; torch decides per operation what is safe in the 16-bit dtype."""
     dtype = DTYPES.get(precision)
     return nullcontext() if dtype is None else torch.autocast(device.type, dtype)
 
 
 class LossScale:
-    """What the loss is multiplied by, lest small gradients become 0 in float16; a power of two, so scaling is exact.
+    """The factor of the loss that keeps small float16 gradients from becoming 0; a power of two, so scaling is exact.
 
-    All ranks make the same steps with it, because they are told of an overflow together.
+    All ranks change it in the same way, since each overflow is reported to all of them.
     """
 
     def __init__(self) -> None:
         self.scale = FIRST
         self.skipped = 0
-        """Steps of the dense weights that were left out so far."""
+        """Number of skipped steps of the dense weights so far."""
         self._good = 0
 
     def unscale(self, gradients: list[torch.Tensor]) -> None:
-        """Divide gradients by the scale in place; what is not finite stays so."""
+        """Divide gradients by the scale in place; values that are not finite stay so."""
         if gradients:
             torch._foreach_mul_(gradients, 1.0 / self.scale)
 
     def note(self, overflow: bool, moved: bool) -> None:
-        """Let a step be over: whether a gradient overflowed on any rank, and whether the dense weights moved.
+        """End a step, given if a gradient overflowed on any rank, and if the dense weights changed.
 
         Raises PersiaError if gradients overflow at any scale.
         """
@@ -49,23 +49,23 @@ class LossScale:
             self.scale /= GROWTH
             if self.scale < LEAST:
                 raise PersiaError(
-                    f"gradients overflow float16 even where the loss is multiplied by {self.scale:g}; "
+                    f"gradients overflow float16 even if the loss is multiplied by {self.scale:g}; "
                     "lower the learning rates, or set train.precision=bfloat16"
                 )
         elif self._good == GROWTH_STEPS:
             self.scale, self._good = min(self.scale * GROWTH, GREATEST), 0
 
     def state(self) -> dict[str, float]:
-        """Return what `load` takes back."""
+        """Return the state for `load`."""
         return {"scale": self.scale, "skipped": self.skipped, "good": self._good}
 
     def load(self, state: dict[str, float]) -> None:
-        """Go on from a saved state."""
+        """Continue from a saved state."""
         self.scale, self.skipped, self._good = float(state["scale"]), int(state["skipped"]), int(state["good"])
 
 
 def all_finite(tensors: list[torch.Tensor]) -> bool:
-    """Whether no tensor holds NaN or infinity; waits for the device once."""
+    """Return True if no tensor has NaN or infinity; waits for the device once."""
     tensors = [tensor for tensor in tensors if tensor.numel()]
     if not tensors:
         return True

@@ -1,8 +1,8 @@
-"""Dense weights that live on the embedding servers: every rank reads them with its rows and sends gradients back.
+"""Dense weights that the embedding servers store: every rank reads them with its rows and sends gradients back.
 
-A rank keeps the initial weights, the servers keep how far each weight has moved: w = initial + row. The steps of SGD,
-Adagrad and Adam follow from gradients alone, so this is exact up to rounding, and nobody has to tell the servers where
-weights begin: all ranks draw the same from the seed.
+A rank has the initial weights, and the servers store the difference of each weight to them: w = initial + row. The
+steps of SGD, Adagrad and Adam depend on gradients only, so this is exact up to rounding. The servers do not need the
+initial weights, which all ranks draw from the same seed.
 """
 
 import math
@@ -23,21 +23,21 @@ from persia_cli.train.dense_state import load_initial, save_initial
 from persia_cli.train.inputs import GroupRows
 
 ALIGNED = 16
-"""Each parameter begins at a multiple of so many float32, a cache line, as it would in memory of its own."""
+"""Alignment of each parameter in float32 values: a cache line, as in separately allocated memory."""
 
 
 class SharedWeights:
     """The trainable parameters of a module as views of one flat tensor, which is `rows` rows of DIM weights.
 
-    Between parameters, and at the end, lie zeros whose gradients are 0.
+    Between parameters, and at the end, there are zeros whose gradients are 0.
     """
 
     def __init__(self, module: nn.Module, ranks: int, weight_decay: float) -> None:
-        """Move the parameters of `module` into flat memory; one of `ranks` that train it.
+        """Move the parameters of `module` to flat memory; `ranks` is the number of ranks that train it.
 
-        `weight_decay` is added to gradients here, each rank's part of it, as torch's optimizers do: servers do not
-        know the weights. Raises ConfigError for a model that cannot train so: too many weights, not float32, or a
-        BatchNorm that several ranks would each keep for themselves.
+        Weight decay is added to gradients here, each rank's part of it, since servers do not know the weights. Raises
+        ConfigError for a model that cannot train in this way: too many weights, not float32, or a BatchNorm, whose
+        statistics ranks would not share.
         """
         self._parameters = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
         _require_trainable_alone(module, self._parameters, ranks)
@@ -56,7 +56,7 @@ class SharedWeights:
         """Id of each row in the order of servers."""
 
     def take(self, group: GroupRows) -> None:
-        """Set the weights to what they are by the servers' rows, `inverse` saying where each id's row is."""
+        """Set the weights from the servers' rows; `inverse` is the position of each id's row."""
         self._ids[group.inverse] = np.arange(self.rows, dtype=np.int32)
         self._flat.copy_(self._initial)
         flat, start = self._flat.numpy(), 0
@@ -78,13 +78,13 @@ class SharedWeights:
         return gradients.take(self._ids, axis=0)
 
     def save(self, folder: Path) -> SavedFile:
-        """Write the initial weights, which the saved rows are differences to."""
+        """Write the initial weights, to which the saved rows are differences."""
         return save_initial(folder, self._named(self._initial))
 
     def load(self, folder: Path) -> None:
-        """Take over the initial weights of a checkpoint whose weights the module has loaded.
+        """Load the initial weights of a checkpoint whose weights the module has loaded.
 
-        Where dense weights did not live on servers there are none: then those loaded are where rows begin.
+        If servers did not store the dense weights of that run, the loaded weights become the initial ones.
         """
         own = self._named(self._initial)
         saved = load_initial(folder, own) or self._named(self._flat)
@@ -102,7 +102,7 @@ class SharedWeights:
 
 
 def _require_trainable_alone(module: nn.Module, parameters: dict[str, nn.Parameter], ranks: int) -> None:
-    """Raise ConfigError for parameters that rows cannot hold, and for statistics that ranks would not share."""
+    """Raise ConfigError for parameters that rows cannot store, and for statistics that ranks would not share."""
     for name, weight in parameters.items():
         if weight.dtype != torch.float32:
             dtype = str(weight.dtype).removeprefix("torch.")

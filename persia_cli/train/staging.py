@@ -1,4 +1,4 @@
-"""A rank's share of a step, brought to where the network is."""
+"""The copy of a rank's part of a step to the device of the network."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from persia_cli.kernels.memory import Empty
 from persia_cli.train.device import Copier
 from persia_cli.train.device_pooling import DevicePooling
 from persia_cli.train.inputs import GroupRows, GroupShape, Samples
-from persia_cli.train.pooling import GroupPooling, Pooling, Rows
+from persia_cli.train.pooling import GroupPooling, Pooling, StagedRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Staged:
     dense: torch.Tensor
     labels: torch.Tensor
     weights: torch.Tensor | None
-    rows: list[Rows]
+    rows: list[StagedRows]
     """One batch of each feature group."""
 
     @property
@@ -31,14 +31,14 @@ class Staged:
 
 
 class Staging:
-    """What every batch goes through on its way to and from the device."""
+    """The path of batches to the device and of gradients back."""
 
     def __init__(
         self, groups: Sequence[GroupShape], device: torch.device, by_kernels: bool, empty: Empty = np.empty
     ) -> None:
         """Pool `groups` by kernels, if asked to and if the device is the CPU, else by torch's operations.
 
-        Gradients of rows are made by `empty` where they are sent as they are.
+        `empty` allocates gradients of rows that are sent without conversion.
         """
         self._copier = Copier(device)
         by_kernels = by_kernels and device.type == "cpu"
@@ -47,7 +47,7 @@ class Staging:
         ]
 
     def stage(self, samples: Samples, groups: Sequence[GroupRows]) -> Staged:
-        """Copy a batch to the device, whose work from here on waits for it."""
+        """Copy a batch to the device; later work of the device waits for it."""
         copy = self._copier.copy
         staged = Staged(
             copy(samples.dense),

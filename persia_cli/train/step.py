@@ -1,4 +1,4 @@
-"""One step of one rank: samples and rows in, embedding gradients out, dense weights moved."""
+"""One step of one rank: from samples and rows to gradients of rows and updated dense weights."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,21 +25,21 @@ from persia_cli.train.staging import Staged, Staging
 
 @dataclass(frozen=True, slots=True)
 class StepSettings:
-    """How a step is computed."""
+    """The options of computing a step."""
 
     objective: Objective
     precision: Precision = "float32"
     clip_norm: float | None = None
     """Greatest Euclidean norm of the gradient of all dense weights together."""
     by_kernels: bool = True
-    """Pool by the CPU's kernels where the network is on the CPU, not by torch's operations."""
+    """True to pool by kernels instead of torch's operations if the network is on the CPU."""
     empty: Empty = np.empty
-    """Makes the gradients of rows, in memory that is cheap to send."""
+    """Allocator of the gradients of rows, in memory that is cheap to send."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What the network said of a rank's n samples.
+    """The predictions of the network for a rank's n samples.
 
     `logits` float32 [n, T]; `loss_sum` float64 [T], the sum over samples of w_i l_it.
     """
@@ -50,26 +50,26 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class StepResult(Scored):
-    """Beside the scores, one gradient float32 [U, dim] per group: of the global batch's loss, summed, not averaged."""
+    """The scores, and one gradient float32 [U, dim] per group: of the global batch's loss, summed, not averaged."""
 
     gradients: list[NDArray[np.float32]]
     loss_scale: float | None = None
-    """What the loss was multiplied by, in float16; `gradients` are without it, and not finite where they overflowed."""
+    """Factor of the loss in float16; `gradients` are divided by it, and not finite where they overflowed."""
     steps_skipped: int = 0
-    """Steps before this one in which the dense weights stayed, because their gradients overflowed."""
+    """Number of earlier steps without a change of the dense weights, since their gradients overflowed."""
 
 
 TRAINING = "training"
-"""The thread of a trace that steps are trained in."""
+"""Name of the thread that trains steps, in traces."""
 
 
 class DenseStep:
-    """The dense network of one rank and its optimizer; used by one thread."""
+    """The dense network of one rank and its optimizer, if it trains; used by one thread."""
 
     def __init__(
         self,
         module: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | None,
         groups: Sequence[GroupShape],
         world: World,
         dense: int,
@@ -79,24 +79,32 @@ class DenseStep:
     ) -> None:
         """Take over `module`, which reads `dense` numbers beside `groups`, and the optimizer of its parameters.
 
-        `module` is on the device of `world`.
+        `module` is on the device of `world`. Without an optimizer it can only `evaluate`.
 
-        Every rank of `world` does so at once and starts with rank 0's weights. `seed` is the run's; what a network
-        draws in a step (dropout) follows from seed, step and rank. Raises ConfigError for a module that several ranks
-        cannot train.
+        All ranks of `world` call this together and, if they train, start with rank 0's weights. `seed` is the run's;
+        random numbers of a network in a step (dropout) depend on seed, step and rank. Raises ConfigError for a module
+        that several ranks cannot train.
         """
-        self.module, self.optimizer, self.world = module, optimizer, world
+        self.module, self.world = module, world
+        self._optimizer = optimizer
         self._settings = settings
         self._staging = Staging(groups, world.device, settings.by_kernels, settings.empty)
         self.loss_scale = LossScale() if settings.precision == "float16" else None
         self._overflow = False
         self._seed = seed
         self._trace = trace or Trace()
-        if world.size > 1:
-            self._rehearse(module, dense)
-        self._network = world.wrap(module)
-        if world.size > 1:
-            self._rehearse(self._network, dense)
+        self._dense = dense
+        self._network = module
+        if world.size > 1 and optimizer is not None:
+            self.rehearse()
+            self._network = world.wrap(module)
+            self.rehearse()
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer of the dense weights."""
+        assert self._optimizer is not None, "a step without an optimizer can only evaluate"
+        return self._optimizer
 
     def train(
         self,
@@ -107,8 +115,8 @@ class DenseStep:
     ) -> StepResult:
         """Run forward and backward on this rank's samples (possibly none) of global step `step`.
 
-        `send` gets the gradients of the rows as soon as backward has all of them. Returns once dense gradients are
-        summed over ranks; `update` then moves the dense weights. Raises PersiaError if the loss is not finite,
+        Calls `send` with the gradients of the rows as soon as backward has all of them. Returns once dense gradients
+        are summed over ranks; `update` then changes the dense weights. Raises PersiaError if the loss is not finite,
         WireError if a rank is gone.
         """
         span = partial(self._trace.span, TRAINING, what=step)
@@ -121,15 +129,18 @@ class DenseStep:
             leaf.requires_grad_()
         with self._drawing_for(step), self.world.watched(f"in the forward pass of step {step}"), span("forward"):
             logits, weighted = self._forward(self._network, staged)
-        scored = _scored(logits, weighted)
+        # On a GPU, this waits for the forward pass.
+        with span("fetch scores"):
+            scored = _scored(logits, weighted)
         self._require_finite(scored, f"step {step}", samples, leaves)
         loss = self._settings.objective.part(weighted, samples.weight_total)
         gradients: list[NDArray[np.float32]] = []
 
         def send_rows() -> None:
-            gradients.extend(self._row_gradients(leaves))
+            with span("fetch gradients"):
+                gradients.extend(self._row_gradients(leaves))
             send(gradients)
-            # The rows are the last that backward reaches, so what is left of it is waiting for the other ranks.
+            # Backward reaches the rows last, so the rest of it only waits for the other ranks.
             if self.world.size > 1:
                 self._trace.begin("all-reduce", step)
 
@@ -143,7 +154,7 @@ class DenseStep:
         return StepResult(scored.logits, scored.loss_sum, gradients, self.loss_scale.scale, self.loss_scale.skipped)
 
     def _row_gradients(self, leaves: Sequence[torch.Tensor]) -> list[NDArray[np.float32]]:
-        """The gradients of the rows, without the loss scale, in the memory of the host."""
+        """Return the gradients of the rows, without the loss scale, in the host's memory."""
         gradients = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
         if self.loss_scale is not None:
             self.loss_scale.unscale(gradients)
@@ -151,9 +162,9 @@ class DenseStep:
         return self._staging.fetch(gradients)
 
     def update(self) -> None:
-        """Move the dense weights by the gradients of the last `train`.
+        """Update the dense weights with the gradients of the last `train`.
 
-        In float16 they stay, on all ranks alike, if their gradients overflowed, and the loss scale falls if any rank's
+        In float16, all ranks skip the update if their gradients overflowed, and the loss scale halves if any rank's
         gradients did. Raises PersiaError if gradients overflow at any loss scale.
         """
         weights = [weight for group in self.optimizer.param_groups for weight in group["params"]]
@@ -161,7 +172,7 @@ class DenseStep:
         if self.loss_scale is not None:
             gradients = [weight.grad for weight in weights if weight.grad is not None]
             self.loss_scale.unscale(gradients)
-            # Dense gradients are summed over ranks already, and so overflow on all of them or on none.
+            # Dense gradients are summed over ranks already, so they overflow on all ranks or on none.
             moves = all_finite(gradients)
             with self.world.watched("agreeing on the loss scale"):
                 overflow = self.world.any(self._overflow or not moves)
@@ -200,26 +211,26 @@ class DenseStep:
         with drawing_from(int(drawn[0] >> np.uint64(1)), self.world.device):
             yield
 
-    def _rehearse(self, network: nn.Module, dense: int) -> None:
+    def rehearse(self) -> None:
         """Run forward and backward on no samples; raises ConfigError for parameters that get no gradient.
 
-        DistributedDataParallel orders its buckets anew after the first backward, and their order decides how three or
-        more ranks round their sums: after a rehearsal every real step has the last order, also the first of a resumed
-        run. It cannot do without a gradient of each parameter.
+        DistributedDataParallel reorders its buckets after the first backward, and their order decides how three or more
+        ranks round their sums. After a rehearsal, every real step has the final order, even the first one of a resumed
+        run. It needs a gradient of every parameter.
         """
-        staged = self._staging.none(dense)
+        staged = self._staging.none(self._dense)
         buffers = [buffer.clone() for buffer in self.module.buffers()]
-        network.train()
+        self._network.train()
         with self._drawing_for(0), self.world.watched("rehearsing a step"):
             batch = model_batch(self._staging.poolings, staged.rows, staged.dense)
             with autocast(self._settings.precision, self.world.device):
-                logits = network(batch)
+                logits = self._network(batch)
             logits.float().sum().backward()
         idle = [name for name, weight in self.module.named_parameters() if weight.requires_grad and weight.grad is None]
         if idle:
             raise ConfigError(
-                f"these parameters of the model take no part in its logits: {', '.join(idle)}; with several NN workers "
-                "every parameter must, so remove them or set their requires_grad to False"
+                f"the logits do not depend on these parameters of the model: {', '.join(idle)}; with several NN workers"
+                " they must depend on all of them, so remove them or set their requires_grad to False"
             )
         self.optimizer.zero_grad()
         for buffer, before in zip(self.module.buffers(), buffers, strict=True):

@@ -1,4 +1,4 @@
-"""Blocks of one segment, handed out as arrays and taken back when the last array on them is gone."""
+"""The allocator of a segment: its blocks become arrays, and are free again when the last array on them is gone."""
 
 import math
 import threading
@@ -12,14 +12,14 @@ from persia_cli.wire.segment import DATA_START, Segment
 
 GRAIN = 64
 """Blocks begin on a cache line."""
-ROOMY = 2
-"""A free block is taken whole for an array of at least this part of its size, rather than memory not used so far."""
+LARGEST_RATIO = 2
+"""A free block of up to so many times the size needed is reused before memory that has not been used so far."""
 
 
 class Arena:
-    """Memory of one segment; any thread may ask for arrays and let go of them.
+    """The memory of one segment; any thread may ask for arrays and release them.
 
-    Blocks of about a size are used again, the last one first, since its memory is still in a cache.
+    Of the free blocks of a size, the one released last is reused first, since its memory is still in a cache.
     """
 
     def __init__(self, segment: Segment) -> None:
@@ -27,18 +27,20 @@ class Arena:
         self._lock = threading.Lock()
         self._end = DATA_START
         self._free: dict[int, list[int]] = {}
-        # Arrays end in any thread, even within `empty`: they only leave word here, without a lock.
+        # Arrays are freed in any thread, even while this thread is within `empty`, since the garbage collector may run
+        # there. So `__del__` must not take the lock. It only appends to this deque, which is atomic, and `empty`, which
+        # holds the lock, collects the blocks.
         self._returned: deque[tuple[int, int]] = deque()
         self._merged = True
-        """Whether free blocks that lie side by side are one."""
+        """True if no two free blocks are adjacent."""
 
     @property
     def used(self) -> int:
-        """Bytes up to the end of the last block: what the arena takes of the machine's memory at most."""
+        """Bytes up to the end of the last block: an upper bound of the memory that the arena takes."""
         return self._end
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any] | None:
-        """An array of shape and dtype with any content, None if there is no room for it."""
+        """Return an uninitialized array of shape and dtype, None if there is no room for it."""
         size = block_size(math.prod(shape) * np.dtype(dtype).itemsize)
         with self._lock:
             while self._returned:
@@ -48,10 +50,10 @@ class Arena:
             taken = self._take(size)
         if taken is None:
             return None
-        return self.segment.array(taken[1], shape, dtype, _Block(self._returned, taken))
+        return self.segment.array(taken[1], shape, dtype, _BlockOwner(self._returned, taken))
 
     def _take(self, size: int) -> tuple[int, int] | None:
-        """Size and offset of a block for an array; free ones are put together where none is large enough."""
+        """Return size and offset of a block for an array; merges free blocks if none is large enough."""
         taken = self._find(size)
         if taken is None and not self._merged:
             self._merge()
@@ -62,7 +64,7 @@ class Arena:
         if self._free.get(size):
             return size, self._free[size].pop()
         larger = min((each for each, offsets in self._free.items() if each > size and offsets), default=None)
-        if larger is not None and larger <= ROOMY * size:
+        if larger is not None and larger <= LARGEST_RATIO * size:
             return larger, self._free[larger].pop()
         if self._end + size <= self.segment.nbytes:
             self._end += size
@@ -74,7 +76,7 @@ class Arena:
         return size, offset
 
     def _merge(self) -> None:
-        """Make one block of free ones that lie side by side."""
+        """Merge free blocks that are adjacent."""
         merged: list[tuple[int, int]] = []
         for offset, size in sorted((offset, size) for size, offsets in self._free.items() for offset in offsets):
             if merged and sum(merged[-1]) == offset:
@@ -89,8 +91,8 @@ class Arena:
         self._merged = True
 
 
-class _Block:
-    """Lives as long as the arrays on a block do."""
+class _BlockOwner:
+    """An object that the arrays on a block keep alive; it frees the block in the end."""
 
     __slots__ = ("_returned", "_taken")
 
@@ -103,6 +105,6 @@ class _Block:
 
 
 def block_size(nbytes: int) -> int:
-    """Size of the block for so many bytes: one of eight between a power of two and the next, so that many are alike."""
+    """Return the block size for so many bytes: one of eight sizes between two powers of two, so blocks are reused."""
     step = max(GRAIN, 1 << max(0, nbytes.bit_length() - 4))
     return max(1, -(-nbytes // step)) * step

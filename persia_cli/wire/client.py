@@ -1,4 +1,4 @@
-"""Requests to one peer: numbered, repeated under the same number until answered, given up when the peer is silent."""
+"""Requests to one peer: numbered, repeated with the same number until answered, and ended if the peer is silent."""
 
 import itertools
 import math
@@ -9,23 +9,34 @@ from dataclasses import dataclass
 
 from persia_cli.errors import WireError
 from persia_cli.wire import sockets
+from persia_cli.wire.context import Context
 from persia_cli.wire.frames import MalformedMessage, decode
+from persia_cli.wire.limits import BATCH_PART
 from persia_cli.wire.loans import Array, SharedMemory
-from persia_cli.wire.messages import Message, Pending, Refused
+from persia_cli.wire.messages import Pending, Refused
+from persia_cli.wire.parts import Message
 
 MAX_WAIT_S = 4.0
-"""Longest time between two sendings of a request."""
+"""Longest time between two sends of a request."""
 TRIES = 4
-"""Sendings that a peer must leave unanswered, at least, to be called silent."""
+"""Smallest number of unanswered sends before a peer counts as silent."""
 RECEIVE_LIMIT = 1024
-"""Replies taken in one call, so that timers get their turn."""
+"""Largest number of replies handled in one call, so that timers run in between."""
 
 OnReply = Callable[[Message, list[Array]], None]
 
 
+class RefusedError(WireError):
+    """A refusal of a request by its peer, with the exit code that the peer gave."""
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
+
+
 @dataclass(slots=True)
 class _Request:
-    """A request without an answer; `silent_s` adds up the waits in which the peer said nothing at all."""
+    """A request without an answer; `silent_s` is the sum of the waits in which the peer sent nothing at all."""
 
     number: int
     message: Message
@@ -39,24 +50,27 @@ class _Request:
 
 
 class Client:
-    """One DEALER to one peer, owned by one thread.
+    """A DEALER socket to one peer, owned by one thread.
 
-    `memory` is what it shares with the peer, if it does; it may be set later. `retry_s` and `silence_timeout_s` may be
-    changed; requests that wait take them over when they are due. `resent` counts repeated sendings, `late` replies to
-    what was answered before, `malformed` replies that are none.
+    `memory` is the memory shared with the peer, if any; it may be set later. `retry_s` and `silence_timeout_s` may be
+    changed; pending requests use the new values when they are due. `resent` counts repeated sends, `late` replies to
+    requests that were answered before, `malformed` replies that cannot be read or do not fit their request.
     """
 
     def __init__(
         self,
-        context: sockets.Context,
+        context: Context,
         address: str,
         peer: str,
         identity: bytes,
         retry_s: float,
         silence_timeout_s: float,
         clock: Callable[[], float] = time.monotonic,
+        frame_bytes: int = BATCH_PART.nbytes,
     ) -> None:
-        self.socket = sockets.dealer(context, address, identity)
+        """Connect to the peer; `frame_bytes` is the size of the largest frame that is accepted."""
+        self.socket = sockets.dealer(context, address, identity, frame_bytes)
+        self._token = context.token
         self.memory: SharedMemory | None = None
         self.address = address
         self.peer = peer
@@ -64,7 +78,7 @@ class Client:
         self.retry_s = retry_s
         self.silence_timeout_s = silence_timeout_s
         self._clock = clock
-        # A client that succeeds one of the same identity must not be given the answers to the other's requests.
+        # Random, since a client with the identity of an earlier one must not get answers to the other's requests.
         self._numbers = itertools.count(secrets.randbits(48))
         self._requests: dict[int, _Request] = {}
         self._heard = 0
@@ -78,7 +92,7 @@ class Client:
 
     @property
     def due(self) -> float:
-        """Time of the clock at which `tick` has something to do, infinite if nothing is pending."""
+        """Time of the clock at which `tick` has work to do, infinite if nothing is pending."""
         return self._due if self._requests else math.inf
 
     def request(
@@ -90,8 +104,8 @@ class Client:
     ) -> None:
         """Send a request and keep it until it is answered; never waits.
 
-        Arrays are kept alive and must not be written until `on_reply` is called, by `receive`, with the reply and its
-        arrays. `waiting_for` says in errors what the request is about.
+        Arrays are kept alive and must not be written until `receive` calls `on_reply` with the reply and its arrays.
+        `waiting_for` describes the request in error messages.
         """
         number = next(self._numbers)
         wait_s = min(self.retry_s, self.silence_timeout_s)
@@ -99,16 +113,18 @@ class Client:
         request = _Request(
             number, message, arrays, on_reply, waiting_for or type(message).__name__, wait_s, due, self._heard
         )
-        # A full queue is no error: the request goes out when it is due again.
+        # A full queue is not an error: the request is sent again when it is due.
         self._send(request)
         self._requests[number] = request
         self._due = min(self._due, due)
 
     def _send(self, request: _Request) -> None:
-        sockets.send_message(self.socket, request.number, request.message, request.arrays, self.memory)
+        sockets.send_message(
+            self.socket, request.number, request.message, request.arrays, self.memory, token=self._token
+        )
 
     def receive(self) -> None:
-        """Take the replies that have come; raises WireError if the peer refused a request."""
+        """Handle the replies that have arrived; raises WireError if the peer refused a request."""
         for _ in range(RECEIVE_LIMIT):
             if self.socket.closed:
                 return
@@ -116,10 +132,10 @@ class Client:
                 frames = sockets.receive(self.socket)
                 if frames is None:
                     return
-                number, reply, arrays = decode(frames, self.memory)
+                number, reply, arrays = decode(frames, self.memory, self._token)
             except MalformedMessage as error:
                 self.malformed += 1
-                self._unreadable = f"; what it sent last could not be read: {error}"
+                self._unreadable = f"; its last message could not be read: {error}"
                 continue
             self._take(number, reply, arrays)
 
@@ -134,21 +150,29 @@ class Client:
             self.late += 1
             return
         if isinstance(reply, Pending):
+            # The peer has the request, so from now on only a lost answer is a reason to send it again.
+            request.wait_s = max(request.wait_s, self._longest_s)
             return
         del self._requests[number]
         if isinstance(reply, Refused):
-            raise WireError(f"{self.peer} at {self.address} refused {request.waiting_for}: {reply.reason}")
+            text = f"{self.peer} at {self.address} refused {request.waiting_for}: {reply.reason}"
+            raise RefusedError(text, reply.exit_code)
         if request.on_reply is not None:
             request.on_reply(reply, arrays)
 
     def tick(self) -> None:
-        """Send again what is due; raises WireError if the peer has been silent for too long.
+        """Send due requests again; raises WireError if the peer was silent for too long or rejected the token.
 
-        Silence is added up wait by wait, so time in which this thread did not listen does not count against the peer.
+        Silence is the sum of single waits, so time in which this thread did not listen does not count.
         """
         now = self._clock()
         if now < self._due:
             return
+        if self._requests and self.socket.denied:
+            raise WireError(
+                f"{self.peer} at {self.address} belongs to a job with another token; give every role of a job the same "
+                "--token-file, that of its coordinator"
+            )
         for request in self._requests.values():
             if now >= request.due:
                 self._send_again(request, now)
@@ -164,13 +188,17 @@ class Client:
                 f"{self.peer} at {self.address} has not answered for {request.silent_s:g} s "
                 f"(waiting for {request.waiting_for}){self._unreadable}"
             )
-        longest_s = max(self.retry_s, min(MAX_WAIT_S, self.silence_timeout_s / TRIES))
-        request.wait_s = min(2 * request.wait_s, longest_s, self.silence_timeout_s - request.silent_s)
+        request.wait_s = min(2 * request.wait_s, self._longest_s, self.silence_timeout_s - request.silent_s)
         request.due = now + request.wait_s
         self.resent += 1
         self._send(request)
 
+    @property
+    def _longest_s(self) -> float:
+        """Longest time that a request waits before it is sent again."""
+        return max(self.retry_s, min(MAX_WAIT_S, self.silence_timeout_s / TRIES))
+
     def close(self) -> None:
-        """Close the socket; pending requests are forgotten and no reply is reported any more."""
+        """Close the socket and forget pending requests; no reply is handled from now on."""
         self._requests.clear()
         self.socket.close()

@@ -1,4 +1,4 @@
-"""A delay line in front of a server: every message is handed on a fixed time after it came, in order."""
+"""A delay line in front of a server: it forwards each message, in order, a fixed time after it arrived."""
 
 import select
 import time
@@ -10,13 +10,14 @@ from functools import partial
 import zmq
 
 from persia_cli.wire import sockets
+from persia_cli.wire.context import Context
 from persia_cli.wire.frames import Frame, MalformedMessage
 
 GIVE_UP_S = 1.0
-"""How long a message that its receiver does not take is offered to it."""
+"""Seconds after which a message is dropped if its receiver does not take it."""
 IDLE_S = 0.1
 TAKEN_AT_ONCE = 256
-"""Messages of one socket taken in a row, so that those due are not kept waiting."""
+"""Largest number of messages taken from one socket in a row, so that due messages need not wait."""
 
 
 @dataclass(slots=True)
@@ -27,15 +28,16 @@ class _Held:
 
 
 class DelayLine:
-    """Clients connect to `front` and are passed on to the server at `back` under their own names.
+    """A proxy: clients connect to `front`, and their messages go to the server at `back` under their own identities.
 
-    Messages wait side by side, so throughput is not limited. `passed` counts messages handed on, `dropped` those that
-    their receiver did not take for a second (it is gone, or its queue is full). Belongs to one thread.
+    Any number of messages can wait at a time, so throughput is not limited. `passed` counts forwarded messages,
+    `dropped` those that their receiver did not take for a second (it is gone, or its queue is full). Belongs to one
+    thread.
     """
 
     def __init__(
         self,
-        context: sockets.Context,
+        context: Context,
         front: str,
         back: str,
         delay_s: float,
@@ -46,7 +48,7 @@ class DelayLine:
         self.address = sockets.bound_address(self._router)
         self._dealers: dict[bytes, sockets.Socket] = {}
         self.files = [_file_of(self._router)]
-        """Files that become readable when there may be something to do."""
+        """File descriptors that become readable when there may be work to do."""
         self._held: deque[_Held] = deque()
         self.passed = self.dropped = 0
 
@@ -56,7 +58,7 @@ class DelayLine:
         return min(IDLE_S, max(0.0, self._held[0].due - self._clock())) if self._held else IDLE_S
 
     def step(self) -> bool:
-        """Take what has come and hand on what is due; say whether there was anything."""
+        """Take new messages and forward due ones; returns True if there were any."""
         took = self._take(self._router, self._hold_request)
         for identity, dealer in self._dealers.items():
             took |= self._take(dealer, partial(self._hold_reply, identity))
@@ -101,7 +103,7 @@ class DelayLine:
         return released
 
     def close(self) -> None:
-        """Close all sockets; what is held is lost."""
+        """Close all sockets; messages that still wait are lost."""
         self._router.close()
         for dealer in self._dealers.values():
             dealer.close()
@@ -112,9 +114,9 @@ def _file_of(socket: sockets.Socket) -> int:
 
 
 def run_lines(lines: Sequence[DelayLine], stopped: Callable[[], bool]) -> None:
-    """Work all lines from one thread until `stopped()`, with waits of microseconds' resolution."""
+    """Run all lines in one thread until `stopped()`, with waits of microsecond resolution."""
     while not stopped():
-        # A socket's file tells of a change only once: everything is taken before waiting for the next one.
+        # A ZeroMQ file descriptor is edge-triggered: all messages must be taken before waiting for the next change.
         moved = [line.step() for line in lines]
         if any(moved):
             continue

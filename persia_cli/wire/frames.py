@@ -1,9 +1,11 @@
-"""Messages to frames and back: [kind byte, header, raw array, raw array, ...], every claim of a header checked.
+"""The encoding of messages as frames and back, with full validation.
 
-The header is msgpack of (request number, fields of the message, dtype and shape of each array, loan). What is lent of
-the arrays lies in memory that sender and receiver share; the others are frames.
+Frames are [kind byte and token, header, raw array, raw array, ...]. A message without the token of the job is refused
+before any of it is decoded. The header is msgpack of (request number, fields of the message, dtype and shape of each
+array, loan). Arrays that the loan covers lie in memory that sender and receiver share; the others are frames.
 """
 
+import hmac
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -14,20 +16,20 @@ import numpy as np
 import zmq
 
 from persia_cli.errors import WireError
+from persia_cli.wire.limits import BATCH_PART, LIMITS
 from persia_cli.wire.loans import Array, Loan, SharedMemory, StaleLoan
-from persia_cli.wire.messages import BY_KIND, Count, Message
+from persia_cli.wire.messages import BY_KIND
+from persia_cli.wire.parts import Count, Message
 
-MAX_MESSAGE_BYTES = 1 << 30
-"""All frames of one message together."""
-MAX_HEADER_BYTES = 16 << 20
-MAX_ARRAYS = 4096
-MAX_FRAMES = MAX_ARRAYS + 2
+MAX_FRAMES = BATCH_PART.arrays + 2
+NO_TOKEN = b""
+"""Token of frames that do not go to another replica."""
 ENCODED_ALIGNMENT = 4
-"""Address of bytes is a multiple of this: those of encoded rows are read as float32 where they lie."""
+"""Alignment of byte arrays: encoded rows are read as float32 in place."""
 
 Frame = bytes | memoryview | zmq.Frame
-ArrayHead = tuple[str, tuple[Annotated[int, msgspec.Meta(ge=0, le=MAX_MESSAGE_BYTES)], ...]]
-ArrayHeads = Annotated[list[ArrayHead], msgspec.Meta(max_length=MAX_ARRAYS)]
+ArrayHead = tuple[str, tuple[Annotated[int, msgspec.Meta(ge=0, le=BATCH_PART.nbytes)], ...]]
+ArrayHeads = Annotated[list[ArrayHead], msgspec.Meta(max_length=BATCH_PART.arrays)]
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODERS: Mapping[type[Message], msgspec.msgpack.Decoder[Any]] = {
@@ -37,62 +39,76 @@ _DECODERS: Mapping[type[Message], msgspec.msgpack.Decoder[Any]] = {
 _NUMBER_DECODER = msgspec.msgpack.Decoder(tuple[Count, msgspec.Raw, msgspec.Raw, msgspec.Raw])
 
 
-class MalformedMessage(WireError):  # noqa: N818 - it says what it is
-    """Frames that are no message, or not the message they claim to be; `request` is its number if that is legible."""
+def message_bytes(message: Message) -> int:
+    """Return the encoded size of a message without arrays."""
+    return len(_ENCODER.encode(message))
+
+
+class MalformedMessage(WireError):  # noqa: N818 - the name says what it is
+    """Frames that are not a valid message; `request` is its request number if that can be read."""
 
     def __init__(self, problem: str, request: int | None = None) -> None:
         super().__init__(problem)
         self.request = request
 
 
-def encode(
-    request: int, message: Message, arrays: Sequence[Array] = (), loan: Loan | None = None
-) -> list[bytes | memoryview]:
-    """Frames of a message; arrays that are C-contiguous are not copied but become frames themselves.
+class ForeignMessage(MalformedMessage):
+    """A message without the token of the job; the rest of it was not read, and it gets no answer."""
 
-    What `loan` lends of the arrays is in none. Raises MalformedMessage if the arrays are not those that the message
-    declares, or too large.
+
+def encode(
+    request: int,
+    message: Message,
+    arrays: Sequence[Array] = (),
+    loan: Loan | None = None,
+    token: bytes = NO_TOKEN,
+) -> list[bytes | memoryview]:
+    """Return the frames of a message; C-contiguous arrays are not copied but become frames themselves.
+
+    Arrays that `loan` lends are not in the frames. Raises MalformedMessage if the arrays are not those that the message
+    declares, or if it is larger than the limit of its kind.
     """
     kind = type(message)
     heads = [(array.dtype.str, array.shape) for array in arrays]
     header = _ENCODER.encode((request, message, heads, loan))
-    nbytes = len(header) + sum([array.nbytes for array in arrays])
-    if len(arrays) > MAX_ARRAYS or len(header) > MAX_HEADER_BYTES or nbytes > MAX_MESSAGE_BYTES:
-        raise MalformedMessage(
-            f"{kind.__name__} of {nbytes} bytes in {len(arrays)} arrays is over the limit of {MAX_MESSAGE_BYTES} bytes "
-            f"({MAX_HEADER_BYTES} in the header) and {MAX_ARRAYS} arrays; use smaller batches"
-        )
+    _check_size(kind, len(header), len(arrays), sum([array.nbytes for array in arrays]))
     _check_arrays(kind, heads)
     framed = arrays if loan is None else [a for a, place in zip(arrays, loan.places, strict=True) if place is None]
     raw = [np.ascontiguousarray(array).data if array.size else b"" for array in framed]
-    return [bytes((kind.KIND,)), header, *raw]
+    return [bytes((kind.KIND,)) + token, header, *raw]
 
 
-def decode(frames: Sequence[Frame], memory: SharedMemory | None = None) -> tuple[int, Message, list[Array]]:
-    """Request number, message and arrays; raises MalformedMessage, and nothing else, whatever the frames hold.
+def decode(
+    frames: Sequence[Frame], memory: SharedMemory | None = None, token: bytes = NO_TOKEN
+) -> tuple[int, Message, list[Array]]:
+    """Return request number, message and arrays; raises MalformedMessage, and nothing else, whatever the frames hold.
 
-    Arrays are writable views of the frames or of `memory`, or copies where they are not aligned for their dtype (bytes:
-    for float32), as small frames often are not. They may be the sender's own memory, so the receiver must not write
-    into them.
+    It raises ForeignMessage, a kind of MalformedMessage, if the token of the frames is not `token`.
+
+    Arrays are writable views of the frames or of `memory`. Those that are not aligned for their dtype (bytes: for
+    float32), as happens with small frames, are copies. Views may be the sender's own memory, so the receiver must not
+    write to them.
     """
-    kind, header = _open(frames)
+    kind, header = _open(frames, token)
     try:
         request, message, heads, loan = _DECODERS[kind].decode(header)
     except (msgspec.MsgspecError, ValueError, RecursionError, MemoryError) as error:
-        raise MalformedMessage(f"bad header of {kind.__name__}: {error}", _legible_number(header)) from None
+        raise MalformedMessage(
+            f"the header of {kind.__name__} cannot be read: {error}", _legible_number(header)
+        ) from None
     try:
         _check_arrays(kind, heads)
         lent: list[Array | None] = [None] * len(heads) if loan is None else _borrow(kind, loan, heads, memory)
         framed = sum(array is None for array in lent)
         if framed != len(frames) - 2:
-            raise MalformedMessage(f"{kind.__name__} announces {framed} arrays and brings {len(frames) - 2}")
+            raise MalformedMessage(f"{kind.__name__} declares {framed} arrays but has {len(frames) - 2}")
         rest = iter(frames[2:])
         arrays = [
             _view(head, next(rest)) if array is None else _aligned(array)
             for head, array in zip(heads, lent, strict=True)
         ]
     except StaleLoan as error:
-        raise MalformedMessage(str(error)) from None  # nobody waits for an answer to it
+        raise MalformedMessage(str(error)) from None  # without a number: nobody waits for an answer to it
     except WireError as error:
         raise MalformedMessage(str(error), request) from None
     return request, message, arrays
@@ -102,23 +118,40 @@ def _borrow(
     kind: type[Message], loan: Loan, heads: Sequence[ArrayHead], memory: SharedMemory | None
 ) -> list[Array | None]:
     if memory is None:
-        raise MalformedMessage(f"{kind.__name__} lends memory where none is shared; set cluster.shared_memory=false")
+        raise MalformedMessage(
+            f"{kind.__name__} uses shared memory, but this connection has none; set cluster.shared_memory=false"
+        )
     return memory.borrow(loan, heads)
 
 
-def _open(frames: Sequence[Frame]) -> tuple[type[Message], memoryview]:
-    """The message type by the kind byte, and the header; sizes checked."""
-    if not 2 <= len(frames) <= MAX_FRAMES:
-        raise MalformedMessage(f"{len(frames)} frames are no message")
-    views = [_bytes_of(frame) for frame in frames]
-    if views[0].nbytes != 1:
-        raise MalformedMessage(f"{views[0].nbytes} bytes are no kind of message")
-    if views[1].nbytes > MAX_HEADER_BYTES or sum(view.nbytes for view in views) > MAX_MESSAGE_BYTES:
-        raise MalformedMessage("oversized message")
-    kind = BY_KIND.get(views[0][0])
+def _open(frames: Sequence[Frame], token: bytes) -> tuple[type[Message], memoryview]:
+    """Return the type of the message and its header; checks the token first, and then all sizes."""
+    first = _bytes_of(frames[0]) if frames else memoryview(b"")
+    # The time of the comparison must not depend on how many bytes of the token are right.
+    if not hmac.compare_digest(first[1:], token):
+        raise ForeignMessage("the message does not have the token of this job")
+    if len(first) != 1 + len(token) or len(frames) < 2:
+        raise MalformedMessage(f"the message is incomplete: it has {len(frames)} frames, and at least 2 are needed")
+    views = [_bytes_of(frame) for frame in frames[1:]]
+    kind, header = BY_KIND.get(first[0]), views[0]
     if kind is None:
-        raise MalformedMessage(f"unknown kind of message {views[0][0]:#04x}", _legible_number(views[1]))
-    return kind, views[1]
+        raise MalformedMessage(f"{first[0]:#04x} is not a known kind of message", _legible_number(header))
+    try:
+        _check_size(kind, len(header), len(views) - 1, sum([len(view) for view in views[1:]]))
+    except MalformedMessage as error:
+        readable = len(header) <= LIMITS[kind].header
+        raise MalformedMessage(str(error), _legible_number(header) if readable else None) from None
+    return kind, header
+
+
+def _check_size(kind: type[Message], header: int, arrays: int, nbytes: int) -> None:
+    limit = LIMITS[kind]
+    if header > limit.header or arrays > limit.arrays or nbytes > limit.nbytes:
+        raise MalformedMessage(
+            f"{kind.__name__} has a header of {header:,} bytes and {arrays:,} arrays of {nbytes:,} bytes; "
+            f"the limits are {limit.header:,} bytes, {limit.arrays:,} arrays and {limit.nbytes:,} bytes"
+            + ("; use a smaller train.batch_size" if limit.nbytes else "")
+        )
 
 
 def _bytes_of(frame: Frame) -> memoryview:
@@ -134,7 +167,7 @@ def _legible_number(header: memoryview) -> int | None:
 
 
 def _check_arrays(kind: type[Message], heads: Sequence[ArrayHead]) -> None:
-    """Hold dtypes, dimensions and named sizes against what the message declares."""
+    """Raise MalformedMessage unless dtypes, dimensions and named sizes are those that the message declares."""
     shapes = [shape for _, shape in heads]
     for at, axis, first, first_axis in _equal_sizes(kind, tuple([(dtype, len(shape)) for dtype, shape in heads])):
         if shapes[at][axis] != shapes[first][first_axis]:
@@ -146,9 +179,9 @@ def _check_arrays(kind: type[Message], heads: Sequence[ArrayHead]) -> None:
 
 @lru_cache(maxsize=1024)
 def _equal_sizes(kind: type[Message], arrays: tuple[tuple[str, int], ...]) -> tuple[tuple[int, int, int, int], ...]:
-    """Which sizes must be equal where arrays have these dtypes and numbers of dimensions: (array, axis, array, axis).
+    """Return the pairs of sizes that must be equal, as (array, axis, array, axis), for arrays of (dtype, dimensions).
 
-    Raises MalformedMessage if the message has no such arrays.
+    Raises MalformedMessage if the message does not declare such arrays.
     """
     equal: list[tuple[int, int, int, int]] = []
     at = _match_round(kind, arrays, 0, equal) if arrays or not kind.PER_GROUP else 0
@@ -162,16 +195,16 @@ def _equal_sizes(kind: type[Message], arrays: tuple[tuple[str, int], ...]) -> tu
 def _match_round(
     kind: type[Message], arrays: Sequence[tuple[str, int]], at: int, equal: list[tuple[int, int, int, int]]
 ) -> int:
-    """Match the declared arrays once, from arrays[at] on; returns where they end."""
+    """Match the declared arrays once, from arrays[at] on; returns the position behind the last one."""
     first: dict[str, tuple[int, int]] = {}
     for spec in kind.ARRAYS:
         if at >= len(arrays):
-            raise MalformedMessage(f"{kind.__name__} lacks its array '{spec.name}'")
+            raise MalformedMessage(f"{kind.__name__} does not have its array '{spec.name}'")
         if arrays[at] != (spec.dtype, spec.ndim):
             dtype, ndim = arrays[at]
             raise MalformedMessage(
-                f"array '{spec.name}' of {kind.__name__} is {spec.dtype} of {spec.ndim} dimensions, "
-                f"not {dtype[:20]} of {ndim}"
+                f"array '{spec.name}' of {kind.__name__} must be {spec.dtype} with {spec.ndim} dimensions, "
+                f"not {dtype[:20]} with {ndim}"
             )
         while at < len(arrays) and arrays[at] == (spec.dtype, spec.ndim):
             for axis, dim in enumerate(spec.dims.split()):
@@ -184,18 +217,18 @@ def _match_round(
 
 
 def _view(head: ArrayHead, frame: Frame) -> Array:
-    """The array in a frame, aligned for its dtype."""
+    """Return the array in a frame, aligned for its dtype."""
     dtype, shape = np.dtype(head[0]), head[1]
     view = _bytes_of(frame)
     if math.prod(shape) * dtype.itemsize != view.nbytes:
-        raise MalformedMessage(f"{view.nbytes} bytes are no array {head[0]} of shape {shape}")
+        raise MalformedMessage(f"an array of type {head[0]} and shape {shape} has {view.nbytes} bytes")
     if not view.nbytes:
         return np.empty(shape, dtype)
     return _aligned(np.frombuffer(view, dtype).reshape(shape))
 
 
 def _aligned(array: Array) -> Array:
-    """The array, or a copy where it is not writable or not aligned."""
+    """Return the array, or a copy if it is not writable or not aligned."""
     if not array.flags.writeable or not array.flags.aligned:
         return array.copy()
     misplaced = array.itemsize == 1 and array.__array_interface__["data"][0] % ENCODED_ALIGNMENT

@@ -1,9 +1,9 @@
-"""Arrays that pass between processes of one machine in shared memory: messages carry where they lie.
+"""Loans: arrays that processes of one machine exchange in shared memory, while messages carry only their positions.
 
-The sender of a message lends its arrays: it keeps them until the receiver has let go of every one, which the receiver
-tells by clearing a cell of the sender's segment. Nothing is copied, not even where a message is passed on: the one in
-between borrows and lends the same memory. A message that is sent again is a loan of its own; one that comes twice is
-passed over; one that never arrives leaves its memory taken. Where there is no room, arrays travel in frames.
+The sender of a message lends its arrays: it keeps them until the receiver has released all of them and has cleared a
+cell of the sender's segment. Nothing is copied, not even when a message is forwarded: the process in between borrows
+and lends the same memory. A message that is sent again is a new loan. A message that arrives twice is dropped. If a
+message never arrives, its memory stays in use. If there is no room, arrays travel in frames.
 """
 
 import math
@@ -19,7 +19,7 @@ from persia_cli.wire.arena import Arena
 from persia_cli.wire.segment import CELLS, DATA_START, Segment, create_segment, open_segment
 
 SEGMENT_BYTES = 1 << 30
-"""Address space of a process's segment; memory is taken from the machine as it is used."""
+"""Address space of a process's segment; memory is taken from the system as it is used."""
 LEAST_BYTES = 4096
 """Smaller arrays travel in frames."""
 SERIALS = 2**32
@@ -27,29 +27,29 @@ SERIALS = 2**32
 Array = NDArray[Any]
 Word = Annotated[int, msgspec.Meta(ge=0, le=SERIALS - 1)]
 Place = tuple[str, Annotated[int, msgspec.Meta(ge=0, le=2**62)]]
-"""Name of a segment, and offset in it."""
+"""The name of a segment and an offset in it."""
 
 
 class Loan(msgspec.Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
-    """What a message says of the arrays that it lends."""
+    """The part of a message that describes the arrays it lends."""
 
     lender: str
-    """The segment whose cell tells that the loan runs."""
+    """Name of the segment whose cell shows that the loan is active."""
     cell: Annotated[int, msgspec.Meta(ge=0, lt=CELLS)]
     serial: Word
-    """What the cell holds until the receiver clears it; never 0."""
+    """Value of the cell until the receiver clears it; never 0."""
     places: list[Place | None]
-    """Where each array of the message lies; None for those that come in frames."""
+    """Position of each array of the message; None for those that are in frames."""
 
 
-class StaleLoan(WireError):  # noqa: N818 - it says what it is
-    """A message that came before: its memory may be another's by now."""
+class StaleLoan(WireError):  # noqa: N818 - the name says what it is
+    """A message that arrived before; its memory may be in other use by now."""
 
 
 class SharedMemory:
-    """What one poll loop lends and has borrowed. All methods but `empty` belong to the loop's thread.
+    """The loans that one poll loop has given and taken. All methods but `empty` belong to the loop's thread.
 
-    `no_room` counts messages of which a large array travelled in a frame because there was no room for it.
+    `no_room` counts messages with a large array that travelled in a frame since there was no room for it.
     """
 
     def __init__(self, segment: Segment) -> None:
@@ -61,26 +61,29 @@ class SharedMemory:
         self._serial = 0
         self.no_room = 0
         self._borrowed: dict[tuple[str, int], int] = {}
-        """The last loan that was taken of each lender's cell."""
+        """(lender, cell) -> serial of the last loan that was taken."""
 
     @property
     def lent(self) -> int:
-        """Loans that still run."""
+        """Number of active loans."""
         self._collect()
         return len(self._lent)
 
     @property
     def nbytes(self) -> int:
-        """Memory that this loop's own arrays take, or took at most."""
+        """Largest number of bytes that this loop's own arrays have taken so far."""
         return self._arena.used
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-        """An array with any content, where it need not be copied to be lent, if there is room; for any thread."""
+        """Return an uninitialized array, in shared memory if there is room, so that a loan need not copy it.
+
+        Any thread may call this.
+        """
         array = self._arena.empty(shape, dtype)
         return np.empty(shape, dtype) if array is None else array
 
     def lend(self, arrays: Sequence[Array]) -> Loan | None:
-        """Lend what is large of a message's arrays, None if nothing is; `take_back` what is not sent after all."""
+        """Lend the large arrays of a message, None if there are none; call `take_back` if it is not sent after all."""
         if not any(array.nbytes >= LEAST_BYTES for array in arrays):
             return None
         self._collect()
@@ -92,16 +95,17 @@ class SharedMemory:
             return None
         self._serial = self._serial % (SERIALS - 1) + 1
         cell = self._cells.pop()
+        # No fence is needed: the message is sent after this store, through a queue and system calls that are barriers.
         self._own.cells[cell] = self._serial
         self._lent[cell] = kept
         return Loan(self._own.name, cell, self._serial, places)
 
     def take_back(self, loan: Loan) -> None:
-        """End a loan that nobody has been told of."""
+        """End a loan whose message was not sent."""
         self._own.cells[loan.cell] = 0
 
     def _place(self, array: Array, kept: list[Array]) -> Place | None:
-        """Where an array lies in shared memory, put there if need be; None if it is small or there is no room."""
+        """Return an array's position in shared memory, to which it is copied if need be; None if small or no room."""
         if array.nbytes < LEAST_BYTES:
             return None
         if array.flags.c_contiguous:
@@ -120,24 +124,25 @@ class SharedMemory:
         return self._own.name, offset
 
     def _collect(self) -> None:
-        """Let go of what receivers have let go of."""
+        """Release the arrays of loans that receivers have ended."""
         cells = self._own.cells
         for cell in [cell for cell in self._lent if not cells[cell]]:
             del self._lent[cell]
             self._cells.append(cell)
 
     def borrow(self, loan: Loan, heads: Sequence[tuple[str, tuple[int, ...]]]) -> list[Array | None]:
-        """The arrays of dtype and shape that a message lends, None for those in frames.
+        """Return the arrays of dtype and shape that a message lends, None for those in frames.
 
-        Raises StaleLoan if the message came before, WireError if there is no such memory.
+        Raises StaleLoan if the message arrived before, WireError if there is no such memory.
         """
         if len(loan.places) != len(heads):
-            raise WireError(f"a message of {len(heads)} arrays lends {len(loan.places)}")
+            raise WireError(f"a message with {len(heads)} arrays has a loan of {len(loan.places)} arrays")
         lender, key = self._segment(loan.lender), (loan.lender, loan.cell)
         if lender is self._own:
-            raise WireError("a message lends memory of the one it came to")
+            raise WireError("a message lends memory that belongs to its receiver")
+        # The cell alone is not enough: it still has the serial if a message arrives twice while its loan is active.
         if loan.serial in (0, self._borrowed.get(key)) or lender.cells[loan.cell] != loan.serial:
-            raise StaleLoan("a message came again, and its memory may have been given back")
+            raise StaleLoan("the message arrived before, and its memory may have been reused")
         self._borrowed[key] = loan.serial
         borrowed = _Borrowed(lender, loan.cell)
         return [
@@ -149,7 +154,7 @@ class SharedMemory:
         segment, offset = self._segment(place[0]), place[1]
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize
         if offset < DATA_START or offset + nbytes > segment.nbytes:
-            raise WireError(f"{nbytes} bytes at {offset} are beyond the shared memory {segment.name}")
+            raise WireError(f"{nbytes} bytes at {offset} are outside the shared memory {segment.name}")
         return segment.array(offset, shape, dtype, borrowed)
 
     def _segment(self, name: str) -> Segment:
@@ -160,7 +165,7 @@ class SharedMemory:
 
 
 class _Borrowed:
-    """Lives as long as an array of a message does; tells the lender when the last is gone."""
+    """An object that the arrays of a message keep alive; it ends the loan when the last of them is gone."""
 
     __slots__ = ("_cell", "_lender")
 
@@ -169,11 +174,14 @@ class _Borrowed:
         self._cell = cell
 
     def __del__(self) -> None:
+        # Handlers may keep views of arrays, even in other threads, so only reference counting knows when the last one
+        # is gone. One aligned 32-bit store needs no lock, so it may run in any thread; the lender, which polls the
+        # cell, sees the old or the new value. All reads of the arrays come before it in program order.
         self._lender.cells[self._cell] = 0
 
 
 def share_memory(nbytes: int = SEGMENT_BYTES) -> SharedMemory | None:
-    """Shared memory for one poll loop, None where the system has none of the kind."""
+    """Return shared memory for one poll loop, None if the system does not support it."""
     try:
         return SharedMemory(create_segment(nbytes))
     except (OSError, WireError):

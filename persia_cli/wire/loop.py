@@ -1,4 +1,4 @@
-"""One thread's poll loop over its servers, clients, timers and wakers."""
+"""The poll loop of a thread over its servers, clients, timers and wakers."""
 
 import math
 import os
@@ -13,13 +13,15 @@ from numpy.typing import DTypeLike
 
 from persia_cli.wire import sockets
 from persia_cli.wire.client import Client
+from persia_cli.wire.context import Context
+from persia_cli.wire.limits import BATCH_PART
 from persia_cli.wire.loans import Array, SharedMemory
-from persia_cli.wire.messages import Message
+from persia_cli.wire.parts import Message
 from persia_cli.wire.server import Handler, Server
 
 
 class Waker:
-    """Ends a loop's wait from any thread."""
+    """An object through which any thread can end a loop's wait."""
 
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -27,18 +29,18 @@ class Waker:
         self._open = True
 
     def wake(self) -> None:
-        """Let the current or next `poll` of the loop return at once; does nothing once the loop is closed."""
+        """Make the current or next `poll` of the loop return at once; does nothing once the loop is closed."""
         with self._lock:
             if self._open:
                 os.eventfd_write(self.fd, 1)
 
     def clear(self) -> None:
-        """Forget the wakes so far; called by the loop."""
+        """Reset the waker; called by the loop."""
         os.eventfd_read(self.fd)
 
     def close(self) -> None:
-        """Close the event file; wakes do nothing from then on."""
-        # The lock keeps a late wake from writing to a file that has been given the same number since.
+        """Close the event file; `wake` does nothing from then on."""
+        # The lock keeps a late `wake` from writing to another file that has got the same descriptor since.
         with self._lock:
             if self._open:
                 self._open = False
@@ -53,9 +55,9 @@ class _Timer:
 
 
 class Loop:
-    """Everything that one thread waits for; all methods but `Waker.wake` and `empty` belong to that thread."""
+    """A poll loop; all methods but `empty` belong to its thread."""
 
-    def __init__(self, context: sockets.Context, name: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, context: Context, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.name = name
         self._context = context
         self._clock = clock
@@ -68,7 +70,7 @@ class Loop:
         self._memory: SharedMemory | None = None
 
     def share(self, memory: SharedMemory | None) -> None:
-        """Pass large arrays through memory shared with the processes at the other ends of Unix sockets, if not None."""
+        """Exchange large arrays in shared memory with the processes at the other ends of Unix sockets, if not None."""
         self._memory = memory
         for server in self._servers:
             self._share_with(server)
@@ -77,27 +79,37 @@ class Loop:
 
     @property
     def shared_bytes(self) -> int:
-        """Memory that the loop shares with other processes, as far as it is its own."""
+        """Bytes of the loop's own memory that it shares with other processes."""
         return 0 if self._memory is None else self._memory.nbytes
 
     def _share_with(self, end: Server | Client) -> None:
         end.memory = self._memory if end.address.startswith("ipc://") else None
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-        """An array with any content that is cheap to send, for any thread."""
+        """Return an uninitialized array that is cheap to send; for any thread."""
         return np.empty(shape, dtype) if self._memory is None else self._memory.empty(shape, dtype)
 
-    def serve(self, address: str, handlers: Mapping[type[Message], Handler]) -> Server:
-        """Answer requests at `address`; raises WireError if it is not local or taken."""
-        server = Server(self._context, address, handlers, self.name)
+    def serve(
+        self, address: str, handlers: Mapping[type[Message], Handler], frame_bytes: int = BATCH_PART.nbytes
+    ) -> Server:
+        """Serve requests at `address`; raises WireError if it is not local or is in use."""
+        server = Server(self._context, address, handlers, self.name, frame_bytes)
         self._servers.append(server)
         self._share_with(server)
         self._watch(server.socket, server.receive)
         return server
 
-    def connect(self, address: str, peer: str, identity: bytes, retry_s: float, silence_timeout_s: float) -> Client:
-        """A client of the server at `address`; `peer` is its name in errors, `identity` this end's name there."""
-        client = Client(self._context, address, peer, identity, retry_s, silence_timeout_s, self._clock)
+    def connect(
+        self,
+        address: str,
+        peer: str,
+        identity: bytes,
+        retry_s: float,
+        silence_timeout_s: float,
+        frame_bytes: int = BATCH_PART.nbytes,
+    ) -> Client:
+        """Return a client of the server at `address`; `peer` names it in errors, `identity` is the client's."""
+        client = Client(self._context, address, peer, identity, retry_s, silence_timeout_s, self._clock, frame_bytes)
         self._clients.append(client)
         self._share_with(client)
         self._watch(client.socket, client.receive)
@@ -105,9 +117,11 @@ class Loop:
 
     @property
     def counters(self) -> dict[str, int]:
-        """What was not as it should be so far; all zero on an undisturbed wire, and where shared memory has room."""
+        """Counts of irregular events so far; all are zero if no message is lost and shared memory has room."""
         return {
             "refused": sum(server.refused for server in self._servers),
+            "foreign": sum(server.foreign for server in self._servers),
+            "turned_away": sum(server.turned_away for server in self._servers),
             "nameless": sum(server.nameless for server in self._servers),
             "repeated": sum(server.repeated for server in self._servers),
             "dropped": sum(server.dropped for server in self._servers),
@@ -119,18 +133,18 @@ class Loop:
         }
 
     def every(self, seconds: float, callback: Callable[[], None]) -> None:
-        """Call back about every so many seconds, first after that time; calls that are missed are not made up for."""
+        """Call back about every so many seconds, first after that time; missed calls are not made up for."""
         self._timers.append(_Timer(seconds, callback, self._clock() + seconds))
 
     def waker(self) -> Waker:
-        """Something with which other threads end this loop's wait."""
+        """Return a waker of this loop for other threads."""
         waker = Waker()
         self._wakers.append(waker)
         self._watch(waker.fd, waker.clear)
         return waker
 
     def poll(self, timeout_s: float) -> None:
-        """One round: wait for something up to `timeout_s`, take what has come, repeat what is due, run timers."""
+        """Run one round: wait up to `timeout_s` for messages, handle them, repeat due requests, run due timers."""
         for source, _ in self._poller.poll(self._wait_ms(timeout_s)):
             self._receivers[source]()
         for client in self._clients:
@@ -148,7 +162,7 @@ class Loop:
             min((timer.due for timer in self._timers), default=now + timeout_s),
             min((client.due for client in self._clients), default=now + timeout_s),
         )
-        # Rounded up: a round that ends a fraction early would only be followed by an idle one.
+        # Rounded up: a round that ends a fraction of a millisecond early would only cause an idle round.
         return max(0, math.ceil((due - now) * 1000))
 
     def _watch(self, source: sockets.Socket | int, receive: Callable[[], None]) -> None:
@@ -156,7 +170,7 @@ class Loop:
         self._poller.register(source, zmq.POLLIN)
 
     def close(self) -> None:
-        """Close every server, client and waker of this loop; shared memory goes with the last array on it."""
+        """Close all servers, clients and wakers of this loop; shared memory is freed with the last array on it."""
         self.share(None)
         for server in self._servers:
             server.close()

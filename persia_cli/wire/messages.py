@@ -1,98 +1,46 @@
-"""Every message that roles exchange: who sends it to whom, what it carries, and what comes back."""
+"""The messages that roles exchange, with their senders, receivers, contents and replies."""
 
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import msgspec
 
-PROTOCOL = 5
-"""Version of everything in this file; Hello carries it and the coordinator refuses another."""
+from persia_cli.wire.parts import ArraySpec, BatchId, Count, Message, Sender, TableTotals
 
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+PROTOCOL = 11
+"""Version of all messages and of how they travel; Hello carries it and the coordinator refuses another."""
 
-
-@dataclass(frozen=True, slots=True)
-class ArraySpec:
-    """One array of a message: its dtype (numpy's `dtype.str`) and the names of its dimensions.
-
-    Equal names mean equal sizes within one message, or within one feature group of it; `*` is any size.
-    A `many` array comes one or more times in a row; the sizes it names are the same in all of them.
-    """
-
-    name: str
-    dtype: str
-    dims: str
-    many: bool = False
-
-    @property
-    def ndim(self) -> int:
-        """Number of dimensions."""
-        return len(self.dims.split())
-
-
-class Part(msgspec.Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
-    """A group of fields that several messages share."""
-
-
-class BatchId(Part, frozen=True):
-    """What a batch, its look-ups and its updates are known by, whoever carries them."""
-
-    generation: Count
-    """Rises by one whenever the job is rolled back."""
-    split: Annotated[int, msgspec.Meta(ge=0, le=1)]
-    """0 train, 1 eval."""
-    step: Count
-    rank: Count
-
-
-class Sender(Part, frozen=True):
-    """The replica that asks the coordinator, and which of its lives; older incarnations are refused."""
-
-    role: str
-    index: Count
-    incarnation: Count
-
-
-class Message(msgspec.Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
-    """Fields of a message travel in its header, arrays as raw frames after it or in shared memory."""
-
-    KIND: ClassVar[int]
-    """The byte that a message begins with."""
-    REPLY: ClassVar["type[Message] | None"] = None
-    """What answers it, if it is a request; Pending or Refused may come instead."""
-    ARRAYS: ClassVar[tuple[ArraySpec, ...]] = ()
-    """The arrays, in this order."""
-    PER_GROUP: ClassVar[bool] = False
-    """The arrays come once per feature group, in the order of groups; no group at all is allowed."""
-
+REPORTS_AHEAD = 16
+"""Largest number of a rank's unanswered reports; they are answered when the reports of all ranks have been written."""
 
 # Generic replies.
 
 
 class Ack(Message, frozen=True):
-    """Any server -> the asker: it is done."""
+    """Any server -> the client: the request is done."""
 
     KIND = 0x01
 
 
 class Pending(Message, frozen=True):
-    """Any server -> the asker, when a request is repeated: it was received and will be answered."""
+    """Any server -> the client, when a request is repeated: it was received and will be answered."""
 
     KIND = 0x02
 
 
 class Refused(Message, frozen=True):
-    """Any server -> the asker: it will not be done, and asking again does not help."""
+    """Any server -> the client: the request will not be done, and repeating it does not help."""
 
     KIND = 0x03
     reason: str
+    exit_code: Count = 1
+    """2 if the user can correct it, 1 otherwise."""
 
 
 # Data loader -> embedding worker and NN worker.
 
 
 class PutIds(Message, frozen=True):
-    """Data loader -> embedding worker: the ids of a batch, feature-major; Ack when they are kept."""
+    """Data loader -> embedding worker: the ids of a batch, feature-major; Ack when they are stored."""
 
     KIND = 0x10
     REPLY = Ack
@@ -101,7 +49,7 @@ class PutIds(Message, frozen=True):
 
 
 class PutSamples(Message, frozen=True):
-    """Data loader -> NN worker: everything of a batch but its ids; Ack when it is kept."""
+    """Data loader -> NN worker: all of a batch but its ids; Ack when it is stored."""
 
     KIND = 0x11
     REPLY = Ack
@@ -109,11 +57,11 @@ class PutSamples(Message, frozen=True):
         ArraySpec("dense", "<f4", "sample dense"),
         ArraySpec("labels", "<f4", "sample task"),
         ArraySpec("weights", "<f4", "*"),  # empty where samples have no weights
-        ArraySpec("groups", "<u8", "*"),  # empty in training, and where samples are in no groups
+        ArraySpec("groups", "<u8", "*"),  # query ids; empty in training, and if samples have none
     )
     batch: BatchId
     weight_total: float
-    """Sum of the weights of the global batch: what the loss is divided by."""
+    """Sum of the weights of the global batch, which divides the loss."""
 
 
 class Credit(Message, frozen=True):
@@ -124,7 +72,7 @@ class Credit(Message, frozen=True):
 
 
 class WaitCredit(Message, frozen=True):
-    """Data loader -> NN worker: may I send this step? Answered by Credit once the limit is above it."""
+    """Data loader -> NN worker: ask for permission to send a step; Credit once the limit is above it."""
 
     KIND = 0x12
     REPLY = Credit
@@ -136,47 +84,53 @@ class WaitCredit(Message, frozen=True):
 
 
 class Rows(Message, frozen=True):
-    """Embedding worker -> NN worker: the unique rows of a batch, and where each of its ids finds its row.
+    """Embedding worker -> NN worker: the unique rows of a batch, and the position of each id's row among them.
 
     Rows and gradients, here and below, are encoded in the wire dtype of their group, by `persia_cli.store.wire_rows`.
-    Where dense weights live on embedding servers their rows are the last group, with the place of each as inverse.
+    If dense weights are stored on embedding servers, their rows are the last group, with their positions as inverse.
     """
 
     KIND = 0x21
     PER_GROUP = True
     ARRAYS = (
         ArraySpec("inverse", "<i4", "id"),
-        ArraySpec("offsets", "<u4", "*"),  # empty where every sample has exactly one id per feature
+        ArraySpec("offsets", "<u4", "*"),  # empty if every sample has exactly one id per feature
         ArraySpec("rows", "|u1", "* byte", many=True),  # one per embedding server, in the order of servers
     )
     staleness: int
-    """Step of the batch minus the last step of its rank that every row was updated with."""
+    """Step of the batch minus the last step of its rank whose update is in every row."""
+    totals: tuple[TableTotals, ...] = ()
+    """Counters of each server, as of its answer."""
+    ids: Count = 0
+    """Number of ids of the batch, repeats included; an id of a hash stack counts once per round."""
+    unknown: Count = 0
+    """Number of these ids that had no row before."""
 
 
 class Pull(Message, frozen=True):
-    """NN worker -> embedding worker: the rows of a batch; Rows once servers have answered."""
+    """NN worker -> embedding worker: ask for the rows of a batch; Rows once all servers have answered."""
 
     KIND = 0x20
     REPLY = Rows
     batch: BatchId
     dense_rows: Count = 0
-    """Rows of dense weights to come with them; 0 where NN workers keep their own."""
+    """Number of rows of dense weights to add; 0 if NN workers store dense weights themselves."""
 
 
 class PullWeights(Message, frozen=True):
-    """NN worker -> embedding worker: dense weights as they are now, only to be read; Rows of that group alone."""
+    """NN worker -> embedding worker: ask for the dense weights, for reading only; Rows of that group alone."""
 
     KIND = 0x23
     REPLY = Rows
     batch: BatchId
-    """A batch of the rank that the worker serves, for which it asks."""
+    """Any batch of the rank that the worker serves."""
     dense_rows: Count
 
 
 class PushGradients(Message, frozen=True):
-    """NN worker -> embedding worker: gradients of a batch, one per unique row; Ack once every server applied them.
+    """NN worker -> embedding worker: gradients of a batch, one per unique row; Ack once all servers applied them.
 
-    For the eval split it carries no arrays and only lets the worker forget the batch.
+    For the eval split it has no arrays and only lets the worker drop the batch.
     """
 
     KIND = 0x22
@@ -190,17 +144,22 @@ class PushGradients(Message, frozen=True):
 
 
 class LookedUp(Message, frozen=True):
-    """Embedding server -> embedding worker: one row per key, in the order of keys."""
+    """Embedding server -> embedding worker: one row per key, in key order, and the keys that had none before."""
 
     KIND = 0x31
     PER_GROUP = True
-    ARRAYS = (ArraySpec("rows", "|u1", "row byte"),)
+    ARRAYS = (
+        ArraySpec("rows", "|u1", "row byte"),
+        ArraySpec("unknown", "<u4", "*"),  # positions of keys, ascending
+    )
     watermark: int
-    """Last step of the asking rank whose updates are all applied; -1 before the first."""
+    """Last step of the batch's rank up to which all updates are applied; -1 before the first."""
+    totals: TableTotals = TableTotals()
+    """Counters of this server, this look-up included."""
 
 
 class LookUp(Message, frozen=True):
-    """Embedding worker -> embedding server: rows of unique keys; in sync mode parked until their turn."""
+    """Embedding worker -> embedding server: ask for the rows of unique keys; in sync mode parked until its turn."""
 
     KIND = 0x30
     REPLY = LookedUp
@@ -208,13 +167,13 @@ class LookUp(Message, frozen=True):
     ARRAYS = (ArraySpec("keys", "<u8", "row"), ArraySpec("tables", "<u2", "row"))
     batch: BatchId
     create: bool
-    """Whether unknown keys get a row; otherwise they read as zeros."""
+    """True if unknown keys get a row; otherwise they read as zeros."""
 
 
 class Update(Message, frozen=True):
     """Embedding worker -> embedding server: gradients of unique keys; Ack when they are applied.
 
-    Every server gets one per batch, empty where it owns no key of it; a repeat is answered and not applied.
+    Every server gets one per batch, empty if it owns none of the keys. A repeat is answered but not applied again.
     """
 
     KIND = 0x32
@@ -232,7 +191,7 @@ class Update(Message, frozen=True):
 
 
 class Welcome(Message, frozen=True):
-    """Coordinator -> any role: which life of the replica this is, the job, and where everyone listens."""
+    """Coordinator -> any role: the incarnation of the replica, the job, and the addresses of all replicas."""
 
     KIND = 0x41
     incarnation: Count
@@ -241,11 +200,11 @@ class Welcome(Message, frozen=True):
     job: bytes
     """The plan of the job as JSON."""
     addresses: dict[str, list[str]]
-    """Role -> address of each of its replicas, by index."""
+    """Role -> addresses of its replicas, by index."""
 
 
 class Hello(Message, frozen=True):
-    """Any role -> coordinator: I exist and listen at `address`; Welcome once every replica has said so."""
+    """Any role -> coordinator: join the job; Welcome once every replica has joined."""
 
     KIND = 0x40
     REPLY = Welcome
@@ -254,24 +213,26 @@ class Hello(Message, frozen=True):
     pid: Count
     host: str
     version: str
-    """Version of the program; the coordinator refuses another than its own."""
+    """Version of the program; the coordinator refuses versions other than its own."""
     protocol: Count
     address: str
-    """Where the replica serves requests; empty if it serves none."""
+    """Address at which the replica serves requests; empty if it serves none."""
 
 
 class Ready(Message, frozen=True):
-    """Any role -> coordinator: I have started and can work."""
+    """Any role -> coordinator: the replica has started and is ready."""
 
     KIND = 0x42
     REPLY = Ack
     sender: Sender
     parameters: Count
-    """Dense weights that an NN worker trains; 0 for all other roles."""
+    """Number of dense weights that an NN worker trains; 0 for all other roles."""
+    rows: Count = 0
+    """Number of rows that an embedding server has loaded from a checkpoint."""
 
 
 class Instruction(Message, frozen=True):
-    """Coordinator -> any role: what to do next."""
+    """Coordinator -> any role: the next instruction."""
 
     KIND = 0x44
     number: Count
@@ -280,7 +241,7 @@ class Instruction(Message, frozen=True):
 
 
 class Next(Message, frozen=True):
-    """Any role -> coordinator: the instruction that follows number `after`; parked until there is one."""
+    """Any role -> coordinator: ask for the instruction after number `after`; parked until there is one."""
 
     KIND = 0x43
     REPLY = Instruction
@@ -289,7 +250,7 @@ class Next(Message, frozen=True):
 
 
 class Done(Message, frozen=True):
-    """Any role -> coordinator: instruction `number` is carried out, with this result."""
+    """Any role -> coordinator: instruction `number` is done, with this result."""
 
     KIND = 0x45
     REPLY = Ack
@@ -299,7 +260,7 @@ class Done(Message, frozen=True):
 
 
 class Item(Message, frozen=True):
-    """Coordinator -> data loader: the steps from `first` up to, not including, `last`; at the `end` none are left."""
+    """Coordinator -> data loader: a work item, the steps [first, last); with `end`, no steps are left."""
 
     KIND = 0x47
     first: Count
@@ -308,7 +269,7 @@ class Item(Message, frozen=True):
 
 
 class TakeItem(Message, frozen=True):
-    """Data loader -> coordinator: steps to load; parked until there are some."""
+    """Data loader -> coordinator: ask for a work item; parked until there is one."""
 
     KIND = 0x46
     REPLY = Item
@@ -319,15 +280,17 @@ class TakeItem(Message, frozen=True):
 class Report(Message, frozen=True):
     """NN worker -> coordinator: figures of one interval and the histogram of its scores; each number counts once.
 
-    Where an evaluation is to be judged within groups of samples, its scores come one by one as well.
+    Ack when all ranks have reported the interval, so that no rank is further ahead than REPORTS_AHEAD. If an evaluation
+    needs metrics within groups of samples (query ids), it carries the scores of single samples as well.
     """
 
     KIND = 0x48
     REPLY = Ack
     ARRAYS = (
-        ArraySpec("bins", "<u4", "bin"),
-        ArraySpec("counts", "<f8", "bin"),
-        ArraySpec("groups", "<u8", "sample"),  # no samples where there are no groups
+        ArraySpec("counted", "<u8", "count"),
+        ArraySpec("counts", "<f8", "count"),
+        ArraySpec("sums", "<f8", "task sum"),
+        ArraySpec("groups", "<u8", "sample"),  # query ids; no samples if there are none
         ArraySpec("logits", "<f4", "sample task"),
         ArraySpec("labels", "<f4", "sample task"),
         ArraySpec("weights", "<f4", "*"),  # empty where samples have no weights
@@ -338,7 +301,7 @@ class Report(Message, frozen=True):
 
 
 class Scores(Message, frozen=True):
-    """NN worker -> coordinator: what the network says of a batch that is to be scored; Ack when it is kept."""
+    """NN worker -> coordinator: the network's predictions for a batch of a prediction run; Ack when they are stored."""
 
     KIND = 0x4C
     REPLY = Ack
@@ -348,19 +311,22 @@ class Scores(Message, frozen=True):
 
 
 class Beat(Message, frozen=True):
-    """Coordinator -> any role: heard; `stop` asks it to end."""
+    """Coordinator -> any role: the heartbeat arrived; `stop` asks the replica to end."""
 
     KIND = 0x4A
     stop: bool
 
 
 class Heartbeat(Message, frozen=True):
-    """Any role -> coordinator, about once a second: I am alive, and this long ago I last got something done."""
+    """Any role -> coordinator, about twice a second: the replica is alive; its present work and how long it takes."""
 
     KIND = 0x49
     REPLY = Beat
     sender: Sender
-    progress_age_s: float
+    doing: str
+    """Work that has no visible result before it is done, such as "training step 7"; empty while waiting for others."""
+    doing_s: float
+    """Seconds since the work last made progress; time in which the replica did not run does not count."""
     cpu_s: float
     """CPU time used so far, in seconds."""
     rss: Count
@@ -368,15 +334,27 @@ class Heartbeat(Message, frozen=True):
     body: dict[str, Any]
 
 
+class Leave(Message, frozen=True):
+    """Any role -> coordinator, also before Welcome: this process got a signal to stop, so the job must end."""
+
+    KIND = 0x4D
+    REPLY = Ack
+    role: str
+    index: Count
+    pid: Count
+    signal: str
+    """Name of the signal, such as SIGTERM."""
+
+
 class Fail(Message, frozen=True):
-    """Any role -> coordinator: I cannot go on; the sentence says why."""
+    """Any role -> coordinator: the replica cannot go on; `error` is a sentence with the reason."""
 
     KIND = 0x4B
     REPLY = Ack
     sender: Sender
     error: str
     exit_code: Count
-    """2 if the user can put it right, 1 otherwise."""
+    """2 if the user can correct it, 1 otherwise."""
 
 
 BY_KIND: dict[int, type[Message]] = {message.KIND: message for message in Message.__subclasses__()}

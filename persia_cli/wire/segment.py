@@ -1,8 +1,8 @@
-"""Memory that processes of one machine and user share: made by one, mapped by others, gone when the last of them ends.
+"""Memory segments that processes of one machine and one user share.
 
-A segment is an anonymous file (memfd), so that nothing is left behind whatever ends its processes, and /dev/shm may be
-small. Others reach it through the maker's open file; it is sealed against shrinking, which would take memory from
-under those that have mapped it.
+A segment is an anonymous file (memfd), so nothing is left behind however its processes end, and the size of /dev/shm
+does not matter. Other processes open it through the creator's file descriptor in /proc. It is sealed against shrinking,
+since a process that has mapped it would crash when it reads pages that are gone.
 """
 
 import fcntl
@@ -20,40 +20,40 @@ from numpy.typing import DTypeLike, NDArray
 from persia_cli.errors import WireError
 
 CELLS = 1024
-"""Words at the beginning of a segment that tell which loans of its maker still run."""
+"""Number of uint32 words at the beginning of a segment; each shows if a loan of the segment's creator is active."""
 DATA_START = CELLS * 4
-"""Where blocks begin."""
+"""Offset of the first block."""
 
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _NAME = re.compile(r"([1-9][0-9]{0,9})/([0-9]{1,9})/([0-9a-f]{16})")
 
 
 class Segment:
-    """A mapped segment; stays mapped as long as an array on it lives.
+    """A mapped segment; it stays mapped as long as an array on it exists.
 
-    `name` is how others of this machine find it, `address` where it lies in this process, `cells` its uint32[CELLS].
+    `name` is its name for other processes, `address` its address in this process, `cells` its uint32[CELLS].
     """
 
     def __init__(self, file: int, name: str) -> None:
         self.name = name
         self.nbytes = os.fstat(file).st_size
-        # Pages are taken from the machine when they are first written.
+        # The system provides pages when they are first written.
         self._pages = np.frombuffer(mmap.mmap(file, self.nbytes), np.uint8)
         self.address: int = self._pages.ctypes.data
         self.cells = self._pages[:DATA_START].view(np.uint32)
 
     def array(self, offset: int, shape: tuple[int, ...], dtype: DTypeLike, keeper: object) -> NDArray[Any]:
-        """An array on the segment's memory; it, and every view of it, keeps `keeper` alive."""
-        return np.asarray(_Place(self, self.address + offset, shape, np.dtype(dtype), keeper))
+        """Return an array on the segment's memory; the array and all its views keep `keeper` alive."""
+        return np.asarray(_ArrayBase(self, self.address + offset, shape, np.dtype(dtype), keeper))
 
     def offset_of(self, address: int) -> int | None:
-        """How far from the segment's beginning an address lies, None if it is outside."""
+        """Return the offset of an address in the segment, None if it is outside."""
         offset = address - self.address
         return offset if 0 <= offset < self.nbytes else None
 
 
-class _Place:
-    """What numpy takes an array's memory from, and keeps as long as it uses it."""
+class _ArrayBase:
+    """The base object of an array: numpy takes the memory from it and keeps it alive as long as the array."""
 
     __slots__ = ("__array_interface__", "_keeper", "_segment")
 
@@ -66,28 +66,28 @@ class _Place:
 
 
 def create_segment(nbytes: int) -> Segment:
-    """Make a segment of so many bytes; raises OSError where the system does not share memory in this way."""
+    """Create a segment of so many bytes; raises OSError if the system does not support it."""
     token = secrets.token_hex(8)
     file = os.memfd_create(f"persia-{token}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(file, nbytes)
         fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
         name = f"{os.getpid()}/{file}/{token}"
-        open_segment(name)  # where this fails, others could not come either
+        open_segment(name)  # if this fails, other processes could not open it either
         segment = Segment(file, name)
     except BaseException:
         os.close(file)
         raise
-    # Others may come as long as it is in use here.
+    # Other processes can open the segment as long as this file descriptor is open.
     weakref.finalize(segment, os.close, file)
     return segment
 
 
 def open_segment(name: str) -> Segment:
-    """Map the segment that another process calls so; raises WireError if it is none, or out of reach."""
+    """Map the segment of this name of another process; raises WireError if it does not exist or cannot be reached."""
     match = _NAME.fullmatch(name)
     if match is None:
-        raise WireError(f"{name[:60]!r} is no name of shared memory")
+        raise WireError(f"{name[:60]!r} is not a valid name of shared memory")
     process, number, token = match.groups()
     try:
         file = os.open(f"/proc/{process}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
@@ -97,7 +97,7 @@ def open_segment(name: str) -> Segment:
         ) from None
     try:
         if not str(Path(f"/proc/self/fd/{file}").readlink()).startswith(f"/memfd:persia-{token} "):
-            raise WireError(f"the shared memory {name} of process {process} is gone")
+            raise WireError(f"the shared memory {name} of process {process} does not exist any more")
         if fcntl.fcntl(file, fcntl.F_GET_SEALS) & _SEALS != _SEALS or os.fstat(file).st_size < DATA_START:
             raise WireError(f"the shared memory {name} of process {process} is not sealed")
         return Segment(file, name)

@@ -1,5 +1,6 @@
-"""Requests of many clients: checked, handed to a handler each, answered at once or later, answered once."""
+"""The server side of requests: each is checked, passed to a handler once, and answered at once or later."""
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -9,22 +10,31 @@ import zmq
 
 from persia_cli.errors import WireError
 from persia_cli.wire import sockets
-from persia_cli.wire.frames import MalformedMessage, decode
+from persia_cli.wire.context import Context
+from persia_cli.wire.frames import ForeignMessage, MalformedMessage, decode, message_bytes
+from persia_cli.wire.limits import BATCH_PART
 from persia_cli.wire.loans import Array, SharedMemory
-from persia_cli.wire.messages import Message, Pending, Refused
+from persia_cli.wire.messages import Pending, Refused
+from persia_cli.wire.parts import Message
 
 PARKED_LIMIT = 65_536
-"""Unanswered requests that are remembered."""
-MADE_UP = b"\0"
-"""First byte of the names that libzmq gives to connections without one of their own."""
+"""Largest number of unanswered requests that are remembered."""
+GENERATED = b"\0"
+"""First byte of the identities that libzmq generates for connections without one."""
 ANSWERS_LIMIT = 4096
-"""Answers without arrays that are remembered."""
+"""Largest number of answers without arrays that are remembered."""
+ANSWERS_BYTES = 16 << 20
+"""Largest total size of these answers."""
 RECEIVE_LIMIT = 1024
-"""Requests taken in one call, so that timers get their turn."""
+"""Largest number of requests handled in one call, so that timers run in between."""
+RECEIVE_S = 0.1
+"""Seconds after which a call handles no further request."""
+REASON_LIMIT = 4000
+"""Largest number of characters of the reason for a refusal; the reason may quote data that the client sent."""
 
 
 class Peer(NamedTuple):
-    """Who asked, and under which number: what a reply is addressed to."""
+    """The address of a reply: the client's identity and the number of its request."""
 
     identity: bytes
     request: int
@@ -34,45 +44,56 @@ Handler = Callable[[Peer, Any, list[Array]], None]
 
 
 class Server:
-    """One ROUTER, owned by one thread; `memory` is what it shares with its clients, if it does.
+    """A ROUTER socket, owned by one thread; `memory` is the memory shared with its clients, if any.
 
-    A handler answers by `reply`, now or later; until then its request is parked, and a repeat of it is answered
-    Pending. A repeat of a request whose answer had no arrays gets that answer again; one whose answer had arrays, or is
-    long ago, goes to the handler again, which must recognise it by its content.
+    A handler answers with `reply`, at once or later. Until then its request is parked, and a repeat of it is answered
+    with Pending. If an answer had no arrays, a repeat of the request gets the same answer again. If it had arrays, or
+    was long ago, the repeat goes to the handler again, which must recognise it by its content.
 
-    Peers are known by the names they connect under. What is left of a connection when its peer connects anew can come
-    without that name (ROUTER_HANDOVER) and is passed over: no answer would reach the peer, and the peer asks again.
+    Peers are known by the identities with which they connect. When a peer connects again, the last messages of its old
+    connection can arrive without that identity (ROUTER_HANDOVER). They are dropped: no answer would reach the peer, and
+    the peer sends them again.
 
-    `refused` counts messages that were not taken, `nameless` those passed over, `repeated` repeats that were answered
-    without the handler, `dropped` replies that could not be sent (the peer will ask again), `forgotten` parked requests
-    over the limit.
+    `refused` counts messages that were refused, `foreign` those without the token of the job, which get no answer,
+    `nameless` those without an identity, `repeated` repeats that were answered without the handler, `dropped` replies
+    that could not be sent (the peer will send its request again), `forgotten` parked requests over the limit.
     """
 
     def __init__(
         self,
-        context: sockets.Context,
+        context: Context,
         address: str,
         handlers: Mapping[type[Message], Handler],
         name: str = "this replica",
+        frame_bytes: int = BATCH_PART.nbytes,
     ) -> None:
-        self.socket = sockets.router(context, address)
+        """Listen at the address; `frame_bytes` is the size of the largest frame that is accepted."""
+        self.socket = sockets.router(context, address, frame_bytes)
+        self._token = context.token
         self.memory: SharedMemory | None = None
         self.address = sockets.bound_address(self.socket)
-        self.refused = self.nameless = self.repeated = self.dropped = self.forgotten = 0
+        self.refused = self.foreign = self.nameless = self.repeated = self.dropped = self.forgotten = 0
         self._handlers = handlers
         self._name = name
         self._parked: OrderedDict[Peer, None] = OrderedDict()
-        self._answers: OrderedDict[Peer, Message] = OrderedDict()
+        self._answers: OrderedDict[Peer, tuple[Message, int]] = OrderedDict()
+        self._answers_bytes = 0
+
+    @property
+    def turned_away(self) -> int:
+        """Number of connections that ended before they logged in with the token of the job."""
+        return 0 if self.socket.guard is None else self.socket.guard.turned_away
 
     @property
     def parked(self) -> int:
-        """Requests that handlers have not answered yet."""
+        """Number of requests that handlers have not answered yet."""
         return len(self._parked)
 
     def receive(self) -> None:
-        """Take the requests that have come; whatever they hold, only a handler's own failure is raised."""
+        """Handle the requests that have arrived; whatever they contain, only a handler's own failure is raised."""
+        until = time.monotonic() + RECEIVE_S
         for _ in range(RECEIVE_LIMIT):
-            if self.socket.closed:
+            if self.socket.closed or time.monotonic() > until:
                 return
             try:
                 frames = sockets.receive(self.socket)
@@ -84,17 +105,20 @@ class Server:
             self._take(frames[0].bytes, frames[1:])
 
     def _take(self, identity: bytes, frames: Sequence[zmq.Frame]) -> None:
-        if identity.startswith(MADE_UP):
+        if identity.startswith(GENERATED):
             self.nameless += 1
             with suppress(MalformedMessage):
-                decode(frames, self.memory)  # what it lends is given back
+                decode(frames, self.memory, self._token)  # this borrows its loan, which thereby ends
             return
         try:
-            number, message, arrays = decode(frames, self.memory)
+            number, message, arrays = decode(frames, self.memory, self._token)
+        except ForeignMessage:
+            self.foreign += 1
+            return
         except MalformedMessage as error:
             self.refused += 1
             if error.request is not None:
-                self._send(Peer(identity, error.request), Refused(str(error)))
+                self._send(Peer(identity, error.request), _refused(error))
             return
         peer = Peer(identity, number)
         if peer in self._parked:
@@ -102,7 +126,7 @@ class Server:
             self._send(peer, Pending())
         elif peer in self._answers:
             self.repeated += 1
-            self._send(peer, self._answers[peer])
+            self._send(peer, self._answers[peer][0])
         else:
             self._dispatch(peer, message, arrays)
 
@@ -110,7 +134,7 @@ class Server:
         handler = self._handlers.get(type(message))
         if handler is None:
             self.refused += 1
-            self.reply(peer, Refused(f"{self._name} takes no {type(message).__name__}"))
+            self.reply(peer, Refused(f"{self._name} does not accept {type(message).__name__} messages"))
             return
         self._parked[peer] = None
         if len(self._parked) > PARKED_LIMIT:
@@ -120,24 +144,38 @@ class Server:
             handler(peer, message, arrays)
         except WireError as error:
             self.refused += 1
-            self.reply(peer, Refused(str(error)))
+            self.reply(peer, _refused(error))
 
     def reply(self, peer: Peer, message: Message, arrays: Sequence[Array] = ()) -> None:
         """Answer a request; arrays must not be written from now on.
 
-        If the peer is gone or its queue is full, the reply is dropped and counted: the peer will ask again.
+        If the peer is gone or its queue is full, the reply is dropped and counted; the peer will repeat its request.
         """
         self._parked.pop(peer, None)
         if not arrays:
-            self._answers[peer] = message
-            if len(self._answers) > ANSWERS_LIMIT:
-                self._answers.popitem(last=False)
+            self._remember(peer, message)
         self._send(peer, message, arrays)
 
+    def _remember(self, peer: Peer, message: Message) -> None:
+        """Store an answer for repeats of its request, and remove the oldest ones over the limits."""
+        _, replaced = self._answers.pop(peer, (None, 0))
+        nbytes = message_bytes(message)
+        self._answers[peer] = (message, nbytes)
+        self._answers_bytes += nbytes - replaced
+        while len(self._answers) > ANSWERS_LIMIT or self._answers_bytes > ANSWERS_BYTES:
+            _, (_, nbytes) = self._answers.popitem(last=False)
+            self._answers_bytes -= nbytes
+
     def _send(self, peer: Peer, message: Message, arrays: Sequence[Array] = ()) -> None:
-        if not sockets.send_message(self.socket, peer.request, message, arrays, self.memory, to=peer.identity):
-            self.dropped += 1
+        taken = sockets.send_message(
+            self.socket, peer.request, message, arrays, self.memory, to=peer.identity, token=self._token
+        )
+        self.dropped += not taken
 
     def close(self) -> None:
-        """Close the socket; clients that wait will call this server silent."""
+        """Close the socket; for clients that wait, this server becomes silent."""
         self.socket.close()
+
+
+def _refused(error: WireError) -> Refused:
+    return Refused(str(error)[:REASON_LIMIT], error.exit_code)

@@ -1,50 +1,95 @@
-"""The only module that makes sockets, and the only one that sets their options."""
+"""ZeroMQ sockets: the only module that creates them and sets their options."""
 
-import ipaddress
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+import itertools
+from collections.abc import Sequence
+from typing import cast
 
 import zmq
 
 from persia_cli.errors import WireError
-from persia_cli.wire.frames import MAX_FRAMES, MAX_MESSAGE_BYTES, Frame, MalformedMessage, encode
+from persia_cli.wire.addresses import AddressError, check_local
+from persia_cli.wire.authentication import USER, PortGuard, password_of
+from persia_cli.wire.context import Context
+from persia_cli.wire.frames import MAX_FRAMES, NO_TOKEN, Frame, MalformedMessage, encode
+from persia_cli.wire.limits import BATCH_PART
 from persia_cli.wire.loans import Array, SharedMemory
-from persia_cli.wire.messages import Message
+from persia_cli.wire.parts import Message
 
-Context = zmq.Context[zmq.Socket[bytes]]
 Socket = zmq.Socket[bytes]
 
 NOBLOCK = int(zmq.NOBLOCK)
 NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
-"""As plain numbers: the enumeration's own sums and comparisons take longer than a send."""
+"""Flags as plain integers: sums and comparisons of pyzmq's enumerations take longer than a send."""
 POLLIN = int(zmq.POLLIN)
 QUEUED_MESSAGES = 512
 """High-water mark of each direction of each connection."""
-MAX_IPC_PATH = 107
-"""Bytes of a Unix socket's path on Linux."""
+WITHIN_PROCESS = "inproc://"
 
 
-def router(context: Context, address: str) -> Socket:
-    """A ROUTER bound to `address`; raises WireError if that is not local or cannot be bound."""
-    _check_local(address)
-    socket = _make(context, zmq.ROUTER, address)
+_NUMBERS = itertools.count()
+
+
+class Listener(zmq.Socket[bytes]):
+    """A listening socket; unless it is within a process, its guard accepts only clients with the token of the job."""
+
+    guard: PortGuard | None = None
+
+    def close(self, linger: int | None = None) -> None:
+        """Close the socket and its port."""
+        super().close(linger)
+        if self.guard is not None:
+            self.guard.close()
+
+
+class Dealer(zmq.Socket[bytes]):
+    """A client's socket, which knows if the server rejected its token."""
+
+    denials: Socket | None = None
+
+    @property
+    def denied(self) -> bool:
+        """True if the server has rejected its token."""
+        return self.denials is not None and bool(self.denials.poll(0))
+
+    def close(self, linger: int | None = None) -> None:
+        """Close the socket."""
+        super().close(linger)
+        if self.denials is not None:
+            self.denials.close()
+
+
+def router(context: Context, address: str, frame_bytes: int = BATCH_PART.nbytes) -> Listener:
+    """Return a ROUTER bound to `address`, which accepts frames of at most `frame_bytes`.
+
+    Raises WireError if the address is not local or cannot be bound.
+    """
+    check_local(address)
+    socket = cast(Listener, context.socket(zmq.ROUTER, socket_class=Listener))
+    _set_options(socket, address, frame_bytes)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
     try:
+        if not address.startswith(WITHIN_PROCESS):
+            socket.guard = context.guard(socket, address)
         socket.bind(address)
-    except zmq.ZMQError as error:
+    except OSError as error:  # or ZMQError, which is a subclass
         socket.close()
-        raise WireError(f"cannot listen at {address}: {error.strerror}") from error
+        raise AddressError(f"cannot listen at {address}: {error.strerror}") from error
     return socket
 
 
-def dealer(context: Context, address: str, identity: bytes) -> Socket:
-    """A DEALER that connects to `address`, now or as soon as somebody listens there."""
-    _check_local(address)
-    socket = _make(context, zmq.DEALER, address)
+def dealer(context: Context, address: str, identity: bytes, frame_bytes: int = BATCH_PART.nbytes) -> Dealer:
+    """Return a DEALER that connects to `address`, now or as soon as a server listens there."""
+    check_local(address)
+    socket = cast(Dealer, context.socket(zmq.DEALER, socket_class=Dealer))
+    _set_options(socket, address, frame_bytes)
     socket.setsockopt(zmq.IDENTITY, identity)
+    if not address.startswith(WITHIN_PROCESS):
+        socket.setsockopt(zmq.PLAIN_USERNAME, USER)
+        socket.setsockopt(zmq.PLAIN_PASSWORD, password_of(context.token))
+        # The name has a counter and not the file descriptor, which may be reused before libzmq frees the name.
+        endpoint = f"inproc://denials-{next(_NUMBERS)}"
+        socket.denials = socket.get_monitor_socket(int(zmq.EVENT_HANDSHAKE_FAILED_AUTH), endpoint)
     try:
         socket.connect(address)
     except zmq.ZMQError as error:
@@ -54,12 +99,12 @@ def dealer(context: Context, address: str, identity: bytes) -> Socket:
 
 
 def bound_address(socket: Socket) -> str:
-    """Where a socket listens, with the port that the system chose."""
+    """Return the address at which a socket listens, with the port that the system chose."""
     return socket.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()  # type: ignore[union-attr]
 
 
 def send(socket: Socket, frames: Sequence[Frame]) -> bool:
-    """Queue a message without waiting and without copying large frames; False if the peer is gone or its queue full."""
+    """Queue a message without waiting or copying large frames; returns False if the peer is gone or its queue full."""
     try:
         for frame in frames[:-1]:
             socket.send(frame, NOBLOCK_MORE, copy=False)
@@ -78,15 +123,16 @@ def send_message(
     arrays: Sequence[Array] = (),
     memory: SharedMemory | None = None,
     to: bytes | None = None,
+    token: bytes = NO_TOKEN,
 ) -> bool:
-    """Queue a message, for the client `to` if the socket is a server's; large arrays go by way of `memory`, if any.
+    """Queue a message, for client `to` if the socket is a server's; large arrays travel in `memory`, if given.
 
-    Returns as `send` does, raises as `encode` does.
+    Returns False if the peer is gone or its queue is full; raises MalformedMessage as `encode` does.
     """
     loan = None if memory is None else memory.lend(arrays)
     sent = False
     try:
-        frames = encode(number, message, arrays, loan)
+        frames = encode(number, message, arrays, loan, token)
         sent = send(socket, frames if to is None else [to, *frames])
     finally:
         if not sent and memory is not None and loan is not None:
@@ -95,8 +141,8 @@ def send_message(
 
 
 def receive(socket: Socket) -> list[zmq.Frame] | None:
-    """The frames of the next message, None if there is none; raises MalformedMessage if they are too many."""
-    # Asked first, since an exception takes longer than the question.
+    """Return the frames of the next message, None if there is none; raises MalformedMessage if there are too many."""
+    # Checked first, since an exception takes longer than this check.
     if not socket.get(zmq.EVENTS) & POLLIN:  # type: ignore[operator]
         return None
     try:
@@ -112,57 +158,20 @@ def receive(socket: Socket) -> list[zmq.Frame] | None:
         if count <= MAX_FRAMES + 1:
             frames.append(frame)
     if count > MAX_FRAMES + 1:
-        raise MalformedMessage(f"{count} frames are no message")
+        raise MalformedMessage(f"a message has at most {MAX_FRAMES} frames, but this one has {count - 1}")
     return frames
 
 
-@contextmanager
-def private_directory() -> Iterator[Path]:
-    """A fresh directory for ipc sockets that only this user can enter, removed in the end."""
-    with tempfile.TemporaryDirectory(prefix="persia-") as name:
-        yield Path(name)
-
-
-def ipc_address(directory: Path, name: str) -> str:
-    """Address of the ipc socket `name`; raises WireError if its path is longer than the system allows."""
-    path = directory / name
-    if len(bytes(path)) > MAX_IPC_PATH:
-        raise WireError(
-            f"{path} is longer than the {MAX_IPC_PATH} characters of a Unix socket; set TMPDIR to a shorter path"
-        )
-    return f"ipc://{path}"
-
-
-def _make(context: Context, kind: int, address: str) -> Socket:
-    socket: Socket = context.socket(kind)
+def _set_options(socket: Socket, address: str, frame_bytes: int) -> None:
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.SNDHWM, QUEUED_MESSAGES)
     socket.setsockopt(zmq.RCVHWM, QUEUED_MESSAGES)
-    socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+    socket.setsockopt(zmq.MAXMSGSIZE, frame_bytes)
     socket.setsockopt(zmq.RECONNECT_IVL, 20)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
     if address.startswith("tcp://"):
-        # Without these a connection that is stalled but not closed is given up late (while it begins) or never.
+        # Otherwise a stalled connection that is not closed would end late (during the handshake) or never.
         socket.setsockopt(zmq.HANDSHAKE_IVL, 6_000)
         socket.setsockopt(zmq.HEARTBEAT_IVL, 2_000)
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 6_000)
         socket.setsockopt(zmq.HEARTBEAT_TTL, 6_000)
-    return socket
-
-
-def _check_local(address: str) -> None:
-    """Raise WireError unless only this machine can be at the other end."""
-    transport, _, place = address.partition("://")
-    if transport in ("inproc", "ipc") and place and place != "*":
-        if transport == "ipc":
-            ipc_address(Path(place).parent, Path(place).name)
-        return
-    if transport != "tcp":
-        raise WireError(f"{address} is no address; use inproc://NAME, ipc://PATH or tcp://127.0.0.1:PORT")
-    host = place.rpartition(":")[0]
-    try:
-        local = ipaddress.IPv4Address(host).is_loopback
-    except ValueError:
-        local = False
-    if not local:
-        raise WireError(f"{address} is not on the loopback interface; connections are not encrypted, use 127.0.0.1")

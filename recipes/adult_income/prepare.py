@@ -1,4 +1,4 @@
-"""UCI Adult (Census Income) to Parquet: does a person earn more than 50,000 dollars a year?"""
+"""UCI Adult (Census Income) to Parquet; the label is an income above 50,000 dollars a year."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from persia_cli.data.ids import text_ids
-from persia_cli.data.parts import Part, PartLog, read_blocks
+from persia_cli.data.parts import DatasetPart, PartLog, read_blocks
 from persia_cli.data.recipe import PrepareOptions, PrepareReport, Progress, find_file, write_dataset
 from persia_cli.data.text import INTEGER, SKIP, TEXT, TextBlock, TextFormat
 
@@ -44,7 +44,7 @@ COLUMNS = {
 }
 FORMAT = TextFormat(COLUMNS, delimiter=",", stripped=True, comment="|", blank_lines=True)
 INCOMES = ["<=50K", ">50K", "<=50K.", ">50K."]
-"""As adult.data has them, and as adult.test does."""
+"""Label texts of adult.data and of adult.test."""
 BUCKETS = ["age_bucket", "hours_bucket", "capital_gain_amount", "capital_loss_amount"]
 SPLITS = {"adult.data": "train", "adult.test": "eval"}
 ROW_GROUP_ROWS = 4096
@@ -68,7 +68,7 @@ def prepare(source: Path, output: Path, options: PrepareOptions, progress: Progr
                 yield _table(block, split)
 
     options = replace(options, row_group_rows=min(options.row_group_rows, ROW_GROUP_ROWS))
-    return write_dataset([Part("adult_income", tuple(files), tables)], DATASET, output, options, progress)
+    return write_dataset([DatasetPart("adult_income", tuple(files), tables)], DATASET, output, options, progress)
 
 
 def _table(block: TextBlock, split: str) -> Any:
@@ -87,7 +87,7 @@ def _table(block: TextBlock, split: str) -> Any:
 
 
 def _dense(numbers: dict[str, NDArray[np.int64]]) -> dict[str, NDArray[np.float32]]:
-    """Return the numbers scaled by round constants, not by anything computed from the rows."""
+    """Return the numbers scaled by round constants, which do not depend on the rows."""
     scaled = {
         "age": (numbers["age"] - 40) / 15,
         "education_num": (numbers["education_num"] - 10) / 2.5,

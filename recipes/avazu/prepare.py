@@ -15,7 +15,7 @@ from persia_cli.data.text import INTEGER, SKIP, TextBlock, TextFormat, hexadecim
 
 NAMES = ["site_id", "site_domain", "site_category", "app_id", "app_domain", "app_category", "device_id", "device_ip",
          "device_model"]  # fmt: skip
-"""Columns of eight hexadecimal digits, which Avazu hashed its texts to."""
+"""Columns of eight hexadecimal digits, the hashes that Avazu made of its texts."""
 CODES = ["C1", "banner_pos", "device_type", "device_conn_type", *(f"C{number}" for number in range(14, 22))]
 """Columns of small integers; -1 stands for unknown."""
 FORMAT = TextFormat(
@@ -31,7 +31,7 @@ DATASET = {
     "split": {"kind": "column", "column": "split", "train": "train", "eval": "eval"},
 }
 LAST = SplitChoice("chronological", 0.2)
-"""The file is in the order of time, so its last fifth evaluates: about the last two of ten days."""
+"""The file is ordered by time, so its last fifth evaluates: about the last two of ten days."""
 
 
 def prepare(source: Path, output: Path, options: PrepareOptions, progress: Progress) -> PrepareReport:
@@ -45,7 +45,7 @@ def _table(block: TextBlock) -> Any:
     click, hour = block.integers("click"), block.integers("hour")
     block.reject((click < 0) | (click > 1), "click is neither 0 nor 1")
     day, hour_of_day, wrong = _times(hour)
-    block.reject(wrong, "hour is no YYMMDDHH")
+    block.reject(wrong, "hour is not a YYMMDDHH time")
     columns = {
         "label": click.astype(np.int8),
         "day": pa.array(day.astype(np.int32), pa.date32()),
@@ -56,7 +56,7 @@ def _table(block: TextBlock) -> Any:
 
 
 def _times(hour: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the days since 1970 and the hours of the day of YYMMDDHH, and which are no such number."""
+    """Return the days since 1970 and the hours of the day of YYMMDDHH, and a mask of values that are no such time."""
     year, month, day, hours = (hour // 10**power % 100 for power in (6, 4, 2, 0))
     wrong = (hour < 0) | (hour >= 10**8) | (month < 1) | (month > 12) | (day < 1) | (hours > 23)
     months = (year + 30) * 12 + np.where(wrong, 1, month) - 1

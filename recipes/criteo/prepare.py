@@ -29,7 +29,7 @@ def prepare(source: Path, output: Path, options: PrepareOptions, progress: Progr
 
 
 def _table(block: TextBlock) -> Any:
-    """Return the rows of a block: counts as their logarithm, categories as they are."""
+    """Return the rows of a block: counts as their logarithm, categories unchanged."""
     label = block.integers("label")
     block.reject((label < 0) | (label > 1), "the label is neither 0 nor 1")
     columns: dict[str, Any] = {"label": label.astype(np.int8)}

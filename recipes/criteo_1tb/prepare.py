@@ -1,4 +1,4 @@
-"""The Criteo 1TB click logs, a file for each of 24 days (label, I1-I13, C1-C26, tab-separated), to Parquet."""
+"""The Criteo 1TB click logs, one file for each of 24 days (label, I1-I13, C1-C26, tab-separated), to Parquet."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ def _split(files: list[Path]) -> dict[str, Any]:
     """Return the split by day; a single day is split by row. Raises DataError for a day without rows."""
     for file in files:
         if not file.stat().st_size:
-            raise DataError(f"{file} is empty; fetch this day again, or take it out of the folder")
+            raise DataError(f"{file} is empty; download this day again, or remove it from the folder")
     *train, last = [f"{file.name.split('.')[0]}-*.parquet" for file in files]
     if not train:
         return {"kind": "every", "n": 5, "offset": 4}
@@ -35,7 +35,7 @@ def _split(files: list[Path]) -> dict[str, Any]:
 
 
 def _table(block: TextBlock) -> Any:
-    """Return the rows of a block: counts as their logarithm, categories as they are."""
+    """Return the rows of a block: counts as their logarithm, categories unchanged."""
     label = block.integers("label")
     block.reject((label < 0) | (label > 1), "the label is neither 0 nor 1")
     columns: dict[str, Any] = {"label": label.astype(np.int8)}

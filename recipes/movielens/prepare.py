@@ -1,4 +1,4 @@
-"""MovieLens 100K, 1M and 25M to Parquet: will a person give a film four stars or more?"""
+"""MovieLens 100K, 1M and 25M to Parquet; the label is a rating of four stars or more."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,24 +13,24 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from persia_cli.data.bad_rows import BadRows
-from persia_cli.data.parts import Part, PartLog, read_table, text_parts
+from persia_cli.data.parts import DatasetPart, PartLog, read_table, text_parts
 from persia_cli.data.recipe import DataError, PrepareOptions, PrepareReport, Progress, find_file, write_dataset
 from persia_cli.data.text import BYTES, INTEGER, NUMBER, SKIP, TEXT, TextBlock, TextFormat
 
 LIKED = 4
-"""Stars from which on a rating counts as positive."""
+"""Least number of stars of a positive rating."""
 
 
 @dataclass(frozen=True)
 class Release:
-    """A release of the data: its ratings, and what it tells beside them, of persons or of films."""
+    """A release of the data: its ratings, and a second file about users or movies."""
 
     ratings: TextFormat
     """Columns in this order: user, movie, rating, timestamp."""
     side: str
-    """File that tells more."""
+    """Name of the second file."""
     side_format: TextFormat
-    """Its first column says of which person or film."""
+    """Its first column is the key of the user or movie."""
     of: str
     """`user` or `movie`."""
     features: tuple[str, ...]
@@ -72,15 +72,15 @@ RELEASES = {
         ("genres",),
     ),
 }
-"""Releases by the name of the file that their ratings are in."""
+"""Releases by the name of their file of ratings."""
 
 
 def prepare(source: Path, output: Path, options: PrepareOptions, progress: Progress) -> PrepareReport:
     """Write Parquet from the folder that a release unpacks to, its files plain or compressed.
 
     Rows keep their order. The ratings of the 1M release may also be Parquet: ratings.parquet with user_id, movie_id,
-    rating and timestamp. Raises DataError if a file is missing or if more rows than allowed do not parse; a rating by a
-    person, or of a film, that the other file does not have is one that does not.
+    rating and timestamp. Raises DataError if a file is missing or if more rows than allowed do not parse; a rating
+    whose user or movie is missing in the second file counts as a row that does not parse.
     """
     file, release = _find(source)
     side = find_file(source, release.side, REMEDY)
@@ -94,14 +94,14 @@ def prepare(source: Path, output: Path, options: PrepareOptions, progress: Progr
         "shuffle_row_groups": 16,  # files are sorted by user, that of 1M fits
     }
     if file.suffix == ".parquet":
-        parts = [Part("ratings", (file, side), partial(_parquet_tables, file, release, known))]
+        parts = [DatasetPart("ratings", (file, side), partial(_parquet_tables, file, release, known))]
     else:
         parts = text_parts(file, release.ratings, partial(_block_table, release=release, known=known), also=[side])
     return write_dataset(parts, dataset, output, options, progress, bad=bad, time="timestamp")
 
 
 def _find(source: Path) -> tuple[Path, Release]:
-    """Return the file with the ratings, and which release it is of."""
+    """Return the file with the ratings, and its release."""
     for name, release in RELEASES.items():
         if any(source.glob(f"{name}*")):
             return find_file(source, name, REMEDY), release
@@ -115,7 +115,7 @@ def _feature(name: str) -> Any:
 
 
 def _side_table(block: TextBlock, release: Release) -> Any:
-    """Return what is known of persons or films, one row each."""
+    """Return the features of users or movies, one row each."""
     columns: dict[str, Any] = {"key": block.integers(next(iter(release.side_format.columns)))}
     if "gender" in release.features:
         block.choices("gender", ["F", "M"])
@@ -156,7 +156,7 @@ def _columns(
     known: Any,
     reject: Callable[[NDArray[np.bool_], str], None],
 ) -> dict[str, Any]:
-    """Return the columns of some ratings, telling which of them cannot be right."""
+    """Return the columns of some ratings, and call `reject` for impossible ones."""
     reject((stars < 0.5) | (stars > 5), "the rating is not within 0.5 to 5")
     place = pc.index_in(
         pa.array(user if release.of == "user" else movie), value_set=known.column("key").combine_chunks()

@@ -1,10 +1,10 @@
 """Your own CSV to Parquet: a template to copy and change.
 
-    persia recipe cp my_data mine        # a copy of this folder that is yours
+    persia recipe cp my_data mine        # your own copy of this folder
     persia recipe prepare ./mine --input mine/purchases.csv --output data/mine
 
-What there is to change is numbered 1 to 4. Nothing here runs once per row: a block is some ten thousand rows, and all
-that is done to it is done to whole columns.
+The places to change are numbered 1 to 4. No code here runs once per row: a block is some ten thousand rows, and every
+operation is on whole columns.
 """
 
 from pathlib import Path
@@ -16,10 +16,10 @@ from persia_cli.data.parts import text_parts
 from persia_cli.data.recipe import PrepareOptions, PrepareReport, Progress, source_files, write_dataset
 from persia_cli.data.text import BYTES, INTEGER, NUMBER, SKIP, TEXT, TextBlock, TextFormat, text_of
 
-# 1. What the file looks like: its columns, in their order, and what each holds.
+# 1. The layout of the file: its columns, in order, and the kind of each.
 #    INTEGER and NUMBER are checked as they are read, and a row that does not fit is reported with its line.
-#    TEXT is a category: it becomes a 64-bit hash, the same on every machine, so nobody has to count or number anything.
-#    text_of("item") is a category whose ids another column has too; BYTES is text that step 3 takes apart itself.
+#    TEXT is a category: it becomes a 64-bit hash, the same on every machine, so no dictionary of texts is needed.
+#    text_of("item") is a category whose ids another column also has; BYTES is text that step 3 splits itself.
 FORMAT = TextFormat(
     {
         "order": SKIP,  # not used, but it must be named
@@ -34,11 +34,11 @@ FORMAT = TextFormat(
         "bought": TEXT,
     },
     delimiter=",",  # "\t" for tabs; two characters are fine, too
-    header=True,  # the first line names the columns, and must name just these
-    quoted=True,  # fields may stand in "double quotes"
+    header=True,  # the first line names the columns, and must name exactly these
+    quoted=True,  # fields may be in "double quotes"
 )
 
-# 2. What the model sees, in the words of conf/dataset/parquet.yaml; the names are those of step 3.
+# 2. The data set, in the keys of conf/dataset/parquet.yaml; the names are those of step 3.
 DATASET = {
     "labels": ["label"],
     "dense": ["price", "age", "age_unknown"],
@@ -46,7 +46,7 @@ DATASET = {
         "user",
         "item",
         "category",
-        {"name": "last_item", "table": "item"},  # reads the table of `item`: what is learnt of an item holds for both
+        {"name": "last_item", "table": "item"},  # reads the table of `item`, so both train the same embeddings
         {"name": "tags", "pooling": "mean"},  # a list of ids for each row, whose embeddings are averaged
     ],
     "split": {
@@ -61,18 +61,18 @@ def prepare(source: Path, output: Path, options: PrepareOptions, progress: Progr
     """Write Parquet from a CSV file, or a folder of such files, plain or compressed; raises DataError."""
     files = source_files(source, "give purchases.csv, or a folder of such files")
     parts = [part for file in files for part in text_parts(file, FORMAT, _table)]
-    return write_dataset(parts, DATASET, output, options, progress, time="time")  # `time`: what is earlier and later
+    return write_dataset(parts, DATASET, output, options, progress, time="time")  # `time` orders a chronological split
 
 
 def _table(block: TextBlock) -> Any:
     """Return the rows of a block as a table of the columns that step 2 names."""
-    # 3. How each column is made. Numbers come as numpy arrays, one value per row; an empty field is an error unless you
-    #    say by `missing=` what stands in its place.
+    # 3. The columns to write. Numbers come as numpy arrays, one value per row; an empty field is an error unless
+    #    `missing=` gives a value for it.
     price = block.numbers("price")
     age = block.numbers("age", missing=np.nan)
 
-    # 4. What only you can know to be wrong. These rows are reported and left out; without --max-bad-rows, one is enough
-    #    to end the preparation, and nothing is written.
+    # 4. Checks that only you can know. Wrong rows are reported and left out; without --max-bad-rows, one of them ends
+    #    the preparation, and nothing is written.
     block.reject(price < 0, "the price is negative")
 
     return block.table(

@@ -1,7 +1,7 @@
-"""Clicks on Taobao's display advertisements to Parquet, each with what its user had looked at before.
+"""Clicks on Taobao's display advertisements to Parquet, each with its user's behaviours before it.
 
-The files are too large to sort. Both logs are spread over files by user; then each of these fits in memory, and the
-history of a sample is a range of its user's behaviours in the order of time.
+The files are too large to sort. Both logs are divided by user into files that fit in memory; there, the history of a
+sample is a range of its user's behaviours in the order of time.
 """
 
 import math
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from persia_cli.data.bad_rows import BadRows
 from persia_cli.data.buckets import read_bucket, spread
 from persia_cli.data.lines import is_compressed
-from persia_cli.data.parts import Part, PartLog, read_blocks, read_table
+from persia_cli.data.parts import DatasetPart, PartLog, read_blocks, read_table
 from persia_cli.data.recipe import DataError, PrepareOptions, PrepareReport, Progress, find_file, write_dataset
 from persia_cli.data.text import BYTES, INTEGER, NUMBER, SKIP, TEXT, Kind, TextBlock, TextFormat
 from persia_cli.data.unfinished import locked
@@ -30,7 +30,7 @@ PROFILE = ["cms_segid", "cms_group_id", "final_gender_code", "age_level", "pvalu
            "occupation", "new_user_class_level"]  # fmt: skip
 AD = ["cate_id", "campaign_id", "customer", "brand"]
 HISTORY = 50
-"""Behaviours that go with a sample: the last ones before it."""
+"""Number of behaviours in a sample's history: the last ones before it."""
 LAST_DAY = 1494604800
 """Midnight in China before 13 May 2017, in seconds since 1970: samples from then on evaluate."""
 
@@ -59,9 +59,9 @@ DATASET = {
 }  # fmt: skip
 
 FILE_BYTES = 64 << 20
-"""Text of the behaviours that go to one file; as arrays, each thread holds about twice that."""
+"""Bytes of behaviour text per file; as arrays, each thread holds about twice that."""
 WORKERS = 2
-"""Threads unless told otherwise: each takes some 250 MB, half of that for histories on their way to Parquet."""
+"""Default number of threads: each takes some 250 MB, half of it for histories on their way to Parquet."""
 _MOST_FILES = 512
 _CHUNK_ROWS = 1 << 14
 _LARGEST = 2**32 - 1
@@ -71,13 +71,13 @@ _REMEDY = f"give the folder with {', '.join(_NAMES)}"
 
 @dataclass(frozen=True)
 class Side:
-    """What is known of advertisements or of users, by ascending key."""
+    """Features of advertisements or of users, by ascending key."""
 
     keys: NDArray[np.int64]
     features: Any
 
     def of(self, keys: NDArray[np.int64]) -> Any:
-        """Return one row of features for each key, nulls where nothing is known."""
+        """Return one row of features for each key, nulls for unknown keys."""
         place = np.minimum(np.searchsorted(self.keys, keys), self.keys.size - 1)
         return self.features.take(pa.array(place, mask=self.keys[place] != keys))
 
@@ -85,7 +85,7 @@ class Side:
 def prepare(source: Path, output: Path, options: PrepareOptions, progress: Progress) -> PrepareReport:
     """Write Parquet from the folder with the four files, plain or compressed.
 
-    Beside the output it takes about half the space of behavior_log.csv for as long as it works. Raises DataError if a
+    While it runs it needs, beside the output, about half the space of behavior_log.csv. Raises DataError if a
     file is missing, or if more rows than allowed do not parse.
     """
     samples, behaviours, ads, users = files = [find_file(source, name, _REMEDY) for name in _NAMES]
@@ -102,14 +102,14 @@ def prepare(source: Path, output: Path, options: PrepareOptions, progress: Progr
         parts = []
         for each in range(number):
             rows = partial(_tables, by_user / samples.name, by_user / behaviours.name, each, *sides)
-            parts.append(Part(f"users-{each:04}", tuple(files), rows, nbytes // number))
+            parts.append(DatasetPart(f"users-{each:04}", tuple(files), rows, nbytes // number))
         options = replace(options, workers=options.workers or WORKERS)
         return write_dataset(parts, DATASET, output, options, bar.join, bad, "time")
 
 
 @contextmanager
 def _scratch(output: Path) -> Iterator[Path]:
-    """Give an empty folder beside the output that no other process has, and remove it. Raises DataError."""
+    """Yield an empty folder beside the output for this process alone, and remove it at the end. Raises DataError."""
     folder = output.absolute().with_name(f".{output.name}.by-user")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -125,7 +125,7 @@ def _scratch(output: Path) -> Iterator[Path]:
 
 
 class _Bar:
-    """A bar of two halves: reading the logs, and joining them."""
+    """A progress bar of two halves: reading the logs, and joining them."""
 
     def __init__(self, progress: Progress, nbytes: int) -> None:
         self._progress = progress
@@ -138,7 +138,7 @@ class _Bar:
         self._progress(self._done, 2 * self._nbytes)
 
     def join(self, done: int, total: int) -> None:
-        """Tell how far the rest is."""
+        """Report the progress of the join."""
         self._progress(self._nbytes + done, self._nbytes + total)
 
 
@@ -158,7 +158,7 @@ def _behaviours(block: TextBlock) -> Any:
 
 
 def _small(block: TextBlock, name: str) -> NDArray[np.uint32]:
-    """Return integers of 32 bits, which take half the space."""
+    """Return integers as 32 bits, which take half the space."""
     values = block.integers(name, missing=None if name in ("user", "time_stamp") else 0)
     block.reject((values < 0) | (values > _LARGEST), f"{name} is not within 32 bits")
     return values.astype(np.uint32)
@@ -204,7 +204,7 @@ def _tables(samples: Path, behaviours: Path, number: int, ads: Side, users: Side
 
 
 def _moments(rows: Any) -> NDArray[np.uint64]:
-    """Return user and time in one number, which sorts by user first."""
+    """Return user and time in one number, so that sorting orders by user first."""
     user, time = (rows.column(name).to_numpy().astype(np.uint64) for name in ("user", "time_stamp"))
     moments: NDArray[np.uint64] = user << np.uint64(32) | time
     return moments
@@ -218,7 +218,7 @@ def _lists(ids: NDArray[np.uint32], start: NDArray[np.int64], stop: NDArray[np.i
 
 
 def _columns(rows: Any, ads: Side, users: Side) -> dict[str, Any]:
-    """Return the columns of samples but for their histories."""
+    """Return the columns of samples without their histories."""
     user, time, ad = (rows.column(name).to_numpy().astype(np.int64) for name in ("user", "time_stamp", "adgroup_id"))
     split = pa.DictionaryArray.from_arrays(pa.array((time >= LAST_DAY).astype(np.int8)), pa.array(["train", "eval"]))
     columns: dict[str, Any] = {"label": rows.column("label"), "split": split, "time": time}

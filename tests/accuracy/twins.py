@@ -25,7 +25,8 @@ from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import Model
 from persia_cli.data.order import SampleOrder
 from persia_cli.model.build import build_model
-from persia_cli.model.inputs import FeatureShape, InputShape, ModelBatch
+from persia_cli.model.inputs import ModelBatch
+from persia_cli.model.shape import FeatureShape, InputShape
 from tests.support.jobs import evaluation, train
 
 BATCH, ROWS_LR, DENSE_LR, INIT_BOUND = 512, 0.05, 1e-3, 0.01

@@ -11,7 +11,6 @@ from persia_cli.wire.messages import (
     BY_KIND,
     PROTOCOL,
     Ack,
-    BatchId,
     Beat,
     Credit,
     Done,
@@ -20,9 +19,9 @@ from persia_cli.wire.messages import (
     Hello,
     Instruction,
     Item,
+    Leave,
     LookedUp,
     LookUp,
-    Message,
     Next,
     Pending,
     Pull,
@@ -35,14 +34,15 @@ from persia_cli.wire.messages import (
     Report,
     Rows,
     Scores,
-    Sender,
     TakeItem,
     Update,
     WaitCredit,
     Welcome,
 )
+from persia_cli.wire.parts import BatchId, Message, Sender, TableTotals
 
 REQUEST = 258
+TOKEN = bytes(range(0xA0, 0xB0))
 GOLDEN = json.loads((Path(__file__).parent / "message_bytes.json").read_text(encoding="utf-8"))
 
 BATCH = BatchId(generation=1, split=0, step=1000, rank=2)
@@ -63,14 +63,17 @@ SAMPLES: list[tuple[Message, list[Array]]] = [
     (Credit(limit=12), []),
     (Pull(BATCH, dense_rows=354), []),
     (PullWeights(BATCH, dense_rows=354), []),
-    (Rows(2), [TABLES.astype(np.int32), NO_OFFSETS, ROWS, ROWS[:0]] * 2),
+    (
+        Rows(2, (TableTotals(900, 5, 70, 30), TableTotals(1, 0, 2, 1)), ids=40, unknown=3),
+        [TABLES.astype(np.int32), NO_OFFSETS, ROWS, ROWS[:0]] * 2,
+    ),
     (PushGradients(BATCH), [ROWS, ROWS[:1, :8]]),
     (LookUp(BATCH, create=True), [KEYS, TABLES]),
-    (LookedUp(-1), [ROWS]),
+    (LookedUp(-1, TableTotals(900, 5, 70, 30)), [ROWS, np.array([1], np.uint32)]),
     (Update(BATCH), [KEYS, TABLES, ROWS]),
     (Hello("nn-worker", 2, 4321, "host", "0.1.0", PROTOCOL, "tcp://127.0.0.1:5000"), []),
     (Welcome(3, b"{}", b"[]", {"nn-worker": ["tcp://127.0.0.1:5000"]}), []),
-    (Ready(SENDER, 5000), []),
+    (Ready(SENDER, 5000, 0), []),
     (Next(SENDER, after=4), []),
     (Instruction(5, "training", {"first": 0, "last": 100}), []),
     (Done(SENDER, 5, {"loss": 0.25}), []),
@@ -78,11 +81,20 @@ SAMPLES: list[tuple[Message, list[Array]]] = [
     (Item(first=16, last=32, end=False), []),
     (
         Report(SENDER, 6, {"step": 50}),
-        [np.array([3, 9], np.uint32), np.array([1.0, 0.5]), KEYS, LABELS - 2, LABELS, np.zeros(0, np.float32)],
+        [
+            np.array([2, 5], np.uint64),
+            np.array([1.0, 0.5]),
+            np.array([[0.5, 1.5]]),
+            KEYS,
+            LABELS - 2,
+            LABELS,
+            np.zeros(0, np.float32),
+        ],
     ),
     (Scores(SENDER, BATCH), [FLOATS]),
-    (Heartbeat(SENDER, 0.5, 1.25, 2**30, {}), []),
+    (Heartbeat(SENDER, "training step 7", 0.5, 1.25, 2**30, {}), []),
     (Beat(stop=True), []),
+    (Leave("embedding-server", 1, 4321, "SIGTERM"), []),
     (Fail(SENDER, "out of memory", exit_code=1), []),
 ]
 
@@ -95,21 +107,23 @@ def test_every_message_has_a_sample() -> None:
 @pytest.mark.parametrize(("message", "arrays"), SAMPLES, ids=lambda value: type(value).__name__)
 def test_bytes_are_what_they_were(message: Message, arrays: list[Array]) -> None:
     """If this fails on purpose, raise PROTOCOL: older replicas no longer understand newer ones."""
-    frames = [bytes(frame).hex() for frame in encode(REQUEST, message, arrays)]
+    frames = [bytes(frame).hex() for frame in encode(REQUEST, message, arrays, token=TOKEN)]
     assert frames == GOLDEN[type(message).__name__]
 
 
 @pytest.mark.parametrize(("message", "arrays"), SAMPLES, ids=lambda value: type(value).__name__)
 def test_the_bytes_of_old_are_understood(message: Message, arrays: list[Array]) -> None:
-    number, received, received_arrays = decode([bytes.fromhex(frame) for frame in GOLDEN[type(message).__name__]])
+    number, received, received_arrays = decode(
+        [bytes.fromhex(frame) for frame in GOLDEN[type(message).__name__]], token=TOKEN
+    )
     assert (number, received) == (REQUEST, message)
     assert [(a.dtype, a.tolist()) for a in received_arrays] == [(a.dtype, a.tolist()) for a in arrays]
 
 
 def test_a_look_up_is_laid_out_as_described() -> None:
-    """Kind byte; msgpack of (request, fields, dtype and shape of each array, no loan); the arrays, little endian."""
+    """Kind and token; msgpack of (request, fields, dtype and shape of each array, no loan); then the arrays."""
     kind, header, keys, tables = (bytes.fromhex(frame) for frame in GOLDEN["LookUp"])
-    assert kind == b"\x30"
+    assert kind == b"\x30" + TOKEN
     batch = b"\x94\x01\x00\xcd\x03\xe8\x02"  # (1, 0, 1000, 2)
     fields = b"\x92" + batch + b"\xc3"  # (batch, True)
     heads = b"\x92" + b"\x92\xa3<u8\x91\x02" + b"\x92\xa3<u2\x91\x02"

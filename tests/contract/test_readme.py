@@ -13,6 +13,7 @@ from persia_cli.main import app
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
+GUIDE = ROOT / "docs" / "guide"
 
 
 @pytest.mark.parametrize("name", ["train", "tests"])
@@ -53,3 +54,17 @@ def test_every_command_it_names_exists() -> None:
     for command, more in named:
         inner = getattr(commands[command], "commands", None)
         assert inner is None or not more or more in inner, f"persia {command} {more}"
+
+
+def test_it_is_short() -> None:
+    assert len(README.splitlines()) <= 150
+
+
+def test_its_links_lead_somewhere() -> None:
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", README) if not link.startswith("https://")]
+    assert len(links) > 10
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_it_names_every_page_of_the_guide() -> None:
+    assert [page.name for page in GUIDE.glob("*.md") if f"docs/guide/{page.name}" not in README] == []

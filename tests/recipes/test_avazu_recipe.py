@@ -52,9 +52,9 @@ def test_values_are_what_the_readme_says(tmp_path: Path) -> None:
     ("old", "new", "reason"),
     [
         (",0,14102100", ",2,14102100", "click is neither 0 nor 1"),
-        ("14102100", "14133100", "hour is no YYMMDDHH"),
-        ("14102100", "14022900", "hour is no YYMMDDHH"),
-        ("14102100", "14102124", "hour is no YYMMDDHH"),
+        ("14102100", "14133100", "hour is not a YYMMDDHH time"),
+        ("14102100", "14022900", "hour is not a YYMMDDHH time"),
+        ("14102100", "14102124", "hour is not a YYMMDDHH time"),
         ("1fbe01fe", "1fbe01f", "site_id is not 8 hexadecimal digits"),
         ("15704", "x", "C14 is not an integer"),
         (",79\n", "\n", "23 columns where 24 belong"),

@@ -138,7 +138,7 @@ def test_a_row_that_is_wrong_twice_counts_once(tmp_path: Path) -> None:
     ("names", "text"),
     [
         ([], "is a folder without files"),
-        (["day_0.gz", "day_0.txt"], "alike up to their first dot"),
+        (["day_0.gz", "day_0.txt"], "equal up to their first dot"),
         (None, "does not exist; give the unpacked train.txt"),
     ],
 )

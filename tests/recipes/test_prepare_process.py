@@ -37,7 +37,7 @@ def test_a_killed_preparation_goes_on(tmp_path: Path) -> None:
 
     done = subprocess.run(command(tmp_path / "out"), cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "121,000 rows" in done.stderr
-    assert "kept      1 file that was finished" in done.stderr
+    assert "kept      1 file of an earlier run" in done.stderr
     after = (tmp_path / "out" / "day_0-0000.parquet").stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
     assert sum(pq.read_metadata(file).num_rows for file in (tmp_path / "out").glob("*.parquet")) == 121_000

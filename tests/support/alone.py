@@ -14,8 +14,8 @@ from persia_cli.roles.embedding_server import EmbeddingServer
 from persia_cli.roles.embedding_worker import EmbeddingWorker
 from persia_cli.roles.link import Link
 from persia_cli.wire.client import Client
+from persia_cli.wire.context import Context
 from persia_cli.wire.loop import Loop
-from persia_cli.wire.sockets import Context
 from tests.conftest import poll_for
 
 ANY = "tcp://127.0.0.1:0"
@@ -52,7 +52,7 @@ class LoneLink:
         """Connect to the servers."""
         return [self.loop.connect(address, role, self.name.encode(), 0.5, LIMIT_S) for address in self.servers]
 
-    def ready(self, on_instruction: Any) -> None:
+    def ready(self, on_instruction: Any, parameters: int = 0, rows: int = 0) -> None:
         """Note that the role serves from now on."""
         self.is_ready = True
 
@@ -67,6 +67,7 @@ class Alone:
     servers: list[str]
     worker: str
     links: list[LoneLink]
+    token: bytes
 
 
 @contextmanager
@@ -97,7 +98,7 @@ def alone(run: Run, job: Job) -> Iterator[Alone]:
         for index in range(run.cluster.embedding_servers):
             links.append(start(EmbeddingServer, "embedding-server", index))
         links.append(start(EmbeddingWorker, "embedding-worker", 0))
-        yield Alone([link.own_address for link in links[:-1]], links[-1].own_address, links)
+        yield Alone([link.own_address for link in links[:-1]], links[-1].own_address, links, context.token)
     finally:
         for link in links:
             link.stop = True

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import msgspec
 import numpy as np
 
-from persia_cli.wire.messages import BatchId, Count, Message, Sender
+from persia_cli.wire.parts import BatchId, Count, Message, Sender, TableTotals
 
 COUNTS = st.integers(0, 2**63 - 1)
 BODIES = st.dictionaries(
@@ -17,6 +17,7 @@ BODIES = st.dictionaries(
         max_leaves=5,
     ),
 )
+TOTALS = st.builds(TableTotals, COUNTS, COUNTS, COUNTS, COUNTS)
 FIELDS: dict[Any, st.SearchStrategy[Any]] = {
     Count: COUNTS,
     int: st.integers(-(2**63), 2**63 - 1),
@@ -29,6 +30,8 @@ FIELDS: dict[Any, st.SearchStrategy[Any]] = {
     tuple[Count, ...]: st.lists(COUNTS).map(tuple),
     BatchId: st.builds(BatchId, COUNTS, st.integers(0, 1), COUNTS, COUNTS),
     Sender: st.builds(Sender, st.text(), COUNTS, COUNTS),
+    TableTotals: TOTALS,
+    tuple[TableTotals, ...]: st.lists(TOTALS).map(tuple),
 }
 
 

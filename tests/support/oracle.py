@@ -15,7 +15,8 @@ from persia_cli.config.schema import BCE, Adagrad, Adam, AdamW, DenseOptimizer, 
 from persia_cli.data.batch import Batch
 from persia_cli.data.source import open_source
 from persia_cli.model.build import build_model
-from persia_cli.model.inputs import FeatureShape, InputShape, ModelBatch
+from persia_cli.model.inputs import ModelBatch
+from persia_cli.model.shape import FeatureShape, InputShape
 from persia_cli.plan.columns import dense_count, label_names, sparse_features
 from persia_cli.store.layout import table_salt
 from persia_cli.train.dense_state import load_dense

@@ -30,15 +30,13 @@ class RowwiseAdagradOfRows(torch.optim.Optimizer):
 
 
 class FtrlOfRows(torch.optim.Optimizer):
-    """Follow the regularised leader; a new row's z is the one that its weights solve for."""
+    """Follow the regularised leader from z = 0, with z times the learning rate; weights without a gradient stay."""
 
     def __init__(self, config: Ftrl, weight: nn.Parameter) -> None:
         super().__init__([weight], {})
         self.config = config
         n = torch.full_like(weight, config.initial_accumulator_value)
-        start = weight.detach()
-        z = -(start * self._strength(n) + start.sign() * config.lr * config.l1)
-        self.state[weight] = {"z": z, "n": n}
+        self.state[weight] = {"z": torch.zeros_like(weight), "n": n}
 
     def _strength(self, n: torch.Tensor) -> torch.Tensor:
         return self.config.beta + n.sqrt() + self.config.lr * self.config.l2
@@ -52,7 +50,8 @@ class FtrlOfRows(torch.optim.Optimizer):
             before, n = state["n"][rows], state["n"][rows] + gradient * gradient
             z = state["z"][rows] + lr * gradient - (n.sqrt() - before.sqrt()) * weight[rows]
             state["z"][rows], state["n"][rows] = z, n
-            weight[rows] = -z.sign() * (z.abs() - lr * l1).clamp(min=0) / self._strength(n)
+            solution = -z.sign() * (z.abs() - lr * l1).clamp(min=0) / self._strength(n)
+            weight[rows] = torch.where(gradient == 0, weight[rows], solution)
 
 
 def row_optimizer(config: Optimizer, weight: nn.Parameter) -> torch.optim.Optimizer | None:

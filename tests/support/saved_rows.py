@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,16 @@ from persia_cli import __version__
 from persia_cli.config import record
 from persia_cli.config.schema import Run
 from persia_cli.observe.journal import EVENTS
-from persia_cli.store.manifest import EMBEDDINGS, FORMAT_VERSION, Manifest, SavedFile, publish, unfinished_folder
+from persia_cli.store.manifest import (
+    EMBEDDINGS,
+    FORMAT_VERSION,
+    Manifest,
+    SavedFile,
+    SavedRows,
+    SavedTable,
+    publish,
+    unfinished_folder,
+)
 
 
 def made_up_rows(rows: int, dim: int, step: int, tables: Sequence[str], seed: int = 0) -> pd.DataFrame:
@@ -32,8 +40,10 @@ def made_up_rows(rows: int, dim: int, step: int, tables: Sequence[str], seed: in
     return pd.DataFrame(columns)
 
 
-def write_rows(path: Path, rows: pd.DataFrame, dim: int, rows_per_batch: int = 1000) -> SavedFile:
-    """Write rows as an embedding server does; optimizer states are left out."""
+def write_rows(
+    path: Path, rows: pd.DataFrame, dim: int, number: int = 0, partitions: int = 1, rows_per_batch: int = 1000
+) -> SavedFile:
+    """Write rows as an embedding server of one partition does; optimizer states are left out."""
     table = pa.table(
         {
             "table": pa.array(rows["table"], pa.string()).dictionary_encode(),
@@ -46,7 +56,9 @@ def write_rows(path: Path, rows: pd.DataFrame, dim: int, rows_per_batch: int = 1
         for batch in table.to_batches(max_chunksize=rows_per_batch):
             writer.write_batch(batch)
     content = path.read_bytes()
-    return SavedFile(path.parent.name, path.name, len(content), sha256(content).hexdigest(), 0, len(rows))
+    tables = {str(name): int(count) for name, count in rows["table"].value_counts().items()}
+    saved = SavedRows(0, partitions, number, number + 1, tables)
+    return SavedFile(path.parent.name, path.name, len(content), sha256(content).hexdigest(), saved)
 
 
 def write_run(
@@ -59,9 +71,12 @@ def write_run(
     (folder / EMBEDDINGS).mkdir(parents=True)
     dim = run.model.dim
     saved = [
-        write_rows(folder / EMBEDDINGS / f"group-0-partitions-000{number}-000{number}.arrow", rows, dim)
+        write_rows(
+            folder / EMBEDDINGS / f"group-0-partitions-000{number}-000{number}.arrow", rows, dim, number, len(files)
+        )
         for number, rows in enumerate(files)
     ]
+    every = [name for rows in files for name in rows["table"]]
     names = list(dict.fromkeys(name for rows in files for name in sorted(rows["table"].unique())))
     manifest = Manifest(
         format_version=FORMAT_VERSION,
@@ -71,8 +86,9 @@ def write_run(
         samples=step * run.train.batch_size,
         seed=run.seed,
         config=run.model_dump(mode="json"),
-        tables=[{"name": name, "dim": dim, "dtype": "float32", "group": 0} for name in names],
-        files=[SavedFile(**asdict(file)) for file in saved],
+        tables=[SavedTable(name, dim, "float32", 0, every.count(name)) for name in names],
+        groups={"0": sum(map(len, files))},
+        files=saved,
     )
     if counters is not None:
         events = [{"time": 1.0, "event": "ready"}, {"time": 2.0, "event": "tables", "tables": counters}]

@@ -5,11 +5,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+from persia_cli.wire.context import Context
 from persia_cli.wire.loans import SharedMemory
 from persia_cli.wire.loop import Loop
-from persia_cli.wire.messages import Message
+from persia_cli.wire.parts import Message
 from persia_cli.wire.server import Handler, Server
-from persia_cli.wire.sockets import Context
 
 LIMIT_S = 30.0
 

@@ -59,6 +59,12 @@ def arrays(names: Iterable[Name]) -> tuple[NDArray[np.uint64], NDArray[np.uint16
     return np.array([key for key, _ in names], np.uint64), np.array([table for _, table in names], np.uint16)
 
 
+def insert(store: RowStore, names: Iterable[Name], scores: NDArray[np.int64], parts: dict[str, Any]) -> int:
+    """Insert rows into a store alone, where those of lower scores make room; returns how many were there already."""
+    counts = np.zeros((2, len(TABLES) + 10), np.int64)
+    return store.insert(*arrays(names), scores, parts, True, *counts)
+
+
 def colliding(layout: EmbeddingLayout, count: int, seed: int = 0) -> list[int]:
     """Keys of one partition with the same two candidate buckets."""
     twin, rng = naive_store.Store(layout), np.random.default_rng(seed)
@@ -75,7 +81,7 @@ def slots_of(store: RowStore) -> list[list[tuple[int, int, int, int]]]:
     keys = store.index.buckets.reshape(-1, 8)[:, :4]
     marks = store.index.marks.reshape(-1, 16)
     taken = marks[:, 8:12] != 0
-    # Slots are taken in order and never emptied.
+    # Slots are taken from the first on.
     assert (taken == (np.arange(4) < taken.sum(1)[:, None])).all()
     buckets: list[list[tuple[int, int, int, int]]] = [[] for _ in keys]
     for bucket, place in np.argwhere(taken).tolist():
@@ -113,7 +119,7 @@ def compare_counts(shard: Shard, twin: naive_store.Store) -> None:
     """Counters are the twin's and add up."""
     for number, table in twin.tables.items():
         counters, counts = shard.counters()[table.name], twin.counts[number]
-        for name in ("hits", "admitted", "refused", "not_admitted", "evicted"):
+        for name in ("hits", "admitted", "refused", "not_admitted", "evicted", "left_out"):
             assert getattr(counters, name) == counts[name], name
         assert counters.gradients_missing == counts["gradients_missing"]
         assert counters.gradients_refused == counts["gradients_refused"]

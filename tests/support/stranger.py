@@ -8,17 +8,22 @@ from typing import Self
 import zmq
 
 from persia_cli.wire import sockets
+from persia_cli.wire.context import Context
 from persia_cli.wire.frames import Array, Frame, decode, encode
-from persia_cli.wire.messages import Message, Pending, Refused
+from persia_cli.wire.messages import Pending, Refused
+from persia_cli.wire.parts import Message
 
 LIMIT_S = 10.0
 
 
 class Stranger:
-    """A DEALER connected to one replica; a context manager. `refused` counts what `is_refused` was asked."""
+    """A DEALER connected to one replica, with the token of its job; a context manager.
 
-    def __init__(self, address: str, name: str = "stranger") -> None:
-        self._context = sockets.Context()
+    `refused` counts what `is_refused` was asked.
+    """
+
+    def __init__(self, address: str, token: bytes, name: str = "stranger") -> None:
+        self._context = Context(token)
         self._socket = sockets.dealer(self._context, address, name.encode())
         self._number = 0
         self.refused = 0
@@ -47,14 +52,14 @@ class Stranger:
     def begin(self, message: Message, arrays: Sequence[Array] = ()) -> int:
         """Send a request; its number is what `await_reply` wants."""
         self._number += 1
-        self.send(encode(self._number, message, arrays))
+        self.send(encode(self._number, message, arrays, token=self._context.token))
         return self._number
 
     def await_reply(self, request: int) -> tuple[Message, list[Array]]:
         """Wait for the answer to a request, and pass over all others."""
         while True:
             assert self._socket.poll(LIMIT_S * 1000), f"no answer to request {request}"
-            number, reply, arrays = decode(self._socket.recv_multipart(copy=False))
+            number, reply, arrays = decode(self._socket.recv_multipart(copy=False), token=self._context.token)
             if number == request and not isinstance(reply, Pending):
                 return reply, arrays
 

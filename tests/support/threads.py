@@ -6,10 +6,10 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
-from persia_cli.launch.job import JobResult, compile_kernels, prepare_run_dir, result_of
+from persia_cli.launch.job import JobResult, prepare_run_dir, result_of
 from persia_cli.plan.job import JobPlan, Replica
 from persia_cli.roles.start import Stoppable, run_coordinator, run_role
-from persia_cli.wire.sockets import Context
+from persia_cli.wire.context import Context
 from tests.support.proxy import Proxy
 
 LIMIT_S = 120.0
@@ -31,6 +31,7 @@ class ThreadJob:
     def __init__(self, plan: JobPlan) -> None:
         self._plan = plan
         self._context = Context()
+        self.token = self._context.token
         self._exit = ExitStack()
         self._stoppables: list[Stoppable] = []
         self.errors: dict[str, BaseException] = {}
@@ -43,7 +44,6 @@ class ThreadJob:
 
     def __enter__(self) -> Self:
         prepare_run_dir(self._plan)
-        compile_kernels(self._plan.run_dir, lambda: None)
         for proxy in self.proxies.values():
             self._exit.enter_context(proxy)
         for thread in self._threads:

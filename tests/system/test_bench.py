@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from persia_cli.bench.rivals import fbgemm
+from persia_cli.bench.baselines import fbgemm
 from persia_cli.bench.turns import TurnJob
 from persia_cli.config.compose import compose_run
 from persia_cli.data.facts import inspect
 from persia_cli.errors import PersiaError
+from tests.support.printed import key_values
 from tests.support.small import WORDS
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 LIMIT_S = 540.0
 """Four jobs start one after another, each with half a dozen processes, on a machine that may be busy."""
 SMALL = [*WORDS, "mode=hybrid", "cluster.embedding_servers=2", "train.log_every_steps=50"]
@@ -43,7 +44,8 @@ def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("t")
 
 
-def test_throughput_takes_turns_with_rivals_on_both_sources(temporary: Path) -> None:
+@pytest.mark.slow
+def test_throughput_takes_turns_with_baselines_on_both_sources(temporary: Path) -> None:
     words = [*SMALL, "optimizer=adagrad", "--compare", "torch,dense", "--quick", "--json"]
     done = bench("throughput", *words, temporary=temporary)
     assert done.stderr == ""
@@ -57,9 +59,9 @@ def _check_comparison(each: dict[str, Any]) -> None:
     sides = {side["name"]: side for side in each["sides"]}
     assert list(sides) == ["persia", "torch", "dense"]
     assert all(side["samples_per_s"] > 0 for side in sides.values())
-    ratios = {ratio["rival"]: ratio["ratio"] for ratio in each["ratios"]}
-    for rival, ratio in ratios.items():
-        assert ratio == pytest.approx(sides["persia"]["samples_per_s"] / sides[rival]["samples_per_s"])
+    ratios = {ratio["baseline"]: ratio["ratio"] for ratio in each["ratios"]}
+    for baseline, ratio in ratios.items():
+        assert ratio == pytest.approx(sides["persia"]["samples_per_s"] / sides[baseline]["samples_per_s"])
     roles = {name.rpartition("-")[0] for name in sides["persia"]["cpu_ms"]}
     assert roles == {"coordinator", "data-loader", "embedding-worker", "embedding-server", "nn-worker"}
     assert ("reader" in sides["torch"]["cpu_ms"]) == (each["source"] == "loader")
@@ -75,15 +77,19 @@ def _check_comparison(each: dict[str, Any]) -> None:
     assert each["bottleneck"].endswith(".")
 
 
+@pytest.mark.slow
 def test_throughput_for_people(temporary: Path) -> None:
     words = [*SMALL, "--compare", "dense", "--source", "ring", "--quick"]
     done = bench("throughput", *words, temporary=temporary)
     lines = done.stdout.splitlines()
-    assert [line.split()[0] for line in lines[2:5]] == ["who", "persia", "dense"]
+    sides = [key_values(line) for line in lines if line.startswith("who=")]
+    assert [side["who"] for side in sides] == ["persia", "dense"]
+    assert all(float(side["samples_s"]) > 0 for side in sides)
     assert any(line.startswith("limit") and "bottleneck" in line for line in lines)
-    assert done.stderr.splitlines()[-1] == "next: persia bench modes --delay-ms 5"
+    assert done.stderr.splitlines()[-1] == "next      persia bench modes --delay-ms 5"
 
 
+@pytest.mark.slow
 def test_modes_with_and_without_delay(temporary: Path) -> None:
     done = bench("modes", *SMALL, "--delay-ms", "20", "--quick", "--json", temporary=temporary)
     told = json.loads(done.stdout)
@@ -93,22 +99,26 @@ def test_modes_with_and_without_delay(temporary: Path) -> None:
     assert 32 / figures["sync", 20.0]["samples_per_s"] > 0.08
     assert figures["hybrid", 20.0]["times_sync"] > 1.0
     assert figures["sync", 0.0]["auc"] == figures["sync", 20.0]["auc"]
-    assert told["bars"] == []
+    assert told["targets"] == []
     assert "batch 512" in told["unjudged"]
 
 
-@pytest.mark.skipif(not fbgemm.is_installed(), reason="FBGEMM is not installed")
-def test_tier_against_fbgemm(temporary: Path) -> None:
+def test_tier_against_fbgemm_where_it_is_installed(temporary: Path) -> None:
     words = [*SMALL, "optimizer=rowwise_adagrad", "embedding.wire=float16", "--quick", "--json"]
     told = json.loads(bench("tier", *words, temporary=temporary).stdout)
     ours, *theirs = told["sides"]
     assert ours["name"] == "persia"
-    assert ours["ids_per_s"] / max(side["ids_per_s"] for side in theirs) == pytest.approx(told["ratio"])
-    assert told["passed"] == (told["ratio"] >= 1.2)
+    assert ours["ids_per_s"] > 0
+    if fbgemm.is_installed():
+        assert ours["ids_per_s"] / max(side["ids_per_s"] for side in theirs) == pytest.approx(told["ratio"])
+        assert told["passed"] == (told["ratio"] >= 1.2)
+    else:
+        assert (theirs, told["ratio"], told["passed"]) == ([], None, None)
     assert "nn-worker-0" not in ours["cpu_ms"]
     assert {"embedding-worker-0", "embedding-server-0", "embedding-server-1", "client"} <= ours["cpu_ms"].keys()
 
 
+@pytest.mark.slow
 def test_a_job_in_turns_measures_them_and_tells_what_it_died_of(temporary: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("TMPDIR", str(temporary))
     monkeypatch.setattr("tempfile.tempdir", None)

@@ -14,6 +14,8 @@ from typer.testing import CliRunner, Result
 from persia_cli.errors import CheckpointError, UserError
 from persia_cli.launch.job import JobResult
 from persia_cli.main import app
+from persia_cli.observe.journal import EVENTS, read_journal
+from persia_cli.store import snapshot
 from persia_cli.store.manifest import newest_checkpoint
 from tests.support.checkpoints import embedding_files, read_rows
 from tests.support.jobs import CRITEO_FFNN, evaluation, train
@@ -83,6 +85,44 @@ def test_rows_of_halves_evaluate_to_the_same_digits(dtype: str, wire: str, kind:
         ]
 
 
+def loaded_by(run_dir: Path) -> list[dict[str, int]]:
+    """What each embedding server counted of the last evaluation's loading."""
+    events = read_journal(max((run_dir / "evals").iterdir()) / EVENTS)
+    roles = next(event["roles"] for event in events if event["event"] == "roles")
+    return [role["counts"] for role in roles if role["role"] == "embedding-server"]
+
+
+@pytest.fixture(scope="module")
+def spread(tmp_path_factory: pytest.TempPathFactory) -> JobResult:
+    """A run whose tables have several partitions, so that two servers saved rows of each."""
+    folder = tmp_path_factory.mktemp("spread")
+    words = ["cluster=embedded", "cluster.embedding_servers=2", "embedding.capacity=400000"]
+    return train([*lists_job(folder), *words], folder / "run")
+
+
+def test_servers_read_the_files_that_hold_their_rows_and_load_each_row_once(spread: JobResult) -> None:
+    run_dir = spread.run_dir
+    files = embedding_files(newest_checkpoint(run_dir))
+    rows = sum(len(table.ids) for table in read_rows(newest_checkpoint(run_dir)).values())
+    for servers in (1, 2, 3):
+        assert evaluate(run_dir, f"cluster.embedding_servers={servers}", "cluster=embedded").exit_code == 0
+        counts = loaded_by(run_dir)
+        assert len(counts) == servers
+        assert sum(count["rows_loaded"] for count in counts) == rows
+        nbytes = sum(count["bytes_verified"] for count in counts)
+        whole = sum(file.stat().st_size for file in files)
+        assert nbytes == whole if servers < 3 else whole < nbytes < 3 * whole
+        shutil.rmtree(run_dir / "evals")
+
+
+def test_rows_that_are_not_loaded_are_missed(spread: JobResult, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Should a server pass over a file by mistake, the job does not go on with part of the model."""
+    monkeypatch.setattr(snapshot, "_concerns", lambda shard, rows: rows.first == 0)
+    ended = evaluate(spread.run_dir, "cluster=embedded")
+    assert isinstance(ended.exception, UserError)
+    assert re.search(r"of [\d,]+ rows of .*/step-10 only [\d,]+ were loaded; use another", str(ended.exception))
+
+
 def test_rows_open_in_pandas(saved: JobResult) -> None:
     checkpoint = newest_checkpoint(saved.run_dir)
     states = {"adagrad": ["adagrad_sum"], "sgd": [], "adam": ["adam_mean", "adam_square"]}
@@ -119,6 +159,8 @@ def test_the_manifest_says_what_is_there(saved: JobResult) -> None:
     listed = {(file["folder"], file["name"]): file["nbytes"] for file in manifest["files"]}
     there = {(path.parent.name, path.name): path.stat().st_size for path in checkpoint.glob("*/*")}
     assert listed == there
+    rows = {name: len(saved.ids) for name, saved in read_rows(checkpoint).items()}
+    assert {table["name"]: table["rows"] for table in manifest["tables"]} == rows
     assert (manifest["step"], manifest["samples"], manifest["seed"]) == (STEPS, 2 * 138, 3)
     assert {table["name"]: table["dim"] for table in manifest["tables"]} == {
         "user": 8,
@@ -170,10 +212,11 @@ def weights_file(checkpoint: Path) -> Path:
 @pytest.mark.parametrize(
     ("find", "harm", "sentence"),
     [
-        (rows_file, flip, "is not the file that was saved"),
-        (rows_file, shorten, "is not the file that was saved"),
-        (rows_file, Path.unlink, "the checkpoint has no file"),
-        (weights_file, flip, "has changed since it was written"),
+        (rows_file, flip, "has changed since it was saved (its sha256 is"),
+        (rows_file, shorten, "has changed since it was saved: it has"),
+        (rows_file, Path.unlink, "is missing; the checkpoint is incomplete"),
+        (weights_file, flip, "has changed since it was saved (its sha256 is"),
+        (weights_file, shorten, "has changed since it was saved: it has"),
         (weights_file, Path.unlink, "is missing; the checkpoint is incomplete"),
     ],
 )
@@ -210,7 +253,7 @@ def test_a_checkpoint_of_another_format_is_refused(saved: JobResult, tmp_path: P
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format_version": 99}))
     error = evaluate(run_dir).exception
     assert isinstance(error, CheckpointError)
-    assert "has checkpoint format 99; this persia reads format 1" in str(error)
+    assert "has checkpoint format 99; this persia reads format 2" in str(error)
 
 
 def test_an_unfinished_checkpoint_is_passed_over(saved: JobResult, tmp_path: Path) -> None:
@@ -224,20 +267,16 @@ def test_an_unfinished_checkpoint_is_passed_over(saved: JobResult, tmp_path: Pat
     (half / "manifest.json").unlink()
     error = evaluate(run_dir).exception
     assert isinstance(error, CheckpointError)
-    assert str(error).startswith(f"{run_dir} holds no complete checkpoint")
+    assert str(error).startswith(f"{run_dir} has no complete checkpoint")
 
 
 @pytest.mark.parametrize(
     ("word", "sentence"),
     [
-        # An embedding server and the NN worker both find out; whoever is first has the word.
-        (
-            "model.dim=16",
-            "set model.dim and optimizer.embedding to what the checkpoint was trained with|is of another model",
-        ),
-        ("optimizer.embedding={kind: sgd, lr: 0.1}", "set model.dim and optimizer.embedding"),
-        ("model.args.width=25", "is of another model"),
-        ("embedding.capacity=10", "embedding.capacity a higher value"),
+        ("model.dim=16", "model.dim=16: the saved model has 8, which evaluating cannot change"),
+        ("optimizer.embedding={kind: sgd, lr: 0.1}", "optimizer.embedding.kind=sgd: evaluating has no use for it"),
+        ("model.args.width=25", "model.args.width=25: the saved model has "),
+        ("embedding.capacity=10", r"^the checkpoint has [\d,]+ rows of .* embedding.capacity a higher value"),
     ],
 )
 def test_a_checkpoint_of_another_model_is_refused(word: str, sentence: str, saved: JobResult) -> None:

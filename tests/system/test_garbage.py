@@ -11,11 +11,11 @@ from persia_cli import __version__
 from persia_cli.control.splits import EVAL, TRAIN
 from persia_cli.observe.grouped import GroupedScores
 from persia_cli.observe.journal import read_journal
+from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.wire.frames import MAX_FRAMES, Frame, encode
 from persia_cli.wire.messages import (
     PROTOCOL,
     Ack,
-    BatchId,
     Done,
     Heartbeat,
     Hello,
@@ -27,11 +27,11 @@ from persia_cli.wire.messages import (
     PutSamples,
     Refused,
     Report,
-    Sender,
     TakeItem,
     Update,
     WaitCredit,
 )
+from persia_cli.wire.parts import BatchId, Sender
 from tests.conftest import poll_for
 from tests.support.jobs import losses, plan
 from tests.support.small import STEPS, WORDS, counted, figures
@@ -43,7 +43,13 @@ GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x01" + b"NULL".ljust(20, b"\0")
 SERVING = ("coordinator-0", "embedding-server-0", "embedding-worker-0", "nn-worker-0")
 
 
-def nonsense(moments: random.Random) -> Iterator[list[Frame]]:
+def nonsense(moments: random.Random, token: bytes) -> Iterator[list[Frame]]:
+    """Frames that are no message though they bear the token; what is random is different each time."""
+    for first, *others in bare_nonsense(moments):
+        yield [bytes(first)[:1] + token + bytes(first)[1:], *others]
+
+
+def bare_nonsense(moments: random.Random) -> Iterator[list[Frame]]:
     """Frames that are no message; what is random is different each time."""
     yield [moments.randbytes(moments.randrange(200)) for _ in range(moments.randrange(1, 9))]
     yield [b""]
@@ -79,10 +85,10 @@ def test_nonsense_is_refused_and_counted_and_training_goes_on(undisturbed, tmp_p
     moments = random.Random(0)
     sent = dict.fromkeys(SERVING, 0)
     with ExitStack() as open_ones, ThreadJob(plan(WORDS, tmp_path / "run")) as job:
-        strangers = {name: open_ones.enter_context(Stranger(job.addresses[name])) for name in SERVING}
+        strangers = {name: open_ones.enter_context(Stranger(job.addresses[name], job.token)) for name in SERVING}
         while job.goes_on(0.02):
             for name, stranger in strangers.items():
-                for frames in nonsense(moments):
+                for frames in (*nonsense(moments, job.token), *bare_nonsense(moments)):
                     stranger.send(frames)
                     sent[name] += 1
             # Some connections say something and hang up, some are left hanging for a while.
@@ -94,7 +100,8 @@ def test_nonsense_is_refused_and_counted_and_training_goes_on(undisturbed, tmp_p
 
     for name, number in sent.items():
         assert number > 100
-        assert counted(result, name.removesuffix("-0"), "refused") > number / 2
+        assert counted(result, name.removesuffix("-0"), "refused") > number / 4
+        assert counted(result, name.removesuffix("-0"), "foreign") > number / 4
     assert figures(result) == figures(undisturbed)
 
 
@@ -125,7 +132,7 @@ def ask_server(stranger: Stranger, now: int) -> None:
     stranger.is_refused(
         "does not belong to this server", Update(BatchId(0, TRAIN, STEPS - 1, 0)), [key_of(1), TABLE, gradients]
     )
-    stranger.is_refused("takes no Pull", Pull(batch))
+    stranger.is_refused("does not accept Pull messages", Pull(batch))
 
 
 def ask_worker(stranger: Stranger, now: int) -> None:
@@ -134,10 +141,10 @@ def ask_worker(stranger: Stranger, now: int) -> None:
     stranger.is_refused("generation 3 is over", PutIds(BatchId(3, TRAIN, now, 0)), [ids, offsets])
     stranger.is_refused("no rank 1", PutIds(BatchId(0, TRAIN, now, 1)), [ids, offsets])
     stranger.is_refused("no step", PutIds(BatchId(0, TRAIN, 2**62, 0)), [ids, offsets])
-    stranger.is_refused("0 offsets where 65", PutIds(late), [ids, offsets[:0]])
-    stranger.is_refused("33 offsets where 65", PutIds(late), [ids, offsets[:33].copy()])
+    stranger.is_refused("there are 0 offsets, and 65 are needed", PutIds(late), [ids, offsets[:0]])
+    stranger.is_refused("there are 33 offsets, and 65 are needed", PutIds(late), [ids, offsets[:33].copy()])
     stranger.is_refused("exceed the 63 ids", PutIds(late), [ids[:63].copy(), offsets])
-    stranger.is_refused("offsets that fall", PutIds(late), [ids, offsets[::-1].copy()])
+    stranger.is_refused("offsets decrease", PutIds(late), [ids, offsets[::-1].copy()])
     stranger.is_refused("no rank 1", Pull(BatchId(0, TRAIN, now, 1)))
     stranger.is_refused("has not got its rows", PushGradients(late), [np.zeros((1, 16), np.uint8)])
 
@@ -160,28 +167,29 @@ def ask_rank(stranger: Stranger, now: int) -> None:
 
 def ask_coordinator(stranger: Stranger, now: int) -> None:
     server, rank, loader = (Sender(role, 0, 1) for role in ("embedding-server", "nn-worker", "data-loader"))
-    interval = {"split": "train", "last": 1, "samples": 1, "steps": 1, "staleness": {}, "loss_sum": 0.0}
+    interval = {"split": "train", "last": 1, "samples": 1, "steps": 1, "staleness": {}, "seconds": 1.0, "loss_sum": 0.0}
     grouped = GroupedScores(1).encode()
-    scores = [np.array([1, 2], np.uint32), np.ones(2, np.float64), *grouped]
+    scores = [*ScoreHistogram(1).encode(), *grouped]
     hello = Hello(role="nn-worker", index=0, pid=1, host="here", version=__version__, protocol=PROTOCOL, address="")
     stranger.is_refused("already running", hello)
     stranger.is_refused("no nn-worker-5", msgspec.structs.replace(hello, index=5))
     stranger.is_refused("no role 'cook'", msgspec.structs.replace(hello, role="cook"))
     stranger.is_refused("install the same version", msgspec.structs.replace(hello, version="0.0.0"))
     stranger.is_refused("life 9 is over", Next(Sender("nn-worker", 0, 9), 0))
-    stranger.is_refused("bad header", Next(rank, -1))
-    stranger.is_refused("is no data-loader", TakeItem(rank, TRAIN))
-    stranger.is_refused("no figures", Heartbeat(server, 0.0, 1.0, 1, {"tables": 5}))
-    stranger.is_refused("no figures", Heartbeat(server, 0.0, 1.0, 1, {"tables": {"feature_0": {"rows": "many"}}}))
-    stranger.is_refused("no figures", Done(server, 1, {"files": [{"name": "a"}]}))
-    stranger.is_refused("is no nn-worker", Report(loader, STEPS, interval), scores)
-    stranger.is_refused("no figures", Report(rank, STEPS, {}), scores)
+    stranger.is_refused("header of Next cannot be read", Next(rank, -1))
+    stranger.is_refused("for a replica of the role data-loader", TakeItem(rank, TRAIN))
+    stranger.is_refused("figures in this message", Heartbeat(server, "", 0.0, 1.0, 1, {"tables": 5}))
     stranger.is_refused(
-        "positions that do not fit", Report(rank, STEPS, interval), [np.array([2, 1], np.uint32), *scores[1:]]
+        "figures in this message", Heartbeat(server, "", 0.0, 1.0, 1, {"tables": {"feature_0": {"rows": "many"}}})
     )
-    wrong = [np.zeros(1, np.uint64), *[np.zeros((1, 2), np.float32)] * 2, grouped[3]]
-    stranger.is_refused("1 tasks came with shapes (1, 2)", Report(rank, STEPS, interval), [*scores[:2], *wrong])
-    stranger.is_refused("is awaited", Report(rank, 2**40, interval), scores)
+    stranger.is_refused("figures in this message", Done(server, 1, {"files": [{"name": "a"}]}))
+    stranger.is_refused("for a replica of the role nn-worker", Report(loader, STEPS, interval), scores)
+    stranger.is_refused("figures in this message", Report(rank, STEPS, {}), scores)
+    wrong = [np.array([2, 2], np.uint64), np.ones(2), *scores[2:]]
+    stranger.is_refused("are not valid", Report(rank, STEPS, interval), wrong)
+    wrong = [np.zeros(1, np.uint64), *[np.zeros((1, 1), np.float32)] * 2, np.ones(3, np.float32)]
+    stranger.is_refused("and 3 weights", Report(rank, STEPS, interval), [*scores[:3], *wrong])
+    stranger.is_refused("is still missing", Report(rank, 2**40, interval), scores)
 
 
 def test_messages_of_the_right_form_that_say_what_cannot_be_are_refused(undisturbed, tmp_path):
@@ -202,10 +210,10 @@ def test_messages_of_the_right_form_that_say_what_cannot_be_are_refused(undistur
             "nn-worker-0": ask_rank,
             "coordinator-0": ask_coordinator,
         }.items():
-            with Stranger(job.addresses[name]) as stranger:
+            with Stranger(job.addresses[name], job.token) as stranger:
                 ask(stranger, now)
                 refused[name] = stranger.refused
-        with Stranger(job.addresses["embedding-worker-0"]) as stranger:
+        with Stranger(job.addresses["embedding-worker-0"], job.token) as stranger:
             wrong = [np.zeros((1, 12), np.uint8)]
 
             def in_flight_is_refused() -> bool:

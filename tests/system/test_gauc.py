@@ -16,7 +16,7 @@ from persia_cli.launch.job import JobResult
 from persia_cli.plan.job import plan_job
 from persia_cli.roles import nn_worker
 from persia_cli.store.manifest import newest_checkpoint
-from persia_cli.train.rank import Interval
+from persia_cli.train.dense_trainer import Interval
 from tests.support.jobs import evaluation, launch, train
 
 ROWS, USERS = 1200, 40

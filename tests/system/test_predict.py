@@ -15,7 +15,7 @@ from persia_cli.launch.job import JobResult
 from persia_cli.main import app
 from persia_cli.observe.journal import EVENTS, read_journal
 from persia_cli.observe.scores import ScoreHistogram
-from persia_cli.train.rank import Interval
+from persia_cli.train.dense_trainer import Interval
 from tests.support.jobs import train
 from tests.support.lists import EVAL_ROWS, lists_job
 from tests.support.printed import key_values
@@ -160,7 +160,7 @@ def test_a_file_that_is_there_stays_unless_told_otherwise(saved: JobResult, unla
     output.write_text("of old")
     error = predict(saved.run_dir, unlabelled, output).exception
     assert isinstance(error, UserError)
-    assert str(error) == f"{output} is there already; choose another name, or replace it with --overwrite"
+    assert str(error) == f"{output} exists already; choose another name, or replace it with --overwrite"
     assert output.read_text() == "of old"
     assert predict(saved.run_dir, unlabelled, output, "--overwrite").exit_code == 0
     assert pq.read_table(output).num_rows == EVAL_ROWS
@@ -171,9 +171,9 @@ def test_a_file_that_is_there_stays_unless_told_otherwise(saved: JobResult, unla
     [
         ("unlabelled", "s.parquet", ["--keep", "nmae"], "there is no column nmae to keep; did you mean name?"),
         ("unlabelled", "none/s.parquet", [], "there is no folder"),
-        ("unlabelled", "s.txt", [], "let the name end in .parquet or .csv"),
-        ("unlabelled", "s.csv", ["--keep", "tags"], "column tags holds more than one value a row"),
-        ("nowhere", "s.parquet", [], "does not exist or has no Parquet file"),
+        ("unlabelled", "s.txt", [], "end the name in .parquet or .csv"),
+        ("unlabelled", "s.csv", ["--keep", "tags"], "column tags holds several values a row"),
+        ("nowhere", "s.parquet", ["dataset.recipe=avazu"], "does not exist or has no Parquet file; correct"),
     ],
 )
 def test_mistakes_are_told_before_anything_starts(
@@ -184,6 +184,7 @@ def test_mistakes_are_told_before_anything_starts(
     error = predict(saved.run_dir, folder / data, tmp_path / output, *words).exception
     assert isinstance(error, UserError)
     assert sentence in str(error)
+    assert "recipe prepare" not in str(error)
     assert list(tmp_path.iterdir()) == []
     assert set((saved.run_dir / "predictions").glob("*")) == done
 

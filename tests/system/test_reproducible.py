@@ -12,6 +12,7 @@ from tests.support.checkpoints import assert_same_model
 from tests.support.jobs import CRITEO_FFNN, evaluation, losses, staleness, train
 
 QUALITY = ("loss", "auc", "log_loss", "ne", "calibration")
+TABLES = ("rows", "hit_rate", "look_up_hit_rate", "evicted")
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def result(words: list[str], tmp_path_factory: pytest.TempPathFactory) -> JobRes
 
 def figures(result: JobResult) -> list[dict[str, Any]]:
     """Return every figure that depends on samples and weights alone."""
-    return [{key: line[key] for key in ("step", "samples", "split", *QUALITY)} for line in result.metrics]
+    return [{key: line[key] for key in ("step", "samples", "split", *QUALITY, *TABLES)} for line in result.metrics]
 
 
 @pytest.mark.parametrize(
@@ -48,6 +49,19 @@ def test_sync_has_the_same_bits(deployment: list[str], words: list[str], result:
     assert len(losses(other)) == 40
     assert figures(other) == figures(result)
     assert_same_model(newest_checkpoint(other.run_dir), newest_checkpoint(result.run_dir))
+
+
+def test_the_last_line_tells_of_tables_what_they_came_to(result: JobResult) -> None:
+    counters = next(event for event in result.events if event["event"] == "tables")["tables"].values()
+    rows, hits, misses, ids, known, reads, reads_known = (
+        sum(table[name] for table in counters)
+        for name in ("rows", "hits", "misses", "look_ups", "look_ups_known", "reads", "reads_known")
+    )
+    line = evaluation(result)
+    assert 0 < reads_known < reads
+    assert line["unknown"] == pytest.approx(1 - reads_known / reads, abs=1e-6)
+    assert (line["rows"], line["hit_rate"]) == (rows, pytest.approx(hits / (hits + misses), abs=1e-6))
+    assert line["look_up_hit_rate"] == pytest.approx(known / ids, abs=1e-6)
 
 
 def test_evaluating_and_saving_in_between_changes_nothing(words: list[str], result: JobResult, tmp_path: Path) -> None:

@@ -3,16 +3,34 @@
 import os
 import re
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
+from persia_cli.observe.history import RunOutcome, read_history
 from persia_cli.observe.journal import EVENTS, read_journal
 from tests.conftest import poll_for
 from tests.support.launched import ENDLESS, Launched, running
 
 REPLICAS = ("coordinator-0", "embedding-server-0", "embedding-worker-0", "data-loader-0", "nn-worker-0")
 TWO_RANKS = ["cluster.nn_workers=2"]
+NETWORK = """
+import torch
+from torch import distributed, nn
+
+class Net(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.layer = nn.Linear(shape.dense + sum(feature.dim for feature in shape.pooled), shape.tasks)
+        self.batches = 0
+
+    def forward(self, batch):
+        self.batches += 1
+        if self.batches > 100 and distributed.get_rank() == 0:
+            raise ValueError("one hundred batches are enough")
+        return self.layer(torch.cat([batch.dense, *(group.flatten(1) for group in batch.groups)], dim=1))
+"""
 
 pytestmark = pytest.mark.processes
 
@@ -43,7 +61,9 @@ def test_an_interrupt_ends_everything(tmp_path, number):
         assert not [line for line in said if "error" in line or "Traceback" in line]
         assert list(job.temporary.glob("persia-*")) == []
         logs = {name: job.run_dir / "roles" / f"{name}.log" for name in REPLICAS}
-        assert all("stopped by SIGTERM" in log.read_text() for log in logs.values())
+        assert "stopped by SIGTERM" in logs["coordinator-0"].read_text()
+        assert all("coordinator-0 was stopped (SIGTERM)" in logs[name].read_text() for name in REPLICAS[1:])
+        assert read_history(job.run_dir).outcome(time.time()) == RunOutcome("stopped")
 
     assert "torch" in imported(logs["nn-worker-0"])
     for name in REPLICAS[:-1]:
@@ -53,7 +73,8 @@ def test_an_interrupt_ends_everything(tmp_path, number):
     with Launched(ENDLESS, tmp_path / "run") as again:
         code, _ = again.end(within_s=30.0)
         assert code == 2
-        assert f"error: {tmp_path / 'run'} already holds a run; choose another --run-dir or remove it" in again.output
+        sentence = f"error: {tmp_path / 'run'} already contains a run; choose another --run-dir or remove it"
+        assert sentence in again.output
 
 
 @pytest.mark.parametrize("number", [pytest.param(name, marks=pytest.mark.slow) for name in ("SIGINT", "SIGTERM")])
@@ -100,7 +121,9 @@ def test_a_replica_that_is_killed_is_named(tmp_path, name):
         code, _ = job.end(within_s=15.0)
 
         assert code == 1
-        assert f"error: {name} was killed by SIGKILL; the job is stopped. The end of {job.run_dir}" in job.output
+        death = f"{name} was killed by SIGKILL (out of memory?)"
+        assert f"error: {death}\nThe job was stopped. The end of {job.run_dir}" in job.output
+        assert read_history(job.run_dir).outcome(time.time()) == RunOutcome("failed", death)
         assert "instruction 1: training" in job.output or name == "coordinator-0"
         assert running(pids) == []
 
@@ -124,7 +147,9 @@ def test_a_replica_that_is_stuck_is_named(tmp_path, name):
 
 
 def test_a_replica_that_fails_at_its_start_says_why(tmp_path):
-    (tmp_path / "broken.py").write_text("import no_such_module\n")
+    # A rank alone cannot import it: trying the network out before the start does not find this.
+    broken = 'import sys\nif "nn-worker" in sys.argv:\n    import no_such_module\n'
+    (tmp_path / "broken.py").write_text(broken + NETWORK)
     words = [word for word in ENDLESS if "hidden" not in word]
     words += ["model={kind: custom, dim: 4, file: broken.py, name: Net, args: {}}"]
     with Launched(words, tmp_path / "run") as job:
@@ -135,6 +160,19 @@ def test_a_replica_that_fails_at_its_start_says_why(tmp_path):
             f"error: nn-worker-0: model.file={tmp_path / 'broken.py'} cannot be imported: "
             "ModuleNotFoundError: No module named 'no_such_module'"
         ) in job.output
+
+
+def test_a_gpu_without_room_is_the_users_to_put_right(tmp_path):
+    full = NETWORK.replace("self.batches > 100 and distributed.get_rank() == 0", "batch.size > 2")
+    full = full.replace('ValueError("one hundred batches are enough")', 'torch.OutOfMemoryError("CUDA out of memory")')
+    (tmp_path / "network.py").write_text(full)
+    words = [word for word in ENDLESS if "hidden" not in word]
+    words += ["model={kind: custom, dim: 4, file: network.py, name: Net, args: {}}"]
+    with Launched(words, tmp_path / "run") as job:
+        code, _ = job.end(within_s=60.0)
+
+        assert code == 2
+        assert re.search(r"error: nn-worker-0: the memory of \w+ is full at train.batch_size=\d+: use", job.output)
 
 
 @pytest.mark.slow
@@ -148,30 +186,12 @@ def test_of_two_ranks_the_one_that_ended_is_named_not_the_one_that_noticed(tmp_p
 
         assert code == 1
         said = job.output.partition("error: ")[2]
-        how = {"SIGKILL": "was killed by SIGKILL", "SIGTERM": "was stopped by SIGTERM"}
+        how = {"SIGKILL": "was killed by SIGKILL (out of memory?)", "SIGTERM": "was stopped (SIGTERM)"}
         if number in how:
-            assert said.startswith(f"nn-worker-0 {how[number]}; the job is stopped.")
+            assert said.startswith(f"nn-worker-0 {how[number]}")
         else:
             assert re.match(r"nn-worker-0 \(process|data-loader-0: nn-worker-0 at", said)
         assert running(pids) == []
-
-
-NETWORK = """
-import torch
-from torch import distributed, nn
-
-class Net(nn.Module):
-    def __init__(self, shape):
-        super().__init__()
-        self.layer = nn.Linear(shape.dense + sum(feature.dim for feature in shape.pooled), shape.tasks)
-        self.batches = 0
-
-    def forward(self, batch):
-        self.batches += 1
-        if self.batches > 100 and distributed.get_rank() == 0:
-            raise ValueError("one hundred batches are enough")
-        return self.layer(torch.cat([batch.dense, *(group.flatten(1) for group in batch.groups)], dim=1))
-"""
 
 
 @pytest.mark.slow

@@ -7,15 +7,21 @@ import pytest
 
 from persia_cli.config.compose import compose_run
 from persia_cli.errors import ConfigError, PersiaError, UserError, WireError
+from persia_cli.kernels.needed import SERVER
+from persia_cli.kernels.warm import warm
 from persia_cli.launch.job import prepare_run_dir
 from persia_cli.roles.start import run_coordinator, run_role
-from persia_cli.wire.sockets import Context
+from persia_cli.wire.context import Context
 from tests.support.jobs import plan
 from tests.support.small import WORDS
 
+LIMIT_S = 3
+"""Far longer than it takes the one replica that there is to join."""
+
 
 def test_a_replica_that_never_joins_is_named_and_the_others_are_sent_away(tmp_path):
-    job = plan([*WORDS, "cluster.start_timeout_s=1", "cluster.embedding_servers=2"], tmp_path / "run")
+    warm(SERVER)  # kernels are compiled before a replica joins
+    job = plan([*WORDS, f"cluster.start_timeout_s={LIMIT_S}", "cluster.embedding_servers=2"], tmp_path / "run")
     prepare_run_dir(job)
     address = f"inproc://{uuid.uuid4()}"
     errors: dict[str, BaseException] = {}
@@ -34,7 +40,7 @@ def test_a_replica_that_never_joins_is_named_and_the_others_are_sent_away(tmp_pa
         coordinator.join()
 
     missing = "embedding-server-1, embedding-worker-0, data-loader-0, nn-worker-0"
-    sentence = f"not joined after 1 s: {missing}; see their logs (cluster.start_timeout_s raises the limit)"
+    sentence = f"not joined after {LIMIT_S} s: {missing}; see their logs (cluster.start_timeout_s raises the limit)"
     assert str(errors["coordinator"]) == sentence
     assert errors["coordinator"].exit_code == 1
     assert str(told.value) == (f"coordinator at {address} refused a place in the job: the job has ended: {sentence}")
@@ -45,7 +51,7 @@ def test_a_second_run_in_a_run_directory_is_refused(tmp_path):
     prepare_run_dir(job)
     with pytest.raises(UserError) as refused:
         prepare_run_dir(job)
-    assert str(refused.value) == f"{tmp_path / 'run'} already holds a run; choose another --run-dir or remove it"
+    assert str(refused.value) == f"{tmp_path / 'run'} already contains a run; choose another --run-dir or remove it"
 
 
 def test_a_second_nn_worker_in_one_process_is_refused():

@@ -16,7 +16,8 @@ FIRST, LAST = 30, 130
 RANKS = ["cluster=local", "cluster.nn_workers=2", "cluster.embedding_servers=2"]
 WIDE = ["model.hidden=[128,128]", "train.steps=140", "cluster.retry_s=20"]
 """Enough of a network for backward to take as long as a look-up, and nothing is asked for twice."""
-TRAINING = {"decode rows", "forward", "backward", "encode gradients", "dense step", "wait for batch"}
+FETCHES = {"fetch scores", "fetch gradients"}
+TRAINING = {"decode rows", "forward", "backward", "encode gradients", "dense step", "wait for batch"} | FETCHES
 DONE = {
     "data-loader": {"make batch", "send", "wait for credit"},
     "embedding-worker": {"plan", "look-up", "forward rows", "forward gradients", "update"},
@@ -132,7 +133,7 @@ def test_a_job_that_fails_leaves_the_trace_of_those_that_could_still_write(tmp_p
         os.kill(pids["embedding-server-0"], signal.SIGKILL)
         code, _ = job.end(within_s=20.0)
         assert code == 1
-        assert "without embedding-server-0: killed, or not at work in these steps" in job.output
+        assert "without embedding-server-0: killed, or without work in these steps" in job.output
     spans = read_trace(path)
     assert {"nn-worker-0", "embedding-worker-0", "data-loader-0"} <= {span.replica for span in spans}
     assert any(span.arguments.get("unfinished") for span in spans)

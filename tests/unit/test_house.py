@@ -16,6 +16,7 @@ FLOORS = (
     ("persia_cli",),
     ("errors",),
     ("share",),
+    ("disk",),
     ("config.schema",),
     ("config.expected",),
     ("config.explain",),
@@ -38,12 +39,13 @@ FLOORS = (
 ONLY_IN = {
     "typer": ("commands", "main"),
     "rich": ("commands", "main"),
-    "hydra": ("config.broken", "config.compose", "config.search_path", "config.words"),
+    "hydra": ("config.broken", "config.choices", "config.compose", "config.search_path", "config.words"),
     "omegaconf": ("config.broken", "config.compose"),
-    "torch": ("model", "train", "roles.nn_worker", "bench.rivals"),
+    "torch": ("model", "train", "roles.nn_worker", "bench.gpu", "bench.baselines"),
     "safetensors": ("train",),
     "zmq": ("wire",),
     "matplotlib": ("observe.drawing", "observe.frontier", "observe.panels"),
+    "tensorboard": ("observe.tensorboard",),
     "numba": ("kernels", "bench.limits"),
     "llvmlite": ("kernels",),
 }

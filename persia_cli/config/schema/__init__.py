@@ -1,19 +1,10 @@
-"""The typed configuration: what the rest of the program sees of it; one file per group."""
+"""The typed configuration that the rest of the program uses; one file per group."""
 
 from persia_cli.config.schema.cluster import Cluster
-from persia_cli.config.schema.dataset import (
-    ColumnSplit,
-    Dataset,
-    EvalSplit,
-    EverySplit,
-    FileSplit,
-    GeneratedDataset,
-    Generator,
-    ParquetDataset,
-    PredictSplit,
-    SparseFeature,
-)
+from persia_cli.config.schema.dataset import Dataset, ParquetDataset
 from persia_cli.config.schema.embedding import Embedding, HashStack, Table
+from persia_cli.config.schema.features import SparseFeature
+from persia_cli.config.schema.generated import GeneratedDataset, Generator
 from persia_cli.config.schema.loss import BCE, Bce, Focal, Loss, Pairwise
 from persia_cli.config.schema.mode import AsyncMode, HybridMode, Mode, SyncMode
 from persia_cli.config.schema.model import (
@@ -51,6 +42,7 @@ from persia_cli.config.schema.optimizer import (
     StepSchedule,
 )
 from persia_cli.config.schema.run import Checkpoint, EarlyStop, Evaluation, Run, Training
+from persia_cli.config.schema.split import ColumnSplit, EvalSplit, EverySplit, FileSplit, PredictSplit
 
 __all__ = [
     "BCE",

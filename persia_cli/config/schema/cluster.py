@@ -1,36 +1,43 @@
-"""How the job is laid out over processes."""
+"""The processes of a job: how many there are of each role, and their time limits."""
 
 from typing import Literal, Self
 
-from pydantic import PositiveFloat, PositiveInt, model_validator
+from pydantic import model_validator
 
 from persia_cli.config.schema.node import Node
+from persia_cli.config.schema.numbers import Few, Seconds
 
 
 class Cluster(Node):
-    """Replicas of each role, how they talk, and how long they wait for each other."""
+    """Replicas of each role, their transport, and the time limits for waiting."""
 
     kind: Literal["embedded", "local"]
     """`embedded` runs every role as a thread of one process, `local` as a process of this machine."""
     transport: Literal["ipc", "tcp"] = "ipc"
-    """What processes talk over: Unix sockets or TCP on the loopback interface."""
+    """The transport between processes: Unix sockets, or TCP on the loopback interface.
+
+    With either, only processes that hold the job's secret token can take part. TCP is not encrypted, and other users of
+    the machine can reach its ports: their messages are counted but not read, though a flood of them can slow a job.
+    """
     shared_memory: bool = True
-    """Whether processes hand each other arrays in shared memory instead of through Unix sockets."""
-    data_loaders: PositiveInt = 1
+    """True: processes pass arrays through shared memory instead of Unix sockets."""
+    data_loaders: Few = 1
     """Replicas of the data loader."""
-    embedding_workers: PositiveInt = 1
+    embedding_workers: Few = 1
     """Replicas of the embedding worker."""
-    embedding_servers: PositiveInt = 1
+    embedding_servers: Few = 1
     """Replicas of the embedding server, each with its shard of every table."""
-    nn_workers: PositiveInt = 1
+    nn_workers: Few = 1
     """Replicas of the NN worker: the world size of synchronous training."""
-    start_timeout_s: PositiveFloat = 120.0
-    """Seconds that all replicas may take to report ready."""
-    silence_timeout_s: PositiveFloat = 30.0
-    """Seconds after which a peer that gives no sign of life stops the job."""
-    retry_s: PositiveFloat = 0.5
+    start_timeout_s: Seconds = 120.0
+    """Seconds for all replicas to join, and then for all to report ready while none shows progress."""
+    silence_timeout_s: Seconds = 30.0
+    """Seconds without a sign of life from a replica after which the job stops."""
+    work_timeout_s: Seconds = 900.0
+    """Longest time in seconds for one piece of work, such as a step, compiling the network, or writing weights."""
+    retry_s: Seconds = 0.5
     """Seconds before an unanswered request is first sent again; doubled each time, up to 4 s."""
-    stop_timeout_s: PositiveFloat = 5.0
+    stop_timeout_s: Seconds = 5.0
     """Seconds between asking a replica to stop and killing it."""
 
     @model_validator(mode="after")

@@ -1,191 +1,130 @@
-"""Where samples come from and what their columns mean."""
+"""The source of samples, and the meaning of their columns."""
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Sequence
+from typing import Annotated, Literal, Self
 
 from pydantic import (
-    BeforeValidator,
     Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
     model_validator,
 )
 
+from persia_cli.config.schema.csv_format import CsvFormat
+from persia_cli.config.schema.features import DenseFeature, Label, Sparse
+from persia_cli.config.schema.generated import GeneratedDataset, Generator
 from persia_cli.config.schema.node import Node
+from persia_cli.config.schema.numbers import NUMBER, Amount, Count
+from persia_cli.config.schema.split import ColumnSplit, Split
 
 BUILTIN = "builtin:"
-"""What a path begins with that names data shipped with persia."""
-
-
-class SparseFeature(Node):
-    """A categorical feature: one id or a list of ids per sample."""
-
-    name: str
-    """Name of the feature, of its column, and of its table unless said otherwise."""
-    column: str | None = None
-    """Column it is read from."""
-    table: str | None = None
-    """Table it reads; features that name one table share its rows."""
-    pooling: Literal["sum", "mean", "sqrtn", "none"] = "sum"
-    """How the rows of one sample become one vector; `none` keeps a padded sequence and its mask."""
-    max_length: PositiveInt | None = None
-    """Ids kept per sample, the newest (last) ones; required for `pooling: none`."""
-    missing_id: Annotated[int, Field(ge=0, lt=2**64)] = 0
-    """Id that stands for a null (an empty list stays empty)."""
-
-    @model_validator(mode="after")
-    def _sequence_has_a_length(self) -> Self:
-        if self.pooling == "none" and self.max_length is None:
-            raise ValueError(f"feature {self.name} keeps its sequence (pooling: none) and so needs a max_length")
-        return self
-
-
-def _feature(value: Any) -> Any:
-    return {"name": value} if isinstance(value, str) else value
-
-
-Sparse = Annotated[SparseFeature, BeforeValidator(_feature)]
-
-
-class FileSplit(Node):
-    """Training and evaluation samples lie in files of their own."""
-
-    kind: Literal["files"]
-    """`files`: split by file."""
-    train: tuple[str, ...]
-    """Files of the training split, relative to `dataset.path`; wildcards allowed."""
-    eval: tuple[str, ...] = ()
-    """Files of the evaluation split."""
-
-
-class ColumnSplit(Node):
-    """A column says which split a sample belongs to."""
-
-    kind: Literal["column"]
-    """`column`: split by a column's value."""
-    column: str
-    """The column."""
-    train: str | int
-    """Its value for training samples."""
-    eval: str | int
-    """Its value for evaluation samples."""
-
-    @model_validator(mode="after")
-    def _values_differ(self) -> Self:
-        if self.train == self.eval:
-            raise ValueError(f"train and eval are both {self.train}; the splits would be the same samples")
-        return self
-
-
-class EverySplit(Node):
-    """Every n-th row, counted over all files in order, is an evaluation sample."""
-
-    kind: Literal["every"]
-    """`every`: split by row number."""
-    n: Annotated[int, Field(ge=2)]
-    """Row r is an evaluation sample where r mod n = offset."""
-    offset: NonNegativeInt = 0
-    """See `n`."""
-
-    @model_validator(mode="after")
-    def _offset_below_n(self) -> Self:
-        if self.offset >= self.n:
-            raise ValueError(f"offset must be below n = {self.n}")
-        return self
-
-
-class EvalSplit(Node):
-    """Every sample evaluates a model that is trained already."""
-
-    kind: Literal["eval"]
-    """`eval`: nothing to train on."""
-
-
-class PredictSplit(Node):
-    """Every sample is scored by a model that is trained already; labels are not read."""
-
-    kind: Literal["predict"]
-    """`predict`: nothing to train on or to evaluate with."""
-
-
-Split = Annotated[FileSplit | ColumnSplit | EverySplit | EvalSplit | PredictSplit, Field(discriminator="kind")]
-
-
-class Generator(Node):
-    """A made-up data set with a planted model, so that AUC means something."""
-
-    train_rows: PositiveInt
-    """Samples of the training split."""
-    eval_rows: NonNegativeInt
-    """Samples of the evaluation split."""
-    dense: NonNegativeInt
-    """Dense features."""
-    cardinalities: tuple[PositiveInt, ...]
-    """Distinct ids of each sparse feature."""
-    zipf: PositiveFloat = 1.05
-    """Exponent of the ids' Zipf distribution."""
-    signal: NonNegativeFloat = 1.0
-    """Standard deviation of the planted model's logit; 0 makes labels pure noise."""
-    label_rate: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.25
-    """Share of positive labels, approximately."""
-
-
-class GeneratedDataset(Node):
-    """Samples made on the fly."""
-
-    kind: Literal["generated"]
-    """`generated`: no files."""
-    generator: Generator
-    """Shape of the samples."""
-    shuffle: bool = False
-    """Generated samples come in random order already; must be false."""
-
-    @model_validator(mode="after")
-    def _is_random_already(self) -> Self:
-        if self.shuffle:
-            raise ValueError("generated samples are random already; leave dataset.shuffle false")
-        return self
+"""The beginning of a path that names data shipped with persia."""
 
 
 class ParquetDataset(Node):
-    """Samples in Parquet files."""
+    """Samples in files: Parquet, or CSV and JSON Lines by their `format`."""
 
     kind: Literal["parquet"]
     """`parquet`: files on any file system that pyarrow reads."""
-    path: str
-    """A file, a folder, or a URI such as s3://bucket/folder; `builtin:NAME` is data that ships with persia."""
-    labels: tuple[str, ...]
-    """Label columns, one task each, values 0 to 1."""
-    dense: tuple[str, ...] = ()
-    """Dense columns."""
+    format: Literal["auto", "parquet", "csv", "jsonl"] = "auto"
+    """Format of the files; `auto` recognises it by their names. Text is converted once and kept in ~/.cache/persia, or
+    in the folder that PERSIA_CACHE_DIR names."""
+    csv: CsvFormat = CsvFormat()
+    """The format of CSV files."""
+    max_bad_rows: Amount = 0
+    """Rows of CSV and JSON Lines that may be unreadable; they are left out, and more of them are an error."""
+    path: str | tuple[str, ...]
+    """A file, a folder, or a URI such as s3://bucket/folder, or a list of them; `builtin:NAME` is data that ships with
+    persia. In a job's configuration a relative path is relative to where persia runs, in a dataset file to its folder.
+    """
+    labels: tuple[str | Label, ...]
+    """Label columns, one task each, with values from 0 to 1; `{name: NAME, positive: VALUE}` and
+    `{name: NAME, at_least: NUMBER}` make labels of other values."""
+    dense: tuple[str | DenseFeature, ...] = ()
+    """Dense columns; `{name: NAME, transform: log1p}` or `standardise` changes their scale."""
     sparse: tuple[Sparse, ...] = ()
     """Sparse features; a plain name is short for `{name: NAME}`."""
     weight: str | None = None
-    """Column of sample weights, finite and not negative."""
+    """Column of sample weights, finite and not negative. The loss of a batch is the sum of weight times loss over the
+    sum of weights: only the ratios of weights within a batch matter, and a batch of weight 0 has no gradient."""
     group_by: str | None = None
-    """Column of integers or strings, such as the user, within whose values evaluation samples are ranked: GAUC."""
+    """Column of integers or strings, such as the user; GAUC ranks the evaluation samples within each of its values."""
     split: Split
-    """Which samples train and which evaluate."""
-    fill: float | None = None
-    """Value in place of null or non-finite dense values; without it they are an error."""
+    """The rule that divides samples into training and evaluation."""
+    fill: Annotated[float, Field(ge=-1e9, le=1e9, allow_inf_nan=False), NUMBER] | None = None
+    """Value in place of null or non-finite dense values; without it, such values are an error."""
     shuffle: bool = True
-    """Shuffle row groups, and rows within blocks of them, from the seed."""
-    shuffle_row_groups: PositiveInt = 8
+    """Shuffle row groups, and the rows within blocks of them, by the seed."""
+    shuffle_row_groups: Count = 8
     """Row groups in one shuffled block; a loader holds a block in memory."""
     if_missing: Literal["error", "generate"] = "error"
-    """What to do where the files are missing: refuse, or train on `stand_in` and say so."""
+    """Behaviour where the files are missing: stop with an error, or train on `stand_in` and report this."""
     stand_in: Generator | None = None
     """Generator of the same shape, for `if_missing: generate`."""
     recipe: str | None = None
-    """Recipe that prepares this data set; named in messages."""
+    """Recipe that prepares this data set, for messages."""
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """Name of each label."""
+        return tuple(label if isinstance(label, str) else label.name for label in self.labels)
+
+    @property
+    def dense_features(self) -> tuple[DenseFeature, ...]:
+        """Every dense feature."""
+        return tuple(DenseFeature(name=each) if isinstance(each, str) else each for each in self.dense)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Every path."""
+        return (self.path,) if isinstance(self.path, str) else self.path
+
+    @property
+    def place(self) -> str:
+        """The paths, for messages."""
+        first, *others = self.paths
+        return f"{first} and {len(others)} more" if len(others) > 1 else ", ".join(self.paths)
 
     @model_validator(mode="after")
-    def _names_are_unique(self) -> Self:
-        names = [feature.name for feature in self.sparse]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"sparse feature {twice[0]} is listed twice")
+    def _has_a_path(self) -> Self:
+        if not self.paths or not all(self.paths):
+            raise ValueError("path is empty; name a file or a folder")
+        return self
+
+    @model_validator(mode="after")
+    def _columns_have_one_purpose(self) -> Self:
+        """Refuse columns listed twice, and labels with another use: the model would see the value it is to predict.
+
+        Other columns may have several uses: a price as a number and as an id, a user as a feature and as `group_by`,
+        the day that splits the samples as a feature.
+        """
+        dense = [feature.name for feature in self.dense_features]
+        lists = {"labels": self.label_names, "dense": dense, "sparse": [feature.name for feature in self.sparse]}
+        wrong = [
+            f"dataset.{key} lists {name} twice; list it once"
+            for key, names in lists.items()
+            for name in dict.fromkeys(names)
+            if list(names).count(name) > 1
+        ]
+        uses: dict[str, Sequence[str | None]] = {
+            "dataset.dense": dense,
+            "dataset.sparse": [feature.column_name for feature in self.sparse],
+            "dataset.weight": [self.weight],
+            "dataset.group_by": [self.group_by],
+        }
+        if isinstance(self.split, ColumnSplit):
+            uses["dataset.split.column"] = [self.split.column]
+        wrong += [
+            f"{key} and dataset.labels both name {label}: a label is what the model is to predict, and nothing else; "
+            f"take it out of one of them"
+            for key, columns in uses.items()
+            for label in dict.fromkeys(self.label_names)
+            if label in columns
+        ]
+        if wrong:
+            raise ValueError("\n".join(wrong))
+        return self
+
+    @model_validator(mode="after")
+    def _has_columns(self) -> Self:
         if not self.labels:
             raise ValueError("labels needs at least one column")
         if not self.dense and not self.sparse:

@@ -1,63 +1,65 @@
-"""What all embedding tables share, and what one table may have of its own."""
+"""The settings of all embedding tables, and of single tables."""
 
 import math
 import re
+from decimal import Decimal
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from persia_cli.config.schema.node import Node
-from persia_cli.config.schema.optimizer import NonNegative, Optimizer, Positive
+from persia_cli.config.schema.numbers import NUMBER, Count, Dim, NonNegative, Positive
+from persia_cli.config.schema.optimizer import Optimizer
 
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
 def parse_bytes(value: Any) -> Any:
-    """Turn '512MiB', '2 GiB' or a plain number into bytes; other values pass for pydantic to refuse."""
+    """Convert '512MiB', '2 GiB' or a plain number to bytes; return other values unchanged, for pydantic to refuse."""
     if not isinstance(value, str):
         return value
-    found = re.fullmatch(r"\s*([0-9.]+)\s*([kmgt]?)i?b?\s*", value.lower())
-    if not found or found[1].count(".") > 1:
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([kmgt]?)i?b?\s*", value.lower())
+    if not found:
         raise ValueError("expected a size such as 512MiB or 2GiB")
-    return int(float(found[1]) * _UNITS[found[2]])
+    return int(Decimal(found[1]) * _UNITS[found[2]])
 
 
-Bytes = Annotated[PositiveInt, BeforeValidator(parse_bytes)]
+Bytes = Annotated[Annotated[int, Field(gt=0, le=2**60), NUMBER], BeforeValidator(parse_bytes)]
 Storage = Literal["float32", "bfloat16", "float16"]
-Admission = Annotated[float, Field(gt=0, le=1)]
+Admission = Annotated[float, Field(gt=0, le=1), NUMBER]
 
 ROUNDING = 1e-9
-"""What a sum of shares may be off by: decimal fractions are not exact."""
+"""Tolerance of a sum of shares: decimal fractions are not exact."""
 
 
 class HashStack(Node):
-    """Few rows for any number of ids: an id is the sum of one row of each round, picked by hashing."""
+    """Few rows for any number of ids: an id's vector is the sum of one row of each round, selected by hashing."""
 
-    rounds: Annotated[int, Field(ge=1, le=16)]
-    """Rows that are summed for an id; two ids share all of them only by a rare chance."""
-    size: Annotated[int, Field(ge=1, le=2**32)]
+    rounds: Annotated[int, Field(ge=1, le=16), NUMBER]
+    """Rows that are summed for an id; two ids rarely have all of them in common."""
+    size: Annotated[int, Field(ge=1, le=2**32), NUMBER]
     """Rows of each round."""
 
 
 class Table(Node):
-    """A table's own settings; what is not given comes from `model.dim`, `optimizer.embedding` and `embedding`."""
+    """A table's own settings; the others come from `model.dim`, `optimizer.embedding` and `embedding`."""
 
-    dim: Annotated[int, Field(ge=1, le=1024)] | None = None
+    dim: Dim | None = None
     """Columns of a row."""
     dtype: Storage | None = None
-    """How this table's embeddings are kept."""
+    """Storage type of this table's embeddings."""
     optimizer: Optimizer | None = None
     """Optimizer of this table's rows."""
     init_bound: NonNegative | None = None
     """New rows start uniform in [-init_bound, init_bound)."""
     admission: Admission | None = None
-    """Share of this table's ids that get a row."""
+    """Fraction of this table's ids that get a row."""
     weight_bound: Positive | None = None
-    """Embeddings of this table are kept within plus and minus this."""
+    """Greatest absolute value of this table's embeddings; they are clamped to it."""
     clip_norm: Positive | None = None
-    """Gradients of this table's rows are scaled down to this Euclidean norm."""
-    share: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Share of `embedding.memory` (or `capacity`) that is this table's alone; all others divide what is left."""
+    """Greatest Euclidean norm of the gradient of a row of this table; a larger one is scaled down."""
+    share: Annotated[float, Field(gt=0, lt=1), NUMBER] | None = None
+    """Share of `embedding.memory` (or `capacity`) reserved for this table; tables without one divide the rest."""
     hash_stack: HashStack | None = None
     """Sum a few rows for each id, so that the table never grows beyond rounds x size rows."""
 
@@ -72,27 +74,47 @@ class Embedding(Node):
     """The embedding tables of the job."""
 
     memory: Bytes = 2**30
-    """Memory all servers together may spend on rows and index, e.g. 4GiB."""
-    capacity: PositiveInt | None = None
-    """Rows all servers together may hold; replaces `memory`."""
+    """Most memory that all servers together use for rows and index, e.g. 4GiB."""
+    capacity: Count | None = None
+    """Most rows that all servers together hold; replaces `memory`."""
     when_full: Literal["evict", "refuse"] = "evict"
-    """Where there is no room for a new id: let the row go that was used longest ago, or refuse the new one."""
+    """Where there is no room for a new id: `evict` a row that was not used recently, or `refuse` the new id.
+
+    Of the rows in the places that the id could take, the least recently used one goes, but never one of this step.
+    """
     dtype: Storage = "float32"
-    """How embeddings are kept; the optimizer's state and all arithmetic are float32 always."""
+    """Storage type of embeddings; the optimizer's state and all arithmetic are always float32."""
     wire: Storage = "float32"
-    """How rows and gradients travel; float16 is scaled by the greatest value of each row."""
+    """Type of rows and gradients in messages; float16 is scaled by the greatest value of each row."""
     init_bound: NonNegative = 0.01
     """New rows start uniform in [-init_bound, init_bound)."""
     admission: Admission = 1.0
-    """Share of ids that get a row, drawn from the seed; the others read as zeros. A hash_stack admits all."""
+    """Fraction of ids that get a row, selected by the seed; the others read as zeros. A hash_stack admits all."""
     weight_bound: Positive | None = None
-    """Embeddings are kept within plus and minus this."""
+    """Greatest absolute value of embeddings; they are clamped to it."""
     clip_norm: Positive | None = None
-    """The gradient of a row is scaled down to this Euclidean norm."""
-    num_partitions: PositiveInt = 4096
-    """Most hash ranges that rows are placed by; a group with room for few rows has fewer."""
+    """Greatest Euclidean norm of the gradient of a row; a larger one is scaled down."""
+    num_partitions: Annotated[int, Field(gt=0, le=2**20), NUMBER] = 4096
+    """Greatest number of hash ranges that rows are distributed by; a group with room for few rows has fewer."""
     tables: dict[str, Table] = Field(default_factory=dict)
-    """Settings of single tables by name; a sparse feature's table bears its name unless it says otherwise."""
+    """Settings of single tables by name; a sparse feature's table has its name unless `table` names another."""
+
+    @model_validator(mode="after")
+    def _rows_begin_within_their_bound(self) -> Self:
+        for name, table in [("", Table()), *self.tables.items()]:
+            given = f"embedding.tables.{name}" if name else "embedding"
+            start = self.init_bound if table.init_bound is None else table.init_bound
+            bound = table.weight_bound or self.weight_bound
+            if bound is not None and start > bound:
+                keys = [
+                    f"{'embedding' if own is None else given}.{key}={value:g}"
+                    for key, own, value in (
+                        ("init_bound", table.init_bound, start),
+                        ("weight_bound", table.weight_bound, bound),
+                    )
+                ]
+                raise ValueError(f"{keys[0]} is above {keys[1]}: new rows must begin within the bound of weights")
+        return self
 
     @model_validator(mode="after")
     def _shares_are_parts_of_one(self) -> Self:
@@ -100,5 +122,5 @@ class Embedding(Node):
         total = math.fsum(shares.values())
         if total > 1.0 + ROUNDING:
             keys = " + ".join(f"embedding.tables.{name}.share" for name in shares)
-            raise ValueError(f"{keys} = {total:g}; the shares of all tables together are at most 1")
+            raise ValueError(f"{keys} = {total:g}; the shares of all tables must add up to at most 1")
         return self

@@ -1,10 +1,11 @@
-"""How embedding updates and dense updates are ordered."""
+"""The order of embedding updates and dense updates."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
 from persia_cli.config.schema.node import Node
+from persia_cli.config.schema.numbers import NUMBER
 
 
 class SyncMode(Node):
@@ -18,9 +19,9 @@ MAX_STALENESS = 1024
 
 
 class _BoundedMode(Node):
-    """A rank has a few steps in flight."""
+    """A mode in which each rank has a few steps in flight."""
 
-    staleness: int = 3
+    staleness: Annotated[int, NUMBER] = 3
     """Steps a rank may have in flight between look-up and applied update (1 with one rank is sync)."""
 
     @field_validator("staleness")
@@ -45,7 +46,7 @@ class HybridMode(_BoundedMode):
 
 
 class AsyncMode(_BoundedMode):
-    """Dense weights asynchronous too: they live on the embedding servers, and ranks know nothing of each other."""
+    """Dense weights asynchronous too: the embedding servers hold them, and ranks do not wait for each other."""
 
     kind: Literal["async"]
     """`async`: bounded-stale embeddings and dense weights."""

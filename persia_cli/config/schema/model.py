@@ -1,13 +1,11 @@
-"""The dense network, by kind; plain values only, the networks live in `persia_cli.model`."""
+"""The dense networks' settings, by kind; plain values only, the networks are in `persia_cli.model`."""
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
 from persia_cli.config.schema.node import Node
-
-Widths = tuple[PositiveInt, ...]
-SomeWidths = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
+from persia_cli.config.schema.numbers import Dim, Few, SomeWidths, Width, Widths
 
 
 class Ffnn(Node):
@@ -15,7 +13,7 @@ class Ffnn(Node):
 
     kind: Literal["ffnn"]
     """`ffnn`: a plain multi-layer perceptron."""
-    dim: PositiveInt
+    dim: Dim
     """Columns of an embedding row."""
     hidden: Widths
     """Width of each hidden layer."""
@@ -26,7 +24,7 @@ class Dlrm(Node):
 
     kind: Literal["dlrm"]
     """`dlrm`: deep learning recommendation model."""
-    dim: PositiveInt
+    dim: Dim
     """Columns of an embedding row, and width of the bottom network's last layer."""
     bottom: Widths
     """Width of each hidden layer of the bottom network (its last layer, of width `dim`, is added)."""
@@ -39,8 +37,8 @@ class WideDeep(Node):
 
     kind: Literal["wide_deep"]
     """`wide_deep`: Wide & Deep."""
-    dim: PositiveInt
-    """Columns of an embedding row, of which the first ones, as many as labels, are weights of the linear model."""
+    dim: Dim
+    """Columns of an embedding row; the first ones, one per label, are weights of the linear model."""
     hidden: Widths
     """Width of each hidden layer of the perceptron."""
 
@@ -50,8 +48,8 @@ class DeepFm(Node):
 
     kind: Literal["deepfm"]
     """`deepfm`"""
-    dim: PositiveInt
-    """Columns of an embedding row, of which the first ones, as many as labels, are first-order weights."""
+    dim: Dim
+    """Columns of an embedding row; the first ones, one per label, are first-order weights."""
     hidden: Widths
     """Width of each hidden layer of the perceptron."""
 
@@ -61,8 +59,8 @@ class XDeepFm(Node):
 
     kind: Literal["xdeepfm"]
     """`xdeepfm`"""
-    dim: PositiveInt
-    """Columns of an embedding row, of which the first ones, as many as labels, are first-order weights."""
+    dim: Dim
+    """Columns of an embedding row; the first ones, one per label, are first-order weights."""
     maps: SomeWidths
     """Feature maps of each layer of the compressed interaction network."""
     hidden: Widths
@@ -74,16 +72,16 @@ class DcnV2(Node):
 
     kind: Literal["dcn_v2"]
     """`dcn_v2`: deep and cross network, second version."""
-    dim: PositiveInt
+    dim: Dim
     """Columns of an embedding row."""
-    layers: PositiveInt
+    layers: Few
     """Cross layers."""
-    rank: PositiveInt | None = None
+    rank: Width | None = None
     """Rank of the cross layers' matrices; null: full."""
-    experts: PositiveInt | None = None
+    experts: Few | None = None
     """Experts of each cross layer, mixed by gates, each of `rank`; null: plain cross layers."""
     structure: Literal["stacked", "parallel"] = "stacked"
-    """Whether the perceptron reads what the cross layers give, or the inputs as they do."""
+    """`stacked`: the perceptron reads the output of the cross layers; `parallel`: it reads their inputs."""
     hidden: SomeWidths
     """Width of each hidden layer of the perceptron."""
 
@@ -99,20 +97,20 @@ class AutoInt(Node):
 
     kind: Literal["autoint"]
     """`autoint`: automatic feature interaction."""
-    dim: PositiveInt
+    dim: Dim
     """Columns of an embedding row."""
-    layers: PositiveInt
+    layers: Few
     """Layers of self-attention."""
-    heads: PositiveInt
+    heads: Few
     """Heads of each layer."""
-    width: PositiveInt
+    width: Width
     """Columns of a head."""
     hidden: Widths = ()
     """Width of each hidden layer of a perceptron beside the attention (AutoInt+); none: no perceptron."""
 
 
 class Gate(Node):
-    """What decides which inputs each stream of FinalMLP sees."""
+    """Feature selection: gates that decide which inputs each stream of FinalMLP sees."""
 
     hidden: Widths
     """Width of each hidden layer of a gate's network."""
@@ -127,13 +125,13 @@ class FinalMlp(Node):
 
     kind: Literal["finalmlp"]
     """`finalmlp`"""
-    dim: PositiveInt
+    dim: Dim
     """Columns of an embedding row."""
     first: SomeWidths
     """Width of each layer of the first stream."""
     second: SomeWidths
     """Width of each layer of the second stream."""
-    heads: PositiveInt
+    heads: Few
     """Parts that the streams are cut into for their fusion; divides the last width of both."""
     gate: Gate | None = None
     """Feature selection; null: both streams see all inputs."""
@@ -154,10 +152,10 @@ class Din(Node):
 
     kind: Literal["din"]
     """`din`: deep interest network."""
-    dim: PositiveInt
+    dim: Dim
     """Columns of an embedding row."""
     attend: dict[str, tuple[str, ...]]
-    """Of each target, the sequences (pooling: none) of its table that it attends to, e.g. `{item: [last_items]}`."""
+    """For each target, the sequences (pooling: none) of its table that it attends to, e.g. `{item: [last_items]}`."""
     attention: Widths
     """Width of each hidden layer of the network that weighs an element of a sequence."""
     hidden: Widths
@@ -175,9 +173,9 @@ class Mmoe(Node):
 
     kind: Literal["mmoe"]
     """`mmoe`: multi-gate mixture of experts."""
-    dim: PositiveInt
+    dim: Dim
     """Columns of an embedding row."""
-    experts: PositiveInt
+    experts: Few
     """Experts."""
     expert: SomeWidths
     """Width of each layer of an expert."""
@@ -190,11 +188,11 @@ class Branches(Node):
 
     kind: Literal["branches"]
     """`branches`: the network of the original Persia's census example; for one NN worker."""
-    dim: PositiveInt
+    dim: Dim
     """Columns of an embedding row."""
-    dense: PositiveInt
+    dense: Width
     """Width of the branch of dense features."""
-    sparse: PositiveInt
+    sparse: Width
     """Width of the branch of embeddings."""
     hidden: Widths
     """Width of each linear layer on both (the last one, the logits, is added)."""
@@ -205,14 +203,14 @@ class CustomModel(Node):
 
     kind: Literal["custom"]
     """`custom`: a class in a Python file."""
-    dim: PositiveInt
+    dim: Dim
     """Columns of an embedding row."""
     file: str
     """Path of the Python file."""
     name: str
-    """Name of the class in that file; called as `Class(shape, **args)`."""
+    """Name of the class in that file; it is called as `Class(shape, **args)`."""
     args: dict[str, Any] = Field(default_factory=dict)
-    """Keyword arguments handed to the class."""
+    """Keyword arguments of the class."""
 
 
 Model = Annotated[

@@ -4,6 +4,6 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Node(BaseModel):
-    """A checked piece of configuration; the docstring under a field is its help text."""
+    """A validated piece of configuration; the docstring under a field is its help text."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)

@@ -3,23 +3,18 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
+from pydantic import Field, field_validator
 
 from persia_cli.config.schema.node import Node
-
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotTiny = Annotated[float, Field(ge=1e-30, allow_inf_nan=False)]
-"""What keeps a denominator from 0, in float32 too."""
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Decay = Annotated[float, Field(ge=0, lt=1)]
+from persia_cli.config.schema.numbers import NUMBER, Amount, Count, Decay, NonNegative, NotTiny, Positive
 
 
 class ConstantSchedule(Node):
-    """The learning rate stays as it is."""
+    """A constant learning rate."""
 
     kind: Literal["constant"]
     """`constant`"""
-    warmup_steps: NonNegativeInt = 0
+    warmup_steps: Amount = 0
     """Steps over which the learning rate first rises linearly to its full value."""
 
 
@@ -28,12 +23,12 @@ class StepSchedule(Node):
 
     kind: Literal["step"]
     """`step`"""
-    warmup_steps: NonNegativeInt = 0
+    warmup_steps: Amount = 0
     """Steps over which the learning rate first rises linearly to its full value."""
-    every_steps: PositiveInt
+    every_steps: Count
     """Steps of training between two falls, counted from the end of the warm-up."""
-    factor: Annotated[float, Field(gt=0, le=1)]
-    """What the learning rate is multiplied by at each fall."""
+    factor: Annotated[float, Field(gt=0, le=1), NUMBER]
+    """Factor of the learning rate at each fall."""
 
 
 class CosineSchedule(Node):
@@ -41,12 +36,12 @@ class CosineSchedule(Node):
 
     kind: Literal["cosine"]
     """`cosine`"""
-    warmup_steps: NonNegativeInt = 0
+    warmup_steps: Amount = 0
     """Steps over which the learning rate first rises linearly to its full value."""
-    over_steps: PositiveInt
+    over_steps: Count
     """Steps of training that the fall takes, counted from the end of the warm-up."""
-    floor: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of the learning rate that is left at the end and stays."""
+    floor: Annotated[float, Field(ge=0, le=1), NUMBER] = 0.0
+    """Fraction of the learning rate that remains after the fall."""
 
 
 Schedule = Annotated[ConstantSchedule | StepSchedule | CosineSchedule, Field(discriminator="kind")]
@@ -61,9 +56,9 @@ class Sgd(Node):
     lr: Positive
     """Learning rate."""
     schedule: Schedule = CONSTANT
-    """How the learning rate changes with the steps."""
+    """The change of the learning rate over the steps."""
     weight_decay: NonNegative = 0.0
-    """Share of the weights added to their gradient; of embedding rows, to those of the batch."""
+    """Multiple of the weights that is added to their gradient; for embedding rows, only to the rows of the batch."""
 
 
 class Adagrad(Node):
@@ -74,28 +69,28 @@ class Adagrad(Node):
     lr: Positive
     """Learning rate."""
     schedule: Schedule = CONSTANT
-    """How the learning rate changes with the steps."""
+    """The change of the learning rate over the steps."""
     initial_accumulator_value: NonNegative = 0.0
     """Start value of the sum of squared gradients."""
     eps: NotTiny = 1e-10
-    """Added to the denominator."""
+    """Constant added to the denominator."""
 
 
 class RowwiseAdagrad(Node):
-    """Adagrad with one sum for a whole row, the mean of its squared gradients, as FBGEMM defines it."""
+    """Adagrad with one sum per row, of the mean of its squared gradients, as FBGEMM defines it."""
 
     kind: Literal["rowwise_adagrad"]
     """`rowwise_adagrad`"""
     lr: Positive
     """Learning rate."""
     schedule: Schedule = CONSTANT
-    """How the learning rate changes with the steps."""
+    """The change of the learning rate over the steps."""
     initial_accumulator_value: NonNegative = 0.0
     """Start value of a row's sum of mean squared gradients."""
     eps: NotTiny = 1e-8
-    """Added to the denominator."""
+    """Constant added to the denominator."""
     weight_decay: NonNegative = 0.0
-    """Share of the weights added to their gradient, of the rows of the batch."""
+    """Multiple of the weights that is added to their gradient, for the rows of the batch."""
 
 
 class Adam(Node):
@@ -106,28 +101,33 @@ class Adam(Node):
     lr: Positive
     """Learning rate."""
     schedule: Schedule = CONSTANT
-    """How the learning rate changes with the steps."""
+    """The change of the learning rate over the steps."""
     beta1: Decay = 0.9
     """Decay of the running mean of gradients."""
     beta2: Decay = 0.999
     """Decay of the running mean of squared gradients."""
     eps: NotTiny = 1e-8
-    """Added to the denominator."""
+    """Constant added to the denominator."""
 
 
 class Ftrl(Node):
-    """Follow the regularised leader, per coordinate (McMahan et al., "Ad Click Prediction", 2013)."""
+    """FTRL-Proximal (algorithm 1 of McMahan et al., "Ad Click Prediction", 2013), from z = 0 as in the paper.
+
+    A row is read with its initial weights (`init_bound`) until its first gradient; after that they matter only in the
+    proximal term. With init_bound=0 weights begin as zeros, as in the paper. A weight changes only when it gets a
+    gradient, whatever the schedule, which scales gradients and leaves the penalties unchanged.
+    """
 
     kind: Literal["ftrl"]
     """`ftrl`"""
     lr: Positive
     """Learning rate: alpha of the paper."""
     schedule: Schedule = CONSTANT
-    """How the learning rate changes with the steps."""
+    """The change of the learning rate over the steps."""
     beta: NotTiny = 1.0
-    """Added to the root of the sum of squared gradients."""
+    """Constant added to the root of the sum of squared gradients."""
     l1: NonNegative = 0.0
-    """Strength of the L1 penalty: weights it outweighs are exactly 0."""
+    """Strength of the L1 penalty: from its first gradient on, a weight is exactly 0 as long as |z| is at most `l1`."""
     l2: NonNegative = 0.0
     """Strength of the L2 penalty."""
     initial_accumulator_value: NonNegative = 0.0
@@ -138,46 +138,46 @@ class DenseSgd(Sgd):
     """Stochastic gradient descent of the dense weights."""
 
     clip_norm: Positive | None = None
-    """The gradient of all dense weights together is scaled down to this Euclidean norm."""
+    """Greatest Euclidean norm of the gradient of all dense weights together; a larger one is scaled down."""
 
 
 class DenseAdagrad(Adagrad):
     """Adagrad of the dense weights."""
 
     weight_decay: NonNegative = 0.0
-    """Share of the weights added to their gradient."""
+    """Multiple of the weights that is added to their gradient."""
     clip_norm: Positive | None = None
-    """The gradient of all dense weights together is scaled down to this Euclidean norm."""
+    """Greatest Euclidean norm of the gradient of all dense weights together; a larger one is scaled down."""
 
 
 class DenseAdam(Adam):
     """Adam of the dense weights."""
 
     weight_decay: NonNegative = 0.0
-    """Share of the weights added to their gradient; `adamw` keeps it out of the running means."""
+    """Multiple of the weights that is added to their gradient; `adamw` keeps it out of the running means."""
     clip_norm: Positive | None = None
-    """The gradient of all dense weights together is scaled down to this Euclidean norm."""
+    """Greatest Euclidean norm of the gradient of all dense weights together; a larger one is scaled down."""
 
 
 class AdamW(Node):
-    """Adam with weight decay apart from the gradient (Loshchilov and Hutter, 2019)."""
+    """Adam with weight decay separate from the gradient (Loshchilov and Hutter, 2019)."""
 
     kind: Literal["adamw"]
     """`adamw`"""
     lr: Positive
     """Learning rate."""
     schedule: Schedule = CONSTANT
-    """How the learning rate changes with the steps."""
+    """The change of the learning rate over the steps."""
     beta1: Decay = 0.9
     """Decay of the running mean of gradients."""
     beta2: Decay = 0.999
     """Decay of the running mean of squared gradients."""
     eps: NotTiny = 1e-8
-    """Added to the denominator."""
+    """Constant added to the denominator."""
     weight_decay: NonNegative = 0.01
-    """Each step takes this share of the weights, times the learning rate, from them."""
+    """Fraction of the weights, times the learning rate, that each step subtracts from them."""
     clip_norm: Positive | None = None
-    """The gradient of all dense weights together is scaled down to this Euclidean norm."""
+    """Greatest Euclidean norm of the gradient of all dense weights together; a larger one is scaled down."""
 
 
 DenseOptimizer = Annotated[DenseSgd | DenseAdagrad | DenseAdam | AdamW, Field(discriminator="kind")]
@@ -187,10 +187,10 @@ _ROWS_ALONE = ("rowwise_adagrad", "ftrl")
 
 
 class OptimizerPair(Node):
-    """One optimizer for the rows, one for the dense network."""
+    """One optimizer for the embedding rows, one for the dense network."""
 
     embedding: Optimizer
-    """Applied by the embedding servers to each row; a table may have its own."""
+    """Applied by the embedding servers to each row; a table may have its own optimizer."""
     dense: DenseOptimizer
     """Applied by the NN workers to the dense weights."""
 
@@ -200,7 +200,7 @@ class OptimizerPair(Node):
         kind = value.get("kind") if isinstance(value, Mapping) else None
         if kind in _ROWS_ALONE:
             raise ValueError(
-                f"optimizer.dense.kind={kind}: {kind} is for embedding rows alone; the dense network takes sgd, "
+                f"optimizer.dense.kind={kind}: {kind} is for embedding rows only; the dense network takes sgd, "
                 "adagrad, adam or adamw"
             )
         return value

@@ -1,10 +1,10 @@
-"""A whole job."""
+"""The configuration of a whole job."""
 
 import difflib
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from persia_cli.config.schema.cluster import Cluster
 from persia_cli.config.schema.dataset import Dataset, ParquetDataset
@@ -14,7 +14,10 @@ from persia_cli.config.schema.metric import metrics_of
 from persia_cli.config.schema.mode import Mode
 from persia_cli.config.schema.model import Model
 from persia_cli.config.schema.node import Node
+from persia_cli.config.schema.numbers import NUMBER, BatchSize, Count, Few, NonNegative
 from persia_cli.config.schema.optimizer import OptimizerPair
+
+LONGEST_NAME = 100
 
 
 def _device(value: Any) -> Any:
@@ -24,83 +27,87 @@ def _device(value: Any) -> Any:
 
 
 class EarlyStop(Node):
-    """Training ends once evaluations no longer get better."""
+    """Training ends when evaluations no longer improve."""
 
     metric: str
-    """Figure of an evaluation that is to get better, by its key in `metrics.jsonl`."""
-    patience: PositiveInt = 3
-    """Evaluations in a row without a better one, after which training ends."""
-    min_delta: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    """An evaluation is better if the figure is by more than this."""
+    """Figure of an evaluation that is to improve, by its key in `metrics.jsonl`."""
+    patience: Count = 3
+    """Consecutive evaluations without improvement after which training ends."""
+    min_delta: NonNegative = 0.0
+    """An evaluation is an improvement if the figure is better by more than this."""
 
 
 class Training(Node):
-    """How long and in what portions the model trains."""
+    """Length of training, batches, and settings of the dense network's computation."""
 
-    batch_size: PositiveInt
+    batch_size: BatchSize
     """Samples of one step over all ranks."""
-    epochs: PositiveInt = 1
+    epochs: Count = 1
     """Passes over the training split."""
-    steps: PositiveInt | None = None
-    """Stop after this many steps, if that is earlier."""
-    threads: PositiveInt = 1
+    steps: Count | None = None
+    """Stop after this number of steps, if that is earlier."""
+    threads: Few = 1
     """Torch threads of each NN worker."""
     losses: dict[str, Loss] = Field(default_factory=dict)
-    """Loss of a label, by the label's name; labels that are not named have `bce` of weight 1."""
+    """Loss of each label, by the label's name; labels that are not named have `bce` of weight 1."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Arithmetic of the dense network, by autocast; weights, losses, rows and optimizers are float32 always."""
+    """Arithmetic of the dense network, by autocast; weights, losses, rows and optimizers are always float32."""
     device: Annotated[str, BeforeValidator(_device)] = "auto"
-    """Where the dense network is: cpu, cuda, cuda:N, or auto: a CUDA device if there is one, each rank its own."""
+    """Device of the dense network: cpu, cuda, cuda:N, or auto: a CUDA device if there is one, each rank its own."""
     compile: bool = False
     """Compile the dense network by torch.compile before the first step."""
-    log_every_steps: PositiveInt = 50
+    log_every_steps: Count = 50
     """Steps between two lines of metrics."""
-    window: PositiveInt = 10
-    """Lines of metrics that their `window_` figures look back on."""
+    window: Annotated[int, Field(gt=0, le=100_000), NUMBER] = 10
+    """Lines of metrics that the `window_` figures cover."""
+    tensorboard: bool = False
+    """Write metrics for TensorBoard too, to the folder `tensorboard` of the run directory."""
     stop_early: EarlyStop | None = None
-    """Stop before the last step if evaluations no longer get better."""
+    """Stop before the last step if evaluations no longer improve."""
 
 
 class Evaluation(Node):
-    """When the model is evaluated; at the end it always is, if there is an evaluation split."""
+    """Times of evaluation; the model is always evaluated at the end, if there is an evaluation split."""
 
-    every_steps: PositiveInt | None = None
+    every_steps: Count | None = None
     """Steps between evaluations during training."""
 
 
 class Checkpoint(Node):
-    """When the model is saved."""
+    """Times of saving the model, and the checkpoints to keep."""
 
-    every_steps: PositiveInt | None = None
+    every_steps: Count | None = None
     """Steps between checkpoints during training."""
     at_end: bool = True
     """Save when training is done."""
-    keep: PositiveInt | None = None
-    """Keep the newest so many checkpoints, and the best; without it all that were due are kept."""
+    keep: Count | None = None
+    """Number of newest checkpoints to keep, besides the best; without it all are kept."""
     best_by: str | None = None
-    """Save after each evaluation that is the best so far by this figure, and keep the best until there is a better."""
+    """Save after each evaluation that is the best so far by this figure, and keep it until there is a better one."""
 
 
 def _name(value: Any) -> Any:
-    text = str(value) if isinstance(value, int) else value
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if isinstance(text, str) and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", text):
-        raise ValueError("expected letters, digits, '.', '_' and '-' only, for it names a folder")
+        raise ValueError("expected only letters, digits, '.', '_' and '-', since the name is used for a folder")
+    if isinstance(text, str) and len(text) > LONGEST_NAME:
+        raise ValueError(f"expected at most {LONGEST_NAME} characters, since the name is used for a folder")
     return text
 
 
 def _labels(dataset: Dataset) -> list[str]:
-    return list(dataset.labels) if isinstance(dataset, ParquetDataset) else ["label"]
+    return list(dataset.label_names) if isinstance(dataset, ParquetDataset) else ["label"]
 
 
 class Run(Node):
-    """A training job, complete."""
+    """A complete training job."""
 
     name: Annotated[str, BeforeValidator(_name)]
     """Short name of the job; part of its run directory's name."""
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63), NUMBER] = 0
     """Seed of sample order, initial rows and initial dense weights."""
     dataset: Dataset
-    """Where samples come from."""
+    """Source of samples."""
     model: Model
     """The dense network."""
     embedding: Embedding
@@ -122,8 +129,8 @@ class Run(Node):
     def _ranks_share_a_batch(self) -> Self:
         if self.train.batch_size % self.cluster.nn_workers:
             raise ValueError(
-                f"train.batch_size={self.train.batch_size} is shared by cluster.nn_workers={self.cluster.nn_workers}; "
-                "make it a multiple"
+                f"train.batch_size={self.train.batch_size} is not a multiple of "
+                f"cluster.nn_workers={self.cluster.nn_workers}; change one of them"
             )
         if self.embedding.num_partitions < self.cluster.embedding_servers:
             raise ValueError(
@@ -145,7 +152,7 @@ class Run(Node):
         labels = _labels(self.dataset)
         metrics = metrics_of(labels, isinstance(self.dataset, ParquetDataset) and self.dataset.group_by is not None)
         if metric not in metrics and metric in metrics_of(labels, grouped=True):
-            raise ValueError(f"{key}={metric}: samples are in no groups; set dataset.group_by")
+            raise ValueError(f"{key}={metric} needs samples in groups; set dataset.group_by")
         if metric not in metrics:
             near = difflib.get_close_matches(metric, metrics, n=1)
             hint = f"did you mean {near[0]}? " if near else ""

@@ -1,1 +1,1 @@
-"""What Parquet files hold, found in one pass and in bounded memory, and what a training job would make of them."""
+"""A profile of Parquet files, made in one pass and in bounded memory, and the use a training job could make of them."""

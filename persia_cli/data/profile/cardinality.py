@@ -1,4 +1,4 @@
-"""How many distinct keys a stream had, within a percent, from 16 KiB."""
+"""An estimate of a stream's number of distinct keys, within about a percent, from 16 KiB."""
 
 import math
 
@@ -8,25 +8,25 @@ from numpy.typing import NDArray
 from persia_cli.kernels.registers import raise_registers
 
 BITS = 14
-"""Bits of a key that say which register it belongs to."""
+"""Bits of a key that select its register."""
 STANDARD_ERROR = 1.04 / math.sqrt(1 << BITS)
-"""Of an estimate, relative: 0.8 %, so that one in three is off by more and one in twenty by more than twice that."""
+"""Relative standard error of an estimate, 0.8 %: one in three is off by more, one in twenty by more than twice that."""
 
 _RUNS = 64 - BITS
 
 
 class Cardinality:
-    """Registers of a stream's keys, which must look random; those of two streams can be joined."""
+    """Registers of a stream of keys, which must look random; the registers of two streams can be joined."""
 
     def __init__(self) -> None:
         self.registers = np.zeros(1 << BITS, np.uint8)
 
     def add(self, keys: NDArray[np.uint64]) -> None:
-        """Take keys in; a key that comes again changes nothing."""
+        """Add keys; a key that comes again changes nothing."""
         raise_registers(keys, BITS, self.registers)
 
     def joined(self, other: "Cardinality") -> "Cardinality":
-        """Return what one stream of all keys of both would have left."""
+        """Return the registers of one stream with the keys of both."""
         both = Cardinality()
         np.maximum(self.registers, other.registers, out=both.registers)
         return both
@@ -47,7 +47,7 @@ class Cardinality:
 
 
 def _sigma(x: float) -> float:
-    """Sum x + x^2 + 2 x^4 + 4 x^8 + ..., the share of the registers that are still 0; infinite for 1."""
+    """Return the sum x + x^2 + 2 x^4 + 4 x^8 + ..., x being the part of the registers that are 0; infinite for 1."""
     if x == 1.0:
         return math.inf
     before, total, factor = -1.0, x, 1.0
@@ -60,7 +60,7 @@ def _sigma(x: float) -> float:
 
 
 def _tau(x: float) -> float:
-    """Return the share of the registers that are full, summed as in the paper."""
+    """Return the paper's sum for the part of the registers that are full."""
     if x in (0.0, 1.0):
         return 0.0
     before, total, factor = -1.0, 1.0 - x, 1.0

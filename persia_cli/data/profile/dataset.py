@@ -1,33 +1,35 @@
-"""A data set in figures: one pass over its rows."""
+"""The profile of a data set: statistics from one pass over its rows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from persia_cli.config.schema.dataset import Split
+from persia_cli.config.schema.csv_format import CsvFormat
+from persia_cli.config.schema.split import Split
 from persia_cli.control.splits import SplitName
-from persia_cli.data.hashing import mix64
+from persia_cli.data.converted import Progress as Converting
 from persia_cli.data.profile.cardinality import Cardinality
 from persia_cli.data.profile.column import ColumnSketch, Kind, kind_of, type_name
 from persia_cli.data.profile.drift import Drift, drift_between
 from persia_cli.data.profile.numbers import LengthFigures, NumberFigures
-from persia_cli.data.profile.parting import Parting, parting_of
-from persia_cli.data.profile.places import Place, Rows, open_place, read_rows
+from persia_cli.data.profile.places import RowSpan, SourceFiles, open_place, read_rows
+from persia_cli.data.profile.split_rule import SplitRule, split_rule_of
 from persia_cli.data.profile.tally import KeySample, Tally
+from persia_cli.kernels.splitmix import mix64
 
 SAMPLED_ROWS = 1 << 15
-"""Rows of a split that numbers are sampled from, about; all if it has fewer."""
+"""Rows of a split that numbers are sampled from, approximately; all rows if it has fewer."""
 TOP = 5
-"""Most frequent ids of a column that are told."""
+"""Most frequent ids that are reported for a column."""
 
 Progress = Callable[[int, int], None]
-"""Called with rows seen so far and in all."""
+"""Called with the rows read so far and in total."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnProfile:
-    """Figures of a column over all rows."""
+    """Statistics of a column over all rows."""
 
     name: str
     type: str
@@ -35,28 +37,28 @@ class ColumnProfile:
     kind: Kind
     nulls: int
     coverage: float
-    """Share of rows that are not null."""
+    """Part of the rows that are not null, 0 to 1."""
     count: int
-    """Ids, those in lists one by one."""
+    """Number of ids; each id of a list counts."""
     distinct: int | None
     """Distinct ids; None for a column without ids."""
     is_exact: bool
-    """Whether `distinct` and `top` are counted rather than estimated."""
+    """True if `distinct` and `top` are counted, False if they are estimated."""
     top: tuple[tuple[str, float], ...]
-    """Most frequent ids and their shares of all."""
+    """Most frequent ids, each with its part of all ids."""
     numbers: NumberFigures | None
     lengths: LengthFigures | None
     means: dict[SplitName, float]
-    """Mean of the numbers in each split: of a label, its rate."""
+    """Mean of the numbers in each split; for a label, the part of positives."""
     drift: Drift
     cardinality: Cardinality
     sample: KeySample
-    """Of the training ids."""
+    """Sample of the training ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetProfile:
-    """Figures of a data set."""
+    """Statistics of a data set."""
 
     path: str
     files: int
@@ -64,24 +66,26 @@ class DatasetProfile:
     row_groups: int
     rows: int
     split_rows: dict[SplitName, int]
-    parting: Parting
+    split_rule: SplitRule
     columns: dict[str, ColumnProfile]
+    unread: tuple[str, ...]
+    """A sentence for each file with rows that could not be read."""
 
 
 class _Sketches:
     """Sketches of all columns in both splits."""
 
-    def __init__(self, place: Place, parting: Parting) -> None:
+    def __init__(self, place: SourceFiles, split_rule: SplitRule) -> None:
         self.kinds = {field.name: kind_of(field.type) for field in place.schema}
         self.rows: dict[SplitName, int] = {"train": 0, "eval": 0}
         self.columns = {name: {split: ColumnSketch(self.kinds[name]) for split in self.rows} for name in self.kinds}
         self.tally = Tally()
-        self._parting = parting
+        self._split_rule = split_rule
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: RowSpan) -> None:
         numbers = np.arange(rows.first, rows.first + rows.batch.num_rows, dtype=np.uint64)
-        picked = mix64(numbers) < np.uint64(min(2**64 - 1, 2**64 * SAMPLED_ROWS // self._parting.total))
-        for split, which in self._parting.parts(rows):
+        picked = mix64(numbers) < np.uint64(min(2**64 - 1, 2**64 * SAMPLED_ROWS // self._split_rule.total))
+        for split, which in self._split_rule.parts(rows):
             chosen = rows.batch if which is None else rows.batch.take(which)
             sampled = picked if which is None else picked[which]
             self.rows[split] += chosen.num_rows
@@ -89,14 +93,16 @@ class _Sketches:
                 sketches[split].add(chosen.column(name), sampled, self.tally)
 
 
-def profile_dataset(path: str, split: Split | None, progress: Progress) -> DatasetProfile:
-    """Read all rows once, in memory that grows with the number of columns alone (about a megabyte each).
+def profile_dataset(
+    path: str, split: Split | None, progress: Progress, form: CsvFormat, converting: Converting
+) -> DatasetProfile:
+    """Read all rows once, in memory that depends only on the number of columns (about a megabyte each).
 
-    Without a `split`, one is looked for in columns and file names. Raises DataError for files that cannot be read.
+    Without a `split`, one is searched for in columns and file names. Raises DataError for files that cannot be read.
     """
-    place = open_place(path)
-    parting = parting_of(place, split)
-    sketches = _Sketches(place, parting)
+    place = open_place(path, form, converting)
+    split_rule = split_rule_of(place, split)
+    sketches = _Sketches(place, split_rule)
     total = sum(place.rows)
     for rows in read_rows(place, list(sketches.kinds)):
         sketches.add(rows)
@@ -108,18 +114,22 @@ def profile_dataset(path: str, split: Split | None, progress: Progress) -> Datas
         row_groups=place.row_groups,
         rows=total,
         split_rows=sketches.rows,
-        parting=parting,
+        split_rule=split_rule,
         columns={
             name: _column(name, type_name(place.schema.field(name).type), both, sketches.tally)
             for name, both in sketches.columns.items()
         },
+        unread=place.unread,
     )
 
 
 def _column(name: str, arrow_type: str, parts: dict[SplitName, ColumnSketch], tally: Tally) -> ColumnProfile:
     train, evaluation = parts["train"], parts["eval"]
+    if not (train.may_be_ids and evaluation.may_be_ids):  # one of the splits has a number with a fraction
+        train.forget_ids()
+        evaluation.forget_ids()
     both = train.joined(evaluation, tally)
-    has_ids = both.kind in ("integer", "list", "text")
+    has_ids = both.may_be_ids
     has_numbers = both.kind in ("integer", "number")
     return ColumnProfile(
         name=name,
@@ -141,8 +151,8 @@ def _column(name: str, arrow_type: str, parts: dict[SplitName, ColumnSketch], ta
 
 
 def _shown(id_: int, arrow_type: str, sketch: ColumnSketch) -> str:
-    """Return an id as people know it: the text it stands for, or a number with the sign of its column."""
-    if sketch.kind == "text":
+    """Return an id as users know it: the text that it stands for, or a number with the sign of its column's type."""
+    if sketch.texts:
         return sketch.texts.get(id_, f"{id_:#x}")
     signed = "uint" not in arrow_type and id_ >= 2**63
     return str(id_ - 2**64 if signed else id_)

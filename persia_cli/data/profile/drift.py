@@ -1,4 +1,4 @@
-"""How the evaluation rows of a column differ from its training rows."""
+"""Differences between the training rows and the evaluation rows of a column."""
 
 import math
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from persia_cli.data.profile.column import ColumnSketch
 from persia_cli.data.profile.tally import KeySample
 
 BINS = 10
-"""Bins of numbers, each with as many training rows as the next; and as many single ids."""
+"""Bins of numbers, with equally many training rows in each; also the number of frequent ids with a bin each."""
 LEAST_SHARE = 1e-4
-"""What an empty bin counts as, so that the index stays finite."""
+"""The content assumed for an empty bin, so that the index stays finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,19 +20,19 @@ class Drift:
     """Differences between the splits of a column."""
 
     stability: float | None
-    """Population stability index: the sum over bins of (q - p) ln(q / p), p and q the shares of training and evaluation
-    rows in a bin. Below 0.1 is called stable, above 0.25 shifted. Bins are tenths of the training rows for numbers, the
-    ten most frequent ids and all others for ids, doubling lengths for lists; nulls are a bin of their own."""
+    """Population stability index: the sum over bins of (q - p) ln(q / p), p and q being the fractions of training and
+    evaluation rows in a bin. Below 0.1 is called stable, above 0.25 shifted. Bins are tenths of the training rows for
+    numbers; the ten most frequent ids and all others for ids; doubling lengths for lists; nulls have a bin."""
     unseen_ids: float | None
-    """Share of the distinct evaluation ids that training never has."""
+    """Fraction of the distinct evaluation ids that are not in the training rows."""
     unseen_lookups: float | None
-    """Share of the evaluation look-ups, ids as often as they come, that training never has."""
+    """Fraction of the evaluation look-ups, each occurrence of an id, whose id is not in the training rows."""
     unseen_error: float | None
-    """Standard error of `unseen_ids`; 0 where no id was left to chance."""
+    """Standard error of `unseen_ids`; 0 if no id was sampled."""
 
 
 def drift_between(train: ColumnSketch, evaluation: ColumnSketch) -> Drift:
-    """Compare the splits of a column; of one without rows nothing can be said."""
+    """Compare the splits of a column; all fields are None if a split has no rows."""
     if not train.rows or not evaluation.rows:
         return Drift(None, None, None, None)
     unseen = _unseen(train.ids.sample, evaluation.ids.sample, evaluation.ids.count)
@@ -59,7 +59,7 @@ def _stability(train: ColumnSketch, evaluation: ColumnSketch) -> float | None:
             bins = _id_bins(train, evaluation)
         case "list":
             bins = train.lengths.counts.astype(float), evaluation.lengths.counts.astype(float)
-        case "other":
+        case "other" | "time":
             return None
     shares = [_with_nulls(sketch, counts) for sketch, counts in zip((train, evaluation), bins, strict=True)]
     p, q = (np.maximum(each, LEAST_SHARE) for each in shares)
@@ -67,7 +67,7 @@ def _stability(train: ColumnSketch, evaluation: ColumnSketch) -> float | None:
 
 
 def _with_nulls(sketch: ColumnSketch, counts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the share of rows in each bin, and in one more that of nulls."""
+    """Return the fraction of rows in each bin, and of nulls in one more."""
     total = counts.sum()
     share = sketch.nulls / sketch.rows
     return np.append(counts / total * (1.0 - share) if total else counts, share)
@@ -78,7 +78,7 @@ def _number_bins(train: ColumnSketch, evaluation: ColumnSketch) -> tuple[NDArray
     if not sample.size:
         return np.zeros(1), np.array([float(other.size)])
     tenths = np.quantile(sample, np.arange(1, BINS) / BINS)
-    edges = np.unique([tenths, np.nextafter(tenths, -np.inf)])  # a value that is an edge has a bin of its own
+    edges = np.unique([tenths, np.nextafter(tenths, -np.inf)])  # a value equal to an edge gets its own bin
     one, two = (
         np.bincount(np.searchsorted(edges, each), minlength=edges.size + 1).astype(float) for each in (sample, other)
     )

@@ -1,4 +1,4 @@
-"""What is remembered of the ids of a column: how many there are, which are frequent, and a sample of all."""
+"""Statistics of the ids of a column: their number, the most frequent ones, and a sample."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,11 +8,11 @@ from persia_cli.data.profile.tally import BLOCK, Counts, Frequent, Keys, KeySamp
 from persia_cli.kernels.hashing import hash_ids, recover_ids
 
 _SALTS = np.array([0x9E3779B97F4A7C15], np.uint64)
-"""The same for every column, so that ids of two columns can be compared."""
+"""The seed of keys, the same for every column, so that ids of two columns can be compared."""
 
 
 class IdSketch:
-    """About half a megabyte, however many ids there were."""
+    """Statistics of ids in about half a megabyte, for any number of ids."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -21,7 +21,7 @@ class IdSketch:
         self.sample = KeySample()
 
     def add(self, ids: NDArray[np.uint64], tally: Tally, counts: Counts | None = None) -> None:
-        """Take ids in, once each or, if they are distinct, as often as counted."""
+        """Add ids, each once; or distinct ids, each as often as `counts` says."""
         for start in range(0, ids.size, BLOCK):
             part = slice(start, start + BLOCK)
             keys = np.empty(ids[part].size, np.uint64)
@@ -35,23 +35,23 @@ class IdSketch:
         self.sample.add(keys, counts, tally)
 
     def top(self, number: int) -> dict[int, int]:
-        """Return the most frequent ids and how often they came, most frequent first."""
+        """Return the most frequent ids and their numbers of occurrences, most frequent first."""
         keys, counts = self.frequent.top(number)
         return dict(zip(ids_of(keys).tolist(), counts.tolist(), strict=True))
 
     @property
     def distinct(self) -> int:
-        """Distinct ids: counted if they are few, else estimated."""
+        """Number of distinct ids: counted if they are few, else estimated."""
         return self.frequent.keys.size if self.is_exact else self.cardinality.estimate()
 
     @property
     def is_exact(self) -> bool:
-        """Whether all figures are counted, not estimated."""
+        """True if all statistics are counted, not estimated."""
         return self.frequent.short == 0
 
 
 def joined(one: IdSketch, other: IdSketch, tally: Tally) -> IdSketch:
-    """Return what the ids of both would have left, but for the sample, which is empty."""
+    """Return the statistics of the ids of both together, with an empty sample."""
     both = IdSketch()
     both.count = one.count + other.count
     both.cardinality = one.cardinality.joined(other.cardinality)
@@ -62,7 +62,7 @@ def joined(one: IdSketch, other: IdSketch, tally: Tally) -> IdSketch:
 
 
 def ids_of(keys: Keys) -> NDArray[np.uint64]:
-    """Return the ids that keys were made of."""
+    """Return the ids that the keys were made from."""
     ids = np.empty(keys.size, np.uint64)
     recover_ids(keys, np.zeros(keys.size, np.uint16), _SALTS, ids)
     return ids

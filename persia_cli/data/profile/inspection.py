@@ -1,4 +1,4 @@
-"""Everything `persia data inspect` finds out about a data set."""
+"""The findings of `persia data inspect` about a data set."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,7 +6,11 @@ from pathlib import Path
 import yaml
 from pydantic import ValidationError
 
+from persia_cli.config.explain import explain
+from persia_cli.config.schema.csv_format import CsvFormat
 from persia_cli.config.schema.dataset import BUILTIN, ParquetDataset
+from persia_cli.data.converted import Progress as Converting
+from persia_cli.data.converted import silent
 from persia_cli.data.dataset_yaml import NAME, to_yaml
 from persia_cli.data.profile.cardinality import Cardinality
 from persia_cli.data.profile.dataset import ColumnProfile, DatasetProfile, Progress, profile_dataset
@@ -17,53 +21,67 @@ from persia_cli.errors import DataError
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """A profile, and what is made of it."""
+    """A profile, and the conclusions drawn from it."""
 
     profile: DatasetProfile
     known: ParquetDataset | None
-    """What the folder's own description says, if it has one."""
+    """The folder's own description, if it has one."""
     roles: dict[str, Guess]
     table_rows: dict[str, int]
     """Distinct ids of each table."""
     suggestion: str
-    """YAML: a guess, or what the folder's own description says."""
+    """YAML of the data set: a guess, or the folder's own description."""
 
 
-def inspect_data(path: str, progress: Progress) -> Inspection:
-    """Look at all rows; raises DataError for files that cannot be read, or a description that makes no sense."""
+def inspect_data(
+    path: str, progress: Progress, form: CsvFormat | None = None, converting: Converting = silent
+) -> Inspection:
+    """Read all rows; `form` is the format of CSV files where the folder's own description gives none.
+
+    Raises DataError for files that cannot be read, or a description that is not valid.
+    """
     known = read_description(path)
-    profile = profile_dataset(path, known.split if known else None, progress)
+    form = form or (known.csv if known else CsvFormat())
+    profile = profile_dataset(path, known.split if known else None, progress, form, converting)
     roles = roles_of(profile, known)
     is_local = "://" not in path and not path.startswith(BUILTIN)
     place = str(Path(path).absolute()) if is_local else path
     suggestion = (
-        suggest_dataset(profile, roles, place) if known is None else to_yaml(known.model_copy(update={"path": place}))
+        suggest_dataset(profile, roles, place, form)
+        if known is None
+        else to_yaml(known.model_copy(update={"path": place}))
     )
     return Inspection(profile, known, roles, _table_rows(profile, roles), suggestion)
 
 
 def read_description(path: str) -> ParquetDataset | None:
-    """Return what the dataset.yaml in a folder says; None where there is none."""
+    """Return the data set described by the dataset.yaml in a folder; None if there is no such file."""
     file = Path(path) / NAME
     if "://" in path or not file.is_file():
         return None
     try:
         values = yaml.safe_load(file.read_text(encoding="utf-8"))
-        return ParquetDataset.model_validate({**values, "path": path})
-    except (OSError, UnicodeDecodeError, TypeError, yaml.YAMLError, ValidationError) as error:
-        first = str(error).splitlines()[0]
-        raise DataError(f"{file} is no description of a data set ({first}); correct or remove it") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise DataError(f"{file}: cannot be read, {str(error).splitlines()[0]}; correct or remove it") from error
+    if not isinstance(values, dict):
+        raise DataError(f"{file}: expected the keys of a data set, such as kind, path and labels; correct or remove it")
+    values["path"] = path
+    try:
+        return ParquetDataset.model_validate(values)
+    except ValidationError as error:
+        mistakes = explain(error, ParquetDataset, values).values()
+        raise DataError("\n".join(f"{file}: {sentence}" for sentence in mistakes)) from error
 
 
 def _table_rows(profile: DatasetProfile, roles: dict[str, Guess]) -> dict[str, int]:
-    """Return the distinct ids of each table, over all columns that share it."""
+    """Return the number of distinct ids of each table, over all columns that read it."""
     members: dict[str, list[ColumnProfile]] = {}
     for name, guess in roles.items():
         if guess.role == "sparse":
             members.setdefault(guess.table or name, []).append(profile.columns[name])
     rows = {}
     for table, columns in members.items():
-        # An estimate may fall below what one column alone is known to have.
+        # An estimate may be lower than the known count of one column alone.
         rows[table] = max(column.distinct or 0 for column in columns)
         if len(columns) > 1:
             all_ids = Cardinality()

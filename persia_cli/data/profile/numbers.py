@@ -1,4 +1,4 @@
-"""What is remembered of numbers: their range, their mean, and a sample; and of the lengths of lists."""
+"""Statistics of numbers: range, mean and a sample; and of the lengths of lists."""
 
 import math
 from dataclasses import dataclass
@@ -13,20 +13,20 @@ QUANTILES = (0.01, 0.5, 0.99)
 
 @dataclass(frozen=True, slots=True)
 class NumberFigures:
-    """Of the finite numbers of a column; all None where there is none."""
+    """Statistics of the finite numbers of a column; all None if there are none."""
 
     least: float | None
     greatest: float | None
     mean: float | None
     quantiles: tuple[float, ...]
-    """At QUANTILES, from a sample of the rows."""
+    """Values at QUANTILES, from a sample of the rows."""
     not_finite: int
     is_binary: bool
-    """Whether 0 and 1 are the only numbers, and both are there."""
+    """True if 0 and 1 both occur, and no other number."""
 
 
 class NumberSketch:
-    """Numbers in bounded memory: whoever adds them picks a sample of fixed size."""
+    """Statistics of numbers in bounded memory: the caller picks a sample of limited size."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -37,7 +37,7 @@ class NumberSketch:
         self._sample: list[Floats] = []
 
     def add(self, values: Floats, picked: NDArray[np.bool_], nulls: int) -> None:
-        """Take values in, NaN for each of `nulls` nulls; those that are `picked` go into the sample."""
+        """Add values, with NaN for each of `nulls` nulls; those that are True in `picked` are sampled."""
         finite = np.isfinite(values)
         whole = bool(finite.all())
         numbers = values if whole else values[finite]
@@ -52,11 +52,11 @@ class NumberSketch:
 
     @property
     def sample(self) -> Floats:
-        """Finite numbers of the rows that were picked."""
+        """The finite numbers of the sampled rows."""
         return np.concatenate(self._sample) if self._sample else np.empty(0)
 
     def joined(self, other: "NumberSketch") -> "NumberSketch":
-        """Return what the numbers of both would have left."""
+        """Return the statistics of the numbers of both together."""
         both = NumberSketch()
         both.count = self.count + other.count
         both.not_finite = self.not_finite + other.not_finite
@@ -67,7 +67,7 @@ class NumberSketch:
         return both
 
     def figures(self) -> NumberFigures:
-        """Return what is known."""
+        """Return the statistics."""
         if not self.count:
             return NumberFigures(None, None, None, (), self.not_finite, False)
         sample = self.sample
@@ -78,16 +78,16 @@ class NumberSketch:
 
 @dataclass(frozen=True, slots=True)
 class LengthFigures:
-    """How long lists are."""
+    """Statistics of the lengths of lists."""
 
     least: int
     greatest: int
     mean: float
     counts: tuple[int, ...]
-    """Lists of length 0, 1, 2 to 3, 4 to 7, and so on, doubling."""
+    """Number of lists of length 0, 1, 2 to 3, 4 to 7, and so on, doubling."""
 
     def covering(self, share: float) -> int:
-        """Return a length, one less than a power of two or the greatest, that this share of the lists keeps within."""
+        """Return a length that this fraction of the lists does not exceed: a power of two less 1, or the greatest."""
         wanted, seen = share * sum(self.counts), 0
         for number, count in enumerate(self.counts):
             seen += count
@@ -106,7 +106,7 @@ class LengthSketch:
         self.greatest = 0
 
     def add(self, lengths: NDArray[np.int64]) -> None:
-        """Take lengths in."""
+        """Add lengths."""
         if lengths.size:
             self.counts += np.bincount(np.frexp(lengths)[1], minlength=64)
             self.total += int(lengths.sum())
@@ -115,7 +115,7 @@ class LengthSketch:
             self.greatest = max(self.greatest, int(lengths.max()))
 
     def joined(self, other: "LengthSketch") -> "LengthSketch":
-        """Return what the lengths of both would have left."""
+        """Return the statistics of the lengths of both together."""
         both = LengthSketch()
         both.counts = self.counts + other.counts
         both.total = self.total + other.total
@@ -124,7 +124,7 @@ class LengthSketch:
         return both
 
     def figures(self) -> LengthFigures | None:
-        """Return what is known; None if there was no list."""
+        """Return the statistics; None if there was no list."""
         lists = int(self.counts.sum())
         if not lists or self.least is None:
             return None

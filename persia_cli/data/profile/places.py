@@ -1,4 +1,4 @@
-"""The Parquet files that a path means: their columns, their rows, and what makes their splits."""
+"""The Parquet files that a path means, with their columns, rows and splits."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -8,31 +8,42 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow.fs import LocalFileSystem
 
+from persia_cli.config.schema.csv_format import CsvFormat
+from persia_cli.data.arrow_types import without_extensions
+from persia_cli.data.converted import Progress, as_parquet, silent, unread_rows
 from persia_cli.data.files import DataFile, find_files, locate
-from persia_cli.data.rowgroup import one_line
-from persia_cli.errors import DataError
+from persia_cli.data.footers import read_footer
+from persia_cli.data.formats import of_one_format
+from persia_cli.data.hive import HiveColumns, with_constants
+from persia_cli.errors import DataError, one_line
 
 BATCH_ROWS = 65536
+_PLAIN = CsvFormat()
 _BUFFER_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourceFiles:
     """Files with the same columns, in the order that rows are numbered in."""
 
     path: str
     filesystem: Any
     files: tuple[DataFile, ...]
     rows: tuple[int, ...]
-    """Of each file."""
+    """Number of rows of each file."""
     row_groups: int
     schema: Any
+    constants: tuple[dict[str, Any], ...]
+    """Columns named by the folders of each file."""
+    unread: tuple[str, ...]
+    """A sentence for each file with rows that could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """Some rows that follow each other in a file."""
+class RowSpan:
+    """Consecutive rows of a file."""
 
     file: DataFile
     first: int
@@ -40,33 +51,44 @@ class Rows:
     batch: Any
 
 
-def open_place(path: str) -> Place:
-    """Look at the footer of every file; raises DataError for what is no Parquet, has no rows or differs in columns."""
+def open_place(path: str, form: CsvFormat = _PLAIN, progress: Progress = silent) -> SourceFiles:
+    """Read the footer of every file; raises DataError for one that is not Parquet, has no rows or other columns."""
     place = locate(path)
-    files = find_files(place)
+    kind, files = of_one_format(find_files(place), "auto")
+    filesystem = place.filesystem
+    if kind != "parquet" and files:
+        files, filesystem = as_parquet(filesystem, files, kind, form, progress), LocalFileSystem()
     if not files:
         raise DataError(
             f"{path} does not exist or has no Parquet file; give a file, a folder or a URI of Parquet, and prepare "
             "other formats first (persia recipe ls)"
         )
-    rows, row_groups = [], 0
-    _, schema = _footer(place.filesystem, files[0])
+    rows, row_groups, constants, unread = [], 0, [], []
+    hive = HiveColumns(file.name for file in files)
+    uri = place.uri if kind == "parquet" else None
+    schema = hive.schema(files[0].name, _footer(filesystem, files[0], uri)[1])
     for file in files:
-        metadata, own = _footer(place.filesystem, file)
+        metadata, own = _footer(filesystem, file, uri)
+        constants.append(hive.constants(file.name, own))
+        own = hive.schema(file.name, own)
         if not own.equals(schema):
-            raise DataError(f"{file.path} has other columns or types than {files[0].path}; give files that are alike")
+            raise DataError(f"{file.name} has other columns or types than {files[0].name}; give files that are alike")
         rows.append(metadata.num_rows)
+        if (bad := unread_rows(metadata)).count:
+            unread.append(
+                f"{file.name}: rows left out that cannot be read: {bad.count:,}, the first of them {bad.first[0]}"
+            )
         row_groups += metadata.num_row_groups
     if not sum(rows):
         raise DataError(f"{path}: the files hold no rows; prepare them again")
     twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if twice:
-        raise DataError(f"{files[0].path}: there are several columns {twice[0]}; give each a name of its own")
-    return Place(path, place.filesystem, files, tuple(rows), row_groups, schema)
+        raise DataError(f"{files[0].path}: there are several columns {twice[0]}; give each a different name")
+    return SourceFiles(path, filesystem, files, tuple(rows), row_groups, schema, tuple(constants), tuple(unread))
 
 
-def read_rows(place: Place, columns: list[str]) -> Iterator[Rows]:
-    """Yield all rows in order, some ten thousand at a time, and read the next ones ahead on a thread.
+def read_rows(place: SourceFiles, columns: list[str]) -> Iterator[RowSpan]:
+    """Yield all rows in order, some ten thousand at a time, while a thread reads the next ones.
 
     Memory does not depend on the size of files or row groups. Raises DataError where a file is damaged.
     """
@@ -80,28 +102,30 @@ def read_rows(place: Place, columns: list[str]) -> Iterator[Rows]:
 
 def file_name(file: DataFile) -> str:
     """Return a file's name without its folders."""
-    return PurePosixPath(file.path).name
+    return PurePosixPath(file.name).name
 
 
-def _batches(place: Place, columns: list[str]) -> Iterator[Rows]:
+def _batches(place: SourceFiles, columns: list[str]) -> Iterator[RowSpan]:
     first = 0
-    for file in place.files:
+    for file, constants in zip(place.files, place.constants, strict=True):
+        own = [name for name in columns if name not in constants]
+        wanted = {name: constants[name] for name in columns if name in constants}
         try:
             with (
                 place.filesystem.open_input_file(file.path) as source,
                 pq.ParquetFile(source, buffer_size=_BUFFER_BYTES, pre_buffer=False) as parquet,
             ):
-                for batch in parquet.iter_batches(BATCH_ROWS, columns=columns, use_threads=False):
-                    yield Rows(file, first, batch)
+                for batch in parquet.iter_batches(BATCH_ROWS, columns=own, use_threads=False):
+                    batch = without_extensions(batch)
+                    yield RowSpan(file, first, with_constants(batch, wanted) if wanted else batch)
                     first += batch.num_rows
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{file.path}: cannot be read ({one_line(error)}); prepare the file again") from error
 
 
-def _footer(filesystem: Any, file: DataFile) -> tuple[Any, Any]:
+def _footer(filesystem: Any, file: DataFile, uri: str | None) -> tuple[Any, Any]:
     try:
-        with filesystem.open_input_file(file.path) as source, pq.ParquetFile(source) as parquet:
-            return parquet.metadata, parquet.schema_arrow
+        return read_footer(filesystem, file, uri)
     except (OSError, pa.ArrowException) as error:
         raise DataError(
             f"{file.path} is not a readable Parquet file ({one_line(error)}); give Parquet, and prepare other formats "

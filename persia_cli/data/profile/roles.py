@@ -1,12 +1,14 @@
-"""What the columns of a data set look like: label, dense, sparse, or nothing to train on."""
+"""The probable role of each column of a data set: label, dense, sparse, or unused."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-
-from persia_cli.config.schema.dataset import ColumnSplit, ParquetDataset
+from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.config.schema.split import ColumnSplit
 from persia_cli.data.profile.dataset import ColumnProfile, DatasetProfile
+from persia_cli.data.profile.numbers import NumberFigures
+from persia_cli.data.profile.sharing import shared_tables
+from persia_cli.data.scales import LARGE
 
 Role = Literal["label", "dense", "sparse", "weight", "split", "unused"]
 
@@ -14,26 +16,34 @@ LABELS = ("label", "labels", "target", "y", "click", "clicked", "clk", "is_click
           "purchased", "conversion", "converted", "like", "liked")  # fmt: skip
 WEIGHTS = ("weight", "weights", "sample_weight")
 TIMES = ("timestamp", "time", "date", "datetime", "ts", "time_stamp")
+POSITIVE = ("yes", "true", "y", "t", "1", "positive", "click", "clicked", "bought")
 ROW_NUMBER_SHARE = 0.95
-"""A column with this many distinct ids per row tells rows apart and nothing else."""
+"""Distinct ids per row from which on a column only identifies rows."""
 _FEW_ROWS = 1000
-SHARED = 0.5
-"""Share of a list's ids that another column has too, from which on they are taken for ids of one kind."""
-_FEW_IDS = 50
+_ROWS_PER_ID = 20
+"""Rows per distinct whole number from which on floats are ids: pandas writes ids so where there are nulls."""
+_SKEWED = 20.0
+"""Multiple of the median from which on the largest numbers need a logarithm."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """What a column looks like, and why."""
+    """The probable role of a column, and the reason."""
 
     role: Role
     reason: str
     table: str | None = None
-    """Column whose ids the ids of this one are, too."""
+    """Column whose table this column's ids belong to."""
+    positive: str | int | None = None
+    """The positive value of a label whose values are not 0 and 1."""
+    transform: str | None = None
+    """The transform that brings a dense column's numbers near 1."""
+    doubt: str = ""
+    """A question that the data leaves open, and the setting for one of its answers."""
 
 
 def roles_of(profile: DatasetProfile, known: ParquetDataset | None) -> dict[str, Guess]:
-    """Return the role of each column: as the data set's own configuration says, or else by name, type and values."""
+    """Return the role of each column, from the data set's own configuration or else from its name, type and values."""
     if known is not None:
         return {name: _known(name, known) for name in profile.columns}
     labels = _labels(profile)
@@ -44,9 +54,9 @@ def roles_of(profile: DatasetProfile, known: ParquetDataset | None) -> dict[str,
 
 
 def _known(name: str, dataset: ParquetDataset) -> Guess:
-    if name in dataset.labels:
+    if name in dataset.label_names:
         return Guess("label", "")
-    if name in dataset.dense:
+    if name in {each.name for each in dataset.dense_features}:
         return Guess("dense", "")
     for feature in dataset.sparse:
         if name == (feature.column or feature.name):
@@ -59,42 +69,77 @@ def _known(name: str, dataset: ParquetDataset) -> Guess:
 
 
 def _labels(profile: DatasetProfile) -> dict[str, Guess]:
-    """Return columns of 0 and 1 that are called like labels, or else the first column of 0 and 1."""
+    """Return the columns of 0 and 1 that have a usual name of labels, or else the first column of 0 and 1."""
     binary = [column.name for column in profile.columns.values() if column.numbers and column.numbers.is_binary]
     named = [name for name in binary if name.lower() in LABELS]
+    other = {name: guess for name, column in profile.columns.items() if (guess := _two_values(column)) is not None}
     if named:
-        return {name: Guess("label", "0 and 1, and so called") for name in named}
+        return {name: Guess("label", "0 and 1, with a usual label name") for name in named}
+    if other and (not binary or any(name.lower() in LABELS for name in other)):
+        return dict([next(((n, g) for n, g in other.items() if n.lower() in LABELS), next(iter(other.items())))])
     return {name: Guess("label", "the first column of 0 and 1") for name in binary[:1]}
 
 
+def _two_values(column: ColumnProfile) -> Guess | None:
+    """Return a label's guess for a column of -1 and 1, or of 1 and 2 or no and yes with a usual name of labels."""
+    if column.distinct != 2 or column.nulls or column.kind not in ("integer", "text"):
+        return None
+    values = {value for value, _ in column.top}
+    is_called_so = column.name.lower() in LABELS
+    if values == {"-1", "1"} or (values == {"1", "2"} and is_called_so):
+        return Guess("label", "two numbers", positive=max(map(int, values)))
+    positive = next((value for value in values if value.lower() in POSITIVE), None)
+    if column.kind == "text" and positive is not None and is_called_so:
+        return Guess("label", "two words, with a usual label name", positive=positive)
+    return None
+
+
 def _guess(column: ColumnProfile, profile: DatasetProfile) -> Guess:
-    split, name, numbers = profile.parting.split, column.name.lower(), column.numbers
+    split, name, numbers = profile.split_rule.split, column.name.lower(), column.numbers
     if isinstance(split, ColumnSplit) and column.name == split.column:
         return Guess("split", "says train or eval")
     if column.kind == "other":
         return Guess("unused", f"{column.type} is neither numbers nor ids")
-    if column.kind == "text":
-        return Guess("unused", "text: hash it when you prepare the data, as recipe my_data does")
+    if column.kind == "time":
+        return Guess("unused", "a time: `dense` takes its days since 1970, `sparse` an id for each; or split by it")
     if column.count == 0 and (numbers is None or numbers.mean is None):
-        return Guess("unused", "there is no value in it")
+        return Guess("unused", "it has no values")
     if name in TIMES or name.endswith(("_at", "_time", "_timestamp", "_date")):
         return Guess("unused", "a time: split by it, or prepare hours and days")
     if column.kind == "number":
-        return _number(column)
-    if column.distinct == 1 and column.kind == "integer" and not column.nulls:
+        return _number(column, profile.rows)
+    if column.distinct == 1 and column.kind != "list" and not column.nulls:
         return Guess("unused", "always the same")
-    if column.kind == "integer" and _tells_rows_apart(column, profile.rows):
-        return Guess("unused", "nearly every row has an id of its own")
-    return Guess("sparse", "integers" if column.kind == "integer" else "lists of integers")
+    if column.kind != "list" and _tells_rows_apart(column, profile.rows):
+        return Guess("unused", f"nearly every row has a different {'text' if column.kind == 'text' else 'id'}")
+    values = "text, hashed when it is read" if _is_text(column) else "integers"
+    return Guess("sparse", f"lists of {values}" if column.kind == "list" else values)
 
 
-def _number(column: ColumnProfile) -> Guess:
+def _number(column: ColumnProfile, rows: int) -> Guess:
     numbers = column.numbers
     if numbers is None or numbers.mean is None or numbers.least == numbers.greatest:
         return Guess("unused", "always the same")
     if column.name.lower() in WEIGHTS and numbers.least is not None and numbers.least >= 0:
-        return Guess("weight", "so called")
-    return Guess("dense", "numbers with a fraction")
+        return Guess("weight", "a usual name of weights")
+    if column.distinct and 2 < column.distinct <= rows / _ROWS_PER_ID:
+        return Guess("sparse", "whole numbers, few of them", doubt="whole numbers: list it in dense if it is an amount")
+    return Guess("dense", "numbers with a fraction", transform=_transform(numbers))
+
+
+def _is_text(column: ColumnProfile) -> bool:
+    return column.kind == "text" or "string" in column.type or "binary" in column.type
+
+
+def _transform(numbers: NumberFigures) -> str | None:
+    """Return the transform that brings large numbers near 1: log1p if the largest are far from the middle."""
+    assert numbers.least is not None
+    assert numbers.greatest is not None
+    largest = max(abs(numbers.least), abs(numbers.greatest))
+    if largest <= LARGE:
+        return None
+    middle = abs(numbers.quantiles[1]) if len(numbers.quantiles) > 1 else 0.0
+    return "log1p" if largest > _SKEWED * max(middle, 1.0) else "standardise"
 
 
 def _tells_rows_apart(column: ColumnProfile, rows: int) -> bool:
@@ -102,22 +147,13 @@ def _tells_rows_apart(column: ColumnProfile, rows: int) -> bool:
 
 
 def _shared(profile: DatasetProfile, guesses: dict[str, Guess]) -> dict[str, Guess]:
-    """Return the lists whose ids are mostly ids of a column of single ids, with that column's table."""
+    """Return new guesses for lists that have ids in common with a column of single ids."""
     sparse = [profile.columns[name] for name, guess in guesses.items() if guess.role == "sparse"]
-    single = [column for column in sparse if column.kind == "integer"]
-    found = {}
-    for column in sparse:
-        if column.kind != "list" or (column.distinct or 0) < _FEW_IDS:
-            continue
-        shares = {other.name: overlap(column, other) for other in single}
-        best = max(shares, key=lambda name: shares[name], default=None)
-        if best is not None and shares[best] >= SHARED:
-            found[column.name] = Guess("sparse", f"lists of integers, {shares[best]:.0%} of them ids of {best}", best)
-    return found
-
-
-def overlap(column: ColumnProfile, other: ColumnProfile) -> float:
-    """Return the share of a column's distinct training ids that another column has too."""
-    level = max(column.sample.level, other.sample.level)
-    keys, others = column.sample.at(level)[0], other.sample.at(level)[0]
-    return float(np.isin(keys, others).mean()) if keys.size else 0.0
+    lists = [column for column in sparse if column.kind == "list"]
+    singles = [column for column in sparse if column.kind != "list"]
+    return {
+        name: Guess(
+            "sparse", f"{guesses[name].reason}, {found.text}", found.table, doubt="" if found.table else found.text
+        )
+        for name, found in shared_tables(lists, singles).items()
+    }

@@ -1,18 +1,20 @@
-"""A `dataset.yaml` for files that have none, to be read and corrected."""
+"""A suggested `dataset.yaml` for files that have none; users read and correct it."""
 
 import yaml
 
-from persia_cli.config.schema.dataset import ColumnSplit, FileSplit
+from persia_cli.config.schema.csv_format import CsvFormat
+from persia_cli.config.schema.split import ColumnSplit, FileSplit
 from persia_cli.data.profile.dataset import ColumnProfile, DatasetProfile
 from persia_cli.data.profile.roles import Guess
 
 LONG = 100
-"""Lists longer than this are cut where 99 % of them end."""
+"""Lists longer than this are cut to a length that 99 % of them do not exceed."""
 _WIDTH = 100
+_NO_LABEL = "???  # no column of 0 and 1 was found; {name: NAME, positive: VALUE} makes one of another"
 
 
-def suggest_dataset(profile: DatasetProfile, guesses: dict[str, Guess], path: str) -> str:
-    """Return YAML for `dataset`; `path` is where it will say the files are."""
+def suggest_dataset(profile: DatasetProfile, guesses: dict[str, Guess], path: str, form: CsvFormat) -> str:
+    """Return YAML for `dataset`; `path` is the place of the files, and `form` their format if they are CSV."""
     of_role = {
         role: [name for name, guess in guesses.items() if guess.role == role]
         for role in ("label", "dense", "sparse", "weight", "unused")
@@ -21,8 +23,11 @@ def suggest_dataset(profile: DatasetProfile, guesses: dict[str, Guess], path: st
         "# Suggested by `persia data inspect` from names, types and values: correct what is guessed wrong.",
         "kind: parquet",
         f"path: {_quoted(path)}",
-        f"labels: {_names(of_role['label'])}" if of_role["label"] else "labels: ???  # no column of 0 and 1 was found",
-        f"dense: {_names(of_role['dense'])}",
+        *([f"csv: {_flow(form.model_dump(mode='json', exclude_defaults=True))}"] if form != CsvFormat() else []),
+        f"labels: {_entries(of_role['label'], guesses)}"
+        if of_role["label"]
+        else "labels: ???  # no column of 0 and 1 was found",
+        f"dense: {_entries(of_role['dense'], guesses)}",
         "sparse:" if of_role["sparse"] else "sparse: []",
         *(_feature(profile.columns[name], guesses[name]) for name in of_role["sparse"]),
         f"weight: {_quoted(of_role['weight'][0]) if of_role['weight'] else 'null'}",
@@ -48,21 +53,42 @@ def _feature(column: ColumnProfile, guess: Guess) -> str:
             if column.lengths.greatest > LONG:
                 settings["max_length"] = str(column.lengths.covering(0.99))
         item = "{" + ", ".join(f"{key}: {value}" for key, value in settings.items()) + "}"
-    return f"  - {item:<24}  # {about}"
+    return f"  - {item:<24}  # {'; '.join(filter(None, (about, guess.doubt)))}"
 
 
 def _split(profile: DatasetProfile) -> str:
-    split = profile.parting.split
+    split = profile.split_rule.split
     if isinstance(split, ColumnSplit):
         column, train, evaluation = _quoted(split.column), _quoted(str(split.train)), _quoted(str(split.eval))
         return f"{{kind: column, column: {column}, train: {train}, eval: {evaluation}}}"
     if isinstance(split, FileSplit):
         return f"{{kind: files, train: {_names(list(split.train))}, eval: {_names(list(split.eval))}}}"
-    return "{kind: every, n: 10}  # nothing says what evaluates, so every tenth row"
+    # Drift is measured where time would show it, but models are best compared on rows like those they train on.
+    return "{kind: every, n: 10}  # nothing says what evaluates: every tenth row; drift is shown for the last fifth"
 
 
 def _is_whole(column: ColumnProfile) -> bool:
     return column.nulls == 0 and (column.numbers is None or column.numbers.not_finite == 0)
+
+
+def _entries(names: list[str], guesses: dict[str, Guess]) -> str:
+    """Return columns as a YAML list; those with more than a name are mappings."""
+    entries: list[str | dict[str, str | int]] = []
+    for name in names:
+        guess = guesses[name]
+        if guess.positive is not None:
+            entries.append({"name": name, "positive": guess.positive})
+        elif guess.transform is not None:
+            entries.append({"name": name, "transform": guess.transform})
+        else:
+            entries.append(name)
+    return _flow(entries)
+
+
+def _flow(values: object) -> str:
+    """Return YAML on one line."""
+    dumped = yaml.safe_dump(values, default_flow_style=True, allow_unicode=True, width=10**6, sort_keys=False)
+    return str(dumped).strip()
 
 
 def _names(names: list[str]) -> str:

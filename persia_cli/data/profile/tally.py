@@ -1,4 +1,4 @@
-"""Which keys a stream had and how often: the most frequent ones, and a sample of all, in bounded memory."""
+"""Counts of a stream's keys in bounded memory: the most frequent ones, and a sample of all."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,17 +9,17 @@ Keys = NDArray[np.uint64]
 Counts = NDArray[np.int64]
 
 BLOCK = 1 << 18
-"""Most keys that are counted at once."""
+"""Most keys that are counted in one call."""
 FREQUENT = 1024
-"""Keys that `Frequent` keeps."""
+"""Number of keys that `Frequent` keeps."""
 SAMPLE = 1 << 14
-"""Keys that `KeySample` keeps at most, and at least half as many if there were so many."""
+"""Most keys that `KeySample` keeps; it keeps at least half as many if the stream had them."""
 
-_SAMPLE_SHIFT = np.uint64(24)  # other bits than those that pick a register or a slot
+_SAMPLE_SHIFT = np.uint64(24)  # not the bits that select a register or a slot
 
 
 class Tally:
-    """Sums per distinct key; keys must look random, for their low bits say where they are counted."""
+    """Sums per distinct key; keys must look random, since their low bits select the slot they are counted in."""
 
     def __init__(self) -> None:
         most = BLOCK + max(FREQUENT, SAMPLE)
@@ -30,7 +30,7 @@ class Tally:
         self._inverse = np.empty(most, np.int32)
 
     def __call__(self, keys: Keys, counts: Counts | None = None) -> tuple[Keys, Counts]:
-        """Return the distinct keys and the sum of each one's counts, 1 each if there are none given."""
+        """Return the distinct keys and the sum of each one's counts; without `counts`, each key counts 1."""
         self._epoch += 1
         tables, inverse = self._tables[: keys.size], self._inverse[: keys.size]
         found = number_keys(keys, tables, self._scratch, self._epoch, self._keys, self._same, inverse)
@@ -41,8 +41,8 @@ class Tally:
 class Frequent:
     """The most frequent keys of a stream (Misra and Gries, "Finding repeated elements", 1982).
 
-    Counts may be too low, by at most `short`, and that is at most one in FREQUENT + 1 of all there were; where `short`
-    is 0 they are exact, and there are no other keys.
+    Counts may be too low by at most `short`, which is at most one in FREQUENT + 1 of all occurrences; if `short` is 0
+    they are exact, and there are no other keys.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Frequent:
         self.short = 0
 
     def add(self, keys: Keys, counts: Counts, tally: Tally) -> None:
-        """Take distinct keys in, each as often as counted."""
+        """Add distinct keys with their counts."""
         keys, counts = tally(np.concatenate([self.keys, keys]), np.concatenate([self.counts, counts]))
         if keys.size > FREQUENT:
             cut = int(np.partition(counts, keys.size - FREQUENT - 1)[keys.size - FREQUENT - 1])
@@ -61,16 +61,17 @@ class Frequent:
         self.keys, self.counts = keys, counts
 
     def top(self, number: int) -> tuple[Keys, Counts]:
-        """Return the most frequent keys, most frequent first; of equals the lesser key."""
+        """Return the most frequent keys, most frequent first; keys with equal counts in ascending order."""
         order = np.lexsort((self.keys, -self.counts))[:number]
         return self.keys[order], self.counts[order]
 
 
 class KeySample:
-    """All keys of a stream that chance has picked, with their counts.
+    """A random sample of a stream's keys, with their counts.
 
-    Chance is a part of the key itself: samples of two streams, taken at one level, agree on which keys they hold. At
-    level n one key of 2^n is picked; the level rises as keys come (Gibbons, "Distinct sampling", 2001).
+    The selection depends only on bits of the key: samples of two streams, taken at the same level, agree on the keys
+    that they hold. At level n one key of 2^n is selected; the level rises with the number of keys (Gibbons, "Distinct
+    sampling", 2001).
     """
 
     def __init__(self) -> None:
@@ -79,7 +80,7 @@ class KeySample:
         self.counts: Counts = np.empty(0, np.int64)
 
     def add(self, keys: Keys, counts: Counts, tally: Tally) -> None:
-        """Take distinct keys in, each as often as counted."""
+        """Add distinct keys with their counts."""
         picked = _picked(keys, self.level)
         self.keys, self.counts = tally(
             np.concatenate([self.keys, keys[picked]]), np.concatenate([self.counts, counts[picked]])
@@ -89,7 +90,7 @@ class KeySample:
             self.keys, self.counts = self.at(self.level)
 
     def at(self, level: int) -> tuple[Keys, Counts]:
-        """Return the keys that are picked at a level no lower than the sample's, and their counts."""
+        """Return the keys selected at a level, which is no lower than the sample's, and their counts."""
         picked = _picked(self.keys, level)
         return self.keys[picked], self.counts[picked]
 

@@ -1,8 +1,8 @@
-"""Ratios, bars and the sentence on the bottleneck follow from what was measured."""
+"""Ratios, targets and the sentence on the bottleneck follow from what was measured."""
 
 import pytest
 
-from persia_cli.bench import bars
+from persia_cli.bench import targets
 from persia_cli.bench.bottleneck import bottleneck
 from persia_cli.bench.compare import Side, compare
 from persia_cli.bench.modes import offered_modes
@@ -12,9 +12,11 @@ from persia_cli.bench.turns import INTERVALS, turn_steps
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import Run
 from persia_cli.errors import UserError
-from persia_cli.observe.trace import Part, Span
+from persia_cli.observe.processor import Processor
+from persia_cli.observe.trace import ReplicaTrace, Span
 from tests.support.small import WORDS
 
+TURIN = Processor("EPYC", ("avx2", "avx512f", "avx512_bf16"))
 TARGET = ["conf=criteo", "train.batch_size=4096", "optimizer=adagrad", "cluster.embedding_servers=2"]
 
 
@@ -28,9 +30,15 @@ TARGET = ["conf=criteo", "train.batch_size=4096", "optimizer=adagrad", "cluster.
         (["model.dim=32"], None, None),
     ],
 )
-def test_bars_hold_for_the_run_they_are_set_for(words: list[str], dense: float | None, torch: float | None) -> None:
+def test_targets_hold_for_the_run_they_are_set_for(words: list[str], dense: float | None, torch: float | None) -> None:
     run = compose_run([*TARGET, *words])
-    assert (bars.throughput_bar(run, "dense"), bars.throughput_bar(run, "torch")) == (dense, torch)
+    assert tuple(targets.throughput_target(run, baseline, TURIN) for baseline in ("dense", "torch")) == (dense, torch)
+
+
+def test_no_bar_is_missed_for_a_precision_that_the_processor_is_slow_at() -> None:
+    run = compose_run([*TARGET, "train.precision=bfloat16"])
+    cascade_lake = Processor("Xeon", ("avx2", "avx512f", "avx512_vnni"))
+    assert [targets.throughput_target(run, "dense", each) for each in (TURIN, cascade_lake)] == [0.9, None]
 
 
 def test_a_turn_measures_as_many_steps_as_asked_after_a_warm_up() -> None:
@@ -83,7 +91,7 @@ def test_stages_are_milliseconds_per_step_in_the_order_of_a_step() -> None:
         Span("training", "forward", 5, 0, 12_000_000, 14_000_000),
         Span("", "pull", 6, 0, 1_000_000, None),
     ]
-    assert stages_of([Part("nn-worker-0", "boot", 0, 0, spans)], 2) == [
+    assert stages_of([ReplicaTrace("nn-worker-0", "boot", 0, 0, spans)], 2) == [
         Stage("nn-worker-0", "forward", 3.0, False),
         Stage("nn-worker-0", "backward", 1.5, False),
         Stage("nn-worker-0", "pull", 2.0, True),
@@ -98,13 +106,13 @@ def test_bytes_on_the_wire_are_those_of_unique_rows() -> None:
 
 
 def test_what_cannot_be_compared_is_refused_before_anything_starts() -> None:
-    for words, rivals, text in (
+    for words, baselines, text in (
         (["cluster=embedded"], ["dense"], "use cluster=local"),
         (["cluster.nn_workers=2"], ["dense"], "nn_workers=1"),
-        ([], ["jax"], "there is no rival 'jax'; there are torch, dense"),
+        ([], ["jax"], "there is no baseline 'jax'; there are torch, dense"),
     ):
         with pytest.raises(UserError, match=text):
-            next(compare(compose_run([*WORDS, *words]), rivals, ["ring"], 4, 1, 2, lambda text: None))
+            next(compare(compose_run([*WORDS, *words]), baselines, ["ring"], 4, 1, 2, lambda text: None))
 
 
 def test_all_modes_of_the_schema_are_offered_with_the_runs_staleness() -> None:

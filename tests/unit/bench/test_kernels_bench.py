@@ -1,4 +1,4 @@
-"""What `persia bench kernels` measures: choice of cases, bars, and results that are right before they are fast."""
+"""What `persia bench kernels` measures: choice of cases, targets, and results that are right before they are fast."""
 
 from collections.abc import Iterator
 
@@ -7,9 +7,9 @@ import pytest
 
 from persia_cli.bench import kernels
 from persia_cli.bench.alternate import Timing
+from persia_cli.bench.baselines.one_bag import OneBag
 from persia_cli.bench.layouts import EPS, LR
 from persia_cli.bench.result import FULL, QUICK, Result, Scale, faster, judge, within
-from persia_cli.bench.rivals.one_bag import OneBag
 from persia_cli.bench.step import EmbeddingStep
 from persia_cli.bench.step_cases import fitting
 from persia_cli.errors import ConfigError
@@ -20,11 +20,11 @@ def timing(seconds: float) -> Timing:
 
 
 def test_a_ratio_says_how_many_times_faster_we_are() -> None:
-    result = faster("what", "rival", timing(2.0), timing(5.0), 10.0, "rows/s", bar=2.5)
+    result = faster("what", "baseline", timing(2.0), timing(5.0), 10.0, "rows/s", target=2.5)
     assert (result.ours, result.theirs, result.ratio) == (5.0, 2.0, 2.5)
     assert judge(result) is True
-    assert judge(faster("what", "rival", timing(2.0), timing(4.9), 10.0, "rows/s", bar=2.5)) is False
-    assert judge(faster("what", "rival", timing(2.0), timing(5.0), 10.0, "rows/s")) is None
+    assert judge(faster("what", "baseline", timing(2.0), timing(4.9), 10.0, "rows/s", target=2.5)) is False
+    assert judge(faster("what", "baseline", timing(2.0), timing(5.0), 10.0, "rows/s")) is None
 
 
 def test_a_limit_must_not_be_exceeded() -> None:
@@ -42,7 +42,7 @@ def test_cases_are_chosen_by_part_of_their_name() -> None:
 @pytest.mark.parametrize(("scale", "passed"), [(FULL, False), (QUICK, None)])
 def test_quick_runs_are_not_judged(monkeypatch: pytest.MonkeyPatch, scale: Scale, passed: bool | None) -> None:
     def case(_: Scale) -> Iterator[Result]:
-        yield faster("what", "rival", timing(2.0), timing(1.0), 1.0, "rows/s", bar=1.0)
+        yield faster("what", "baseline", timing(2.0), timing(1.0), 1.0, "rows/s", target=1.0)
 
     monkeypatch.setitem(kernels.CASES, "dedup", case)
     begun: list[str] = []

@@ -1,4 +1,4 @@
-"""What rivals are fed with is what the job trains on."""
+"""What baselines are fed with is what the job trains on."""
 
 from pathlib import Path
 

@@ -45,7 +45,7 @@ def test_json(persia, asked: list[Any]) -> None:
 def test_for_people(persia, asked: list[Any]) -> None:
     lines = persia("bench", "throughput", "dataset=tiny").out.splitlines()
     assert any("2,000" in line and "samples" in line for line in lines)
-    assert any(line.split() == ["nn-worker-0", "1.25", "250.00", "1.0", "MiB"] for line in lines)
+    assert 'replica=nn-worker-0 cpu_seconds=1.25 per_million_samples=250.00 memory="1.0 MiB"' in lines
 
 
 def test_no_steps_are_refused(persia, asked: list[Any]) -> None:
@@ -61,8 +61,8 @@ def test_kernels_as_lines(persia) -> None:
     assert " x np.unique (" in first
     assert second.startswith("dedup from raw ids")
     assert ended.err.splitlines()[-2:] == [
-        "a quick run: nothing was held against its bar",
-        "next: persia bench kernels",
+        "a quick run: no figure was compared with its target",
+        "next      persia bench kernels",
     ]
     assert any("measuring dedup, 1 of 1" in line for line in ended.err.splitlines())
 
@@ -71,10 +71,10 @@ def test_kernels_as_json(persia) -> None:
     ended = persia("bench", "kernels", "--quick", "--only", "dedup", "--json")
     assert (ended.code, ended.err) == (0, "")
     told = json.loads(ended.out)
-    assert told["bars"] == 0
+    assert told["targets"] == 0
     assert {"cpu", "cores", "memory", "huge_pages", "libraries"} <= told["machine"].keys()
     result = told["results"][0]
-    assert (result["case"], result["rival"], result["bar"], result["passed"]) == ("dedup", "np.unique", 2.8, None)
+    assert (result["case"], result["baseline"], result["target"], result["passed"]) == ("dedup", "np.unique", 2.8, None)
     assert result["ratio"] == pytest.approx(result["ours"] / result["theirs"])
 
 

@@ -1,5 +1,6 @@
 """`persia config` prints what can be read, piped and run again."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import yaml
 
 from persia_cli.config.compose import compose_run
+from persia_cli.config.json_schema import file_schema
 
 
 def test_what_is_shown_runs_again(persia) -> None:
@@ -19,6 +21,31 @@ def test_what_is_shown_runs_again(persia) -> None:
 
 def test_mistakes_are_shown_too(persia) -> None:
     assert persia("config", "show", "model=dlmr").code == 2
+
+
+def test_the_layers_of_a_network(persia) -> None:
+    words = ("config", "model", "conf=adult_income", "model.hidden=[16]")
+    ended = persia(*words)
+    assert ended.code == 0, ended.err
+    assert ended.out.splitlines() == [
+        "layer=network.0 kind=Linear output=16 parameters=1632",
+        "layer=network.2 kind=Linear output=1 parameters=17",
+        "layer=all parameters=1649",
+    ]
+    told = json.loads(persia(*words, "--json").out)
+    assert (told["model"], told["parameters"], told["layers"][0]["output"]) == ("ffnn", 1649, [16])
+    refused = persia("config", "model", "conf=adult_income", "model=dlrm", "dataset.dense=[]")
+    assert refused.code == 2
+    assert refused.err.startswith("error: model.kind=dlrm has a part for dense")
+
+
+def test_layers_are_looked_at_without_torch_in_this_process() -> None:
+    program = (
+        "import sys; sys.argv = ['persia', 'config', 'model', 'conf=adult_income']\n"
+        "from persia_cli.main import main\n"
+        "try: main()\nexcept SystemExit as end: assert not end.code and 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, timeout=100)
 
 
 def test_the_list_names_words_that_can_be_typed(persia) -> None:
@@ -35,6 +62,12 @@ def test_the_list_of_keys_explains_each(persia) -> None:
     lines = dict(line.split(maxsplit=1) for line in persia("config", "list", "--keys").out.splitlines())
     assert lines["train.batch_size"] == "Samples of one step over all ranks. (a whole number above 0)"
     assert set(yaml.safe_load(persia("config", "show").out)) == {key for key in lines if "." not in key}
+
+
+def test_the_schema_for_editors_is_json(persia) -> None:
+    ended = persia("config", "schema")
+    assert (ended.code, ended.err) == (0, "")
+    assert json.loads(ended.out) == file_schema()
 
 
 def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:

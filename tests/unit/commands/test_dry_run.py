@@ -16,7 +16,7 @@ def test_the_plan(persia) -> None:
     assert lines[6] == (
         "cluster   local: 1 coordinator, 2 embedding-server, 1 embedding-worker, 1 data-loader, 1 nn-worker"
     )
-    assert re.search(r"^table +dim +dtype +optimizer +rows +memory$", ended.out, re.MULTILINE)
+    assert re.search(r"^table +dim +dtype +optimizer +rows up to +memory$", ended.out, re.MULTILINE)
     assert re.search(r"^all +1\.0 GiB$", ended.out, re.MULTILINE)
     commands = [line.strip() for line in lines if line.startswith("  persia launch-role ")]
     conf = f"{' '.join(words)} --conf-dir"
@@ -24,7 +24,7 @@ def test_the_plan(persia) -> None:
         f"persia launch-role coordinator --coordinator ADDRESS --index 0 --run-dir out/run {conf}"
     )
     assert commands[1:] == [
-        f"persia launch-role {replica} --coordinator ADDRESS --index {index}"
+        f"persia launch-role {replica} --coordinator ADDRESS --index {index} --token-file out/run/token"
         for replica, index in [
             ("embedding-server", 0),
             ("embedding-server", 1),
@@ -46,6 +46,14 @@ def test_tables_are_shown_as_they_will_be_kept(persia) -> None:
         ["feature_0", "4", "bfloat16", "rowwise_adagrad", "25,000"],
         ["feature_1", "16", "float32", "rowwise_adagrad", "100"],
     ]
+
+
+def test_tables_of_equal_rows_are_shown_with_the_room_they_share(persia) -> None:
+    ended = persia("train", "dataset=tiny", "embedding.capacity=1000", "--dry-run")
+    assert (ended.code, ended.err) == (0, "")
+    shown = [line.split() for line in ended.out.splitlines() if line.startswith(("feature_", "these"))]
+    assert shown[:2] == [[name, "16", "float32", "adagrad"] for name in ("feature_0", "feature_1")]
+    assert shown[2][:4] == ["these", "2", "together", "1,000"]
 
 
 def test_schedules_are_shown_where_there_are_any(persia) -> None:

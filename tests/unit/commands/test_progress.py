@@ -30,6 +30,7 @@ def shown(run_dir: Path, terminal: bool, width: int) -> str:
     events, metrics = Journal(run_dir / EVENTS), Journal(run_dir / METRICS)
     with following(console, run_dir, JOB, 100) as follow:
         follow()
+        events.write(event="compiling", done=0, total=3)
         for done in (1, 2, 3):
             events.write(event="compiling", done=done, total=3, kernel=f"kernel_{done}")
         follow()
@@ -53,7 +54,7 @@ def shown(run_dir: Path, terminal: bool, width: int) -> str:
 
 def test_plain_lines(tmp_path: Path) -> None:
     assert shown(tmp_path, terminal=False, width=40).splitlines() == [
-        "event=compiling done=1 total=3 kernel=kernel_1",
+        "event=compiling done=0 total=3",
         "event=compiling done=3 total=3 kernel=kernel_3",
         "event=ready replicas=2",
         "event=phase phase=training step=0",
@@ -71,13 +72,13 @@ def test_plain_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize("width", [80, 160])
 def test_the_live_line(tmp_path: Path, width: int) -> None:
     text = shown(tmp_path, terminal=True, width=width)
-    assert "training   " in text
+    assert "training  " in text
     assert "step 4/10  loss 0.5000  AUC 0.7500  200 samples/s  0:03 left" in text
-    assert "warning    table a is full" in text
-    assert "note       table b is full" in text
-    assert "note       training ends early" in text
-    assert "evaluated  step 10: loss 0.4000  AUC 0.8000" in text
-    assert "saved      run/checkpoints/step-10" in text
+    assert "warning   table a is full" in text
+    assert "note      table b is full" in text
+    assert "note      training ends early" in text
+    assert "evaluated step 10: loss 0.4000  AUC 0.8000" in text
+    assert "saved     run/checkpoints/step-10" in text
     if width == 160:
         assert "stale 1.5 (max 3) █|▄ █  400 samples  1,234 rows" in text
         assert "━" in text
@@ -87,7 +88,7 @@ def test_the_live_line(tmp_path: Path, width: int) -> None:
     ("terminal", "text"),
     [
         (False, "event=progress rows=3000 of=12000 rows_per_s=1500.5 eta_s=6"),
-        (True, "3,000/12,000 samples  1,500 samples/s  0:06 left"),
+        (True, "3,000/12,000 samples  0:06 left  1,500 samples/s"),
     ],
 )
 def test_progress_of_an_evaluation_or_a_prediction(tmp_path: Path, terminal: bool, text: str) -> None:

@@ -36,7 +36,7 @@ def test_data_is_prepared(persia) -> None:
     assert planned.code == 0, planned.err
     assert "4 training and 1 evaluation samples" in planned.out
     again = persia("recipe", "prepare", "criteo", "--input", "train.txt", "--output", "made")
-    assert again.err.splitlines()[0] == "kept      1 file that was finished"
+    assert again.err.splitlines()[0] == "kept      1 file of an earlier run"
 
 
 def test_bad_rows_are_told_and_limited(persia) -> None:
@@ -72,7 +72,7 @@ def test_an_interruption_is_no_failure(persia, monkeypatch: pytest.MonkeyPatch) 
     Path("train.txt").write_text(f"{ROW}\n")
     ended = persia("recipe", "prepare", "criteo", "--input", "train.txt")
     assert ended.code == 130
-    assert ended.err.startswith("interrupted; the files that were finished are kept; the same command goes on")
+    assert ended.err.startswith("interrupted; finished files are kept; the same command continues")
     assert not Path("data").joinpath("criteo").exists()
 
 
@@ -93,7 +93,7 @@ def test_run_prepares_once_and_trains(persia, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("persia_cli.commands.train.train", lambda words, conf_dir: trained.append(words))
     nothing = persia("recipe", "run", "criteo")
     assert (nothing.code, nothing.err) == (
-        2, "error: there is no data/criteo/dataset.yaml; give the data as it was downloaded: --input PATH\n"
+        2, "error: there is no data/criteo/dataset.yaml; give the downloaded data by --input PATH\n"
     )  # fmt: skip
     Path("train.txt").write_text(f"{ROW}\n" * 5)
     assert persia("recipe", "run", "criteo", "--input", "train.txt", "train.epochs=2").code == 0

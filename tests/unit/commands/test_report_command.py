@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from matplotlib.image import imread
 
+from persia_cli.observe.drawing import empty_figure
+from persia_cli.observe.history import read_history
+from persia_cli.observe.key_figures import key_figures
 from persia_cli.observe.panels import PANELS
 from tests.support.made_up_run import made_up_run
 
@@ -61,6 +64,7 @@ def test_the_page_of_a_finished_run(persia) -> None:
     assert "done" in page.texts
     assert "table a is full & <refuses> new ids" in page.texts
     assert {"in training", "persia eval, 20261121-101531", "nn-worker-0", "4,000", "90,000"} <= set(page.texts)
+    assert {"ids without a row", "6.25%"} <= set(page.texts)
 
 
 def test_a_failed_run_says_why(persia) -> None:
@@ -100,8 +104,8 @@ def test_a_run_that_died_without_a_word_is_told_from_one_that_goes_on(persia) ->
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["nothing"], "nothing holds no run: there is no nothing/config.yaml"),
-        (["run", "-o", "page.pdf"], "page.pdf: a report is a page or a picture; let the name end in .html or .png"),
+        (["nothing"], "nothing does not contain a run: nothing/config.yaml is missing"),
+        (["run", "-o", "page.pdf"], "page.pdf: a report is a page or a picture; end the name in .html or .png"),
         (["run", "-o", "none/page.html"], "none/page.html: there is no folder"),
     ],
 )
@@ -119,6 +123,62 @@ def test_without_matplotlib_a_sentence_says_how_to_install_it(persia, monkeypatc
     ended = persia("report", "run")
     assert (ended.code, ended.err) == (
         2,
-        "error: there is no picture, for it needs matplotlib: pip install matplotlib\n",
+        "error: pictures need matplotlib, which is not installed: pip install matplotlib\n",
     )
+    assert not Path("run/report.html").exists()
+
+
+def test_a_run_with_one_line_of_metrics_shows_it_as_a_dot(persia) -> None:
+    made_up_run(Path("run"), 1, phase="done", step=50)
+    lines = [line for line in Path("run/metrics.jsonl").read_text().splitlines() if '"eval"' not in line]
+    Path("run/metrics.jsonl").write_text("\n".join(lines) + "\n")
+    history = read_history(Path("run"))
+    assert (len(history.training), history.evaluations) == (1, [])
+    for panel in PANELS:
+        if panel.has(history) and panel.title not in ("Staleness of rows", "Reliability"):
+            axes = empty_figure(4.0, 3.0).add_subplot()
+            panel.draw(history, axes)
+            assert any(line.get_marker() == "o" and len(line.get_xdata()) == 1 for line in axes.lines), panel.title
+    figures = key_figures(history)
+    assert "AUC" not in figures
+    assert any(name.startswith("AUC") and name.endswith("in training") for name in figures)
+    assert figures["samples/s"] == "-"
+
+
+def test_an_embedded_run_is_one_process(persia) -> None:
+    made_up_run(Path("run"), 3, phase="done", step=150)
+    config = Path("run/config.yaml")
+    config.write_text(re.sub(r"(?m)^  kind: local$", "  kind: embedded", config.read_text(), count=1))
+    persia("report", "run")
+    texts = Page(Path("run/report.html").read_text()).texts
+    assert "all roles" in texts
+    assert "nn-worker-0" not in texts
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "sentence"),
+    [
+        (
+            "metrics.jsonl",
+            '{"time": 1.0, "spmit": "train"}',
+            "another version of persia: the key 'split' is missing",
+        ),
+        ("metrics.jsonl", '{"time": 1.0, "split": "train", "step": 9}', "is damaged or from another version of persia"),
+        (
+            "metrics.jsonl",
+            '{"time": 1.0, "split": "tr',
+            "metrics.jsonl is damaged: line 14 cannot be read",
+        ),
+        ("events.jsonl", "[1]", "events.jsonl is damaged: line"),
+        ("events.jsonl", '{"time": 1.0, "evnt": "phase"}', "the key 'event' is missing"),
+    ],
+)
+def test_a_damaged_record_is_told_in_a_sentence(persia, name: str, line: str, sentence: str) -> None:
+    made_up_run(Path("run"), 12, phase="done", step=600)
+    with Path("run", name).open("a") as file:
+        file.write(line + "\n")
+    ended = persia("report", "run")
+    assert ended.code == 2
+    assert sentence in ended.err
+    assert len(ended.err.splitlines()) == 1
     assert not Path("run/report.html").exists()

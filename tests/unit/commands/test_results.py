@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from persia_cli.commands.results import lost
+from persia_cli.commands.results import lost, undefined, unknown
 
 WROTE = {"event": "phase", "phase": "done"}
 
@@ -17,7 +17,7 @@ WROTE = {"event": "phase", "phase": "done"}
         ({"a": {"evicted": 1234}, "b": {"rows": 9}}, "rows evicted: 1,234 (all of a)"),
         (
             {"a": {"evicted": 1, "not_admitted": 5}, "b": {"evicted": 2000, "refused": 7, "gradients_refused": 1}},
-            "rows evicted: 2,001 (2,000 of b); ids refused for want of room: 7 (all of b); ids not admitted: 5 (all of "
+            "rows evicted: 2,001 (2,000 of b); ids refused for lack of room: 7 (all of b); ids not admitted: 5 (all of "
             "a); gradients refused that were not finite: 1 (all of b)",
         ),
     ],
@@ -29,3 +29,25 @@ def test_what_was_lost(tables: dict[str, Any], text: str) -> None:
 
 def test_a_job_that_ended_early_says_nothing() -> None:
     assert lost([]) == lost([WROTE]) == ""
+
+
+def test_figures_that_are_not_defined_say_why_of_each_label() -> None:
+    there = {"auc_a": 0.5, "gauc_a": None, "pr_auc_a": 0.5, "log_loss_a": 0.4}
+    alone = {"auc_b": None, "gauc_b": None, "pr_auc_b": None, "log_loss_b": 0.4}
+    assert undefined(there | alone) == [
+        "GAUC of a: not defined, because no value of dataset.group_by has samples of both classes",
+        "AUC, GAUC, PR-AUC of b: not defined, because no evaluation sample is positive",
+    ]
+    assert undefined({"auc": 0.5, "pr_auc": 1.0}) == []
+
+
+def test_what_was_unknown() -> None:
+    tables = {
+        "user": {"reads": 100, "reads_known": 90},
+        "item": {"reads": 300, "reads_known": 300},
+        "shop": {"reads": 100, "reads_known": 100, "look_ups": 7},
+        "(dense)": {"rows": 3},
+    }
+    text = "2.00% of the ids scored have no row and count as zeros (user 10.00%)"
+    assert unknown([WROTE, {"event": "tables", "tables": tables}]) == text
+    assert unknown([WROTE]) == unknown([{"event": "tables", "tables": {"user": {"reads": 5, "reads_known": 5}}}]) == ""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from persia_cli.commands.sweep_view import Shown, as_object, legend, show_table, spread
+from persia_cli.commands.sweep_view import Shown, as_object, legend, named, show_table, spread
 from persia_cli.observe.comparison import Mean, Row, compare
 from persia_cli.observe.outcome import Figures
 from persia_cli.plan.grid import Setting
@@ -38,9 +38,11 @@ def test_the_points_are_listed_and_nothing_is_made(persia, tmp_path: Path) -> No
         (["mode=sync,hybrd"], "did you mean hybrid? (point mode=hybrd)"),
         (["dataset=tiny,parquet", "dataset.split={kind: every, n: 2}", "dataset.path=no", "dataset.labels=[y]"],
          "(point dataset=parquet)"),
-        (["mode=sync,hybrid", "--baseline", "mode=async"], "--baseline 'mode=async' is no point of this sweep"),
-        (["seed=1,2", "--folder", "conf"], "conf exists already; name a folder that does not"),
-        (["--resume", "nowhere"], "nowhere holds no sweep: there is no nowhere/sweep.json"),
+        (["mode=sync,hybrid", "--baseline", "mode=async"], "--baseline 'mode=async' is not a point of this sweep"),
+        (["seed=1,2", "--folder", "conf"], "conf exists already; name another folder"),
+        (["--resume", "nowhere"], "nowhere does not contain a sweep: nowhere/sweep.json is missing"),
+        (["seed=1,2", "--metric", "auk"], "has no such figure; did you mean auc?"),
+        (["seed=1,2", "--metric", "auc_buy"], "--metric auc_buy: an evaluation of the point seed=1 has no such figure"),
         (["seed=1", "--resume", "nowhere"], "--resume takes words and folder from the sweep itself"),
     ],
 )  # fmt: skip
@@ -51,12 +53,16 @@ def test_mistakes_end_it_before_the_first_point(persia, words: list[str], senten
     assert not Path("sweeps").exists()
 
 
+def made(rate: float, auc: float, log_loss: float | None, staleness: int) -> Figures:
+    return Figures(rate, {"auc": auc, "log_loss": log_loss}, 30, 40, staleness)
+
+
 def rows() -> list[Row]:
     figures = {
-        SYNC: {"1": Figures(1000.0, 0.70, 0.5, 40, 1), "2": Figures(1100.0, 0.72, 0.5, 40, 1)},
-        HYBRID: {"1": Figures(3000.0, 0.69, 0.5, 40, 3), "2": Figures(3100.0, 0.715, None, 40, 3)},
+        SYNC: {"1": made(1000.0, 0.70, 0.5, 1), "2": made(1100.0, 0.72, 0.5, 1)},
+        HYBRID: {"1": made(3000.0, 0.69, 0.5, 3), "2": made(3100.0, 0.715, None, 3)},
     }
-    return compare(figures, {HYBRID: 1}, {SYNC: SYNC, HYBRID: SYNC})
+    return compare(figures, {HYBRID: 1}, {SYNC: SYNC, HYBRID: SYNC}, ["auc", "log_loss"])
 
 
 def test_a_terminal_sees_a_table() -> None:
@@ -65,20 +71,24 @@ def test_a_terminal_sees_a_table() -> None:
     header, first, second = [line.rstrip() for line in text.getvalue().replace("\x1b[1m", "").splitlines()]
     assert "seeds" in header
     assert "AUC to baseline" in header
-    assert "1,050 ± 50" in first
-    assert "0.71000 ± 0.01000" in first
+    assert "1,050 ± 635" in first
+    assert "0.71000 ± 0.12706" in first
     assert "baseline" in first
     assert "1 failed" in second
     assert "3 (7.50%)" in second
-    assert "-0.00750 ± 0.00250" in second
-    assert "0.01250" in second
+    assert "-0.00750 ± 0.03177" in second
+    assert second.endswith("no")
+    assert "differs" in header
+    assert "at step" in header
 
 
 def test_a_narrow_terminal_cuts_no_figure_off() -> None:
     text = io.StringIO()
-    show_table(Console(file=text, force_terminal=True, width=60, no_color=True, highlight=False), rows())
-    assert len(text.getvalue().splitlines()) == 3
-    assert "-0.00750 ± 0.00250" in text.getvalue()
+    show_table(Console(file=text, force_terminal=True, width=60, color_system=None, highlight=False), rows())
+    lines = text.getvalue().splitlines()
+    assert len(lines) % 3 == 0, "each part has the head and both settings"
+    assert max(map(len, lines)) <= 60
+    assert "-0.00750 ± 0.03177" in text.getvalue()
     assert "…" not in text.getvalue()
 
 
@@ -90,22 +100,27 @@ def test_elsewhere_each_setting_is_a_line_of_figures() -> None:
     told = dict(word.split("=", 1) for word in second.split())
     assert (told["mode.staleness"], told["failed"], told["log_loss"], told["log_loss_se"]) == ("3", "1", "0.5", "null")
     assert float(told["auc_difference"]) == pytest.approx(-0.0075)
-    assert float(told["auc_difference_bound"]) == pytest.approx(0.0125)
+    assert float(told["auc_difference_low"]) == pytest.approx(-0.0075 - 12.7062 * 0.0025, rel=1e-5)
+    assert (told["differs"], told["judged_steps"]) == ("false", "30")
 
 
 def test_json_keeps_settings_apart_from_figures() -> None:
     told = as_object(rows()[1])
     assert told["setting"] == {"mode": "hybrid", "mode.staleness": "3"}
-    assert told["samples_per_s"] == {"mean": 3050.0, "standard_error": pytest.approx(50.0), "count": 2}
+    assert told["samples_per_s"] == {
+        "mean": 3050.0, "standard_error": pytest.approx(50.0), "count": 2,
+        "low": pytest.approx(3050.0 - 635.31, abs=0.01), "high": pytest.approx(3050.0 + 635.31, abs=0.01),
+    }  # fmt: skip
     assert told["baseline"] == {"mode": "sync"}
 
 
 def test_figures_in_words() -> None:
     assert spread(None, ".3f") == "-"
     assert spread(Mean(0.5, None, 1), "+.3f") == "+0.500"
-    assert spread(Mean(-0.5, 0.01, 3), "+.3f") == "-0.500 ± 0.010"
-    assert "differences to mode=sync" in legend("mode=sync")
-    assert "differences" not in legend(None)
+    assert spread(Mean(-0.5, 0.01, 3), "+.3f") == "-0.500 ± 0.043"
+    assert "Differences are to mode=sync" in legend("auc", "mode=sync")
+    assert "Differences" not in legend("auc", None)
+    assert (named("pr_auc_buy"), named("loss"), named("auc")) == ("PR-AUC buy", "loss", "AUC")
 
 
 def test_the_time_left_is_unknown_before_the_first_point() -> None:

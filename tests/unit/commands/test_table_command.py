@@ -9,6 +9,7 @@ from rich.console import Console
 
 from persia_cli.commands.table_view import bars, show_tables
 from persia_cli.observe.table_report import report_tables
+from persia_cli.store.checked_json import read_checked, write_checked
 from tests.support.runs import make_run
 from tests.support.saved_rows import made_up_rows, write_run
 
@@ -18,7 +19,16 @@ OF_A = int((ROWS["table"] == "a").sum())
 CAPACITY = 4096
 RUN = make_run(embedding={"capacity": CAPACITY})
 COUNTERS = {
-    "a": {"rows": OF_A, "bytes": 32 * OF_A, "hits": 900, "misses": 300, "evicted": 7, "refused": 2},
+    "a": {
+        "rows": OF_A,
+        "bytes": 32 * OF_A,
+        "hits": 900,
+        "misses": 300,
+        "evicted": 7,
+        "refused": 2,
+        "look_ups": 4000,
+        "look_ups_known": 3600,
+    },
     "b": {"rows": 300 - OF_A, "bytes": 0, "hits": 0, "misses": 0, "evicted": 0, "refused": 0},
 }
 
@@ -41,8 +51,8 @@ def test_json_tells_everything(persia, run_dir: Path) -> None:
     assert (told["checkpoint"], told["step"]) == (str(run_dir / "checkpoints" / f"step-{STEP}"), STEP)
     table = told["tables"]["a"]
     assert (table["rows"], table["row_bytes"], table["bytes"]) == (OF_A, 32, 32 * OF_A)
-    assert (table["capacity"], table["share"]) == (CAPACITY, OF_A / CAPACITY)
-    assert (table["hit_rate"], table["counters"]) == (0.75, COUNTERS["a"])
+    assert (table["pool_tables"], table["pool_capacity"], table["pool_share"]) == (2, CAPACITY, OF_A / CAPACITY)
+    assert (table["hit_rate"], table["look_up_hit_rate"], table["counters"]) == (0.75, 0.9, COUNTERS["a"])
     assert sum(table["norms"]["counts"]) + table["zeros"] == sum(table["ages"]["counts"]) == OF_A
     assert len(table["norms"]["edges"]) == len(table["norms"]["counts"]) + 1
     assert told["tables"]["b"]["hit_rate"] is None
@@ -74,20 +84,19 @@ def test_a_checkpoint_that_lies_alone_has_no_counters(persia, run_dir: Path, tmp
     assert ended.code == 0, ended.err
     assert figures(ended.out.splitlines()[0])["hit_rate"] == "null"
     assert ended.err.splitlines()[1:] == [
-        "note      no hit rates: they are in the record of a run that has ended, which is not here",
+        "note      no hit rates: they are in the record of a finished run, which is not here",
         f"next      persia table stats {alone} --json",
     ]
 
 
 def test_a_config_of_another_version_hides_only_what_it_tells(persia, run_dir: Path) -> None:
     path = run_dir / "checkpoints" / f"step-{STEP}" / "manifest.json"
-    manifest = json.loads(path.read_text())
-    path.write_text(json.dumps(manifest | {"config": {"name": "of old"}}))
+    write_checked(path, json.loads(read_checked(path)) | {"config": {"name": "of old"}})
     ended = persia("table", "stats", str(run_dir), "--json")
     assert ended.code == 0, ended.err
     table = json.loads(ended.out)["tables"]["a"]
     assert (table["rows"], table["hit_rate"]) == (OF_A, 0.75)
-    assert (table["bytes"], table["capacity"], table["share"]) == (None, None, None)
+    assert (table["bytes"], table["pool_capacity"], table["pool_share"]) == (None, None, None)
 
 
 def test_a_folder_of_something_else_is_refused(persia, run_dir: Path, tmp_path: Path) -> None:
@@ -99,7 +108,7 @@ def test_a_folder_of_something_else_is_refused(persia, run_dir: Path, tmp_path: 
     (run_dir / "checkpoints" / f"step-{STEP}" / "manifest.json").unlink()
     ended = persia("table", "stats", str(run_dir))
     assert (ended.code, ended.out) == (2, "")
-    assert ended.err.startswith(f"error: {run_dir} holds no complete checkpoint")
+    assert ended.err.startswith(f"error: {run_dir} has no complete checkpoint")
 
 
 def test_figures_and_pictures_on_a_terminal(run_dir: Path) -> None:
@@ -108,9 +117,10 @@ def test_figures_and_pictures_on_a_terminal(run_dir: Path) -> None:
     lines = stream.getvalue().splitlines()
     assert lines[0].split("  ")[0] == "table"
     assert lines[1].split()[:2] == ["a", str(OF_A)]
-    assert lines[1].split()[-3:] == ["75.0%", "7", "2"]
+    assert lines[1].split()[-4:] == ["75.0%", "90.0%", "7", "2"]
     assert lines[3].split()[:2] == ["all", "300"]
     assert "█" in lines[6]
+    assert lines[-1] == f"of room: a, b share room for {CAPACITY:,} rows"
     assert lines[6].split()[-2:] == [str(int((ROWS["embedding"][ROWS["table"] == "a"].map(max) == 0).sum())), "zero"]
 
 

@@ -29,10 +29,10 @@ def test_without_the_option_nothing_is_recorded(persia) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--trace", "no/such/steps.json"], "--trace=no/such/steps.json: not a file in a folder that exists"),
-        (["--trace", "conf"], "--trace=conf: not a file in a folder that exists"),
+        (["--trace", "no/such/steps.json"], "--trace=no/such/steps.json: this is not a file in a folder that exists"),
+        (["--trace", "conf"], "--trace=conf: this is not a file in a folder that exists"),
         (["--trace", "a.json", "--trace-steps", "6:9"], "--trace-steps=6:9: the training has the steps 0 to 5 only"),
-        (["--trace-steps", "0:5"], "--trace-steps says which steps --trace FILE traces; give that too"),
+        (["--trace-steps", "0:5"], "--trace-steps selects the steps that --trace FILE traces; give --trace too"),
     ],
 )
 def test_what_cannot_be_traced_is_refused_before_anything_starts(persia, options: list[str], sentence: str) -> None:

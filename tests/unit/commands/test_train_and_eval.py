@@ -18,7 +18,7 @@ def test_train_then_eval_then_refuse_a_second_run(persia) -> None:
     told = trained.err.splitlines()
     assert told[0] == "run       base in run"
     assert told[-3:] == [
-        "saved     run/checkpoints/step-6",
+        f"saved     {Path.cwd()}/run/checkpoints/step-6",
         "metrics   run/metrics.jsonl",
         "next      persia eval run",
     ]
@@ -33,12 +33,12 @@ def test_train_then_eval_then_refuse_a_second_run(persia) -> None:
     recorded = next(line for line in reversed(lines) if line["split"] == "eval")
     assert {key: result[key] for key in QUALITY} == {key: json.dumps(recorded[key]) for key in QUALITY}
 
-    for words in ((), ("cluster.embedding_servers=3",)):
-        evaluated = persia("eval", "run", *words)
+    for words in (("run",), ("run", "cluster.embedding_servers=3"), ("run/checkpoints/step-6",)):
+        evaluated = persia("eval", *words)
         assert evaluated.code == 0, evaluated.err
         assert {key: figures(evaluated.out)[key] for key in QUALITY} == {key: result[key] for key in QUALITY}
-    assert len(list(Path("run/evals").iterdir())) == 2
+    assert len(list(Path("run/evals").iterdir())) == 3
 
     again = persia("train", *SMALL, "--run-dir", "run")
     assert (again.code, again.out) == (2, "")
-    assert again.err == "error: run already holds a run; choose another --run-dir or remove it\n"
+    assert again.err == "error: run already contains a run; choose another --run-dir or remove it\n"

@@ -80,7 +80,7 @@ def test_a_missing_value_is_asked_for(user_conf: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         compose(user_conf, "dataset=files")
     assert str(caught.value).splitlines() == [
-        "dataset.path: needs a value (text); give dataset.path=...",
+        "dataset.path: needs a value (text or a list of texts); give dataset.path=...",
         "dataset.split.n=1: expected a whole number of at least 2",
     ]
 

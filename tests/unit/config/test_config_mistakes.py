@@ -17,19 +17,20 @@ GROUPS = (
 @pytest.mark.parametrize(
     ("word", "sentence"),
     [
-        ("model.dimm=32", "model.dimm=32: no such key; did you mean model.dim (a whole number above 0)?"),
+        ("model.dimm=32", "model.dimm=32: no such key; did you mean model.dim (a whole number above 0 "
+         "and at most 1024)?"),
         ("batch_size=5", "batch_size=5: no such key; did you mean train.batch_size (a whole number above 0)?"),
-        ("modl.dim=3", "modl.dim=3: no such key; did you mean model.dim (a whole number above 0)?"),
+        ("modl.dim=3", "modl.dim=3: no such key; did you mean model.dim (a whole number above 0 and at most 1024)?"),
         ("optimizer.lr=3", "optimizer.lr=3: no such key; did you mean optimizer.embedding.lr (a number above 0)?"),
         ("modle=dlrm", "modle=dlrm: no such key; did you mean model?"),
         ("train.wombat=1", "train.wombat=1: no such key; there are batch_size, epochs, steps, threads, losses, "
-         "precision, device, compile, log_every_steps, window and stop_early"),
+         "precision, device, compile, log_every_steps, window, tensorboard and stop_early"),
         ("train.batch_size=abc", "train.batch_size=abc: expected a whole number above 0"),
         ("train.batch_size=0", "train.batch_size=0: expected a whole number above 0"),
         ("train.batch_size=1.5", "train.batch_size=1.5: expected a whole number above 0"),
         ("train.batch_size=null", "train.batch_size=null: expected a whole number above 0"),
         ("train.steps=many", "train.steps=many: expected a whole number above 0 or null"),
-        ("seed=-1", "seed=-1: expected a whole number of at least 0 and below 2^63"),
+        ("seed=-1", "seed=-1: expected a whole number of at least 0"),
         ("checkpoint.at_end=maybe", "checkpoint.at_end=maybe: expected true or false"),
         ("model.hidden=5", "model.hidden=5: expected a list of whole numbers above 0"),
         ("model.hidden=[8,x]", "model.hidden[1]=x: expected a whole number above 0"),
@@ -37,14 +38,14 @@ GROUPS = (
         ("cluster.retry_s=0", "cluster.retry_s=0: expected a number above 0"),
         ("embedding.memory=2XB", "embedding.memory=2XB: expected a size such as 512MiB or 2GiB"),
         ("embedding.memory=-1", "embedding.memory=-1: expected a size such as 512MiB or 2GiB"),
-        ("embedding.tables.a.dim=0", "embedding.tables.a.dim=0: expected a whole number of at least 1 and at most 1024 "
+        ("embedding.tables.a.dim=0", "embedding.tables.a.dim=0: expected a whole number above 0 and at most 1024 "
          "or null"),
         ("embedding.tables.a.optimizer={kind: adm}", "embedding.tables.a.optimizer.kind=adm: expected sgd, adagrad, "
          "rowwise_adagrad, adam or ftrl; did you mean adam?"),
-        ("optimizer.dense.kind=ftrl", "optimizer.dense.kind=ftrl: ftrl is for embedding rows alone; the dense network "
+        ("optimizer.dense.kind=ftrl", "optimizer.dense.kind=ftrl: ftrl is for embedding rows only; the dense network "
          "takes sgd, adagrad, adam or adamw"),
         ("optimizer.dense={kind: rowwise_adagrad, lr: 1}", "optimizer.dense.kind=rowwise_adagrad: rowwise_adagrad is "
-         "for embedding rows alone; the dense network takes sgd, adagrad, adam or adamw"),
+         "for embedding rows only; the dense network takes sgd, adagrad, adam or adamw"),
         ("optimizer.dense.kind=adagard", "optimizer.dense.kind=adagard: expected sgd, adagrad, adam or adamw; "
          "did you mean adagrad?"),
         ("optimizer.embedding.kind=adamw", "optimizer.embedding.kind=adamw: expected sgd, adagrad, rowwise_adagrad, "
@@ -82,25 +83,25 @@ GROUPS = (
         ("embedding.weight_bound=inf", "embedding.weight_bound=Infinity: expected a number above 0 or null"),
         ("embedding.tables.a.share=1", "embedding.tables.a.share=1: expected a number above 0 and below 1 or null"),
         ("embedding.tables={a: {share: 0.7}, b: {share: 0.6}}", "embedding.tables.a.share + embedding.tables.b.share = "
-         "1.3; the shares of all tables together are at most 1"),
+         "1.3; the shares of all tables must add up to at most 1"),
         ("embedding.tables.a.hash_stack={rounds: 17, size: 9}", "embedding.tables.a.hash_stack.rounds=17: expected a "
          "whole number of at least 1 and at most 16"),
         ("embedding.tables.a.hash_stack={rounds: 2, size: 0}", "embedding.tables.a.hash_stack.size=0: expected a whole "
-         "number of at least 1 and at most 4294967296"),
+         "number of at least 1"),
         ("embedding.tables.a.hash_stack={rounds: 2}", "embedding.tables.a.hash_stack.size: needs a value (a whole "
-         "number of at least 1 and at most 4294967296); give embedding.tables.a.hash_stack.size=..."),
+         "number of at least 1); give embedding.tables.a.hash_stack.size=..."),
         ("embedding.tables.a={admission: 0.5, hash_stack: {rounds: 2, size: 9}}", "embedding.tables.a: a hash_stack "
          "has rows for every id, so give it or admission, not both"),
         ("model.kind=dlmr", f"model.kind=dlmr: expected {KINDS}; did you mean dlrm?"),
         ("train=5", "train=5: expected keys (batch_size, epochs, steps, threads, losses, precision, device, "
-         "compile, log_every_steps, window, stop_early)"),
-        ("name=a b", "name=a b: expected letters, digits, '.', '_' and '-' only, for it names a folder"),
+         "compile, log_every_steps, window, tensorboard, stop_early)"),
+        ("name=a b", "name=a b: expected only letters, digits, '.', '_' and '-', since the name is used for a folder"),
         ("mode.staleness=0", "mode.staleness=0: staleness counts the step in flight itself, so it is at least 1 (1 "
          "with one rank is sync)"),
         ("~model", f"model: needs keys with kind: {KINDS}"),
-        ("~model.dim", "model.dim: needs a value (a whole number above 0); give model.dim=..."),
+        ("~model.dim", "model.dim: needs a value (a whole number above 0 and at most 1024); give model.dim=..."),
         ("~model.kind", f"model.kind: needs a value ({KINDS})"),
-        ("~model.dimm", "~model.dimm: no such key; did you mean model.dim (a whole number above 0)?"),
+        ("~model.dimm", "~model.dimm: no such key; did you mean model.dim (a whole number above 0 and at most 1024)?"),
         ("model={kind: dcn_v2, dim: 4, layers: 2, experts: 3, hidden: [5]}", "model: experts are of low rank; give "
          "model.rank, for example 64"),
         ("model={kind: finalmlp, dim: 4, first: [9, 8], second: [6], heads: 4}", "model: heads=4 cut the last layer of "
@@ -128,9 +129,9 @@ def test_a_wrong_key_or_value(mistakes: Told, word: str, sentence: str) -> None:
         ("a b=1", "a b=1: 'a b' is not a key such as train.batch_size"),
         ("train/epochs=1", "train/epochs=1: 'train/epochs' is not a key such as train.batch_size"),
         ("dataset@x=tiny", "dataset@x=tiny: 'dataset@x' is not a key such as train.batch_size"),
-        ("hydra.verbose=1", "hydra.verbose=1: 'hydra.verbose' is not a key such as train.batch_size"),
+        ("hydra.verbose=1", "hydra.verbose=1: persia has no hydra keys; --run-dir sets the folder of a run"),
         ("model.hidden=[1", "model.hidden=[1: the value cannot be read; is a bracket or quote left open?"),
-        ("seed=1,2", "seed=1,2: expected one value; for a list write seed=[1,2]"),
+        ("seed=1,2", "seed=1,2: expected one value; to try several in turn: persia sweep seed=1,2"),
         ("model=dlmr", f"model=dlmr: expected {GROUPS}; did you mean dlrm?"),
         ("mode=", "mode=: expected async, hybrid or sync"),
     ],
@@ -140,24 +141,47 @@ def test_a_word_that_is_no_override(mistakes: Told, word: str, sentence: str) ->
 
 
 def test_a_key_of_another_kind_names_that_kind(mistakes: Told) -> None:
-    sentence = "mode.staleness=3: no such key where mode.kind=sync; mode.kind=hybrid has it"
+    sentence = "mode.staleness=3: no such key where mode.kind=sync; mode.kind=hybrid or async has it"
     assert mistakes("mode=sync", "mode.staleness=3") == [sentence]
 
 
 @pytest.mark.parametrize(
     ("kind", "key", "owner"),
     [
-        ("adagrad", "weight_decay", "sgd"),
-        ("adam", "weight_decay", "sgd"),
-        ("ftrl", "weight_decay", "sgd"),
+        ("adagrad", "weight_decay", "sgd or rowwise_adagrad"),
+        ("adam", "weight_decay", "sgd or rowwise_adagrad"),
+        ("ftrl", "weight_decay", "sgd or rowwise_adagrad"),
         ("adagrad", "l1", "ftrl"),
-        ("ftrl", "eps", "adagrad"),
+        ("ftrl", "eps", "adagrad, rowwise_adagrad or adam"),
     ],
 )
 def test_a_setting_that_an_optimizer_does_not_have(mistakes: Told, kind: str, key: str, owner: str) -> None:
     at = "optimizer.embedding"
     told = f"{at}.{key}=0.1: no such key where {at}.kind={kind}; {at}.kind={owner} has it"
     assert mistakes(f"{at}.kind={kind}", f"{at}.{key}=0.1") == [told]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            ["embedding.init_bound=0.5", "embedding.weight_bound=0.1"],
+            "embedding.init_bound=0.5 is above embedding.weight_bound=0.1",
+        ),
+        (
+            ["embedding.tables.a.init_bound=2", "embedding.weight_bound=1"],
+            "embedding.tables.a.init_bound=2 is above embedding.weight_bound=1",
+        ),
+        (
+            ["embedding.tables.a.weight_bound=0.001"],
+            "embedding.init_bound=0.01 is above embedding.tables.a.weight_bound=0.001",
+        ),
+    ],
+)
+def test_rows_begin_within_the_bound_of_weights(mistakes: Told, words: list[str], told: str) -> None:
+    assert [line.removeprefix("embedding: ") for line in mistakes(*words)] == [
+        f"{told}: new rows must begin within the bound of weights"
+    ]
 
 
 def test_a_setting_of_another_schedule(mistakes: Told) -> None:
@@ -170,7 +194,7 @@ def test_all_mistakes_are_told_at_once(mistakes: Told) -> None:
     assert mistakes("criteo", "model=dlmr", "model.bottom=x", "train.epochs=0", "nmae=x", "seed=1,2") == [
         "'criteo' is not KEY=VALUE; did you mean conf=criteo?",
         f"model=dlmr: expected {GROUPS}; did you mean dlrm?",
-        "seed=1,2: expected one value; for a list write seed=[1,2]",
+        "seed=1,2: expected one value; to try several in turn: persia sweep seed=1,2",
         "train.epochs=0: expected a whole number above 0",
         "nmae=x: no such key; did you mean name (text)?",
     ]
@@ -178,7 +202,7 @@ def test_all_mistakes_are_told_at_once(mistakes: Told) -> None:
 
 def test_settings_that_contradict_each_other(mistakes: Told) -> None:
     assert mistakes("train.batch_size=3", "cluster.nn_workers=2") == [
-        "train.batch_size=3 is shared by cluster.nn_workers=2; make it a multiple"
+        "train.batch_size=3 is not a multiple of cluster.nn_workers=2; change one of them"
     ]
     assert mistakes("cluster=embedded", "cluster.nn_workers=2") == [
         "cluster=embedded runs in one process and has exactly one NN worker, not 2; use cluster=local for more"
@@ -199,7 +223,7 @@ def test_settings_that_contradict_each_other(mistakes: Told) -> None:
         ),
         (
             ["checkpoint.best_by=gauc", "eval.every_steps=5"],
-            "checkpoint.best_by=gauc: samples are in no groups; set dataset.group_by",
+            "checkpoint.best_by=gauc needs samples in groups; set dataset.group_by",
         ),
         (
             ["checkpoint.best_by=ne"],
@@ -231,7 +255,7 @@ def test_conf_itself_is_wrong(mistakes: Told, user_conf: Path, tmp_path: Path) -
     assert mistakes("conf=./wombat.yaml") == ["conf=./wombat.yaml: there is no such file"]
     other = tmp_path / "other.yml"
     other.write_text("name: x\n")
-    assert mistakes(f"conf={other}") == [f"conf={other}: the name of a configuration file ends in .yaml"]
+    assert mistakes(f"conf={other}") == [f"conf={other}: the name of a configuration file must end in .yaml"]
 
 
 @pytest.mark.parametrize(
@@ -242,15 +266,16 @@ def test_conf_itself_is_wrong(mistakes: Told, user_conf: Path, tmp_path: Path) -
         ("defaults: [bsae]\n", "{file}: its defaults ask for bsae, which does not exist; did you mean base?"),
         ("defaults: [base, override model: dlmr]\n", "{file}: its defaults ask for model/dlmr, which does not exist; "
          "did you mean model/dlrm?"),
-        ("defaults: [base, override modle: dlrm]\n", "{file}: its defaults override 'modle', which is no group; did "
+        ("defaults: [base, override modle: dlrm]\n", "{file}: its defaults override 'modle', which is not a group; did "
          "you mean model?"),
-        ("defaults: [wrong]\n", "{file}: its defaults lead back to itself"),
+        ("defaults: [wrong]\n", "{file}: its defaults refer back to itself; begin the file with defaults: [base, "
+         "_self_]"),
         ("defaults: [base, override dataset: tiny]\nname: ${train.steps\n", "{file}: name: no viable alternative at "
          "input '${{train.steps'"),
         ("defaults: [base, override dataset: tiny]\nmodel: {custom: '???'}\n", "model.custom=???: no such key; there "
          "are kind, dim and hidden"),
         ("defaults: [base, override dataset: tiny]\nmodle: {dim: 3}\n", "modle.dim=3: no such key; did you mean "
-         "model.dim (a whole number above 0)?"),
+         "model.dim (a whole number above 0 and at most 1024)?"),
         ("name: alone\n", "{file}: dataset, model, embedding, optimizer, mode, train and cluster are missing; begin "
          "the file with defaults: [base, _self_]"),
     ],

@@ -66,6 +66,14 @@ def test_a_configuration_may_name_a_file(shop: Path, user_conf: Path, monkeypatc
         (SHOP.replace("labels", "lables"), 'dataset.lables=["bought"]: no such key; did you mean dataset.labels'),
         (SHOP.replace("kind: parquet\n", ""), "dataset.kind: needs a value (parquet or generated)"),
         (SHOP.replace("n: 10", "n: 1"), "dataset.split.n=1: expected a whole number of at least 2"),
+        (SHOP + "dense: [7]\n", "dataset.dense[0]=7: expected text or keys (name, "),
+        (SHOP + "dense: [{name: [x]}]\n", 'dataset.dense[0].name=["x"]: expected text'),
+        (
+            SHOP + "dense: [{nam: x}]\n",
+            "dataset.dense[0].nam=x: no such key; did you mean dataset.dense[0].name (text)?",
+        ),
+        (SHOP.replace("pooling", "poling"), "did you mean dataset.sparse[1].pooling (sum, mean, sqrtn or none)?"),
+        (SHOP + "dense: [{foo: x}]\n", "foo=x: no such key; there are name, transform, mean and deviation"),
         ("- a\n", "expected the keys of a data set"),
         ("a: [", "cannot be read, while parsing"),
     ],
@@ -75,6 +83,13 @@ def test_mistakes_name_the_file(text: str, sentence: str, shop: Path, mistakes: 
     told = mistakes(f"dataset={shop}")
     assert all(str(shop) in line for line in told)
     assert any(sentence in line for line in told), told
+
+
+def test_a_member_of_a_list_is_not_to_be_given_on_the_command_line(
+    shop: Path, mistakes: Callable[..., list[str]]
+) -> None:
+    shop.write_text(SHOP + "dense: [{transform: log1p}]\n")
+    assert mistakes(f"dataset={shop}") == [f"{shop}: dataset.dense[0].name: needs a value (text)"]
 
 
 def test_files_that_are_not_there(tmp_path: Path, shop: Path, mistakes: Callable[..., list[str]]) -> None:

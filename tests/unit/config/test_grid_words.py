@@ -1,11 +1,13 @@
 """Words with lists of values: which commas make points, and how mistakes are told."""
 
+import re
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
+from persia_cli.config.choices import choices
 from persia_cli.config.grid import compose_grid
-from persia_cli.config.words import choices
 from persia_cli.errors import ConfigError
 
 NOTHING_SAVED = "checkpoint.at_end=false"
@@ -17,6 +19,8 @@ NOTHING_SAVED = "checkpoint.at_end=false"
         ("seed=1", ["1"]),
         ("seed=1,2,3", ["1", "2", "3"]),
         ("seed=range(0,3)", ["0", "1", "2"]),
+        ("seed=range(5,0,-2)", ["5", "3", "1"]),
+        ("train.stop_early.min_delta=range(0,1,0.25)", ["0.0", "0.25", "0.5", "0.75"]),
         ("seed=choice(4,7)", ["4", "7"]),
         ("mode=sync,hybrid", ["sync", "hybrid"]),
         ("model.hidden=[16,8]", ["[16,8]"]),
@@ -42,10 +46,43 @@ def test_what_is_no_list_stays_as_it_is(word: str) -> None:
     assert choices(word) == [word]
 
 
-@pytest.mark.parametrize("word", ["seed=interval(1,5)", "conf=glob(*)"])
+@pytest.mark.parametrize("word", ["seed=interval(1,5)", "conf=glob(*)", "seed=range(1,4),7"])
 def test_a_sweep_without_a_list_is_refused(word: str) -> None:
-    with pytest.raises(ConfigError, match="a sweep takes values one by one"):
+    with pytest.raises(ConfigError, match="a sweep needs a list of its values"):
         choices(word)
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        ("seed=range(0,1000000000)", "this range has 1,000,000,000 values; a sweep has at most 10,000 points"),
+        ("seed=sort(range(0,1000000000))", "this range has 1,000,000,000 values"),
+        ("model.dim=range(0,1,1e-9)", "this range has 1,000,000,000 values"),
+        ("seed=range(1,1e300)", "a sweep has at most 10,000 points"),
+        ("seed=range(5,0)", "seed=range(5,0): this range is empty: by steps of 1 there is nothing from 5 to 0"),
+        ("seed=range(3.0,3.0)", "this range is empty"),
+        ("seed=range(0,3,0)", "the step of this range is 0, so it never ends"),
+        ("seed=range(0.0,3.0,0)", "the step of this range is 0"),
+        ("seed=range(0,inf)", "a range needs finite ends"),
+        ("seed=range(0,nan)", "a range needs finite ends"),
+        ("seed=shuffle(range(0,1000000000))", "a sweep has at most 10,000 points"),
+        ("seed=shuffle(1,2,3)", "their order does not matter"),
+    ],
+)
+def test_ranges_are_counted_before_they_are_listed(word: str, sentence: str) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(ConfigError, match=re.escape(sentence)):
+            choices(word)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_products_are_counted_before_they_are_listed() -> None:
+    words = [f"{key}=range(0,100)" for key in ("seed", "model.dim", "train.batch_size", "train.epochs", "train.window")]
+    with pytest.raises(ConfigError, match="these values make 10,000,000,000 points; a sweep has at most 10,000"):
+        compose_grid(words)
 
 
 def test_models_are_saved_only_if_asked_for() -> None:

@@ -42,7 +42,7 @@ def test_the_same_process_may_say_hello_again_and_no_other():
     ("role", "index", "words"),
     [
         ("cook", 0, "this job has no role 'cook'; it has embedding-server, nn-worker"),
-        ("nn-worker", 1, r"this job has 1 replica\(s\) of nn-worker, so there is no nn-worker-1"),
+        ("nn-worker", 1, "this job has 1 of nn-worker, numbered from 0, so there is no nn-worker-1"),
         ("nn-worker", -1, "there is no nn-worker--1"),
     ],
 )
@@ -62,10 +62,13 @@ def test_only_the_present_life_of_a_replica_may_speak():
             members.find("nn-worker", 0, life)
 
 
-def test_silence_is_not_being_heard_or_getting_nothing_done():
+def test_silence_is_not_being_heard_and_being_stuck_is_to_be_long_at_one_piece_of_work():
     members = membership()
     member = members.join("nn-worker", 0, pid=7, host="a", address="x", now=10.0)
     assert members.silent(now=15.0, limit_s=5.0) == []
     assert members.silent(now=15.1, limit_s=5.0) == [member]
-    member.last_seen_s, member.progress_age_s = 15.0, 5.5
-    assert members.silent(now=15.1, limit_s=5.0) == [member]
+    assert members.busiest is None
+    member.last_seen_s, member.doing, member.doing_s = 15.0, "training step 7", 5.5
+    assert members.silent(now=15.1, limit_s=5.0) == []
+    assert members.stuck(limit_s=5.5) == []
+    assert members.stuck(limit_s=5.0) == [members.busiest] == [member]

@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persia_cli.data.hashing import mix64, normal, permutation, salt, stream, uniform
+from persia_cli.data.hashing import normal, permutation, salt, stream, uniform
+from persia_cli.kernels.splitmix import mix64
 
 
 def test_splitmix64_gives_its_published_sequence() -> None:

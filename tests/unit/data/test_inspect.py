@@ -7,8 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from persia_cli.config.schema.dataset import GeneratedDataset, ParquetDataset
+from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.config.schema.generated import GeneratedDataset
 from persia_cli.data.facts import DatasetFacts, inspect
+from persia_cli.data.ids import text_id
 from persia_cli.data.source import open_source
 from persia_cli.errors import DataError
 
@@ -104,7 +106,16 @@ def test_a_missing_path_names_the_recipe(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
     text = ["x", "y", "x", "y"]
-    write(tmp_path / "a.parquet", label=COLUMNS["y"], y=None, price=text, word=text, when=[[0.5]] * 4, D=[1.0] * 4)
+    write(
+        tmp_path / "a.parquet",
+        label=COLUMNS["y"],
+        y=None,
+        price=text,
+        word=text,
+        nested=[{"a": 1}] * 4,
+        when=[[0.5]] * 4,
+        D=[1.0] * 4,
+    )
     (tmp_path / "b.parquet").write_bytes(b"")
     (tmp_path / "c.parquet").write_bytes(b"PAR1 and then nothing of use PAR1")
     data = dataset(
@@ -112,26 +123,26 @@ def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
         labels=["lable"],
         weight="part",
         dense=["price", "when", "weather", "d"],
-        sparse=["word", "d", "C"],
+        sparse=["word", "d", "nested", "C"],
         recipe="criteo",
     )
-    prepare = f"prepare the data first: persia recipe prepare criteo --input SOURCE --output {tmp_path}"
     a = f"{tmp_path}/a.parquet"
     told = problems(data)
-    assert told[:-2] == [
+    assert told[2:] == [
         f"{a}: there is no column lable (label column of dataset.labels); did you mean label?",
-        f"{a}: column part holds strings, but a weight column holds numbers; {prepare}",
-        f"{a}: column price holds strings, but a dense column holds numbers; {prepare}",
-        f"{a}: column when is list<element: double>, but a dense column holds numbers, one per row",
+        f"{a}: column part holds strings, but a weight is a number that is not negative, one per row; write numbers in "
+        "its place",
+        f"{a}: column price holds strings, but a dense feature is a number; list it under dataset.sparse, where "
+        "strings are hashed, or write numbers in its place",
+        f"{a}: column when holds lists, but a dense feature is a number, one per row; write numbers in its place",
         f"{a}: there is no column weather (dense column of dataset.dense); correct dataset.dense; columns there are: "
-        "d, c, part, label, price, word, when, D",
-        f"{a}: column word holds strings, but a sparse feature needs integers; {prepare}",
-        f"{a}: column d is double, but a sparse feature needs integers or lists of integers",
+        "d, c, part, label, price, word, nested, when, D",
+        f"{a}: column nested is struct<a: int64>, but a sparse feature is an id or a list of ids, integers or strings",
         f"{a}: there is no column C (sparse column of dataset.sparse); did you mean c?",
     ]
-    assert told[-2] == f"{tmp_path}/b.parquet: the file is empty (0 bytes); delete it or prepare it again"
-    assert told[-1].startswith(f"{tmp_path}/c.parquet: this is not a readable Parquet file (")
-    assert told[-1].endswith("); prepare it again")
+    assert told[0] == f"{tmp_path}/b.parquet: the file is empty (0 bytes); delete it or prepare it again"
+    assert told[1].startswith(f"{tmp_path}/c.parquet: this is not a readable Parquet file (")
+    assert told[1].endswith("); prepare it again")
 
 
 def test_the_same_problem_of_many_files_is_one_line(tmp_path: Path) -> None:
@@ -141,24 +152,53 @@ def test_the_same_problem_of_many_files_is_one_line(tmp_path: Path) -> None:
     assert line.startswith(f"{tmp_path}/a.parquet and 2 more files: there is no column d")
 
 
-def test_strings_as_ids_without_a_recipe(tmp_path: Path) -> None:
-    write(tmp_path / "a.parquet", c=["x", "y", "x", "y"])
+def test_a_label_says_what_a_label_is(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", y=["no", "yes", "no", "yes"])
     (line,) = problems(dataset(tmp_path))
-    assert line.endswith("prepare the data first: hash each category to a 64-bit integer")
+    assert "column y holds strings, but a label is a number from 0 to 1" in line
 
 
 def test_a_column_named_twice_is_ambiguous(tmp_path: Path) -> None:
     arrays = [pa.array(values) for values in ([0, 1], [0.5, 0.5], [1, 2], [3, 4])]
     pq.write_table(pa.table(arrays, ["y", "d", "c", "c"]), tmp_path / "a.parquet")
     (line,) = problems(dataset(tmp_path))
-    assert "there are several columns c (dataset.sparse); give each a name of its own" in line
+    assert "there are several columns c (dataset.sparse); give each a different name" in line
 
 
 def test_files_agree_on_what_is_a_list(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet")
     write(tmp_path / "b.parquet", c=[[1], [2], [], [3]])
     (line,) = problems(dataset(tmp_path))
-    assert line == f"{tmp_path}/b.parquet: column c is a list in some files only; make all files alike"
+    assert line == (
+        f"{tmp_path}/b.parquet: column c holds lists of numbers here and numbers in {tmp_path}/a.parquet; make the "
+        "files agree"
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "words"),
+    [
+        (pa.array([1, 2, 3, 4], pa.int32()), pa.array(["1", "2", "3", "4"]), ("strings", "numbers")),
+        (pa.array([1, 2, 3, 4]).cast(pa.timestamp("s")), pa.array([1, 2, 3, 4]), ("numbers", "timestamps")),
+    ],
+)
+def test_files_agree_on_what_a_column_holds(tmp_path: Path, one: Any, other: Any, words: tuple[str, str]) -> None:
+    write(tmp_path / "a.parquet", c=one)
+    write(tmp_path / "b.parquet", c=other)
+    write(tmp_path / "c.parquet", c=pa.nulls(4))
+    (line,) = problems(dataset(tmp_path))
+    text = f"column c holds {words[0]} here and {words[1]} in {tmp_path}/a.parquet; make the files agree"
+    assert line == f"{tmp_path}/b.parquet: {text}"
+
+
+def test_text_and_integers_stand_together_where_ids_are_made_of_text(tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", c=pa.array([1, 2, 3, 4], pa.int32()))
+    write(tmp_path / "b.parquet", c=["1", "2", "x", "4"])
+    source = open_source(dataset(tmp_path, sparse=[{"name": "c", "ids": "text"}], shuffle=False), "train", 0)
+    ids = source.read(0, 0, source.rows).ids
+    source.close()
+    texts = ["1", "2", "3", "4", "1", "2", "x", "4"]
+    assert ids.tolist() == [text_id("c", text) for text in texts[1::2]]
 
 
 def test_no_rows_at_all(tmp_path: Path) -> None:
@@ -189,7 +229,7 @@ def test_no_rows_at_all(tmp_path: Path) -> None:
         ),
         (
             {"kind": "column", "column": "d", "train": 1, "eval": 2},
-            "column d is double, but a split column holds strings or integers",
+            "column d is double, but a split column holds strings, integers or dates",
         ),
         ({"kind": "column", "column": "prt", "train": "a", "eval": "b"}, "there is no column prt (split column of"),
         ({"kind": "files", "train": ["z*"], "eval": ["a.*"]}, "dataset.split.train: no file below"),

@@ -4,7 +4,8 @@ import fcntl
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from persia_cli.data import worker_pool
 from persia_cli.data.bad_rows import BadRows
 from persia_cli.data.facts import inspect
-from persia_cli.data.parts import Part, PartLog, text_parts
+from persia_cli.data.parts import DatasetPart, PartLog, text_parts
 from persia_cli.data.preparation import write_dataset
 from persia_cli.data.prepare_options import PrepareOptions, PrepareReport, RecipeStamp, SplitChoice, parse_split
-from persia_cli.data.survey import RARE_ID
+from persia_cli.data.prescan import RARE_ID
 from persia_cli.data.text import INTEGER, TextBlock, TextFormat
-from persia_cli.errors import DataError
+from persia_cli.errors import DataError, DiskError
 from tests.support.prepared import dataset_of
 
 FORMAT = TextFormat({"y": INTEGER, "user": INTEGER, "time": INTEGER})
@@ -37,7 +39,7 @@ class Source:
         for number, file in enumerate(self.files):
             file.write_text("".join(f"{row % 2}\t{row % 7}\t{100 * row + number}\n" for row in range(ROWS)))
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[DatasetPart]:
         return [
             part for file in self.files for part in text_parts(file, FORMAT, lambda block, f=file: self.table(block, f))
         ]
@@ -100,7 +102,7 @@ def test_progress_ends_at_the_total(options: dict[str, Any], passes: int, source
 
 def test_what_is_finished_is_kept_and_the_rest_made_after_a_failure(source: Source, tmp_path: Path) -> None:
     source.broken = "day_2"
-    with pytest.raises(DataError, match="broken\n  the files that were finished are kept; the same command goes on"):
+    with pytest.raises(DataError, match="broken\n  finished files are kept; the same command continues"):
         make(source, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     source.broken = None
@@ -164,7 +166,7 @@ def test_a_finished_data_set_is_left_as_it_is_and_another_one_refused(source: So
     second = make(source, tmp_path / "out", workers=2)
     assert (second.rows, second.files, second.nbytes, second.kept) == (first.rows, first.files, first.nbytes, 3)
     assert {path: path.stat().st_mtime_ns for path in first.files} == before
-    with pytest.raises(DataError, match=r"out exists already; name a folder that does not, or remove it"):
+    with pytest.raises(DataError, match=r"out exists already; name a folder that does not exist, or remove it"):
         make(source, tmp_path / "out", row_group_rows=5)
     first.files[0].unlink()
     with pytest.raises(DataError, match="out exists already"):
@@ -178,10 +180,24 @@ def test_nothing_is_left_where_nothing_was_finished(source: Source, tmp_path: Pa
     assert left(tmp_path) == ["day_0", "day_1", "day_2"]
 
 
+def test_no_part_begins_once_another_has_failed(source: Source, tmp_path: Path, monkeypatch) -> None:
+    """However late the thread that waits for all of them hears of the failure."""
+
+    def late(futures: Sequence[Future[Any]], **_: Any) -> Any:
+        return wait(futures)
+
+    monkeypatch.setattr(worker_pool, "wait", late)
+    source.broken = "day_0"
+    with pytest.raises(DataError, match=r"^broken$"):
+        make(source, tmp_path / "out", workers=1)
+    assert source.read == {"day_0": 1}
+    assert left(tmp_path) == ["day_0", "day_1", "day_2"]
+
+
 def test_an_empty_folder_is_taken_and_a_file_is_not(source: Source, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     assert make(source, tmp_path / "out").rows == 3 * ROWS
-    with pytest.raises(DataError, match="cannot write"):
+    with pytest.raises(DiskError, match="cannot write"):
         make(source, source.files[0] / "below")
 
 
@@ -214,7 +230,7 @@ def test_a_failure_in_one_thread_ends_the_others(source: Source, tmp_path: Path)
 
 
 def test_what_a_recipe_says_of_its_columns_is_checked(source: Source, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"what the recipe says of its columns is wrong: spares: Extra inputs"):
+    with pytest.raises(DataError, match=r"columns is wrong: spares=\[\]: no such key; did you mean sparse"):
         write_dataset(
             source.parts(), {**DATASET, "spares": []}, tmp_path / "out", PrepareOptions(), lambda done, total: None
         )
@@ -232,7 +248,7 @@ def test_rare_ids_become_one_in_lists_too(tmp_path: Path) -> None:
         "split": {"kind": "every", "n": 2},
     }
     options = PrepareOptions(min_count=2)
-    report = write_dataset([Part("p", (), lists)], dataset, tmp_path / "out", options, lambda done, total: None)
+    report = write_dataset([DatasetPart("p", (), lists)], dataset, tmp_path / "out", options, lambda done, total: None)
     made = pq.read_table(report.files[0])
     # Columns of one table count together: 2 was seen four times, 9 twice, the others once.
     assert made.column("tags").to_pylist() == [[RARE_ID, 2], None, [], [2, RARE_ID, None], [RARE_ID]]
@@ -269,7 +285,7 @@ def test_a_chronological_split_of_coarse_times_leaves_rows_to_train_on(source: S
     assert Counter(made) == {("train", 7): 90, ("eval", 8): 1, ("eval", 9): 1}
     for file in source.files:
         file.write_text("1\t5\t7\n")
-    with pytest.raises(DataError, match="column time has one value only"):
+    with pytest.raises(DataError, match="column time has only one value"):
         make(source, tmp_path / "alike", split=SplitChoice("chronological", 0.5), time="time")
 
 
@@ -284,7 +300,7 @@ def test_rare_ids_do_not_become_unknown_ones(source: Source, tmp_path: Path) -> 
 
 def test_files_that_training_would_not_read_are_refused(source: Source, tmp_path: Path) -> None:
     source.files[1] = source.files[1].rename(tmp_path / "_day_1")
-    with pytest.raises(DataError, match="_day_1-0000: a file whose name begins so is never read as data"):
+    with pytest.raises(DataError, match="_day_1-0000: files with such a name are never read as data"):
         make(source, tmp_path / "out")
 
 

@@ -50,7 +50,7 @@ def test_recipes_import_nothing_of_persia_but_its_data_room() -> None:
     [("import nothing_of_this_name", "cannot be loaded: ModuleNotFoundError"), ("", "has no function prepare")],
 )
 def test_a_recipe_of_ones_own_that_will_not_do(tmp_path: Path, text: str, problem: str) -> None:
-    with pytest.raises(DataError, match="mine is no recipe: there is no"):
+    with pytest.raises(DataError, match="mine is not a recipe: there is no"):
         load_recipe(str(tmp_path / "mine"))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "prepare.py").write_text(text)

@@ -1,5 +1,10 @@
 """Scores and the columns kept beside them: in the order of the data, of any type, whole or not there at all."""
 
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +16,9 @@ from pyarrow import csv
 
 from persia_cli.config.schema import ParquetDataset
 from persia_cli.data import scores_file
-from persia_cli.data.scores_file import ScoresFile, open_scores, probabilities
-from persia_cli.errors import DataError, UserError
+from persia_cli.data.scores_file import ScoresFile, claimed_scores, open_scores, probabilities
+from persia_cli.errors import DataError, DiskError, UserError
+from tests.support.full_disk import small_disk
 
 ROWS = {"b.parquet": (40, 63), "a.parquet": (0, 40)}
 """Rows of each file, by the numbers that they bear; files are read by name."""
@@ -39,10 +45,12 @@ def folder(tmp_path: Path) -> Path:
     return data
 
 
-def scores_of(folder: Path, output: Path, *keep: str, labels: tuple[str, ...] = ("y",)) -> ScoresFile:
+def scores_of(
+    folder: Path, output: Path, *keep: str, labels: tuple[str, ...] = ("y",), overwrite: bool = False
+) -> ScoresFile:
     """Begin the scores of the folder, with logits."""
     dataset = {"kind": "parquet", "path": str(folder), "labels": labels, "dense": ["d"], "split": {"kind": "predict"}}
-    return open_scores(ParquetDataset.model_validate(dataset), output, keep, logits=True)
+    return open_scores(ParquetDataset.model_validate(dataset), output, keep, True, overwrite)
 
 
 def made_up_logits(rows: int, tasks: int = 1) -> np.ndarray[Any, Any]:
@@ -112,22 +120,104 @@ def test_no_rows_make_a_file_without_rows(folder: Path, tmp_path: Path) -> None:
 def test_what_is_not_published_leaves_nothing_and_harms_nothing(folder: Path, tmp_path: Path) -> None:
     output = tmp_path / "s.parquet"
     output.write_text("of old")
-    file = scores_of(folder, output)
-    file.add(made_up_logits(10))
-    assert output.read_text() == "of old"
-    file.discard()
+    with claimed_scores(output):
+        file = scores_of(folder, output)
+        file.add(made_up_logits(10))
+        assert output.read_text() == "of old"
+        file.discard()
     assert (output.read_text(), len(list(tmp_path.iterdir()))) == ("of old", 2)
-    write(scores_of(folder, output), made_up_logits(63), 63)
+    with claimed_scores(output):
+        write(scores_of(folder, output, overwrite=True), made_up_logits(63), 63)
     assert pq.read_table(output).num_rows == 63
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_file_that_comes_meanwhile_is_not_replaced_and_no_score_is_lost(folder: Path, tmp_path: Path) -> None:
+    output = tmp_path / "s.parquet"
+    for number in (2, 3):
+        with claimed_scores(output):
+            file = scores_of(folder, output)
+            file.add(made_up_logits(63))
+            output.write_text("another's")
+            with pytest.raises(UserError, match=rf"created by another program meanwhile; .*/s-{number}\.parquet"):
+                file.publish()
+        assert output.read_text() == "another's"
+        assert pq.read_table(tmp_path / f"s-{number}.parquet").num_rows == 63
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_one_process_at_a_time_writes_a_file(folder: Path, tmp_path: Path) -> None:
+    output = tmp_path / "s.parquet"
+    with claimed_scores(output):
+        file = scores_of(folder, output)
+        file.add(made_up_logits(63))
+        with pytest.raises(UserError, match=r"s\.parquet is being written by another persia predict; wait"):
+            claimed_scores(output).__enter__()
+        file.publish()
+    assert pq.read_table(output).num_rows == 63
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "s.parquet"]
+
+
+def test_what_a_killed_process_left_is_in_nobodys_way(folder: Path, tmp_path: Path) -> None:
+    output = tmp_path / "s.parquet"
+    program = f"""
+import os
+from pathlib import Path
+from persia_cli.data.scores_file import claimed_scores
+output = Path({str(output)!r})
+with claimed_scores(output):
+    output.with_name("s.parquet.part").write_bytes(bytes(99))
+    os.kill(os.getpid(), 9)
+"""
+    assert subprocess.run([sys.executable, "-c", program]).returncode == -9
+    assert (tmp_path / "s.parquet.part").stat().st_size == 99
+    with claimed_scores(output):
+        write(scores_of(folder, output), made_up_logits(63), 63)
+    assert pq.read_table(output).num_rows == 63
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "s.parquet"]
+
+
+def test_a_full_disk_is_named(folder: Path) -> None:
+    with small_disk(2**17) as disk, claimed_scores(disk / "s.parquet"):
+        file = scores_of(folder, disk / "s.parquet")
+        file.add(made_up_logits(100_000))
+        with pytest.raises(DiskError, match=rf"^disk full: cannot write {disk}/s\.parquet; free space or choose"):
+            file.publish()
+        file.discard()
+
+
+def test_a_name_that_is_given_while_it_is_waited_for_is_claimed_anew(tmp_path: Path) -> None:
+    """Many claim, publish and let go at once; the one who has the claim always finds its own file."""
+    output = tmp_path / "s.parquet"
+    done: list[int] = []
+
+    def work(number: int) -> None:
+        while number not in done:
+            with suppress(UserError), claimed_scores(output):
+                part = tmp_path / "s.parquet.part"
+                part.write_text(str(number))
+                time.sleep(0.001)
+                assert part.read_text() == str(number)
+                part.replace(output)
+                done.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(done) == list(range(6))
+    assert output.read_text() == str(done[-1])
+    assert list(tmp_path.iterdir()) == [output]
 
 
 @pytest.mark.parametrize(
     ("name", "keep", "sentence"),
     [
         ("s.parquet", ["txt"], "a.parquet: there is no column txt to keep; did you mean text?"),
-        ("s.parquet", ["text", "d", "text"], "there would be two columns text in s.parquet"),
-        ("s.csv", ["list"], "column list holds more than one value a row, which CSV cannot"),
-        ("s.json", [], "let the name end in .parquet or .csv"),
+        ("s.parquet", ["text", "d", "text"], "s.parquet would have two columns text"),
+        ("s.csv", ["list"], "column list holds several values a row, which CSV cannot"),
+        ("s.json", [], "end the name in .parquet or .csv"),
         ("none/s.parquet", [], "none/s.parquet"),
     ],
 )

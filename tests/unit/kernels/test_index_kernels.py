@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba import njit
 
 from persia_cli.kernels import buckets, index
 from persia_cli.store.row_store import RowStore
@@ -13,6 +14,13 @@ from tests.support.shards import SGD, TABLES, arrays, colliding, compare_store, 
 
 KEYS = st.sampled_from([0, 1, 2**32 - 1, 2**32, 2**63, 2**64 - 1]) | st.integers(0, 2**64 - 1)
 NAMES = st.lists(st.tuples(KEYS, st.sampled_from([0, 2])), max_size=30)
+
+
+@njit
+def candidates(index, key):
+    """A key's partition and its two buckets, as kernels see them."""
+    one = buckets.first_bucket(index, key)
+    return buckets.partition_of(index, key), one, buckets.second_bucket(index, key, one)
 
 
 def pair(names, capacity=30, partitions=1):
@@ -154,9 +162,7 @@ def test_candidate_buckets_differ_and_lie_in_the_keys_partition(keys, capacity, 
     assert group.buckets >= 2
     store = RowStore(group, range(partitions))
     for key in keys:
-        own = int(buckets.partition_of(store.index, np.uint64(key)))
-        one = int(buckets.first_bucket(store.index, np.uint64(key)))
-        two = int(buckets.second_bucket(store.index, np.uint64(key), np.uint64(one)))
+        own, one, two = map(int, candidates(store.index, np.uint64(key)))
         assert own == key * partitions >> 64
         assert one != two
         assert one // group.buckets == two // group.buckets == own
@@ -167,8 +173,13 @@ def test_both_candidates_are_spread_evenly():
     store = RowStore(group, range(1))
     counts = np.zeros((2, group.buckets), int)
     for key in np.random.default_rng(0).integers(2**64, size=20_000, dtype=np.uint64):
-        one = buckets.first_bucket(store.index, key)
+        _, one, two = candidates(store.index, key)
         counts[0, int(one)] += 1
-        counts[1, int(buckets.second_bucket(store.index, key, one))] += 1
+        counts[1, int(two)] += 1
     expected = 20_000 / group.buckets
     assert np.abs(counts - expected).max() < 5 * np.sqrt(expected)
+
+
+def test_what_only_kernels_can_call_refuses_to_be_called():
+    with pytest.raises(TypeError, match="first_bucket can only be called from a kernel"):
+        buckets.first_bucket(None, 1)

@@ -1,4 +1,4 @@
-"""Kernels and the store load fast: no torch, no config, no screen."""
+"""Roles load fast: kernels and the store no torch, no config, no screen; who calls no kernel no numba."""
 
 import subprocess
 import sys
@@ -8,6 +8,15 @@ def test_the_store_and_its_kernels_import_nothing_heavy():
     program = (
         "import sys; import persia_cli.kernels.warm, persia_cli.store.snapshot, persia_cli.store.merge; "
         "print([name for name in ('torch', 'hydra', 'rich', 'typer', 'pandas', 'zmq') if name in sys.modules])"
+    )
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+def test_data_loaders_and_the_coordinator_load_no_kernels():
+    program = (
+        "import sys; import persia_cli.roles.data_loader, persia_cli.roles.coordinator, persia_cli.launch.local; "
+        "print([name for name in ('numba', 'llvmlite', 'torch', 'hydra', 'rich') if name in sys.modules])"
     )
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"

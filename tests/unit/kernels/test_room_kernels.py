@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from persia_cli.store.layout import partition_owners
 from persia_cli.store.shard import Shard
 from tests import naive_store
 from tests.support.shards import SGD, TABLES, arrays, colliding, compare, layout_of, slots_of
@@ -89,20 +90,42 @@ def test_where_nothing_is_evicted_a_full_partition_refuses_even_an_empty_bucket(
     assert shard.counters()["user"].refused == 46
 
 
-def test_an_empty_bucket_takes_a_key_of_a_full_partition_without_eviction():
-    shard, twin = pair(8)
-    keys = colliding(shard.layout, 8)
-    first = twin.candidates(keys[0])[0]
-    train(shard, twin, keys, 1)
-    other = next(
-        key
-        for key in np.random.default_rng(1).integers(2**64, size=1000, dtype=np.uint64).tolist()
-        if not twin.candidates(key)[0]
-    )
-    assert len(first) == 4
-    train(shard, twin, [other], 1)
-    counters = shard.counters()["user"]
-    assert (counters.rows, counters.evicted) == (9, 0)
+@pytest.mark.parametrize("capacity", [8, 400])
+def test_an_empty_bucket_takes_the_row_of_another_one_if_the_partition_is_full(capacity):
+    shard, twin = pair(capacity)
+    first = twin.buckets[0][0]
+    keys = np.random.default_rng(0).integers(2**64, size=20 * capacity, dtype=np.uint64).tolist()
+    others = [key for key in keys if all(bucket is not first for bucket in twin.candidates(key))]
+    train(shard, twin, others[: 3 * capacity], 1)
+    new = next(key for key in keys if twin.candidates(key)[0] is first)
+    assert (first, shard.counters()["user"].rows) == ([], capacity)
+    for step, evicted in ((1, 0), (2, 1)):
+        train(shard, twin, [new], step)
+        counters = shard.counters()["user"]
+        assert (counters.rows, counters.evicted) == (capacity, evicted)
+        assert alive(shard, [new]) == [bool(evicted)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 100) | st.integers(1, 3000), st.sampled_from([1, 1, 2, 7]), st.integers(1, 400),
+    st.sampled_from(["evict", "refuse"]), st.integers(0, 2**32),
+)  # fmt: skip
+def test_a_capacity_is_never_exceeded_and_used_to_the_full(capacity, partitions, batch, when_full, seed):
+    """By batches that are smaller and greater than it; and an id that is new is not refused for ever."""
+    layout = layout_of(1, capacity, partitions, SGD, ONE, when_full=when_full)
+    shards = [Shard(layout, server, 2) for server in range(2)]
+    rng = np.random.default_rng(seed)
+    owners = partition_owners(partitions, 2)
+    most = layout.groups[0].rows_per_partition * partitions
+    for step in range(1, 4 + 3 * capacity // batch):
+        keys = rng.integers(2**64, size=batch, dtype=np.uint64)
+        for server, shard in enumerate(shards):
+            own = keys[owners[((keys >> np.uint64(32)) * np.uint64(partitions)) >> np.uint64(32)] == server]
+            shard.look_up(0, own, np.zeros(own.size, np.uint16), step, create=True)
+        rows = sum(shard.counters()["user"].rows for shard in shards)
+        assert rows == sum(shard.stores[0].used for shard in shards) <= most <= capacity
+    assert rows > 0.8 * most - 3 * partitions
 
 
 def test_slots_are_taken_in_order_of_arrival():

@@ -7,12 +7,11 @@ from hypothesis import strategies as st
 
 from persia_cli.kernels import look_up
 from persia_cli.kernels.rows import CODES
-from persia_cli.store.layout import TableSpec
 from persia_cli.store.row_store import RowStore
 from persia_cli.store.shard import Shard
 from persia_cli.store.wire_rows import decode_rows, encode_rows, row_bytes
 from tests import naive, naive_optimizers
-from tests.support.shards import OPTIMIZERS, SEED, TABLES, arrays, layout_of
+from tests.support.shards import OPTIMIZERS, SEED, TABLES, arrays, insert, layout_of
 
 DTYPES = ["float32", "bfloat16", "float16"]
 DIMS = [1, 2, 3, 15, 16, 17, 33, 64]
@@ -42,7 +41,7 @@ def test_rows_travel_as_the_wire_encodes_them(data, dim, dtype, wire):
     count = len(values)
     names = named(range(count + 2))
     parts = {"embedding": values, "adagrad_sum": np.full((count, dim), 7, np.float32)}
-    store.insert(*arrays(names[:count]), np.zeros(count, np.int64), parts)
+    insert(store, names[:count], np.zeros(count, np.int64), parts)
     block, found = sent(store, names, wire)
     kept = naive_optimizers.keep(values, dtype).reshape(-1, dim)
     assert block[:count].tobytes() == encode_rows(kept, wire).tobytes()
@@ -58,7 +57,7 @@ def test_a_row_that_is_not_finite_arrives_as_such(bad, wire):
     store = RowStore(group, range(1))
     values = np.ones((2, 17), np.float32)
     values[0, 16] = bad
-    store.insert(*arrays(named(range(2))), np.zeros(2, np.int64), {"embedding": values})
+    insert(store, named(range(2)), np.zeros(2, np.int64), {"embedding": values})
     block, _ = sent(store, named(range(2)), wire)
     with np.errstate(invalid="ignore"):
         arrived = decode_rows(block, 17, wire)
@@ -93,17 +92,3 @@ def test_new_rows_begin_as_the_naive_twins_whatever_was_there_before(optimizer, 
     for at in range(len(ids)):
         for name, values in naive_optimizers.initial_states(optimizer, embedding[at]).items():
             np.testing.assert_array_equal(parts[name][at], values)
-
-
-@pytest.mark.parametrize("bound", [0.0, 1e-30, 0.01, 5.0])
-def test_new_rows_of_ftrl_are_the_solution_of_their_state(bound):
-    """A gradient of zero leaves them where they are."""
-    optimizer = OPTIMIZERS[5]
-    table = TableSpec("t", 0, 9, bound)
-    shard = Shard(layout_of(17, 50, 1, optimizer, [table]), 0, 1)
-    names = named(range(20), table)
-    shard.look_up(0, *arrays(names), 0, create=True)
-    before = shard.values(0, *arrays(names))
-    # Past the warm-up: a schedule must not change weights by itself more than its lesser penalties do.
-    shard.update(0, *arrays(names), np.zeros((20, 17), np.float32), 2)
-    np.testing.assert_allclose(shard.values(0, *arrays(names)), before, rtol=1e-6, atol=1e-7)

@@ -101,6 +101,7 @@ def arithmetic(a, b, scalar, out):
     results = (
         x + y, x - y, x * y, x / y, simd.square_root(x), simd.absolute(x), simd.smaller(x, y), simd.greater(x, y),
         simd.with_sign_of(x, y), simd.splat(scalar), simd.greater_magnitude(x, y),
+        simd.where_zero(x, y, x),
     )  # fmt: skip
     for number, result in enumerate(results):
         simd.store(out, 16 * number, result, np.int64(16))
@@ -109,12 +110,13 @@ def arithmetic(a, b, scalar, out):
 @settings(deadline=None)
 @given(VALUES, VALUES)
 def test_arithmetic_is_that_of_numpy(a, b):
-    a, b, out = np.array(a, np.float32), np.array(b, np.float32), np.empty((11, 16), np.float32)
+    a, b, out = np.array(a, np.float32), np.array(b, np.float32), np.empty((12, 16), np.float32)
     arithmetic(a, b, np.float32(2.5), out.reshape(-1))
     with np.errstate(all="ignore"):
         expected = [
             a + b, a - b, a * b, a / b, np.sqrt(a), np.abs(a), np.fmin(a, b), np.fmax(a, b), np.copysign(a, b),
             np.full(16, 2.5, np.float32), np.maximum(np.abs(a), np.abs(b)),
+            np.where(a == 0, b, a),
         ]  # fmt: skip
     same(out, expected)
 

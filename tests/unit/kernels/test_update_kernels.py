@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persia_cli.store.layout import RowOptimizer
+from persia_cli.store.schedule import Schedule
 from persia_cli.store.shard import Shard
 from tests import naive, naive_optimizers, naive_store
 from tests.support.shards import OPTIMIZERS, SEED, TABLES, arrays, compare, layout_of
 
 DTYPES = ["float32", "bfloat16", "float16"]
-PLAIN = [replace(each, weight_decay=0.0, clip_norm=None, weight_bound=None) for each in OPTIMIZERS[1:6]]
+PLAIN = [replace(each, weight_decay=0.0, clip_norm=None, weight_bound=None) for each in OPTIMIZERS[1:]]
 SETTINGS = st.fixed_dictionaries(
     {
         "weight_decay": st.sampled_from([0.0, 0.1]),
@@ -66,19 +67,55 @@ def test_batches_of_any_size_equal_the_naive_twin(optimizer, dim, count):
     compare(shard, twin)
 
 
-@pytest.mark.parametrize("size", [1e18, 1e30, 3e38])
-@pytest.mark.parametrize("optimizer", PLAIN[:3], ids=lambda optimizer: optimizer.kind)
+@pytest.mark.parametrize("size", [1e18, 1.8e19, 1.9e19, 1e30, 3e38])
+@pytest.mark.parametrize("optimizer", PLAIN, ids=lambda optimizer: optimizer.kind)
 @pytest.mark.parametrize("dim", [16, 17])
-def test_huge_finite_gradients_make_no_weight_nan(optimizer, size, dim):
-    """Their squares are infinite: Adagrad then moves weights no more, as torch's."""
+def test_huge_finite_gradients_make_no_weight_nan_and_rows_recover_from_them(optimizer, size, dim):
+    """Those whose squares are infinite are refused and counted; others leave finite states."""
     shard, twin, names = pair(dim, replace(optimizer, lr=1e-3))
     gradients = np.full((3, dim), size, np.float32)
-    for step in range(2):
+    for step in range(4):
         shard.update(0, *arrays(names), gradients, step)
         with np.errstate(over="ignore"):
             twin.update(names, gradients, step)
+    shard.update(0, *arrays(names), np.ones((3, dim), np.float32), 4)
+    twin.update(names, np.ones((3, dim), np.float32), 4)
     assert not np.isnan(shard.values(0, *arrays(names))).any()
+    assert shard.counters()["item"].gradients_refused == (12 if size > 2.0**64 else 0)
     compare(shard, twin)
+
+
+SCHEDULES = [Schedule(warmup_steps=100), Schedule("step", 3, 2, 0.5), Schedule("cosine", 5, over_steps=20)]
+UNDECAYED = [
+    *(RowOptimizer(kind, lr=0.05) for kind in ("sgd", "adagrad", "rowwise_adagrad", "ftrl")),
+    RowOptimizer("adagrad", lr=0.05, initial_accumulator_value=0.1, clip_norm=0.5, weight_bound=1.0),
+    RowOptimizer("ftrl", lr=0.05, l1=1.0),
+    RowOptimizer("ftrl", lr=0.05, l1=1e-3, l2=1.0, initial_accumulator_value=0.1, clip_norm=0.5),
+]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: schedule.kind)
+@pytest.mark.parametrize("optimizer", UNDECAYED, ids=lambda optimizer: f"{optimizer.kind}-{optimizer.l1}")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("steps", [0, 3])
+def test_a_gradient_of_zero_moves_no_weight_under_any_schedule(optimizer, schedule, dtype, steps):
+    """Neither of new rows nor of rows that have had gradients; Adam moves by momentum, so only its new rows stay."""
+    shard, _, names = pair(17, replace(optimizer, schedule=schedule), dtype, 8)
+    rng = np.random.default_rng(0)
+    for step in range(steps):
+        shard.update(0, *arrays(names), rng.standard_normal((8, 17)).astype(np.float32), step)
+    before = shard.values(0, *arrays(names))
+    for step in range(steps, steps + 50):
+        shard.update(0, *arrays(names), np.zeros((8, 17), np.float32), step)
+        np.testing.assert_array_equal(shard.values(0, *arrays(names)), before)
+
+
+def test_new_rows_of_adam_stay_without_a_gradient():
+    shard, _, names = pair(17, RowOptimizer("adam", lr=0.05, schedule=SCHEDULES[0]))
+    before = shard.values(0, *arrays(names))
+    for step in range(20):
+        shard.update(0, *arrays(names), np.zeros((3, 17), np.float32), step)
+    np.testing.assert_array_equal(shard.values(0, *arrays(names)), before)
 
 
 @pytest.mark.parametrize("dtype", DTYPES[1:])

@@ -6,25 +6,39 @@ from pathlib import Path
 
 import pytest
 
+from persia_cli.commands.sweep_view import as_object
 from persia_cli.errors import UserError
-from persia_cli.launch.sweep_folder import Ask, Outcome, claimed, digest, read_results, run_dir_of, write_results
+from persia_cli.launch.sweep_folder import (
+    PointOutcome,
+    SweepRequest,
+    claimed,
+    digest,
+    read_results,
+    run_dir_of,
+    write_results,
+    write_settings,
+)
+from persia_cli.observe.comparison import compare
 from persia_cli.observe.outcome import Figures
 from persia_cli.plan.grid import Point
 from tests.support.runs import make_run
 
-ASK = Ask(("conf=synthetic", "seed=1,2"), ("/conf",), "mode=sync", "/somewhere")
+ASK = SweepRequest(("conf=synthetic", "seed=1,2"), ("/conf",), "mode=sync", "pr_auc", "/somewhere")
 POINT = Point(("seed=1", "mode=hybrid"), (("mode", "hybrid"), ("seed", "1")))
-DONE = Outcome(POINT, "1", "points/001-hybrid-1", 12.5, Figures(1000.0, 0.75, None, 40, 3), None)
-FAILED = Outcome(Point(("seed=2",), (("seed", "2"),)), "2", "points/002-2", 1.0, None, "nn-worker-0 died, alas")
+DONE = PointOutcome(
+    POINT, "1", "points/001-hybrid-1", 12.5, Figures(1000.0, {"auc": 0.75, "log_loss": None}, 30, 40, 3), None
+)
+FAILED = PointOutcome(Point(("seed=2",), (("seed", "2"),)), "2", "points/002-2", 1.0, None, "nn-worker-0 died, alas")
 
 
 def test_what_was_asked_for_can_be_read_again(tmp_path: Path) -> None:
     runs = [make_run(), make_run(seed=3)]
     ASK.write(tmp_path / "new" / "sweep", runs)
-    assert Ask.read(tmp_path / "new" / "sweep") == (ASK, [digest(run) for run in runs])
+    assert SweepRequest.read(tmp_path / "new" / "sweep") == (ASK, [digest(run) for run in runs])
     assert digest(runs[0]) != digest(runs[1])
-    with pytest.raises(UserError, match=r"cannot make the folder of the sweep .*; give --folder"):
+    with pytest.raises(UserError, match=r"new/sweep exists already; name a folder that does not"):
         ASK.write(tmp_path / "new" / "sweep", runs)
+    assert ASK.write(tmp_path / "new" / "sweep", runs, numbered=True) == tmp_path / "new" / "sweep-2"
 
 
 def test_results_can_be_read_again_and_opened_as_a_table(tmp_path: Path) -> None:
@@ -35,9 +49,24 @@ def test_results_can_be_read_again_and_opened_as_a_table(tmp_path: Path) -> None
     with (tmp_path / "results.csv").open(newline="") as file:
         first, second = csv.DictReader(file)
     assert (first["mode"], first["seed"], first["state"], first["auc"]) == ("hybrid", "1", "done", "0.75")
-    assert (first["staleness_share"], first["log_loss"]) == ("0.075", "")
+    assert (first["staleness_share"], first["log_loss"], first["judged_step"]) == ("0.075", "", "30")
     assert (second["mode"], second["state"], second["error"]) == ("", "failed", "nn-worker-0 died, alas")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["results.csv", "results.json"]
+
+
+def test_settings_have_their_intervals_as_json_and_as_a_table(tmp_path: Path) -> None:
+    setting = (("mode", "hybrid"),)
+    by_seed = {str(seed): Figures(1000.0, {"auc": auc}, 30, 40, 3) for seed, auc in enumerate((0.70, 0.74, 0.75))}
+    rows = compare({setting: by_seed}, {}, {}, ["auc"])
+    write_settings(tmp_path, [as_object(row) for row in rows], [as_object(row, flat=True) for row in rows])
+    [told] = json.loads((tmp_path / "settings.json").read_text())
+    with (tmp_path / "settings.csv").open(newline="") as file:
+        [line] = csv.DictReader(file)
+    assert told["setting"] == {"mode": "hybrid"}
+    # Student's t of two degrees of freedom, 4.302653, times the sample deviation over the root of three.
+    margin = 4.302653 * 0.0264575 / 3**0.5
+    for low, high in [(told["auc"]["low"], told["auc"]["high"]), (float(line["auc_low"]), float(line["auc_high"]))]:
+        assert (low, high) == pytest.approx((0.73 - margin, 0.73 + margin), abs=1e-6)
 
 
 @pytest.mark.parametrize("text", ["", "[1]", '[{"words": []}]'])
@@ -48,11 +77,11 @@ def test_damaged_results_are_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_folder_without_a_sweep_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no sweep: there is no "):
-        Ask.read(tmp_path)
+    with pytest.raises(UserError, match="does not contain a sweep: "):
+        SweepRequest.read(tmp_path)
     (tmp_path / "sweep.json").write_text(json.dumps({"words": 1}))
     with pytest.raises(UserError, match=r"sweep\.json cannot be read"):
-        Ask.read(tmp_path)
+        SweepRequest.read(tmp_path)
 
 
 def test_only_one_process_at_a_time_trains_the_points(tmp_path: Path) -> None:

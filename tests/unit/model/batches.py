@@ -2,7 +2,8 @@
 
 import torch
 
-from persia_cli.model.inputs import FeatureShape, InputShape, ModelBatch
+from persia_cli.model.inputs import ModelBatch
+from persia_cli.model.shape import FeatureShape, InputShape
 
 
 def shape(dense: int = 3, dims: tuple[int, ...] = (4, 4), tasks: int = 1) -> InputShape:

@@ -9,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 
 from persia_cli.model.build import build_model
-from persia_cli.model.inputs import FeatureShape, InputShape, ModelBatch
+from persia_cli.model.inputs import ModelBatch
+from persia_cli.model.shape import FeatureShape, InputShape
 
 Array = NDArray[np.float64]
 Weights = dict[str, Array]

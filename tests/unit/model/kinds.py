@@ -15,7 +15,7 @@ from persia_cli.config.schema import (
     WideDeep,
     XDeepFm,
 )
-from persia_cli.model.inputs import FeatureShape, InputShape
+from persia_cli.model.shape import FeatureShape, InputShape
 from tests.unit.model.batches import shape
 
 GATE = {"hidden": (8,), "first": ("f0",), "second": ()}

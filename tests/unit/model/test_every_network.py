@@ -5,7 +5,8 @@ import torch
 
 from persia_cli.errors import ConfigError
 from persia_cli.model.build import build_model
-from persia_cli.model.inputs import FeatureShape, InputShape
+from persia_cli.model.inputs import ModelBatch
+from persia_cli.model.shape import FeatureShape, InputShape
 from tests.unit.model.batches import batch_of
 from tests.unit.model.kinds import KINDS, name, shape_for
 
@@ -39,6 +40,19 @@ def test_logits_do_not_depend_on_how_features_are_grouped(model):
     network = build_model(model, wanted, seed=1)
     one, *others = [network(batch_of(wanted, groups)) for groups in ([[0, 1, 2]], [[2, 0], [1]], [[1], [2], [0]])]
     assert all(torch.equal(one, other) for other in others)
+
+
+@every
+def test_all_that_a_network_reads_goes_with_it_to_another_device(model):
+    wanted = shape_for(model)
+    network = build_model(model, wanted, seed=0).to("meta")
+    given = batch_of(wanted, [[0, 1]], size=6)
+    sequences = {name: (values.to("meta"), mask.to("meta")) for name, (values, mask) in given.sequences.items()}
+    batch = ModelBatch(given.dense.to("meta"), [group.to("meta") for group in given.groups], given.names, sequences)
+    logits = network(batch)
+    logits.sum().backward()
+    assert logits.is_meta
+    assert all(parameter.grad.is_meta for parameter in network.parameters())
 
 
 @every

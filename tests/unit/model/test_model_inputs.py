@@ -6,7 +6,7 @@ import torch
 from persia_cli.config.schema import Din, FinalMlp
 from persia_cli.errors import ConfigError
 from persia_cli.model.build import build_model
-from persia_cli.model.inputs import FeatureShape, InputShape
+from persia_cli.model.shape import FeatureShape, InputShape
 from tests.unit.model.batches import batch_of, shape
 
 CLICKED = FeatureShape("clicked", 4, "none", 3, table=7)

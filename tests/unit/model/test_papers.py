@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from persia_cli.config.schema import AutoInt, DcnV2, DeepFm, Din, Dlrm, Ffnn, FinalMlp, Mmoe, WideDeep, XDeepFm
-from persia_cli.model.inputs import FeatureShape, InputShape
+from persia_cli.model.shape import FeatureShape, InputShape
 from tests.unit.model.batches import shape
 from tests.unit.model.by_hand import (
     Array,

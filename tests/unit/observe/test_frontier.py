@@ -45,13 +45,13 @@ def labels(axes: Any) -> list[Annotation]:
 
 
 def test_staleness_has_panels_of_its_own_and_no_label_covers_another(tmp_path: Path, drawn: list[Figure]) -> None:
-    draw(tmp_path / "frontier.png", SPOTS, "test: 500 steps", "mode=sync")
+    draw(tmp_path / "frontier.png", SPOTS, "test: 500 steps", "mode=sync", "auc")
     assert list(tmp_path.iterdir()) == [tmp_path / "frontier.png"]
     assert imread(tmp_path / "frontier.png").shape[1] == 13 * 150
     [figure] = drawn
     frontier, gap, speed = figure.axes
     assert frontier.get_xlabel() == "training speed (samples/s)"
-    assert gap.get_ylabel() == "AUC less the baseline's"
+    assert gap.get_ylabel() == "auc less the baseline's"
     assert speed.get_xlabel() == "staleness bound (steps)"
     notes = labels(frontier)
     assert sorted(note.get_text() for note in notes) == sorted(each.label for each in SPOTS)
@@ -62,7 +62,7 @@ def test_staleness_has_panels_of_its_own_and_no_label_covers_another(tmp_path: P
 
 def test_one_panel_where_staleness_is_not_swept(tmp_path: Path, drawn: list[Figure]) -> None:
     alone = Spot("all", "hybrid", 3, Mean(100.0, None, 1), Mean(0.7, None, 1), None)
-    draw(tmp_path / "frontier.png", [alone], "test", None)
+    draw(tmp_path / "frontier.png", [alone], "test", None, "pr_auc")
     [figure] = drawn
     [frontier] = figure.axes
     assert [note.get_text() for note in labels(frontier)] == ["all"]
@@ -71,8 +71,8 @@ def test_one_panel_where_staleness_is_not_swept(tmp_path: Path, drawn: list[Figu
 
 def test_without_a_baseline_auc_itself_is_drawn(tmp_path: Path, drawn: list[Figure]) -> None:
     plain = [Spot(f"staleness={s}", "hybrid", s, Mean(10.0 * s, None, 1), Mean(0.7, None, 1), None) for s in (1, 2)]
-    draw(tmp_path / "frontier.png", plain, "test", None)
-    assert [axes.get_ylabel() for axes in drawn[0].axes[1:]] == ["AUC", "samples/s"]
+    draw(tmp_path / "frontier.png", plain, "test", None, "log_loss")
+    assert [axes.get_ylabel() for axes in drawn[0].axes[1:]] == ["log_loss", "samples/s"]
 
 
 def test_without_matplotlib_a_sentence_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,6 +84,6 @@ def test_without_matplotlib_a_sentence_says_how_to_install_it(tmp_path: Path, mo
         return real(name, *arguments, **options)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(UserError, match="it needs matplotlib: pip install matplotlib"):
-        draw(tmp_path / "frontier.png", SPOTS, "test", None)
+    with pytest.raises(UserError, match="which is not installed: pip install matplotlib"):
+        draw(tmp_path / "frontier.png", SPOTS, "test", None, "auc")
     assert list(tmp_path.iterdir()) == []

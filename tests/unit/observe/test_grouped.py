@@ -82,7 +82,7 @@ def test_arrays_that_do_not_belong_together_are_refused():
         (ids, logits, labels[1:], weights),
         (ids, logits, labels, logits[1:, 0]),
     ):
-        with pytest.raises(WireError, match="came with shapes"):
+        with pytest.raises(WireError, match="have logits of shape"):
             GroupedScores(1).merge_encoded(*wrong)
     with pytest.raises(WireError, match="2 tasks"):
         GroupedScores(2).merge_encoded(ids, logits, labels, weights)

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from persia_cli.observe.journal import Journal, Tail, read_journal
+from persia_cli.errors import DiskError
+from persia_cli.observe.journal import Journal, Tail, drop_half_a_line, read_journal
+from tests.support.full_disk import small_disk
 
 
 @pytest.fixture
@@ -94,3 +96,35 @@ def test_half_a_line_waits_wherever_it_is_cut(
         found += [line["text"] for line in tail.new()]
         assert found == texts[: whole[:stop].count(b"\n")]
     assert found == texts
+
+
+def write_many(journal: Journal) -> None:
+    """Write more than a small disk holds."""
+    for number in range(10_000):
+        journal.write(number=number, text="x" * 700)
+
+
+def test_a_line_that_does_not_fit_leaves_the_file_whole() -> None:
+    with small_disk(2**14) as disk:
+        path = disk / "events.jsonl"
+        journal = Journal(path)
+        with pytest.raises(DiskError, match=rf"^disk full: cannot write {path};"):
+            write_many(journal)
+        written = [line["number"] for line in read_journal(path)]
+        assert written == list(range(len(written)))
+        assert path.read_bytes().endswith(b"\n")
+        journal.write(event="phase", phase="failed")  # what is left of the last block is enough for this
+        assert read_journal(path)[-1]["phase"] == "failed"
+        journal.close()
+
+
+def test_what_a_killed_writer_left_of_a_line_is_dropped_before_another_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text('{"event": "ready"}\n{"event": "pha')
+    drop_half_a_line(path)
+    journal = Journal(path)
+    journal.write(event="phase", phase="failed")
+    journal.close()
+    assert [line["event"] for line in read_journal(path)] == ["ready", "phase"]
+    drop_half_a_line(path)
+    assert len(read_journal(path)) == 2

@@ -1,10 +1,12 @@
 """The figures of a job, from its lines of metrics."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from persia_cli.observe.outcome import Figures, figures_of
+from persia_cli.observe.journal import EVENTS, METRICS, Journal
+from persia_cli.observe.outcome import LEAST_STEPS, Figures, figures_in, figures_of, speed_of
 
 
 def training(step: int, samples: int, rate: float, staleness: int = 1, **quality: Any) -> dict[str, Any]:
@@ -12,37 +14,81 @@ def training(step: int, samples: int, rate: float, staleness: int = 1, **quality
     return line | ({"auc": 0.5, "log_loss": 0.7} | quality)
 
 
-def evaluation(**quality: Any) -> dict[str, Any]:
-    return {"split": "eval", "step": 9, "samples": 9} | quality
+def evaluation(step: int = 9, **quality: Any) -> dict[str, Any]:
+    return {"split": "eval", "step": step, "samples": step, "loss": 0.5} | quality
+
+
+def judged(lines: list[dict[str, Any]], metric: str, chosen: int | None = None) -> Figures:
+    figures = figures_of([training(90, 900, 5.0), *lines], metric, chosen)
+    assert figures is not None
+    return figures
 
 
 def test_speed_leaves_the_first_interval_out() -> None:
-    lines = [training(10, 1000, 50.0), training(20, 2000, 1000.0, 3), training(30, 3000, 500.0, 2)]
-    assert figures_of([*lines, evaluation(auc=0.8, log_loss=0.4)]) == Figures(
-        samples_per_s=pytest.approx(2000 / 3), auc=0.8, log_loss=0.4, steps=30, staleness_max=3
+    lines = [training(10, 1000, 50.0), training(40, 2000, 1000.0, 3), training(70, 3000, 500.0, 2)]
+    figures = figures_of([*lines, evaluation(auc=0.8, log_loss=0.4)], "auc")
+    assert figures == Figures(
+        samples_per_s=pytest.approx(2000 / 3),
+        quality={"loss": 0.5, "auc": 0.8, "log_loss": 0.4},
+        judged_step=9,
+        steps=70,
+        staleness_max=3,
     )
 
 
-def test_a_single_interval_counts() -> None:
-    figures = figures_of([training(4, 100, 25.0, 3)])
-    assert figures is not None
-    assert (figures.samples_per_s, figures.staleness_share) == (25.0, 0.75)
+def test_too_few_steps_tell_no_speed() -> None:
+    assert speed_of([]) is None
+    assert speed_of([training(400, 100, 25.0, 3)]) is None
+    short = [training(50, 6400, 19_559.0), training(60, 7680, 240_334.0)]
+    assert speed_of(short) is None
+    assert speed_of([short[0], training(50 + LEAST_STEPS, 12_800, 20_000.0)]) == pytest.approx(20_000.0)
 
 
 def test_without_an_evaluation_the_progressive_figures_of_training_hold() -> None:
-    figures = figures_of([training(1, 10, 5.0, auc=0.6), training(2, 20, 5.0, auc=0.7, log_loss=0.3)])
+    figures = figures_of([training(1, 10, 5.0, auc=0.6), training(2, 20, 5.0, auc=0.7, log_loss=0.3)], "auc")
     assert figures is not None
-    assert (figures.auc, figures.log_loss) == (0.7, 0.3)
+    assert (figures.quality["auc"], figures.quality["log_loss"], figures.judged_step) == (0.7, 0.3, None)
 
 
-def test_the_last_evaluation_counts_and_labels_are_averaged() -> None:
-    early, last = evaluation(auc=0.1, log_loss=9.0), evaluation(auc_click=0.6, auc_buy=0.8, log_loss_click=0.5)
-    figures = figures_of([early, training(1, 10, 5.0), last])
+def test_the_best_evaluation_counts_by_the_metric_asked_for() -> None:
+    lines = [
+        evaluation(10, auc=0.7, log_loss=0.30, calibration=1.3),
+        evaluation(20, auc=0.8, log_loss=0.31, calibration=0.7),
+        evaluation(30, auc=0.75, log_loss=0.32, calibration=0.9),
+    ]
+    steps = {metric: judged(lines, metric).judged_step for metric in ("auc", "log_loss", "calibration")}
+    assert steps == {"auc": 20, "log_loss": 10, "calibration": 30}
+    assert judged(lines, "auc").quality["log_loss"] == 0.31
+
+
+def test_what_a_run_chose_itself_counts_before_what_is_best(tmp_path: Path) -> None:
+    """Stopping early by log loss, it is judged by the evaluation of least log loss and not by its last."""
+    metrics, events = Journal(tmp_path / METRICS), Journal(tmp_path / EVENTS)
+    metrics.write(**training(90, 900, 5.0))
+    for step, log_loss, auc in ((10, 0.3050, 0.7), (20, 0.3006, 0.71), (30, 0.3180, 0.72)):
+        metrics.write(**evaluation(step, log_loss=log_loss, auc=auc))
+        if step < 30:
+            events.write(event="best", metric="log_loss", step=step, value=log_loss)
+    metrics.close()
+    events.close()
+    figures = figures_in(tmp_path, "auc")
     assert figures is not None
-    assert (figures.auc, figures.log_loss) == (pytest.approx(0.7), 0.5)
+    assert (figures.judged_step, figures.quality["log_loss"], figures.quality["auc"]) == (20, 0.3006, 0.71)
+
+
+def test_labels_are_averaged_and_each_may_be_what_counts() -> None:
+    lines = [
+        evaluation(1, auc_click=0.6, auc_buy=0.9, log_loss_click=0.5),
+        evaluation(2, auc_click=0.7, auc_buy=0.7, log_loss_click=0.6),
+    ]
+    assert judged(lines, "auc").quality["auc"] == pytest.approx(0.75)
+    assert judged(lines, "auc_click").judged_step == 2
+    assert judged(lines, "auc_buy").judged_step == judged(lines, "log_loss_click").judged_step == 1
 
 
 def test_figures_may_be_undefined() -> None:
-    figures = figures_of([training(1, 10, 0.0), evaluation(auc=None, log_loss=0.2)])
-    assert figures == Figures(samples_per_s=None, auc=None, log_loss=0.2, steps=1, staleness_max=1)
-    assert figures_of([evaluation(auc=0.5)]) is None
+    figures = figures_of([training(1, 10, 0.0), evaluation(auc=None, log_loss=0.2)], "auc")
+    assert figures == Figures(None, {"loss": 0.5, "auc": None, "log_loss": 0.2}, 9, 1, 1)
+    assert judged([evaluation(1, auc=None), evaluation(2, auc=0.5), evaluation(3, auc=None)], "auc").judged_step == 2
+    assert judged([evaluation(1, auc_a=None, auc_b=0.5)], "auc").quality["auc"] is None
+    assert figures_of([evaluation(auc=0.5)], "auc") is None

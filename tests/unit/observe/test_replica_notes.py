@@ -15,39 +15,43 @@ USED = {"cpu_s": 1.0, "rss": 10}
 NO_SCORES = [*ScoreHistogram(1).encode(), *GroupedScores(1).encode()]
 
 
-def test_rows_are_those_of_all_tables_and_servers_as_last_heard(recording: Recording) -> None:
-    recorded = recording(ranks=1)
-    note = recorded.record.note
-    note("embedding-server-0", USED | {"tables": {"a": {"rows": 5}, "b": {"rows": 1}}})
-    note("embedding-server-1", USED | {"tables": {"a": {"rows": 7}}})
-    note("nn-worker-0", USED)
-    assert recorded.record.counted("rows") == 13
-    note("embedding-server-0", USED | {"tables": {"a": {"rows": 6}, "b": {"rows": 3}}})
-    assert recorded.record.counted("rows") == 16
-    interval = {"split": "train", "last": 4, "samples": 0, "steps": 4, "staleness": {}, "loss_sum": 0.0}
-    recorded.record.add_report(0, 1, interval, NO_SCORES)
-    assert recorded.lines[0]["rows"] == 16
+def interval(split: str = "train", **figures: Any) -> dict[str, Any]:
+    """What a rank reports of four steps without samples."""
+    body = {"split": split, "last": 4, "samples": 0, "steps": 4, "staleness": {}, "seconds": 1.0, "loss_sum": 0.0}
+    return body | figures
 
 
-def test_rows_of_dense_weights_are_not_counted_with_those_of_features(recording: Recording) -> None:
-    recorded = recording(ranks=1)
-    counters = {"rows": 4, "hits": 5, "misses": 5}
-    recorded.record.note("embedding-server-0", USED | {"tables": {"a": counters, "(dense)": {"rows": 90, "hits": 900}}})
-    interval = {"split": "eval", "last": 4, "samples": 0, "steps": 4, "staleness": {}, "loss_sum": 0.0}
-    recorded.record.add_report(0, 1, interval, NO_SCORES)
-    (line,) = recorded.lines
-    assert (line["rows"], line["hit_rate"]) == (4, 0.5)
+def test_tables_are_as_the_last_look_up_of_the_interval_left_them(recording: Recording) -> None:
+    """Whatever heartbeats said, which come when they come."""
+    recorded = recording(ranks=2)
+    recorded.record.note("embedding-server-0", USED | {"tables": {"a": {"rows": 500, "hits": 1, "evicted": 9}}})
+    heard = [(1, [7, 1, 30, 10]), (0, [6, 1, 26, 10]), (0, [8, 1, 40, 12]), (1, [9, 2, 50, 12])]
+    for number, (rank, tables) in enumerate(heard):
+        recorded.record.add_report(rank, 1 + number // 2, interval(tables=[tables]), NO_SCORES)
+    told = [(line["rows"], line["evicted"], line["hit_rate"]) for line in recorded.lines]
+    assert told == [(7, 1, 0.75), (9, 2, round(50 / 62, 6))]
 
 
-def test_hits_and_evictions_are_those_of_all_tables_and_servers(recording: Recording) -> None:
-    recorded = recording(ranks=1)
-    tables = {"a": {"hits": 5, "misses": 3, "evicted": 2}, "b": {"hits": 1, "misses": 0}}
-    recorded.record.note("embedding-server-0", USED | {"tables": tables})
-    recorded.record.note("embedding-server-1", USED | {"tables": {"a": {"hits": 0, "misses": 3, "evicted": 1}}})
-    interval = {"split": "eval", "last": 4, "samples": 0, "steps": 4, "staleness": {}, "loss_sum": 0.0}
-    recorded.record.add_report(0, 1, interval, NO_SCORES)
-    (line,) = recorded.lines
-    assert (line["rows"], line["hit_rate"], line["evicted"]) == (0, 0.5, 3)
+def test_of_each_server_the_rank_tells_that_asked_it_last(recording: Recording) -> None:
+    """Where two ranks ask at once, one may be the last at one server and the other at the other."""
+    recorded = recording(ranks=2)
+    reports = [([5, 0, 2, 5], [4, 0, 8, 4]), ([3, 0, 1, 3], [6, 1, 10, 7]), ([], []), ([5, 0, 4, 5],)]
+    for number, tables in enumerate(reports):
+        recorded.record.add_report(number % 2, 1 + number // 2, interval(tables=list(tables)), NO_SCORES)
+    told = [(line["rows"], line["evicted"], line["hit_rate"]) for line in recorded.lines]
+    assert told == [(11, 1, 0.5), (11, 1, round(14 / 26, 6))]
+
+
+def test_look_ups_of_training_add_up_and_those_of_an_evaluation_are_its_own(recording: Recording) -> None:
+    recorded = recording(ranks=2)
+    looked_up = [("train", 80, 8), ("train", 20, 2), ("eval", 30, 12), ("eval", 10, 0), ("train", 100, 0)]
+    looked_up += [("train", 0, 0), ("eval", 5, 0), ("eval", 5, 1)]
+    for number, (split, ids, unknown) in enumerate(looked_up):
+        body = interval(split, ids=ids, unknown=unknown)
+        recorded.record.add_report(number % 2, 1 + number // 2, body, NO_SCORES)
+    assert [line["look_up_hit_rate"] for line in recorded.lines] == [0.9, 0.9, 0.95, 0.95]
+    assert [line.get("unknown") for line in recorded.lines] == [None, 0.3, None, 0.1]
+    assert ["unknown" in line for line in recorded.lines] == [False, True, False, True]
 
 
 def test_the_first_evictions_are_a_note_and_no_warning(recording: Recording) -> None:
@@ -56,8 +60,8 @@ def test_the_first_evictions_are_a_note_and_no_warning(recording: Recording) -> 
         recorded.record.note(f"embedding-server-{server}", USED | {"tables": {"a": {"evicted": evicted}}})
     assert recorded.told("note") == [
         {
-            "text": "table a is full: the rows used longest ago make room for new ids; with a higher embedding.memory "
-            "or embedding.capacity more of them stay"
+            "text": "table a is full: new ids replace the rows used longest ago; raise embedding.memory or "
+            "embedding.capacity to keep more of them"
         }
     ]
     assert recorded.warnings == []
@@ -81,7 +85,9 @@ def test_gradients_that_are_not_finite_are_told_once(recording: Recording) -> No
     recorded = recording()
     for refused in (0, 1, 2):
         recorded.record.note("embedding-server-0", USED | {"tables": {"a": {"gradients_refused": refused}}})
-    assert recorded.warnings == ["table a was sent gradients that are not finite; those rows were not updated"]
+    assert recorded.warnings == [
+        "table a received gradients that are not finite or are beyond 1.8e19; those rows were not updated"
+    ]
 
 
 def test_each_table_has_its_warnings_whatever_its_name(recording: Recording) -> None:
@@ -112,9 +118,10 @@ def test_notes_that_are_no_figures_are_refused_and_change_nothing(
 ) -> None:
     recorded = recording()
     recorded.record.note("embedding-server-0", USED | {"tables": {"a": {"rows": 5}}})
-    with pytest.raises(WireError, match="these are no figures"):
+    with pytest.raises(WireError, match="the figures in this message cannot be read"):
         recorded.record.note("embedding-server-0", figures)
-    assert recorded.record.counted("rows") == 5
+    recorded.record.write_roles()
+    assert recorded.told("tables") == [{"tables": {"a": {"rows": 5}}}]
 
 
 def test_the_roles_and_tables_of_a_job_are_summed_up(recording: Recording) -> None:

@@ -3,19 +3,17 @@
 import math
 from itertools import product
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from persia_cli.errors import WireError
-from persia_cli.observe import record
 from persia_cli.observe.grouped import GroupedScores
 from persia_cli.observe.journal import METRICS, read_journal
-from persia_cli.observe.record import REPORTS_AHEAD
-from persia_cli.observe.scores import ScoreHistogram
+from persia_cli.observe.scores import ENCODED, ScoreHistogram
 from persia_cli.observe.spread import reliability
+from persia_cli.wire.messages import REPORTS_AHEAD
 from tests.support.recorded import GRID, Recording
 
 STEPS = 4
@@ -32,7 +30,12 @@ def samples_of(rank: int, number: int, tasks: int = 1) -> tuple[np.ndarray[Any, 
 
 
 def report(
-    logits: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], last: int, split: str = "train", stale: int = 0
+    logits: np.ndarray[Any, Any],
+    labels: np.ndarray[Any, Any],
+    last: int,
+    split: str = "train",
+    stale: int = 0,
+    seconds: float = 1.0,
 ) -> Report:
     """Return what a rank reports of an interval that ended before step `last`."""
     scores = ScoreHistogram(labels.shape[1])
@@ -43,6 +46,7 @@ def report(
         "samples": len(labels),
         "steps": STEPS,
         "staleness": {stale: STEPS - 1, stale + 2: 1},
+        "seconds": seconds,
         "loss_sum": sum((scores.log_loss(task) or 0.0) * scores.weight(task) for task in range(scores.tasks))
         / scores.tasks,
     }
@@ -57,7 +61,7 @@ def merged(keys: list[tuple[int, int]]) -> ScoreHistogram:
     """Return the scores of some (rank, number), merged in this order."""
     scores = ScoreHistogram(1)
     for rank, number in keys:
-        scores.merge_encoded(*made_up(rank, number)[1][:2])
+        scores.merge_encoded(*made_up(rank, number)[1][:ENCODED])
     return scores
 
 
@@ -91,6 +95,7 @@ def test_a_line_merges_the_ranks_of_an_interval(recording: Recording) -> None:
             "staleness": [{"0": 3, "2": 1}, {"1": 3, "3": 1}, {"2": 3, "4": 1}],
             "rows": 0,
             "hit_rate": None,
+            "look_up_hit_rate": None,
             "evicted": 0,
         }
     ]
@@ -144,11 +149,12 @@ def test_lines_are_the_same_whatever_order_reports_come_in(recording: Recording,
 
 def test_sums_are_taken_in_the_order_of_ranks(recording: Recording) -> None:
     recorded = recording()
-    for rank, logit in ((2, -1.0), (0, -1e16), (1, -1.0)):
+    big = float(np.float32(1e16))
+    for rank, logit in ((2, -1.0), (0, -big), (1, -1.0)):
         recorded.record.add_report(rank, 1, *report(np.full((1, 1), logit), np.ones((1, 1)), last=1))
     small = math.log1p(math.exp(-1.0)) + 1.0
-    assert (1e16 + small) + small != (small + small) + 1e16
-    assert recorded.lines[0]["loss"] == ((1e16 + small) + small) / 3
+    assert (big + small) + small != (small + small) + big
+    assert recorded.lines[0]["loss"] == ((big + small) + small) / 3
 
 
 def test_training_quality_is_over_all_so_far_and_loss_over_the_interval(recording: Recording) -> None:
@@ -180,7 +186,9 @@ def test_an_evaluation_may_come_in_portions(recording: Recording) -> None:
         body, arrays = report(logits, labels, last=number, split="eval")
         grouped = GroupedScores(1)
         grouped.add(groups, logits, labels)
-        told += recorded.record.add_report(rank, number, body | {"more": number == 1}, [*arrays[:2], *grouped.encode()])
+        told += recorded.record.add_report(
+            rank, number, body | {"more": number == 1}, [*arrays[:ENCODED], *grouped.encode()]
+        )
     [line] = told
     assert recorded.lines == [{key: line[key] for key in line if key != "samples_per_s"}]
     whole, everything = ScoreHistogram(1), GroupedScores(1)
@@ -211,7 +219,9 @@ def test_an_evaluation_is_of_the_model_as_it_was_trained_and_stands_for_itself(r
         "eval_samples": sum(len(samples_of(rank, 2)[1]) for rank in range(2)),
         "rows": 0,
         "hit_rate": None,
+        "look_up_hit_rate": None,
         "evicted": 0,
+        "unknown": None,
     }
     training = merged([(0, 1), (1, 1)])
     training.merge(merged([(0, 3), (1, 3)]))
@@ -286,24 +296,17 @@ def test_figures_of_several_tasks_bear_their_labels(recording: Recording) -> Non
     assert line["loss"] == pytest.approx((line["log_loss_click"] + line["log_loss_buy"]) / 2)
 
 
-def test_speed_is_samples_over_the_time_since_the_last_line_or_phase(
-    recording: Recording, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = [100.0]
-    monkeypatch.setattr(record, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    recorded = recording(ranks=1)
-
-    def add(number: int) -> float:
-        recorded.record.add_report(0, number, *report(*samples_of(0, 1), last=number))
-        return float(read_journal(recorded.folder / METRICS)[-1]["samples_per_s"])
-
-    samples = len(samples_of(0, 1)[1])
-    clock[0] += 40.0
-    recorded.record.begin_phase()
-    clock[0] += 2.0
-    assert add(1) == samples / 2
-    clock[0] += 0.5
-    assert add(2) == samples / 0.5
+def test_speed_is_samples_over_the_time_of_the_slowest_rank(recording: Recording) -> None:
+    recorded = recording(ranks=2)
+    for rank, seconds in ((0, 0.5), (1, 2.0)):
+        recorded.record.add_report(rank, 1, *report(*samples_of(rank, 1), last=1, seconds=seconds))
+    for number, more in ((2, True), (3, False)):
+        for rank in range(2):
+            body, arrays = report(*samples_of(rank, 1), last=1, split="eval", seconds=0.25 * (1 + rank))
+            recorded.record.add_report(rank, number, body | {"more": more}, arrays)
+    samples = sum(len(samples_of(rank, 1)[1]) for rank in range(2))
+    rates = [line["samples_per_s"] for line in read_journal(recorded.folder / METRICS)]
+    assert rates == [round(samples / 2.0, 1), round(2 * samples / (2 * 0.5), 1)]
 
 
 def test_reports_are_kept_though_their_buffers_are_used_again(recording: Recording) -> None:
@@ -334,9 +337,9 @@ def test_reports_are_kept_though_their_buffers_are_used_again(recording: Recordi
 def test_what_are_no_figures_is_refused_and_leaves_no_trace(recording: Recording, wrong: dict[str, Any]) -> None:
     recorded = recording(ranks=1)
     body, arrays = made_up(0, 1)
-    with pytest.raises(WireError, match="these are no figures"):
+    with pytest.raises(WireError, match="the figures in this message cannot be read"):
         recorded.record.add_report(0, 1, body | wrong, arrays)
-    with pytest.raises(WireError, match="these are no figures"):
+    with pytest.raises(WireError, match="the figures in this message cannot be read"):
         recorded.record.add_report(0, 1, {}, arrays)
     recorded.record.add_report(0, 1, body, arrays)
     assert len(recorded.lines) == 1
@@ -344,15 +347,15 @@ def test_what_are_no_figures_is_refused_and_leaves_no_trace(recording: Recording
 
 def test_scores_that_do_not_fit_are_refused_and_leave_no_trace(recording: Recording) -> None:
     recorded = recording(ranks=1)
-    body, (bins, *others) = made_up(0, 1)
-    with pytest.raises(WireError, match="do not fit"):
-        recorded.record.add_report(0, 1, body, [bins[::-1], *others])
-    recorded.record.add_report(0, 1, body, [bins, *others])
+    body, (counted, *others) = made_up(0, 1)
+    with pytest.raises(WireError, match="are not valid"):
+        recorded.record.add_report(0, 1, body, [counted[::-1], *others])
+    recorded.record.add_report(0, 1, body, [counted, *others])
     assert len(recorded.lines) == 1
 
 
 def test_reports_too_far_ahead_are_refused(recording: Recording) -> None:
     recorded = recording(ranks=2)
     recorded.record.add_report(0, REPORTS_AHEAD, *made_up(0, 1))
-    with pytest.raises(WireError, match=f"report {REPORTS_AHEAD + 1} came while report 1 is awaited"):
+    with pytest.raises(WireError, match=f"report {REPORTS_AHEAD + 1} arrived, but report 1 is still missing"):
         recorded.record.add_report(0, REPORTS_AHEAD + 1, *made_up(0, 1))

@@ -1,8 +1,10 @@
-"""Scores: figures against exact ones, merging and the wire form to the bit."""
+"""Scores: figures against exact ones at any scale, merging and the wire form to the bit."""
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from torchmetrics.functional.classification import (
     binary_accuracy,
     binary_auroc,
@@ -10,7 +12,12 @@ from torchmetrics.functional.classification import (
 )
 
 from persia_cli.errors import PersiaError, WireError
-from persia_cli.observe.scores import BINS, ScoreHistogram
+from persia_cli.observe.scores import MOST, MOST_IN_TRAINING, ScoreHistogram
+from tests import naive_scores
+
+SCALES = [1e-6, 1e-3, 0.02, 1.0, 16.0, 1e3, 1e6]
+AUC_ERROR, PRECISION_ERROR = 2e-6, 1e-5
+PRECISION_ERROR_IN_TRAINING = 5e-5
 
 
 def made_up(rows: int, tasks: int = 1, rate: float = 0.25, spread: float = 1.0, seed: int = 0):
@@ -20,44 +27,187 @@ def made_up(rows: int, tasks: int = 1, rate: float = 0.25, spread: float = 1.0, 
     return logits, labels
 
 
-def filled(logits, labels, weights=None) -> ScoreHistogram:
-    scores = ScoreHistogram(labels.shape[1])
+def at_scale(rows: int, scale: float, bias: float, seed: int = 0):
+    """Logits of a model that tells its samples apart as well at any scale."""
+    rng = np.random.default_rng(seed)
+    signal = rng.standard_normal(rows)
+    labels = (rng.random(rows) < 1 / (1 + np.exp(3.0 - 2.0 * signal))).astype(np.float64)
+    return (scale * signal + bias).astype(np.float32), labels
+
+
+def filled(logits, labels, weights=None, most=MOST) -> ScoreHistogram:
+    scores = ScoreHistogram(labels.shape[1], most)
     scores.add(logits, labels, weights)
     return scores
 
 
-@pytest.mark.parametrize(("rate", "spread"), [(0.25, 1.0), (0.001, 1.5), (0.97, 0.5), (0.5, 4.0), (0.3, 0.02)])
-def test_auc_is_the_exact_one(rate, spread):
-    logits, labels = made_up(50_000, rate=rate, spread=spread)
-    exact = binary_auroc(torch.from_numpy(logits[:, 0]).double().sigmoid(), torch.from_numpy(labels[:, 0]).long())
-    assert filled(logits, labels).auc() == pytest.approx(float(exact), abs=2e-5)
+def in_batches(logits, labels, weights=None, most=MOST, size=4096) -> ScoreHistogram:
+    scores = ScoreHistogram(1, most)
+    for at in range(0, len(logits), size):
+        part = slice(at, at + size)
+        scores.add(logits[part, None], labels[part, None], None if weights is None else weights[part])
+    return scores
+
+
+def assert_exact(scores: ScoreHistogram, logits, labels, weights=None, precision=PRECISION_ERROR) -> None:
+    """Compare what depends on the order of logits with all samples sorted."""
+    w = np.ones(len(logits)) if weights is None else weights
+    assert scores.auc() == pytest.approx(naive_scores.auc(logits, labels, w), abs=AUC_ERROR)
+    exact = naive_scores.average_precision(logits, labels, w)
+    assert scores.average_precision() == pytest.approx(exact, abs=precision)
+    assert scores.accuracy() == pytest.approx(naive_scores.accuracy(logits, labels, w), abs=1e-12)
+
+
+def test_logits_of_any_size_are_told_apart():
+    assert filled(np.array([[-20.0], [-30.0]]), np.array([[1.0], [0.0]])).auc() == 1.0
+    assert filled(np.array([[np.inf], [3e38]]), np.array([[1.0], [0.0]])).auc() == 1.0
+    assert filled(np.array([[-np.inf], [-3e38]]), np.array([[1.0], [0.0]])).auc() == 0.0
+    assert filled(np.array([[1e-40], [0.0]]), np.array([[1.0], [0.0]])).auc() == 1.0
+
+
+@pytest.mark.parametrize("bias", [0.0, -3.0])
+@pytest.mark.parametrize("scale", SCALES)
+def test_figures_are_exact_at_every_scale(scale, bias):
+    logits, labels = at_scale(50_000, scale, bias)
+    assert_exact(in_batches(logits, labels), logits, labels, precision=1e-12)
+
+
+@pytest.mark.parametrize("most", [MOST_IN_TRAINING, 2**16])
+@pytest.mark.parametrize(("scale", "bias"), [(1e-6, 0.0), (1e-3, -3.0), (1.0, -4.6), (40.0, 0.0), (1e6, 5.0)])
+def test_more_logits_than_are_told_apart_change_the_figures_by_next_to_nothing(scale, bias, most):
+    logits, labels = at_scale(300_000, scale, bias)
+    scores = in_batches(logits, labels, most=most)
+    precision = PRECISION_ERROR_IN_TRAINING if most == MOST_IN_TRAINING else PRECISION_ERROR
+    assert_exact(scores, logits, labels, precision=precision)
+    assert len(scores.encode()[0]) <= 2 * most
+
+
+@pytest.mark.parametrize("order", ["mixed", "rising", "falling"])
+def test_no_order_of_the_samples_is_worse(order):
+    """Positives and negatives come by turns along the order of floats, so that every shared cell hides an order."""
+    numbers = np.arange(400_000, dtype=np.uint32)
+    logits, labels = (np.uint32(0x3F800000) + numbers * np.uint32(5)).view(np.float32), (numbers // 4 % 2).astype(float)
+    how = {"mixed": np.random.default_rng(0).permutation(400_000), "rising": numbers, "falling": numbers[::-1]}[order]
+    scores = in_batches(logits[how], labels[how], most=2**18)
+    assert_exact(scores, logits, labels)
+
+
+def test_scales_that_change_and_mix_leave_the_figures_right():
+    rng = np.random.default_rng(5)
+    signal, scale = rng.standard_normal(300_000), 10.0 ** np.linspace(-6, 6, 300_000)
+    labels = (rng.random(300_000) < 1 / (1 + np.exp(-signal))).astype(np.float64)
+    for each in (scale, scale[::-1], rng.permutation(scale)):
+        logits = (signal * each).astype(np.float32)
+        assert_exact(
+            in_batches(logits, labels, most=MOST_IN_TRAINING), logits, labels, None, PRECISION_ERROR_IN_TRAINING
+        )
+
+
+def test_many_parts_merged_are_as_exact_as_one():
+    logits, labels = at_scale(400_000, 3.0, -4.6)
+    weights = np.random.default_rng(6).exponential(1.0, 400_000)
+    whole = ScoreHistogram(1, MOST_IN_TRAINING)
+    for at in range(0, 400_000, 2_000):
+        part = slice(at, at + 2_000)
+        whole.merge(in_batches(logits[part], labels[part], weights[part]))
+    assert_exact(whole, logits, labels, weights, PRECISION_ERROR_IN_TRAINING)
+
+
+def of_training(name: str, rows: int):
+    """Logits, labels and weights of a hard kind."""
+    rng = np.random.default_rng(8)
+    signal = rng.standard_normal(rows)
+    labels = (rng.random(rows) < 1 / (1 + np.exp(3.0 - 2.0 * signal))).astype(np.float64)
+    weights = 10.0 ** rng.uniform(-3.0, 3.0, rows) if name == "weights" else np.ones(rows)
+    if name == "cluster":  # 256 neighbours of float32 among logits a million times as far apart
+        logits = np.where(rng.random(rows) < 0.7, -3.0 + 1e-5 * signal, 100.0 * signal)
+    elif name == "rare":
+        labels = (np.arange(rows) % 33_333 == 0).astype(np.float64)
+        logits = signal + 2.0 * labels
+    elif name == "blocks":  # as adverse as can be: in many cells all positives are above all negatives
+        numbers = rng.permutation(rows).astype(np.uint32)
+        logits, labels = (np.uint32(0x3F800000) + np.uint32(7) * numbers).view(np.float32), numbers // 128 % 2
+    else:
+        logits = signal - 3.0
+    return logits.astype(np.float32), labels.astype(np.float64), weights
+
+
+@pytest.mark.parametrize(("kind", "error"), [("cluster", 2e-6), ("rare", 2e-5), ("weights", 2e-6), ("blocks", 1e-5)])
+def test_lines_of_training_merge_their_intervals_with_little_error(kind, error):
+    logits, labels, weights = of_training(kind, 600_000)
+    whole, most = ScoreHistogram(1, MOST_IN_TRAINING), 0
+    for at in range(0, len(logits), 200_000):
+        part = slice(at, at + 200_000)
+        encoded = in_batches(logits[part], labels[part], weights[part], MOST_IN_TRAINING).encode()
+        whole.merge_encoded(*encoded)
+        most = max(most, len(encoded[0]))
+    assert whole.auc() == pytest.approx(naive_scores.auc(logits, labels, weights), abs=error)
+    assert most <= 2 * MOST_IN_TRAINING
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scale", "bias"), [(1e-6, 0.0), (1.0, -4.6), (1e6, 0.0)])
+def test_millions_of_samples(scale, bias):
+    logits, labels = at_scale(4_000_000, scale, bias)
+    weights = np.random.default_rng(7).exponential(1.0, len(logits)) ** 3
+    assert_exact(in_batches(logits, labels, size=100_000), logits, labels)
+    assert_exact(in_batches(logits, labels, weights, size=100_000), logits, labels, weights)
+
+
+EXPONENTS = st.floats(-1e6, 1e6, width=32) | st.sampled_from([0.0, -0.0, np.inf, -np.inf, 1e-45, 3e38, -3.0])
+SAMPLES = st.lists(
+    st.tuples(EXPONENTS, st.sampled_from([0.0, 1.0, 0.5, 0.25]), st.sampled_from([0.0, 1.0, 1.0, 0.125, 7.0])),
+    min_size=1,
+    max_size=80,
+)
+
+
+@given(SAMPLES, st.integers(1, 20))
+@example([(np.inf, 0.0, 1.0), (-np.inf, 1.0, 1.0)], 1)
+@settings(deadline=None)
+def test_any_samples(samples, size):
+    logits, labels, weights = (np.array(column) for column in zip(*samples, strict=True))
+    logits = logits.astype(np.float32)
+    scores = in_batches(logits, labels, weights, size=size)
+    again = ScoreHistogram.decode(1, *scores.encode())
+    for each in (scores, again):
+        figures = [each.auc(), each.average_precision(), each.accuracy()]
+        twins = (naive_scores.auc, naive_scores.average_precision, naive_scores.accuracy)
+        assert figures == [pytest.approx(twin(logits, labels, weights), abs=1e-12) for twin in twins]
+
+
+@given(SAMPLES, st.integers(4, 40))
+@settings(deadline=None)
+def test_few_cells_hold_all_weight_and_stay_in_order(samples, most):
+    """The widest cells are powers of two, so logits of different sign or power are told apart however few there are."""
+    logits, labels, weights = (np.array(column) for column in zip(*samples, strict=True))
+    scores = in_batches(logits.astype(np.float32), labels, weights, most=most, size=3)
+    where, negatives, positives = scores.counts()
+    assert (np.diff(where) > 0.0).all()
+    assert negatives.sum() == pytest.approx((weights * (1 - labels)).sum())
+    assert positives.sum() == pytest.approx((weights * labels).sum())
+    assert scores.accuracy() == pytest.approx(naive_scores.accuracy(logits, labels, weights))
 
 
 @pytest.mark.parametrize(("rate", "spread"), [(0.25, 1.0), (0.001, 1.5), (0.97, 0.5), (0.5, 4.0), (0.3, 0.02)])
-def test_average_precision_and_accuracy_are_the_exact_ones(rate, spread):
+def test_figures_are_those_of_torchmetrics(rate, spread):
     logits, labels = made_up(50_000, rate=rate, spread=spread)
     probabilities, truth = torch.from_numpy(logits[:, 0]).double().sigmoid(), torch.from_numpy(labels[:, 0]).long()
     scores = filled(logits, labels)
-    assert scores.average_precision() == pytest.approx(float(binary_average_precision(probabilities, truth)), abs=1e-4)
+    assert scores.auc() == pytest.approx(float(binary_auroc(probabilities, truth)), abs=AUC_ERROR)
+    exact = float(binary_average_precision(probabilities, truth))
+    assert scores.average_precision() == pytest.approx(exact, abs=PRECISION_ERROR)
     assert scores.accuracy() == pytest.approx(float(binary_accuracy(probabilities, truth)), abs=1e-6)
 
 
-def test_weighted_average_precision_and_accuracy_count_samples_by_weight():
+def test_weights_count_as_so_many_samples():
     logits, labels = made_up(300, spread=2.0)
     weights = np.random.default_rng(1).integers(0, 5, 300)
     repeated = np.repeat(np.arange(300), weights)
     scores, expected = filled(logits, labels, weights), filled(logits[repeated], labels[repeated])
+    assert scores.auc() == pytest.approx(expected.auc(), rel=1e-12)
     assert scores.average_precision() == pytest.approx(expected.average_precision(), rel=1e-12)
     assert scores.accuracy() == pytest.approx(expected.accuracy(), rel=1e-12)
-
-
-def test_weighted_auc_counts_pairs_by_weight():
-    logits, labels = made_up(300, spread=2.0)
-    weights = np.random.default_rng(1).random(300).astype(np.float32)
-    z, y, w = logits[:, 0], labels[:, 0] == 1, weights.astype(np.float64)
-    pairs = np.outer(w[y], w[~y])
-    exact = (pairs * (z[y][:, None] > z[~y])).sum() / pairs.sum()
-    assert filled(logits, labels, weights).auc() == pytest.approx(exact, abs=1e-3)
 
 
 def test_ties_count_half():
@@ -93,6 +243,16 @@ def test_tasks_are_kept_apart():
         assert both.log_loss(task) == alone.log_loss()
 
 
+def test_tasks_share_the_cells_evenly():
+    logits, labels = made_up(100_000, tasks=3)
+    both = filled(logits, labels, most=2**15)
+    for task in range(3):
+        assert_exact(
+            filled(logits[:, [task]], labels[:, [task]], most=2**15), logits[:, task], labels[:, task], None, 1e-4
+        )
+        assert both.auc(task) == pytest.approx(naive_scores.auc(logits[:, task], labels[:, task], 1.0), abs=AUC_ERROR)
+
+
 @pytest.mark.parametrize("label", [0.0, 1.0])
 def test_one_class_has_no_auc_and_no_entropy(label):
     scores = filled(np.array([[0.3], [-0.2]]), np.full((2, 1), label))
@@ -109,31 +269,40 @@ def test_an_empty_histogram_says_nothing():
     assert [*figures, scores.average_precision(), scores.accuracy()] == [None] * 6
 
 
-def test_huge_logits_fall_in_the_outer_bins_and_stay_exact_in_the_loss():
+def test_huge_logits_stay_exact_in_the_loss():
     scores = filled(np.array([[1e4], [-1e4]]), np.array([[0.0], [1.0]]))
     assert scores.auc() == 0.0
     assert scores.log_loss() == 1e4
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_prediction_that_is_no_number_is_refused(value):
+def test_infinite_logits_cost_nothing_where_they_are_right_and_everything_where_they_are_not():
+    logits = np.array([[np.inf], [-np.inf], [0.0]])
+    assert filled(logits, np.array([[1.0], [0.0], [1.0]])).log_loss() == pytest.approx(np.log(2) / 3)
+    assert filled(logits, np.array([[1.0], [0.5], [1.0]])).log_loss() == np.inf
+    wrong = filled(logits, np.array([[1.0], [1.0], [1.0]]), np.array([1.0, 0.0, 1.0]))
+    assert wrong.log_loss() == pytest.approx(np.log(2) / 2)
+    assert wrong.calibration() == pytest.approx(0.75)
+
+
+def test_a_prediction_that_is_no_number_is_refused():
     with pytest.raises(PersiaError, match="NaN"):
-        ScoreHistogram(1).add(np.array([[value]]), np.array([[1.0]]))
+        ScoreHistogram(1).add(np.array([[np.nan]]), np.array([[1.0]]))
 
 
-def test_parts_merged_give_the_whole_to_the_bit():
+@pytest.mark.parametrize("most", [MOST, 2**10])
+def test_parts_merged_give_the_same_bits_however_they_came(most):
     logits, labels = made_up(8_192, tasks=2)
-    parts = [filled(logits[at : at + 1000], labels[at : at + 1000]) for at in range(0, 8_192, 1000)]
-    merged = ScoreHistogram(2)
+    weights = np.random.default_rng(4).random(8_192)
+    cuts = [slice(at, at + 1000) for at in range(0, 8_192, 1000)]
+    parts = [filled(logits[cut], labels[cut], weights[cut]) for cut in cuts]
+    merged, again = ScoreHistogram(2, most), ScoreHistogram(2, most)
     for part in parts:
         merged.merge(ScoreHistogram.decode(2, *part.encode()))
-    again = ScoreHistogram(2)
-    for part in parts:
         again.merge(part)
     assert all(np.array_equal(a, b) for a, b in zip(merged.encode(), again.encode(), strict=True))
-    whole = filled(logits, labels)
-    assert merged.auc(0) == whole.auc(0)
-    assert merged.weight(1) == whole.weight(1)
+    whole = filled(logits, labels, weights)
+    assert merged.auc(0) == pytest.approx(whole.auc(0), abs=1e-12 if most == MOST else 5e-5)
+    assert merged.weight(1) == pytest.approx(whole.weight(1), rel=1e-12)
     assert merged.log_loss(1) == pytest.approx(whole.log_loss(1), rel=1e-12)
 
 
@@ -141,19 +310,18 @@ def test_the_wire_form_is_sparse_and_exact():
     logits, labels = made_up(100, tasks=3)
     weights = np.random.default_rng(3).random(100)
     scores = filled(logits, labels, weights)
-    bins, counts = scores.encode()
-    assert bins.dtype == np.uint32
-    assert counts.dtype == np.float64
-    assert len(bins) <= 3 * 100 + 3 * 4
-    again = ScoreHistogram.decode(3, bins, counts)
+    counted, counts, sums = scores.encode()
+    assert (counted.dtype, counts.dtype, sums.shape) == (np.uint64, np.float64, (3, 4))
+    assert len(counted) == len(counts) <= 3 * 100
+    again = ScoreHistogram.decode(3, counted, counts, sums)
     assert np.array_equal(again.encode()[1], counts)
     assert [again.auc(task) for task in range(3)] == [scores.auc(task) for task in range(3)]
 
 
-@pytest.mark.parametrize("bins", [[4, 3], [5, 5], [0, 2 * BINS + 4], [1]])
-def test_positions_that_do_not_fit_are_refused(bins):
-    with pytest.raises(WireError, match="do not fit"):
-        ScoreHistogram.decode(1, np.array(bins, np.uint32), np.ones(2))
+@pytest.mark.parametrize("counted", [[8, 6], [6, 6], [6, 2**35], [0, 6], [1, 6], [6, 2**30], [6]])
+def test_counts_that_do_not_fit_are_refused(counted):
+    with pytest.raises(WireError, match="are not valid"):
+        ScoreHistogram.decode(1, np.array(counted, np.uint64), np.ones(2), np.zeros((1, 4)))
 
 
 def test_histograms_of_other_tasks_do_not_merge():

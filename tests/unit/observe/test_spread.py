@@ -10,8 +10,8 @@ from persia_cli.observe.spread import PARTS, quantile, reliability
 
 ROWS = 5000
 DRAW = np.random.default_rng(0)
-LOGITS = DRAW.normal(-2.0, 1.5, (ROWS, 2))
-CHANCES = 1.0 / (1.0 + np.exp(-LOGITS))
+LOGITS = DRAW.normal(-2.0, 1.5, (ROWS, 2)).astype(np.float32)
+CHANCES = 1.0 / (1.0 + np.exp(-LOGITS.astype(np.float64)))
 LABELS = (DRAW.random((ROWS, 2)) < CHANCES).astype(np.float64)
 
 
@@ -27,7 +27,7 @@ def scores() -> ScoreHistogram:
 @pytest.mark.parametrize("task", [0, 1])
 def test_quantiles(scores: ScoreHistogram, q: float, task: int) -> None:
     expected = np.quantile(CHANCES[:, task], q, method="inverted_cdf")
-    assert quantile(scores, q, task) == pytest.approx(expected, rel=2e-3)
+    assert quantile(scores, q, task) == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_mean(scores: ScoreHistogram) -> None:
@@ -51,7 +51,7 @@ def test_no_sample_is_lost(samples: list[tuple[float, float, float]]) -> None:
     diagram = {key: np.array(values) for key, values in reliability(scores).items()}
     assert diagram["weight"].sum() == pytest.approx(weights.sum())
     assert (diagram["observed"] * diagram["weight"]).sum() == pytest.approx((labels * weights).sum(), abs=1e-9)
-    assert (np.diff(diagram["predicted"]) > 0.0).all()
+    assert (np.diff(diagram["predicted"]) >= 0.0).all()
 
 
 def test_nothing_has_no_quantile_and_no_parts() -> None:

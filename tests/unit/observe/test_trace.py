@@ -9,9 +9,9 @@ import pytest
 
 from persia_cli.control.splits import EVAL, TRAIN
 from persia_cli.observe import trace as tracing
-from persia_cli.observe.trace import Part, Span, Trace
+from persia_cli.observe.trace import ReplicaTrace, Span, Trace
 from persia_cli.observe.trace_file import chrome_events, join_trace, read_parts
-from persia_cli.wire.messages import BatchId
+from persia_cli.wire.parts import BatchId
 from tests.support.traced import Seen, read_trace
 
 DAY = 1_700_000_000_000_000_000
@@ -101,11 +101,11 @@ def test_without_a_window_nothing_is_written_and_little_time_is_lost(tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
-def part(replica: str, *spans: Span, boot: str = "here", behind: int = DAY) -> Part:
-    return Part(replica, boot, behind, 0, list(spans))
+def part(replica: str, *spans: Span, boot: str = "here", behind: int = DAY) -> ReplicaTrace:
+    return ReplicaTrace(replica, boot, behind, 0, list(spans))
 
 
-def leave(folder: Path, *parts: Part) -> None:
+def leave(folder: Path, *parts: ReplicaTrace) -> None:
     (folder / tracing.PARTS).mkdir()
     for each in parts:
         (folder / tracing.PARTS / f"{each.replica}.json").write_bytes(msgspec.json.encode(each))

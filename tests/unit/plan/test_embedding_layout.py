@@ -113,7 +113,11 @@ def test_groups_are_placed_by_as_many_partitions_as_their_rows_fill() -> None:
     tables = {"b": {"dim": 4, "share": 0.5}, "c": {"dim": 2, "share": 0.001}}
     embedding = {"capacity": 2_000_000, "num_partitions": 128, "tables": tables}
     layout = embedding_layout(make_run(["a", "b", "c"], embedding=embedding))
-    assert [(group.capacity, group.partitions) for group in layout.groups] == [(998_000, 128), (10**6, 128), (2000, 1)]
+    assert [(group.capacity, group.partitions) for group in layout.groups] == [
+        (998_000 // 128 * 128, 128),
+        (10**6 // 128 * 128, 128),
+        (2000, 1),
+    ]
     assert [partitions_for(group.capacity, 4096) for group in layout.groups] == [256, 256, 1]
 
 

@@ -76,8 +76,11 @@ def test_each_setting_is_set_against_the_one_that_differs_in_the_baseline_alone(
 @pytest.mark.parametrize(
     ("baseline", "sentence"),
     [
-        ("mode=async", "--baseline 'mode=async' is no point of this sweep; there is: mode=sync; mode=hybrid mode.stal"),
-        ("", "--baseline '' is no point of this sweep"),
+        (
+            "mode=async",
+            "--baseline 'mode=async' is not a point of this sweep; its points are: mode=sync; mode=hybrid mode.stal",
+        ),
+        ("", "--baseline '' is not a point of this sweep"),
         ("mode=hybrid", "--baseline 'mode=hybrid' does not say which point mode=sync is set against"),
     ],
 )

@@ -10,7 +10,8 @@ from persia_cli.control.splits import EVAL, TRAIN
 from persia_cli.plan.job import Job
 from persia_cli.store.layout import table_salt
 from persia_cli.store.wire_rows import decode_rows, encode_rows, row_bytes
-from persia_cli.wire.messages import Ack, BatchId, LookUp, Pull, PullWeights, PushGradients, PutIds, Rows, Update
+from persia_cli.wire.messages import Ack, LookedUp, LookUp, Pull, PullWeights, PushGradients, PutIds, Rows, Update
+from persia_cli.wire.parts import BatchId, TableTotals
 from tests import naive
 from tests.support.alone import alone
 from tests.support.runs import make_run
@@ -57,7 +58,7 @@ def pulled(stranger: Stranger, batch: BatchId, wire: str) -> dict[int, np.ndarra
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_rows_and_gradients_travel_encoded(wire: str) -> None:
-    with alone(run_of(wire), job_of()) as roles, Stranger(roles.worker) as stranger:
+    with alone(run_of(wire), job_of()) as roles, Stranger(roles.worker, roles.token) as stranger:
         first = BatchId(0, TRAIN, 0, 0)
         rows = pulled(stranger, first, wire)
         start = dict(zip(UNIQUE, initial_rows(UNIQUE), strict=True))
@@ -73,13 +74,26 @@ def test_rows_and_gradients_travel_encoded(wire: str) -> None:
                 np.testing.assert_allclose(row, start[id_] - RATE * (id_ + 1), rtol=TOLERANCE[wire])
 
 
+def test_an_answer_tells_the_rows_of_each_server_in_their_order() -> None:
+    ids = np.arange(SIZE, dtype=np.uint64)
+    with alone(run_of("float32"), job_of()) as roles, Stranger(roles.worker, roles.token) as stranger:
+        for step in range(4):  # servers do not answer in any order
+            batch = BatchId(0, TRAIN, step, 0)
+            assert stranger.ask(PutIds(batch), [ids, OFFSETS]) == Ack()
+            reply, (_, _, *blocks) = stranger.exchange(Pull(batch))
+            assert isinstance(reply, Rows)
+            first, second = map(len, blocks)
+            assert first != second
+            assert [server.rows for server in reply.totals] == [first, second]
+
+
 @pytest.mark.parametrize("wire", WIRES)
 def test_blocks_of_another_width_are_refused(wire: str) -> None:
     other = row_bytes(DIM, wire) + 1
     key, table = np.zeros(1, np.uint64), np.zeros(1, np.uint16)
     with ExitStack() as stack:
         roles = stack.enter_context(alone(run_of(wire), job_of()))
-        worker, server = (stack.enter_context(Stranger(at)) for at in (roles.worker, roles.servers[0]))
+        worker, server = (stack.enter_context(Stranger(at, roles.token)) for at in (roles.worker, roles.servers[0]))
         batch = BatchId(0, TRAIN, 0, 0)
         pulled(worker, batch, wire)
         wrong = np.zeros((len(UNIQUE), other), np.uint8)
@@ -100,14 +114,31 @@ def test_an_update_that_is_wrong_in_its_last_group_is_not_applied_at_all() -> No
     key, a, b = np.array([7], np.uint64), np.zeros(1, np.uint16), np.ones(1, np.uint16)
     gradient = encode_rows(np.ones((1, 8), np.float32), "float32")
     short = encode_rows(np.ones((1, 3), np.float32), "float32")
-    with alone(run, job_of()) as roles, Stranger(roles.servers[0]) as stranger:
+    with alone(run, job_of()) as roles, Stranger(roles.servers[0], roles.token) as stranger:
         _, before = stranger.exchange(LookUp(batch, create=True), [key, a, key, b])
         stranger.is_refused("does not belong", Update(batch), [key, a, gradient, key, b + 1, short])
         _, after = stranger.exchange(LookUp(later, create=True), [key, a, key, b])
-        assert [rows.tobytes() for rows in after] == [rows.tobytes() for rows in before]
+        assert [rows.tobytes() for rows in after[::2]] == [rows.tobytes() for rows in before[::2]]
         assert stranger.ask(Update(batch), [key, a, gradient, key, b, short]) == Ack()
         _, after = stranger.exchange(LookUp(later, create=True), [key, a, key, b])
-        assert [rows.tobytes() for rows in after] != [rows.tobytes() for rows in before]
+        assert [rows.tobytes() for rows in after[::2]] != [rows.tobytes() for rows in before[::2]]
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "sync"])
+def test_a_look_up_that_is_asked_again_is_counted_once(mode: str) -> None:
+    keys, tables = np.arange(2, dtype=np.uint64), np.zeros(2, np.uint16)
+    gradients = encode_rows(np.ones((2, DIM), np.float32), "float32")
+    with alone(run_of("float32", mode), job_of()) as roles, Stranger(roles.servers[0], roles.token) as stranger:
+        for step in range(2):
+            batch = BatchId(0, TRAIN, step, 0)
+            for _ in range(3):
+                _, (_, unknown) = stranger.exchange(LookUp(batch, create=True), [keys, tables])
+                assert unknown.tolist() == ([] if step else [0, 1])
+            assert stranger.ask(Update(batch), [keys, tables, gradients]) == Ack()
+            answer, _ = stranger.exchange(LookUp(batch, create=True), [keys, tables])
+            assert answer == LookedUp(step, TableTotals(rows=2, evicted=0, hits=2 * step, misses=2))
+        counters = roles.links[0].figures()["tables"]["a"]
+        assert (counters["hits"], counters["misses"], counters["rows"]) == (2, 2, 2)
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -118,23 +149,23 @@ def test_in_sync_mode_gradients_of_all_ranks_are_added_up(wire: str) -> None:
     gradient = encode_rows(np.full((2, DIM), 1.5, np.float32), wire)
     with ExitStack() as stack:
         roles = stack.enter_context(alone(run_of(wire, "sync", ranks=2), job_of(ranks=2)))
-        ranks = [stack.enter_context(Stranger(roles.servers[0], f"rank-{rank}")) for rank in range(2)]
+        ranks = [stack.enter_context(Stranger(roles.servers[0], roles.token, f"rank-{rank}")) for rank in range(2)]
         before = {}
         for rank, own in enumerate(keys):
-            _, [block] = ranks[rank].exchange(LookUp(BatchId(0, TRAIN, 0, rank), create=True), [own, tables])
+            _, [block, _] = ranks[rank].exchange(LookUp(BatchId(0, TRAIN, 0, rank), create=True), [own, tables])
             before |= dict(zip(own.tolist(), decode_rows(block, DIM, wire), strict=True))
         number = ranks[0].begin(Update(BatchId(0, TRAIN, 0, 0)), [keys[0], tables, gradient])
         assert ranks[1].ask(Update(BatchId(0, TRAIN, 0, 1)), [keys[1], tables, gradient]) == Ack()
         assert ranks[0].await_reply(number)[0] == Ack()
         for rank, own in enumerate(keys):
-            _, [block] = ranks[rank].exchange(LookUp(BatchId(0, TRAIN, 1, rank), create=True), [own, tables])
+            _, [block, _] = ranks[rank].exchange(LookUp(BatchId(0, TRAIN, 1, rank), create=True), [own, tables])
             for key, row in zip(own.tolist(), decode_rows(block, DIM, wire), strict=True):
                 total = 3.0 if key == 1 else 1.5
                 np.testing.assert_allclose(row, before[key] - RATE * total, rtol=TOLERANCE[wire])
 
 
 def test_an_evaluation_changes_nothing(tmp_path) -> None:
-    with alone(run_of("float32"), job_of()) as roles, Stranger(roles.worker) as stranger:
+    with alone(run_of("float32"), job_of()) as roles, Stranger(roles.worker, roles.token) as stranger:
         batch = BatchId(0, EVAL, 0, 0)
         rows = pulled(stranger, batch, "float32")
         assert all(not row.any() for row in rows.values())
@@ -148,7 +179,7 @@ DENSE_ROWS, DENSE_DIM = 5, 1024
 
 def test_dense_weights_travel_with_the_rows_and_in_float32() -> None:
     """Their rows begin as zeros and move by their own gradients; only to be read they come alone."""
-    with alone(run_of("bfloat16", "async"), job_of()) as roles, Stranger(roles.worker) as stranger:
+    with alone(run_of("bfloat16", "async"), job_of()) as roles, Stranger(roles.worker, roles.token) as stranger:
         first, second = (BatchId(0, TRAIN, step, 0) for step in (0, 1))
         assert stranger.ask(PutIds(first), [IDS, OFFSETS]) == Ack()
         _, (_, _, *own, places, offsets, one, other) = stranger.exchange(Pull(first, DENSE_ROWS))
@@ -173,7 +204,7 @@ def test_dense_weights_travel_with_the_rows_and_in_float32() -> None:
 
 def test_dense_weights_that_do_not_live_on_servers_are_refused() -> None:
     batch = BatchId(0, TRAIN, 0, 0)
-    with alone(run_of("float32"), job_of()) as roles, Stranger(roles.worker) as stranger:
+    with alone(run_of("float32"), job_of()) as roles, Stranger(roles.worker, roles.token) as stranger:
         stranger.is_refused("this job has at most 0", Pull(batch, 1))
         stranger.is_refused("this job has at most 0", PullWeights(batch, 1))
         stranger.is_refused("keeps no dense weights", PullWeights(batch, 0))

@@ -7,7 +7,7 @@ import pytest
 from persia_cli.plan.job import ROLES
 from persia_cli.roles.link import Link
 from persia_cli.roles.start import Stoppable, run_role
-from persia_cli.wire.sockets import Context
+from persia_cli.wire.context import Context
 
 
 def stop(link: Stoppable) -> None:

@@ -110,7 +110,7 @@ def test_an_id_of_a_hash_stack_has_a_row_in_every_round():
 def test_ids_that_stand_for_too_many_rows_are_refused(monkeypatch):
     monkeypatch.setattr(batch_rows, "MAX_ENTRIES", 6)
     planner = RowPlanner(layout_of(stacks=((3, 10), (0, 0), (0, 0))), 1)
-    with pytest.raises(WireError, match="features f0, f2, f3 stand for 7 rows"):
+    with pytest.raises(WireError, match="features f0, f2, f3 need 7 rows"):
         planner.plan(np.zeros(4, np.uint64), np.arange(5, dtype=np.uint32), 1)
 
 

@@ -8,6 +8,7 @@ from persia_cli.plan.embedding import embedding_layout
 from persia_cli.store.dense_rows import dense_rows
 from persia_cli.store.layout import GroupSpec
 from persia_cli.store.shard import Shard
+from persia_cli.wire.parts import TableTotals
 from tests import naive
 from tests.support.runs import make_run
 
@@ -38,6 +39,8 @@ def test_each_server_takes_its_rows_in_the_order_of_ids(servers: int, count: int
         zeros = shard.look_up(group.number, rows.keys[part], rows.tables[part], 0, create=True)
         assert zeros.shape == (rows.bounds[server + 1] - rows.bounds[server], 4 * DIM)
         assert not zeros.view(np.float32).any()
+        # They are no rows of features, of which alone totals tell.
+        assert shard.totals() == TableTotals()
 
 
 def test_no_partition_is_full_with_as_many_rows_as_there_can_be() -> None:

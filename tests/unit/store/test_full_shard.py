@@ -5,6 +5,7 @@ import pytest
 
 from persia_cli.store.layout import partitions_for
 from persia_cli.store.shard import Shard
+from persia_cli.wire.parts import TableTotals
 from tests.support.shards import SGD, TABLES, layout_of
 
 
@@ -32,7 +33,7 @@ def test_a_full_store_that_refuses_answers_zeros_and_counts(capacity):
     rows = shard.look_up(0, keys, tables, 1, create=True, batch=0).view(np.float32)
     counters = shard.counters()["user"]
     there = shard.stores[0].find(keys, tables) >= 0
-    assert there.sum() == counters.rows == counters.admitted <= layout.groups[0].rows_per_partition * 16
+    assert there.sum() == counters.rows == counters.admitted <= capacity
     assert counters.refused == keys.size - counters.rows
     assert counters.rows >= 0.99 * capacity
     assert (rows.any(1) == there).all()
@@ -44,7 +45,7 @@ def test_a_full_store_that_refuses_answers_zeros_and_counts(capacity):
 def test_a_full_store_that_evicts_stays_within_its_capacity_and_keeps_what_is_used():
     capacity = 20_000
     layout = layout_of(2, capacity, partitions_for(capacity, 4096), SGD, TABLES[:1])
-    shard, group = Shard(layout, 0, 1), layout.groups[0]
+    shard = Shard(layout, 0, 1)
     rng = np.random.default_rng(0)
     hot = rng.integers(2**64, size=2000, dtype=np.uint64)
     for step in range(1, 60):
@@ -52,8 +53,8 @@ def test_a_full_store_that_evicts_stays_within_its_capacity_and_keeps_what_is_us
         shard.look_up(0, keys, np.zeros(keys.size, np.uint16), step, create=True)
     counters = shard.counters()["user"]
     # A new key finds no room only where both its buckets are full of rows of its own step.
-    assert counters.refused == 0
+    assert counters.refused < 5
     assert counters.evicted == counters.admitted - counters.rows > 90_000
-    assert 0.95 * capacity < counters.rows == shard.stores[0].used
-    assert counters.rows <= group.partitions * group.buckets * 4
+    assert 0.99 * capacity < counters.rows == shard.stores[0].used <= capacity
     assert counters.hits == 58 * hot.size
+    assert shard.totals() == TableTotals(counters.rows, counters.evicted, counters.hits, counters.misses)

@@ -60,7 +60,7 @@ def test_partitions_of_given_capacities() -> None:
 def test_a_partition_has_slots_for_its_rows_and_few_more(capacity: int, most: int) -> None:
     group = group_of(capacity, partitions_for(capacity, most))
     rows, slots = group.rows_per_partition, group.buckets * SLOTS
-    assert capacity <= rows * group.partitions < capacity + group.partitions
+    assert capacity - group.partitions < rows * group.partitions <= capacity
     assert rows <= MOST_FULL * slots
     assert group.buckets == 2 or slots < rows / MOST_FULL + SLOTS
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persia_cli.control.judge import Best
+from persia_cli.control.evaluation_tracker import Best
 from persia_cli.errors import CheckpointError
 from persia_cli.store.manifest import CHECKPOINTS, MANIFEST, checkpoint_folder, finished_steps
 from persia_cli.store.retention import BEST, Retention, best_checkpoint, choose_checkpoint, superfluous
@@ -75,9 +75,9 @@ def test_the_best_is_meant_or_else_the_newest_or_a_step(tmp_path: Path) -> None:
     keep(tmp_path, [6, 8, 10], {6}, every=2)
     assert choose_checkpoint(tmp_path) == checkpoint_folder(tmp_path, 6)
     assert choose_checkpoint(tmp_path, 10) == checkpoint_folder(tmp_path, 10)
-    with pytest.raises(CheckpointError, match=r"no checkpoint of step 5, but those of steps 4, 6, 8, 10$"):
+    with pytest.raises(CheckpointError, match=r"no checkpoint of step 5; it has those of steps 4, 6, 8, 10$"):
         choose_checkpoint(tmp_path, 5)
-    with pytest.raises(CheckpointError, match="but none at all"):
+    with pytest.raises(CheckpointError, match="it has no complete checkpoint"):
         choose_checkpoint(tmp_path / "other", 5)
 
 

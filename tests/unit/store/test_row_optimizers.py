@@ -37,12 +37,13 @@ def batches(dim, scale=1.0):
         yield step, used, np.stack([gradients[ids == id_].sum(0, dtype=np.float32) for id_ in used])
 
 
-def ours(optimizer, dim, scale=1.0):
+def ours(optimizer, dim, scale=1.0, table=TABLE):
     """float32[IDS, dim] after all batches, on a shard."""
-    shard = Shard(layout_of(dim, 100, 4, optimizer, tables=[TABLE]), 0, 1)
-    keys, tables = naive.keys_of(TABLE.salt, range(IDS)), np.full(IDS, TABLE.number, np.uint16)
+    shard = Shard(layout_of(dim, 100, 4, optimizer, tables=[table]), 0, 1)
+    keys, tables = naive.keys_of(table.salt, range(IDS)), np.full(IDS, table.number, np.uint16)
     shard.look_up(0, keys, tables, 0, create=True)
-    np.testing.assert_array_equal(shard.values(0, keys, tables), initial(dim))
+    if table is TABLE:
+        np.testing.assert_array_equal(shard.values(0, keys, tables), initial(dim))
     for step, used, gradients in batches(dim, scale):
         shard.update(0, keys[used], tables[used], gradients, step)
     return shard.values(0, keys, tables)
@@ -164,26 +165,54 @@ def test_rowwise_adagrad_equals_fbgemm(dim):
     close(ours(ROWWISE, dim), bags.split_embedding_weights()[0])
 
 
+def ftrl_of_the_paper(weights, batches, alpha, beta, l1, l2, n=0.0):
+    """float64[IDS, dim]: algorithm 1 of McMahan et al. 2013, weight by weight, from z = 0.
+
+    `weights` are what the first predictions are made with. The paper begins with those that z = 0 stands for, zeros.
+    """
+    weights = weights.astype(np.float64)
+    z, n = np.zeros_like(weights), np.full_like(weights, n)
+    for _, used, gradients in batches:
+        for id_, gradient in zip(used, gradients.astype(np.float64), strict=True):
+            for i, g in enumerate(gradient):
+                sigma = (np.sqrt(n[id_, i] + g**2) - np.sqrt(n[id_, i])) / alpha
+                z[id_, i] += g - sigma * weights[id_, i]
+                n[id_, i] += g**2
+                weights[id_, i] = 0.0
+                if abs(z[id_, i]) > l1:
+                    strength = (beta + np.sqrt(n[id_, i])) / alpha + l2
+                    weights[id_, i] = -(z[id_, i] - np.sign(z[id_, i]) * l1) / strength
+    return weights
+
+
 @pytest.mark.parametrize("dim", DIMS)
+@pytest.mark.parametrize("bound", [0.0, 1.0])
 @pytest.mark.parametrize(
     "optimizer", [FTRL, replace(FTRL, lr=0.5, l1=0.0), replace(FTRL, l1=20.0, initial_accumulator_value=0.5, beta=0.3)]
 )
-def test_ftrl_equals_the_paper_in_float64(optimizer, dim):
-    """Algorithm 1 of McMahan et al. 2013; rows begin where the initial weights are its solution."""
-    lr, beta, l1, l2 = optimizer.lr, optimizer.beta, optimizer.l1, optimizer.l2
-    weights = initial(dim).astype(np.float64)
-    n = np.full(weights.shape, optimizer.initial_accumulator_value)
-    z = -weights * ((beta + np.sqrt(n)) / lr + l2) - np.sign(weights) * l1
-    for _, used, gradients in batches(dim):
-        g = gradients.astype(np.float64)
-        w = -(z[used] - np.sign(z[used]) * l1) / ((beta + np.sqrt(n[used])) / lr + l2)
-        w[np.abs(z[used]) <= l1] = 0.0
-        sigma = (np.sqrt(n[used] + g * g) - np.sqrt(n[used])) / lr
-        z[used] += g - sigma * w
-        n[used] += g * g
-    weights = -(z - np.sign(z) * l1) / ((beta + np.sqrt(n)) / lr + l2)
-    weights[np.abs(z) <= l1] = 0.0
-    found = ours(optimizer, dim)
-    close(found, weights)
-    if optimizer.l1 > 1 and dim > 1:
-        assert (found == 0).any()
+def test_ftrl_equals_the_paper_in_float64(optimizer, bound, dim):
+    """From rows of zeros, as the paper has it, and from random ones, which count until their first gradient."""
+    table = replace(TABLE, init_bound=bound)
+    expected = ftrl_of_the_paper(
+        naive.initial_rows(SEED, TABLE.salt, range(IDS), dim, bound), batches(dim),
+        optimizer.lr, optimizer.beta, optimizer.l1, optimizer.l2, optimizer.initial_accumulator_value,
+    )  # fmt: skip
+    found = ours(optimizer, dim, table=table)
+    close(found, expected)
+    np.testing.assert_array_equal(found == 0, expected == 0)
+    assert (found == 0).any() or optimizer.l1 < 1 or dim == 1
+
+
+@pytest.mark.parametrize("schedule", [Schedule(), COSINE, STEP], ids=lambda schedule: schedule.kind)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_ftrl_makes_every_weight_0_that_its_l1_penalty_outweighs(schedule, dtype):
+    """Gradients are noise, whose sums stay below l1: weights are 0 from the first one on, and stay so."""
+    optimizer = RowOptimizer("ftrl", lr=0.05, beta=1.0, l1=1.0, schedule=schedule)
+    table = replace(TABLE, init_bound=0.01)
+    shard = Shard(layout_of(16, 100, 4, optimizer, tables=[table], dtype=dtype), 0, 1)
+    keys, tables = naive.keys_of(table.salt, range(IDS)), np.full(IDS, table.number, np.uint16)
+    shard.look_up(0, keys, tables, 0, create=True)
+    rng = np.random.default_rng(0)
+    for step in range(200):
+        shard.update(0, keys, tables, rng.normal(0, 0.005, (IDS, 16)).astype(np.float32), step)
+        assert not shard.values(0, keys, tables).any()

@@ -277,7 +277,7 @@ def test_few_look_ups_are_kept_and_those_only_until_their_update(monkeypatch):
 
 def test_capacity_is_shared_by_partitions_and_bounded_by_the_machine():
     layout = layout_of(capacity=100, partitions=3)
-    assert [Shard(layout, server, 2).stores[0].capacity for server in range(2)] == [68, 34]
+    assert [Shard(layout, server, 2).stores[0].capacity for server in range(2)] == [66, 33]
     with pytest.raises(ConfigError, match=r"embedding\.capacity"):
         Shard(layout_of(capacity=2**33), 0, 1)
     with pytest.raises(ConfigError, match="cannot reserve memory"):

@@ -1,6 +1,7 @@
 """Shards saved, opened by others, and loaded under another number of servers and partitions."""
 
 import hashlib
+import resource
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,11 +12,21 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
-from persia_cli.errors import CheckpointError
+from persia_cli.errors import CheckpointError, DiskError
 from persia_cli.kernels import hashing
 from persia_cli.store import snapshot
-from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer, TableSpec, partition_owners, table_salt
+from persia_cli.store.layout import (
+    EmbeddingLayout,
+    GroupSpec,
+    RowOptimizer,
+    TableSpec,
+    partition_owners,
+    partitions_of,
+    table_salt,
+)
+from persia_cli.store.manifest import SavedRows
 from persia_cli.store.shard import Shard
 from persia_cli.store.snapshot import load_shard, save_shard
 from tests import naive
@@ -73,7 +84,7 @@ def contents(shards):
     for shard in shards:
         names = {table.number: table.name for table in shard.layout.tables()}
         for store in shard.stores:
-            keys, tables, rows, scores = store.in_window(store.partitions.start, store.partitions.stop)
+            keys, tables, rows, scores = store.in_partitions(store.partitions.start, store.partitions.stop)
             ids = np.empty_like(keys)
             hashing.recover_ids(keys, tables, shard.salts, ids)
             vectors = store.read_rows(rows)
@@ -88,11 +99,16 @@ def save(shards, directory):
     return [file for shard in shards for file in save_shard(shard, directory)]
 
 
+def as_is(file, path):
+    """The entry of a file, with the checksum that it has now."""
+    data = path.read_bytes()
+    return structs.replace(file, nbytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
 def load(layout, servers, directory, files):
     shards = [Shard(layout, server, servers) for server in range(servers)]
-    sums = {file.name: file.sha256 for file in files}
-    counts = [load_shard(shard, directory, [file.name for file in files], sums) for shard in shards]
-    assert sum(counts) == sum(file.rows for file in files)
+    counts = [load_shard(shard, directory, files) for shard in shards]
+    assert sum(counts) == sum(file.rows.total for file in files)
     return shards
 
 
@@ -103,7 +119,7 @@ def test_any_number_of_servers_loads_what_any_number_saved(tmp_path, servers, ot
     shards = trained(layout, servers)
     files = save(shards, tmp_path)
     loaded = load(layout, others, tmp_path, files)
-    assert sum(file.rows for file in files) == 3 * len(IDS)
+    assert sum(file.rows.total for file in files) == 3 * len(IDS)
     assert contents(loaded) == contents(shards)
     assert sum(shard.counters()["a"].rows for shard in loaded) == len(IDS)
     assert all(shard.counters()["a"].admitted == shard.counters()["a"].misses == 0 for shard in loaded)
@@ -202,7 +218,7 @@ def test_files_do_not_depend_on_the_order_of_arrival(tmp_path):
         (tmp_path / name).mkdir()
         files.append(save_shard(shard, tmp_path / name)[0])
     assert (files[0].folder, files[1].folder) == ("one", "other")
-    assert files[0] == replace(files[1], folder="one")
+    assert files[0] == structs.replace(files[1], folder="one")
     data = (tmp_path / "one" / files[0].name).read_bytes()
     assert (files[0].nbytes, files[0].sha256) == (len(data), hashlib.sha256(data).hexdigest())
 
@@ -241,8 +257,8 @@ def test_what_a_full_store_held_is_loaded_again(tmp_path, when_full, servers):
 def test_an_empty_shard_saves_and_loads(tmp_path):
     layout = layout_of()
     files = save_shard(Shard(layout, 0, 1), tmp_path)
-    assert [file.rows for file in files] == [0, 0]
-    assert load_shard(Shard(layout, 0, 1), tmp_path, [file.name for file in files]) == 0
+    assert [file.rows.tables for file in files] == [{}, {}]
+    assert load_shard(Shard(layout, 0, 1), tmp_path, files) == 0
 
 
 @pytest.mark.parametrize(
@@ -253,20 +269,20 @@ def test_an_empty_shard_saves_and_loads(tmp_path):
         (layout_of(optimizer=RowOptimizer("adagrad", 0.1)), "embedding, adagrad_sum of dim 3"),
         (layout_of(optimizer=RowOptimizer("rowwise_adagrad", 0.1)), "embedding, adagrad_row_sum of dim 3: set model"),
         (layout_of(tables=TABLES[:1]), "table 'b', which the config does not have"),
-        (layout_of(capacity=3, partitions=1), "does not fit"),
+        (layout_of(capacity=3, partitions=1), r"does not fit: the checkpoint has at least [\d,]+ rows for this server"),
     ],
 )
 def test_rows_of_another_model_are_refused(tmp_path, layout, complaint):
     files = save(trained(layout_of(), 1), tmp_path)
     with pytest.raises(CheckpointError, match=complaint):
-        load_shard(Shard(layout, 0, 1), tmp_path, [file.name for file in files])
+        load_shard(Shard(layout, 0, 1), tmp_path, files)
 
 
 def test_a_file_that_is_listed_twice_is_refused(tmp_path):
     layout = layout_of()
     files = save(trained(layout, 1), tmp_path)
-    with pytest.raises(CheckpointError, match="there already"):
-        load_shard(Shard(layout, 0, 1), tmp_path, [files[0].name, files[0].name])
+    with pytest.raises(CheckpointError, match="loaded already"):
+        load_shard(Shard(layout, 0, 1), tmp_path, [files[0], files[0]])
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "flip", "text", "missing", "other columns"])
@@ -284,9 +300,11 @@ def test_a_damaged_file_is_refused(tmp_path, damage):
         path.write_bytes(data[:900] + bytes([data[900] ^ 1]) + data[901:])
     else:
         path.write_bytes(broken[damage])
-    sums = {file.name: file.sha256} if damage == "flip" else {}
     with pytest.raises(CheckpointError, match=file.name):
-        load_shard(Shard(layout, 0, 1), tmp_path, [file.name], sums)
+        load_shard(Shard(layout, 0, 1), tmp_path, [file])
+    if path.exists():
+        with pytest.raises(CheckpointError, match=file.name):
+            load_shard(Shard(layout, 0, 1), tmp_path, [as_is(file, path)])
 
 
 @pytest.mark.parametrize("change", [("score", pa.array([-1, 0], pa.int64())), ("embedding", pa.float64())])
@@ -303,4 +321,59 @@ def test_values_that_no_shard_writes_are_refused(tmp_path, change):
     with pa.OSFile(str(tmp_path / file.name), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
     with pytest.raises(CheckpointError, match=file.name):
-        load_shard(Shard(layout, 0, 1), tmp_path, [file.name])
+        load_shard(Shard(layout, 0, 1), tmp_path, [as_is(file, tmp_path / file.name)])
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"tables": {"a": 6, "b": 7}}, "rows of its tables, but"),
+        ({"tables": {"a": 7, "b": 6}}, "rows of its tables, but"),
+        ({"tables": {"a": 7, "b": 7, "c": 1}}, "rows of its tables, but"),
+        ({"stop": 7}, "rows of other partitions than 0 to 6"),
+        ({"first": 1}, "rows of other partitions than 1 to 7"),
+        ({"partitions": 16}, "rows of other partitions than 0 to 7"),
+    ],
+)
+def test_rows_that_are_not_those_listed_are_refused(tmp_path, change, complaint):
+    layout = layout_of()
+    file = save(trained(layout, 1), tmp_path)[0]
+    listed = structs.replace(file, rows=structs.replace(file.rows, **change))
+    with pytest.raises(CheckpointError, match=complaint):
+        load_shard(Shard(layout, 0, 1), tmp_path, [listed])
+
+
+@given(
+    saved=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    loaded=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+)
+def test_a_server_reads_the_files_that_may_hold_its_keys_and_no_others(saved, loaded):
+    """Compared with a search through all keys that begin or end a partition."""
+    (partitions, servers), (others, readers) = saved, loaded
+    edges = sorted({key for of in (partitions, others) for p in range(of) for key in edge_keys(p, of)})
+    for server in range(servers):
+        own = partitions_of(partitions, server, servers)
+        if not len(own):
+            continue
+        rows = SavedRows(0, partitions, own.start, own.stop, {"a": 1})
+        for reader in range(readers):
+            shard = Shard(layout_of(partitions=others), reader, readers)
+            theirs = shard.stores[0].partitions
+            meet = any(key * partitions >> 32 in own and key * others >> 32 in theirs for key in edges)
+            assert snapshot._concerns(shard, rows) == meet
+
+
+def edge_keys(partition, of):
+    """The first and the last value of the upper 32 bits of keys in a partition."""
+    return [-(-partition * 2**32 // of), -(-(partition + 1) * 2**32 // of) - 1]
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200, before[1]))
+    try:
+        with pytest.raises(DiskError, match=r"cannot write .*group-0-.*\.arrow: it would be larger than files may be"):
+            save(trained(layout_of(), 1), tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from persia_cli.errors import CheckpointError
-from persia_cli.store.manifest import EMBEDDINGS, read_manifest
+from persia_cli.store.manifest import EMBEDDINGS, SavedTable, read_manifest
 from persia_cli.store.table_stats import BINS, FINE_EDGES, age_edges, norm_histogram, table_stats
 from tests.support.runs import make_run
 from tests.support.saved_rows import made_up_rows, write_rows, write_run
@@ -90,7 +90,7 @@ def test_extreme_rows_have_their_place(tmp_path):
 def test_a_table_without_rows_has_empty_histograms(tmp_path):
     checkpoint = write_run(tmp_path / "run", make_run(), 3, [made_up_rows(5, 8, 3, ("a",))])
     manifest = read_manifest(checkpoint)
-    manifest.tables.append({"name": "b", "dim": 8, "group": 0})
+    manifest.tables.append(SavedTable("b", 8, "float32", 0, 0))
     stats = table_stats(checkpoint, manifest)["b"]
     assert (stats.rows, stats.norms.counts, sum(stats.ages.counts)) == (0, (), 0)
 

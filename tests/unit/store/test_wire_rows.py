@@ -65,7 +65,8 @@ def test_float16_equals_the_naive_twin_byte_for_byte(rows):
     back = decode_rows(block, rows.shape[1], "float16")
     for row, decoded in zip(rows, back, strict=True):
         factor, halves = naive.to_float16_row(row)
-        np.testing.assert_array_equal(decoded, halves.astype(np.float32) * factor)
+        with np.errstate(over="ignore"):
+            np.testing.assert_array_equal(decoded, halves.astype(np.float32) * factor)
 
 
 @pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
@@ -111,5 +112,5 @@ def test_rows_of_another_size_are_refused(wire):
         decode_rows(block, 5, wire)
     with pytest.raises(ValueError, match=f"{wire} rows of dim 5 have"):
         decode_into([block], 5, wire, np.empty((2, 5), np.float32))
-    with pytest.raises(ValueError, match="2 rows came where there is room for 3"):
+    with pytest.raises(ValueError, match="there are 2 rows, but 3 are needed"):
         decode_into([block], 4, wire, np.empty((3, 4), np.float32))

@@ -7,7 +7,7 @@ import torch
 
 from persia_cli.config.schema import BCE, Ffnn
 from persia_cli.model.build import build_model
-from persia_cli.model.inputs import FeatureShape, InputShape
+from persia_cli.model.shape import FeatureShape, InputShape
 from persia_cli.store.wire_rows import encode_rows
 from persia_cli.train.inputs import GroupRows, GroupShape, Samples
 from persia_cli.train.loss import Objective

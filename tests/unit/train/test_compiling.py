@@ -53,5 +53,5 @@ def test_a_compiled_network_trains_as_it_would_without(precision: str, near: flo
 
 def test_without_a_compiler_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(ConfigError, match=r"needs a C\+\+ compiler, and there is no no-such-compiler here; install"):
+    with pytest.raises(ConfigError, match=r"needs a C\+\+ compiler, and no-such-compiler was not found; install"):
         compile_network(torch.nn.Linear(2, 1))

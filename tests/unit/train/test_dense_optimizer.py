@@ -7,10 +7,10 @@ import torch
 from persia_cli.config.schema import AdamW, DenseAdagrad, DenseAdam, DenseOptimizer, DenseSgd
 from persia_cli.errors import ConfigError
 from persia_cli.store.schedule import Schedule
+from persia_cli.train.dense_trainer import DenseTrainer
 from persia_cli.train.distributed import World
 from persia_cli.train.inputs import Samples
 from persia_cli.train.optimizer import LearningRate, dense_optimizer
-from persia_cli.train.rank import Rank
 from tests.support.runs import SGD, make_run
 
 CASES = [
@@ -109,7 +109,7 @@ def test_a_schedule_moves_weights_as_torchs_scheduler_does():
     assert torch.equal(module.weight, plain.weight)
 
 
-class Watched(Rank):
+class Watched(DenseTrainer):
     """A rank of a model without tables that notes the learning rate of each step."""
 
     def step(self, number: int) -> float:

@@ -7,10 +7,12 @@ from torch.nn import functional
 
 from persia_cli.config.schema import DenseAdagrad, DenseAdam, DenseSgd
 from persia_cli.errors import ConfigError, PersiaError
-from persia_cli.model.inputs import FeatureShape, ModelBatch
+from persia_cli.model.inputs import ModelBatch
+from persia_cli.model.shape import FeatureShape
+from persia_cli.plan.network import feature_shapes
 from persia_cli.store.layout import EmbeddingLayout, FeatureSpec, GroupSpec, RowOptimizer, TableSpec
 from persia_cli.train.distributed import World
-from persia_cli.train.inputs import GroupRows, GroupShape, Samples, group_shapes, input_shape
+from persia_cli.train.inputs import GroupRows, GroupShape, Samples, group_shapes
 from persia_cli.train.optimizer import dense_optimizer
 from persia_cli.train.step import DenseStep
 from tests.unit.train.batches import DENSE, FEATURES, GROUPS, TASKS, bagged, group_rows, network, samples, settings
@@ -203,4 +205,4 @@ def test_shapes_follow_from_the_layout():
     )
     sequence = FeatureShape("d", 2, "none", 6, table=3)
     assert group_shapes(layout) == (GROUPS[0], GroupShape(2, (sequence,)))
-    assert input_shape(layout, 3, 2).features == (FEATURES[0], sequence, FEATURES[1], FEATURES[2])
+    assert feature_shapes(layout) == (FEATURES[0], sequence, FEATURES[1], FEATURES[2])

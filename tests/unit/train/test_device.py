@@ -1,11 +1,14 @@
 """The device of a rank: chosen by name, refused where it is not there."""
 
+import os
+
 import numpy as np
 import pytest
 import torch
 
-from persia_cli.errors import ConfigError
-from persia_cli.train.device import CPU, Copier, choose_device, drawing_from
+from persia_cli.errors import ConfigError, UserError
+from persia_cli.train.device import CPU, Copier, choose_device, devices_are_apart, drawing_from, told_of_full_memory
+from persia_cli.train.runtime import prepare_torch
 
 
 @pytest.fixture
@@ -48,6 +51,38 @@ def test_a_device_that_is_not_there_is_refused(devices, name, count, sentence):
     devices(count)
     with pytest.raises(ConfigError, match=sentence):
         choose_device(name, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "ranks", "apart"),
+    [
+        ("auto", 2, 2, True),
+        ("cuda", 4, 3, True),
+        ("cuda", 1, 2, False),
+        ("cuda:1", 2, 2, False),
+        ("cpu", 2, 2, False),
+        ("auto", 0, 2, False),
+    ],
+)
+def test_ranks_that_may_share_a_gpu_are_not_called_apart(devices, name, count, ranks, apart):
+    devices(count)
+    assert devices_are_apart(name, ranks) == apart
+    chosen = {choose_device(name, rank) for rank in range(ranks)} if count else set()
+    assert not apart or len(chosen) == ranks
+
+
+def test_a_full_gpu_is_told_with_what_helps():
+    words = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.18 GiB of which …"
+    with pytest.raises(UserError, match=r"cuda:0 is full at train\.batch_size=8192: use") as raised:  # noqa: SIM117
+        with told_of_full_memory(torch.device("cuda:0"), 8192):
+            raise torch.OutOfMemoryError(words)
+    assert str(raised.value).endswith("(CUDA out of memory. Tried to allocate 2.00 GiB)")
+
+
+def test_products_on_a_gpu_are_asked_to_be_reproducible(monkeypatch):
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    prepare_torch(torch.get_num_threads())
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] in (":4096:8", ":16:8")
 
 
 def test_random_numbers_follow_from_the_seed_and_leave_the_others_alone():

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from persia_cli.model.inputs import FeatureShape
+from persia_cli.model.shape import FeatureShape
 from persia_cli.store.wire_rows import encode_rows
 from persia_cli.train.device import CPU, Copier
 from persia_cli.train.device_pooling import DevicePooling

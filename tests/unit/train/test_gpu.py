@@ -1,17 +1,82 @@
-"""Whole steps on a GPU, where there is one, against those on the CPU."""
+"""The GPU path, where there is a GPU: whole steps against those on the CPU, and what `scripts/gpu_check.py` checks."""
+
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
 
+from persia_cli.bench.baselines import trainers
+from persia_cli.bench.baselines.trainers import DenseBaseline, TorchBaseline
+from persia_cli.bench.gpu.batches import HISTORY
+from persia_cli.bench.gpu.compiled import check_compiled
+from persia_cli.bench.gpu.finding import Finding, Findings
+from persia_cli.bench.gpu.networks import check_networks
+from persia_cli.bench.gpu.paths import check_paths
+from persia_cli.bench.portions import RingPortions, portion_shape
+from persia_cli.config.compose import compose_run
+from persia_cli.config.schema import Din
 from persia_cli.train.device import CPU, choose_device
 from persia_cli.train.distributed import World
 from persia_cli.train.optimizer import dense_optimizer
+from persia_cli.train.runtime import prepare_torch
 from persia_cli.train.step import DenseStep
+from tests.support.small import WORDS
+from tests.unit.model.kinds import KINDS, name
 from tests.unit.train import test_dense_step as steps
 from tests.unit.train.batches import DENSE, GROUPS, network, samples, settings
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"),
+]
+DIN = Din(kind="din", dim=4, attend={"f0": (HISTORY,)}, attention=(5,), hidden=(8,))
+SMALL = {name(model): model for model in (*(each for each in KINDS if each.kind != "din"), DIN)}
+
+
+@pytest.fixture(autouse=True)
+def _as_a_rank_has_it() -> Iterator[None]:
+    with trainers.settings_kept():
+        prepare_torch(1)
+        yield
+
+
+def endless() -> float:
+    """No deadline."""
+    return 1e9
+
+
+def failed(findings: Findings) -> list[str]:
+    """The lines of what did not pass, of which there must be something."""
+    found = list(findings)
+    assert found
+    return [each.line() for each in found if isinstance(each, Finding) and each.verdict not in ("PASS", "INFO")]
+
+
+@pytest.mark.parametrize("model", SMALL)
+def test_every_network_is_what_it_is_on_the_cpu(model: str) -> None:
+    assert failed(check_networks({model: SMALL[model]}, choose_device("cuda", 0), endless)) == []
+
+
+def test_the_ways_between_host_and_gpu() -> None:
+    assert failed(check_paths(SMALL["dlrm"], choose_device("cuda", 0), endless)) == []
+
+
+@pytest.mark.slow
+def test_a_compiled_network_is_the_plain_one() -> None:
+    assert failed(check_compiled({"ffnn": SMALL["ffnn"]}, choose_device("cuda", 0), endless)) == []
+
+
+@pytest.mark.parametrize("kind", [DenseBaseline, TorchBaseline])
+def test_baselines_train_on_it_too(kind: type[DenseBaseline]) -> None:
+    words = [*WORDS, "dataset.generator.train_rows=320", "optimizer=adagrad", "train.device=cuda"]
+    run = compose_run(words)
+    shape = portion_shape(run)
+    trainer = kind(run, *([shape.sizes] if kind is TorchBaseline else []))
+    assert trainer.gpu is not None
+    ring = RingPortions(run, shape, 4)
+    losses = [trainer.train(ring.take()) for _ in range(200)]
+    assert np.mean(losses[-4:]) < np.mean(losses[:4])
 
 
 @pytest.mark.parametrize(("precision", "near"), [("float32", 1e-4), ("bfloat16", 2e-2), ("float16", 4e-3)])

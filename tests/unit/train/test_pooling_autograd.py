@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from persia_cli.model.inputs import FeatureShape
+from persia_cli.model.shape import FeatureShape
 from persia_cli.store.wire_rows import decode_rows, encode_rows
 from persia_cli.train.inputs import GroupRows, GroupShape
 from persia_cli.train.pooling import GroupPooling, model_batch

@@ -11,11 +11,11 @@ from torch.nn import functional
 from persia_cli.config.schema import DenseSgd
 from persia_cli.errors import PersiaError
 from persia_cli.model.inputs import ModelBatch
+from persia_cli.train.dense_trainer import DenseTrainer
 from persia_cli.train.distributed import World
 from persia_cli.train.inputs import GroupRows, Samples
 from persia_cli.train.optimizer import dense_optimizer
 from persia_cli.train.precision import FIRST, GROWTH_STEPS, LEAST, LossScale, all_finite
-from persia_cli.train.rank import Rank
 from persia_cli.train.step import DenseStep
 from tests.support.runs import make_run
 from tests.unit.train import ranks
@@ -193,11 +193,11 @@ def test_one_bad_value_among_many_is_found(bad):
     assert not all_finite(tensors)
 
 
-def rank_of(precision: str = "float16") -> Rank:
-    return Rank(make_run([], train={"batch_size": 4, "precision": precision}), World())
+def rank_of(precision: str = "float16") -> DenseTrainer:
+    return DenseTrainer(make_run([], train={"batch_size": 4, "precision": precision}), World())
 
 
-def train_rank(rank: Rank, first: int, last: int) -> None:
+def train_rank(rank: DenseTrainer, first: int, last: int) -> None:
     for number in range(first, last):
         dense = np.random.default_rng(number).standard_normal((4, 2)).astype(np.float32)
         rank.train(number, Samples(dense, (dense[:, :1] > 0).astype(np.float32), None, 4.0), [], lambda _: None)

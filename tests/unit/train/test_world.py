@@ -70,6 +70,7 @@ def test_ranks_that_do_not_come_are_waited_for_so_long(tmp_path, monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     with pytest.raises(WireError, match=r"nn-worker-0 could not join the group of 2 NN workers in 0.2 s"):
         World(0, 2, tmp_path / "rendezvous", timeout_s=0.2)
+    assert (tmp_path / "rendezvous").stat().st_mode & 0o777 == 0o600
 
 
 def test_one_rank_has_no_group():
@@ -103,5 +104,5 @@ def test_parameters_without_gradient_are_named():
             self.size = 2
 
     module = ranks.Idle()
-    with pytest.raises(ConfigError, match="take no part in its logits: spare; "):
+    with pytest.raises(ConfigError, match="do not depend on these parameters of the model: spare; "):
         DenseStep(module, dense_optimizer(SGD, module), GROUPS, Pretended(), DENSE, 0, settings())

@@ -1,13 +1,15 @@
 """A ZeroMQ context that a test must leave without open sockets."""
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import zmq
 
-from persia_cli.wire.sockets import Context, ipc_address, private_directory
+from persia_cli.wire.addresses import ipc_address
+from persia_cli.wire.context import Context
+from persia_cli.wire.folder import private_directory
+from tests.support.closing import close_in_time
 
 TERM_LIMIT_S = 10.0
 
@@ -24,15 +26,9 @@ def _releasing_thread() -> None:
 
 @pytest.fixture
 def context() -> Iterator[Context]:
-    made: Context = zmq.Context()
+    made = Context()
     yield made
-    term = threading.Thread(target=made.term, daemon=True)
-    term.start()
-    term.join(TERM_LIMIT_S)
-    leaked = term.is_alive()
-    if leaked:
-        made.destroy(linger=0)
-    assert not leaked, "a socket was left open"
+    close_in_time(made, TERM_LIMIT_S)
 
 
 @pytest.fixture

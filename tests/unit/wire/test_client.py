@@ -7,22 +7,11 @@ import pytest
 
 from persia_cli.errors import WireError
 from persia_cli.wire import sockets
-from persia_cli.wire.client import Client
+from persia_cli.wire.client import MAX_WAIT_S, Client
+from persia_cli.wire.context import Context
 from persia_cli.wire.frames import Array, decode, encode
-from persia_cli.wire.messages import (
-    Ack,
-    BatchId,
-    Credit,
-    LookedUp,
-    LookUp,
-    Message,
-    Pending,
-    Pull,
-    PutIds,
-    Refused,
-    WaitCredit,
-)
-from persia_cli.wire.sockets import Context
+from persia_cli.wire.messages import Ack, Credit, LookedUp, LookUp, Pending, Pull, PutIds, Refused, WaitCredit
+from persia_cli.wire.parts import BatchId, Message
 
 BATCH = BatchId(generation=0, split=0, step=7, rank=0)
 IDS: list[Array] = [np.arange(3, dtype=np.uint64), np.arange(4, dtype=np.uint32)]
@@ -34,11 +23,12 @@ class Peer:
 
     def __init__(self, context: Context) -> None:
         self.socket = sockets.router(context, "inproc://peer")
+        self._token = context.token
 
     def take(self) -> tuple[int, Message, list[Array]] | None:
         """The next request."""
         frames = sockets.receive(self.socket)
-        return None if frames is None else decode(frames[1:])
+        return None if frames is None else decode(frames[1:], token=self._token)
 
     def count(self) -> int:
         """Requests that have come since the last look."""
@@ -48,7 +38,7 @@ class Peer:
         return taken
 
     def say(self, number: int, message: Message, arrays: tuple[Array, ...] = ()) -> None:
-        assert sockets.send(self.socket, [b"me", *encode(number, message, arrays)])
+        assert sockets.send(self.socket, [b"me", *encode(number, message, arrays, token=self._token)])
 
 
 class Clock:
@@ -246,7 +236,7 @@ def test_silence_after_what_could_not_be_read_says_so(client: Client, peer: Peer
     client.receive()
     with pytest.raises(WireError, match="has not answered for 30 s") as caught:
         wait_out(client, clock, 60)
-    assert ("what it sent last could not be read: unknown kind of message" in str(caught.value)) is not recovers
+    assert ("its last message could not be read: the message does not have" in str(caught.value)) is not recovers
 
 
 def test_a_full_queue_does_not_block_and_everything_arrives_later(
@@ -259,7 +249,7 @@ def test_a_full_queue_does_not_block_and_everything_arrives_later(
     for _ in range(50):
         while (taken := peer.take()) is not None:
             assert isinstance(taken[1], WaitCredit)
-            sockets.send(peer.socket, [b"me", *encode(taken[0], Credit(taken[1].step + 1))])
+            sockets.send(peer.socket, [b"me", *encode(taken[0], Credit(taken[1].step + 1), token=context.token)])
         client.receive()
         if len(heard) == asked:
             break
@@ -289,7 +279,7 @@ def test_arrays_of_a_reply_are_handed_over(client: Client, peer: Peer) -> None:
     heard: list[list[Array]] = []
     client.request(LookUp(BATCH, create=True), KEYS, on_reply=lambda _, arrays: heard.append(arrays))
     rows = np.arange(20_000 * 4, dtype=np.float32).reshape(-1, 4).view(np.uint8)
-    peer.say(number_of(peer), LookedUp(6), (rows,))
+    peer.say(number_of(peer), LookedUp(6), (rows, np.empty(0, np.uint32)))
     client.receive()
     assert np.array_equal(heard[0][0], rows)
 
@@ -310,6 +300,17 @@ def test_requests_reach_a_server_that_starts_later(context: Context) -> None:
     router = sockets.router(context, "inproc://later")
     frames = sockets.receive(router)
     assert frames is not None
-    assert decode(frames[1:])[1] == Pull(BATCH)
+    assert decode(frames[1:], token=context.token)[1] == Pull(BATCH)
     client.close()
     router.close()
+
+
+def test_what_the_peer_says_it_has_is_asked_for_again_seldom(client: Client, peer: Peer, clock: Clock) -> None:
+    client.request(WaitCredit(0, 5))
+    start = clock.now
+    while clock.now < start + 60:
+        peer.say(number_of(peer), Pending())
+        client.receive()
+        clock.now = client.due
+        client.tick()
+    assert client.resent <= 60 / MAX_WAIT_S + 1

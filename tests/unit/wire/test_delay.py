@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from persia_cli.wire import sockets
+from persia_cli.wire.context import Context
 from persia_cli.wire.delay import DelayLine, run_lines
 from tests.conftest import poll_for
 
@@ -16,7 +17,7 @@ FRONT, BACK = "inproc://front", "inproc://back"
 
 
 @contextmanager
-def lined(context: sockets.Context, delay_s: float) -> Iterator[DelayLine]:
+def lined(context: Context, delay_s: float) -> Iterator[DelayLine]:
     line = DelayLine(context, FRONT, BACK, delay_s)
     stop = threading.Event()
     thread = threading.Thread(target=run_lines, args=([line], stop.is_set))
@@ -33,7 +34,7 @@ class Ends:
     """A server and its clients, closed when the test ends."""
 
     def __init__(self) -> None:
-        self.context = sockets.Context()
+        self.context = Context()
         self._made: list[sockets.Socket] = []
 
     def server(self) -> sockets.Socket:

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from persia_cli.wire.client import Client
+from persia_cli.wire.context import Context
 from persia_cli.wire.frames import Array
 from persia_cli.wire.loop import Loop
-from persia_cli.wire.messages import Ack, BatchId, Credit, LookedUp, LookUp, Message, Update, WaitCredit
+from persia_cli.wire.messages import Ack, Credit, LookedUp, LookUp, Update, WaitCredit
+from persia_cli.wire.parts import BatchId, Message
 from persia_cli.wire.server import Handler, Peer, Server
-from persia_cli.wire.sockets import Context
 from tests.support.proxy import Proxy
 from tests.support.serving import poll_until, serving
 
@@ -38,7 +39,7 @@ class Applied:
             server.reply(peer, Ack())
 
         def look_up(peer: Peer, message: LookUp, arrays: list[Array]) -> None:
-            server.reply(peer, LookedUp(0), [np.ones((len(arrays[0]), DIM), np.uint8)])
+            server.reply(peer, LookedUp(0), [np.ones((len(arrays[0]), DIM), np.uint8), np.empty(0, np.uint32)])
 
         def credit(peer: Peer, message: WaitCredit, _: list[Array]) -> None:
             server.reply(peer, Credit(message.step + 1))

@@ -10,15 +10,15 @@ import pytest
 import zmq
 from hypothesis import given, settings
 
-from persia_cli.wire.frames import MAX_ARRAYS, MAX_HEADER_BYTES, MalformedMessage, decode, encode
+from persia_cli.wire.frames import MAX_FRAMES, ForeignMessage, MalformedMessage, decode, encode
+from persia_cli.wire.limits import LIMITS
 from persia_cli.wire.messages import (
     BY_KIND,
     Ack,
-    BatchId,
     Done,
+    Heartbeat,
     LookedUp,
     LookUp,
-    Message,
     Pull,
     PushGradients,
     PutIds,
@@ -27,6 +27,7 @@ from persia_cli.wire.messages import (
     Rows,
     Update,
 )
+from persia_cli.wire.parts import BatchId, Message
 from tests.support.any_message import COUNTS, messages, raw, same
 
 BATCH = BatchId(generation=0, split=0, step=7, rank=1)
@@ -76,9 +77,9 @@ def test_received_arrays_are_aligned_and_writable_wherever_the_frame_lies(offset
 @pytest.mark.parametrize("offset", range(8))
 def test_received_rows_can_be_read_as_float32_wherever_the_frame_lies(offset: int) -> None:
     rows = np.arange(6, dtype=np.float32).reshape(2, 3)
-    kind, header, frame = raw(encode(1, LookedUp(0), [rows.view(np.uint8)]))
+    kind, header, frame, *rest = raw(encode(1, LookedUp(0), [rows.view(np.uint8), zeros("u4", 0)]))
     memory = bytearray(offset) + bytearray(frame)
-    _, _, arrays = decode([kind, header, memoryview(memory)[offset:]])
+    _, _, arrays = decode([kind, header, memoryview(memory)[offset:], *rest])
     read = arrays[0].view(np.float32)
     assert read.flags.aligned
     assert read.tolist() == rows.tolist()
@@ -92,7 +93,7 @@ def test_an_aligned_frame_is_not_copied() -> None:
 
 
 def test_frames_of_zeromq_are_decoded() -> None:
-    frames = [zmq.Frame(frame) for frame in raw(encode(3, LookedUp(-1), [np.ones((2, 3), np.uint8)]))]
+    frames = [zmq.Frame(frame) for frame in raw(encode(3, LookedUp(-1), [np.ones((2, 3), np.uint8), zeros("u4", 0)]))]
     number, message, arrays = decode(frames)
     assert (number, message) == (3, LookedUp(-1))
     assert arrays[0].tolist() == [[1] * 3] * 2
@@ -119,25 +120,33 @@ def zeros(dtype: str, *shape: int) -> np.ndarray:
 @pytest.mark.parametrize(
     ("message", "arrays", "problem"),
     [
-        (PutIds(BATCH), [], "lacks its array 'ids'"),
-        (PutIds(BATCH), [zeros("u8", 3)], "lacks its array 'offsets'"),
-        (PutIds(BATCH), [zeros("i8", 3), zeros("u4", 3)], "'ids' of PutIds is <u8 of 1 dimensions, not <i8"),
-        (PutIds(BATCH), [zeros("u8", 3, 1), zeros("u4", 3)], "not <u8 of 2"),
-        (PutIds(BATCH), [zeros("u8", 3), zeros("u4", 3), zeros("u4", 3)], "1 arrays too many"),
-        (Pull(BATCH), [zeros("u8", 3)], "1 arrays too many"),
+        (PutIds(BATCH), [], "does not have its array 'ids'"),
+        (PutIds(BATCH), [zeros("u8", 3)], "does not have its array 'offsets'"),
+        (PutIds(BATCH), [zeros("i8", 3), zeros("u4", 3)], "'ids' of PutIds must be <u8 with 1 dimensions, not <i8"),
+        (PutIds(BATCH), [zeros("u8", 3, 1), zeros("u4", 3)], "not <u8 with 2"),
+        (PutIds(BATCH), [zeros("u8", 3), zeros("u4", 3), zeros("u4", 3)], "has 1 arrays too many"),
+        (Pull(BATCH), [zeros("u8", 3)], "1 arrays of 24 bytes; the limits are 1,024 bytes, 0 arrays"),
         (LookUp(BATCH, create=True), [zeros("u8", 3), zeros("u2", 4)], "has size 4 where another has 3"),
-        (LookUp(BATCH, create=True), [zeros("u8", 3), zeros("u2", 3), zeros("u8", 1)], "lacks its array 'tables'"),
+        (
+            LookUp(BATCH, create=True),
+            [zeros("u8", 3), zeros("u2", 3), zeros("u8", 1)],
+            "does not have its array 'tables'",
+        ),
         (Update(BATCH), [zeros("u8", 3), zeros("u2", 3), zeros("u1", 2, 8)], "has size 2 where another has 3"),
-        (Rows(0), [zeros("i4", 3), zeros("u4", 0)], "lacks its array 'rows'"),
+        (Rows(0), [zeros("i4", 3), zeros("u4", 0)], "does not have its array 'rows'"),
         (Rows(0), [zeros("i4", 3), zeros("u4", 0), zeros("u1", 1, 4), zeros("u1", 1, 5)], "size 5 where"),
         (
             PutSamples(BATCH, 2.0),
             [zeros("f4", 2, 3), zeros("f4", 1, 1), zeros("f4", 0), zeros("u8", 0)],
             "size 1 where",
         ),
-        (PushGradients(BATCH), [zeros("u1", 0, 1)] * (MAX_ARRAYS + 1), "over the limit"),
-        (Refused("x" * MAX_HEADER_BYTES), [], "over the limit"),
-        (PushGradients(BATCH), [np.broadcast_to(np.uint8(0), (2**15, 2**15))] * 2, "over the limit"),
+        (PushGradients(BATCH), [zeros("u1", 0, 1)] * (MAX_FRAMES - 1), "4,097 arrays of 0 bytes; the limits are"),
+        (Refused("x" * LIMITS[Refused].header), [], "a header of 65,5.. bytes"),
+        (
+            PushGradients(BATCH),
+            [np.broadcast_to(np.uint8(0), (2**15, 2**15))] * 2,
+            "arrays of 2,147,483,648 bytes; .*use a smaller train.batch_size",
+        ),
     ],
 )
 def test_the_sender_is_told_of_arrays_that_do_not_fit(message: Message, arrays: list[Any], problem: str) -> None:
@@ -168,8 +177,8 @@ DONE_BODY = b"\x94\x01\x93\x93\xa1r\x00\x00\x05\x81\xa1a"  # header of Done up t
         [b"\x10", b""],
         [b"\x01", b"\x94\x01\x90\x90\xc0x"],
         [b"\x01", b"\x94\x01\x90\xdd\xff\xff\xff\xff"],
-        [b"\x01", b"\x00" * (MAX_HEADER_BYTES + 1)],
-        [b"\x01", b"\x94\x01\x90\x90\xc0", *[b""] * (MAX_ARRAYS + 1)],
+        [b"\x01", b"\x00" * (LIMITS[Ack].header + 1)],
+        [b"\x01", b"\x94\x01\x90\x90\xc0", *[b""] * (MAX_FRAMES - 1)],
         [bytes((Done.KIND,)), DONE_BODY + b"\x91" * 100_000 + b"\x90\xc0"],
         [bytes((Done.KIND,)), DONE_BODY + b"\xa2\xff\xfe\x90\xc0"],
         [bytes((Done.KIND,)), DONE_BODY + b"\xdf\x7f\xff\xff\xff\x90\xc0"],
@@ -214,13 +223,13 @@ def test_garbage_is_refused(frames: list[bytes]) -> None:
 
 
 def test_a_legible_request_number_is_told_with_the_refusal() -> None:
-    with pytest.raises(MalformedMessage, match="bad header of PutIds") as caught:
+    with pytest.raises(MalformedMessage, match="the header of PutIds cannot be read") as caught:
         decode(put_ids(GOOD_HEADS, request=12, fields=()))
     assert caught.value.request == 12
-    with pytest.raises(MalformedMessage, match="unknown kind of message 0xfe") as caught:
+    with pytest.raises(MalformedMessage, match="0xfe is not a known kind of message") as caught:
         decode([b"\xfe", *put_ids(GOOD_HEADS, request=13)[1:]])
     assert caught.value.request == 13
-    with pytest.raises(MalformedMessage, match="5 bytes are no array") as caught:
+    with pytest.raises(MalformedMessage, match="has 5 bytes") as caught:
         decode([*put_ids(GOOD_HEADS, request=14)[:3], b"short"])
     assert caught.value.request == 14
 
@@ -261,3 +270,26 @@ def test_damaged_messages_are_refused_or_still_consistent(kind: type[Message], d
 
 def test_an_ack_is_small() -> None:
     assert sum(len(frame) for frame in raw(encode(2**48, Ack()))) <= 16
+
+
+TOKEN = bytes(range(16))
+
+
+@pytest.mark.parametrize("token", [b"", TOKEN[:-1], TOKEN + b"x", bytes(16), TOKEN[::-1]])
+def test_without_the_token_of_the_job_nothing_is_decoded(token: bytes) -> None:
+    frames = encode(7, Pull(BATCH), token=token)
+    with pytest.raises(ForeignMessage, match="does not have the token") as caught:
+        decode(frames, token=TOKEN)
+    assert caught.value.request is None
+    assert decode(encode(7, Pull(BATCH), token=TOKEN), token=TOKEN)[:2] == (7, Pull(BATCH))
+
+
+def test_every_kind_of_message_has_a_limit_and_small_ones_are_refused_before_they_are_decoded() -> None:
+    assert set(LIMITS) == set(BY_KIND.values())
+    for kind, limit in LIMITS.items():
+        endless = b"\xc1" * (limit.header + 1)  # no msgpack: were it decoded, the error would be another
+        with pytest.raises(MalformedMessage, match="the limits are"):
+            decode([bytes((kind.KIND,)), endless])
+    assert LIMITS[Heartbeat].header <= 1 << 20
+    with pytest.raises(MalformedMessage, match="0 arrays and 0 bytes"):
+        decode([bytes((Heartbeat.KIND,)), b"\x90", bytes(8)])

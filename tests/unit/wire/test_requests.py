@@ -7,16 +7,19 @@ import numpy as np
 import pytest
 
 from persia_cli.errors import WireError
+from persia_cli.wire.addresses import ipc_address
+from persia_cli.wire.context import Context
 from persia_cli.wire.frames import Array
 from persia_cli.wire.loans import share_memory
 from persia_cli.wire.loop import Loop
-from persia_cli.wire.messages import Ack, BatchId, Credit, LookedUp, LookUp, Message, Update, WaitCredit
+from persia_cli.wire.messages import Ack, Credit, LookedUp, LookUp, Update, WaitCredit
+from persia_cli.wire.parts import BatchId, Message
 from persia_cli.wire.segment import DATA_START
 from persia_cli.wire.server import Handler, Peer, Server
-from persia_cli.wire.sockets import Context, ipc_address
 from tests.support.serving import poll_until, serving
 
 DIM = 16
+NONE_UNKNOWN = np.empty(0, np.uint32)
 
 
 def look_up(server: Server) -> Mapping[type[Message], Handler]:
@@ -24,7 +27,8 @@ def look_up(server: Server) -> Mapping[type[Message], Handler]:
 
     def answer(peer: Peer, message: LookUp, arrays: list[Array]) -> None:
         rows = [np.repeat(keys.astype(np.float32)[:, None], DIM, axis=1) for keys in arrays[::2]]
-        server.reply(peer, LookedUp(message.batch.step), [values.view(np.uint8) for values in rows])
+        blocks = [block for values in rows for block in (values.view(np.uint8), NONE_UNKNOWN)]
+        server.reply(peer, LookedUp(message.batch.step), blocks)
 
     return {LookUp: answer}
 
@@ -54,7 +58,7 @@ def test_every_request_gets_its_own_answer(context: Context, address: str, rows:
     assert server.refused == client.malformed == 0
     for step in range(20):
         _, arrays = answers[step]
-        assert [array.shape for array in arrays] == [(rows, 4 * DIM), (min(rows, 5), 4 * DIM)]
+        assert [array.shape for array in arrays[::2]] == [(rows, 4 * DIM), (min(rows, 5), 4 * DIM)]
         assert np.array_equal(arrays[0].view(np.float32)[:, DIM - 1], np.arange(step, step + rows, dtype=np.float32))
 
 
@@ -122,7 +126,7 @@ def test_a_refusal_reaches_the_asker(context: Context, address: str) -> None:
         loop = Loop(context, "asker")
         client = loop.connect(server.address, "embedding-server-0", b"asker#1", 0.5, 30.0)
         client.request(WaitCredit(0, 1))
-        with pytest.raises(WireError, match=r"refused WaitCredit: test-server takes no WaitCredit"):
+        with pytest.raises(WireError, match=r"refused WaitCredit: test-server does not accept WaitCredit messages"):
             poll_until(loop, lambda: not client.pending)
         loop.close()
 
@@ -142,11 +146,11 @@ def test_large_arrays_pass_in_shared_memory(context: Context, ipc_directory: Pat
                 return
             rows = theirs.empty((len(arrays[0]), 8), np.uint8)
             rows[...] = arrays[0].view(np.uint8).reshape(-1, 8)
-            server.reply(peer, LookedUp(message.batch.step), [rows])
+            server.reply(peer, LookedUp(message.batch.step), [rows, NONE_UNKNOWN])
 
         def release(peer: Peer, message: WaitCredit, _: list[Array]) -> None:
             for waiting in hold:
-                server.reply(waiting, LookedUp(0), [np.zeros((0, 8), np.uint8)])
+                server.reply(waiting, LookedUp(0), [np.zeros((0, 8), np.uint8), NONE_UNKNOWN])
             server.reply(peer, Credit(1))
 
         return {LookUp: answer, WaitCredit: release}

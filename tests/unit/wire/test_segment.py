@@ -23,7 +23,8 @@ import numpy as np
 
 from persia_cli.wire.frames import encode
 from persia_cli.wire.loans import share_memory
-from persia_cli.wire.messages import BatchId, PushGradients
+from persia_cli.wire.messages import PushGradients
+from persia_cli.wire.parts import BatchId
 
 memory = share_memory()
 arrays = [np.full((5000, 8), 7, np.uint8)]
@@ -96,7 +97,7 @@ def test_addresses_outside_have_no_offset() -> None:
     "name", ["", "1/2", "../../etc/passwd", "0/1/0123456789abcdef", "1/x/0123456789abcdef", "1/2/3"]
 )
 def test_other_names_are_refused(name: str) -> None:
-    with pytest.raises(WireError, match="no name of shared memory"):
+    with pytest.raises(WireError, match="not a valid name of shared memory"):
         open_segment(name)
 
 
@@ -108,7 +109,7 @@ def test_a_process_that_is_gone_is_named() -> None:
 def test_other_files_are_not_mapped(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     path.write_bytes(bytes(SIZE))
-    with path.open("r+b") as file, pytest.raises(WireError, match="is gone"):
+    with path.open("r+b") as file, pytest.raises(WireError, match="does not exist any more"):
         open_segment(f"{os.getpid()}/{file.fileno()}/0123456789abcdef")
 
 

@@ -10,22 +10,11 @@ import zmq
 from persia_cli.errors import WireError
 from persia_cli.wire import server as server_module
 from persia_cli.wire import sockets
+from persia_cli.wire.context import Context
 from persia_cli.wire.frames import Array, decode, encode
-from persia_cli.wire.messages import (
-    Ack,
-    BatchId,
-    Credit,
-    LookedUp,
-    LookUp,
-    Message,
-    Pending,
-    Pull,
-    PutIds,
-    Refused,
-    WaitCredit,
-)
+from persia_cli.wire.messages import Ack, Credit, LookedUp, LookUp, Pending, Pull, PutIds, Refused, WaitCredit
+from persia_cli.wire.parts import BatchId, Message
 from persia_cli.wire.server import Peer, Server
-from persia_cli.wire.sockets import Context
 
 BATCH = BatchId(generation=0, split=0, step=7, rank=0)
 
@@ -35,15 +24,16 @@ class Asker:
 
     def __init__(self, context: Context, identity: bytes = b"asker") -> None:
         self.socket = sockets.dealer(context, "inproc://server", identity)
+        self.token = context.token
 
     def ask(self, number: int, message: Message, arrays: tuple[Array, ...] = ()) -> None:
-        assert sockets.send(self.socket, encode(number, message, arrays))
+        assert sockets.send(self.socket, encode(number, message, arrays, token=self.token))
 
     def hear(self) -> list[tuple[int, Message]]:
         """The replies that have come."""
         heard = []
         while (frames := sockets.receive(self.socket)) is not None:
-            heard.append(decode(frames)[:2])
+            heard.append(decode(frames, token=self.token)[:2])
         return heard
 
 
@@ -63,7 +53,7 @@ class Handlers:
 
     def look_up(self, peer: Peer, message: LookUp, arrays: list[Array]) -> None:
         self.look_ups += 1
-        self.server.reply(peer, LookedUp(1), [np.zeros((len(arrays[0]), 8), np.uint8)])
+        self.server.reply(peer, LookedUp(1), [np.zeros((len(arrays[0]), 8), np.uint8), np.empty(0, np.uint32)])
 
     def refuse(self, peer: Peer, message: PutIds, _: list[Array]) -> None:
         raise WireError("this batch is over")
@@ -141,7 +131,7 @@ def test_numbers_of_different_clients_are_different_requests(
 def test_a_peer_without_a_name_is_passed_over(context: Context, server: Server, handlers: Handlers) -> None:
     with context.socket(zmq.DEALER) as nameless:
         nameless.connect("inproc://server")
-        nameless.send_multipart(encode(5, WaitCredit(0, 3)))
+        nameless.send_multipart(encode(5, WaitCredit(0, 3), token=context.token))
         server.receive()
         assert (handlers.parked, server.parked, server.nameless) == ([], 0, 1)
         assert not nameless.poll(0)
@@ -157,7 +147,7 @@ def test_a_handler_refuses_by_a_wire_error(server: Server, asker: Asker) -> None
 def test_a_message_that_nobody_handles_is_refused(server: Server, asker: Asker) -> None:
     asker.ask(5, Ack())
     server.receive()
-    assert asker.hear() == [(5, Refused("nn-worker-0 takes no Ack"))]
+    assert asker.hear() == [(5, Refused("nn-worker-0 does not accept Ack messages"))]
     assert server.refused == 1
 
 
@@ -180,23 +170,26 @@ GARBAGE = [
 
 
 def test_garbage_is_counted_and_the_server_goes_on(server: Server, asker: Asker, handlers: Handlers) -> None:
-    for frames in GARBAGE:
-        asker.socket.send_multipart(frames)
+    for first, *others in GARBAGE:
+        asker.socket.send_multipart([first, *others])
+        asker.socket.send_multipart([(first[:1] or b"?") + asker.token + first[1:], *others])
     random = np.random.default_rng(0)
     for _ in range(200):
         frames = [random.bytes(size) for size in random.integers(0, 40, random.integers(1, 5))]
-        asker.socket.send_multipart([bytes((WaitCredit.KIND,)), *frames])
+        asker.socket.send_multipart([bytes((WaitCredit.KIND,)) + asker.token, *frames])
     asker.ask(5, WaitCredit(0, 3))
     server.receive()
-    assert server.refused == len(GARBAGE) + 200
+    assert (server.refused, server.foreign) == (len(GARBAGE) + 200, len(GARBAGE))
     assert handlers.parked == [Peer(b"asker", 5)]
 
 
 def test_a_malformed_request_with_a_number_is_told_so(server: Server, asker: Asker) -> None:
-    frames = [bytes(frame) for frame in encode(9, WaitCredit(0, 3))]
+    frames = [bytes(frame) for frame in encode(9, WaitCredit(0, 3), token=asker.token)]
     asker.socket.send_multipart([*frames, b"one too many"])
+    size = f"a header of {len(frames[1])} bytes and 1 arrays of 12 bytes"
+    reason = f"WaitCredit has {size}; the limits are 1,024 bytes, 0 arrays and 0 bytes"
     server.receive()
-    assert asker.hear() == [(9, Refused("WaitCredit announces 0 arrays and brings 1"))]
+    assert asker.hear() == [(9, Refused(reason))]
     assert (server.refused, server.parked) == (1, 0)
 
 
@@ -245,3 +238,20 @@ def test_what_is_remembered_is_bounded(
     server.receive()
     assert asker.hear() == [(3, Credit(9)), (4, Credit(9))]
     assert handlers.parked[5:] == [Peer(b"asker", number) for number in range(3)]
+
+
+def test_what_is_remembered_is_bounded_in_bytes(
+    server: Server, asker: Asker, handlers: Handlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "ANSWERS_BYTES", 2500)
+    for number in range(4):
+        asker.ask(number, WaitCredit(0, number))
+    server.receive()
+    for peer in handlers.parked:
+        server.reply(peer, Refused("x" * 1000))
+    asker.hear()
+    for number in range(4):
+        asker.ask(number, WaitCredit(0, number))
+    server.receive()
+    assert [number for number, _ in asker.hear()] == [2, 3], "the latest are remembered"
+    assert len(handlers.parked) == 6, "the others go to the handler again"

@@ -18,12 +18,14 @@ from persia_cli.data.profile.inspection import Inspection, inspect_data
 from persia_cli.errors import DataError
 
 ROWS = 4000
+APART = 1_000_003
+"""From one user's id to the next."""
 TRAIN = 3000
 """Rows whose `part` is training; the others have users of their own."""
 
 
 def shop(rows: int = ROWS) -> dict[str, Any]:
-    """Columns of every kind; users 0-99 train, 50-149 evaluate."""
+    """Columns of every kind; users 0-99 train, 50-149 evaluate; what users are called is not counted from 1."""
     rng = np.random.default_rng(7)
     row = np.arange(rows)
     evaluates = row >= rows * TRAIN // ROWS
@@ -32,9 +34,11 @@ def shop(rows: int = ROWS) -> dict[str, Any]:
         "row_id": row + 10**12,
         "bought": (rng.random(rows) < np.where(evaluates, 0.5, 0.25)).astype(np.int8),
         "price": pa.array(rng.normal(np.where(evaluates, 3.0, 0.0), 1.0), mask=row % 10 == 0),
-        "user": pa.array(user - 20),
+        "user": pa.array((user - 20) * APART),
         "item": rng.integers(0, 2**63, 400, np.uint64)[rng.zipf(1.5, rows) % 400],
-        "last": pa.array([[u, (u + 1) % 100] if u % 3 else [] for u in (user - 20) % 80], pa.list_(pa.int64())),
+        "last": pa.array(
+            [[u * APART, (u + 1) % 100 * APART] if u % 3 else [] for u in (user - 20) % 80], pa.list_(pa.int64())
+        ),
         "city": pa.array(np.array(["Bern", "Rome", "Oslo", "Rome"])[row % 4]),
         "country": np.full(rows, 41, np.int32),
         "timestamp": row * 60,
@@ -83,7 +87,7 @@ def test_ids_are_counted(found: Inspection) -> None:
     assert columns["item"].top[0] == (str(item[counts.argmax()]), counts.max() / ROWS)
     assert columns["row_id"].distinct == pytest.approx(ROWS, rel=0.03)
     assert not columns["row_id"].is_exact
-    assert {name for name, _ in columns["user"].top} <= {str(number) for number in range(-20, 130)}
+    assert {name for name, _ in columns["user"].top} <= {str(number * APART) for number in range(-20, 130)}
     assert columns["city"].top == (("Rome", 0.5), ("Bern", 0.25), ("Oslo", 0.25)) or columns["city"].top == (
         ("Rome", 0.5), ("Oslo", 0.25), ("Bern", 0.25),
     )  # fmt: skip
@@ -118,13 +122,13 @@ def test_roles_are_guessed(found: Inspection) -> None:
     roles = {name: guess.role for name, guess in found.roles.items()}
     assert roles == {
         "row_id": "unused", "bought": "label", "price": "dense", "user": "sparse", "item": "sparse", "last": "sparse",
-        "city": "unused", "country": "unused", "timestamp": "unused", "empty": "unused", "part": "split",
+        "city": "sparse", "country": "unused", "timestamp": "unused", "empty": "unused", "part": "split",
     }  # fmt: skip
     assert found.roles["last"].table == "user"
-    assert "recipe my_data" in found.roles["city"].reason
+    assert found.roles["city"].reason == "text, hashed when it is read"
     assert found.table_rows["item"] == found.profile.columns["item"].distinct
     assert found.table_rows["user"] == pytest.approx(150, rel=0.05)
-    assert set(found.table_rows) == {"user", "item"}
+    assert set(found.table_rows) == {"user", "item", "city"}
 
 
 def test_the_suggestion_is_a_data_set(found: Inspection) -> None:
@@ -133,7 +137,7 @@ def test_the_suggestion_is_a_data_set(found: Inspection) -> None:
     assert dataset.labels == ("bought",)
     assert dataset.dense == ("price",)
     assert [(feature.name, feature.table, feature.pooling) for feature in dataset.sparse] == [
-        ("user", None, "sum"), ("item", None, "sum"), ("last", "user", "mean"),
+        ("user", None, "sum"), ("item", None, "sum"), ("last", "user", "mean"), ("city", None, "sum"),
     ]  # fmt: skip
     assert dataset.fill == 0.0
     assert dataset.split.model_dump() == {"kind": "column", "column": "part", "train": "train", "eval": "valid"}
@@ -149,6 +153,32 @@ def test_the_census_that_ships_is_understood() -> None:
     assert found.profile.columns["occupation"].distinct == 15
     assert found.profile.columns["label"].means["train"] == pytest.approx(7841 / 32_561)
     assert yaml.safe_load(found.suggestion)["path"] == "builtin:adult_income"
+
+
+@pytest.mark.parametrize(
+    ("column", "role", "distinct"),
+    [
+        (pa.array(np.arange(ROWS) % 40 * 7.0, mask=np.arange(ROWS) % 9 == 0), "sparse", 40),  # as pandas has them
+        (pa.array(np.arange(ROWS) % 3 * -1.0, pa.float32()), "sparse", 3),
+        (pa.array(np.arange(ROWS) % 2 * 1.0), "dense", 2),
+        (pa.array(np.arange(ROWS) % 400 * 1.0), "dense", 400),  # too few rows each
+        (pa.array(np.arange(ROWS) * 1.0), "dense", None),
+        (pa.array(np.where(np.arange(ROWS) == ROWS - 1, 0.5, np.arange(ROWS) % 40)), "dense", None),
+        (pa.array(np.where(np.arange(ROWS) == 1, 0.5, np.arange(ROWS) % 40)), "dense", None),
+        (pa.array(np.where(np.arange(ROWS) == 1, 1e300, np.arange(ROWS) % 40)), "dense", None),
+    ],
+)
+def test_a_few_whole_numbers_are_ids(column: Any, role: str, distinct: int | None, tmp_path: Path) -> None:
+    write(tmp_path / "a.parquet", {"bought": (np.arange(ROWS) % 5 == 0).astype(np.int8), "shop": column})
+    found = inspect_data(str(tmp_path), lambda done, total: None)
+    profile = found.profile.columns["shop"]
+    assert (found.roles["shop"].role, profile.distinct) == (role, distinct)
+    assert (profile.count > 0) == (distinct is not None)
+    if role == "sparse":
+        assert found.table_rows["shop"] == distinct
+        assert "list it in dense if it is an amount" in found.suggestion
+        assert profile.drift.unseen_ids == 0.0
+        assert inspect(ParquetDataset.model_validate(yaml.safe_load(found.suggestion))).sparse[0].name == "shop"
 
 
 @pytest.mark.parametrize(
@@ -187,8 +217,21 @@ def test_a_prepared_folder_says_what_its_columns_are(tmp_path: Path) -> None:
     assert {name for name, guess in found.roles.items() if guess.role != "unused"} == {"bought", "user"}
     assert found.roles["user"].table == "person"
     assert found.profile.split_rows == {"train": 3000, "eval": 1000}
-    (tmp_path / "dataset.yaml").write_text("kind: parquet\nlabls: [y]\n")
-    with pytest.raises(DataError, match=r"dataset.yaml is no description of a data set \(.*\); correct or remove it"):
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("kind: parquet\nlabls: [y]\n", r"dataset.yaml: labls=\[\"y\"\]: no such key; did you mean labels"),
+        ("kind: parquet\nlabels: 7\n", "dataset.yaml: labels=7: expected a list of texts"),
+        ("- a\n", "dataset.yaml: expected the keys of a data set"),
+        ("a: [", "dataset.yaml: cannot be read"),
+    ],
+)
+def test_a_wrong_description_is_told_by_its_keys(tmp_path: Path, text: str, told: str) -> None:
+    write(tmp_path / "shop.parquet", shop())
+    (tmp_path / "dataset.yaml").write_text(text)
+    with pytest.raises(DataError, match=told):
         look(tmp_path)
 
 
@@ -201,7 +244,7 @@ def test_a_prepared_folder_says_what_its_columns_are(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_parquet(tmp_path: Path, content: bytes | None, text: str) -> None:
-    path = tmp_path / "shop.csv"
+    path = tmp_path / "shop.dat"
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(DataError) as failure:
@@ -255,7 +298,9 @@ def test_columns_of_every_arrow_type(tmp_path: Path) -> None:
     roles = {name: guess.role for name, guess in found.roles.items()}
     assert roles["flag"] == "label"
     assert roles["decimal"] == "dense"
-    assert {name for name, role in roles.items() if role == "sparse"} == {"pair", "bag", "small"}
+    assert {name for name, role in roles.items() if role == "sparse"} == {
+        "pair", "bag", "small", "words", "text", "bytes", "code",
+    }  # fmt: skip
     assert found.profile.columns["bag"].count == 1
     assert found.profile.columns["code"].distinct == 2
     infinite = found.profile.columns["infinite"].numbers

@@ -1,0 +1,1 @@
+"""The checks and measurements of `scripts/gpu_check.py` on a machine with a GPU."""

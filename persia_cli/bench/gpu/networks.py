@@ -1,0 +1,92 @@
+"""Checks of every network on the GPU against the CPU: forward, backward, and whole steps one after the other."""
+
+import math
+from collections.abc import Mapping
+from statistics import median
+
+import torch
+
+from persia_cli.bench.gpu.batches import Trainer, Trajectory, deviation
+from persia_cli.bench.gpu.finding import Finding, Findings, Left, failed, judged, left_out
+from persia_cli.config.schema import Model
+from persia_cli.train.distributed import World
+
+STEPS, SIZE = 20, 256
+SEEDS = (1, 2, 3)
+FLOAT32 = 1e-4
+"""Greatest allowed deviation from the CPU in float32."""
+TIMES = 3.0
+"""Multiple of bfloat16's deviation from float32 on the CPU that a half type may deviate: devices round differently."""
+FLOOR = 1e-5
+
+
+def check_networks(models: Mapping[str, Model], device: torch.device, left: Left, steps: int = STEPS) -> Findings:
+    """Compare each network in each precision with float32 on the CPU."""
+    slowest = 0.0
+    for name, model in models.items():
+        if left() < 1.5 * slowest:
+            yield left_out(f"network {name}")
+            continue
+        before = left()
+        try:
+            yield from _check(name, model, World(device=device), steps)
+        except Exception as error:
+            yield failed(f"network {name}", error)
+        slowest = max(slowest, before - left())
+
+
+def _check(name: str, model: Model, world: World, steps: int) -> Findings:
+    yield _float32(name, model, world, steps)
+    exact = Trainer(model, World(), by_kernels=True).trajectory(steps, SIZE)
+    rounded = _deviations(Trainer(model, World(), "bfloat16", by_kernels=True).trajectory(steps, SIZE), exact)
+    allowed = {part: TIMES * noise + FLOOR for part, noise in rounded.items()}
+    half = _deviations(Trainer(model, world, "bfloat16").trajectory(steps, SIZE), exact)
+    yield _close(f"{name} bfloat16", half, allowed, steps)
+    if world.device.type == "cuda":
+        yield _float16(name, Trainer(model, world, "float16").trajectory(steps, SIZE), exact, allowed)
+
+
+def _float32(name: str, model: Model, world: World, steps: int) -> Finding:
+    """Check several seeds: where rounding carries an input of a ReLU over 0, all later numbers differ."""
+    for seed in SEEDS:
+        exact = Trainer(model, World(), by_kernels=True, seed=seed).trajectory(steps, SIZE)
+        ours = Trainer(model, world, seed=seed).trajectory(steps, SIZE)
+        words = f"{name} float32" if seed == SEEDS[0] else f"{name} float32 (not with the seeds before {seed})"
+        finding = _close(words, _deviations(ours, exact), dict.fromkeys(PARTS, FLOAT32), steps)
+        if finding.verdict == "PASS":
+            break
+    return finding
+
+
+PARTS = ("forward", "backward", "logits", "rows", "weights")
+"""The compared parts: first logits, first gradients of rows, all logits, and rows and weights at the end."""
+
+
+def _deviations(ours: Trajectory, exact: Trajectory) -> dict[str, float]:
+    logits = max(deviation(mine, other) for mine, other in zip(ours.logits, exact.logits, strict=True))
+    return {
+        "forward": deviation(ours.logits[0], exact.logits[0]),
+        # Rounding may carry an input of a ReLU over 0, and a gradient jumps: this happens in a few batches.
+        "backward": median(deviation(mine, other) for mine, other in zip(ours.probes, exact.probes, strict=True)),
+        "logits": logits,
+        "rows": deviation(ours.rows, exact.rows),
+        "weights": deviation(ours.weights, exact.weights),
+    }
+
+
+def _close(name: str, found: dict[str, float], allowed: dict[str, float], steps: int) -> Finding:
+    # A comparison with NaN is false, so NaN fails.
+    passed = all(found[part] <= allowed[part] for part in PARTS)
+    figures = ", ".join(f"{part} {found[part]:.1e} (at most {allowed[part]:.1e})" for part in PARTS)
+    return judged(f"network {name}, {steps} steps", passed, f"relative deviation: {figures}")
+
+
+def _float16(name: str, ours: Trajectory, exact: Trajectory, allowed: dict[str, float]) -> Finding:
+    """Check the first forward only: the first steps may be skipped while the loss scale falls."""
+    forward = deviation(ours.logits[0], exact.logits[0])
+    finite = math.isfinite(float(ours.weights.sum())) and math.isfinite(float(ours.rows.sum()))
+    passed = forward <= allowed["forward"] and finite and ours.steps_skipped < len(ours.logits)
+    figures = f"forward {forward:.1e} (at most {allowed['forward']:.1e}), {ours.steps_skipped} steps skipped"
+    return judged(
+        f"network {name} float16", passed, f"{figures}, {'all finite' if finite else 'NOT FINITE'} at the end"
+    )

@@ -1,1 +1,0 @@
-"""Other systems, measured beside ours; may import torch."""

@@ -1,0 +1,46 @@
+"""Examine a data set, and show progress where that may take long."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import PurePath
+
+from persia_cli.commands.progress_bar import ProgressBar, bytes_done
+from persia_cli.commands.screen import err, labelled
+from persia_cli.config.schema import Dataset, ParquetDataset
+from persia_cli.data.converted import Progress, cache_folder
+from persia_cli.data.facts import DatasetFacts, inspect
+from persia_cli.data.remote import without_secret
+
+
+def facts_of(dataset: Dataset) -> DatasetFacts:
+    """Return the facts about a data set; raises DataError with every problem, one line each."""
+    if isinstance(dataset, ParquetDataset):
+        announce(*dataset.paths)
+    with converting() as progress:
+        facts = inspect(dataset, progress)
+    for warning in facts.warnings:
+        labelled(err(), "warning", warning)
+    return facts
+
+
+@contextmanager
+def converting() -> Iterator[Progress]:
+    """Yield a function that shows the conversion of text files: a bar over all of them, or a line for each."""
+    said: set[str] = set()
+    with ProgressBar(err(), "reading", stays=False) as bar:
+
+        def show(path: str, done: int, total: int) -> None:
+            if path not in said and (not said or not err().is_terminal):
+                what = "text files" if err().is_terminal else path
+                labelled(err(), "reading", f"{what} (twice, and once for all: as Parquet in {cache_folder()})")
+            said.add(path)
+            bar.show(done, total, [*bytes_done(bar, done, total), PurePath(path).name])
+
+        yield show
+
+
+def announce(*paths: str) -> None:
+    """Print a line about paths on other machines before they are read."""
+    for path in paths:
+        if "://" in path:
+            labelled(err(), "looking", f"at {without_secret(path)}")

@@ -1,0 +1,81 @@
+"""`persia runs`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from persia_cli.commands.options import examples
+
+LS = (
+    "persia runs ls                          # runs in the folder runs",
+    "persia runs ls sweeps/lr-20261121-0815  # points of a sweep",
+)
+COMPARE = ("persia runs compare runs/shop-20261121-081500 runs/shop-20261121-091500",)
+
+app = typer.Typer(no_args_is_help=True, help="List and compare runs.", epilog=examples(*LS, *COMPARE))
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@app.command(epilog=examples(*LS))
+def ls(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder of the run directories.", show_default="runs")
+    ] = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """List runs, the newest first, with their states, AUC and checkpoints."""
+    import json
+    import time
+    from dataclasses import asdict
+
+    from persia_cli.commands.runs_view import show_runs
+    from persia_cli.commands.screen import err, labelled, out, propose, say
+    from persia_cli.errors import UserError
+    from persia_cli.observe.overview import summaries
+
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {folder}; `persia train` puts runs into the folder runs")
+    found = summaries(folder, time.time())
+    if as_json:
+        say(out(), json.dumps({"runs": [asdict(each) for each in found]}))
+        return
+    if not found:
+        labelled(err(), "note", f"{folder} holds no runs")
+        return
+    show_runs(out(), found)
+    first = found[0].run_dir
+    again = f"persia runs compare {first} {found[1].run_dir}" if len(found) > 1 else f"persia report {first}"
+    propose(err(), again)
+
+
+@app.command(epilog=examples(*COMPARE))
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN …", help="Run directories.", show_default=False)],
+    as_json: AsJson = False,
+) -> None:
+    """Show the settings in which runs differ, and their figures side by side."""
+    import json
+
+    from persia_cli.commands.runs_view import show_side_by_side
+    from persia_cli.commands.screen import err, out, propose, say
+    from persia_cli.errors import UserError
+    from persia_cli.observe.history import read_history
+    from persia_cli.observe.key_figures import key_figures
+    from persia_cli.observe.overview import differing_settings
+
+    if len(runs) < 2:
+        raise UserError("name two or more runs to compare; `persia runs ls` lists them")
+    histories = [read_history(run) for run in runs]
+    settings = differing_settings(histories)
+    figures = [key_figures(history) for history in histories]
+    side_by_side = {
+        name: [each.get(name, "-") for each in figures] for name in dict.fromkeys(name for f in figures for name in f)
+    }
+    if as_json:
+        named = {"runs": list(map(str, runs)), "settings": settings, "figures": side_by_side}
+        say(out(), json.dumps(named))
+        return
+    show_side_by_side(out(), runs, settings, side_by_side)
+    propose(err(), f"persia report {runs[0]}")

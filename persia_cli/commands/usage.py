@@ -1,0 +1,69 @@
+"""Sentences for command lines that the parser refuses, with the words to write instead."""
+
+import sys
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from persia_cli.errors import UserError
+
+FOREIGN = {
+    ("-m", "--multirun", "--sweep"): "several values are tried by `persia sweep`: persia sweep KEY=A,B",
+    ("--cfg", "-c", "--info", "--resolve"): "the complete configuration is printed by `persia config show`",
+    ("--config", "--conf", "--config-name", "-cn", "--config-file"): (
+        "a configuration is a word without dashes: conf=NAME or conf=PATH.yaml"
+    ),
+    ("--config-dir", "--config-path", "-cd", "-cp"): "a folder of configurations is given by --conf-dir DIR",
+    ("--output-dir", "--out", "--logdir", "--log-dir", "--save-dir"): "the folder of a run is set by --run-dir DIR",
+}
+"""Options of other programs, and the equivalent here."""
+
+
+def in_our_words(error: Exception) -> Exception:
+    """Return a UserError in place of an error of the command line parser, which has no public class.
+
+    A command without words shows its help, and ends the program with exit code 2. Other errors are returned unchanged.
+    """
+    if not (hasattr(error, "format_message") and hasattr(error, "ctx")):
+        return error
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(error.format_message(), file=sys.stderr)
+        sys.exit(UserError.exit_code)
+    return UserError(_sentence(error))
+
+
+def refuse_empty(arguments: Sequence[str]) -> None:
+    """Raise UserError for an empty argument, which as a path would mean the current folder."""
+    for before, word in pairwise(["", *arguments]):
+        option = before if before.startswith("--") else ""
+        if word.startswith("--") and word.endswith("=") and word.count("=") == 1:
+            option = word.removesuffix("=")
+        elif word:
+            continue
+        remedy = f"give it a value or leave {option} out" if option else "give a value or leave it out"
+        raise UserError(f"{option or 'an argument'} is empty, perhaps from an unset shell variable; {remedy}")
+
+
+def _sentence(error: Any) -> str:
+    """Return one sentence on a command line that the parser refuses."""
+    command = error.ctx.command_path if error.ctx else "persia"
+    option = getattr(error, "option_name", None)
+    message = error.format_message().strip().rstrip(".")
+    help_ = f"`{command} --help` lists the options"
+    if option is None or not message.startswith("No such option"):
+        return f"{message[:1].lower()}{message[1:]}; {help_}"
+    hint = next((text for names, text in FOREIGN.items() if option in names), None) or _setting(option)
+    near = getattr(error, "possibilities", None)
+    if hint is None and near:
+        hint = f"did you mean {near[0]}?"
+    return f"{option}: {command} has no such option; {hint or help_}"
+
+
+def _setting(option: str) -> str | None:
+    """Return the form of a setting, if the option has the name of one."""
+    from persia_cli.config.expected import keys
+    from persia_cli.config.schema import Run
+
+    name = option.lstrip("-").replace("-", "_")
+    found = next((key for key, _ in keys(Run) if name in (key, key.rpartition(".")[2])), None)
+    return f"a setting is a word without dashes: {found}=VALUE" if found and len(name) > 1 else None

@@ -1,0 +1,62 @@
+"""Checks of a user's primary configuration as it is written: mistakes that composing would not report."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from persia_cli.errors import ConfigError
+from persia_cli.share import shared
+
+BASE = "base"
+
+
+def read_primary(file: Path) -> dict[str, Any]:
+    """Return the contents of a primary configuration; empty if it cannot be read, which Hydra then reports.
+
+    Raises ConfigError for defaults that would override the file itself, and for Hydra's own keys.
+    """
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        return {}
+    if not isinstance(values, dict):
+        return {}
+    if "hydra" in values:
+        raise ConfigError(f"{file}: 'hydra' is not a key of persia; remove it (--run-dir sets the folder of a run)")
+    defaults = values.get("defaults")
+    if isinstance(defaults, list) and "_self_" in defaults:
+        _refuse_overridden(file, values, defaults)
+    return values
+
+
+def own_name(file: Path, values: dict[str, Any]) -> str | None:
+    """Return the name of a configuration that has none: its file's, in characters that a folder name may have."""
+    if "name" in values or file.stem == BASE:
+        return None
+    return "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in file.stem).lstrip("._-") or None
+
+
+def hidden_base(primaries: dict[str, Path]) -> str:
+    """Return the end of a sentence about a user's file that hides persia's base configuration; empty if none does."""
+    base = primaries[BASE]
+    if base.resolve() == (shared("conf") / f"{BASE}.yaml").resolve():
+        return ""
+    return f"; {base} hides persia's own {BASE}.yaml: rename it"
+
+
+def _refuse_overridden(file: Path, values: dict[str, Any], defaults: list[Any]) -> None:
+    """Refuse defaults after `_self_`, which would override the file's own settings."""
+    for entry in defaults[defaults.index("_self_") + 1 :]:
+        group = next(iter(entry), "") if isinstance(entry, dict) else None
+        if group is None or group in values:
+            what = "the rest of the file" if group is None else f"{group} of this file"
+            first = [other for other in defaults if other != "_self_"]
+            raise ConfigError(
+                f"{file}: {_spelled(entry)} comes after _self_ in its defaults and would override {what}; "
+                f"write defaults: [{', '.join(map(_spelled, [*first, '_self_']))}]"
+            )
+
+
+def _spelled(entry: Any) -> str:
+    return ", ".join(f"{key}: {value}" for key, value in entry.items()) if isinstance(entry, dict) else str(entry)

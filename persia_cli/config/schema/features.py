@@ -1,0 +1,110 @@
+"""The meaning of a data set's columns: sparse features, dense features, labels."""
+
+from math import isfinite
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from persia_cli.config.schema.column_values import Values
+from persia_cli.config.schema.node import Node
+from persia_cli.config.schema.numbers import NUMBER, Count
+
+
+class SparseFeature(Node):
+    """A categorical feature: one id or a list of ids per sample."""
+
+    name: str
+    """Name of the feature; also of its column and its table, unless they are set."""
+    column: str | None = None
+    """Column that holds its ids."""
+    table: str | None = None
+    """Table that it reads; features that name the same table read the same rows."""
+    pooling: Literal["sum", "mean", "sqrtn", "none"] = "sum"
+    """The operation that makes one vector of a sample's rows; `none` keeps a padded sequence and its mask."""
+    max_length: Count | None = None
+    """Ids kept per sample, the newest (last) ones; required with `pooling: none`."""
+    missing_id: Annotated[int, Field(ge=0, lt=2**64), NUMBER] = 0
+    """Id for a null (an empty list stays empty)."""
+    ids: Literal["integer", "text"] | None = None
+    """Source of the ids: `integer`, the value itself; `text`, the hash of its text; by default the column's type
+    decides."""
+
+    buckets: Count | tuple[float, ...] | None = None
+    """Ids from a column of numbers: 1 + how many of these ascending boundaries a number has reached; or a number of
+    buckets with equally many training rows, whose boundaries are kept in the run's configuration."""
+
+    @model_validator(mode="after")
+    def _boundaries_rise(self) -> Self:
+        if isinstance(self.buckets, tuple):
+            if list(self.buckets) != sorted(set(self.buckets)):
+                raise ValueError(f"the boundaries of {self.name}'s buckets must be ascending")
+            if not all(map(isfinite, self.buckets)):
+                raise ValueError(f"the boundaries of {self.name}'s buckets must be finite")
+        return self
+
+    @property
+    def column_name(self) -> str:
+        """Column that holds its ids."""
+        return self.column or self.name
+
+    @property
+    def table_name(self) -> str:
+        """Table that it reads; its name seeds the hash of text."""
+        return self.table or self.name
+
+    @model_validator(mode="after")
+    def _sequence_has_a_length(self) -> Self:
+        if self.pooling == "none" and self.max_length is None:
+            raise ValueError(f"feature {self.name} keeps its sequence (pooling: none) and so needs a max_length")
+        return self
+
+
+def _feature(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+Sparse = Annotated[SparseFeature, BeforeValidator(_feature)]
+
+
+class DenseFeature(Node):
+    """A column of numbers, and the transform to apply before training."""
+
+    name: str
+    """Name of the column."""
+    transform: Literal["log1p", "standardise"] | None = None
+    """`log1p`: sign(x) log(1 + |x|); `standardise`: (x - mean) / deviation, of the training rows."""
+    mean: float | None = None
+    """Mean for `standardise`; by default that of the training rows, which is kept in the run's configuration."""
+    deviation: Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER] | None = None
+    """Deviation for `standardise`; set together with `mean` or not at all."""
+
+    @model_validator(mode="after")
+    def _figures_come_together(self) -> Self:
+        if (self.mean is None) != (self.deviation is None):
+            raise ValueError(f"give both mean and deviation of {self.name}, or none")
+        if self.mean is not None and self.transform != "standardise":
+            raise ValueError(f"mean and deviation of {self.name} are for transform: standardise")
+        return self
+
+
+class Label(Node):
+    """A label made from a column's values."""
+
+    name: str
+    """Name of the column."""
+    positive: Values | None = None
+    """The value, or values, that are positive (1); all others are negative (0)."""
+    at_least: float | None = None
+    """Numbers of at least this are positive (1), lower ones negative (0)."""
+
+    @model_validator(mode="after")
+    def _one_rule(self) -> Self:
+        if self.positive is not None and self.at_least is not None:
+            raise ValueError(f"label {self.name} takes positive or at_least, not both")
+        return self
+
+    @property
+    def positives(self) -> tuple[str | int, ...]:
+        """The values that are positive."""
+        given = self.positive
+        return given if isinstance(given, tuple) else () if given is None else (given,)

@@ -1,0 +1,43 @@
+"""The types of numbers in settings: each has limits, so that a typo is found before a job starts."""
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
+
+
+def refuse_flags(value: Any) -> Any:
+    """Refuse true and false, which Python accepts as 1 and 0."""
+    if isinstance(value, bool):
+        raise PydanticCustomError("number", "a number is expected")
+    return value
+
+
+NUMBER = BeforeValidator(refuse_flags)
+"""The validator of every number of the schema; it comes after the bounds, so that the JSON Schema has these too."""
+
+MOST = 10**12
+"""A limit beyond the samples, steps or rows of any job."""
+
+Count = Annotated[int, Field(gt=0, le=MOST), NUMBER]
+"""A number of at least one."""
+Amount = Annotated[int, Field(ge=0, le=MOST), NUMBER]
+"""A number that may be zero."""
+Few = Annotated[int, Field(gt=0, le=1024), NUMBER]
+"""A number of parts that each cost something: replicas, threads, layers, heads."""
+Dim = Annotated[int, Field(gt=0, le=1024), NUMBER]
+"""Number of columns of an embedding row."""
+Width = Annotated[int, Field(gt=0, le=65536), NUMBER]
+"""Number of columns of a layer."""
+Widths = tuple[Width, ...]
+SomeWidths = Annotated[tuple[Width, ...], Field(min_length=1)]
+BatchSize = Annotated[int, Field(gt=0, le=2**24), NUMBER]
+
+Positive = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False), NUMBER]
+"""A number above 0 whose square fits float32; greater ones are typos."""
+NonNegative = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False), NUMBER]
+NotTiny = Annotated[float, Field(ge=1e-30, le=1e6, allow_inf_nan=False), NUMBER]
+"""A constant that keeps a denominator from 0, in float32 too."""
+Decay = Annotated[float, Field(ge=0, lt=1), NUMBER]
+Seconds = Annotated[float, Field(gt=0, le=604_800, allow_inf_nan=False), NUMBER]
+"""A waiting time, at most a week."""

@@ -1,0 +1,184 @@
+"""Text files as Parquet: each is converted once, kept in a cache, and read from there in later runs.
+
+Training reads blocks of rows in random order, in several loaders, in every epoch. Text cannot be read from its middle
+(fields may hold line ends, files may be compressed) and is slow to parse. A converted file is found by the place, size
+and modification time of the text file and by the options it is read with; its row groups, and so the order of samples,
+depend on the text alone.
+"""
+
+import csv
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from hashlib import sha256
+from itertools import count
+from pathlib import Path
+from tempfile import mkstemp
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from persia_cli.config.schema.csv_format import CsvFormat
+from persia_cli.data.csv_files import BLOCK_BYTES, read_csv
+from persia_cli.data.files import DataFile
+from persia_cli.data.formats import NOUNS, Format
+from persia_cli.data.json_lines import read_json_lines
+from persia_cli.data.text_lines import delimiter_of
+from persia_cli.data.text_stream import TextStream
+from persia_cli.data.unread_rows import UnreadRows
+from persia_cli.errors import DataError, one_line
+
+CACHE = "PERSIA_CACHE_DIR"
+"""Environment variable that names the folder of converted files; by default ~/.cache/persia."""
+ROW_GROUP_ROWS = 1 << 15
+UNUSED_DAYS = 30
+"""Age at which converted files that no one has read since are removed."""
+
+Progress = Callable[[str, int, int], None]
+"""Called with the file being converted, the bytes of all files read so far, and the total; each file is read twice."""
+
+
+def silent(path: str, done: int, total: int) -> None:
+    """Ignore the progress."""
+
+
+_VERSION = 3
+_UNREAD = b"persia.unread_rows"
+
+
+def cache_folder() -> Path:
+    """Return the folder of converted files."""
+    named = os.environ.get(CACHE)
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return (Path(named) if named else Path(base) / "persia").expanduser() / "text"
+
+
+def as_parquet(
+    filesystem: Any, files: Sequence[DataFile], kind: Format, form: CsvFormat, progress: Progress
+) -> tuple[DataFile, ...]:
+    """Return the local Parquet files of some text files; those not in the cache are converted first.
+
+    Raises DataError for files that cannot be read or written.
+    """
+    folder = cache_folder()
+    paths = {file: folder / _identity(filesystem, file, kind, form) for file in files}
+    new = [file for file, path in paths.items() if not path.is_file()]
+    if new:
+        _forget_old(folder)
+    done, total = 0, sum(2 * file.nbytes for file in new)
+    for file, path in paths.items():
+        if file in new:
+            _convert(filesystem, file, kind, form, path, partial(_report, progress, done, total))
+            done += 2 * file.nbytes
+        else:
+            with suppress(OSError):  # another user's cache is as good
+                os.utime(path)
+    return tuple(DataFile(str(path), file.nbytes, file.path) for file, path in paths.items())
+
+
+def _report(progress: Progress, before: int, total: int, path: str, done: int, _: int) -> None:
+    progress(path, before + done, total)
+
+
+def unread_rows(metadata: Any) -> UnreadRows:
+    """Return the rows that conversion left out, from a Parquet file's metadata."""
+    held = (metadata.metadata or {}).get(_UNREAD)
+    return UnreadRows() if held is None else UnreadRows.from_json(held)
+
+
+def _identity(filesystem: Any, file: DataFile, kind: Format, form: CsvFormat) -> str:
+    info = filesystem.get_file_info(file.path)
+    about = [_VERSION, filesystem.type_name, file.path, info.size, info.mtime_ns, kind, form.model_dump_json()]
+    if filesystem.type_name == "local":  # a replaced file may have the same size and time: cp -p, rsync -t
+        own = Path(file.path).stat()
+        about += [own.st_ino, own.st_ctime_ns]
+    return f"{sha256(repr(about).encode()).hexdigest()[:40]}.parquet"
+
+
+def _convert(filesystem: Any, file: DataFile, kind: Format, form: CsvFormat, path: Path, progress: Progress) -> None:
+    if not file.nbytes:
+        raise DataError(f"{file.path}: the file is empty; delete it or write it again")
+    unread = UnreadRows()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, part = mkstemp(suffix=".part", dir=path.parent)
+        os.close(handle)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    try:
+        open_file = _opener(filesystem, file, progress)
+        if kind == "csv":
+            tables = read_csv(open_file, form, delimiter_of(file, form), unread)
+        else:
+            tables = read_json_lines(open_file, file.path, unread)
+        _write(tables, Path(part), unread, file)
+        Path(part).replace(path)
+    except (pa.ArrowException, csv.Error, UnicodeDecodeError) as error:
+        hint = "see dataset.csv for delimiter, header, quote and nulls" if kind == "csv" else "correct the file"
+        raise DataError(f"{file.path}: cannot be read as {NOUNS[kind]} ({_cause(error)}); {hint}") from error
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    finally:
+        Path(part).unlink(missing_ok=True)
+
+
+def _write(tables: Iterator[Any], part: Path, unread: UnreadRows, file: DataFile) -> None:
+    """Write tables of one schema in row groups of equal size, and the rows that were left out to the metadata."""
+    writer: Any = None
+    waiting: list[Any] = []
+    try:
+        for table in tables:
+            if writer is None:
+                writer = pq.ParquetWriter(part, table.schema, compression="zstd")
+            waiting.append(table if isinstance(table, pa.Table) else pa.Table.from_batches([table]))
+            if sum(each.num_rows for each in waiting) >= ROW_GROUP_ROWS:
+                rows = pa.concat_tables(waiting)
+                whole = rows.num_rows // ROW_GROUP_ROWS * ROW_GROUP_ROWS
+                writer.write_table(rows.slice(0, whole), row_group_size=ROW_GROUP_ROWS)
+                waiting = [rows.slice(whole)]
+        if writer is None:
+            raise DataError(f"{file.path}: the file is empty; delete it or write it again")
+        if sum(each.num_rows for each in waiting):
+            writer.write_table(pa.concat_tables(waiting), row_group_size=ROW_GROUP_ROWS)
+        writer.add_key_value_metadata({_UNREAD: unread.to_json()})
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _opener(filesystem: Any, file: DataFile, progress: Progress) -> Callable[[], TextStream]:
+    """Return a function that opens the file from its beginning; it reports progress over all its openings."""
+    opened, most = count(), 2 * file.nbytes
+
+    def open_file() -> TextStream:
+        before = next(opened) * file.nbytes
+        return TextStream(filesystem, file, lambda done: progress(file.path, min(before + done, most), file.nbytes))
+
+    progress(file.path, 0, file.nbytes)
+    return open_file
+
+
+def _forget_old(folder: Path) -> None:
+    """Remove converted files that have not been used for long, and the remains of conversions that were killed."""
+    for path in folder.glob("*"):
+        with suppress(OSError):
+            age = time.time() - path.stat().st_mtime
+            if age > (86_400 if path.suffix == ".part" else 86_400 * UNUSED_DAYS):
+                path.unlink()
+
+
+def _cause(error: Exception) -> str:
+    """Return the cause of an error in a text file; pyarrow's words for a row longer than a block are replaced."""
+    text = one_line(error)
+    most = f"{BLOCK_BYTES >> 20} MiB"
+    return f"a row or field is longer than {most}; is a quote left open?" if "straddl" in text else text
+
+
+def _unwritable(path: Path, error: OSError) -> DataError:
+    return DataError(
+        f"text files are converted into {path.parent}, which cannot be written ({one_line(error)}); make room there or "
+        f"name another folder by {CACHE}"
+    )

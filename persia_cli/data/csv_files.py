@@ -1,0 +1,120 @@
+"""CSV to tables; the type of a column is found from the whole file.
+
+A column holds integers if every field is an integer in its usual form (7, not 07); else numbers if every field is one;
+else true and false if every field is one of these words; else text. Fields that are null markers are left out of this.
+Blanks around a number, or around a column's name, do not belong to it; blanks around text do.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+
+from persia_cli.config.schema.csv_format import CsvFormat
+from persia_cli.data.csv_stream import CsvStream
+from persia_cli.data.text_lines import csv_lines
+from persia_cli.data.unread_rows import UnreadRows
+
+Open = Callable[[], Any]
+"""Opens a file's bytes, decompressed, from the beginning."""
+
+BLOCK_BYTES = 1 << 21
+"""Bytes of text parsed at a time, and the longest row allowed; pyarrow reads up to 32 blocks ahead."""
+_SHOWN = 40
+_BLANKS = " \t"
+_INTEGER = r"^[ \t]*(?:0|-?[1-9][0-9]*)[ \t]*$"
+_FRACTION = r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+_NUMBER = rf"^[ \t]*(?:{_FRACTION}|-?(?:nan|NaN|inf|Infinity))[ \t]*$"
+_BOOLEAN = r"^(?:true|True|TRUE|false|False|FALSE)$"
+_KINDS = ((_INTEGER, pa.int64()), (_INTEGER, pa.uint64()), (_NUMBER, pa.float64()), (_BOOLEAN, pa.bool_()))
+"""The types a column may have, the narrowest first: the pattern of its fields, and the Arrow type they must fit."""
+
+
+def read_csv(open_file: Open, form: CsvFormat, delimiter: str, unread: UnreadRows) -> Iterator[Any]:
+    """Yield a file's rows as Arrow batches of one schema; rows with too few or too many fields go to `unread`.
+
+    Reads the file twice, and once more to find the lines of such rows.
+    Raises pyarrow.ArrowInvalid, csv.Error or UnicodeDecodeError for a file that is not CSV.
+    """
+    with open_file() as raw:
+        stream = CsvStream(raw, delimiter, form.quote)
+        names = _names(stream, form)
+        types, last = _types_of(_batches(stream, names, form, delimiter, None, UnreadRows()), names, form)
+        if last is not None and stream.leaves_open(last):
+            start = " ".join(last[:_SHOWN].split())
+            raise pa.ArrowInvalid(f"the quote before {start!r} is never closed: all that follows would be one field")
+    with open_file() as raw:
+        stream = CsvStream(raw, delimiter, form.quote)
+        for batch in _batches(stream, names, form, delimiter, types, unread):
+            yield batch.rename_columns(names)
+    if unread.count:
+        with open_file() as raw:
+            unread.name_lines(line for line, _ in csv_lines(raw, form, delimiter))
+    yield pa.schema(list(zip(names, types, strict=True))).empty_table()
+
+
+def _batches(
+    stream: CsvStream, names: list[str], form: CsvFormat, delimiter: str, types: list[Any] | None, unread: UnreadRows
+) -> Iterator[Any]:
+    """Yield batches whose columns are named by numbers, for names may repeat; without `types` all columns are text."""
+    numbers = [str(number) for number in range(len(names))]
+    reading = csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES, column_names=numbers)
+    reading.skip_rows_after_names = 1 if form.header is True else 0
+    parsing = csv.ParseOptions(
+        delimiter=delimiter,
+        quote_char=form.quote or False,
+        newlines_in_values=form.quote is not None,
+        invalid_row_handler=partial(_skip, unread),
+    )
+    converting = csv.ConvertOptions(
+        column_types=dict(zip(numbers, types or [pa.string()] * len(names), strict=True)),
+        null_values=list(form.nulls),
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=True,
+    )
+    with csv.open_csv(stream, reading, parsing, converting) as reader:
+        yield from reader
+
+
+def _names(stream: CsvStream, form: CsvFormat) -> list[str]:
+    return [name.strip(_BLANKS) for name in stream.header()] if form.header is True else list(form.header)
+
+
+def _skip(unread: UnreadRows, row: Any) -> str:
+    unread.add(
+        row.number, f"{row.actual_columns} fields where there are {row.expected_columns} columns", row.text or ""
+    )
+    return "skip"
+
+
+def _types_of(batches: Iterator[Any], names: list[str], form: CsvFormat) -> tuple[list[Any], str | None]:
+    """Return the type of each column, the null type where there is no value, and the last field of the file."""
+    left = [[] if name in form.text else list(_KINDS) for name in names]
+    filled = [False for _ in names]
+    last = None
+    for batch in batches:
+        for number, column in enumerate(batch.columns):
+            values = column.drop_null()
+            if len(values):
+                filled[number] = True
+                left[number] = [kind for kind in left[number] if _fits(values, *kind)]
+        if batch.num_rows:
+            last = batch.column(len(names) - 1)[-1].as_py()
+    kinds = [known[0][1] if known else pa.string() for known in left]
+    return [kind if has_values else pa.null() for kind, has_values in zip(kinds, filled, strict=True)], last
+
+
+def _fits(values: Any, pattern: str, kind: Any) -> bool:
+    if not pc.all(pc.match_substring_regex(values, pattern)).as_py():
+        return False
+    with suppress(pa.ArrowInvalid):
+        values.cast(kind)
+        return True
+    with suppress(pa.ArrowInvalid):  # the CSV reader ignores blanks around a number, a cast does not
+        pc.utf8_trim(values, _BLANKS).cast(kind)
+        return True
+    return False

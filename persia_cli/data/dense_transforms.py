@@ -1,0 +1,156 @@
+"""Transforms of dense numbers and buckets, by statistics of the training rows that are kept with the data set."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.config.schema.features import DenseFeature, SparseFeature
+from persia_cli.data.rowgroup import RowGroup, RowGroupReader
+from persia_cli.data.splits import selected_rows
+from persia_cli.data.values import float_values
+from persia_cli.errors import DataError
+
+Floats = NDArray[np.float64]
+
+SAMPLED_ROWS = 1 << 18
+"""Rows that quantiles are computed from, approximately: evenly spaced over the training rows."""
+
+
+def transform(values: Floats, feature: DenseFeature) -> Floats:
+    """Return the transformed numbers of a dense feature; NaN stays NaN.
+
+    `log1p` is sign(x) log(1 + |x|), so that negative numbers keep their order; `standardise` is (x - mean) / deviation.
+    """
+    if feature.transform == "log1p":
+        logs: Floats = np.copysign(np.log1p(np.abs(values)), values)
+        return logs
+    if feature.transform == "standardise":
+        assert feature.mean is not None
+        assert feature.deviation is not None
+        standard: Floats = (values - feature.mean) / feature.deviation
+        return standard
+    return values
+
+
+def bucket_ids(values: Floats, boundaries: Sequence[float], missing: np.uint64) -> NDArray[np.uint64]:
+    """Return 1 + the number of ascending boundaries that each value has reached, `missing` for NaN."""
+    numbers = np.searchsorted(np.asarray(boundaries, np.float64), values, side="right").astype(np.uint64) + np.uint64(1)
+    return np.where(np.isnan(values), missing, numbers)
+
+
+def is_fitted(dataset: ParquetDataset) -> bool:
+    """Return True if all statistics that transforms need are known."""
+    return not _open_dense(dataset) and not _open_buckets(dataset)
+
+
+def fit(
+    dataset: ParquetDataset, filesystem: Any, groups: Sequence[RowGroup], train_rows: Sequence[int]
+) -> ParquetDataset:
+    """Return the data set with means, deviations and boundaries of its training rows, which are read once.
+
+    Only the columns of features without these statistics are read. Raises DataError if there are no training rows, or
+    if a column has the same value in all of them.
+    """
+    dense, buckets = _open_dense(dataset), _open_buckets(dataset)
+    columns = list(dict.fromkeys([*(each.name for each in dense), *(each.column_name for each in buckets)]))
+    if not sum(train_rows):
+        raise DataError(
+            f"{columns[0]} is transformed by statistics of the training rows, but there are none here; train first, or "
+            "give mean and deviation, or the boundaries of buckets"
+        )
+    moments = {name: _Moments() for name in columns}
+    samples: dict[str, list[Floats]] = {name: [] for name in columns}
+    every = -(-sum(train_rows) // SAMPLED_ROWS)
+    with RowGroupReader(filesystem) as reader:
+        for group, rows in zip(groups, train_rows, strict=True):
+            if rows:
+                for name, values in _training_values(dataset, reader, group, columns).items():
+                    moments[name].add(values)
+                    samples[name].append(values[::every])
+    return dataset.model_copy(
+        update={
+            "dense": tuple(_with_moments(each, moments) for each in dataset.dense),
+            "sparse": tuple(_with_boundaries(each, samples) for each in dataset.sparse),
+        }
+    )
+
+
+class _Moments:
+    """Mean and squared deviation of a stream of numbers (Chan, Golub and LeVeque, 1979).
+
+    They are computed from the differences to the first number: for equal numbers these are exactly 0, and numbers that
+    are far from 0 but close to each other lose no digits.
+    """
+
+    def __init__(self) -> None:
+        self.count, self._first, self._mean, self.squares = 0, 0.0, 0.0, 0.0
+
+    @property
+    def mean(self) -> float:
+        """Mean of the numbers."""
+        return self._first + self._mean
+
+    def add(self, values: Floats) -> None:
+        """Add finite numbers."""
+        if not values.size:
+            return
+        if not self.count:
+            self._first = float(values[0])
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = values - self._first
+            mean = float(values.mean())
+            squares = float(((values - mean) ** 2).sum())
+        total = self.count + values.size
+        apart = mean - self._mean
+        self.squares += squares + apart * apart * self.count * values.size / total
+        self._mean += apart * values.size / total
+        self.count = total
+
+
+def _open_dense(dataset: ParquetDataset) -> list[DenseFeature]:
+    return [each for each in dataset.dense_features if each.transform == "standardise" and each.mean is None]
+
+
+def _open_buckets(dataset: ParquetDataset) -> list[SparseFeature]:
+    return [each for each in dataset.sparse if isinstance(each.buckets, int)]
+
+
+def _training_values(
+    dataset: ParquetDataset, reader: RowGroupReader, group: RowGroup, columns: list[str]
+) -> dict[str, Floats]:
+    split_column = getattr(dataset.split, "column", None)
+    table = reader.read(group, list(dict.fromkeys([*columns, *([split_column] if split_column else [])])))
+    rows = selected_rows(dataset.split, "train", group, table.column(split_column) if split_column else None)
+    found = {}
+    for name in columns:
+        values = float_values(table.column(name))
+        values = values if rows is None else values[rows]
+        found[name] = values[np.isfinite(values)]
+    return found
+
+
+def _with_moments(feature: str | DenseFeature, moments: dict[str, _Moments]) -> str | DenseFeature:
+    if isinstance(feature, str) or feature.transform != "standardise" or feature.mean is not None:
+        return feature
+    known = moments[feature.name]
+    deviation = float(np.sqrt(known.squares / known.count)) if known.count else 0.0
+    if not deviation or not np.isfinite(deviation):
+        raise DataError(
+            f"dense feature {feature.name} cannot be standardised: its values are the same, or too large, in all "
+            "training rows; leave it out, or use transform: log1p"
+        )
+    return feature.model_copy(update={"mean": known.mean, "deviation": deviation})
+
+
+def _with_boundaries(feature: SparseFeature, samples: dict[str, list[Floats]]) -> SparseFeature:
+    if not isinstance(feature.buckets, int):
+        return feature
+    values = np.concatenate(samples[feature.column_name])
+    if not values.size:
+        raise DataError(f"sparse feature {feature.name} has no numbers to make buckets of; leave it out")
+    shares = np.arange(1, feature.buckets) / feature.buckets
+    boundaries = np.unique(np.quantile(values, shares, method="inverted_cdf"))
+    return feature.model_copy(update={"buckets": tuple(map(float, boundaries))})

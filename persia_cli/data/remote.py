@@ -1,0 +1,74 @@
+"""Calls to stores on other machines, with a deadline and with sentences for the usual errors."""
+
+import re
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from persia_cli.errors import DataError
+
+DEADLINE_S = 30.0
+"""Deadline for the first answer of a store."""
+LISTING_DEADLINE_S = 600.0
+"""Deadline for the list of all files below a folder."""
+
+Result = TypeVar("Result")
+
+_THREAD = "persia-ask"
+
+_CAUSES = (
+    (("ACCESS_DENIED", "403", "credential", "PERMISSION", "Unauthenticated", "401"),
+     "you may not read it: check credentials (AWS_PROFILE, GOOGLE_APPLICATION_CREDENTIALS or the like) and rights"),
+    (("NO_SUCH_BUCKET", "404", "NotFound", "not found", "does not exist"), "there is no such bucket: check its name"),
+    (("NETWORK_CONNECTION", "resolve", "refused", "Could not connect", "connect", "UNAVAILABLE", "timed out"),
+     "it cannot be reached: check the network and the endpoint"),
+)  # fmt: skip
+"""Texts in a store's answer, and the sentence for each."""
+
+
+def ask(place: str, call: Callable[[], Result], deadline_s: float | None = None) -> Result:
+    """Return the result of `call`, by default within DEADLINE_S; `place` is the URI that it asks.
+
+    Raises DataError if the call takes longer (it then goes on in its thread), or if it raises an OSError.
+    """
+    place = without_secret(place)
+    limit = DEADLINE_S if deadline_s is None else deadline_s
+    results: list[Result] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(call())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name=_THREAD, daemon=True)
+    thread.start()
+    thread.join(limit)
+    if results:
+        return results[0]
+    if not errors:
+        raise DataError(
+            f"{place} has not answered within {limit:g} s; check the network, the name of the bucket, and credentials "
+            "(GOOGLE_APPLICATION_CREDENTIALS, AWS_PROFILE or the like)"
+        )
+    if isinstance(errors[0], OSError):
+        raise DataError(f"{place}: {explain(errors[0])}") from errors[0]
+    raise errors[0]
+
+
+def is_waiting() -> bool:
+    """Return True if a call that exceeded its deadline is still running."""
+    return any(thread.name == _THREAD for thread in threading.enumerate())
+
+
+def without_secret(uri: str) -> str:
+    """Return a URI without its password."""
+    return re.sub(r"//([^:@/]*):[^@/]*@", r"//\1:***@", uri)
+
+
+def explain(error: OSError) -> str:
+    """Return the meaning of a store's error, and its text."""
+    text = " ".join(str(error).split()).removesuffix(".")
+    cause = next((cause for signs, cause in _CAUSES if any(sign in text for sign in signs)), "it cannot be read")
+    return f"{cause} ({text})"

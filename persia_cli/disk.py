@@ -1,0 +1,113 @@
+"""Writing to disk: atomic files, folders that one process owns, and clear sentences for errors of the disk."""
+
+import errno
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+
+from persia_cli.errors import DiskError
+
+ELSEWHERE = "free space or choose another place"
+REASONS = {
+    errno.ENOSPC: ("disk full: cannot write {path}", ELSEWHERE),
+    errno.EDQUOT: ("disk quota used up: cannot write {path}", ELSEWHERE),
+    errno.EFBIG: ("cannot write {path}: it would be larger than files may be here", "raise the limit (see ulimit -f)"),
+    errno.EROFS: ("cannot write {path}: the file system is read-only", "choose another place"),
+    errno.EACCES: ("cannot write {path}: permission denied", "choose another place, or ask its owner to allow it"),
+    errno.EPERM: ("cannot write {path}: not permitted", "choose another place, or ask its owner to allow it"),
+    errno.EIO: ("cannot write {path}: input/output error", "the disk may be failing; choose another place"),
+}
+"""Error number of the operating system -> the problem and a remedy."""
+
+
+def disk_error(error: OSError, path: Path | str) -> DiskError:
+    """Return the operating system's error for `path` as a DiskError with a sentence that says what to do."""
+    what, remedy = REASONS.get(error.errno or 0, ("cannot write {path}: {error}", "choose another place"))
+    return DiskError(f"{what.format(path=path, error=error.strerror or error)}; {remedy}")
+
+
+def refusal(error: BaseException) -> DiskError | None:
+    """Return a DiskError for an error whose cause is a full or read-only disk, None for other errors."""
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+    if not isinstance(error, OSError) or error.errno not in full:
+        return None
+    return disk_error(error, error.filename or "a file, or what is printed")
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raise every OSError of the context as a DiskError that names `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_error(error, path) from error
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path` to write to; at the end that file is synced and renamed to `path`.
+
+    Readers see the old file or the complete new one, even after a power cut. After a failure the old file is still
+    there and the temporary one is removed. Raises DiskError.
+    """
+    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        with writing(path):
+            yield part
+            sync(part)
+            part.replace(path)
+            sync(path.parent)
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file as `replacing` does; text becomes UTF-8."""
+    with replacing(path) as part:
+        part.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def sync(path: Path) -> None:
+    """Sync a file's content, or the names in a folder, to disk, so that they survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems cannot sync folders.
+        if error.errno != errno.EINVAL or not path.is_dir():
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def claim_folder(folder: Path) -> Path:
+    """Create a new folder and return it; if the name is taken, -2, -3 … is added. No other process gets the same one.
+
+    Raises DiskError.
+    """
+    with writing(folder):
+        for number in count(1):
+            claimed = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
+            try:
+                claimed.mkdir(parents=True)
+            except FileExistsError:
+                continue
+            return claimed
+    raise AssertionError("numbers do not end")
+
+
+def is_held(descriptor: int) -> bool:
+    """Try to lock an open file or folder for this process; returns True if another process holds the lock.
+
+    The lock ends when the descriptor is closed, or when the process ends in any way.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False

@@ -1,0 +1,63 @@
+"""The part of a launcher that handles kernels that are not compiled yet."""
+
+from collections.abc import Callable
+from types import TracebackType
+
+from persia_cli.kernels.cache import cache_folder, can_keep, is_kept
+from persia_cli.kernels.needed import SERVER, WORKER, pooling_kernels, training_kernels
+from persia_cli.observe.journal import EVENTS, Journal
+from persia_cli.plan.job import JobPlan
+
+
+def job_kernels(plan: JobPlan) -> list[str]:
+    """Return the names of the kernels that the roles of a job compile, or load, before they are ready."""
+    train = plan.job.task == "train"
+    names = [*SERVER, *WORKER]
+    if train:
+        names += training_kernels(group.optimizer.kind for group in plan.layout.groups)
+    return names + pooling_kernels((feature.pooling for feature in plan.layout.features), train)
+
+
+class Compiling:
+    """A context that writes the progress of compiling a job's kernels to its events."""
+
+    def __init__(self, plan: JobPlan) -> None:
+        self._events = Journal(plan.run_dir / EVENTS)
+        self._missing = [name for name in job_kernels(plan) if not is_kept(name)]
+        self._total = len(self._missing)
+
+    def __enter__(self) -> "Compiling":
+        if self._missing:
+            self._note()
+            if not can_keep():
+                self._events.write(
+                    event="warning",
+                    text=f"compiled kernels cannot be stored in {cache_folder()}, so each process compiles them "
+                    "at every start; set NUMBA_CACHE_DIR to a folder that can be written",
+                )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._events.close()
+
+    def check(self) -> None:
+        """Record the kernels that roles have compiled since the last call; cheap if there are none."""
+        for name in [name for name in self._missing if is_kept(name)]:
+            self._missing.remove(name)
+            self._note(kernel=name)
+
+    def compile(self, follow: Callable[[], None]) -> None:
+        """Compile the missing kernels in this process, for roles that run as its threads."""
+        from persia_cli.kernels.warm import warm
+
+        def after_each() -> None:
+            self.check()
+            follow()
+
+        warm(list(self._missing), after_each)
+
+    def _note(self, **kernel: str) -> None:
+        done = self._total - len(self._missing)
+        self._events.write(event="compiling", done=done, total=self._total, **kernel)

@@ -1,0 +1,34 @@
+"""The shape of a dense network's input: columns of a sample as the network sees them; imported without torch."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureShape:
+    """One sparse feature as the network sees it: a vector of `dim`, or up to `max_length` of them (pooling `none`)."""
+
+    name: str
+    dim: int
+    pooling: str
+    max_length: int | None = None
+    table: int | None = None
+    """Number of the table it reads, if known; features that read one table share its rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputShape:
+    """Columns of a sample: `dense` numbers, sparse features in the order of the data set, `tasks` logits wanted."""
+
+    dense: int
+    features: tuple[FeatureShape, ...]
+    tasks: int
+
+    @property
+    def pooled(self) -> tuple[FeatureShape, ...]:
+        """Features that arrive as one vector per sample."""
+        return tuple(feature for feature in self.features if feature.pooling != "none")
+
+    @property
+    def sequences(self) -> tuple[FeatureShape, ...]:
+        """Features that arrive as a padded sequence and its mask."""
+        return tuple(feature for feature in self.features if feature.pooling == "none")

@@ -1,0 +1,92 @@
+"""An overview of several runs: a summary of each, and the settings in which they differ."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from persia_cli.errors import PersiaError
+from persia_cli.observe.history import CONFIG, RunHistory, read_history
+from persia_cli.store.manifest import finished_steps
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The summary of a run; values that its record does not have are None."""
+
+    run_dir: str
+    state: str
+    """`done`, `failed`, `stopped`, `dead`, `running`, `silent`, or `damaged` if the record cannot be read."""
+    note: str = ""
+    """Sentence about its end, if there is one."""
+    began_s: float | None = None
+    """Start of training, seconds since 1970."""
+    took_s: float | None = None
+    """Seconds from the start of training to the last line of the record."""
+    model: str | None = None
+    mode: str | None = None
+    step: int | None = None
+    """Last step in the record."""
+    auc: dict[str, float | None] | None = None
+    """AUC of each label in the evaluation that counts for the run, or of training if there is no evaluation."""
+    log_loss: dict[str, float | None] | None = None
+    """Log loss of each label in the same evaluation."""
+    judged_step: int | None = None
+    """Step of that evaluation: the one the run chose itself, else the first one of the best AUC; None without any."""
+    checkpoints: tuple[int, ...] = ()
+    """Steps of the complete checkpoints, ascending."""
+
+
+def summaries(folder: Path, now: float) -> list[Summary]:
+    """Return a summary of each run directly in a folder, newest first; `now` in seconds since 1970."""
+    found = [summarize(path.parent, now) for path in folder.glob(f"*/{CONFIG}")]
+    return sorted(found, key=lambda each: (-(each.began_s or 0.0), each.run_dir))
+
+
+def summarize(run_dir: Path, now: float) -> Summary:
+    """Return the summary of a run, even if its record cannot be read."""
+    try:
+        history = read_history(run_dir)
+    except PersiaError as error:
+        return Summary(str(run_dir), "damaged", str(error).splitlines()[0])
+    outcome = history.outcome(now)
+    began, last = history.begin_s, history.end_s
+    judged = history.judged
+    last_line = next(iter([*history.training[-1:], *history.evaluations[-1:]]), None)
+    line = judged or last_line
+    return Summary(
+        run_dir=str(run_dir),
+        state=outcome.state,
+        note=outcome.text,
+        began_s=began,
+        took_s=None if began is None or last is None else last - began,
+        model=history.run.model.kind,
+        mode=history.run.mode.kind,
+        step=None if last_line is None else last_line["step"],
+        auc=None if line is None else _by_label(history, line, "auc"),
+        log_loss=None if line is None else _by_label(history, line, "log_loss"),
+        judged_step=None if judged is None else judged["step"],
+        checkpoints=tuple(finished_steps(run_dir)),
+    )
+
+
+def differing_settings(histories: Sequence[RunHistory]) -> dict[str, list[str]]:
+    """Return the settings that differ between runs, with the value in each run as JSON; `-` if a run has none."""
+    flat = [dict(_flat(history.run.model_dump(mode="json"))) for history in histories]
+    keys = dict.fromkeys(key for settings in flat for key in settings)
+    values = {key: [settings.get(key, "-") for settings in flat] for key in keys}
+    return {key: texts for key, texts in values.items() if len(set(texts)) > 1}
+
+
+def _by_label(history: RunHistory, line: Mapping[str, Any], figure: str) -> dict[str, float | None]:
+    return {label: history.figure(line, figure, label) for label in history.labels}
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Return key paths with their values as JSON; a list counts as one value."""
+    pairs: list[tuple[str, str]] = []
+    for key, value in settings.items():
+        below = isinstance(value, Mapping) and value
+        pairs += _flat(value, f"{prefix}{key}.") if below else [(f"{prefix}{key}", json.dumps(value))]
+    return pairs

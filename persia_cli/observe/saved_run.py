@@ -1,0 +1,79 @@
+"""The lookup of a saved model: a run directory, or one of its checkpoints."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from persia_cli.config.record import read_run
+from persia_cli.config.schema import Run
+from persia_cli.errors import CheckpointError, UserError
+from persia_cli.observe.journal import EVENTS, is_being_written
+from persia_cli.plan.saved_model import differences
+from persia_cli.store.manifest import CHECKPOINTS, MANIFEST, Manifest, read_manifest, unfinished_folders
+from persia_cli.store.retention import choose_checkpoint, remove_unfinished
+
+CONFIG = "config.yaml"
+"""File of a run directory."""
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A checkpoint whose manifest has been checked, and its run."""
+
+    run_dir: Path
+    checkpoint: Path
+    run: Run
+
+    @property
+    def config(self) -> Path:
+        """The file of the run's configuration."""
+        return self.run_dir / CONFIG
+
+
+def find_model(folder: Path, step: int | None = None) -> SavedModel:
+    """Return the model in `folder`, a run directory or a checkpoint in one; `step` selects a checkpoint of a run.
+
+    Unfinished checkpoints of a killed run are removed. Raises UserError for a folder that is neither, CheckpointError
+    for a checkpoint that does not exist, is damaged, or was trained with other settings than those in the run's file.
+    """
+    checkpoint, run_dir = locate_model(folder, step)
+    if run_dir is None:
+        raise UserError(f"{folder} is a checkpoint without its run: {CONFIG} is missing two folders above it")
+    if unfinished_folders(run_dir) and not is_being_written(run_dir / EVENTS):
+        remove_unfinished(run_dir)
+    run = read_run(run_dir / CONFIG)
+    _require_same(run_dir / CONFIG, run, read_manifest(checkpoint))
+    return SavedModel(run_dir, checkpoint, run)
+
+
+def locate_model(folder: Path, step: int | None = None) -> tuple[Path, Path | None]:
+    """Return the selected checkpoint, and its run directory if it is in one.
+
+    Raises UserError for a folder that is neither, CheckpointError for a run without such a checkpoint.
+    """
+    if (folder / MANIFEST).is_file():
+        if step is not None:
+            raise UserError(f"{folder} is a checkpoint already; leave out --step, or give the run directory")
+        run_dir = folder.resolve().parents[1] if folder.resolve().parent.name == CHECKPOINTS else None
+        return folder, run_dir if run_dir and (run_dir / CONFIG).is_file() else None
+    if not (folder / CONFIG).is_file():
+        raise UserError(
+            f"{folder} is neither a run directory nor a checkpoint: it has no {CONFIG} and no {MANIFEST}; "
+            "give the folder that persia train named at its start"
+        )
+    return choose_checkpoint(folder, step), folder
+
+
+def _require_same(config: Path, run: Run, manifest: Manifest) -> None:
+    """Raise CheckpointError if the run's file is not the configuration that the model was trained with."""
+    try:
+        trained = Run.model_validate(manifest.config)
+    except ValidationError:
+        return  # of another version of persia, whose settings cannot be compared one by one
+    found = differences(trained.model_dump(mode="json"), run.model_dump(mode="json"))
+    for key, (before, now) in found:
+        raise CheckpointError(
+            f"{config} has changed since the model was trained: {key} is {now} and was {before}; restore it, and "
+            "change settings on the command line"
+        )

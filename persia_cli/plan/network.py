@@ -1,0 +1,36 @@
+"""Checks of a run's dense network against the features of its data and the ranks that train it."""
+
+from persia_cli.config.schema import AsyncMode, Branches, Run
+from persia_cli.errors import ConfigError
+from persia_cli.model.requirements import require_fit
+from persia_cli.model.shape import FeatureShape, InputShape
+from persia_cli.plan.columns import dense_count, label_names
+from persia_cli.store.layout import EmbeddingLayout
+
+
+def require_network(run: Run, layout: EmbeddingLayout) -> None:
+    """Raise ConfigError if the run's network cannot be built on its features, or cannot be trained by its ranks."""
+    require_fit(run.model, input_shape(run, layout))
+    if isinstance(run.model, Branches) and run.cluster.nn_workers > 1:
+        raise ConfigError(
+            f"model.kind={run.model.kind} normalises each rank's samples separately, so several NN workers would train "
+            "another model than one; set cluster.nn_workers=1, or choose another model"
+        )
+    if isinstance(run.mode, AsyncMode) and run.train.device not in ("auto", "cpu"):
+        raise ConfigError(
+            f"train.device={run.train.device}: with mode.kind=async dense weights are on the cpu alone; "
+            "use train.device=cpu, or another mode"
+        )
+
+
+def input_shape(run: Run, layout: EmbeddingLayout) -> InputShape:
+    """Return the input shape of the run's network."""
+    return InputShape(dense_count(run), feature_shapes(layout), len(label_names(run)))
+
+
+def feature_shapes(layout: EmbeddingLayout) -> tuple[FeatureShape, ...]:
+    """Return the sparse features as the network sees them, in the order of the data set."""
+    dims = {group.number: group.dim for group in layout.groups}
+    return tuple(
+        FeatureShape(spec.name, dims[spec.group], spec.pooling, spec.max_length, spec.table) for spec in layout.features
+    )

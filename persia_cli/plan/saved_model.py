@@ -1,0 +1,136 @@
+"""Checks of the settings of an evaluation or a prediction against the run whose model it loads."""
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Any
+
+from persia_cli.config.schema import Run, Table
+from persia_cli.errors import CheckpointError, ConfigError
+from persia_cli.plan.embedding import embedding_layout
+from persia_cli.plan.network import input_shape
+from persia_cli.store.layout import EmbeddingLayout
+from persia_cli.store.manifest import SavedTable
+
+_USED = (
+    "name",
+    "dataset",
+    "model.file",
+    "embedding.memory",
+    "embedding.capacity",
+    "embedding.dtype",
+    "embedding.wire",
+    "embedding.num_partitions",
+    "mode",
+    "train.batch_size",
+    "train.threads",
+    "train.losses",
+    "train.precision",
+    "train.device",
+    "train.compile",
+    "cluster",
+)
+"""Keys, with all keys below them, that have an effect when a saved model scores samples."""
+_USED_OF_TABLES = ("dtype", "share")
+
+
+def require_saved_model(saved: Run, run: Run, verb: str, dropped: tuple[str, ...] = ()) -> None:
+    """Raise ConfigError for settings of `run` that differ from the `saved` run's but must not, or have no effect.
+
+    `verb` names the task, such as "evaluating". The keys `dropped` differ since the command itself has set them.
+    """
+    tables = saved.embedding.tables.keys() | run.embedding.tables.keys()
+    differing = dict(differences(_values(saved, tables), _values(run, tables)))
+    wrong = [
+        f"{key}={_spelled(now)}: {_why(key, before, verb)}"
+        for key, (before, now) in differing.items()
+        if key not in dropped and not _is_used(key)
+    ]
+    wrong = wrong or [*_other_inputs(saved, run)]
+    if wrong:
+        raise ConfigError("\n".join(wrong))
+
+
+def require_room(saved: Sequence[SavedTable], layout: EmbeddingLayout) -> None:
+    """Raise CheckpointError if tables that share memory have more rows in the checkpoint than there is room for.
+
+    Even if there is room for all of them together, a single server can have too little; it reports that as it loads.
+    """
+    rows = {table.name: table.rows for table in saved}
+    for group in layout.groups:
+        wanted = sum(rows.get(table.name, 0) for table in group.tables)
+        room = group.rows_per_partition * group.partitions
+        if wanted > room:
+            raise CheckpointError(
+                f"the checkpoint has {wanted:,} rows of the tables that share memory "
+                f"({', '.join(table.name for table in group.tables)}), and there is room for {room:,}; give "
+                "embedding.memory or embedding.capacity a higher value"
+            )
+
+
+def _values(run: Run, tables: Set[str]) -> dict[str, Any]:
+    """Return all settings of a run as plain values, with an entry for each of these tables."""
+    values = run.model_dump(mode="json")
+    own = values["embedding"]["tables"]
+    values["embedding"]["tables"] = {name: own.get(name) or Table().model_dump() for name in sorted(tables)}
+    return values
+
+
+def differences(before: Any, now: Any, path: str = "") -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """Yield each key path with different values, and both values; None if one does not exist."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for key in [*before, *(key for key in now if key not in before)]:
+            yield from differences(before.get(key), now.get(key), f"{path}.{key}" if path else key)
+    elif before != now:
+        yield path, (before, now)
+
+
+def _is_used(key: str) -> bool:
+    parts = key.split(".")
+    if parts[:2] == ["embedding", "tables"] and len(parts) > 3:
+        return parts[3] in _USED_OF_TABLES
+    return any(key == used or key.startswith(f"{used}.") for used in _USED)
+
+
+def _why(key: str, before: Any, verb: str) -> str:
+    if key.startswith(("model.", "embedding.tables.")):
+        return f"the saved model has {_spelled(before)}, which {verb} cannot change; leave it out"
+    return f"{verb} has no use for it, as nothing is trained; leave it out"
+
+
+def _other_inputs(saved: Run, run: Run) -> Iterator[str]:
+    """Yield a sentence for each difference between the inputs of the network in the two data sets."""
+    (old, had), (new, has) = ((layout, input_shape(each, layout)) for each, layout in _layouts(saved, run))
+    if had.tasks != has.tasks:
+        yield f"dataset.labels: the saved model has {_count(had.tasks, 'label')}, and not {has.tasks}"
+    if had.dense != has.dense:
+        yield f"dataset.dense: the saved model reads {_count(had.dense, 'dense feature')}, and not {has.dense}"
+    before, now = _features(old), _features(new)
+    if before != now:
+        first = next((pair for pair in zip(before, now, strict=False) if pair[0] != pair[1]), None)
+        what = (
+            f"{first[0]}, and not {first[1]}"
+            if first
+            else f"{_count(len(before), 'sparse feature')}, and not {len(now)}"
+        )
+        yield f"dataset.sparse: the saved model reads {what}; keep names, tables, pooling and order as they were"
+
+
+def _layouts(saved: Run, run: Run) -> Iterator[tuple[Run, EmbeddingLayout]]:
+    yield from ((each, embedding_layout(each)) for each in (saved, run))
+
+
+def _features(layout: EmbeddingLayout) -> list[str]:
+    """Return a description of each sparse feature, with all that the network and the tables depend on."""
+    tables = {table.number: table.name for table in layout.tables()}
+    return [
+        f"{feature.name} (table {tables[feature.table]}, pooling {feature.pooling}"
+        f"{f', max_length {feature.max_length}' if feature.pooling == 'none' else ''})"
+        for feature in layout.features
+    ]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _spelled(value: Any) -> str:
+    return "nothing" if value is None else str(value)

@@ -1,0 +1,1 @@
+"""The coordinator: its loop, and one file for each of its tasks."""

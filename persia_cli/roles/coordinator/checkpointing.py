@@ -1,0 +1,81 @@
+"""The coordinator's part in a checkpoint: gather what every replica wrote, and publish it as one."""
+
+from pathlib import Path
+from typing import Any
+
+from persia_cli import __version__
+from persia_cli.config.schema import Run
+from persia_cli.control.evaluation_tracker import Best
+from persia_cli.disk import writing
+from persia_cli.observe.figures import read_figures
+from persia_cli.plan.embedding import embedding_layout
+from persia_cli.store.manifest import (
+    FORMAT_VERSION,
+    Manifest,
+    SavedFile,
+    SavedTable,
+    publish,
+    unfinished_folder,
+)
+from persia_cli.store.retention import Retention
+
+
+class Checkpointing:
+    """One checkpoint after another, each of the files that the replicas report."""
+
+    def __init__(self, run: Run, run_dir: Path) -> None:
+        self._run = run
+        self._run_dir = run_dir
+        self._files: dict[str, list[SavedFile]] = {}
+        self._retention = Retention(run_dir, run.checkpoint.keep, run.checkpoint.every_steps)
+
+    def begin(self, step: int) -> Path:
+        """Make the folder that replicas write the checkpoint of a step into; raises DiskError."""
+        self._files = {}
+        folder = unfinished_folder(self._run_dir, step)
+        with writing(folder):
+            folder.mkdir(parents=True)
+        return folder
+
+    def add(self, name: str, files: Any) -> None:
+        """Take a replica's word of what it wrote; raises WireError if it is none."""
+        self._files[name] = read_figures(list[SavedFile], files)
+
+    def publish(self, step: int, samples: int, best: Best | None = None) -> dict[str, Any]:
+        """Give the checkpoint its manifest and name; return path, size and the rows of features in it.
+
+        `best` is given where no evaluation was better than that of this step. Older checkpoints go that are not to be
+        kept. Raises CheckpointError if a file is not where it should be, DiskError if one cannot be written.
+        """
+        files = [file for name in sorted(self._files) for file in self._files[name]]
+        layout = embedding_layout(self._run)
+        rows = [file.rows for file in files if file.rows is not None]
+        totals = {
+            group.number: sum(part.total for part in rows if part.group == group.number) for group in layout.groups
+        }
+        manifest = Manifest(
+            format_version=FORMAT_VERSION,
+            persia_version=__version__,
+            generation=0,
+            step=step,
+            samples=samples,
+            seed=self._run.seed,
+            config=self._run.model_dump(mode="json"),
+            tables=[
+                SavedTable(
+                    name=table.name,
+                    dim=group.dim,
+                    dtype=group.dtype,
+                    group=group.number,
+                    rows=sum(part.tables.get(table.name, 0) for part in rows if part.group == group.number),
+                )
+                for group in layout.groups
+                for table in group.tables
+            ],
+            groups={str(number): total for number, total in totals.items()},
+            files=files,
+        )
+        folder = publish(self._run_dir, manifest)
+        self._retention.add(step, best)
+        features = sum(totals[group.number] for group in layout.feature_groups)
+        return {"path": str(folder), "step": step, "nbytes": sum(file.nbytes for file in files), "rows": features}

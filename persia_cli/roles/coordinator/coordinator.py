@@ -1,0 +1,349 @@
+"""The coordinator: gathers the roles, deals out work, walks through the phases, and keeps the record."""
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from persia_cli.config.schema import Run
+from persia_cli.control.awake import AwakeTime
+from persia_cli.control.evaluation_tracker import tracker_of
+from persia_cli.control.membership import Membership
+from persia_cli.control.phases import Phase
+from persia_cli.control.position import StepGrid
+from persia_cli.control.splits import EVAL, TRAIN
+from persia_cli.control.stall import StallDetector
+from persia_cli.errors import CheckpointError, DiskError, PersiaError, RoleError, UserError
+from persia_cli.observe.journal import EVENTS, Journal
+from persia_cli.observe.record import RunRecord
+from persia_cli.observe.usage import cpu_seconds, resident_bytes
+from persia_cli.plan.columns import metric_aims
+from persia_cli.plan.embedding import embedding_layout
+from persia_cli.plan.job import Job
+from persia_cli.plan.phases import job_phases, participants
+from persia_cli.roles.coordinator.checkpointing import Checkpointing
+from persia_cli.roles.coordinator.dismissal import Dismissal
+from persia_cli.roles.coordinator.joining import JoinHandler
+from persia_cli.roles.coordinator.liveness import LivenessMonitor
+from persia_cli.roles.coordinator.reporting import Reporting
+from persia_cli.roles.coordinator.work_queue import WorkQueue
+from persia_cli.store.manifest import read_manifest
+from persia_cli.wire.limits import largest_frame
+from persia_cli.wire.loop import Loop
+from persia_cli.wire.messages import (
+    Ack,
+    Beat,
+    Done,
+    Fail,
+    Heartbeat,
+    Hello,
+    Instruction,
+    Leave,
+    Next,
+    Ready,
+    Report,
+    Scores,
+    TakeItem,
+)
+from persia_cli.wire.parts import Message
+from persia_cli.wire.server import Handler, Peer
+
+if TYPE_CHECKING:
+    from persia_cli.roles.coordinator.scoring import Scoring
+
+Array = np.ndarray[Any, Any]
+
+log = logging.getLogger(__name__)
+
+
+class ReplicaError(PersiaError):
+    """The job ended because of this error of a replica."""
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
+
+
+class Coordinator:
+    """Holds one job together; every method runs on the poll loop's thread."""
+
+    def __init__(self, loop: Loop, bind: str, run: Run, job: Job, advertise: str | None = None) -> None:
+        self._loop = loop
+        self._run = run
+        self._job = job
+        self._run_dir = Path(job.run_dir)
+        self._events = Journal(self._run_dir / EVENTS, alone=True)
+        self._events.write(event="began", host=socket.gethostname(), pid=os.getpid())
+        self._grids = {
+            TRAIN: StepGrid(job.train_rows, run.train.batch_size, run.cluster.nn_workers),
+            EVAL: StepGrid(job.eval_rows, run.train.batch_size, run.cluster.nn_workers),
+        }
+        loaded = read_manifest(Path(job.load)) if job.load else None
+        self._step = loaded.step if loaded else 0
+        samples = loaded.samples if loaded else 0
+        self._rows_saved = loaded.row_count(embedding_layout(run).dense_group is not None) if loaded else 0
+        self._rows_loaded: dict[str, int] = {}
+        self._record = RunRecord(self._run_dir, self._events, run, self._grids[TRAIN], self._step, samples)
+        self._membership = Membership(participants(run, job))
+        self._tracker = tracker_of(run, metric_aims(run))
+        self._phases = job_phases(run, job, self._tracker)
+        self._checkpointing = Checkpointing(run, self._run_dir)
+        self._stall = StallDetector()
+        self._awake = AwakeTime(time.monotonic())
+        self._liveness = LivenessMonitor(run.cluster, self._membership, self._phases, self._stall, self._now())
+        self._parameters = 0
+        self._failure: ReplicaError | None = None
+        self._over = False
+        self.stop = False
+        self.stopped_by = ""
+        handlers: dict[type[Message], Handler] = {
+            Hello: lambda *asked: self._joining.on_hello(*asked),
+            Ready: self._on_ready,
+            Next: self._on_next,
+            Done: self._on_done,
+            TakeItem: self._on_take_item,
+            Report: lambda *asked: self._reporting.on_report(*asked),
+            Heartbeat: self._on_heartbeat,
+            Fail: lambda *asked: self._dismissal.on_fail(*asked),
+            Leave: lambda *asked: self._dismissal.on_leave(*asked),
+        }
+        self._scoring = self._begin_scoring() if job.task == "predict" else None
+        if self._scoring is not None:
+            handlers[Scores] = self._on_scores
+        self._server = loop.serve(bind, handlers, largest_frame(handlers))
+        self._joining = JoinHandler(self._server, run, job, self._membership, self._now)
+        self._reporting = Reporting(
+            self._server, self._joining, run, job, self._record, self._events, self._tracker, self._give_up
+        )
+        self._work = WorkQueue(self._server, job.steps)
+        self._dismissal = Dismissal(self._server, self._joining, self._membership, self._work, self._now, self._give_up)
+        self.address = advertise or self._server.address
+
+    def _begin_scoring(self) -> "Scoring":
+        from persia_cli.roles.coordinator.scoring import Scoring  # no other job has its coordinator open files of data
+
+        return Scoring(self._run, self._job)
+
+    def run(self) -> None:
+        """Hold the job together until its end; raises ReplicaError if a replica failed, RoleError if one is missing."""
+        try:
+            while not self._over and not self.stop and self._failure is None:
+                with self._needing_the_disk():
+                    self._loop.poll(0.2)
+                    self._events.require_there()
+                    self._tell_progress()
+                    self._watch()
+            if not self._over:
+                self._end_early()
+            with self._needing_the_disk():
+                self._record.note("coordinator-0", self._figures())
+                self._record.write_roles()
+            if self._failure is not None:
+                raise self._failure
+        except ReplicaError:
+            raise
+        except Exception as error:
+            # The others must not wait for a coordinator that has gone.
+            said = str(error) if isinstance(error, PersiaError) else f"internal error: {type(error).__name__}: {error}"
+            self._give_up(f"coordinator-0: {said}")
+            self._dismiss(str(self._failure))
+            raise
+        finally:
+            if self._scoring is not None:
+                self._scoring.discard()
+            self._record.close()
+            self._events.close()
+
+    @contextmanager
+    def _needing_the_disk(self) -> Iterator[None]:
+        """Give the job up if the disk refuses what the context writes: there is no job without its record."""
+        try:
+            yield
+        except DiskError as error:
+            self._give_up(str(error), error.exit_code)
+
+    def _now(self) -> float:
+        """Seconds in which this process ran; all that others are waited for is counted in these."""
+        return self._awake.at(time.monotonic())
+
+    def _figures(self) -> dict[str, Any]:
+        memory = resident_bytes() + self._loop.shared_bytes
+        return {"cpu_s": cpu_seconds(), "rss": memory, "messages": self._loop.counters}
+
+    def _watch(self) -> None:
+        """Give the job up if a replica is late, silent or stuck; once all is done, wait for such a one no longer."""
+        now = self._now()
+        if complaint := self._liveness.complaint(now):
+            self._give_up(complaint)
+        elif (phase := self._phases.current) is not None and phase.kind == "done":
+            for member in self._liveness.silent(now):
+                self._over |= self._phases.finish(member.name, self._phases.number)
+
+    def _give_up(self, text: str, exit_code: int = RoleError.exit_code) -> None:
+        if self._failure is None:
+            self._failure = ReplicaError(text, exit_code)
+            try:
+                self._events.write(event="phase", phase="failed", error=text, exit_code=exit_code)
+            except DiskError as error:
+                log.error("the record does not say why the job failed: %s", error)
+
+    def _end_early(self) -> None:
+        """Record that the job was stopped, unless it has failed, and send everybody away."""
+        why = f"coordinator-0 was stopped ({self.stopped_by})" if self.stopped_by else "it was stopped"
+        if self._failure is None:
+            with self._needing_the_disk():
+                self._events.write(event="phase", phase="stopped", step=max(self._step, self._record.step))
+        self._dismiss(str(self._failure or why))
+
+    def _dismiss(self, why: str) -> None:
+        """Send everybody away; half of what a stop may take is left for the end of this process."""
+
+        def poll() -> None:
+            with self._needing_the_disk():
+                self._loop.poll(0.1)
+
+        self._dismissal.send_away(why, self._phases.number + 1, self._run.cluster.stop_timeout_s / 2, poll)
+
+    # Phases
+
+    def _on_ready(self, peer: Peer, message: Message, _: list[Array]) -> None:
+        assert isinstance(message, Ready)
+        member = self._joining.find(message.sender)
+        member.ready = True
+        self._parameters = max(self._parameters, message.parameters)
+        self._rows_loaded[member.name] = message.rows
+        self._server.reply(peer, Ack())
+        if not self._membership.unready and self._phases.current is None and self._is_all_loaded():
+            now = self._now()
+            for member in self._membership.members.values():
+                member.last_seen_s = now
+            self._events.write(event="ready", parameters=self._parameters, replicas=self._joining.replicas())
+            self._advance()
+
+    def _is_all_loaded(self) -> bool:
+        """Return whether servers have loaded as many rows as the checkpoint has; give the job up if they have not."""
+        loaded = sum(self._rows_loaded.values())
+        if loaded == self._rows_saved:
+            return True
+        text = f"of {self._rows_saved:,} rows of {self._job.load} only {loaded:,} were loaded; use another checkpoint"
+        self._give_up(text, CheckpointError.exit_code)
+        return False
+
+    def _advance(self) -> None:
+        phase = self._phases.advance()
+        self._events.write(event="phase", phase=phase.kind, step=self._step)
+        begin: dict[str, Callable[[Phase], dict[str, Any]]] = {
+            "training": self._begin_training,
+            "evaluating": self._begin_evaluating,
+            "predicting": self._begin_evaluating,
+            "saving": self._begin_saving,
+            "paused": lambda phase: {"step": phase.last},
+            "done": lambda phase: {},
+        }
+        body = begin[phase.kind](phase)
+        kind = "stop" if phase.kind == "done" else phase.kind
+        self._stall.restart(self._now())
+        self._work.instruct(Instruction(self._phases.number, kind, body))
+
+    def _begin_training(self, phase: Phase) -> dict[str, Any]:
+        return {"first": phase.first, "last": phase.last}
+
+    def _begin_evaluating(self, phase: Phase) -> dict[str, Any]:
+        self._reporting.begin_scoring()
+        self._work.evaluate(phase.first, phase.last)
+        return {"first": phase.first, "last": phase.last}
+
+    def _begin_saving(self, phase: Phase) -> dict[str, Any]:
+        return {"folder": str(self._checkpointing.begin(phase.last)), "step": phase.last}
+
+    def _on_done(self, peer: Peer, message: Message, _: list[Array]) -> None:
+        assert isinstance(message, Done)
+        member = self._joining.find(message.sender)
+        if "files" in message.body:
+            self._checkpointing.add(member.name, message.body["files"])
+        if "cpu_s" in message.body:
+            self._record.note(member.name, message.body)
+        self._server.reply(peer, Ack())
+        if self._dismissal.begun:
+            self._dismissal.note_told(member.name)
+            return
+        phase = self._phases.current
+        if phase is None or not self._phases.finish(member.name, message.number):
+            return
+        if phase.kind == "done":
+            self._over = True
+            return
+        if phase.kind == "training":
+            self._step = phase.last
+            if phase.last == self._job.steps:
+                self._reporting.require_weight("training", self._record.samples, self._record.has_weight)
+        elif phase.kind == "saving":
+            self._publish(phase.last)
+        elif phase.kind == "predicting":
+            self._publish_scores()
+        if self._failure is None:
+            self._advance()
+
+    def _publish(self, step: int) -> None:
+        try:
+            samples = self._grids[TRAIN].samples_before(step)
+            saved = self._checkpointing.publish(step, samples, self._tracker.kept_at(step))
+        except UserError as error:
+            self._give_up(str(error), error.exit_code)
+        else:
+            self._events.write(event="saved", **saved)
+
+    def _publish_scores(self) -> None:
+        assert self._scoring is not None
+        try:
+            self._events.write(event="scored", **self._scoring.publish())
+        except UserError as error:
+            self._give_up(str(error), error.exit_code)
+
+    # Instructions and work items
+
+    def _on_next(self, peer: Peer, message: Message, _: list[Array]) -> None:
+        assert isinstance(message, Next)
+        member = self._joining.find(message.sender)
+        self._work.ask(member.name, peer, message.after)
+
+    def _on_take_item(self, peer: Peer, message: Message, _: list[Array]) -> None:
+        assert isinstance(message, TakeItem)
+        member = self._joining.find(message.sender, only="data-loader")
+        self._work.take(member.name, peer, message)
+
+    # Figures and failures
+
+    def _on_scores(self, peer: Peer, message: Message, arrays: list[Array]) -> None:
+        assert isinstance(message, Scores)
+        assert self._scoring is not None
+        member = self._joining.find(message.sender, only="nn-worker")
+        try:
+            self._scoring.add(member.index, message.batch, arrays[0])
+        except UserError as error:
+            self._give_up(str(error), error.exit_code)
+        else:
+            self._server.reply(peer, Ack())
+
+    def _tell_progress(self) -> None:
+        """Say now and then what takes a replica long, and how far an evaluation or a prediction has come."""
+        if waiting := self._liveness.waiting(self._now()):
+            self._events.write(event="waiting", **waiting)
+        if self._phases.current is not None:
+            self._reporting.tell_progress(self._phases.current)
+
+    def _on_heartbeat(self, peer: Peer, message: Message, _: list[Array]) -> None:
+        assert isinstance(message, Heartbeat)
+        member = self._joining.find(message.sender)
+        self._record.note(member.name, {"cpu_s": message.cpu_s, "rss": message.rss} | message.body)
+        moving = {key: figures for key, figures in message.body.items() if key != "messages"}
+        self._liveness.note(member, message.doing, message.doing_s, moving, self._now())
+        self._server.reply(peer, Beat(stop=self._dismissal.begun))
+        if self._dismissal.begun:
+            self._dismissal.note_told(member.name)

@@ -1,0 +1,83 @@
+"""The coordinator's part in endings: replicas that give up or are stopped, and telling all others to stop."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from persia_cli.control.membership import Membership
+from persia_cli.errors import RoleError, WireError
+from persia_cli.roles.coordinator.joining import JoinHandler
+from persia_cli.roles.coordinator.work_queue import WorkQueue
+from persia_cli.roles.link import REASON_LIMIT
+from persia_cli.wire.messages import Ack, Fail, Instruction, Leave
+from persia_cli.wire.parts import Message
+from persia_cli.wire.server import Peer, Server
+
+Array = np.ndarray[Any, Any]
+
+LISTENING_S = 2.0
+"""Seconds after which a replica that has not been heard of is not waited for at the end of a job."""
+
+
+class Dismissal:
+    """Sends everybody away; `give_up` is called with why, and the exit code, where a replica ends the job."""
+
+    def __init__(
+        self,
+        server: Server,
+        joining: JoinHandler,
+        membership: Membership,
+        work: WorkQueue,
+        clock: Callable[[], float],
+        give_up: Callable[[str, int], None],
+    ) -> None:
+        """`clock` returns the seconds in which the coordinator has been running."""
+        self._server = server
+        self._joining = joining
+        self._membership = membership
+        self._work = work
+        self._clock = clock
+        self._give_up = give_up
+        self._told: set[str] = set()
+        self.begun = False
+
+    def note_told(self, name: str) -> None:
+        """Take note that a replica knows that it is to stop."""
+        self._told.add(name)
+
+    def on_fail(self, peer: Peer, message: Message, _: list[Array]) -> None:
+        """A replica cannot go on, and so the job cannot."""
+        assert isinstance(message, Fail)
+        member = self._joining.find(message.sender)
+        self._server.reply(peer, Ack())
+        self._told.add(member.name)
+        self._give_up(f"{member.name}: {message.error}", message.exit_code)
+
+    def on_leave(self, peer: Peer, message: Message, _: list[Array]) -> None:
+        """Note that a replica was stopped by somebody else, which ends the job. Raises WireError for one not in it."""
+        assert isinstance(message, Leave)
+        member = self._membership.members.get((message.role, message.index))
+        if member is None or member.pid != message.pid:
+            raise WireError(f"{message.role}-{message.index}, process {message.pid}, is not in this job")
+        self._server.reply(peer, Ack())
+        self._told.add(member.name)
+        if not self.begun:
+            self._give_up(f"{member.name} was stopped ({message.signal})", RoleError.exit_code)
+
+    def send_away(self, why: str, number: int, seconds: float, poll: Callable[[], None]) -> None:
+        """Ask every replica to stop: those that wait to join or for an instruction, and all that send heartbeats.
+
+        `number` is that of the instruction; until all have heard, `poll` is called, for so many seconds at the most.
+        """
+        self.begun = True
+        self._told.update(self._joining.close(f"the job has ended: {why}"))
+        self._work.instruct(Instruction(number, "stop", {"why": why[:REASON_LIMIT]}))
+        deadline = self._clock() + seconds
+        while self._listening() - self._told and self._clock() < deadline:
+            poll()
+
+    def _listening(self) -> set[str]:
+        """Names of the replicas that were heard of just now; the others may be dead, stopped or stuck."""
+        silent = {member.name for member in self._membership.silent(self._clock(), LISTENING_S)}
+        return {member.name for member in self._membership.members.values()} - silent

@@ -1,0 +1,88 @@
+"""The coordinator's part in joining: all replicas are welcomed once the last has said hello, and then report ready."""
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from persia_cli import __version__
+from persia_cli.config.schema import Run
+from persia_cli.control.membership import Member, Membership, MisplacedError
+from persia_cli.errors import WireError
+from persia_cli.plan.job import Job
+from persia_cli.wire.messages import PROTOCOL, Hello, Refused, Welcome
+from persia_cli.wire.parts import Message, Sender
+from persia_cli.wire.server import Peer, Server
+
+log = logging.getLogger(__name__)
+
+Array = np.ndarray[Any, Any]
+
+
+class JoinHandler:
+    """Lets in the replicas that the job expects; `membership` is who is in."""
+
+    def __init__(self, server: Server, run: Run, job: Job, membership: Membership, clock: Callable[[], float]) -> None:
+        """`clock` returns the seconds in which the coordinator has been running."""
+        self._server = server
+        self._clock = clock
+        self._run = run
+        self._job = job
+        self.membership = membership
+        self.ended: str | None = None
+        """Why nobody is let in any more."""
+        self._hellos: dict[tuple[str, int], Peer] = {}
+
+    def on_hello(self, peer: Peer, message: Message, _: list[Array]) -> None:
+        """Let a replica in; welcome all of them once the last has come. Raises WireError for one that does not fit."""
+        assert isinstance(message, Hello)
+        if (message.protocol, message.version) != (PROTOCOL, __version__):
+            raise MisplacedError(
+                f"{message.role}-{message.index} is persia {message.version} (protocol {message.protocol}), "
+                f"the coordinator is {__version__} (protocol {PROTOCOL}); install the same version everywhere"
+            )
+        if self.ended is not None:
+            raise WireError(self.ended)
+        member = self.membership.join(
+            message.role, message.index, message.pid, message.host, message.address, self._clock()
+        )
+        log.info("%s joined: process %d on %s, at %s", member.name, member.pid, member.host, member.address or "-")
+        self._hellos[member.role, member.index] = peer
+        if not self.membership.missing:
+            for key, waiting in self._hellos.items():
+                self._welcome(waiting, self.membership.members[key])
+            self._hellos.clear()
+
+    def _welcome(self, peer: Peer, member: Member) -> None:
+        welcome = Welcome(
+            incarnation=member.incarnation,
+            run=self._run.model_dump_json().encode(),
+            job=self._job.to_json(),
+            addresses=self.membership.addresses(),
+        )
+        member.last_seen_s = self._clock()
+        self._server.reply(peer, welcome)
+
+    def close(self, ended: str) -> list[str]:
+        """Refuse those that wait for the others, and whoever comes yet, with this sentence; return the former."""
+        self.ended = ended
+        for peer in self._hellos.values():
+            self._server.reply(peer, Refused(ended))
+        return [self.membership.members[key].name for key in self._hellos]
+
+    def find(self, sender: Sender, only: str | None = None) -> Member:
+        """Return the replica that speaks; raises WireError if it is unknown, or not of the role that may say this."""
+        member = self.membership.find(sender.role, sender.index, sender.incarnation)
+        if only is not None and member.role != only:
+            raise WireError(f"this is for a replica of the role {only} to say, but {member.name} said it")
+        member.last_seen_s = self._clock()
+        return member
+
+    def replicas(self) -> list[dict[str, Any]]:
+        """Return name, process and host of every replica, this one first."""
+        own = {"name": "coordinator-0", "pid": os.getpid(), "host": socket.gethostname()}
+        members = self.membership.members.values()
+        return [own, *({"name": m.name, "pid": m.pid, "host": m.host} for m in members)]

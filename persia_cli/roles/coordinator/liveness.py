@@ -1,0 +1,92 @@
+"""The coordinator's watch over replicas: a job ends if one is late, silent or stuck, or if nothing moves."""
+
+from typing import Any
+
+from persia_cli.config.schema import Cluster
+from persia_cli.control.membership import Member, Membership
+from persia_cli.control.phases import PhaseMachine
+from persia_cli.control.stall import StallDetector
+
+STILL_TIMES = 4
+"""A job in which nothing moves is given up after this many times `cluster.silence_timeout_s`."""
+NOTICE_AFTER_S = 10.0
+"""Seconds of work on one thing before users are informed, and between two such notices."""
+
+
+class LivenessMonitor:
+    """Watches over the replicas of one job; `now` is passed in, in seconds in which the coordinator was running."""
+
+    def __init__(
+        self, cluster: Cluster, membership: Membership, phases: PhaseMachine, stall: StallDetector, now: float
+    ) -> None:
+        self._cluster = cluster
+        self._membership = membership
+        self._phases = phases
+        self._stall = stall
+        self._deadline = now + cluster.start_timeout_s
+        self._noticed_s = now
+        stall.restart(now)
+
+    def note(self, member: Member, doing: str, doing_s: float, figures: dict[str, Any], now: float) -> None:
+        """Take what a replica is at, and for how long, and its figures; who is at work moves, as long as it may."""
+        member.doing, member.doing_s = doing, doing_s
+        self._stall.note(member.name, figures, now)
+        if doing and doing_s <= self._cluster.work_timeout_s:
+            self._stall.restart(now)
+
+    def silent(self, now: float) -> list[Member]:
+        """Return the replicas that have fallen silent or are stuck, of a job that has begun."""
+        if self._phases.current is None:
+            return []
+        silent = self._membership.silent(now, self._cluster.silence_timeout_s)
+        return silent + self._membership.stuck(self._cluster.work_timeout_s)
+
+    def waiting(self, now: float) -> dict[str, Any] | None:
+        """Return the replica that all wait for because it takes long, once in a while; None where there is none."""
+        member = self._membership.busiest
+        if member is None or member.doing_s < NOTICE_AFTER_S or now - self._noticed_s < NOTICE_AFTER_S:
+            return None
+        self._noticed_s = now
+        return {"replica": member.name, "doing": member.doing, "seconds": round(member.doing_s)}
+
+    def complaint(self, now: float) -> str | None:
+        """Return why the job is to be given up, if it is; replicas that are silent at its end do no harm."""
+        phase = self._phases.current
+        if phase is not None and phase.kind == "done":
+            return None
+        for member in self._membership.stuck(self._cluster.work_timeout_s):
+            return (
+                f"{_who(member)} has been {member.doing} for {member.doing_s:.0f} s; see its log "
+                "(cluster.work_timeout_s raises the limit)"
+            )
+        if phase is None:
+            return self._lateness(now)
+        limit_s = self._cluster.silence_timeout_s
+        for member in self._membership.silent(now, limit_s):
+            return (
+                f"{_who(member)} has shown no progress for {limit_s:g} s; see its log "
+                "(cluster.silence_timeout_s raises the limit)"
+            )
+        still_s = self._stall.still_s(now)
+        if phase.kind == "paused" or still_s <= STILL_TIMES * limit_s:
+            return None
+        return (
+            f"all replicas are alive, yet nothing has moved for {still_s:.0f} s while {phase.kind}, waiting for "
+            f"{', '.join(sorted(self._phases.waiting))}; see the logs (cluster.silence_timeout_s raises the limit)"
+        )
+
+    def _lateness(self, now: float) -> str | None:
+        # Those that have joined wait for those that have not; only the latter are late.
+        missing = self._membership.missing
+        limit_s = self._cluster.start_timeout_s
+        if now <= self._deadline or (not missing and self._stall.still_s(now) <= limit_s):
+            return None
+        return (
+            f"{'not joined' if missing else 'not ready'} after {limit_s:g} s: "
+            f"{', '.join(missing or self._membership.unready)}; see their logs "
+            "(cluster.start_timeout_s raises the limit)"
+        )
+
+
+def _who(member: Member) -> str:
+    return f"{member.name} (process {member.pid} on {member.host})"

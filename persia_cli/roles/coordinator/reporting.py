@@ -1,0 +1,90 @@
+"""The coordinator's part in figures: it records what ranks report, shows progress, and lets evaluations decide."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from persia_cli.config.schema import Run
+from persia_cli.control.evaluation_tracker import EvaluationTracker
+from persia_cli.control.phases import Phase
+from persia_cli.errors import UserError
+from persia_cli.observe.journal import Journal
+from persia_cli.observe.pace import Pace
+from persia_cli.observe.record import RunRecord
+from persia_cli.plan.job import Job
+from persia_cli.roles.coordinator.joining import JoinHandler
+from persia_cli.wire.messages import Ack, Report
+from persia_cli.wire.parts import Message
+from persia_cli.wire.server import Peer, Server
+
+Array = np.ndarray[Any, Any]
+
+
+class Reporting:
+    """Takes the reports of ranks; `give_up` is called with why, and the exit code, where they end the job."""
+
+    def __init__(
+        self,
+        server: Server,
+        joining: JoinHandler,
+        run: Run,
+        job: Job,
+        record: RunRecord,
+        events: Journal,
+        tracker: EvaluationTracker,
+        give_up: Callable[[str, int], None],
+    ) -> None:
+        self._server = server
+        self._joining = joining
+        self._run = run
+        self._job = job
+        self._record = record
+        self._events = events
+        self._tracker = tracker
+        self._give_up = give_up
+        self._pace = Pace(job.eval_rows, time.monotonic())
+        self._waiting: dict[tuple[int, int], Peer] = {}
+        """Whom to answer once a report (rank and number) is in the record."""
+
+    def on_report(self, peer: Peer, message: Message, arrays: list[Array]) -> None:
+        """Record an interval; the answer comes when those of all ranks are in the record."""
+        assert isinstance(message, Report)
+        member = self._joining.find(message.sender, only="nn-worker")
+        evaluated = self._record.add_report(member.index, message.number, message.body, arrays)
+        for line in evaluated:
+            self.require_weight("evaluation", line["eval_samples"], line["loss"] is not None)
+            if self._job.task == "train":
+                self._judge_by(line)
+        self._waiting[member.index, message.number] = peer
+        for key in [key for key in self._waiting if self._record.has_written(key[1])]:
+            self._server.reply(self._waiting.pop(key), Ack())
+
+    def require_weight(self, split: str, samples: int, there: bool) -> None:
+        """Give the job up if samples have no weight at all: nothing can be learnt from them, or judged by them."""
+        column = getattr(self._run.dataset, "weight", None)
+        if column is not None and samples and not there:
+            text = f"all {samples:,} {split} samples weigh 0 in column {column}, which dataset.weight names; correct it"
+            self._give_up(f"{text}, or leave dataset.weight out", UserError.exit_code)
+
+    def begin_scoring(self) -> None:
+        """Begin to count how fast samples are scored."""
+        self._pace = Pace(self._job.eval_rows, time.monotonic())
+
+    def tell_progress(self, phase: Phase) -> None:
+        """Say now and then how far an evaluation or a prediction has come."""
+        if phase.kind not in ("evaluating", "predicting"):
+            return
+        steps = max(self._record.steps_scored - phase.first, 0)
+        rows = min(steps * self._run.train.batch_size, self._job.eval_rows)
+        if line := self._pace.line(rows, time.monotonic()):
+            self._events.write(event="progress", **line)
+
+    def _judge_by(self, line: dict[str, Any]) -> None:
+        """Let an evaluation decide how training goes on; a rank reports that it is done only after this."""
+        if self._tracker.note(line["step"], line) and (best := self._tracker.best) is not None:
+            self._events.write(event="best", metric=best.metric, step=best.step, value=best.value)
+        if self._tracker.over and line["step"] < self._job.steps:
+            text = f"training ends early, at step {line['step']}: {self._tracker.reason}"
+            self._events.write(event="stopped_early", step=line["step"], text=text)

@@ -1,0 +1,70 @@
+"""The requests of replicas that wait for an answer: for instructions, and for work items of data loaders."""
+
+from persia_cli.control.position import WorkItems
+from persia_cli.control.splits import EVAL, TRAIN
+from persia_cli.wire.messages import Instruction, Item, TakeItem
+from persia_cli.wire.server import Peer, Server
+
+ITEM_STEPS = 16
+"""Steps in one work item of a data loader."""
+
+
+class WorkQueue:
+    """Keeps who asks until it can be answered; no work is dealt out before the first instruction."""
+
+    def __init__(self, server: Server, train_steps: int) -> None:
+        self._server = server
+        self._items = {TRAIN: WorkItems(0, train_steps, ITEM_STEPS), EVAL: WorkItems(0, 0, ITEM_STEPS)}
+        self._instruction: Instruction | None = None
+        """The last one; whom it concerns has done the ones before, and nobody else needs them."""
+        self._nexts: dict[str, tuple[Peer, int]] = {}
+        self._takes: dict[tuple[str, int], tuple[Peer, TakeItem]] = {}
+        self._given: dict[tuple[str, int], tuple[Peer, Item]] = {}
+        """The last answer to each loader and split. The server's own memory of answers forgets old ones; a repeat must
+        not be given the next steps then, for nobody would load the ones before."""
+
+    def evaluate(self, first: int, last: int) -> None:
+        """Let loaders have the evaluation steps [first, last), from the next instruction on."""
+        self._items[EVAL] = WorkItems(first, last, ITEM_STEPS)
+
+    def instruct(self, instruction: Instruction) -> None:
+        """Give an instruction to all that wait for one, and to those that ask for it from now on."""
+        self._instruction = instruction
+        for name in list(self._nexts):
+            self._answer(name)
+        self._deal()
+
+    def ask(self, name: str, peer: Peer, after: int) -> None:
+        """A replica asks for the instruction that follows number `after`."""
+        self._nexts[name] = (peer, after)
+        self._answer(name)
+
+    def _answer(self, name: str) -> None:
+        peer, after = self._nexts[name]
+        if self._instruction is not None and after < self._instruction.number:
+            del self._nexts[name]
+            self._server.reply(peer, self._instruction)
+
+    def take(self, name: str, peer: Peer, message: TakeItem) -> None:
+        """A data loader asks for steps of a split, one request after the other; a repeat gets the same steps again."""
+        asked, item = self._given.get((name, message.split), (None, None))
+        if item is not None and asked == peer:
+            self._server.reply(peer, item)
+            return
+        self._takes[name, message.split] = (peer, message)
+        self._deal()
+
+    def _deal(self) -> None:
+        if self._instruction is None:
+            return
+        for key, (peer, take) in list(self._takes.items()):
+            steps = self._items[take.split].take()
+            if steps is not None:
+                item = Item(first=steps[0], last=steps[1], end=False)
+            elif take.split == TRAIN:
+                item = Item(first=0, last=0, end=True)
+            else:
+                continue
+            del self._takes[key]
+            self._given[key] = (peer, item)
+            self._server.reply(peer, item)

@@ -1,0 +1,167 @@
+"""The dense network of one rank: training, evaluation, saving, loading, and the figures of an interval."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from persia_cli.config.schema import BCE, Run
+from persia_cli.disk import writing
+from persia_cli.kernels.memory import Empty
+from persia_cli.model.build import build_model
+from persia_cli.observe.grouped import GroupedScores
+from persia_cli.observe.scores import MOST, ScoreHistogram
+from persia_cli.observe.trace import Trace
+from persia_cli.plan.columns import dense_count, label_names
+from persia_cli.plan.embedding import embedding_layout
+from persia_cli.plan.network import input_shape
+from persia_cli.store.manifest import SavedFile
+from persia_cli.train.compiling import compile_network
+from persia_cli.train.dense_state import load_dense, load_weights, save_dense
+from persia_cli.train.distributed import World, refuse_local_statistics
+from persia_cli.train.inputs import GroupRows, Samples, group_shapes
+from persia_cli.train.loss import Objective
+from persia_cli.train.optimizer import LearningRate, dense_optimizer
+from persia_cli.train.runtime import prepare_torch
+from persia_cli.train.shared_weights import SharedWeights
+from persia_cli.train.step import TRAINING, DenseStep, Scored, StepResult, StepSettings
+
+
+class DenseTrainer:
+    """The dense side of one NN worker, built from a run; used by one thread."""
+
+    def __init__(
+        self, run: Run, world: World, trace: Trace | None = None, empty: Empty = np.empty, trains: bool = True
+    ) -> None:
+        """Build the network; raises ConfigError if the run's model does not fit its data or world.
+
+        `empty` allocates gradients of rows that are sent without conversion. The optimizer is built only for a rank
+        that `trains`: torch's optimizers import its compiler, which takes longer than to score thousands of samples.
+        """
+        prepare_torch(run.train.threads)
+        self._trace = trace or Trace()
+        layout = embedding_layout(run)
+        self.log_every_steps = run.train.log_every_steps
+        self._tasks = len(label_names(run))
+        dense = dense_count(run)
+        self._objective = Objective([run.train.losses.get(name, BCE) for name in label_names(run)])
+        self._module = build_model(run.model, input_shape(run, layout), run.seed).to(world.device)
+        if run.train.compile:
+            compile_network(self._module)
+        self.parameters = sum(weight.numel() for weight in self._module.parameters())
+        self._optimizer = dense_optimizer(run.optimizer.dense, self._module) if trains else None
+        self._feature_groups = len(layout.feature_groups)
+        self._shared = None
+        if layout.dense_group is not None:
+            decay = getattr(run.optimizer.dense, "weight_decay", 0.0)
+            self._shared = SharedWeights(self._module, run.cluster.nn_workers, decay)
+        self.dense_rows = self._shared.rows if self._shared else 0
+        self._rate = LearningRate(run.optimizer.dense, self._optimizer) if self._optimizer else None
+        settings = StepSettings(self._objective, run.train.precision, run.optimizer.dense.clip_norm, empty=empty)
+        self._step = DenseStep(
+            self._module, self._optimizer, group_shapes(layout), world, dense, run.seed, settings, self._trace
+        )
+
+    def train(
+        self, step: int, samples: Samples, groups: list[GroupRows], send: Callable[[list[NDArray[np.float32]]], None]
+    ) -> Scored:
+        """Train one step; calls `send` with the gradients of the rows during backward, before dense weights change.
+
+        If embedding servers store the dense weights, these are the last of `groups` and of the gradients.
+        """
+        if self._shared is not None:
+            self._shared.take(groups[-1])
+            gradients: list[NDArray[np.float32]] = []
+            result = self._step.train(step, samples, groups[: self._feature_groups], gradients.extend)
+            send([*gradients, self._shared.gradients()])
+            return result
+        result = self._step.train(step, samples, groups, send)
+        assert self._rate is not None
+        with self._trace.span(TRAINING, "dense step", step):
+            self._rate.set(step)
+            self._step.update()
+        return result
+
+    def evaluate(self, step: int, samples: Samples, groups: list[GroupRows]) -> Scored:
+        """Score one step's samples; nothing changes."""
+        return self._step.evaluate(step, samples, groups[: self._feature_groups])
+
+    def refresh(self, weights: GroupRows) -> None:
+        """Set the dense weights to those that the embedding servers store."""
+        assert self._shared is not None
+        self._shared.take(weights)
+
+    def rehearse(self) -> None:
+        """Run forward and backward on no samples; raises ConfigError if several ranks could not train the network."""
+        refuse_local_statistics(self._module)
+        self._step.rehearse()
+
+    def interval(self, most: int = MOST) -> "Interval":
+        """Begin the figures of an interval; `most` is that of ScoreHistogram."""
+        return Interval(self._objective.shares, most)
+
+    def save(self, folder: Path) -> list[SavedFile]:
+        """Write weights and optimizer state to a new folder; raises DiskError if that fails."""
+        assert self._optimizer is not None
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        scale = self._step.loss_scale
+        files = save_dense(folder, self._module, self._optimizer, scale.state() if scale else None)
+        return [*files, self._shared.save(folder)] if self._shared else files
+
+    def load(self, folder: Path) -> None:
+        """Read what `save` wrote, the weights alone if the rank does not train; raises CheckpointError.
+
+        The checkpoint must be of the same model, and for training of the same kind of optimizer.
+        """
+        if self._optimizer is None:
+            load_weights(folder, self._module)
+        else:
+            saved = load_dense(folder, self._module, self._optimizer)
+            if self._step.loss_scale and saved:
+                self._step.loss_scale.load(saved)
+        if self._shared is not None:
+            self._shared.load(folder)
+
+
+class Interval:
+    """The figures of one rank between two lines of metrics."""
+
+    def __init__(self, shares: Sequence[float], most: int = MOST) -> None:
+        """Begin an interval; `shares` are those of the tasks in the loss, `most` is that of ScoreHistogram."""
+        self._scores, self._grouped = ScoreHistogram(len(shares), most), GroupedScores(len(shares))
+        self._shares = np.array(shares)
+        self._samples = self._steps = 0
+        self._staleness: Counter[int] = Counter()
+        self._loss_sum = 0.0
+        self._loss_scale: float | None = None
+        self._steps_skipped = 0
+
+    def add(self, samples: Samples, scored: Scored, staleness: int | None = None) -> None:
+        """Add one step, and in training the staleness of its rows."""
+        self._scores.add(scored.logits, samples.labels, samples.weights)
+        if samples.groups is not None:
+            self._grouped.add(samples.groups, scored.logits, samples.labels, samples.weights)
+        self._loss_sum += float(scored.loss_sum @ self._shares)
+        if isinstance(scored, StepResult):
+            self._loss_scale, self._steps_skipped = scored.loss_scale, scored.steps_skipped
+        self._samples += len(samples.labels)
+        self._steps += 1
+        if staleness is not None:
+            self._staleness[staleness] += 1
+
+    def encode(self) -> tuple[dict[str, Any], list[NDArray[Any]]]:
+        """Return the figures for the wire: plain numbers, and arrays of the score histogram and of grouped scores."""
+        body = {
+            "loss_sum": self._loss_sum,
+            "loss_scale": self._loss_scale,
+            "steps_skipped": self._steps_skipped,
+            "samples": self._samples,
+            "steps": self._steps,
+            "staleness": dict(self._staleness),
+        }
+        arrays = [*self._scores.encode(), *self._grouped.encode()]
+        return body, [np.ascontiguousarray(array) for array in arrays]

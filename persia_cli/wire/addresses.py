@@ -1,0 +1,131 @@
+"""Addresses of replicas: their forms, and the check that they can be reached from this machine only."""
+
+import ipaddress
+import os
+import re
+import socket
+from pathlib import Path
+
+from persia_cli.errors import WireError
+
+MAX_IPC_PATH = 107
+"""Largest number of bytes of a Unix socket's path on Linux."""
+MAX_PORT = 65535
+FORMS = "use tcp://127.0.0.1:PORT or ipc://PATH"
+WAITING = 4096
+"""Number of connections that the system queues for a port until their first bytes arrive."""
+FIRST_BYTES_S = 60
+"""Seconds after which, about, a connection without any bytes is dropped; libzmq sends some at once."""
+ANY_PORT = ("0", "*")
+"""Ports that ask the system to choose a free one."""
+
+
+class AddressError(WireError):
+    """An address that is not valid, not local, or not available."""
+
+    exit_code = 2
+
+
+def check_local(address: str) -> None:
+    """Raise AddressError unless only processes of this machine can reach this address."""
+    transport, separator, place = address.partition("://")
+    if not separator:
+        raise AddressError(f"{address!r} is not an address: it does not begin with tcp:// or ipc://; {FORMS}")
+    if address != "".join(address.split()):
+        raise AddressError(f"{address!r} is not an address: it contains a space; {FORMS}")
+    if transport == "tcp":
+        _check_tcp(address, place)
+    elif transport == "ipc":
+        _check_ipc(address, place)
+    elif transport != "inproc" or not place:
+        raise AddressError(f"{address!r} is not an address that persia supports; {FORMS}")
+
+
+def check_between_processes(address: str) -> None:
+    """Raise AddressError unless two processes of this machine can communicate through this address."""
+    check_local(address)
+    if address.startswith("inproc://"):
+        raise AddressError(f"{address} can be reached from one process only; {FORMS}")
+
+
+def check_reachable(address: str) -> None:
+    """Raise AddressError unless another process of this machine can connect to this address."""
+    check_between_processes(address)
+    transport, _, place = address.partition("://")
+    if transport == "tcp" and place.rpartition(":")[2] in ANY_PORT:
+        raise AddressError(
+            f"cannot connect to {address}: with this port, the coordinator chose a free port and printed it; "
+            "give the printed address"
+        )
+
+
+def check_free(address: str) -> None:
+    """Raise AddressError unless this process could listen at this tcp or ipc address."""
+    check_local(address)
+    if address.startswith("tcp://"):
+        try:
+            listen(address).close()
+        except OSError as error:
+            raise AddressError(f"cannot listen at {address}: {error.strerror}") from error
+    elif not os.access(Path(address.partition("://")[2]).parent, os.W_OK | os.X_OK):
+        raise AddressError(f"cannot listen at {address}: this user cannot write to the folder")
+
+
+def listen(address: str) -> socket.socket:
+    """Return a socket that listens at this tcp address; raises OSError if it cannot."""
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    listening = socket.socket()
+    try:
+        # As libzmq does: connections of an earlier listener at this port may not be quite closed yet.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, 0 if port == "*" else int(port)))
+        # A connection that sends nothing must not take a file descriptor of this process.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, FIRST_BYTES_S)
+        listening.listen(WAITING)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def _check_tcp(address: str, place: str) -> None:
+    host, colon, port = place.rpartition(":")
+    if place.count(":") > 1:
+        raise AddressError(f"{address} is an IPv6 address, which persia does not support; use tcp://127.0.0.1:PORT")
+    if not colon:
+        raise AddressError(f"{address} has no port; use tcp://{place or '127.0.0.1'}:PORT")
+    if port != "*" and not (re.fullmatch("[0-9]{1,5}", port) and int(port) <= MAX_PORT):
+        raise AddressError(
+            f"{address} does not have a valid port: {port!r} is not a number from 1 to {MAX_PORT} "
+            "(0 lets the system choose one)"
+        )
+    try:
+        local = ipaddress.IPv4Address(host).is_loopback
+    except ValueError:
+        raise AddressError(
+            f"{address} contains a host name, but an IP address is needed; use tcp://127.0.0.1:{port}"
+        ) from None
+    if not local:
+        raise AddressError(
+            f"{address} is not on the loopback interface; connections are not encrypted, so use tcp://127.0.0.1:{port}"
+        )
+
+
+def _check_ipc(address: str, place: str) -> None:
+    path = Path(place)
+    if not place or place == "*" or place.endswith("/"):
+        raise AddressError(f"{address} does not contain a file path; use ipc://PATH with the path of the socket")
+    ipc_address(path.parent, path.name)
+    if not path.parent.is_dir():
+        raise AddressError(f"{address}: the folder {path.parent} does not exist; create it first, private to you")
+
+
+def ipc_address(directory: Path, name: str) -> str:
+    """Return the address of the ipc socket `name`; raises AddressError if its path is longer than the system allows."""
+    path = directory / name
+    if len(bytes(path)) > MAX_IPC_PATH:
+        raise AddressError(
+            f"{path} is longer than {MAX_IPC_PATH} bytes, the limit for a Unix socket; use a shorter path, or set "
+            "TMPDIR to one"
+        )
+    return f"ipc://{path}"

@@ -1,0 +1,97 @@
+"""Rewrite the table of messages in docs/protocol.md from the messages themselves: `python scripts/message_table.py`."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin
+
+import msgspec
+import numpy as np
+
+from persia_cli.wire.limits import LIMITS
+from persia_cli.wire.messages import BY_KIND
+from persia_cli.wire.parts import ArraySpec, BatchId, Message, Sender
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "protocol.md"
+BEGIN = "<!-- messages: written by scripts/message_table.py -->"
+END = "<!-- end of messages -->"
+UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+
+
+def rewritten(page: str) -> str:
+    """Return the page with the tables between its two marks rewritten; raises ValueError if a mark is missing."""
+    head, begin, rest = page.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    if not (begin and end):
+        raise ValueError(f"{PAGE.name} has no {BEGIN} with {END} after it")
+    return f"{head}{BEGIN}\n\n{tables()}\n{END}{tail}"
+
+
+def tables() -> str:
+    """Return a table of each message's sender, receiver and meaning, and one of its fields and arrays."""
+    kinds = [BY_KIND[number] for number in sorted(BY_KIND)]
+    said = [(f"`{kind.KIND:#04x}`", f"`{kind.__name__}`", *_meaning(kind), _reply(kind)) for kind in kinds]
+    carried = [(f"`{kind.__name__}`", _fields(kind), _arrays(kind), _limit(kind)) for kind in kinds]
+    parts = [(f"`{part.__name__}`", _fields(part), "", "") for part in (BatchId, Sender)]
+    return "\n".join(
+        [
+            *_table(("kind", "message", "from → to", "what it says", "reply"), said),
+            "",
+            *_table(("message", "fields", "arrays", "at most"), [*carried, *parts]),
+            "",
+        ]
+    )
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def _meaning(kind: type[Message]) -> tuple[str, str]:
+    """Return a message's sender and receiver, and its meaning, from the first paragraph of its docstring."""
+    first = re.split(r"\n\s*\n", (kind.__doc__ or "").strip())[0]
+    whom, _, what = " ".join(first.split()).partition(": ")
+    return whom.replace("->", "→"), what[:1].upper() + what[1:]
+
+
+def _reply(kind: type[Message]) -> str:
+    return f"`{kind.REPLY.__name__}`" if kind.REPLY else "-"
+
+
+def _fields(kind: type[msgspec.Struct]) -> str:
+    return ", ".join(f"`{field.name}: {_type(field.type)}`" for field in msgspec.structs.fields(kind)) or "-"
+
+
+def _type(kind: Any) -> str:
+    if get_origin(kind) is Annotated:
+        return _type(get_args(kind)[0])
+    if get_origin(kind) in (dict, list):
+        return f"{get_origin(kind).__name__}[{', '.join(map(_type, get_args(kind)))}]"
+    return str(getattr(kind, "__name__", kind))
+
+
+def _arrays(kind: type[Message]) -> str:
+    arrays = ", ".join(map(_array, kind.ARRAYS)) or "-"
+    return f"per feature group: {arrays}" if kind.PER_GROUP else arrays
+
+
+def _array(spec: ArraySpec) -> str:
+    # The whole field as code: two sizes `*` would otherwise set the text between them in italics.
+    shape = f"{np.dtype(spec.dtype).name}[{', '.join(spec.dims.split())}]"
+    return f"`{spec.name}: {shape}`{', one or more' if spec.many else ''}"
+
+
+def _limit(kind: type[Message]) -> str:
+    limit = LIMITS[kind]
+    header = f"{_size(limit.header)} header"
+    arrays = f"{limit.arrays:,} array{'s' if limit.arrays > 1 else ''}"
+    return f"{header}, {arrays}, {_size(limit.nbytes)}" if limit.arrays else header
+
+
+def _size(nbytes: int) -> str:
+    unit, size = next(unit for unit in UNITS if nbytes >= unit[1])
+    return f"{nbytes // size} {unit}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(rewritten(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,90 @@
+"""docs/checkpoint-format.md names every file, key and column that a run leaves."""
+
+import json
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from persia_cli.config.schema.optimizer import Optimizer
+from persia_cli.launch.job import JobResult
+from persia_cli.store.layout import RowOptimizer
+from persia_cli.store.manifest import Manifest, SavedFile, SavedRows, SavedTable
+from persia_cli.store.retention import BestNote
+from persia_cli.store.shard import TableCounters
+from tests.support.checkpoints import read_rows
+from tests.support.jobs import train
+from tests.support.small import WORDS
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "checkpoint-format.md").read_text(encoding="utf-8")
+CODE = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / "persia_cli").rglob("*.py")))
+
+
+def unnamed(names: Any) -> list[str]:
+    """The names that the page does not have as code."""
+    return sorted(name for name in set(names) if f"`{name}`" not in PAGE)
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> JobResult:
+    """A short run with an evaluation, a best checkpoint and ranks that report more than once."""
+    words = [*WORDS, "cluster=embedded", "train.steps=20", "eval.every_steps=10", "checkpoint.best_by=log_loss"]
+    return train(words, tmp_path_factory.mktemp("page") / "run")
+
+
+def test_every_file_of_a_run(result: JobResult) -> None:
+    checkpoint = r"checkpoints/step-\d+/"
+    paths = [str(path.relative_to(result.run_dir)) for path in result.run_dir.rglob("*") if path.is_file()]
+    assert any(re.match(checkpoint, path) for path in paths)
+    outside = [path for path in paths if not re.match(checkpoint, path)]
+    assert unnamed(outside) == []
+    inside = {re.sub(f"{checkpoint}(embeddings/group.*)?", "", path) for path in set(paths) - set(outside)} - {""}
+    assert unnamed(Path(path).name for path in inside - {"manifest.json"}) == []
+
+
+def test_every_key_of_metrics(result: JobResult) -> None:
+    assert {line["split"] for line in result.metrics} == {"train", "eval"}
+    assert unnamed(key for line in result.metrics for key in line if not key.startswith("window_")) == []
+
+
+def test_every_event_and_its_keys(result: JobResult) -> None:
+    kinds = set(re.findall(r'event="(\w+)"', CODE)) | {"note", "warning"}
+    assert len(kinds) > 10
+    assert unnamed(kinds) == []
+    assert unnamed(key for event in result.events for key in event) == []
+    [tables] = [event["tables"] for event in result.events if event["event"] == "tables"]
+    assert unnamed(counter for counters in tables.values() for counter in counters) == []
+    assert unnamed(field.name for field in fields(TableCounters)) == []
+
+
+def test_every_key_of_manifest_and_best_note(result: JobResult) -> None:
+    assert unnamed(field.name for kind in (Manifest, SavedFile, SavedRows, SavedTable, BestNote)
+                   for field in msgspec.structs.fields(kind)) == []  # fmt: skip
+    [best] = result.run_dir.glob("checkpoints/best.json")
+    assert unnamed(json.loads(best.read_text())) == []
+
+
+def test_every_column_of_rows(result: JobResult) -> None:
+    import pyarrow.feather
+
+    [file, *_] = result.run_dir.glob("checkpoints/*/embeddings/*.arrow")
+    table = pyarrow.feather.read_table(file)
+    assert unnamed(table.column_names) == []
+    assert unnamed(key.decode() for key in table.schema.metadata) == []
+    assert read_rows(file.parents[1])
+
+
+def test_the_states_of_every_optimizer() -> None:
+    kinds = [get_args(kind.model_fields["kind"].annotation)[0] for kind in get_args(get_args(Optimizer)[0])]
+    assert len(kinds) >= 5
+    for kind in kinds:
+        states = RowOptimizer(kind, 0.1).states(7)
+        [line] = [line for line in PAGE.splitlines() if line.startswith(f"| `{kind}` | ")]
+        named = re.findall(r"`(\w+)`", line)[1:]
+        assert named == list(states)
+        columns = {7: "dim", 1: "1"}
+        assert all(line.split("|")[3].strip() == columns[count] for count in states.values())

@@ -1,0 +1,191 @@
+"""What the pages of docs/ say holds for the checkout they lie in, and their commands work.
+
+A block of commands (`sh`) or of Python has a mark before it, which says how it is checked:
+
+    <!-- run -->        run in an empty folder, after the page's other blocks of this mark
+    <!-- run slow -->   the same, where slow tests run
+    <!-- run with LIBRARY -->  the same as run, where this library is installed
+    <!-- dry-run -->    `persia train` with --dry-run; other commands are parsed
+    <!-- parse -->      commands are parsed: they name what only the reader has
+    <!-- checkout -->   the files of the checkout that it names are there
+    <!-- file NAME -->  (of any language) written to this file before the page's commands run
+    <!-- fails -->      each `$ command` of a `console` ends with the error below it: see test_troubleshooting.py
+
+Pages of the guide also have the files of `docs/guide/own-data.md`.
+"""
+
+import ast
+import importlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from persia_cli import __version__
+from persia_cli.main import app, main
+from scripts.readme import ROOT, Block, blocks
+
+PAGES = [
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY", "CHANGELOG")),
+]
+GUIDE = ROOT / "docs" / "guide"
+MARKS = {"run", "run slow", "dry-run", "parse", "checkout"}
+TOP = ("persia_cli", "tests", "conf", "recipes", "scripts", "docs", ".ci")
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+
+
+def of_marks(page: Path, *marks: str) -> list[Block]:
+    return [block for block in blocks(page.read_text()) if block.mark.partition(" with ")[0] in marks]
+
+
+def commands(block: Block) -> Iterator[list[str]]:
+    """Yield the commands of a block as words, without comments."""
+    for line in block.code.replace("\\\n", " ").splitlines():
+        if words := shlex.split(line, comments=True):
+            yield words
+
+
+def write_files(page: Path, folder: Path) -> None:
+    example = GUIDE / "own-data.md"
+    for source in (page, example) if page.parent == GUIDE and page != example else (page,):
+        for block in blocks(source.read_text()):
+            if block.mark.startswith("file "):
+                target = folder / block.mark.removeprefix("file ")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_text(block.code + "\n")
+
+
+def parse(words: list[str]) -> None:
+    """Have the command line read words as it does, but do nothing; raises a usage error for what it does not know."""
+    assert words[0] == "persia", f"only commands of persia are parsed, not {shlex.join(words)}"
+    group: Any = get_command(app)
+    context = group.make_context("persia", words[1:])
+    while hasattr(group, "commands"):
+        name, group, rest = group.resolve_command(context, context._protected_args + context.args)
+        context = group.make_context(name, rest, parent=context)
+
+
+def run(page: Path, folder: Path, *marks: str) -> None:
+    """Run the blocks of a page in a folder, one after another, as a reader does; skips for a library in the end."""
+    write_files(page, folder)
+    absent = set()
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PERSIA_CACHE_DIR": str(folder / ".cache"),
+    }
+    for block in of_marks(page, *marks):
+        library = block.mark.partition(" with ")[2]
+        if library and find_spec(library) is None:
+            absent.add(library)
+            continue
+        interpreter = [sys.executable, "-c"] if block.language == "python" else ["bash", "-euo", "pipefail", "-c"]
+        limit_s = 400 if block.mark.startswith("run slow") else 150
+        ended = subprocess.run(
+            [*interpreter, block.code], cwd=folder, env=environment, capture_output=True, text=True, timeout=limit_s
+        )
+        assert ended.returncode == 0, f"{block.code}\n{ended.stdout}\n{ended.stderr}"
+    if absent:
+        pytest.skip(f"all other blocks ran, but these libraries are not installed: {', '.join(sorted(absent))}")
+
+
+@every_page
+def test_every_command_says_how_it_is_checked(page: Path) -> None:
+    for block in blocks(page.read_text()):
+        if block.language in ("sh", "bash", "shell", "python"):
+            assert block.mark.partition(" with ")[0] in MARKS or block.mark.startswith("file "), block.code
+        else:
+            assert block.mark not in MARKS, block.code
+            assert not re.search(r"^persia ", block.code, re.M), f"a command in a block that is not `sh`: {block.code}"
+
+
+@every_page
+def test_commands_run(page: Path, tmp_path: Path) -> None:
+    run(page, tmp_path, "run")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("page", [page for page in PAGES if of_marks(page, "run slow")], ids=lambda page: page.stem)
+def test_slow_commands_run(page: Path, tmp_path: Path) -> None:
+    run(page, tmp_path, "run", "run slow")
+
+
+@every_page
+def test_commands_are_what_the_command_line_knows(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_files(page, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PERSIA_CACHE_DIR", str(tmp_path / ".cache"))
+    for block in of_marks(page, "dry-run", "parse"):
+        for words in commands(block):
+            parse(words)
+            if block.mark == "dry-run" and words[:2] == ["persia", "train"]:
+                monkeypatch.setattr(sys, "argv", [*words, "--dry-run"])
+                with pytest.raises(SystemExit) as ended:
+                    main()
+                assert not ended.value.code, capsys.readouterr().err
+
+
+@every_page
+def test_files_of_the_checkout_are_there(page: Path) -> None:
+    text = page.read_text()
+    named = {path for path in re.findall(r"`([\w./*-]+/[\w./*-]*)(?:::\w+)?`", text) if path.startswith(TOP)}
+    for block in of_marks(page, "checkout"):
+        named |= {word for words in commands(block) for word in words if word.split("/")[0] in TOP}
+    anything = {path: re.sub("[A-Z]{4,}", "*", path) for path in named}  # NAME and KIND stand for any
+    assert [path for path in sorted(named) if not list(ROOT.glob(path)) + list(ROOT.glob(anything[path]))] == []
+
+
+@cache
+def functions_of(path: str) -> set[str]:
+    tree = ast.parse((ROOT / path).read_text())
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+@every_page
+def test_tests_that_a_page_names_are_there(page: Path) -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page.read_text())
+    assert [f"{path}::{name}" for path, name in named if name not in functions_of(path)] == []
+
+
+@every_page
+def test_names_of_the_code_are_there(page: Path) -> None:
+    missing = []
+    for name in sorted(set(re.findall(r"`(persia_cli(?:\.\w+)+)`", page.read_text()))):
+        module, _, attribute = name.rpartition(".")
+        try:
+            found: Any = importlib.import_module(module)
+        except ModuleNotFoundError:  # a method: the class is before its name
+            outer, _, inner = module.rpartition(".")
+            found = getattr(importlib.import_module(outer), inner, None)
+        if not hasattr(found, attribute) and not (ROOT / name.replace(".", "/")).with_suffix(".py").is_file():
+            missing.append(name)
+    assert missing == []
+
+
+@every_page
+def test_constants_have_the_values_that_a_page_says(page: Path) -> None:
+    """Such as `wire.messages.PROTOCOL = 9`."""
+    wrong = {}
+    for module, name, value in re.findall(r"`((?:[a-z_]+\.)+)([A-Z_]+) = ([^`]+)`", page.read_text()):
+        found = getattr(importlib.import_module(f"persia_cli.{module.rstrip('.')}"), name)
+        if found != ast.literal_eval(value):
+            wrong[name] = found
+    assert wrong == {}
+
+
+def test_the_changelog_begins_with_this_version() -> None:
+    newest, *_ = re.findall(r"^## ([\d.]+)", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert newest == __version__

@@ -1,0 +1,38 @@
+"""What the pages of docs/guide/ say of single things holds; that their commands work is shown by test_docs.py."""
+
+from typing import Any
+
+import numpy as np
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from persia_cli.kernels import hashing
+from persia_cli.store.batch_rows import RowPlanner
+from persia_cli.store.layout import EmbeddingLayout, FeatureSpec, GroupSpec, RowOptimizer, TableSpec, table_salt
+from scripts.readme import ROOT, blocks
+from tests.contract.test_docs import GUIDE
+
+TABLES = GUIDE / "tables-and-memory.md"
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 2**64 - 1), st.integers(1, 16), st.integers(1, 2**32))
+def test_the_formula_finds_the_rows_of_a_hash_stack(id_: int, rounds: int, size: int) -> None:
+    [source] = [block.code for block in blocks(TABLES.read_text()) if block.language == "python"]
+    names: dict[str, Any] = {}
+    exec(source, names)
+    table = TableSpec("t", 0, table_salt("t"), 0.1, rounds=rounds, size=size)
+    group = GroupSpec(0, 1, RowOptimizer("sgd", 0.1), (table,), 10, 1)
+    layout = EmbeddingLayout((group,), (FeatureSpec("t", 0, 0, "sum"),), 0)
+    [rows] = RowPlanner(layout, 1).plan(np.array([id_], np.uint64), np.array([0, 1], np.uint32), 1)
+    saved = np.empty(rows.keys.size, np.uint64)
+    hashing.recover_ids(rows.keys, rows.tables, layout.salts(), saved)
+    assert saved[rows.inverse].tolist() == list(names["row_ids"](id_, rounds, size))
+
+
+def test_it_names_every_kind_of_network() -> None:
+    kinds = {yaml.safe_load(file.read_text()).get("kind") for file in (ROOT / "conf" / "model").glob("*.yaml")} - {None}
+    assert len(kinds) > 10
+    text = (GUIDE / "models.md").read_text()
+    assert [kind for kind in sorted(kinds) if f"| `{kind}`" not in text] == []

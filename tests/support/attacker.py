@@ -1,0 +1,121 @@
+"""Another user of the machine who tries to harm a job over tcp: `python attacker.py UID`, ports on standard input.
+
+Sends a failure, garbage and huge messages to each port that a line names, and keeps idle connections to it open, new
+ones for those that are closed, until standard input ends. Says in the end how much of it there was, as JSON.
+"""
+
+import json
+import os
+import resource
+import select
+import socket
+import sys
+from contextlib import suppress
+
+import msgspec
+import zmq
+import zmq.utils.garbage  # which zmq imports late, when another user may not read this folder any more
+
+MOST_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+PORTS = 4
+IDLE = min(1200, (MOST_FILES - 400) // PORTS)
+"""Idle connections to each port: what this process may open at all, but for what it needs besides."""
+HUGE = 15 << 20
+FAIL, HELLO, HEARTBEAT = b"\x4b", b"\x40", b"\x49"
+SERVER = ["embedding-server", 0, 1]
+
+
+def hostile_messages(token: bytes) -> list[list[bytes]]:
+    """A failure of a role, lists in lists in lists, and a greeting longer than any."""
+    fail = msgspec.msgpack.encode([1, [SERVER, f"sent by uid {os.getuid()}", 1], [], None])
+    lists = b"\x94\x02\x95\x93\xa1r\x00\x00\xcb" + bytes(8) + b"\xcb" + bytes(8) + b"\x00\x81\xa1a\xdd"
+    lists += (HUGE).to_bytes(4, "big") + b"\x90" * HUGE
+    return [
+        [FAIL + token, fail],
+        *[[HEARTBEAT + token, lists + b"\x90\xc0"]] * 3,
+        *[[HELLO + token, b"\x94\x03\x97\xdb" + (HUGE).to_bytes(4, "big") + b"a" * HUGE]] * 3,
+        [b""] * 500,
+    ]
+
+
+class Attack:
+    """What is done to one port."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], port: int, messages: list[list[bytes]]) -> None:
+        self._address = ("127.0.0.1", port)
+        self._idle: list[socket.socket] = []
+        self.opened = self.sent = 0
+        self._dealers = []
+        for password in (None, b"0" * 32):
+            dealer = context.socket(zmq.DEALER)
+            dealer.setsockopt(zmq.LINGER, 0)
+            dealer.setsockopt(zmq.IDENTITY, b"embedding-server-0#1")
+            if password is not None:
+                dealer.setsockopt(zmq.PLAIN_USERNAME, b"persia")
+                dealer.setsockopt(zmq.PLAIN_PASSWORD, password)
+            dealer.connect(f"tcp://127.0.0.1:{port}")
+            for frames in messages:
+                dealer.send_multipart(frames, copy=False)
+                self.sent += 1
+            self._dealers.append(dealer)
+        for garbage in (b"GET / HTTP/1.1\r\n\r\n", os.urandom(500), b"\xff" + bytes(8) + b"\x7f\x03\x01PLAIN"):
+            with suppress(OSError):
+                self._open().send(garbage)
+
+    def _open(self) -> socket.socket:
+        made = socket.socket()
+        made.settimeout(1.0)
+        with suppress(OSError):
+            made.connect(self._address)
+        made.setblocking(False)
+        self._idle.append(made)
+        return made
+
+    def keep_open(self) -> None:
+        """Open what is missing of the idle connections, without waiting for any."""
+        self._idle = [each for each in self._idle if not self._is_closed(each)]
+        while len(self._idle) < IDLE:
+            made = socket.socket()
+            made.setblocking(False)
+            made.connect_ex(self._address)
+            self._idle.append(made)
+            self.opened += 1
+
+    @staticmethod
+    def _is_closed(connection: socket.socket) -> bool:
+        try:
+            closed = connection.recv(64, socket.MSG_PEEK) == b""
+        except BlockingIOError:
+            return False
+        except OSError:
+            closed = True
+        if closed:
+            connection.close()
+        return closed
+
+
+def main() -> None:
+    """Become the other user and attack until standard input ends."""
+    other = int(sys.argv[1])
+    os.setgroups([])
+    os.setgid(other)
+    os.setuid(other)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (MOST_FILES, MOST_FILES))
+    attacks: list[Attack] = []
+    messages = hostile_messages(bytes(16))
+    with zmq.Context() as context:
+        context.setsockopt(zmq.LINGER, 0)
+        while True:
+            for attack in attacks:
+                attack.keep_open()
+            if select.select([sys.stdin], [], [], 0.05)[0]:
+                lines = os.read(sys.stdin.fileno(), 4096).decode().split()
+                if not lines:
+                    break
+                attacks += [Attack(context, int(port), messages) for port in lines]
+        print(json.dumps([[attack.sent, attack.opened] for attack in attacks]))
+        context.destroy(linger=0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""A small file system of its own, which tests can fill."""
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+@contextmanager
+def small_disk(nbytes: int) -> Iterator[Path]:
+    """Give a folder in which `nbytes` fit; skips the test where this user cannot mount one."""
+    with tempfile.TemporaryDirectory(prefix="persia-disk-") as folder:
+        mounted = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={nbytes}", "tmpfs", folder], capture_output=True, text=True
+        )
+        if mounted.returncode:
+            pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
+        try:
+            yield Path(folder)
+        finally:
+            subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def leave_free(folder: Path, nbytes: int) -> Path:
+    """Fill the file system of a folder until so much is left; return the file that takes the room."""
+    path = folder / "filler"
+    state = os.statvfs(folder)
+    path.write_bytes(bytes(max(0, state.f_bavail * state.f_frsize - nbytes)))
+    return path

@@ -1,0 +1,118 @@
+"""Roles that a person starts one by one: whichever is told to stop, all end within seconds, and why is recorded."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from persia_cli.launch.job import prepare_run_dir, recorded_failure
+from persia_cli.observe.history import RunOutcome, read_history
+from persia_cli.observe.journal import EVENTS, METRICS, read_journal
+from persia_cli.wire.token import TOKEN
+from tests.conftest import poll_for
+from tests.support.jobs import plan
+from tests.support.launched import ENDLESS
+from tests.support.threads import free_address
+
+SILENCE_S = 600
+END_S = 60.0
+"""Far less than the time after which silence is noticed; processes of a busy machine take many seconds to end."""
+TERMINATED = 128 + signal.SIGTERM
+
+pytestmark = pytest.mark.processes
+
+Started = dict[str, subprocess.Popen[bytes]]
+
+
+@contextmanager
+def by_hand(run_dir: Path, without: str = "") -> Iterator[Started]:
+    """Start every replica of a job, but for one; kill what is left of them in the end."""
+    job = plan([*ENDLESS, "cluster.transport=tcp", f"cluster.silence_timeout_s={SILENCE_S}"], run_dir)
+    prepare_run_dir(job)
+    address = free_address()
+    started: Started = {}
+    try:
+        for replica in job.replicas:
+            if replica.name == without:
+                continue
+            command = [sys.executable, "-m", "persia_cli", "launch-role", replica.role, "--index", str(replica.index)]
+            command += ["--coordinator", address]
+            if replica.role == "coordinator":
+                command += ["--run-dir", str(run_dir)]
+            else:
+                command += ["--token-file", str(run_dir / TOKEN)]
+            with (run_dir / "roles" / f"{replica.name}.log").open("wb") as log:
+                started[replica.name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        yield started
+    finally:
+        for process in started.values():
+            process.kill()
+            process.wait()
+
+
+def end(started: Started) -> dict[str, int]:
+    """Wait for the end of all; return their exit codes."""
+    poll_for(lambda: all(process.poll() is not None for process in started.values()), END_S, "the end of all roles")
+    return {name: process.returncode for name, process in started.items()}
+
+
+def wait_for_training(run_dir: Path) -> None:
+    poll_for(lambda: read_journal(run_dir / METRICS), 90.0, "steps trained")
+
+
+def test_a_coordinator_that_is_told_to_stop_sends_everybody_away(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with by_hand(run_dir) as started:
+        wait_for_training(run_dir)
+        started["coordinator-0"].send_signal(signal.SIGTERM)
+        codes = end(started)
+    assert codes.pop("coordinator-0") == TERMINATED
+    assert set(codes.values()) == {0}
+    assert read_history(run_dir).outcome(time.time()) == RunOutcome("stopped")
+    [stopped] = [event for event in read_journal(run_dir / EVENTS) if event.get("phase") == "stopped"]
+    assert stopped["step"] > 0
+    assert "'why': 'coordinator-0 was stopped (SIGTERM)'" in (run_dir / "roles" / "data-loader-0.log").read_text()
+
+
+@pytest.mark.parametrize(
+    "name", ["embedding-server-0", *(pytest.param(n, marks=pytest.mark.slow) for n in ("nn-worker-0", "data-loader-0"))]
+)
+def test_a_role_that_is_told_to_stop_ends_the_job_by_name(name: str, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with by_hand(run_dir) as started:
+        wait_for_training(run_dir)
+        started[name].send_signal(signal.SIGTERM)
+        codes = end(started)
+    assert (codes.pop(name), codes.pop("coordinator-0")) == (TERMINATED, 1)
+    assert set(codes.values()) == {0}
+    assert str(recorded_failure(run_dir)) == f"{name} was stopped (SIGTERM)"
+    assert read_history(run_dir).outcome(time.time()) == RunOutcome("failed", f"{name} was stopped (SIGTERM)")
+
+
+def test_a_role_that_is_told_to_stop_before_all_have_joined_ends_the_job_too(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with by_hand(run_dir, without="nn-worker-0") as started:
+        log = run_dir / "roles" / "coordinator-0.log"
+        poll_for(lambda: log.read_text().count(" joined: ") == len(started) - 1, 60.0, "all others to join")
+        started["embedding-worker-0"].send_signal(signal.SIGTERM)
+        codes = end(started)
+    assert (codes["embedding-worker-0"], codes["coordinator-0"]) == (TERMINATED, 1)
+    assert str(recorded_failure(run_dir)) == "embedding-worker-0 was stopped (SIGTERM)"
+
+
+@pytest.mark.slow
+def test_all_told_to_stop_at_once_end_at_once(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with by_hand(run_dir) as started:
+        wait_for_training(run_dir)
+        for process in started.values():
+            os.kill(process.pid, signal.SIGTERM)
+        codes = end(started)
+    assert codes["coordinator-0"] in (TERMINATED, 1)
+    assert set(codes.values()) <= {TERMINATED, 0, 1}

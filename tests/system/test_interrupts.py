@@ -1,0 +1,80 @@
+"""Ctrl-C at any moment of a command, from its first import on: exit code 130 and no traceback."""
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import poll_for
+
+pytestmark = pytest.mark.processes
+
+COMMANDS = {
+    "help": ["--help"],
+    "dry run": ["train", "--dry-run"],
+    "report": ["report", "nowhere"],
+    "role": ["launch-role", "embedding-server", "--coordinator", "ipc:///tmp/nobody-listens-here", "--index", "0",
+             "--token-file", "nobody-writes-it"],
+}  # fmt: skip
+
+
+def interrupted(words: list[str], after_s: float, folder: Path, again_s: float | None = None) -> tuple[int, str]:
+    """Start a command and press Ctrl-C after so long, perhaps twice; return its exit code and what it printed.
+
+    The time counts from when Python has read the first module of the program: before, nobody could take the signal.
+    """
+    started = folder / "started"
+    started.unlink(missing_ok=True)
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        f"import persia_cli.__main__ as command; open({str(started)!r}, 'w').close(); command.main()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=folder,
+        start_new_session=True,
+    )
+    try:
+        poll_for(started.exists, 30.0, "Python")
+        for pause in (after_s, again_s):
+            if pause is not None and not _ends_within(process, pause):
+                os.killpg(process.pid, signal.SIGINT)
+        output, _ = process.communicate(timeout=30.0)
+    finally:
+        process.kill()
+        process.wait()
+    return process.returncode, output
+
+
+def _ends_within(process: subprocess.Popen[str], seconds: float) -> bool:
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+    return process.returncode is not None
+
+
+@pytest.mark.parametrize("after_s", [0.05, 0.3, pytest.param(1.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_interrupt_at_any_moment_ends_quietly(name: str, after_s: float, tmp_path: Path) -> None:
+    code, output = interrupted(COMMANDS[name], after_s, tmp_path)
+    assert "Traceback" not in output
+    assert "KeyboardInterrupt" not in output
+    # A command that was over before the signal came has its own exit code.
+    assert code == 130 or (code == 0 and name != "role" and output) or "error: nowhere does not contain a run" in output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("again_s", [0.0, 0.02, 0.2])
+@pytest.mark.parametrize("after_s", [0.1, 0.5, 1.0, 2.0, 3.0, 5.0])
+def test_a_second_interrupt_is_as_quiet(after_s: float, again_s: float, tmp_path: Path) -> None:
+    words = ["train", "cluster=local", "dataset.generator.train_rows=100000000", "conf=synthetic"]
+    code, output = interrupted(words, after_s, tmp_path, again_s)
+    assert "Traceback" not in output
+    assert code == 130

@@ -1,0 +1,139 @@
+"""Slips in a user's own configuration that composing alone would pass over."""
+
+from pathlib import Path
+
+import pytest
+
+from persia_cli.config.compose import compose_run
+from persia_cli.errors import ConfigError
+
+
+def written(folder: Path, text: str, name: str = "ok.yaml") -> str:
+    (folder / name).write_text(text)
+    return f"conf={folder / name}"
+
+
+@pytest.mark.parametrize(
+    ("defaults", "sentence"),
+    [
+        ("[_self_, base]", "base comes after _self_ in its defaults and would override the rest of the file; write "
+         "defaults: [base, _self_]"),
+        ("[base, _self_, synthetic]", "synthetic comes after _self_ .* write defaults: [base, synthetic, _self_]"),
+        ("[base, _self_, {train: small}]", "train: small comes after _self_ .* would override train of this file"),
+    ],
+)  # fmt: skip
+def test_defaults_that_would_override_the_file_are_refused(tmp_path: Path, defaults: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=f"ok.yaml: {sentence}".replace("[", r"\[")):
+        compose_run([written(tmp_path, f"defaults: {defaults}\nseed: 77\ntrain: {{batch_size: 5}}\n")])
+
+
+def test_options_of_groups_that_the_file_says_nothing_of_may_come_last(tmp_path: Path) -> None:
+    run = compose_run([written(tmp_path, "defaults: [base, _self_, override model: dlrm]\nseed: 77\n")])
+    assert (run.seed, run.model.kind) == (77, "dlrm")
+
+
+def test_a_file_called_base_is_named_where_it_hides_the_one_of_persia(tmp_path: Path) -> None:
+    word = written(tmp_path, "defaults: [base, _self_]\nseed: 77\n")
+    written(tmp_path, "defaults: [base, _self_]\n", "base.yaml")
+    with pytest.raises(ConfigError, match=r"base\.yaml hides persia's own base\.yaml: rename it"):
+        compose_run([word])
+    written(tmp_path, "seed: 3\n", "base.yaml")
+    with pytest.raises(ConfigError, match=r"base\.yaml hides persia's own base\.yaml: rename it"):
+        compose_run([word])
+
+
+def test_without_a_name_it_has_that_of_its_file(tmp_path: Path) -> None:
+    assert compose_run([written(tmp_path, "defaults: [base, _self_]\n", "shop.yaml")]).name == "shop"
+    assert compose_run([written(tmp_path, "defaults: [base, _self_]\n", "my shop!.yaml")]).name == "my-shop-"
+    named = written(tmp_path, "defaults: [base, _self_]\nname: mine\n")
+    assert compose_run([named]).name == "mine"
+    assert compose_run([named, "name=other"]).name == "other"
+    assert compose_run([written(tmp_path, "defaults: [base, _self_]\n", "shop.yaml"), "name=other"]).name == "other"
+    assert compose_run([]).name == "base"
+
+
+def test_hydra_is_no_key(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"ok\.yaml: 'hydra' is not a key of persia; remove it"):
+        compose_run([written(tmp_path, "defaults: [base, _self_]\nhydra: {run: {dir: x}}\n")])
+
+
+def test_lists_where_keys_belong_are_told_by_their_keys(tmp_path: Path) -> None:
+    text = "defaults: [base, _self_]\ntrain: [a]\nembedding: {tables: [x]}\ncheckpoint: 7\n"
+    with pytest.raises(ConfigError) as raised:
+        compose_run([written(tmp_path, text)])
+    expected = {
+        "checkpoint=7": "keys (every_steps,",
+        'embedding.tables=["x"]': "names with values",
+        'train=["a"]': "keys (batch_size,",
+    }
+    lines = sorted(str(raised.value).splitlines())
+    assert len(lines) == len(expected)
+    for line, (key, words) in zip(lines, expected.items(), strict=True):
+        assert f"{tmp_path / 'ok.yaml'}: {key}: expected {words}" in line
+
+
+@pytest.mark.parametrize(
+    ("option", "own", "wrong", "sentence"),
+    [
+        (
+            "labels: [y]",
+            "labels: {name: y}",
+            "shop",
+            'dataset.labels={"name": "y"}: expected a list of texts or groups',
+        ),
+        ("labels: {name: y}", "labels: [y]", "dataset/mine", 'dataset.labels={"name": "y"}: expected a list'),
+        ("split: {kind: every, n: 2}", "split: [a]", "shop", 'dataset.split=["a"]: expected keys with kind: files'),
+    ],
+)
+def test_lists_and_keys_are_told_apart_where_another_file_says_the_kind(
+    option: str, own: str, wrong: str, sentence: str, tmp_path: Path
+) -> None:
+    (tmp_path / "dataset").mkdir()
+    written(tmp_path / "dataset", f"kind: parquet\n{option}\n", "mine.yaml")
+    file = written(tmp_path, f"defaults: [base, {{override dataset: mine}}, _self_]\ndataset: {{{own}}}\n", "shop.yaml")
+    with pytest.raises(ConfigError) as error:
+        compose_run([file])
+    assert str(error.value).startswith(f"{tmp_path / wrong}.yaml: {sentence}")
+
+
+def test_a_path_may_begin_with_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    written(tmp_path, "defaults: [base, _self_]\nseed: 9\n", "x.yaml")
+    assert compose_run(["conf=~/x.yaml"]).seed == 9
+    assert compose_run(["conf=x"], [Path("~")]).seed == 9
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        ("model.hidden=8,16", "expected one value; for a list write model.hidden=[8,16]; to try several in turn: "
+         "persia sweep model.hidden=8,16"),
+        ("model=null", "model=null: expected autoint"),
+        ("dataset.labels={a: 1}", 'dataset.labels={"a": 1}: expected a list of texts'),
+        ("embedding=[1]", "embedding=[1]: expected keys (memory"),
+        ("hydra.run.dir=x", "--run-dir sets the folder of a run"),
+        ("dataset.split={kind: files, train: [day=1/*], eval: [b]}", "quote a value with an equals sign: 'day=1/*'"),
+        ("dataset.split={kind: files, train: ['day=1/*']", "is a bracket or quote left open?"),
+        ("train.epochs=true", "train.epochs=true: expected a whole number above 0"),
+        ("train.epochs=1e23", "expected a whole number above 0 and at most 1,000,000,000,000"),
+        ("model.hidden=[8,true]", "model.hidden[1]=true: expected a whole number above 0"),
+        ("dataset.dense=[age,age]", "dataset.dense lists age twice; list it once"),
+        ("dataset.labels=[income,income]", "dataset.labels lists income twice; list it once"),
+        ("dataset.dense=[label]", "dataset.dense and dataset.labels both name label: a label is"),
+        ("dataset.sparse=[label]", "dataset.sparse and dataset.labels both name label: a label is"),
+        ("dataset.sparse=[{name: a, column: label}]", "dataset.sparse and dataset.labels both name"),
+        ("dataset.weight=label", "dataset.weight and dataset.labels both name label"),
+        ("dataset.group_by=label", "dataset.group_by and dataset.labels both name label"),
+        ("dataset.split={kind: column, column: label, train: 0, eval: 1}", "dataset.split.column and"),
+    ],
+)  # fmt: skip
+def test_a_word_that_is_wrong(word: str, sentence: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        compose_run(["conf=adult_income", word])
+    assert sentence in str(error.value)
+
+
+def test_other_columns_may_have_several_uses() -> None:
+    words = ["dataset.weight=age", "dataset.group_by=education", "dataset.sparse=[education,age]"]
+    run = compose_run(["conf=adult_income", *words])
+    assert run.dataset.kind == "parquet"

@@ -1,0 +1,139 @@
+"""The tracker: which evaluation is the best, and when training is to end."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from persia_cli.control.evaluation_tracker import Best, EvaluationTracker, tracker_of
+from persia_cli.control.phases import Phase, schedule
+from persia_cli.plan.columns import metric_aims
+from tests.support.runs import make_run
+
+FIGURES = st.floats(0.0, 2.0) | st.none()
+
+
+@pytest.mark.parametrize(
+    ("aim", "figures", "better"),
+    [
+        ("high", [0.7, 0.6, 0.7, 0.71], [True, False, False, True]),
+        ("low", [0.5, 0.6, 0.4, 0.4], [True, False, True, False]),
+        ("one", [0.5, 1.4, 1.7, 0.8, 1.0, 0.9], [True, True, False, True, True, False]),
+    ],
+)
+def test_each_metric_has_its_aim(aim, figures, better):
+    best = Best("figure", aim)
+    assert [best.note(step, value) for step, value in enumerate(figures)] == better
+
+
+def test_a_gain_of_no_more_than_min_delta_is_none_and_adds_up():
+    best = Best("auc", "high", min_delta=0.25)
+    assert [best.note(step, value) for step, value in enumerate([0.25, 0.5, 0.5, 0.625])] == [True, False, False, True]
+    assert (best.step, best.value, best.since) == (3, 0.625, 0)
+
+
+@pytest.mark.parametrize("value", [None, math.nan, math.inf])
+def test_what_is_not_defined_is_never_the_best(value):
+    best = Best("auc", "high")
+    assert [best.note(0, value), best.note(1, 0.1), best.note(2, value)] == [False, True, False]
+    assert best.since == 1
+
+
+@given(st.lists(FIGURES, max_size=20), st.integers(1, 4))
+def test_training_ends_once_so_many_evaluations_in_a_row_were_no_better(figures, patience):
+    tracker = EvaluationTracker(Best("auc", "high"), patience)
+    for number, value in enumerate(figures, 1):
+        tracker.note(number, {"auc": value})
+        tops = [max((v for v in figures[:n] if v is not None), default=-1.0) for n in range(number + 1)]
+        in_a_row = next((n for n in range(number) if tops[number - n] > tops[number - n - 1]), number)
+        assert tracker.over == (in_a_row >= patience)
+
+
+def test_the_two_may_go_by_different_metrics():
+    tracker = EvaluationTracker(Best("auc", "high"), 2, Best("log_loss", "low"))
+    told = [tracker.note(step, {"auc": auc, "log_loss": loss}) for step, auc, loss in [(5, 0.7, 0.5), (10, 0.6, 0.4)]]
+    assert told == [True, True]
+    assert (tracker.improved, tracker.over, tracker.best) == (True, False, tracker.kept_at(10))
+    assert not tracker.note(15, {"auc": 0.7, "log_loss": 0.45})
+    assert (tracker.improved, tracker.over, tracker.kept_at(15)) == (False, True, None)
+    assert tracker.reason == "auc has not got better than the 0.7 of step 5 in 2 evaluations"
+
+
+def test_without_metrics_nothing_is_decided():
+    tracker = EvaluationTracker()
+    assert not tracker.note(5, {"auc": 0.5})
+    assert (tracker.improved, tracker.over, tracker.best, tracker.kept_at(5)) == (False, False, None, None)
+
+
+def test_the_reason_names_what_was_asked_for():
+    tracker = EvaluationTracker(Best("auc", "high", 0.001), 1)
+    tracker.note(5, {"auc": None})
+    assert tracker.reason == "auc was not defined in 1 evaluation"
+    tracker.note(10, {"auc": 0.75})
+    tracker.note(15, {"auc": 0.7505})
+    assert tracker.reason == "auc has not got better by more than 0.001 than the 0.75 of step 10 in 1 evaluation"
+
+
+def test_a_run_says_what_it_is_judged_by():
+    changes = {
+        "dataset": {"labels": ["click", "buy"], "group_by": "user"},
+        "eval": {"every_steps": 5},
+        "train": {"batch_size": 32, "stop_early": {"metric": "ne_buy", "patience": 1}},
+        "checkpoint": {"best_by": "gauc_click"},
+    }
+    run = make_run(**changes)
+    tracker = tracker_of(run, metric_aims(run))
+    tracker.note(5, {"ne_buy": 0.9, "gauc_click": 0.6})
+    tracker.note(10, {"ne_buy": 0.95, "gauc_click": 0.7})
+    assert (tracker.over, tracker.improved) == (True, True)
+    assert tracker_of(make_run(), {}).best is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"checkpoint": {"best_by": "auc"}},
+            "checkpoint.best_by=auc: no such metric; did you mean auc_buy. there are auc_click, ",
+        ),
+        (
+            {"checkpoint": {"best_by": "gauc_buy"}},
+            "checkpoint.best_by=gauc_buy needs samples in groups; set dataset.gr",
+        ),
+    ],
+)
+def test_what_a_run_cannot_be_judged_by(changes, told):
+    with pytest.raises(ValidationError, match=told):
+        make_run(**{"dataset": {"labels": ["click", "buy"]}, "eval": {"every_steps": 5}} | changes)
+
+
+def phases_of(figures, *, save_every=None, at_end=True, stop=None, keep=None, patience=2) -> list[Phase]:
+    """The phases of 10 steps, evaluated every 2, whose evaluations have these figures; of eval and train steps."""
+    tracker = EvaluationTracker(stop, patience, keep)
+    phases, told = [], iter(figures)
+    for phase in schedule(10, 1, 2, save_every, at_end, tracker):
+        phases.append(phase)
+        if phase.kind == "evaluating":
+            tracker.note(phases[-2].last, {"auc": next(told)})
+    return phases
+
+
+def saved(phases: list[Phase]) -> list[int]:
+    return [phase.last for phase in phases if phase.kind == "saving"]
+
+
+def test_a_schedule_ends_early_evaluated_and_saved_as_at_the_end():
+    phases = phases_of([0.7, 0.69, 0.7], stop=Best("auc", "high"))
+    assert phases[-4:] == [Phase("training", 4, 6), Phase("evaluating", 2, 3), Phase("saving", last=6), Phase("done")]
+    assert saved(phases) == [6]
+    assert saved(phases_of([0.7, 0.69, 0.7], stop=Best("auc", "high"), at_end=False)) == []
+    assert phases_of([0.7, 0.6, 0.8, 0.7, 0.7], stop=Best("auc", "high")) == phases_of([0.5] * 5)
+
+
+def test_a_schedule_saves_the_best_and_each_step_but_once():
+    keep = [Best("auc", "high") for _ in range(3)]
+    assert saved(phases_of([0.5, 0.7, 0.6, 0.6, 0.6], keep=keep[0])) == [2, 4, 10]
+    assert saved(phases_of([0.5, 0.4, 0.6, 0.6, 0.7], keep=keep[1])) == [2, 6, 10]
+    assert saved(phases_of([0.5, 0.4, 0.6, 0.6, 0.5], keep=keep[2], save_every=3, at_end=False)) == [2, 3, 6, 9]

@@ -1,0 +1,202 @@
+"""Transforms of dense values, buckets, and labels made of other values, by statistics of the training rows."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.config.schema.features import DenseFeature
+from persia_cli.data.batch import Batch
+from persia_cli.data.dense_transforms import bucket_ids, transform
+from persia_cli.data.facts import inspect
+from persia_cli.data.profile.inspection import inspect_data
+from persia_cli.data.source import open_source
+from persia_cli.errors import DataError
+
+ROWS = 2000
+
+
+def dataset(path: Any, **changes: Any) -> ParquetDataset:
+    keys: dict[str, Any] = {"kind": "parquet", "path": str(path), "labels": ["y"], "dense": ["x"], "shuffle": False}
+    return ParquetDataset.model_validate({**keys, "split": {"kind": "every", "n": 4}, "fill": 9.0, **changes})
+
+
+def read(data: ParquetDataset, split: Any) -> Batch:
+    source = open_source(data, split, 0)
+    try:
+        return source.read(0, 0, source.rows)
+    finally:
+        source.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Numbers with nulls; every fourth row, which evaluates, is far from the others."""
+    rng = np.random.default_rng(0)
+    row = np.arange(ROWS)
+    x = rng.normal(1e6, 1e3, ROWS) + (row % 4 == 0) * 1e9
+    y = row % 2
+    table = {"y": y, "x": pa.array(x, mask=row % 10 == 1), "sign": 2 * y - 1, "stars": row % 5 + 1,
+             "word": np.where(y == 1, "yes", "no")}  # fmt: skip
+    pq.write_table(pa.table(table), tmp_path / "a.parquet", row_group_size=300)
+    return tmp_path
+
+
+@given(st.lists(st.floats(-1e30, 1e30), min_size=1, max_size=20))
+def test_log1p_keeps_order_and_sign(values: list[float]) -> None:
+    given_ = np.array(sorted(values))
+    got = transform(given_, DenseFeature(name="x", transform="log1p"))
+    assert (np.diff(got) >= 0).all()
+    np.testing.assert_allclose(got, [np.sign(x) * np.log(1.0 + abs(x)) for x in given_], rtol=1e-9, atol=1e-15)
+
+
+@given(st.lists(st.floats(-100, 100), max_size=20), st.lists(st.floats(-100, 100), max_size=6, unique=True))
+def test_a_bucket_is_the_number_of_boundaries_reached(values: list[float], boundaries: list[float]) -> None:
+    boundaries = sorted(boundaries)
+    got = bucket_ids(np.array([*values, np.nan]), boundaries, np.uint64(77))
+    assert got.tolist() == [*(1 + sum(edge <= value for edge in boundaries) for value in values), 77]
+
+
+def test_figures_are_of_training_rows_and_stay_with_the_data_set(folder: Path, tmp_path: Path) -> None:
+    features = [{"name": "bucket", "column": "x", "buckets": 4, "missing_id": 7}]
+    data = dataset(folder, dense=[{"name": "x", "transform": "standardise"}], sparse=features)
+    table = pq.read_table(folder / "a.parquet").to_pandas()
+    train = table[np.arange(ROWS) % 4 != 0].x
+    settled = inspect(data).settled
+    assert settled is not None
+    known, bucket = settled.dense_features[0], settled.sparse[0]
+    assert known.mean == pytest.approx(train.mean(), rel=1e-12)
+    assert known.deviation == pytest.approx(train.std(ddof=0), rel=1e-9)
+    batch = read(data, "train")
+    there = train.notna().to_numpy()
+    np.testing.assert_allclose(batch.dense[there, 0].mean(), 0.0, atol=1e-3)
+    np.testing.assert_allclose(batch.dense[there, 0].std(), 1.0, atol=1e-3)
+    assert set(batch.dense[~there, 0].tolist()) == {9.0}
+    numbers, counts = np.unique(batch.ids, return_counts=True)
+    assert numbers.tolist() == [1, 2, 3, 4, 7]
+    assert np.ptp(counts[:4]) <= 2
+    # Other data is read by the same figures, though it has other ones; as the run's configuration is.
+    again = ParquetDataset.model_validate(json.loads(settled.model_dump_json()))
+    assert (again.dense, again.sparse) == (settled.dense, settled.sparse)
+    pq.write_table(pa.table({"x": [known.mean, known.mean + known.deviation]}), tmp_path / "later.parquet")
+    later = again.model_copy(update={"path": str(tmp_path / "later.parquet"), "split": yaml_split("predict")})
+    assert read(later, "eval").dense.ravel().tolist() == [0.0, 1.0]
+    assert bucket.buckets == again.sparse[0].buckets
+
+
+def test_figures_of_any_size_are_read_again(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"y": [0, 1, 0, 1], "x": [1e18, 3e18, 0.0, 7e18]}), tmp_path / "a.parquet")
+    settled = inspect(dataset(tmp_path, dense=[{"name": "x", "transform": "standardise"}])).settled
+    assert settled is not None
+    assert ParquetDataset.model_validate_json(settled.model_dump_json()) == settled
+    assert np.abs(read(settled, "train").dense).max() < 2.0
+
+
+def yaml_split(kind: str) -> Any:
+    return dataset("x", split={"kind": kind}).split
+
+
+def test_without_training_rows_there_are_no_figures(folder: Path) -> None:
+    data = dataset(folder, dense=[{"name": "x", "transform": "standardise"}], split={"kind": "predict"})
+    with pytest.raises(DataError, match="x is transformed by statistics of the training rows, but there are none here"):
+        inspect(data)
+    constant = dataset(folder, dense=[{"name": "one", "transform": "standardise"}])
+    table = pq.read_table(folder / "a.parquet")
+    pq.write_table(table.append_column("one", pa.array([1.0] * ROWS)), folder / "a.parquet")
+    with pytest.raises(DataError, match="dense feature one cannot be standardised"):
+        inspect(constant)
+
+
+@pytest.mark.parametrize("value", [0.1, 1e10 + 0.1, -3.3e-7])
+def test_a_column_that_is_always_the_same_is_not_standardised(tmp_path: Path, value: float) -> None:
+    """Its mean may not be a float64, and then no value is the mean."""
+    pq.write_table(pa.table({"y": [0, 1] * 50, "x": [value] * 100}), tmp_path / "a.parquet", row_group_size=7)
+    with pytest.raises(DataError, match="feature x cannot be standardised: its values are the same"):
+        inspect(dataset(tmp_path, dense=[{"name": "x", "transform": "standardise"}]))
+
+
+def test_figures_of_numbers_far_from_zero_are_exact(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"y": [0, 1] * 50, "x": [1e15, 1e15 + 1] * 50}), tmp_path / "a.parquet", row_group_size=7)
+    split = {"kind": "files", "train": ["*"]}
+    found = inspect(dataset(tmp_path, split=split, dense=[{"name": "x", "transform": "standardise"}])).settled
+    assert found is not None
+    assert (found.dense_features[0].mean, found.dense_features[0].deviation) == (1e15 + 0.5, 0.5)
+
+
+@pytest.mark.parametrize("boundaries", [[0.0, float("nan")], [0.0, float("inf")]])
+def test_boundaries_are_numbers(boundaries: list[float]) -> None:
+    with pytest.raises(ValidationError, match="must be finite"):
+        dataset(".", sparse=[{"name": "x", "buckets": boundaries}])
+
+
+def test_dates_and_decimals_are_warned_of_as_well(tmp_path: Path) -> None:
+    day = pa.array([19000, 20000], pa.date32())
+    table = {"y": [0, 1], "at": day.cast(pa.timestamp("us")), "day": day, "price": pa.array([5000, 6000])}
+    table["price"] = table["price"].cast(pa.decimal128(21, 2))
+    pq.write_table(pa.table(table), tmp_path / "a.parquet")
+    warnings = inspect(dataset(tmp_path, dense=["at", "day", "price"])).warnings
+    assert [text.split(",")[0] for text in warnings] == [
+        f"dense feature {name} has values up to {scale}"
+        for name, scale in (("at", "2e+04"), ("day", "2e+04"), ("price", "6e+03"))
+    ]
+
+
+def test_large_values_are_warned_of(folder: Path) -> None:
+    (warning,) = inspect(dataset(folder)).warnings
+    assert warning.startswith("dense feature x has values up to 1e+09, and networks learn badly")
+    assert inspect(dataset(folder, dense=[{"name": "x", "transform": "log1p"}])).warnings == ()
+    assert inspect(dataset(folder, dense=["stars"])).warnings == ()
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        {"name": "sign", "positive": 1}, {"name": "stars", "at_least": 4}, {"name": "stars", "positive": [4, 5]},
+        {"name": "word", "positive": "yes"}, {"name": "sign", "at_least": 0},
+    ],
+)  # fmt: skip
+def test_labels_are_made_of_other_values(folder: Path, label: dict[str, Any]) -> None:
+    labels = read(dataset(folder, labels=[label]), "train").labels.ravel()
+    row = np.arange(ROWS)[np.arange(ROWS) % 4 != 0]
+    assert labels.tolist() == (row % 5 >= 3 if label["name"] == "stars" else row % 2).astype(float).tolist()
+
+
+def test_labels_that_need_a_rule_say_so(folder: Path) -> None:
+    with pytest.raises(DataError, match=r"declare which one is positive: dataset.labels=\[\{name: word, positive: VAL"):
+        inspect(dataset(folder, labels=["word"]))
+    with pytest.raises(
+        DataError, match=r"or declare which values are positive: dataset.labels=\[\{name: sign, positive: 1\}\]"
+    ):
+        read(dataset(folder, labels=["sign"]), "train")
+    with pytest.raises(DataError, match="column word holds strings; write the positive value of this label in quotes"):
+        inspect(dataset(folder, labels=[{"name": "word", "positive": 1}]))
+    with pytest.raises(ValidationError, match="positive or at_least, not both"):
+        dataset(folder, labels=[{"name": "y", "positive": 1, "at_least": 1}])
+
+
+def test_inspection_proposes_rules_and_transforms(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    columns = {
+        "y": rng.choice([-1, 1], ROWS),
+        "price": rng.lognormal(5, 3, ROWS),
+        "year": rng.normal(2000, 3, ROWS),
+        "ctr": rng.random(ROWS),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    suggestion = inspect_data(str(tmp_path), lambda done, total: None).suggestion
+    values = yaml.safe_load(suggestion)
+    assert values["labels"] == [{"name": "y", "positive": 1}]
+    assert values["dense"] == [
+        {"name": "price", "transform": "log1p"}, {"name": "year", "transform": "standardise"}, "ctr",
+    ]  # fmt: skip
+    facts = inspect(ParquetDataset.model_validate(values))
+    assert (facts.tasks, facts.dense, facts.warnings) == (1, 3, ())

@@ -1,0 +1,136 @@
+"""Stores that do not answer, refuse or are not there: one sentence, soon."""
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from persia_cli.config.schema import ParquetDataset
+from persia_cli.data import remote
+from persia_cli.data.files import DataFile
+from persia_cli.data.footers import read_footer
+from persia_cli.data.profile.places import open_place
+from persia_cli.data.scan import scan
+from persia_cli.errors import DataError
+
+INSPECT = """
+import sys
+from persia_cli.data import remote
+remote.DEADLINE_S = 1.0
+from persia_cli.main import main
+main()
+"""
+
+
+def scan_of(path: str) -> object:
+    keys = {"kind": "parquet", "path": path, "labels": ["y"], "sparse": ["u"], "split": {"kind": "every", "n": 2}}
+    return scan(ParquetDataset.model_validate(keys))
+
+
+@pytest.fixture
+def silent() -> Iterator[int]:
+    """A port that takes connections and never answers."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(16)
+        yield listener.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "gs://anonymous@bucket/x?endpoint_override=127.0.0.1:{port}&scheme=http",
+        "s3://key:secret@bucket/x?endpoint_override=127.0.0.1:{port}&scheme=http",
+    ],
+)
+def test_a_store_that_never_answers(silent: int, uri: str) -> None:
+    """In a process of its own: the thread that waits inside the library can only end with it."""
+    place = uri.format(port=silent)
+    began = time.monotonic()
+    ended = subprocess.run(
+        [sys.executable, "-c", INSPECT, "data", "inspect", place], capture_output=True, text=True, timeout=100
+    )
+    assert ended.returncode == 2, ended.stderr
+    first, last = ended.stderr.splitlines()
+    place = place.replace("secret", "***")
+    assert first == f"looking   at {place}"
+    assert last.startswith(f"error: {place} has not answered within 1 s; check the network, the name of the bucket")
+    assert time.monotonic() - began < 60
+
+
+def test_a_store_that_refuses_connections() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        place = f"s3://key:secret@bucket/x?endpoint_override=127.0.0.1:{closed.getsockname()[1]}&scheme=http"
+        command = [sys.executable, "-m", "persia_cli", "data", "inspect", place]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    last = ended.stderr.splitlines()[-1]
+    assert ended.returncode == 2
+    shown = place.replace("secret", "***")
+    assert last.startswith(f"error: {shown}: it cannot be reached: check the network and the endpoint (")
+
+
+def test_a_store_that_falls_silent_at_a_footer(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = threading.Event()
+    names = {thread.name for thread in threading.enumerate()}
+
+    class Silent:
+        def open_input_file(self, path: str) -> None:
+            answers.wait(60)
+            raise OSError(path)
+
+    monkeypatch.setattr(remote, "DEADLINE_S", 0.1)
+    file = DataFile("bucket/day=1/a.parquet", 1000)
+    try:
+        with pytest.raises(DataError, match=r"s3://bucket/day=1/a.parquet has not answered within 0.1 s"):
+            read_footer(Silent(), file, "s3://bucket?region=x")
+    finally:
+        answers.set()
+        for thread in threading.enumerate():
+            if thread.name not in names:
+                thread.join(10)
+
+
+@pytest.mark.parametrize("look", [open_place, scan_of])
+def test_footers_of_stores_have_a_deadline(
+    look: Callable[[str], object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A folder that is taken for a store: every footer is asked for by its URI."""
+    pq.write_table(pa.table({"y": [0, 1], "u": [1, 2]}), tmp_path / "a.parquet")
+    asked: list[str] = []
+
+    def told(place: str, call: Callable[[], object], deadline_s: float | None = None) -> object:
+        asked.append(place)
+        return call()
+
+    for module in ("footers", "files"):
+        monkeypatch.setattr(f"persia_cli.data.{module}.ask", told)
+    monkeypatch.setattr("persia_cli.data.files.fs.LocalFileSystem", type("Other", (), {}))
+    look(f"file://{tmp_path}")
+    assert f"file://{tmp_path}/a.parquet" in asked
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("AWS Error ACCESS_DENIED during HeadBucket operation: No response body.", "you may not read it"),
+        ("When getting information for bucket: AWS Error NO_SUCH_BUCKET", "there is no such bucket"),
+        ("AWS Error NETWORK_CONNECTION: curlCode: 6, Could not resolve hostname", "it cannot be reached"),
+        ("Unable to load libjvm", "it cannot be read (Unable to load libjvm)"),
+    ],
+)
+def test_what_errors_mean(text: str, cause: str) -> None:
+    def fail() -> None:
+        raise OSError(text)
+
+    with pytest.raises(DataError) as caught:
+        remote.ask("s3://b", fail)
+    assert str(caught.value).startswith(f"s3://b: {cause}")
+    assert text.removesuffix(".") in str(caught.value)

@@ -1,0 +1,72 @@
+"""Scores of the last intervals: those of all of them merged, at an effort that does not grow with their number."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from persia_cli.observe import cells
+from persia_cli.observe.grouped import GroupedScores
+from persia_cli.observe.scores import MOST_IN_TRAINING, ScoreHistogram
+from persia_cli.observe.window import RecentScores
+from tests import naive_scores
+from tests.support.recorded import Recording
+
+LOGITS = 32
+"""Distinct logits of the samples made up here, so that every histogram has about as many cells."""
+
+
+def made_up(number: int, rows: int = 40) -> tuple[np.ndarray[Any, Any], ...]:
+    draw = np.random.default_rng(number)
+    logits = (draw.integers(0, LOGITS, rows) / 4 - 4).astype(np.float32)
+    return logits, (draw.random(rows) < 0.3).astype(np.float64), draw.exponential(1.0, rows)
+
+
+def scores_of(number: int) -> ScoreHistogram:
+    logits, labels, weights = made_up(number)
+    scores = ScoreHistogram(1, MOST_IN_TRAINING)
+    scores.add(logits[:, None], labels[:, None], weights)
+    return scores
+
+
+@given(st.integers(1, 9), st.integers(1, 40))
+@settings(deadline=None, max_examples=25)
+def test_they_are_those_of_the_last_intervals_whenever_they_are_asked(window, lines):
+    recent = RecentScores(1, window)
+    for number in range(lines):
+        recent.add(scores_of(number))
+        last = [made_up(each) for each in range(max(0, number + 1 - window), number + 1)]
+        logits, labels, weights = (np.concatenate(column) for column in zip(*last, strict=True))
+        together = recent.together()
+        assert together.auc() == pytest.approx(naive_scores.auc(logits, labels, weights), abs=1e-12)
+        exact = naive_scores.average_precision(logits, labels, weights)
+        assert together.average_precision() == pytest.approx(exact, abs=1e-12)
+        assert together.accuracy() == pytest.approx(naive_scores.accuracy(logits, labels, weights), abs=1e-12)
+        assert together.weight() == pytest.approx(weights.sum(), rel=1e-12)
+
+
+def test_a_line_costs_no_more_where_it_looks_back_on_more_lines(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gathered: list[int] = []
+    gather = cells.gathered
+
+    def counting(codes: cells.Codes, *others: Any) -> tuple[cells.Codes, np.ndarray[Any, Any]]:
+        gathered.append(len(codes))
+        return gather(codes, *others)
+
+    monkeypatch.setattr(cells, "gathered", counting)
+
+    def cells_of_lines(window: int) -> int:
+        recorded = recording(ranks=1, window=window)
+        gathered.clear()
+        for number in range(1, 301):
+            arrays = [*scores_of(number).encode(), *GroupedScores(1).encode()]
+            body = {"split": "train", "last": number, "samples": 40, "steps": 1, "seconds": 1.0, "loss_sum": 1.0}
+            recorded.record.add_report(0, number, body | {"staleness": {}}, arrays)
+        assert len(recorded.lines) == 300
+        return sum(gathered)
+
+    assert cells_of_lines(window=100) < 1.2 * cells_of_lines(window=5)

@@ -1,0 +1,52 @@
+"""The manifest that the coordinator gives a checkpoint."""
+
+from pathlib import Path
+
+from msgspec import to_builtins
+
+from persia_cli.config.schema import Run
+from persia_cli.control.evaluation_tracker import Best
+from persia_cli.plan.embedding import embedding_layout
+from persia_cli.roles.coordinator.checkpointing import Checkpointing
+from persia_cli.store.manifest import EMBEDDINGS, SavedTable, finished_steps, read_manifest
+from persia_cli.store.retention import choose_checkpoint
+from persia_cli.store.shard import Shard
+from persia_cli.store.snapshot import save_shard
+from tests.support.runs import make_run
+
+
+def save(checkpointing: Checkpointing, run: Run, step: int) -> int:
+    """Have one server write its rows, of which there are none, and report; return the bytes of its files."""
+    folder = checkpointing.begin(step) / EMBEDDINGS
+    folder.mkdir()
+    files = save_shard(Shard(embedding_layout(run), 0, 1), folder)
+    checkpointing.add("embedding-server-0", to_builtins(files))
+    return sum(file.nbytes for file in files)
+
+
+def test_the_manifest_tells_of_every_table_and_of_the_run(tmp_path: Path) -> None:
+    tables = {"b": {"dim": 4, "dtype": "float16"}, "c": {"share": 0.5, "hash_stack": {"rounds": 2, "size": 9}}}
+    run = make_run(["a", "b", "c", "d"], embedding={"dtype": "bfloat16", "tables": tables}, seed=3)
+    checkpointing = Checkpointing(run, tmp_path)
+    nbytes = save(checkpointing, run, 7)
+    saved = checkpointing.publish(7, 224)
+    assert (saved["step"], saved["rows"], saved["nbytes"]) == (7, 0, nbytes)
+    manifest = read_manifest(Path(saved["path"]))
+    assert manifest.tables == [
+        SavedTable("a", 8, "bfloat16", 0, rows=0),
+        SavedTable("d", 8, "bfloat16", 0, rows=0),
+        SavedTable("b", 4, "float16", 1, rows=0),
+        SavedTable("c", 8, "bfloat16", 2, rows=0),
+    ]
+    assert (manifest.step, manifest.samples, manifest.seed) == (7, 224, 3)
+    assert Run.model_validate(manifest.config) == run
+
+
+def test_as_many_are_kept_as_the_run_says(tmp_path: Path) -> None:
+    changes = {"checkpoint": {"every_steps": 5, "keep": 1, "best_by": "auc"}, "eval": {"every_steps": 5}}
+    checkpointing = Checkpointing(make_run(**changes), tmp_path)
+    for step in (5, 10, 15):
+        save(checkpointing, make_run(**changes), step)
+        checkpointing.publish(step, 32 * step, Best("auc", "high", step=5, value=0.7) if step == 5 else None)
+    assert finished_steps(tmp_path) == [5, 15]
+    assert choose_checkpoint(tmp_path).name == "step-5"

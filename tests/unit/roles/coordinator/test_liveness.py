@@ -1,0 +1,146 @@
+"""What a job is given up for, in whole sentences."""
+
+from copy import deepcopy
+
+from persia_cli.control.membership import Membership
+from persia_cli.control.phases import PhaseMachine, schedule
+from persia_cli.control.stall import StallDetector
+from persia_cli.roles.coordinator.liveness import STILL_TIMES, LivenessMonitor
+from persia_cli.roles.work import Work
+from tests.support.runs import make_run
+
+CLUSTER = make_run(
+    cluster={"kind": "local", "start_timeout_s": 20, "silence_timeout_s": 5, "work_timeout_s": 60}
+).cluster
+
+
+class Watched:
+    """A job of a server and a rank; its clock begins at 0."""
+
+    def __init__(self) -> None:
+        self.membership = Membership({"embedding-server": 1, "nn-worker": 1})
+        everyone = frozenset({"embedding-server-0", "nn-worker-0"})
+        self.phases = PhaseMachine(schedule(4, 0, None, None, False), {"training": everyone, "done": everyone})
+        self.stall = StallDetector()
+        self.liveness = LivenessMonitor(CLUSTER, self.membership, self.phases, self.stall, now=0.0)
+
+    def join(self, *roles: str, ready: bool = True, now: float = 0.0) -> None:
+        for number, role in enumerate(roles):
+            self.membership.join(role, 0, 40 + number, "here", "", now).ready = ready
+
+    def at_work(self, doing: str, doing_s: float, now: float) -> None:
+        """The rank says what it is at, and both replicas give signs of life."""
+        for member in self.membership.members.values():
+            member.last_seen_s = now
+        self.liveness.note(self.membership.members["nn-worker", 0], doing, doing_s, {}, now)
+
+
+def test_replicas_that_do_not_join_in_time_are_late_and_then_those_that_are_not_ready() -> None:
+    watched = Watched()
+    watched.join("embedding-server", ready=False)
+    assert watched.liveness.complaint(20.0) is None
+    late = "after 20 s: {}; see their logs (cluster.start_timeout_s raises the limit)"
+    assert watched.liveness.complaint(20.1) == f"not joined {late.format('nn-worker-0')}"
+    watched.join("nn-worker")
+    assert watched.liveness.complaint(20.1) == f"not ready {late.format('embedding-server-0')}"
+    assert watched.liveness.silent(1000.0) == [], "before the job begins, who waits need not speak"
+
+
+def test_silent_and_stuck_replicas_are_named_but_not_at_the_end() -> None:
+    watched = Watched()
+    watched.join("embedding-server", "nn-worker", now=100.0)
+    watched.phases.advance()
+    watched.stall.restart(100.0)
+    assert watched.liveness.complaint(105.0) is None
+    silent = (
+        "embedding-server-0 (process 40 on here) has shown no progress for 5 s; see its log "
+        "(cluster.silence_timeout_s raises the limit)"
+    )
+    assert watched.liveness.complaint(105.1) == silent
+    watched.join("embedding-server", "nn-worker", now=105.0)
+    watched.at_work("training step 7", 60.0, now=106.0)
+    assert watched.liveness.complaint(106.0) is None
+    watched.at_work("training step 7", 60.5, now=106.0)
+    assert watched.liveness.complaint(106.0) == (
+        "nn-worker-0 (process 41 on here) has been training step 7 for 60 s; see its log "
+        "(cluster.work_timeout_s raises the limit)"
+    )
+    watched.phases.advance()
+    assert watched.liveness.complaint(106.0) is None
+    assert [member.name for member in watched.liveness.silent(106.0)] == ["nn-worker-0"]
+
+
+def test_a_job_in_which_nothing_moves_names_whom_it_waits_for() -> None:
+    watched = Watched()
+    watched.phases.advance()
+    watched.stall.restart(100.0)
+    limit = 5 * STILL_TIMES
+    assert watched.liveness.complaint(100.0 + limit) is None
+    assert watched.liveness.complaint(101.0 + limit) == (
+        "all replicas are alive, yet nothing has moved for 21 s while training, waiting for embedding-server-0, "
+        "nn-worker-0; see the logs (cluster.silence_timeout_s raises the limit)"
+    )
+
+
+def test_who_is_at_work_moves_for_as_long_as_one_piece_of_work_may_take() -> None:
+    watched = Watched()
+    watched.join("embedding-server", "nn-worker")
+    watched.phases.advance()
+    for second in range(61):
+        watched.at_work("compiling the network", float(second), now=float(second))
+        assert watched.liveness.complaint(float(second)) is None
+    watched.at_work("", 0.0, now=61.0)
+    assert watched.liveness.complaint(61.0) is None, "the work is done, and stillness counts from then on"
+    watched.at_work("", 0.0, now=60.0 + 5 * STILL_TIMES + 1)
+    assert str(watched.liveness.complaint(60.0 + 5 * STILL_TIMES + 1)).startswith("all replicas are alive, yet nothing")
+
+
+def test_a_start_takes_as_long_as_replicas_are_seen_to_be_at_work() -> None:
+    watched = Watched()
+    watched.join("embedding-server", "nn-worker", ready=False)
+    for second in range(0, 100, 10):
+        watched.at_work("compiling the network", float(second % 50), now=float(second))
+        assert watched.liveness.complaint(float(second)) is None
+    watched.at_work("", 0.0, now=109.0)
+    assert watched.liveness.complaint(110.0) is None
+    assert str(watched.liveness.complaint(110.5)).startswith("not ready after 20 s: embedding-server-0, nn-worker-0;")
+    watched.at_work("reading the dense weights", 61.0, now=105.0)
+    assert str(watched.liveness.complaint(105.0)).startswith(
+        "nn-worker-0 (process 41 on here) has been reading the dense"
+    )
+
+
+def test_a_large_checkpoint_may_load_for_as_long_as_there_is_progress() -> None:
+    """Longer than a start and a piece of work may take; but reading that stands still is no progress."""
+    watched, work, figures = Watched(), Work(), {"counts": {"bytes_verified": 0}}
+    watched.join("embedding-server", "nn-worker", ready=False)
+    server = watched.membership.members["embedding-server", 0]
+
+    def beat(now: float) -> str | None:
+        doing, doing_s = work.age(deepcopy(figures), now)
+        watched.liveness.note(server, doing, doing_s, figures, now)
+        return watched.liveness.complaint(now)
+
+    work.begin("reading its rows")
+    for second in range(0, 600, 5):
+        figures["counts"]["bytes_verified"] += second % 2  # every other time, so that progress comes in pieces
+        assert beat(float(second)) is None
+    assert beat(595.0 + CLUSTER.work_timeout_s) is None
+    assert str(beat(605.0 + CLUSTER.work_timeout_s)).startswith(
+        "embedding-server-0 (process 40 on here) has been reading"
+    )
+
+
+def test_what_takes_long_is_told_every_ten_seconds() -> None:
+    watched = Watched()
+    watched.join("embedding-server", "nn-worker")
+    watched.at_work("compiling the network", 9.9, now=100.0)
+    assert watched.liveness.waiting(100.0) is None
+    watched.at_work("compiling the network", 10.4, now=100.5)
+    told = {"replica": "nn-worker-0", "doing": "compiling the network"}
+    assert watched.liveness.waiting(100.5) == told | {"seconds": 10}
+    assert watched.liveness.waiting(110.0) is None
+    watched.at_work("compiling the network", 20.4, now=110.5)
+    assert watched.liveness.waiting(110.5) == told | {"seconds": 20}
+    watched.at_work("", 0.0, now=130.0)
+    assert watched.liveness.waiting(130.0) is None

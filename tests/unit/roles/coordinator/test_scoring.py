@@ -1,0 +1,104 @@
+"""The coordinator puts scores in the order of the data, whenever they come, and takes none that it did not ask for."""
+
+from itertools import product
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from persia_cli.control.splits import EVAL, TRAIN
+from persia_cli.errors import WireError
+from persia_cli.plan.job import Job
+from persia_cli.roles.coordinator.scoring import AHEAD, Scoring
+from persia_cli.wire.parts import BatchId
+from tests.support.runs import make_run
+
+ROWS, BATCH, RANKS = 50, 12, 3
+SHARE = BATCH // RANKS
+STEPS = 5
+"""The last one has 2 rows, all of them rank 0's."""
+
+Array = np.ndarray[Any, Any]
+LOGITS = np.random.default_rng(0).normal(-1.0, 2.0, (ROWS, 2)).astype(np.float32)
+
+
+@pytest.fixture
+def scoring(tmp_path: Path) -> Scoring:
+    """A prediction of 50 rows by three ranks, in steps of 12."""
+    data = tmp_path / "samples.parquet"
+    columns = {"d0": np.zeros(ROWS), "d1": np.zeros(ROWS), "row": np.arange(ROWS)}
+    pq.write_table(pa.table(columns | {name: np.zeros(ROWS, np.int64) for name in "ab"}), data, row_group_size=7)
+    run = make_run(
+        dataset={"path": str(data), "labels": ["click", "buy"], "split": {"kind": "predict"}},
+        train={"batch_size": BATCH},
+        cluster={"kind": "local", "nn_workers": RANKS},
+    )
+    output = str(tmp_path / "scores.parquet")
+    job = Job("predict", "", None, 0, ROWS, 0, STEPS, output=output, keep=("row",), logits=True)
+    return Scoring(run, job)
+
+
+def share(step: int, rank: int) -> Array:
+    first = step * BATCH + rank * SHARE
+    return LOGITS[first : min(first + SHARE, (step + 1) * BATCH, ROWS)]
+
+
+def batch(step: int, rank: int, split: int = EVAL) -> BatchId:
+    return BatchId(0, split, step, rank)
+
+
+def test_scores_are_written_in_order_and_once(scoring: Scoring, tmp_path: Path) -> None:
+    keys = list(product(range(STEPS), range(RANKS)))
+    for seed, (step, rank) in enumerate(Random(3).sample(keys * 2, 2 * len(keys))):
+        arrived = share(step, rank).copy()
+        scoring.add(rank, batch(step, rank), arrived)
+        arrived[:] = seed  # its buffer is used again
+    assert scoring.rows == ROWS
+    told = scoring.publish()
+    written = pq.read_table(tmp_path / "scores.parquet")
+    assert written.column("row").to_pylist() == list(range(ROWS))
+    for task, label in enumerate(("click", "buy")):
+        assert written.column(f"{label}_logit").to_numpy().tobytes() == LOGITS[:, task].tobytes()
+        probabilities = written.column(f"{label}_probability").to_numpy()
+        spread = told["spread"][label]
+        assert spread["mean"] == pytest.approx(float(probabilities.mean()), rel=1e-6)
+        assert spread["median"] == pytest.approx(float(np.sort(probabilities)[ROWS // 2 - 1]), rel=1e-3)
+    assert (told["path"], told["rows"]) == (str(tmp_path / "scores.parquet"), ROWS)
+
+
+@pytest.mark.parametrize(
+    ("rank", "which", "logits", "sentence"),
+    [
+        (0, batch(0, 0, TRAIN), share(0, 0), "rank 0 has no scores of step 0 and rank 0 to give"),
+        (0, batch(0, 1), share(0, 1), "rank 0 has no scores of step 0 and rank 1 to give"),
+        (0, batch(STEPS, 0), share(0, 0), "no scores of step 5"),
+        (0, batch(0, 0), share(0, 0)[1:], r"expected logits \(4, 2\), received \(3, 2\)"),
+        (0, batch(0, 0), share(0, 0)[:, :1], r"expected logits \(4, 2\), received \(4, 1\)"),
+        (1, batch(4, 1), share(0, 1), r"expected logits \(0, 2\)"),
+        (0, batch(0, 0), np.full((4, 2), np.nan, np.float32), "NaN or infinite"),
+    ],
+)
+def test_other_scores_are_refused(scoring: Scoring, rank: int, which: BatchId, logits: Array, sentence: str) -> None:
+    with pytest.raises(WireError, match=sentence):
+        scoring.add(rank, which, logits)
+    assert scoring.rows == 0
+    scoring.discard()
+
+
+def test_scores_too_far_ahead_are_refused(scoring: Scoring, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("persia_cli.roles.coordinator.scoring.AHEAD", 2)
+    scoring.add(0, batch(1, 0), share(1, 0))
+    with pytest.raises(WireError, match="scores of step 2 came while those of step 0 are awaited"):
+        scoring.add(0, batch(2, 0), share(2, 0))
+    scoring.discard()
+    assert AHEAD >= 4096
+
+
+def test_an_end_without_publishing_leaves_no_file_of_that_name(scoring: Scoring, tmp_path: Path) -> None:
+    scoring.add(0, batch(0, 0), share(0, 0))
+    scoring.discard()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["samples.parquet", "scores.parquet.part"]

@@ -1,0 +1,64 @@
+"""Work items: each step goes to one loader, whatever is asked twice."""
+
+from typing import cast
+
+from persia_cli.control.splits import EVAL, TRAIN
+from persia_cli.roles.coordinator.work_queue import ITEM_STEPS, WorkQueue
+from persia_cli.wire.messages import Instruction, Item, TakeItem
+from persia_cli.wire.parts import Message, Sender
+from persia_cli.wire.server import Peer, Server
+
+
+class Answers:
+    """In place of a server: what was replied, and nothing remembered."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[Peer, Message]] = []
+
+    def reply(self, peer: Peer, message: Message) -> None:
+        self.sent.append((peer, message))
+
+
+def take(split: int = TRAIN) -> TakeItem:
+    return TakeItem(Sender("data-loader", 0, 1), split)
+
+
+def queue_of(steps: int) -> tuple[WorkQueue, Answers]:
+    """Work of so many steps, given out from now on."""
+    answers = Answers()
+    work = WorkQueue(cast(Server, answers), steps)
+    work.instruct(Instruction(1, "training", {}))
+    return work, answers
+
+
+def peer(name: str, request: int) -> Peer:
+    return Peer(name.encode(), request)
+
+
+def test_a_repeat_whose_answer_nobody_remembers_gets_the_same_steps() -> None:
+    work, answers = queue_of(3 * ITEM_STEPS)
+    for name, request in [("a", 1), ("a", 1), ("b", 1), ("a", 1), ("a", 2), ("a", 2), ("b", 1), ("a", 3), ("a", 3)]:
+        work.take(name, peer(name, request), take())
+    firsts = [(who.identity.decode(), cast(Item, item).first, cast(Item, item).end) for who, item in answers.sent]
+    first, second, third = 0, ITEM_STEPS, 2 * ITEM_STEPS
+    assert firsts == [
+        ("a", first, False), ("a", first, False), ("b", second, False), ("a", first, False),
+        ("a", third, False), ("a", third, False), ("b", second, False), ("a", 0, True), ("a", 0, True),
+    ]  # fmt: skip
+
+
+def test_splits_are_asked_for_side_by_side() -> None:
+    work, answers = queue_of(ITEM_STEPS)
+    work.take("a", peer("a", 1), take(EVAL))
+    assert answers.sent == []  # until there is an evaluation
+    work.take("a", peer("a", 2), take(TRAIN))
+    work.evaluate(0, 2)
+    work.instruct(Instruction(2, "evaluating", {}))
+    work.take("a", peer("a", 1), take(EVAL))
+    work.take("a", peer("a", 2), take(TRAIN))
+    assert [(who.request, item) for who, item in answers.sent if isinstance(item, Item)] == [
+        (2, Item(0, ITEM_STEPS, end=False)),
+        (1, Item(0, 2, end=False)),
+        (1, Item(0, 2, end=False)),
+        (2, Item(0, ITEM_STEPS, end=False)),
+    ]

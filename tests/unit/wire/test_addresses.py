@@ -1,0 +1,77 @@
+"""Which addresses there are, and what is said of all others."""
+
+from pathlib import Path
+
+import pytest
+
+from persia_cli.errors import WireError
+from persia_cli.wire import sockets
+from persia_cli.wire.addresses import check_local, check_reachable, ipc_address
+from persia_cli.wire.context import Context
+
+WRONG = {
+    "": "does not begin with tcp:// or ipc://",
+    "127.0.0.1:1": "does not begin with tcp:// or ipc://",
+    "tcp:/127.0.0.1:1": "does not begin with tcp:// or ipc://",
+    "ws://127.0.0.1:1": "is not an address that persia supports; use tcp://127.0.0.1:PORT or ipc://PATH",
+    "udp://127.0.0.1:1": "is not an address that persia supports",
+    "inproc://": "is not an address that persia supports",
+    " tcp://127.0.0.1:1": "contains a space",
+    "tcp://127.0.0.1: 1": "contains a space",
+    "tcp://127.0.0.1:1\n": "contains a space",
+    "tcp://127.0.0.1": "has no port; use tcp://127.0.0.1:PORT",
+    "tcp://": "has no port; use tcp://127.0.0.1:PORT",
+    "tcp://127.0.0.1:": "'' is not a number from 1 to 65535",
+    "tcp://127.0.0.1:99999": "'99999' is not a number from 1 to 65535",
+    "tcp://127.0.0.1:65536": "'65536' is not a number from 1 to 65535",
+    "tcp://127.0.0.1:-1": "'-1' is not a number from 1 to 65535",
+    "tcp://127.0.0.1:http": "'http' is not a number from 1 to 65535",
+    "tcp://127.0.0.1:1/x": "'1/x' is not a number from 1 to 65535",
+    "tcp://[::1]:7000": "is an IPv6 address",
+    "tcp://::1:7000": "is an IPv6 address",
+    "tcp://localhost:7000": "contains a host name, but an IP address is needed; use tcp://127.0.0.1:7000",
+    "tcp://lo:7000": "contains a host name, but an IP address is needed",
+    "tcp://*:7000": "contains a host name, but an IP address is needed",
+    "tcp://:7000": "contains a host name, but an IP address is needed",
+    "tcp://0.0.0.0:7000": "not on the loopback interface; connections are not encrypted, so use tcp://127.0.0.1:7000",
+    "tcp://10.1.2.3:7000": "not on the loopback interface",
+    "tcp://128.0.0.1:7000": "not on the loopback interface",
+    "ipc://": "does not contain a file path",
+    "ipc://*": "does not contain a file path",
+    "ipc:///tmp/": "does not contain a file path",
+    "ipc:///no/such/folder/server": "the folder /no/such/folder does not exist; create it first",
+}
+
+
+@pytest.mark.parametrize(("address", "problem"), WRONG.items())
+def test_a_wrong_address_is_refused_with_what_to_do(context: Context, address: str, problem: str) -> None:
+    for use in (check_local, check_reachable, lambda each: sockets.router(context, each)):
+        with pytest.raises(WireError) as caught:
+            use(address)
+        assert problem in str(caught.value)
+    with pytest.raises(WireError):
+        sockets.dealer(context, address, b"d")
+
+
+def test_what_is_right_is_let_through(tmp_path: Path) -> None:
+    for address in ("tcp://127.0.0.1:1", "tcp://127.3.2.1:65535", "ipc://server", f"ipc://{tmp_path}/server"):
+        check_local(address)
+        check_reachable(address)
+    for address in ("tcp://127.0.0.1:0", "tcp://127.0.0.1:*", "inproc://here"):
+        check_local(address)
+
+
+def test_nobody_connects_to_a_port_that_is_yet_to_be_chosen() -> None:
+    for address in ("tcp://127.0.0.1:0", "tcp://127.0.0.1:*"):
+        with pytest.raises(WireError, match=r"the coordinator chose a free port.* give the printed address"):
+            check_reachable(address)
+    with pytest.raises(WireError, match="can be reached from one process only"):
+        check_reachable("inproc://here")
+
+
+def test_a_path_too_long_for_a_unix_socket_is_named(context: Context) -> None:
+    deep = Path("/tmp") / ("d" * 120)
+    with pytest.raises(WireError, match="use a shorter path, or set TMPDIR to one"):
+        ipc_address(deep, "server")
+    with pytest.raises(WireError, match="longer than 107 bytes"):
+        sockets.router(context, f"ipc://{deep}")
