@@ -73,6 +73,9 @@ class EmbeddedJob:
 
     def start(self) -> None:
         """Start all threads."""
+        # Imported here once: two threads that import the same modules at the same time may each see half of a type.
+        import persia_cli.roles.start  # noqa: F401
+
         for thread in self._threads:
             thread.start()
 

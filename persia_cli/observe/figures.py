@@ -60,6 +60,11 @@ class IntervalFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """True if more reports of the same evaluation follow."""
 
 
+for _kind in (ReplicaFigures, IntervalFigures):
+    # Prepared at import, like the decoder of jobs in `plan/job.py`, since threads must not be the first to use a type.
+    msgspec.json.Decoder(_kind)
+
+
 def read_figures(kind: type[Figures], body: Any) -> Figures:
     """Return the figures of this kind in a message's body; raises WireError if they are not valid."""
     try:

@@ -13,6 +13,8 @@ import msgspec
 
 from persia_cli.observe.trace import PARTS, ReplicaTrace
 
+_DECODER = msgspec.json.Decoder(ReplicaTrace)
+
 
 class Joined(NamedTuple):
     """The contents of a trace file."""
@@ -42,7 +44,7 @@ def read_parts(run_dir: Path) -> list[ReplicaTrace]:
     parts = []
     for path in sorted((run_dir / PARTS).glob("*.json")):
         try:
-            parts.append(msgspec.json.decode(path.read_bytes(), type=ReplicaTrace))
+            parts.append(_DECODER.decode(path.read_bytes()))
         except msgspec.DecodeError:
             continue
     return parts

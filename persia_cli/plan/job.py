@@ -82,7 +82,11 @@ class Job:
     @classmethod
     def from_json(cls, text: bytes) -> "Job":
         """Decode the result of `to_json`; raises ValueError for anything else."""
-        return msgspec.json.decode(text, type=cls)
+        return _JOB_DECODER.decode(text)
+
+
+# Made while this module is imported: msgspec crashes if two threads decode a type for the first time at once.
+_JOB_DECODER = msgspec.json.Decoder(Job)
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,10 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True):
         return sorted(found, key=lambda file: file.name)
 
 
+# Made at import, like the decoder of jobs in `plan/job.py`, since threads must not be the first to use a type.
+_DECODER = msgspec.json.Decoder(Manifest)
+
+
 def checkpoint_folder(run_dir: Path, step: int) -> Path:
     """Return the folder of the finished checkpoint of a step."""
     return run_dir / CHECKPOINTS / f"step-{step}"
@@ -195,7 +199,7 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     try:
-        manifest = msgspec.json.decode(read_checked(path), type=Manifest)
+        manifest = _DECODER.decode(read_checked(path))
     except FileNotFoundError as error:
         raise CheckpointError(f"{folder} is not a complete checkpoint: it has no {MANIFEST}") from error
     except (OSError, ValueError) as error:

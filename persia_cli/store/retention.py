@@ -33,6 +33,10 @@ class BestNote(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     value: float | None
 
 
+# Made at import, like the decoder of jobs in `plan/job.py`, since threads must not be the first to use a type.
+_BEST_DECODER = msgspec.json.Decoder(BestNote)
+
+
 class Retention:
     """The checkpoints that a job has saved; it removes those that should not be kept."""
 
@@ -95,7 +99,7 @@ def best_checkpoint(run_dir: Path) -> Path | None:
     """Return the folder of the best checkpoint, None if none was chosen; raises CheckpointError if BEST is damaged."""
     path = run_dir / CHECKPOINTS / BEST
     try:
-        return checkpoint_folder(run_dir, msgspec.json.decode(read_checked(path), type=BestNote).step)
+        return checkpoint_folder(run_dir, _BEST_DECODER.decode(read_checked(path)).step)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

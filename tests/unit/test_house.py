@@ -181,6 +181,19 @@ def test_nothing_unpickles():
     assert wrong == []
 
 
+def test_decoders_are_made_when_their_module_is_imported():
+    """msgspec crashes the process if two threads decode a type for the first time at the same moment."""
+    wrong = []
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef):
+                for call in (child for child in ast.walk(node) if isinstance(child, ast.Call)):
+                    name = ast.unparse(call.func)
+                    if name in ("msgspec.json.decode", "msgspec.msgpack.decode") or name.endswith(".Decoder"):
+                        wrong.append(f"{path}:{call.lineno}")
+    assert wrong == []
+
+
 def test_embedded_launching_imports_roles_inside_its_function():
     roles = [found for module, found in IMPORTS if module == "launch.embedded" and "roles" in found.module]
     assert roles
