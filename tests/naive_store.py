@@ -40,10 +40,10 @@ def is_sound(gradient):
 
 @dataclass(eq=False)
 class Row:
-    """A row and the slot's score; its name is (key, table number)."""
+    """A row and the step of its last use; its name is (key, table number)."""
 
     name: tuple[int, int]
-    score: int
+    last_used: int
     embedding: np.ndarray
     states: dict[str, np.ndarray]
 
@@ -87,7 +87,7 @@ class Store:
         if create:
             self.look_ups += 1
             for row in filter(None, rows):
-                row.score = max(row.score, step)
+                row.last_used = max(row.last_used, step)
                 self.counts[row.name[1]]["hits"] += 1
             rows = [row or self.find(name) or self.admit(name, step) for name, row in zip(names, rows, strict=True)]
             if batch is not None:
@@ -139,9 +139,9 @@ class Store:
         buckets = self.partition(key)
         at = next(number for number, bucket in enumerate(buckets) if bucket is slot[0])
         for other in (buckets[at + 1 :] + buckets[:at])[:PATHS]:
-            victims = [row for row in other if row.score < step]
+            victims = [row for row in other if row.last_used < step]
             if victims and (self.few or len(other) < SLOTS):
-                place = other.index(min(victims, key=lambda row: row.score))
+                place = other.index(min(victims, key=lambda row: row.last_used))
                 self.evicted(other[place])
                 other[place] = other[-1]
                 other.pop()
@@ -180,21 +180,23 @@ class Store:
         return path[0][0], place
 
     def least_used(self, first, second, step):
-        """(bucket, place) of the lowest score below the step, the first of equals; None if there is none."""
+        """(bucket, place) that was used longest ago, before the step, the first of equals; None if there is none."""
         buckets = (first, second) if self.few or len(first) == SLOTS else (first,)
-        slots = [(bucket, place) for bucket in buckets for place in range(len(bucket)) if bucket[place].score < step]
+        slots = [
+            (bucket, place) for bucket in buckets for place in range(len(bucket)) if bucket[place].last_used < step
+        ]
         if not slots:
             return None
-        return min(slots, key=lambda slot: slot[0][slot[1]].score)
+        return min(slots, key=lambda slot: slot[0][slot[1]].last_used)
 
     def update(self, names, gradients, step, batch=None):
-        """Apply the optimizer; scores of rows that a look-up kept are not touched again."""
+        """Apply the optimizer; the last use of rows that a look-up kept does not change again."""
         kept_names, kept, number = self.kept.pop(batch, (None, [], 0))
         trusted = kept_names == list(names) and self.look_ups - number <= MEMORABLE
         for i, (name, gradient) in enumerate(zip(names, gradients, strict=True)):
             row = self.find(name)
             if row is not None and not (trusted and kept[i] is row):
-                row.score = max(row.score, step)
+                row.last_used = max(row.last_used, step)
             if row is None:
                 self.counts[name[1]]["gradients_missing"] += 1
             elif not is_sound(gradient):
@@ -204,7 +206,7 @@ class Store:
                 start = noise_start(self.layout.seed, step, name[0])
                 row.embedding = keep_at_random(weights, self.group.dtype, start)
 
-    def insert(self, names, scores, parts):
+    def insert(self, names, last_used, parts):
         """How many names are there already, of rows with `parts` {name: float32[n, columns]}."""
         repeated, self.evicted = 0, self.lost
         self.kept.clear()
@@ -213,8 +215,8 @@ class Store:
                 repeated += 1
                 continue
             values = {part: array[i].copy() for part, array in parts.items()}
-            row = Row(name, scores[i], keep(values.pop("embedding"), self.group.dtype), values)
-            placed = self.place(row, row.score, self.group.rows_per_partition, self.layout.when_full == "evict")
+            row = Row(name, last_used[i], keep(values.pop("embedding"), self.group.dtype), values)
+            placed = self.place(row, row.last_used, self.group.rows_per_partition, self.layout.when_full == "evict")
             self.counts[name[1]]["loaded" if placed else "left_out"] += 1
         del self.evicted
         return repeated

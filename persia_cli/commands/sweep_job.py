@@ -173,8 +173,8 @@ def _show(plan: SweepPlan, outcomes: Sequence[PointOutcome], as_json: bool) -> N
         propose(err(), f"persia sweep --resume {folder}")
         raise typer.Exit(PersiaError.exit_code)
     best = max((row for row in rows if row.score), key=_score, default=rows[0])
-    if best.score and len(rows) > 1:
-        labelled(err(), "best", f"{name_setting(best.setting)}: {plan.metric} {spread(best.score, '.5f')}")
+    if best.main_metric and len(rows) > 1:
+        labelled(err(), "best", f"{name_setting(best.setting)}: {plan.metric} {spread(best.main_metric, '.5f')}")
     one = next(each for each in outcomes if each.point.setting == best.setting)
     config = shlex.quote(str(plan.folder / one.run_dir / "config.yaml"))
     propose(err(), f"persia train conf={config} checkpoint.at_end=true")

@@ -54,7 +54,7 @@ class Row:
     """Mean of the first metric minus the baseline's, paired by seed."""
 
     @property
-    def score(self) -> Mean | None:
+    def main_metric(self) -> Mean | None:
         """The mean by which settings are compared."""
         return next(iter(self.quality.values()))
 

@@ -19,7 +19,7 @@ from persia_cli.errors import CheckpointError
 from persia_cli.store.checked_json import ChangedError, read_checked, write_checked
 from persia_cli.store.layout import DENSE_TABLE
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 MANIFEST = "manifest.json"
 CHECKPOINTS = "checkpoints"
 EMBEDDINGS = "embeddings"

@@ -11,7 +11,7 @@ from persia_cli.kernels.rows import CODES, RowArena
 from persia_cli.store.layout import MAX_ROWS, GroupSpec
 
 MAX_STEP = 2**32 - 1
-"""Greatest step of last use, which a slot stores in 32 bits; the checkpoint's column `score` contains it."""
+"""Greatest step of last use, which a slot stores in 32 bits; the checkpoint's column `last_used` contains it."""
 
 Keys = NDArray[np.uint64]
 Tables = NDArray[np.uint16]

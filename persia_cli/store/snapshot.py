@@ -161,7 +161,7 @@ def _schema(group: GroupSpec) -> pa.Schema:
     fields = [
         pa.field("table", pa.dictionary(pa.int32(), pa.string())),
         pa.field("id", pa.uint64()),
-        pa.field("score", pa.int64()),
+        pa.field("last_used", pa.int64()),
     ]
     return pa.schema(fields + [pa.field(name, _list_of(size)) for name, size in _vectors(group).items()])
 
@@ -220,10 +220,10 @@ def _load_batch(shard: Shard, batch: pa.RecordBatch, saved: SavedRows, path: Pat
     column = batch.column("table")
     places = column.indices.to_numpy()
     tables = _table_numbers(shard, column.dictionary.to_pylist(), np.unique(places), path)[places]
-    ids, last_used = batch.column("id").to_numpy(), batch.column("score").to_numpy()
+    ids, last_used = batch.column("id").to_numpy(), batch.column("last_used").to_numpy()
     if last_used.size and not 0 <= last_used.min() <= last_used.max() <= MAX_STEP:
         raise CheckpointError(
-            f"{path} is damaged: the column score has values from {last_used.min()} to {last_used.max()}"
+            f"{path} is damaged: the column last_used has values from {last_used.min()} to {last_used.max()}"
         )
     keys = np.empty(ids.size, np.uint64)
     hashing.hash_ids(ids, tables, shard.salts, keys)

@@ -116,7 +116,7 @@ def _count(batch: pa.RecordBatch, step: int, counts: Mapping[str, _Counts]) -> N
     norms = np.sqrt(np.einsum("ij,ij->i", values, values, dtype=np.float64))
     fine = np.searchsorted(FINE_EDGES, norms, side="right") - 1
     edges = age_edges(step)
-    ages = step - batch.column("score").to_numpy()
+    ages = step - batch.column("last_used").to_numpy()
     aged = np.clip(np.searchsorted(edges, ages, side="right") - 1, 0, edges.size - 2)
     finite = np.isfinite(norms)
     regular = finite & (norms > 0.0)

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class SavedRows:
-    """Rows of one table by rising id: ids uint64 [n], embedding and each state float32 [n, dim], scores int64 [n]."""
+    """Rows of one table by rising id: ids uint64 [n], embedding, each state float32 [n, dim], last_used int64 [n]."""
 
     ids: NDArray[np.uint64]
-    scores: NDArray[np.int64]
+    last_used: NDArray[np.int64]
     embedding: NDArray[np.float32]
     states: dict[str, NDArray[np.float32]]
 
@@ -36,7 +36,7 @@ def read_rows(checkpoint: Path) -> dict[str, SavedRows]:
 def _saved(rows: pd.DataFrame) -> SavedRows:
     vectors = {name: np.stack(rows[name].to_list()) for name in rows.columns[3:]}
     embedding = vectors.pop("embedding")
-    return SavedRows(rows["id"].to_numpy(), rows["score"].to_numpy(), embedding, vectors)
+    return SavedRows(rows["id"].to_numpy(), rows["last_used"].to_numpy(), embedding, vectors)
 
 
 def assert_same_model(one: Path, other: Path) -> None:
@@ -46,7 +46,7 @@ def assert_same_model(one: Path, other: Path) -> None:
     ours, theirs = read_rows(one), read_rows(other)
     assert ours.keys() == theirs.keys()
     for name, rows in ours.items():
-        for field in ("ids", "scores", "embedding"):
+        for field in ("ids", "last_used", "embedding"):
             np.testing.assert_array_equal(getattr(rows, field), getattr(theirs[name], field), err_msg=f"{name} {field}")
         assert rows.states.keys() == theirs[name].states.keys()
         for state, values in rows.states.items():

@@ -34,7 +34,7 @@ def made_up_rows(rows: int, dim: int, step: int, tables: Sequence[str], seed: in
     columns: dict[str, Any] = {
         "table": draw.choice(tables, rows),
         "id": draw.integers(0, 2**64, rows, np.uint64),
-        "score": draw.integers(0, step, rows),
+        "last_used": draw.integers(0, step, rows),
         "embedding": list(values),
     }
     return pd.DataFrame(columns)
@@ -48,7 +48,7 @@ def write_rows(
         {
             "table": pa.array(rows["table"], pa.string()).dictionary_encode(),
             "id": pa.array(rows["id"], pa.uint64()),
-            "score": pa.array(rows["score"], pa.int64()),
+            "last_used": pa.array(rows["last_used"], pa.int64()),
             "embedding": pa.array(rows["embedding"].to_list(), pa.list_(pa.float32(), dim)),
         }
     )

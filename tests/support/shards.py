@@ -59,10 +59,10 @@ def arrays(names: Iterable[Name]) -> tuple[NDArray[np.uint64], NDArray[np.uint16
     return np.array([key for key, _ in names], np.uint64), np.array([table for _, table in names], np.uint16)
 
 
-def insert(store: RowStore, names: Iterable[Name], scores: NDArray[np.int64], parts: dict[str, Any]) -> int:
-    """Insert rows into a store alone, where those of lower scores make room; returns how many were there already."""
+def insert(store: RowStore, names: Iterable[Name], last_used: NDArray[np.int64], parts: dict[str, Any]) -> int:
+    """Insert rows into a store alone, where those used longer ago make room; returns how many were there already."""
     counts = np.zeros((2, len(TABLES) + 10), np.int64)
-    return store.insert(*arrays(names), scores, parts, True, *counts)
+    return store.insert(*arrays(names), last_used, parts, True, *counts)
 
 
 def colliding(layout: EmbeddingLayout, count: int, seed: int = 0) -> list[int]:
@@ -77,7 +77,7 @@ def colliding(layout: EmbeddingLayout, count: int, seed: int = 0) -> list[int]:
 
 
 def slots_of(store: RowStore) -> list[list[tuple[int, int, int, int]]]:
-    """(key, table, row, score) of the slots taken of each bucket, read from the raw memory of the index."""
+    """(key, table, row, last_used) of the slots taken of each bucket, read from the raw memory of the index."""
     keys = store.index.buckets.reshape(-1, 8)[:, :4]
     marks = store.index.marks.reshape(-1, 16)
     taken = marks[:, 8:12] != 0
@@ -92,11 +92,11 @@ def slots_of(store: RowStore) -> list[list[tuple[int, int, int, int]]]:
 
 
 def compare_store(store: RowStore, twin: naive_store.Store) -> None:
-    """Slots, rows, states and scores are the same, to the bit, and the store's own counts are in order."""
+    """Slots, rows, states and steps of last use are the same, to the bit, and the store's own counts are in order."""
     slots = slots_of(store)
     theirs = [bucket for partition in twin.buckets.values() for bucket in partition]
-    assert [[(key, table, score) for key, table, _, score in bucket] for bucket in slots] == [
-        [(*row.name, row.score) for row in bucket] for bucket in theirs
+    assert [[(key, table, last_used) for key, table, _, last_used in bucket] for bucket in slots] == [
+        [(*row.name, row.last_used) for row in bucket] for bucket in theirs
     ]
     assert store.index.fill.tolist() == [sum(map(len, partition)) for partition in twin.buckets.values()]
     rows = np.array([row for bucket in slots for _, _, row, _ in bucket], np.int64)

@@ -106,7 +106,7 @@ def test_saved_weights_are_the_initial_ones_and_what_rows_add(saved: JobResult) 
         names = json.loads(file.metadata()["persia"])["parameters"]
     rows = read_rows(last)["(dense)"]
     assert rows.ids.tolist() == list(range(len(rows.ids)))
-    assert (rows.scores == saved_step(last) - 1).all()
+    assert (rows.last_used == saved_step(last) - 1).all()
     flat, start = rows.embedding.reshape(-1), 0
     assert sorted(names) == sorted(initial)
     for name in names:

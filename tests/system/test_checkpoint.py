@@ -138,9 +138,9 @@ def test_rows_open_in_pandas(saved: JobResult) -> None:
         rows = pd.read_feather(path)
         tables = tuple(sorted(rows["table"].unique()))
         dim, optimizer = groups[tables]
-        assert rows.columns.to_list() == ["table", "id", "score", "embedding", *states[optimizer]]
-        assert [str(rows[name].dtype) for name in ("id", "score")] == ["uint64", "int64"]
-        assert rows["score"].between(0, STEPS - 1).all()
+        assert rows.columns.to_list() == ["table", "id", "last_used", "embedding", *states[optimizer]]
+        assert [str(rows[name].dtype) for name in ("id", "last_used")] == ["uint64", "int64"]
+        assert rows["last_used"].between(0, STEPS - 1).all()
         for column in ["embedding", *states[optimizer]]:
             values = np.stack(rows[column].to_list())
             assert values.dtype == np.float32
@@ -183,7 +183,7 @@ def test_the_statistics_of_its_tables(saved: JobResult) -> None:
         assert table["bytes"] == table["counters"]["bytes"]
         norms = np.sqrt((rows[name].embedding.astype(np.float64) ** 2).sum(1))
         assert np.histogram(norms, table["norms"]["edges"])[0].tolist() == table["norms"]["counts"]
-        assert np.histogram(STEPS - rows[name].scores, table["ages"]["edges"])[0].tolist() == table["ages"]["counts"]
+        assert np.histogram(STEPS - rows[name].last_used, table["ages"]["edges"])[0].tolist() == table["ages"]["counts"]
         assert 0.0 < table["hit_rate"] < 1.0
 
 
@@ -253,7 +253,7 @@ def test_a_checkpoint_of_another_format_is_refused(saved: JobResult, tmp_path: P
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format_version": 99}))
     error = evaluate(run_dir).exception
     assert isinstance(error, CheckpointError)
-    assert "has checkpoint format 99; this persia reads format 2" in str(error)
+    assert "has checkpoint format 99; this persia reads format 3" in str(error)
 
 
 def test_an_unfinished_checkpoint_is_passed_over(saved: JobResult, tmp_path: Path) -> None:

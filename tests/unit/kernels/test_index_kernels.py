@@ -46,7 +46,7 @@ def test_find_and_touch_raise_the_scores_of_what_is_there(there, asked, capacity
     index.find_and_touch(store.index, *arrays(asked), step, rows)
     assert rows.tolist() == found.tolist()
     for row in filter(None, map(twin.find, asked)):
-        row.score = max(row.score, step)
+        row.last_used = max(row.last_used, step)
     compare_store(store, twin)
 
 
@@ -110,7 +110,7 @@ def test_verify_leaves_what_was_not_reused_and_touches_what_it_looked_for():
     index.verify(store.index, *arrays(keys), np.uint32(9), 250, 9, kept)
     assert kept.tolist() == rows.tolist()
     for name in keys[1:]:
-        twin.find(name).score = 9
+        twin.find(name).last_used = 9
     compare_store(store, twin)
 
 
@@ -135,10 +135,10 @@ def test_collect_writes_the_slots_of_buckets_in_their_order(names, capacity, par
     expected = [row for bucket in every[start:stop] for row in bucket]
     size = len(expected)
     keys, tables = np.empty(size, np.uint64), np.empty(size, np.uint16)
-    rows, scores = np.empty(size, np.int64), np.empty(size, np.uint32)
-    assert index.collect(store.index, start, stop, keys, tables, rows, scores) == size
+    rows, last_used = np.empty(size, np.int64), np.empty(size, np.uint32)
+    assert index.collect(store.index, start, stop, keys, tables, rows, last_used) == size
     assert list(zip(keys.tolist(), tables.tolist(), strict=True)) == [row.name for row in expected]
-    assert scores.tolist() == [row.score for row in expected]
+    assert last_used.tolist() == [row.last_used for row in expected]
     assert rows.tolist() == store.find(keys, tables).tolist()
 
 

@@ -38,7 +38,7 @@ def test_rows_carry_differences_bounds_and_failures() -> None:
     hybrid = {"1": figures(0.69, 300.0, staleness=3), "2": figures(0.78, 500.0, staleness=4)}
     first, second = compare({SYNC: sync, HYBRID: hybrid}, {HYBRID: 1}, {SYNC: SYNC, HYBRID: SYNC}, METRICS)
     assert (first.setting, first.baseline, first.difference, first.failed) == (SYNC, None, None, 0)
-    assert first.score == Mean(pytest.approx(0.75), pytest.approx(0.05), 2)
+    assert first.main_metric == Mean(pytest.approx(0.75), pytest.approx(0.05), 2)
     assert (second.baseline, second.failed, second.finished) == (SYNC, 1, 2)
     assert second.samples_per_s == Mean(pytest.approx(400.0), pytest.approx(100.0), 2)
     assert (second.staleness_max, second.staleness_share) == (4, 0.08)
@@ -51,9 +51,9 @@ def test_rows_carry_differences_bounds_and_failures() -> None:
 
 def test_nothing_finished_and_no_baseline() -> None:
     [row] = compare({HYBRID: {}}, {HYBRID: 2}, {}, METRICS)
-    assert (row.finished, row.failed, row.score, row.steps, row.difference) == (0, 2, None, None, None)
+    assert (row.finished, row.failed, row.main_metric, row.steps, row.difference) == (0, 2, None, None, None)
     [alone] = compare({HYBRID: {"1": figures(0.6)}}, {}, {}, METRICS)
-    assert alone.score == Mean(0.6, None, 1)
+    assert alone.main_metric == Mean(0.6, None, 1)
     [_, lone] = compare({SYNC: {"1": figures(0.6)}, HYBRID: {"1": figures(0.7)}}, {}, {HYBRID: SYNC}, METRICS)
     assert lone.difference is not None
     assert (lone.difference.margin, lone.difference.is_not_zero) == (None, None)

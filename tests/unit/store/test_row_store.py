@@ -39,9 +39,9 @@ def test_insertions_equal_the_naive_twin(names, capacity, partitions, optimizer,
     for part in (names[:20], names[20:], names[:5]):
         # Only the first of equal names counts, so their values are the same here.
         part = list(dict.fromkeys(part))
-        parts, scores = parts_of(group, len(part)), np.arange(len(part)) + 2**32 - 100
-        inserted = insert(store, part, scores, parts)
-        assert inserted == twin.insert(part, scores.tolist(), parts)
+        parts, last_used = parts_of(group, len(part)), np.arange(len(part)) + 2**32 - 100
+        inserted = insert(store, part, last_used, parts)
+        assert inserted == twin.insert(part, last_used.tolist(), parts)
         assert store.used <= store.capacity <= capacity
         compare_store(store, twin)
 
@@ -52,17 +52,17 @@ def test_of_more_rows_than_there_is_room_for_those_used_last_stay(capacity, when
     layout = layout_of(1, capacity, 1, SGD, TABLES[:1], when_full=when_full)
     shard, twin = Shard(layout, 0, 1), naive_store.Store(layout)
     keys = np.random.default_rng(0).integers(2**64, size=2 * capacity, dtype=np.uint64)
-    scores = np.random.default_rng(1).permutation(keys.size).astype(np.int64)
+    last_used = np.random.default_rng(1).permutation(keys.size).astype(np.int64)
     parts = parts_of(layout.groups[0], keys.size)
-    assert shard.insert(0, keys, np.zeros(keys.size, np.uint16), scores, parts) == 0
-    twin.insert([(key, 0) for key in keys.tolist()], scores.tolist(), parts)
+    assert shard.insert(0, keys, np.zeros(keys.size, np.uint16), last_used, parts) == 0
+    twin.insert([(key, 0) for key in keys.tolist()], last_used.tolist(), parts)
     compare(shard, twin)
     counters = shard.counters()["user"]
     assert (counters.rows, counters.left_out) == (capacity, capacity)
     there = shard.stores[0].find(keys, np.zeros(keys.size, np.uint16)) >= 0
     if when_full == "evict":
-        assert scores[there].mean() > 1.3 * capacity or capacity == 3
-        assert there[scores >= 1.9 * capacity].all()
+        assert last_used[there].mean() > 1.3 * capacity or capacity == 3
+        assert there[last_used >= 1.9 * capacity].all()
 
 
 def test_more_tables_than_slots_share_a_key_until_its_buckets_are_full():

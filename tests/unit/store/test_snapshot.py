@@ -79,19 +79,19 @@ def trained(layout, servers, ids=IDS):
 
 
 def contents(shards):
-    """{(table name, id): (score, bytes of each vector)} of shards."""
+    """{(table name, id): (last_used, bytes of each vector)} of shards."""
     found = {}
     for shard in shards:
         names = {table.number: table.name for table in shard.layout.tables()}
         for store in shard.stores:
-            keys, tables, rows, scores = store.in_partitions(store.partitions.start, store.partitions.stop)
+            keys, tables, rows, last_used = store.in_partitions(store.partitions.start, store.partitions.stop)
             ids = np.empty_like(keys)
             hashing.recover_ids(keys, tables, shard.salts, ids)
             vectors = store.read_rows(rows)
             for place, id_ in enumerate(ids.tolist()):
                 values = {name: vector[place].tobytes() for name, vector in vectors.items()}
                 assert (names[tables[place]], id_) not in found
-                found[names[tables[place]], id_] = (int(scores[place]), values)
+                found[names[tables[place]], id_] = (int(last_used[place]), values)
     return found
 
 
@@ -155,16 +155,16 @@ def test_pandas_opens_a_saved_file(tmp_path, dtype):
     saved = save_shard(shard, tmp_path)
     assert [file.name for file in saved] == ["group-0-partitions-0000-0007.arrow", "group-1-partitions-0000-0000.arrow"]
     frame = pd.read_feather(tmp_path / saved[0].name)
-    assert list(frame.columns) == ["table", "id", "score", "embedding", "adam_mean", "adam_square"]
+    assert list(frame.columns) == ["table", "id", "last_used", "embedding", "adam_mean", "adam_square"]
     assert set(zip(frame.table, frame.id, strict=True)) == {(name, id_) for name in "ab" for id_ in IDS}
     assert frame.id.dtype == np.uint64
-    assert sorted(frame.score.unique()) == [3, 9]
+    assert sorted(frame.last_used.unique()) == [3, 9]
     everything = contents([shard])
     for row in frame.itertuples():
         vectors = {name: getattr(row, name) for name in ("embedding", "adam_mean", "adam_square")}
         assert all(vector.dtype == np.float32 for vector in vectors.values())
         expected = {name: vector.tobytes() for name, vector in vectors.items()}
-        assert everything[row.table, row.id] == (row.score, expected)
+        assert everything[row.table, row.id] == (row.last_used, expected)
     assert pa.ipc.open_file(tmp_path / saved[0].name).schema.metadata == {b"persia.partitions": b"8"}
 
 
@@ -190,10 +190,10 @@ def test_rows_of_float32_are_rounded_to_the_nearest_value_of_what_keeps_them(tmp
     files = save(shards, tmp_path)
     loaded = load(layout_of(dtype=dtype), 1, tmp_path, files)
     kept = contents(loaded)
-    for name, (score, vectors) in contents(shards).items():
+    for name, (last_used, vectors) in contents(shards).items():
         embedding = np.frombuffer(vectors["embedding"], np.float32)
         expected = vectors | {"embedding": nearest(embedding, dtype).tobytes()} if name[0] != "c" else vectors
-        assert kept[name] == (score, expected)
+        assert kept[name] == (last_used, expected)
 
 
 def nearest(values, dtype):
@@ -291,7 +291,7 @@ def test_a_damaged_file_is_refused(tmp_path, damage):
     file = save(trained(layout, 1), tmp_path)[0]
     path = tmp_path / file.name
     data = path.read_bytes()
-    broken = {"cut": data[: len(data) // 2], "empty": b"", "text": b"id,score\n1,2\n"}
+    broken = {"cut": data[: len(data) // 2], "empty": b"", "text": b"id,last_used\n1,2\n"}
     if damage == "missing":
         path.unlink()
     elif damage == "other columns":
@@ -307,14 +307,14 @@ def test_a_damaged_file_is_refused(tmp_path, damage):
             load_shard(Shard(layout, 0, 1), tmp_path, [as_is(file, path)])
 
 
-@pytest.mark.parametrize("change", [("score", pa.array([-1, 0], pa.int64())), ("embedding", pa.float64())])
+@pytest.mark.parametrize("change", [("last_used", pa.array([-1, 0], pa.int64())), ("embedding", pa.float64())])
 def test_values_that_no_shard_writes_are_refused(tmp_path, change):
     layout = layout_of()
     file = save(trained(layout, 1, IDS[:1]), tmp_path)[0]
     table = pa.ipc.open_file(tmp_path / file.name).read_all()
     place = table.schema.get_field_index(change[0])
-    if change[0] == "score":
-        table = table.set_column(place, "score", change[1])
+    if change[0] == "last_used":
+        table = table.set_column(place, "last_used", change[1])
     else:
         wide = table.column(place).cast(pa.list_(change[1], 3))
         table = table.set_column(place, "embedding", wide)

@@ -120,9 +120,9 @@ class Life(RuleBasedStateMachine):
         names, rng = self.names(places), np.random.default_rng(seed)
         columns = {"embedding": self.group.dim, **self.group.optimizer.states(self.group.dim)}
         parts = {name: rng.random((len(names), width)).astype(np.float32) for name, width in columns.items()}
-        scores = rng.integers(0, self.step + 2, len(names))
-        inserted = self.shard.insert(0, *arrays(names), scores, parts)
-        assert inserted == self.twin.insert(names, scores.tolist(), parts)
+        last_used = rng.integers(0, self.step + 2, len(names))
+        inserted = self.shard.insert(0, *arrays(names), last_used, parts)
+        assert inserted == self.twin.insert(names, last_used.tolist(), parts)
 
     def image(self):
         store = self.shard.stores[0]
@@ -154,7 +154,7 @@ BATCHES = st.lists(st.tuples(PLACES, st.integers(0, 2), st.booleans()), max_size
 
 
 def rows_after(layout, batches, servers, wanted=lambda name: True):
-    """{(key, table): (score, embedding)} that servers together have after batches of wanted names."""
+    """{(key, table): (last_used, embedding)} that servers together have after batches of wanted names."""
     owners = partition_owners(layout.groups[0].partitions, servers)
     shards = [Shard(layout, server, servers) for server in range(servers)]
     step = 0

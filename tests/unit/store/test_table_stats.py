@@ -38,7 +38,7 @@ def test_every_figure_equals_that_of_pandas(checkpoint):
         binned = pd.cut(norms, list(stats.norms.edges), right=False).value_counts(sort=False)
         assert binned.tolist() == list(stats.norms.counts)
         assert sum(stats.norms.counts) == len(norms)
-        ages = pd.cut(STEP - own["score"], list(stats.ages.edges), right=False).value_counts(sort=False)
+        ages = pd.cut(STEP - own["last_used"], list(stats.ages.edges), right=False).value_counts(sort=False)
         assert ages.tolist() == list(stats.ages.counts)
         assert sum(stats.ages.counts) == len(own)
 
@@ -75,7 +75,7 @@ def test_the_bins_of_ages_are_equally_wide_and_hold_every_step(step):
 def test_extreme_rows_have_their_place(tmp_path):
     tiny, huge = np.float32(1e-45), np.float32(3.4e38)
     vectors = [[0.0] * 8, [tiny] + [0.0] * 7, [huge] * 8, [np.nan] + [0.0] * 7, [np.inf] * 8]
-    rows = pd.DataFrame({"table": "a", "id": range(5), "score": [0, 5, 5, 5, 5]})
+    rows = pd.DataFrame({"table": "a", "id": range(5), "last_used": [0, 5, 5, 5, 5]})
     rows["id"] = rows["id"].astype(np.uint64)
     rows["embedding"] = [np.array(vector, np.float32) for vector in vectors]
     checkpoint = write_run(tmp_path / "run", make_run(), 6, [rows])
@@ -101,17 +101,19 @@ def harm(path: Path, how: str) -> None:
         path.unlink()
     elif how == "other table":
         write_rows(path, made_up_rows(5, 8, 3, ("stranger",)), 8)
-    elif how == "no score":
-        table = pa.ipc.open_file(path).read_all().drop_columns("score")
+    elif how == "no last_used":
+        table = pa.ipc.open_file(path).read_all().drop_columns("last_used")
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
             writer.write_table(table)
     elif how == "plain list":
-        pd.DataFrame({"table": ["a"], "score": [1], "embedding": [[1.0]]}).to_feather(path, compression="uncompressed")
+        pd.DataFrame({"table": ["a"], "last_used": [1], "embedding": [[1.0]]}).to_feather(
+            path, compression="uncompressed"
+        )
     else:
-        path.write_bytes({"cut": content[: len(content) // 2], "text": b"id,score\n1,2\n"}[how])
+        path.write_bytes({"cut": content[: len(content) // 2], "text": b"id,last_used\n1,2\n"}[how])
 
 
-@pytest.mark.parametrize("how", ["missing", "cut", "text", "other table", "no score", "plain list"])
+@pytest.mark.parametrize("how", ["missing", "cut", "text", "other table", "no last_used", "plain list"])
 def test_a_harmed_file_is_named(checkpoint, how):
     path = sorted((checkpoint / EMBEDDINGS).iterdir())[1]
     harm(path, how)
