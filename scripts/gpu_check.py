@@ -26,12 +26,11 @@ from typing import TYPE_CHECKING
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from persia_cli.bench.gpu.finding import Finding, Findings, Left, Speed  # noqa: E402
-from persia_cli.bench.gpu.report import counted, page  # noqa: E402
+from scripts.gpu.report import Finding, Findings, Left, Speed, counted, page  # noqa: E402  # noqa: E402
 
 if TYPE_CHECKING:
-    from persia_cli.bench.gpu.speed import Case
     from persia_cli.config.schema import Model, Run
+    from scripts.gpu.speed import Case
 
 SECONDS = 465.0
 """Seconds for all parts together; the last part gets the time that the others leave."""
@@ -53,10 +52,10 @@ def part(name: str, left: Left, rehearse: bool) -> Findings:
     """Run one part in this process."""
     import torch
 
-    from persia_cli.bench.gpu import compiled, jobs, networks, paths, speed
     from persia_cli.config.compose import compose_run
     from persia_cli.train.device import choose_device
     from persia_cli.train.runtime import prepare_torch
+    from scripts.gpu import compiled, jobs, networks, paths, speed
 
     where = "cpu" if rehearse else "cuda"
     device = choose_device(where, 0)
@@ -83,7 +82,7 @@ def part(name: str, left: Left, rehearse: bool) -> Findings:
 
 def cases(rehearse: bool) -> "list[Case]":
     """Return the cases to measure, the most important first."""
-    from persia_cli.bench.gpu.speed import Case
+    from scripts.gpu.speed import Case
 
     if rehearse:
         return [Case("dlrm", 16, 256, "float32", 4, 2)]

@@ -41,7 +41,7 @@ ONLY_IN = {
     "rich": ("commands", "main"),
     "hydra": ("config.broken", "config.choices", "config.compose", "config.search_path", "config.words"),
     "omegaconf": ("config.broken", "config.compose"),
-    "torch": ("model", "train", "roles.nn_worker", "bench.gpu", "bench.baselines"),
+    "torch": ("model", "train", "roles.nn_worker", "bench.baselines"),
     "safetensors": ("train",),
     "zmq": ("wire",),
     "matplotlib": ("observe.drawing", "observe.frontier", "observe.panels"),

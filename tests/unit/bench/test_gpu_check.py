@@ -13,14 +13,6 @@ import torch
 from persia_cli.bench.baselines import trainers
 from persia_cli.bench.bottleneck import bottleneck
 from persia_cli.bench.compare import Side
-from persia_cli.bench.gpu import jobs
-from persia_cli.bench.gpu.batches import Trainer
-from persia_cli.bench.gpu.finding import Finding, Speed
-from persia_cli.bench.gpu.networks import check_networks
-from persia_cli.bench.gpu.paths import check_paths
-from persia_cli.bench.gpu.phases import phases
-from persia_cli.bench.gpu.report import page
-from persia_cli.bench.gpu.speed import Case, measure
 from persia_cli.bench.gpu_usage import GpuUsage
 from persia_cli.bench.stages import Stage
 from persia_cli.config.compose import compose_run
@@ -29,6 +21,12 @@ from persia_cli.train.device import CPU
 from persia_cli.train.device_pooling import DeviceRows
 from persia_cli.train.distributed import World
 from persia_cli.train.step import DenseStep
+from scripts.gpu import jobs
+from scripts.gpu.batches import Trainer
+from scripts.gpu.networks import check_networks
+from scripts.gpu.paths import check_paths
+from scripts.gpu.report import Finding, Speed, page
+from scripts.gpu.speed import Case, measure, phases
 from scripts.gpu_check import Part
 from tests.conftest import poll_for
 from tests.support.small import WORDS

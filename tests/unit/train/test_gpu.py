@@ -8,11 +8,6 @@ import torch
 
 from persia_cli.bench.baselines import trainers
 from persia_cli.bench.baselines.trainers import DenseBaseline, TorchBaseline
-from persia_cli.bench.gpu.batches import HISTORY
-from persia_cli.bench.gpu.compiled import check_compiled
-from persia_cli.bench.gpu.finding import Finding, Findings
-from persia_cli.bench.gpu.networks import check_networks
-from persia_cli.bench.gpu.paths import check_paths
 from persia_cli.bench.portions import RingPortions, portion_shape
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import Din
@@ -21,6 +16,11 @@ from persia_cli.train.distributed import World
 from persia_cli.train.optimizer import dense_optimizer
 from persia_cli.train.runtime import prepare_torch
 from persia_cli.train.step import DenseStep
+from scripts.gpu.batches import HISTORY
+from scripts.gpu.compiled import check_compiled
+from scripts.gpu.networks import check_networks
+from scripts.gpu.paths import check_paths
+from scripts.gpu.report import Finding, Findings
 from tests.support.small import WORDS
 from tests.unit.model.kinds import KINDS, name
 from tests.unit.train import test_dense_step as steps

@@ -6,10 +6,10 @@ from statistics import median
 
 import torch
 
-from persia_cli.bench.gpu.batches import Trainer, Trajectory, deviation
-from persia_cli.bench.gpu.finding import Finding, Findings, Left, failed, judged, left_out
 from persia_cli.config.schema import Model
 from persia_cli.train.distributed import World
+from scripts.gpu.batches import Trainer, Trajectory, deviation
+from scripts.gpu.report import Finding, Findings, Left, failed, judged, left_out
 
 STEPS, SIZE = 20, 256
 SEEDS = (1, 2, 3)

@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from persia_cli.bench.gpu.batches import Trainer, deviation
-from persia_cli.bench.gpu.finding import Finding, Findings, Left, failed, judged, left_out
 from persia_cli.config.schema import DenseAdagrad, Model
 from persia_cli.errors import UserError
 from persia_cli.kernels.pool import MODES
@@ -21,6 +19,8 @@ from persia_cli.train.distributed import World
 from persia_cli.train.inputs import GroupRows, GroupShape
 from persia_cli.train.pooling import GroupPooling
 from persia_cli.train.runtime import prepare_torch
+from scripts.gpu.batches import Trainer, deviation
+from scripts.gpu.report import Finding, Findings, Left, failed, judged, left_out
 
 COPIES, POOLED, BATCH = 200, 60, 512
 NEAR = 1e-5

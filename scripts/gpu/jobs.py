@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from persia_cli.bench.gpu.finding import Finding, Findings, Left, failed, judged, left_out
 from persia_cli.errors import PersiaError
 from persia_cli.launch.python import python_module
 from persia_cli.observe.journal import METRICS, read_journal
+from scripts.gpu.report import Finding, Findings, Left, failed, judged, left_out
 
 WORDS = ("conf=adult_income", "mode=sync", "train.epochs=2")
 CPU = "on the CPU"

@@ -6,12 +6,12 @@ from time import perf_counter
 
 import torch
 
-from persia_cli.bench.gpu.batches import Trainer, deviation
-from persia_cli.bench.gpu.finding import Finding, Findings, Left, failed, judged, left_out
 from persia_cli.config.schema import Model
 from persia_cli.train.compiling import require_compiler
 from persia_cli.train.distributed import World
 from persia_cli.train.precision import Precision
+from scripts.gpu.batches import Trainer, deviation
+from scripts.gpu.report import Finding, Findings, Left, failed, judged, left_out
 
 NEAR = 1e-4
 STEPS, SIZE, LAST = 5, 512, 100
