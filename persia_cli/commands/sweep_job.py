@@ -42,7 +42,7 @@ from persia_cli.launch.sweep_folder import (
 from persia_cli.observe.comparison import Row, compare
 from persia_cli.observe.frontier import Spot, draw
 from persia_cli.observe.outcome import figures_in
-from persia_cli.plan.columns import is_grouped, label_names
+from persia_cli.plan.columns import has_query_ids, label_names
 from persia_cli.plan.grid import SEED, Setting, baselines, default_baseline, name_setting, settings_of, short_name
 from persia_cli.plan.job import JobPlan, plan_job
 
@@ -107,8 +107,8 @@ def choose_metric(grid: Sequence[GridRun], asked: str | None) -> str:
     early = first.train.stop_early.metric if first.train.stop_early else None
     metric = asked or early or first.checkpoint.best_by or "auc"
     for each in grid:
-        keys = metrics_of(label_names(each.run), is_grouped(each.run))
-        there = [*dict.fromkeys([*keys, *(figure for figure in AIMS if figure != "gauc" or is_grouped(each.run))])]
+        keys = metrics_of(label_names(each.run), has_query_ids(each.run))
+        there = [*dict.fromkeys([*keys, *(figure for figure in AIMS if figure != "gauc" or has_query_ids(each.run))])]
         if metric not in there:
             hint = did_you_mean(nearest(metric, there))
             raise ConfigError(
@@ -172,7 +172,7 @@ def _show(plan: SweepPlan, outcomes: Sequence[PointOutcome], as_json: bool) -> N
     if failed:
         propose(err(), f"persia sweep --resume {folder}")
         raise typer.Exit(PersiaError.exit_code)
-    best = max((row for row in rows if row.score), key=_score, default=rows[0])
+    best = max((row for row in rows if row.main_metric), key=_score, default=rows[0])
     if best.main_metric and len(rows) > 1:
         labelled(err(), "best", f"{name_setting(best.setting)}: {plan.metric} {spread(best.main_metric, '.5f')}")
     one = next(each for each in outcomes if each.point.setting == best.setting)
@@ -258,8 +258,8 @@ def _rows(plan: SweepPlan, outcomes: Sequence[PointOutcome]) -> list[Row]:
 
 def _score(row: Row) -> float:
     """Return the quality of a setting; higher is better."""
-    assert row.score is not None
-    return goodness(aim_of(next(iter(row.quality))), row.score.mean)
+    assert row.main_metric is not None
+    return goodness(aim_of(next(iter(row.quality))), row.main_metric.mean)
 
 
 def _picture(plan: SweepPlan, rows: Sequence[Row]) -> Path | None:
@@ -269,9 +269,9 @@ def _picture(plan: SweepPlan, rows: Sequence[Row]) -> Path | None:
     for row in rows:
         mode = runs[row.setting].mode
         staleness = mode.staleness if isinstance(mode, HybridMode) else None
-        if row.samples_per_s and row.score:
+        if row.samples_per_s and row.main_metric:
             label = short_name(row.setting) or mode.kind
-            spots.append(Spot(label, mode.kind, staleness, row.samples_per_s, row.score, row.difference))
+            spots.append(Spot(label, mode.kind, staleness, row.samples_per_s, row.main_metric, row.difference))
     if not spots:
         labelled(err(), "note", f"no picture: no setting has both a speed and {plan.metric}")
         return None
