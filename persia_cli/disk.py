@@ -1,4 +1,7 @@
-"""Writing to disk: atomic files, folders that one process owns, and clear sentences for errors of the disk."""
+"""Writing to disk: atomic files, folders that one process owns, and clear sentences for errors of the disk.
+
+Nothing else renames files, so that every file that appears by a rename survives a power cut.
+"""
 
 import errno
 import fcntl
@@ -58,9 +61,7 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         with writing(path):
             yield part
-            sync(part)
-            part.replace(path)
-            sync(path.parent)
+            rename(part, path)
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
@@ -70,6 +71,35 @@ def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file as `replacing` does; text becomes UTF-8."""
     with replacing(path) as part:
         part.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def rename(source: Path, target: Path, overwrite: bool = True) -> None:
+    """Give a file or folder another name that survives a power cut, with all of a file's content.
+
+    The files of a folder must be synced before. Without `overwrite`, raises FileExistsError if there is
+    a file of that name. Raises OSError.
+    """
+    sync(source)
+    if overwrite:
+        source.replace(target)
+    else:
+        _link(source, target)
+    sync(target.parent)
+
+
+def _link(source: Path, target: Path) -> None:
+    """Rename a file without replacing another one; of two processes that try, one succeeds."""
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        # This file system has no links, so another process may come between the two calls.
+        if target.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from error
+        source.replace(target)
+    else:
+        source.unlink()
 
 
 def sync(path: Path) -> None:

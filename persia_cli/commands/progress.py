@@ -109,7 +109,7 @@ class LiveView:
             if "parameters" in line:
                 self._print("model", f"{line['parameters']:,} dense parameters")
         elif kind == "phase":
-            self._bar.rename(line["phase"])
+            self._bar.begin(line["phase"])
         elif kind == "progress":
             parts = [
                 f"{line['rows']:,}/{line['of']:,} samples",
@@ -147,7 +147,7 @@ class LiveView:
         self._show("training", line["step"], self._job.steps, parts)
 
     def _show(self, phase: str, done: int, total: int | None, parts: Sequence[str]) -> None:
-        self._bar.rename(phase)
+        self._bar.begin(phase)
         self._bar.show(done, total, parts)
 
     def _print(self, label: str, text: str, style: str = "bold") -> None:

@@ -51,8 +51,8 @@ class ProgressBar:
         """Amount done per second; None if unknown."""
         return self._progress.tasks[0].speed
 
-    def rename(self, phase: str) -> None:
-        """Change the phase."""
+    def begin(self, phase: str) -> None:
+        """Name the phase that begins."""
         self._progress.update(self._task, description=phase)
 
     def show(self, done: int, total: int | None, parts: Sequence[str]) -> None:

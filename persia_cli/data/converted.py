@@ -29,6 +29,7 @@ from persia_cli.data.json_lines import read_json_lines
 from persia_cli.data.text_lines import delimiter_of
 from persia_cli.data.text_stream import TextStream
 from persia_cli.data.unread_rows import UnreadRows
+from persia_cli.disk import rename
 from persia_cli.errors import DataError, one_line
 
 CACHE = "PERSIA_CACHE_DIR"
@@ -115,7 +116,7 @@ def _convert(filesystem: Any, file: DataFile, kind: Format, form: CsvFormat, pat
         else:
             tables = read_json_lines(open_file, file.path, unread)
         _write(tables, Path(part), unread, file)
-        Path(part).replace(path)
+        rename(Path(part), path)
     except (pa.ArrowException, csv.Error, UnicodeDecodeError) as error:
         hint = "see dataset.csv for delimiter, header, quote and nulls" if kind == "csv" else "correct the file"
         raise DataError(f"{file.path}: cannot be read as {NOUNS[kind]} ({_cause(error)}); {hint}") from error

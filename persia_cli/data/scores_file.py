@@ -16,7 +16,7 @@ from pyarrow import csv
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.data.kept import KeptColumns
 from persia_cli.data.scan import scan
-from persia_cli.disk import disk_error, is_held, sync, writing
+from persia_cli.disk import disk_error, is_held, rename, writing
 from persia_cli.errors import UserError, one_line
 
 PROBABILITY, LOGIT = "probability", "logit"
@@ -130,29 +130,18 @@ class ScoresFile:
         self._kept.close()
         try:
             self._writer.close()
-            sync(self._part)
             self._name()
-            sync(self._path.parent)
         except (OSError, pa.ArrowException) as error:
             raise _unwritable(self._path, error) from error
 
     def _name(self) -> None:
-        if self._overwrite:
-            self._part.replace(self._path)
-            return
         for number in count(1):
             named = self._path if number == 1 else self._path.with_stem(f"{self._path.stem}-{number}")
             try:
-                os.link(self._part, named)
-                self._part.unlink()
+                rename(self._part, named, self._overwrite)
                 break
             except FileExistsError:
                 continue
-            except OSError:
-                # This file system has no links.
-                if not named.exists():
-                    self._part.replace(named)
-                    break
         if named != self._path:
             raise UserError(f"{self._path} was created by another program meanwhile; the scores are in {named} instead")
 

@@ -19,7 +19,7 @@ from persia_cli import __version__
 from persia_cli.data.bad_rows import BadRows, Found
 from persia_cli.data.parts import DatasetPart
 from persia_cli.data.prepare_options import PrepareOptions
-from persia_cli.disk import is_held, sync, write_whole, writing
+from persia_cli.disk import is_held, rename, sync, write_whole, writing
 from persia_cli.errors import DataError, DiskError
 
 KEPT = "finished files are kept; the same command continues from there"
@@ -100,8 +100,7 @@ class UnfinishedFolder:
 
     def publish(self, output: Path) -> None:
         """Give the folder its final name; it is then a finished data set."""
-        self._folder.replace(output)
-        sync(output.parent)
+        rename(self._folder, output)
         for path in output.glob(f"*{_STATE}"):
             path.unlink()
 

@@ -16,6 +16,8 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
+from persia_cli.disk import write_whole
+
 FOLDERS_KEPT = 8
 """Number of cache folders that are kept, the most recently used ones."""
 CPU_FACTS = {
@@ -70,14 +72,8 @@ def is_whole(name: str) -> bool:
 
 
 def seal(name: str) -> None:
-    """Write the checksum of a kernel, which publishes it to other processes; raises OSError."""
-    draft = _seal(name).with_suffix(f".{os.getpid()}")
-    try:
-        draft.write_text(_digest(name), encoding="ascii")
-        draft.replace(_seal(name))
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise
+    """Write the checksum of a kernel, which publishes it to other processes; raises OSError or DiskError."""
+    write_whole(_seal(name), _digest(name))
     _remove_old_folders(cache_folder())
 
 

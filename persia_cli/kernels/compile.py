@@ -13,6 +13,7 @@ from numba.core.compiler import CompileResult
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.registry import CPUDispatcher
 
+from persia_cli.errors import DiskError
 from persia_cli.kernels.cache import cache_folder, discard, is_kept, is_whole, seal, turn
 
 KERNELS: list["Kernel"] = []
@@ -80,7 +81,7 @@ class KernelCache(NullCache):
         try:
             self._files().save(compiled.target_context.codegen().magic_tuple(), compiled._reduce())
             seal(self._name)
-        except OSError:  # a read-only file system, or a full one
+        except (OSError, DiskError):  # a read-only file system, or a full one
             discard(self._name)
 
     def _files(self) -> IndexDataCacheFile:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from persia_cli.disk import rename
 from persia_cli.errors import PersiaError
 from persia_cli.launch.interrupts import terminating_interrupts
 from persia_cli.launch.job import CONFIG, killed_by, record_end
@@ -164,7 +165,7 @@ def _log(task: Task) -> Path:
 def _keep_log(task: Task) -> None:
     """Move the output of a point that has ended to its run directory, if that exists."""
     if task.run_dir.is_dir():
-        _log(task).replace(task.run_dir / LOG)
+        rename(_log(task), task.run_dir / LOG)
 
 
 def _reason(log: Path, code: int) -> str:

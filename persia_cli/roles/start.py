@@ -92,14 +92,14 @@ def address_beside(coordinator: str, name: str) -> str:
     return f"{coordinator}/{name}"
 
 
-class Replica(Protocol):
+class Runnable(Protocol):
     """A role's object."""
 
     def run(self) -> None:
         """Work until the job is over."""
 
 
-def _replica(role: str, loop: Loop, link: Link, bind: str, advertise: str | None) -> Replica:
+def _replica(role: str, loop: Loop, link: Link, bind: str, advertise: str | None) -> Runnable:
     """Make the role's object; a role's module is imported only where it runs (only NN workers need torch)."""
     if role == "embedding-server":
         from persia_cli.roles.embedding_server import EmbeddingServer

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from persia_cli.disk import sync, writing
+from persia_cli.disk import rename, sync, writing
 from persia_cli.errors import CheckpointError
 from persia_cli.store.checked_json import ChangedError, read_checked, write_checked
 from persia_cli.store.layout import DENSE_TABLE
@@ -137,8 +137,7 @@ def publish(run_dir: Path, manifest: Manifest) -> Path:
         for folder in {saved.folder for saved in manifest.files}:
             sync(partial / folder)
         write_checked(partial / MANIFEST, manifest)
-        partial.rename(final)
-        sync(final.parent)
+        rename(partial, final)
         sync(run_dir)
     return final
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from persia_cli.control.evaluation_tracker import Best
+from persia_cli.disk import rename
 from persia_cli.errors import CheckpointError
 from persia_cli.store.checked_json import read_checked, write_checked
 from persia_cli.store.manifest import (
@@ -80,7 +81,7 @@ def _remove(folder: Path) -> None:
     """Remove a checkpoint; it is renamed first, so that a partly removed one never looks complete."""
     doomed = folder.with_name(f"{folder.name}{REMOVED}")
     try:
-        folder.rename(doomed)
+        rename(folder, doomed)
         shutil.rmtree(doomed)
     except OSError as error:
         log.warning("the checkpoint %s could not be removed: %s", folder, error)

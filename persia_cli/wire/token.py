@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from persia_cli.disk import rename
 from persia_cli.errors import UserError, WireError
 
 TOKEN_BYTES = 16
@@ -30,11 +31,11 @@ def write_token(path: Path, token: bytes) -> None:
     try:
         file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            os.write(file, f"{token.hex()}\n".encode())
-            os.link(draft, path)
+            with os.fdopen(file, "w", encoding="ascii") as draft_file:
+                draft_file.write(f"{token.hex()}\n")
+            rename(draft, path, overwrite=False)
         finally:
-            os.close(file)
-            draft.unlink()
+            draft.unlink(missing_ok=True)
     except OSError as error:
         raise UserError(f"cannot write the job's token to {path}: {error.strerror}") from error
 

@@ -4,6 +4,9 @@ import errno
 import fcntl
 import os
 import resource
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.disk import claim_folder, disk_error, is_held, refusal, replacing, write_whole, writing
+from persia_cli.disk import claim_folder, disk_error, is_held, refusal, rename, replacing, write_whole, writing
 from persia_cli.errors import DiskError
 from tests.support.full_disk import leave_free, small_disk
 
@@ -44,6 +47,62 @@ def test_a_failure_keeps_the_old_file_and_nothing_of_the_new(tmp_path: Path) -> 
         write_whole(path, "x" * 101)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+STEPS = """
+import os, signal, sys
+from pathlib import Path
+from persia_cli import disk
+
+killed_at, path = int(sys.argv[1]), Path(sys.argv[2])
+steps = []
+
+def step(function):
+    def stepping(*arguments):
+        if len(steps) == killed_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        named = arguments[0]
+        steps.append((function.__name__, os.readlink(f"/proc/self/fd/{named}") if isinstance(named, int) else named))
+        return function(*arguments)
+    return stepping
+
+os.fsync, os.replace = step(os.fsync), step(os.replace)
+disk.write_whole(path, "the new text")
+print(*(f"{name} {'folder' if Path(named) == path.parent else 'file'}" for name, named in steps), sep="; ")
+"""
+"""A program that writes a file, and is killed before its n-th step."""
+
+
+@pytest.mark.parametrize(("step", "text"), [(0, "old"), (1, "old"), (2, "the new text"), (3, "the new text")])
+def test_a_file_is_whole_wherever_its_writer_is_killed(tmp_path: Path, step: int, text: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_text("old")
+    ended = subprocess.run([sys.executable, "-c", STEPS, str(step), path], capture_output=True, text=True)
+    assert path.read_text() == text
+    if step == 3:
+        assert ended.stdout == "fsync file; replace file; fsync folder\n"
+    else:
+        assert ended.returncode == -signal.SIGKILL
+    write_whole(path, "again")
+    assert path.read_text() == "again"
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_file_that_must_not_replace_another(tmp_path: Path, links: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_links(*paths: object) -> None:
+        raise PermissionError(errno.EPERM, "no links here")
+
+    if not links:
+        monkeypatch.setattr(os, "link", no_links)
+    old, new, free = (tmp_path / name for name in ("old", "new", "free"))
+    old.write_text("old")
+    new.write_text("new")
+    with pytest.raises(FileExistsError):
+        rename(new, old, overwrite=False)
+    assert (old.read_text(), new.read_text()) == ("old", "new")
+    rename(new, free, overwrite=False)
+    assert free.read_text() == "new"
+    assert sorted(tmp_path.iterdir()) == [free, old]
 
 
 def test_a_full_disk(tmp_path: Path) -> None:

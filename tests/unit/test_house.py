@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -138,6 +139,41 @@ def test_a_module_imports_only_from_its_room_and_from_lower_floors():
         floor, room = room_of(found.module.removeprefix("persia_cli."))
         if not (room == own_room or floor < own_floor):
             wrong.append(where(module, found))
+    assert wrong == []
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    """Nor would they inside functions: `graphlib` names the modules of a circle in its CycleError."""
+    needed: dict[str, set[str]] = {name_of(path): set() for path in FILES}
+    for module, found in IMPORTS:
+        if found.module.partition(".")[0] == "persia_cli":
+            needed[module].add(found.module.removeprefix("persia_cli."))
+    TopologicalSorter(needed).prepare()
+    needed["errors"].add("main")
+    with pytest.raises(CycleError):
+        TopologicalSorter(needed).prepare()
+
+
+def test_no_two_classes_have_the_same_name():
+    where_defined: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                where_defined.setdefault(node.name, []).append(name_of(path))
+    assert {name: modules for name, modules in where_defined.items() if len(modules) > 1} == {}
+
+
+def test_files_get_their_names_in_one_place():
+    """`disk.rename` syncs a file before it has its name, and the folder after."""
+    names = ("os.rename", "os.replace", "os.renames", "os.link", "shutil.move")
+    wrong = []
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and name_of(path) != "disk":
+                arguments = len(node.args) + len(node.keywords)
+                of_a_path = node.func.attr in ("rename", "replace", "hardlink_to") and arguments == 1
+                if of_a_path or ast.unparse(node.func) in names:
+                    wrong.append(f"{path}:{node.lineno}")
     assert wrong == []
 
 
