@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 from pydantic import TypeAdapter
 
-from persia_cli.bench.delayed import delay_process
+from persia_cli.bench.delay_line import delay_process
 from persia_cli.bench.machine import Neighbours
 from persia_cli.bench.turns import INTERVALS
 from persia_cli.config.schema import Mode, Run

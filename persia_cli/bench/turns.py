@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from persia_cli.bench.driver import Driver
 from persia_cli.bench.plan import without_ends
 from persia_cli.bench.stages import Stage, stages_of
 from persia_cli.config.schema import Run
@@ -21,8 +22,7 @@ from persia_cli.launch.readiness import require_ready
 from persia_cli.observe.journal import EVENTS, METRICS, Tail
 from persia_cli.observe.trace_file import read_parts
 from persia_cli.observe.usage import cpu_seconds_of
-from persia_cli.plan.job import JobPlan, plan_job
-from persia_cli.roles.driver import Driver
+from persia_cli.plan.job import Benchmark, JobPlan, plan_job
 from persia_cli.wire.context import Context
 from persia_cli.wire.folder import private_directory
 
@@ -94,7 +94,7 @@ class TurnJob:
         traced = total - self._turn_steps + self._turn_steps // INTERVALS
         self.plan: JobPlan = replace(
             plan,
-            job=replace(plan.job, turn_steps=self._turn_steps, ring=ring, trace_first=traced, trace_last=total),
+            job=replace(plan.job, benchmark=Benchmark(self._turn_steps, ring), trace_first=traced, trace_last=total),
         )
         self.pids: dict[str, int] = {}
         self._metrics, self._events = Tail(folder / METRICS), Tail(folder / EVENTS)

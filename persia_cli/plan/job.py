@@ -1,9 +1,8 @@
 """The plan of a job: replicas, steps, memory and command lines, from a checked run and the facts of its data set."""
 
-import json
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -34,6 +33,16 @@ DRIVER = "driver"
 
 
 @dataclass(frozen=True, slots=True)
+class Benchmark:
+    """What a benchmark asks of a job: all that production code does for benchmarks, it does because of this object."""
+
+    turn_steps: int
+    """Training pauses before each so many steps, in the phase `paused`, until the driver lets it go on."""
+    ring: int
+    """Loaders repeat the first so many training batches from memory; 0: they read files as always."""
+
+
+@dataclass(frozen=True, slots=True)
 class Replica:
     """One process (or thread) of the job."""
 
@@ -51,8 +60,7 @@ class Job:
     """The data of a job that every role gets in addition to the run: task, size and paths of files.
 
     `load` is the checkpoint folder to start from; `steps` and `eval_steps` count global batches of the whole training
-    and of one evaluation. For benchmarks: training pauses before each `turn_steps` steps until a driver continues it
-    (0: never, and there is no driver), and loaders repeat the first `ring` training batches from memory (0: they read).
+    and of one evaluation.
     """
 
     task: Task
@@ -62,8 +70,7 @@ class Job:
     eval_rows: int
     steps: int
     eval_steps: int
-    turn_steps: int = 0
-    ring: int = 0
+    benchmark: Benchmark | None = None
     trace_first: int = 0
     trace_last: int = 0
     """The steps [trace_first, trace_last) of training are traced by every replica."""
@@ -77,7 +84,7 @@ class Job:
 
     def to_json(self) -> bytes:
         """Encode for the wire."""
-        return json.dumps({field.name: getattr(self, field.name) for field in fields(self)}).encode()
+        return msgspec.json.encode(self)
 
     @classmethod
     def from_json(cls, text: bytes) -> "Job":

@@ -8,7 +8,7 @@ from persia_cli.plan.job import DRIVER, Job, expected_replicas
 
 def participants(run: Run, job: Job) -> dict[str, int]:
     """Return the number of replicas of each role that the coordinator waits for."""
-    return expected_replicas(run) | ({DRIVER: 1} if job.turn_steps else {})
+    return expected_replicas(run) | ({DRIVER: 1} if job.benchmark else {})
 
 
 def job_phases(run: Run, job: Job, tracker: EvaluationTracker) -> PhaseMachine:
@@ -17,8 +17,8 @@ def job_phases(run: Run, job: Job, tracker: EvaluationTracker) -> PhaseMachine:
         phases = schedule(
             job.steps, job.eval_steps, run.eval.every_steps, run.checkpoint.every_steps, run.checkpoint.at_end, tracker
         )
-        if job.turn_steps:
-            phases = in_turns(phases, job.turn_steps)
+        if job.benchmark:
+            phases = in_turns(phases, job.benchmark.turn_steps)
     elif job.task == "evaluate":
         phases = evaluation_only(job.eval_steps)
     else:

@@ -77,8 +77,8 @@ class DataLoader:
                     continue
                 source = open_source(run.dataset, name, run.seed)
                 grid = StepGrid(rows[split], run.train.batch_size, self._ranks)
-                if split == TRAIN and job.ring:
-                    source = Ring(source, job.ring, run.train.batch_size, self._loop.empty)
+                if split == TRAIN and job.benchmark and job.benchmark.ring:
+                    source = Ring(source, job.benchmark.ring, run.train.batch_size, self._loop.empty)
                 self._feeds.append(Feed(split, source, grid, limits=[0] * self._ranks))
                 if source.rows != rows[split]:
                     raise DataError(

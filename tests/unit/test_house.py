@@ -44,7 +44,7 @@ ONLY_IN = {
     "omegaconf": ("config.broken", "config.compose"),
     "torch": ("model", "train", "roles.nn_worker", "bench.baselines"),
     "safetensors": ("train",),
-    "zmq": ("wire",),
+    "zmq": ("wire", "bench.delay_line"),
     "matplotlib": ("observe.drawing", "observe.frontier", "observe.panels"),
     "tensorboard": ("observe.tensorboard",),
     "numba": ("kernels", "bench.limits"),

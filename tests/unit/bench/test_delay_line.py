@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from persia_cli.bench.delay_line import DelayLine, run_lines
 from persia_cli.wire import sockets
 from persia_cli.wire.context import Context
-from persia_cli.wire.delay import DelayLine, run_lines
 from tests.conftest import poll_for
 
 DELAY_S = 0.03

@@ -1,23 +1,35 @@
-"""A delay line in front of a server: it forwards each message, in order, a fixed time after it arrived."""
+"""A delay line in front of a server: it forwards each message, in order, a fixed time after it arrived.
+
+`python -m persia_cli.bench.delay_line PARENT DELAY_MS TOKEN_FILE FRONT BACK [FRONT …]` is a process of delay lines.
+"""
 
 import select
+import subprocess
+import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import zmq
 
+from persia_cli.errors import RoleError
+from persia_cli.launch.python import python_module
+from persia_cli.launch.role import die_with
 from persia_cli.wire import sockets
 from persia_cli.wire.context import Context
 from persia_cli.wire.frames import Frame, MalformedMessage
+from persia_cli.wire.token import read_token
 
 GIVE_UP_S = 1.0
 """Seconds after which a message is dropped if its receiver does not take it."""
 IDLE_S = 0.1
 TAKEN_AT_ONCE = 256
 """Largest number of messages taken from one socket in a row, so that due messages need not wait."""
+READY = b"ready\n"
 
 
 @dataclass(slots=True)
@@ -122,3 +134,38 @@ def run_lines(lines: Sequence[DelayLine], stopped: Callable[[], bool]) -> None:
             continue
         files = [file for line in lines for file in line.files]
         select.select(files, [], [], min(line.wait_s for line in lines))
+
+
+@contextmanager
+def delay_process(fronts: Mapping[str, str], delay_ms: float, parent: int, token_file: Path) -> Iterator[None]:
+    """Run delay lines from each front address to its back while the context lasts; the process ends with `parent`."""
+    words = [str(parent), str(delay_ms), str(token_file), *(address for pair in fronts.items() for address in pair)]
+    command = [*python_module("persia_cli.bench.delay_line"), *words]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stdout is not None
+    try:
+        if process.stdout.readline() != READY:
+            raise RoleError(f"the process that delays messages ended with {process.wait()}")
+        yield
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def main(words: Sequence[str]) -> None:
+    """Forward messages until killed."""
+    parent, delay_ms, token_file, *addresses = words
+    die_with(int(parent))
+    context = Context(read_token(Path(token_file)))
+    lines = [
+        DelayLine(context, front, back, float(delay_ms) / 1e3)
+        for front, back in zip(addresses[0::2], addresses[1::2], strict=True)
+    ]
+    sys.stdout.buffer.write(READY)
+    sys.stdout.flush()
+    run_lines(lines, lambda: False)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
