@@ -11,7 +11,7 @@ import numpy as np
 
 from persia_cli.config.schema import HybridMode, Run
 from persia_cli.control.splits import EVAL, TRAIN
-from persia_cli.observe.grouped import GroupedScores
+from persia_cli.observe.query_scores import QueryScores
 from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.plan.columns import label_names
 from persia_cli.plan.embedding import embedding_layout
@@ -74,7 +74,7 @@ class NullWorker:
         self._servers, self._every = run.cluster.embedding_servers, run.train.log_every_steps
         tasks = len(label_names(run))
         # It scores nothing, and reports this.
-        self._scores, self._grouped = ScoreHistogram(tasks), GroupedScores(tasks)
+        self._scores, self._by_query = ScoreHistogram(tasks), QueryScores(tasks)
         rng = np.random.default_rng(run.seed)
         self._gradients = []
         for group in layout.feature_groups:
@@ -122,6 +122,6 @@ class NullWorker:
         self._pipeline.wait_drained(TRAIN, lambda: self._link.stop)
 
     def _report(self, last: int, figures: dict[str, Any]) -> None:
-        arrays: list[np.ndarray[Any, Any]] = [*self._scores.encode(), *self._grouped.encode()]
+        arrays: list[np.ndarray[Any, Any]] = [*self._scores.encode(), *self._by_query.encode()]
         whole = figures | {"split": "train", "last": last}
         self._pipeline.report(lambda: (whole, arrays), lambda: self._link.stop)

@@ -172,7 +172,7 @@ def _show(plan: SweepPlan, outcomes: Sequence[PointOutcome], as_json: bool) -> N
     if failed:
         propose(err(), f"persia sweep --resume {folder}")
         raise typer.Exit(PersiaError.exit_code)
-    best = max((row for row in rows if row.main_metric), key=_score, default=rows[0])
+    best = max((row for row in rows if row.main_metric), key=_goodness, default=rows[0])
     if best.main_metric and len(rows) > 1:
         labelled(err(), "best", f"{name_setting(best.setting)}: {plan.metric} {spread(best.main_metric, '.5f')}")
     one = next(each for each in outcomes if each.point.setting == best.setting)
@@ -256,7 +256,7 @@ def _rows(plan: SweepPlan, outcomes: Sequence[PointOutcome]) -> list[Row]:
     return compare(figures, failed, plan.against, metrics)
 
 
-def _score(row: Row) -> float:
+def _goodness(row: Row) -> float:
     """Return the quality of a setting; higher is better."""
     assert row.main_metric is not None
     return goodness(aim_of(next(iter(row.quality))), row.main_metric.mean)

@@ -33,8 +33,8 @@ class Batch:
     """[F * n + 1]"""
     features: int
     """F"""
-    groups: NDArray[np.uint64] | None
-    """[n], the group of each sample for GAUC, or None where samples have no groups"""
+    query_ids: NDArray[np.uint64] | None
+    """[n], the query (a user, say) of each sample, within which GAUC ranks; or None"""
 
     @property
     def size(self) -> int:
@@ -50,7 +50,7 @@ class Batch:
             ids=_copy(self.ids, empty),
             offsets=_copy(self.offsets, empty),
             features=self.features,
-            groups=None if self.groups is None else _copy(self.groups, empty),
+            query_ids=None if self.query_ids is None else _copy(self.query_ids, empty),
         )
 
     def rows(self, start: int, stop: int) -> "Batch":
@@ -63,7 +63,7 @@ class Batch:
             weights=None if self.weights is None else self.weights[start:stop].copy(),
             ids=[self.ids[span[0] : span[-1]] for span in spans],
             offsets=[span - span[0] for span in spans],
-            groups=None if self.groups is None else self.groups[start:stop].copy(),
+            query_ids=None if self.query_ids is None else self.query_ids[start:stop].copy(),
         )
 
 
@@ -79,7 +79,7 @@ def assemble(
     weights: NDArray[np.float32] | None,
     ids: Sequence[NDArray[np.uint64]],
     offsets: Sequence[NDArray[np.integer] | None],
-    groups: NDArray[np.uint64] | None = None,
+    query_ids: NDArray[np.uint64] | None = None,
 ) -> Batch:
     """Make a batch from one id array per feature, each with offsets [n + 1] from 0, or None where each sample has one.
 
@@ -99,7 +99,7 @@ def assemble(
             joined[f * n + 1 : (f + 1) * n + 1] = ends + first
             first += part.size
     block = np.concatenate(ids) if ids else np.empty(0, np.uint64)
-    return Batch(dense, labels, weights, block, joined, features, groups)
+    return Batch(dense, labels, weights, block, joined, features, query_ids)
 
 
 def join(parts: Sequence[Batch]) -> Batch:
@@ -114,12 +114,12 @@ def join(parts: Sequence[Batch]) -> Batch:
         lengths = np.concatenate([np.diff(span) for span in spans])
         offsets.append(np.concatenate([[0], np.cumsum(lengths)]))
     weights = [part.weights for part in parts if part.weights is not None]
-    groups = [part.groups for part in parts if part.groups is not None]
+    query_ids = [part.query_ids for part in parts if part.query_ids is not None]
     return assemble(
         dense=np.concatenate([part.dense for part in parts]),
         labels=np.concatenate([part.labels for part in parts]),
         weights=np.concatenate(weights) if weights else None,
         ids=ids,
         offsets=offsets,
-        groups=np.concatenate(groups) if groups else None,
+        query_ids=np.concatenate(query_ids) if query_ids else None,
     )

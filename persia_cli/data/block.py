@@ -11,13 +11,13 @@ from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.split import ColumnSplit
 from persia_cli.control.splits import SplitName
 from persia_cli.data.batch import Batch, assemble
-from persia_cli.data.columns import GROUP, label_columns, uses
+from persia_cli.data.columns import QUERY, label_columns, uses
 from persia_cli.data.decode import (
     Ids,
     decode_dense,
-    decode_groups,
     decode_ids,
     decode_labels,
+    decode_query_ids,
     decode_weights,
     join_ids,
     take_ids,
@@ -34,7 +34,7 @@ class DecodedBlock:
     labels: NDArray[np.float32]
     weights: NDArray[np.float32] | None
     ids: tuple[Ids, ...]
-    groups: NDArray[np.uint64] | None
+    query_ids: NDArray[np.uint64] | None
     counts: Counter[str]
 
     def batch(self, start: int, stop: int) -> Batch:
@@ -55,7 +55,7 @@ class DecodedBlock:
             weights,
             ids,
             offsets,
-            None if self.groups is None else self.groups[start:stop].copy(),
+            None if self.query_ids is None else self.query_ids[start:stop].copy(),
         )
 
 
@@ -73,15 +73,15 @@ def decode_block(
     `lists` names the columns that hold lists. Calls `check_stop`, which may raise to stop the work, before each row
     group. Raises DataError.
     """
-    group_by = dataset.group_by if split == "eval" else None
-    columns = list(dict.fromkeys(use.column for use in uses(dataset) if use.role != GROUP or group_by))
+    query_column = dataset.group_by if split == "eval" else None
+    columns = list(dict.fromkeys(use.column for use in uses(dataset) if use.role != QUERY or query_column))
     size = places.size
     counts: Counter[str] = Counter()
     dense = np.empty((size, len(dataset.dense)), np.float32)
     # Samples that are only to be scored have no labels; zeros take their place and are never read.
     labels = np.zeros((size, len(dataset.labels)), np.float32)
     weights = None if dataset.weight is None else np.empty(size, np.float32)
-    judged = None if group_by is None else np.empty(size, np.uint64)
+    query_ids = None if query_column is None else np.empty(size, np.uint64)
     ids = _IdsOfBlock([feature.column_name in lists for feature in dataset.sparse], places)
     done = 0
     for group in groups:
@@ -97,14 +97,14 @@ def decode_block(
             labels[target, number] = decode_labels(table.column(name), label, group, rows)
         if weights is not None and dataset.weight is not None:
             weights[target] = decode_weights(table.column(dataset.weight), dataset.weight, group, rows)
-        if judged is not None and group_by is not None:
-            judged[target] = decode_groups(table.column(group_by), group_by, rows)
+        if query_ids is not None and query_column is not None:
+            query_ids[target] = decode_query_ids(table.column(query_column), query_column, rows)
         for number, sparse in enumerate(dataset.sparse):
             column = table.column(sparse.column_name)
             as_lists = sparse.column_name in lists
             ids.add(number, target, decode_ids(column, sparse, as_lists, group, rows, counts))
         done = stop
-    return DecodedBlock(dense, labels, weights, ids.in_order(), judged, counts)
+    return DecodedBlock(dense, labels, weights, ids.in_order(), query_ids, counts)
 
 
 class _IdsOfBlock:

@@ -9,7 +9,7 @@ from persia_cli.config.schema.dataset import BUILTIN, ParquetDataset
 from persia_cli.config.schema.split import ColumnSplit, PredictSplit
 from persia_cli.data.arrow_types import NUMBERS, WORDS, Class, class_of, is_list, plain_type
 
-GROUP = "group"
+QUERY = "query"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ def uses(dataset: ParquetDataset) -> Iterator[Use]:
     yield from (Use(each.name, "dataset.dense", "dense") for each in dataset.dense_features)
     yield from (Use(feature.column_name, "dataset.sparse", "sparse") for feature in dataset.sparse)
     if dataset.group_by is not None:
-        yield Use(dataset.group_by, "dataset.group_by", GROUP)
+        yield Use(dataset.group_by, "dataset.group_by", QUERY)
     if isinstance(dataset.split, ColumnSplit):
         yield Use(dataset.split.column, "dataset.split", "split")
 
@@ -117,9 +117,9 @@ def _wrong_type(dataset: ParquetDataset, use: Use, kind: Any) -> str | None:
         return _wrong_label(dataset, use, kind)
     if use.role == "split":
         return _wrong_split(dataset, use, plain)
-    if use.role == GROUP:
+    if use.role == QUERY:
         fits = held in ("integer", "text", "boolean", "date", "null")
-        return None if fits else f"column {use.column} is {kind}, but a group column holds integers or strings"
+        return None if fits else f"column {use.column} is {kind}, but query ids are integers or strings"
     if held in NUMBERS or held == "null" or (use.role == "dense" and held in ("date", "timestamp")):
         return None
     if use.role == "dense" and held == "text":

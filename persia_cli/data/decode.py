@@ -120,8 +120,8 @@ def decode_ids(
     return take_ids(Ids(values, offsets), chosen, feature.max_length)
 
 
-def decode_groups(column: Any, name: str, rows: Rows) -> NDArray[np.uint64]:
-    """Return group ids: integers unchanged, strings as hashed ids, null as 0."""
+def decode_query_ids(column: Any, name: str, rows: Rows) -> NDArray[np.uint64]:
+    """Return query ids: integers unchanged, strings as hashed ids, null as 0."""
     values = id_values(column, name, None, np.uint64(0))
     return values if rows is None else values[rows]
 

@@ -20,14 +20,14 @@ class GeneratedRows:
     Ids of a feature of cardinality c are ranks 0..c-1 under a Zipf law. A label is 1 with probability
     sigmoid(bias + signal * z), where z has mean 0 and variance 1: a quarter of the variance is linear in the dense
     values, the rest a sum of one hashed weight per id. Weights of rare ids shrink, since no model could learn them.
-    With `grouped`, samples with the same id of the first feature are a group; without features all are one group.
+    `with_queries`, samples with the same id of the first feature are of one query; without features all are.
     """
 
-    def __init__(self, generator: Generator, tasks: int, seed: int, grouped: bool = False) -> None:
+    def __init__(self, generator: Generator, tasks: int, seed: int, with_queries: bool = False) -> None:
         dense, features = generator.dense, len(generator.cardinalities)
         share = _DENSE_SHARE if features and dense else float(features == 0)
         self._generator = generator
-        self._grouped = grouped
+        self._with_queries = with_queries
         self._row_key = salt(seed, _ROWS)
         self._dense_keys = _keys(dense, _DENSE)
         self._sparse_keys = _keys(features, _SPARSE)
@@ -49,8 +49,8 @@ class GeneratedRows:
         labels = np.empty((keys.size, len(self._id_keys)), np.float32)
         for task, chances in enumerate(uniform(stream(self._label_keys, keys))):
             labels[:, task] = chances < self.probability(task, dense, ranks)
-        groups = (ranks[0] if len(ranks) else np.zeros_like(keys)) if self._grouped else None
-        return assemble(dense, labels, None, list(ranks), [None] * len(ranks), groups)
+        query_ids = (ranks[0] if len(ranks) else np.zeros_like(keys)) if self._with_queries else None
+        return assemble(dense, labels, None, list(ranks), [None] * len(ranks), query_ids)
 
     def probability(self, task: int, dense: NDArray[np.float32], ranks: NDArray[np.uint64]) -> NDArray[np.float64]:
         """Return the planted probability of a positive label, [n], of n samples: dense [n, D], ids [features, n]."""
@@ -76,8 +76,8 @@ class GeneratedRows:
 class GeneratedSource:
     """One split of generated rows; every epoch is the same, since the rows are in random order already."""
 
-    def __init__(self, generator: Generator, tasks: int, split: str, seed: int, grouped: bool = False) -> None:
-        self._rows = GeneratedRows(generator, tasks, seed, grouped and split == "eval")
+    def __init__(self, generator: Generator, tasks: int, split: str, seed: int, with_queries: bool = False) -> None:
+        self._rows = GeneratedRows(generator, tasks, seed, with_queries and split == "eval")
         self._first = 0 if split == "train" else generator.train_rows
         self.rows = generator.train_rows if split == "train" else generator.eval_rows
         self.counts: dict[str, int] = {}

@@ -13,14 +13,14 @@ from persia_cli.control.position import StepGrid
 from persia_cli.errors import WireError
 from persia_cli.observe import staleness
 from persia_cli.observe.figures import IntervalFigures, ReplicaFigures, read_figures
-from persia_cli.observe.grouped import GroupedScores
 from persia_cli.observe.journal import METRICS, Journal
+from persia_cli.observe.query_scores import QueryScores
 from persia_cli.observe.reports import EvaluationReports, RankReport, merged_scores
 from persia_cli.observe.scores import ENCODED, MOST_IN_TRAINING, ScoreHistogram
 from persia_cli.observe.spread import reliability
 from persia_cli.observe.tensorboard import TensorBoardWriter
 from persia_cli.observe.window import RecentScores
-from persia_cli.plan.columns import is_grouped, label_names
+from persia_cli.plan.columns import has_query_ids, label_names
 from persia_cli.store.table_totals import latest, together
 from persia_cli.wire.messages import REPORTS_AHEAD
 from persia_cli.wire.parts import TableTotals
@@ -78,7 +78,7 @@ class RunRecord:
         self._events = events
         self._grid = grid
         self._labels = label_names(run)
-        self._grouped = is_grouped(run)
+        self._has_queries = has_query_ids(run)
         self._weighted = getattr(run.dataset, "weight", None) is not None
         self._reports: list[dict[int, RankReport]] = [{} for _ in range(run.cluster.nn_workers)]
         self._next_report = 1
@@ -159,7 +159,7 @@ class RunRecord:
         """
         figures = read_figures(IntervalFigures, body)
         ScoreHistogram.decode(len(self._labels), *arrays[:ENCODED])
-        GroupedScores(len(self._labels)).merge_encoded(*arrays[ENCODED:])
+        QueryScores(len(self._labels)).merge_encoded(*arrays[ENCODED:])
         if number >= self._next_report + REPORTS_AHEAD:
             raise WireError(f"report {number} arrived, but report {self._next_report} is still missing")
         if number < self._next_report or number in self._reports[rank]:
@@ -211,8 +211,8 @@ class RunRecord:
         """Return the line of the evaluation that is complete, and start the next one."""
         done, self._evaluation = self._evaluation, EvaluationReports(len(self._labels))
         line = self._line("eval", done.intervals, done.scores) | self._quality(done.scores)
-        if self._grouped:
-            line |= self._by_label("gauc", done.grouped.gauc())
+        if self._has_queries:
+            line |= self._by_label("gauc", done.by_query.gauc())
         self._write_reliability(done.scores)
         samples = sum(interval.samples for interval in done.intervals)
         ids, unknown = (sum(getattr(each, name) for each in done.intervals) for name in ("ids", "unknown"))

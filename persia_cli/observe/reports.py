@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from persia_cli.observe.figures import IntervalFigures
-from persia_cli.observe.grouped import GroupedScores
+from persia_cli.observe.query_scores import QueryScores
 from persia_cli.observe.scores import ENCODED, MOST, ScoreHistogram
 
 Array = np.ndarray[Any, Any]
@@ -30,7 +30,7 @@ class EvaluationReports:
         self.seconds = 0.0
         """Duration by the slowest rank of each interval."""
         self.scores = ScoreHistogram(tasks)
-        self.grouped = GroupedScores(tasks)
+        self.by_query = QueryScores(tasks)
 
     def add(self, reports: Sequence[RankReport]) -> bool:
         """Add the reports of all ranks of one interval; returns True if it was the last."""
@@ -38,5 +38,5 @@ class EvaluationReports:
         self.seconds += max(figures.seconds for figures, _ in reports)
         self.scores.merge(merged_scores(reports, self.scores.tasks))
         for _, arrays in reports:
-            self.grouped.merge_encoded(*arrays[ENCODED:])
+            self.by_query.merge_encoded(*arrays[ENCODED:])
         return not reports[0][0].more

@@ -16,14 +16,14 @@ def dense_count(run: Run) -> int:
     return len(run.dataset.dense) if isinstance(run.dataset, ParquetDataset) else run.dataset.generator.dense
 
 
-def is_grouped(run: Run) -> bool:
-    """Return whether evaluation samples are ranked within groups."""
+def has_query_ids(run: Run) -> bool:
+    """Return True if evaluation samples have query ids, within which GAUC ranks them."""
     return isinstance(run.dataset, ParquetDataset) and run.dataset.group_by is not None
 
 
 def metric_aims(run: Run) -> dict[str, Aim]:
     """Return every metric that evaluations of a run have, and which values of it are better."""
-    return metrics_of(label_names(run), is_grouped(run))
+    return metrics_of(label_names(run), has_query_ids(run))
 
 
 def label_names(run: Run) -> tuple[str, ...]:

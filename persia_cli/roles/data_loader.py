@@ -22,7 +22,7 @@ from persia_cli.wire.parts import BatchId, Message
 Array = np.ndarray[Any, Any]
 
 NO_WEIGHTS = np.empty(0, np.float32)
-NO_GROUPS = np.empty(0, np.uint64)
+NO_QUERY_IDS = np.empty(0, np.uint64)
 
 
 @dataclass(slots=True)
@@ -159,10 +159,10 @@ class DataLoader:
             PutIds(batch), [share.ids, share.offsets], waiting_for=f"the ids of step {batch.step} to be taken"
         )
         weights = NO_WEIGHTS if share.weights is None else share.weights
-        groups = NO_GROUPS if share.groups is None else share.groups
+        query_ids = NO_QUERY_IDS if share.query_ids is None else share.query_ids
         self._nn_workers[batch.rank].request(
             PutSamples(batch, weight_total),
-            [share.dense, share.labels, weights, groups],
+            [share.dense, share.labels, weights, query_ids],
             waiting_for=f"the samples of step {batch.step} to be taken",
         )
 

@@ -14,7 +14,7 @@ from persia_cli.config.schema import Run
 from persia_cli.control.credit import Permits
 from persia_cli.control.splits import EVAL, TRAIN
 from persia_cli.errors import RoleError, WireError
-from persia_cli.plan.columns import dense_count, is_grouped, label_names
+from persia_cli.plan.columns import dense_count, has_query_ids, label_names
 from persia_cli.plan.job import Job, job_batches
 from persia_cli.roles.link import Link, expect
 from persia_cli.wire.client import Client
@@ -79,7 +79,7 @@ class Pipeline:
         self._rank, self._world_size, self._window = self._link.index, run.cluster.nn_workers, window
         self._known = job_batches(run, job)
         self._dense, self._tasks = dense_count(run), len(label_names(run))
-        self._grouped = {TRAIN: False, EVAL: is_grouped(run)}
+        self._has_queries = {TRAIN: False, EVAL: has_query_ids(run)}
         self._workers = self._link.connect("embedding-worker")
         self._lanes = {split: Lane(Permits(bound)) for split, bound in in_flight.items()}
         self._handlers |= {PutSamples: self._on_samples, WaitCredit: self._on_wait_credit}
@@ -217,15 +217,15 @@ class Pipeline:
             raise WireError(f"samples of rank {batch.rank} came to rank {self._rank}")
         if batch.step >= lane.permits.credit(self._window):
             raise WireError(f"the samples of step {batch.step} came before there was room for them")
-        dense, labels, weights, groups = arrays
+        dense, labels, weights, query_ids = arrays
         if (dense.shape, labels.shape) != ((size, self._dense), (size, self._tasks)) or weights.size not in (0, size):
             raise WireError(
                 f"expected {size} samples of {self._dense} dense values and {self._tasks} labels, received shapes "
                 f"{dense.shape}, {labels.shape} and {weights.size} weights"
             )
-        grouped = size if self._grouped[batch.split] else 0
-        if groups.size != grouped:
-            raise WireError(f"expected the groups of {grouped} samples, received {groups.size}")
+        expected = size if self._has_queries[batch.split] else 0
+        if query_ids.size != expected:
+            raise WireError(f"expected the query ids of {expected} samples, received {query_ids.size}")
         if not 0.0 <= message.weight_total < math.inf:
             raise WireError(f"the weights of step {batch.step} cannot add up to {message.weight_total}")
 

@@ -239,9 +239,9 @@ class NNWorker:
 
     def _inputs(self, ready: ReadyBatch) -> tuple[Samples, list[GroupRows]]:
         """Give the arrays of a batch their names."""
-        dense, labels, weights, groups = ready.samples
-        weighted, grouped = (array if array.size else None for array in (weights, groups))
-        samples = Samples(dense, labels, weighted, ready.weight_total, grouped)
+        dense, labels, weights, query_ids = ready.samples
+        own_weights, queries = (array if array.size else None for array in (weights, query_ids))
+        samples = Samples(dense, labels, own_weights, ready.weight_total, queries)
         return samples, self._groups(ready.arrays)
 
     def _groups(self, arrays: list[NDArray[Any]]) -> list[GroupRows]:

@@ -12,7 +12,7 @@ from persia_cli.config.schema import BCE, Run
 from persia_cli.disk import writing
 from persia_cli.kernels.memory import Empty
 from persia_cli.model.build import build_model
-from persia_cli.observe.grouped import GroupedScores
+from persia_cli.observe.query_scores import QueryScores
 from persia_cli.observe.scores import MOST, ScoreHistogram
 from persia_cli.observe.trace import Trace
 from persia_cli.plan.columns import dense_count, label_names
@@ -132,7 +132,7 @@ class Interval:
 
     def __init__(self, shares: Sequence[float], most: int = MOST) -> None:
         """Begin an interval; `shares` are those of the tasks in the loss, `most` is that of ScoreHistogram."""
-        self._scores, self._grouped = ScoreHistogram(len(shares), most), GroupedScores(len(shares))
+        self._scores, self._by_query = ScoreHistogram(len(shares), most), QueryScores(len(shares))
         self._shares = np.array(shares)
         self._samples = self._steps = 0
         self._staleness: Counter[int] = Counter()
@@ -143,8 +143,8 @@ class Interval:
     def add(self, samples: Samples, scored: Scored, staleness: int | None = None) -> None:
         """Add one step, and in training the staleness of its rows."""
         self._scores.add(scored.logits, samples.labels, samples.weights)
-        if samples.groups is not None:
-            self._grouped.add(samples.groups, scored.logits, samples.labels, samples.weights)
+        if samples.query_ids is not None:
+            self._by_query.add(samples.query_ids, scored.logits, samples.labels, samples.weights)
         self._loss_sum += float(scored.loss_sum @ self._shares)
         if isinstance(scored, StepResult):
             self._loss_scale, self._steps_skipped = scored.loss_scale, scored.steps_skipped
@@ -154,7 +154,7 @@ class Interval:
             self._staleness[staleness] += 1
 
     def encode(self) -> tuple[dict[str, Any], list[NDArray[Any]]]:
-        """Return the figures for the wire: plain numbers, and arrays of the score histogram and of grouped scores."""
+        """Return the figures for the wire: plain numbers, and arrays of the scores, merged and by query."""
         body = {
             "loss_sum": self._loss_sum,
             "loss_scale": self._loss_scale,
@@ -163,5 +163,5 @@ class Interval:
             "steps": self._steps,
             "staleness": dict(self._staleness),
         }
-        arrays = [*self._scores.encode(), *self._grouped.encode()]
+        arrays = [*self._scores.encode(), *self._by_query.encode()]
         return body, [np.ascontiguousarray(array) for array in arrays]

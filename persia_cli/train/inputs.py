@@ -27,15 +27,15 @@ class GroupShape:
 class Samples:
     """A rank's n samples: dense float32 [n, D], labels float32 [n, T] in 0..1, weights float32 [n] or None for ones.
 
-    `weight_total` is the sum of weights over the global batch, of all ranks. `groups` uint64 [n] or None are the query
-    ids within which metrics rank samples.
+    `weight_total` is the sum of weights over the global batch, of all ranks. `query_ids` uint64 [n] or None are the
+    queries within which metrics rank samples.
     """
 
     dense: NDArray[np.float32]
     labels: NDArray[np.float32]
     weights: NDArray[np.float32] | None
     weight_total: float
-    groups: NDArray[np.uint64] | None = None
+    query_ids: NDArray[np.uint64] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ class PutSamples(Message, frozen=True):
         ArraySpec("dense", "<f4", "sample dense"),
         ArraySpec("labels", "<f4", "sample task"),
         ArraySpec("weights", "<f4", "*"),  # empty where samples have no weights
-        ArraySpec("groups", "<u8", "*"),  # query ids; empty in training, and if samples have none
+        ArraySpec("query_ids", "<u8", "*"),  # empty in training, and if samples have none
     )
     batch: BatchId
     weight_total: float
@@ -281,7 +281,7 @@ class Report(Message, frozen=True):
     """NN worker -> coordinator: figures of one interval and the histogram of its scores; each number counts once.
 
     Ack when all ranks have reported the interval, so that no rank is further ahead than REPORTS_AHEAD. If an evaluation
-    needs metrics within groups of samples (query ids), it carries the scores of single samples as well.
+    ranks samples within queries (GAUC), it carries the scores of single samples as well.
     """
 
     KIND = 0x48
@@ -290,7 +290,7 @@ class Report(Message, frozen=True):
         ArraySpec("counted", "<u8", "count"),
         ArraySpec("counts", "<f8", "count"),
         ArraySpec("sums", "<f8", "task sum"),
-        ArraySpec("groups", "<u8", "sample"),  # query ids; no samples if there are none
+        ArraySpec("query_ids", "<u8", "sample"),  # no samples if there are none
         ArraySpec("logits", "<f4", "sample task"),
         ArraySpec("labels", "<f4", "sample task"),
         ArraySpec("weights", "<f4", "*"),  # empty where samples have no weights

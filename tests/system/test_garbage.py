@@ -9,8 +9,8 @@ import numpy as np
 
 from persia_cli import __version__
 from persia_cli.control.splits import EVAL, TRAIN
-from persia_cli.observe.grouped import GroupedScores
 from persia_cli.observe.journal import read_journal
+from persia_cli.observe.query_scores import QueryScores
 from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.wire.frames import MAX_FRAMES, Frame, encode
 from persia_cli.wire.messages import (
@@ -160,7 +160,7 @@ def ask_rank(stranger: Stranger, now: int) -> None:
     stranger.is_refused("shapes (32, 1)", PutSamples(batch, 32.0), [dense[:, :1].copy(), *arrays[1:]])
     stranger.is_refused("expected 32 samples", PutSamples(batch, 31.0), [dense[1:], labels[1:], weights, groups])
     stranger.is_refused("31 weights", PutSamples(batch, 32.0), [dense, labels, np.ones(31, np.float32), groups])
-    stranger.is_refused("groups of 0 samples", PutSamples(batch, 32.0), [*arrays[:3], np.zeros(32, np.uint64)])
+    stranger.is_refused("query ids of 0 samples", PutSamples(batch, 32.0), [*arrays[:3], np.zeros(32, np.uint64)])
     stranger.is_refused("cannot add up to nan", PutSamples(batch, float("nan")), arrays)
     stranger.is_refused("no step 300", WaitCredit(TRAIN, STEPS))
 
@@ -168,7 +168,7 @@ def ask_rank(stranger: Stranger, now: int) -> None:
 def ask_coordinator(stranger: Stranger, now: int) -> None:
     server, rank, loader = (Sender(role, 0, 1) for role in ("embedding-server", "nn-worker", "data-loader"))
     interval = {"split": "train", "last": 1, "samples": 1, "steps": 1, "staleness": {}, "seconds": 1.0, "loss_sum": 0.0}
-    grouped = GroupedScores(1).encode()
+    grouped = QueryScores(1).encode()
     scores = [*ScoreHistogram(1).encode(), *grouped]
     hello = Hello(role="nn-worker", index=0, pid=1, host="here", version=__version__, protocol=PROTOCOL, address="")
     stranger.is_refused("already running", hello)

@@ -54,8 +54,8 @@ def test_it_is_that_of_every_group(tmp_path: Path, visits: Any, monkeypatch: pyt
     add = Interval.add
 
     def spy(interval: Interval, samples: Any, scored: Any, staleness: int | None = None) -> None:
-        if samples.groups is not None:
-            seen.append((samples.groups.copy(), scored.logits[:, 0].copy(), samples.labels[:, 0].copy()))
+        if samples.query_ids is not None:
+            seen.append((samples.query_ids.copy(), scored.logits[:, 0].copy(), samples.labels[:, 0].copy()))
         add(interval, samples, scored, staleness)
 
     monkeypatch.setattr(Interval, "add", spy)

@@ -23,9 +23,9 @@ def keys_of(figure: str, labels: Sequence[str]) -> list[str]:
     return [figure] if len(labels) == 1 else [f"{figure}_{label}" for label in labels]
 
 
-def metrics_of(labels: Sequence[str], grouped: bool) -> dict[str, Aim]:
-    """Return every metric of an evaluation, and its aim; `grouped` is True if samples are in groups."""
-    figures = {figure: aim for figure, aim in AIMS.items() if grouped or figure != "gauc"}
+def metrics_of(labels: Sequence[str], queries: bool) -> dict[str, Aim]:
+    """Return every metric of an evaluation, and its aim; `queries` is True if samples have query ids."""
+    figures = {figure: aim for figure, aim in AIMS.items() if queries or figure != "gauc"}
     return {key: aim for figure, aim in figures.items() for key in keys_of(figure, labels)} | {"loss": "low"}
 
 

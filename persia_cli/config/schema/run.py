@@ -151,8 +151,8 @@ class Run(Node):
         """Raise ValueError if evaluations do not have the metric, or if there are none to compare."""
         labels = _labels(self.dataset)
         metrics = metrics_of(labels, isinstance(self.dataset, ParquetDataset) and self.dataset.group_by is not None)
-        if metric not in metrics and metric in metrics_of(labels, grouped=True):
-            raise ValueError(f"{key}={metric} needs samples in groups; set dataset.group_by")
+        if metric not in metrics and metric in metrics_of(labels, queries=True):
+            raise ValueError(f"{key}={metric} needs query ids; set dataset.group_by")
         if metric not in metrics:
             near = difflib.get_close_matches(metric, metrics, n=1)
             hint = f"did you mean {near[0]}? " if near else ""

@@ -223,7 +223,7 @@ def test_settings_that_contradict_each_other(mistakes: Told) -> None:
         ),
         (
             ["checkpoint.best_by=gauc", "eval.every_steps=5"],
-            "checkpoint.best_by=gauc needs samples in groups; set dataset.group_by",
+            "checkpoint.best_by=gauc needs query ids; set dataset.group_by",
         ),
         (
             ["checkpoint.best_by=ne"],

@@ -100,7 +100,7 @@ def test_a_run_says_what_it_is_judged_by():
         ),
         (
             {"checkpoint": {"best_by": "gauc_buy"}},
-            "checkpoint.best_by=gauc_buy needs samples in groups; set dataset.gr",
+            "checkpoint.best_by=gauc_buy needs query ids; set dataset.gr",
         ),
     ],
 )

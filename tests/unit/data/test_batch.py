@@ -48,8 +48,8 @@ def test_rows_are_a_slice_of_the_samples(made: tuple[Samples, int], one: int, ot
     assert part.labels[:, 0].tolist() == list(range(start, stop))
     assert part.weights is not None
     assert part.weights.tolist() == list(range(start, stop))
-    assert part.groups is not None
-    assert part.groups.tolist() == list(range(start, stop))
+    assert part.query_ids is not None
+    assert part.query_ids.tolist() == list(range(start, stop))
     assert part.offsets.dtype == np.uint32
     assert part.ids.flags.c_contiguous
 
@@ -64,7 +64,7 @@ def test_joining_the_parts_gives_the_whole(made: tuple[Samples, int], cut: int, 
     np.testing.assert_array_equal(joined.dense, whole.dense)
     np.testing.assert_array_equal(joined.offsets, whole.offsets)
     np.testing.assert_array_equal(joined.weights, whole.weights)
-    np.testing.assert_array_equal(joined.groups, whole.groups)
+    np.testing.assert_array_equal(joined.query_ids, whole.query_ids)
 
 
 def test_features_of_one_id_need_no_offsets() -> None:

@@ -46,13 +46,13 @@ def test_batches_have_the_promised_shape() -> None:
 
 
 def test_groups_are_made_up_too_for_evaluation() -> None:
-    batch = GeneratedSource(SMALL, 1, "eval", 5, grouped=True).read(0, 100, 200)
-    assert batch.groups is not None
-    np.testing.assert_array_equal(batch.groups, batch.ids.reshape(3, 100)[0])
-    assert GeneratedSource(SMALL, 1, "train", 5, grouped=True).read(0, 0, 10).groups is None
-    assert GeneratedSource(SMALL, 1, "eval", 5).read(0, 0, 10).groups is None
+    batch = GeneratedSource(SMALL, 1, "eval", 5, with_queries=True).read(0, 100, 200)
+    assert batch.query_ids is not None
+    np.testing.assert_array_equal(batch.query_ids, batch.ids.reshape(3, 100)[0])
+    assert GeneratedSource(SMALL, 1, "train", 5, with_queries=True).read(0, 0, 10).query_ids is None
+    assert GeneratedSource(SMALL, 1, "eval", 5).read(0, 0, 10).query_ids is None
     no_features = Generator(train_rows=1, eval_rows=9, dense=1, cardinalities=())
-    alike = GeneratedSource(no_features, 1, "eval", 5, grouped=True).read(0, 0, 9).groups
+    alike = GeneratedSource(no_features, 1, "eval", 5, with_queries=True).read(0, 0, 9).query_ids
     assert alike is not None
     assert alike.tolist() == [0] * 9
 

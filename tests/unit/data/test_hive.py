@@ -60,8 +60,8 @@ def test_folders_are_features_and_make_the_split(folder: Path) -> None:
     batch = read(data, "eval")
     assert batch.dense[:, 0].tolist() == [*range(12, 16), *range(8, 12)]
     assert batch.dense[:, 1].tolist() == [12.0] * 4 + [3.0] * 4  # files by name
-    assert batch.groups is not None
-    assert set(batch.groups.tolist()) == {text_id("day", "2024-01-02")}
+    assert batch.query_ids is not None
+    assert set(batch.query_ids.tolist()) == {text_id("day", "2024-01-02")}
     assert batch.ids.tolist() == [
         *[text_id("day", "2024-01-02")] * 8, *[12] * 4, *[3] * 4,
         *[text_id("name", "a/b")] * 4, *[text_id("name", "a b")] * 4,

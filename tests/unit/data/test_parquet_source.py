@@ -193,7 +193,7 @@ def test_evaluation_samples_alone_have_groups(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", columns, group_rows=3)
 
     def groups(column: str) -> list[int]:
-        found = read_all(dataset(tmp_path, group_by=column, split={"kind": "eval"}), "eval").groups
+        found = read_all(dataset(tmp_path, group_by=column, split={"kind": "eval"}), "eval").query_ids
         assert found is not None
         return found.tolist()
 
@@ -201,10 +201,10 @@ def test_evaluation_samples_alone_have_groups(tmp_path: Path) -> None:
     assert groups("word") == [text_id("word", "b"), 0, text_id("word", "a"), text_id("word", "b")]
     assert groups("coded") == [text_id("coded", "b"), 0, text_id("coded", "a"), text_id("coded", "b")]
     assert groups("few") == [3, 1, 2, 3]
-    assert read_all(dataset(tmp_path, group_by="word")).groups is None
-    with pytest.raises(DataError, match=r"column d is double, but a group column holds integers or strings"):
+    assert read_all(dataset(tmp_path, group_by="word")).query_ids is None
+    with pytest.raises(DataError, match=r"column d is double, but query ids are integers or strings"):
         groups("d")
-    with pytest.raises(DataError, match=r"no column wrod \(group column of dataset.group_by\); did you mean word"):
+    with pytest.raises(DataError, match=r"no column wrod \(query column of dataset.group_by\); did you mean word"):
         groups("wrod")
 
 

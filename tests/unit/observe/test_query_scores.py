@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torchmetrics.functional.classification import binary_auroc
 
 from persia_cli.errors import WireError
-from persia_cli.observe.grouped import GroupedScores
+from persia_cli.observe.query_scores import QueryScores
 
 
 def made_up(rows: int, groups: int, seed: int = 0, tasks: int = 1, rate: float = 0.3):
@@ -19,8 +19,8 @@ def made_up(rows: int, groups: int, seed: int = 0, tasks: int = 1, rate: float =
     return ids, logits, (rng.random((rows, tasks)) < rate).astype(np.float32)
 
 
-def scored(*parts) -> GroupedScores:
-    scores = GroupedScores(parts[0][1].shape[1])
+def scored(*parts) -> QueryScores:
+    scores = QueryScores(parts[0][1].shape[1])
     for part in parts:
         scores.add(*part)
     return scores
@@ -52,7 +52,7 @@ def test_it_is_the_same_to_the_bit_however_samples_are_spread(rows, groups, seed
         scored((ids[part], logits[part], labels[part]))
         for part in np.split(shuffled, sorted(min(cut, rows) for cut in cuts))
     ]
-    merged = GroupedScores(2)
+    merged = QueryScores(2)
     for part in parts:
         merged.merge_encoded(*part.encode())
     assert merged.gauc() == scored((ids, logits, labels)).gauc()
@@ -64,7 +64,7 @@ def test_ties_count_half_and_one_sided_groups_do_not_count():
     labels = np.array([0, 1, 0, 1, 1, 0], np.float32)[:, None]
     assert scored((ids, logits, labels)).gauc() == [0.75]
     assert scored((ids[4:], logits[4:], labels[4:])).gauc() == [None]
-    assert GroupedScores(2).gauc() == [None, None]
+    assert QueryScores(2).gauc() == [None, None]
 
 
 def test_weights_count_as_so_many_samples():
@@ -83,6 +83,6 @@ def test_arrays_that_do_not_belong_together_are_refused():
         (ids, logits, labels, logits[1:, 0]),
     ):
         with pytest.raises(WireError, match="have logits of shape"):
-            GroupedScores(1).merge_encoded(*wrong)
+            QueryScores(1).merge_encoded(*wrong)
     with pytest.raises(WireError, match="2 tasks"):
-        GroupedScores(2).merge_encoded(ids, logits, labels, weights)
+        QueryScores(2).merge_encoded(ids, logits, labels, weights)

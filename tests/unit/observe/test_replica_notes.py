@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from persia_cli.errors import WireError
-from persia_cli.observe.grouped import GroupedScores
+from persia_cli.observe.query_scores import QueryScores
 from persia_cli.observe.scores import ScoreHistogram
 from tests.support.recorded import Recording
 
 USED = {"cpu_s": 1.0, "rss": 10}
-NO_SCORES = [*ScoreHistogram(1).encode(), *GroupedScores(1).encode()]
+NO_SCORES = [*ScoreHistogram(1).encode(), *QueryScores(1).encode()]
 
 
 def interval(split: str = "train", **figures: Any) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from persia_cli.errors import WireError
-from persia_cli.observe.grouped import GroupedScores
 from persia_cli.observe.journal import METRICS, read_journal
+from persia_cli.observe.query_scores import QueryScores
 from persia_cli.observe.scores import ENCODED, ScoreHistogram
 from persia_cli.observe.spread import reliability
 from persia_cli.wire.messages import REPORTS_AHEAD
@@ -50,7 +50,7 @@ def report(
         "loss_sum": sum((scores.log_loss(task) or 0.0) * scores.weight(task) for task in range(scores.tasks))
         / scores.tasks,
     }
-    return body, [*scores.encode(), *GroupedScores(scores.tasks).encode()]
+    return body, [*scores.encode(), *QueryScores(scores.tasks).encode()]
 
 
 def made_up(rank: int, number: int, split: str = "train", tasks: int = 1) -> Report:
@@ -184,14 +184,14 @@ def test_an_evaluation_may_come_in_portions(recording: Recording) -> None:
     for (rank, number), groups in ids.items():
         logits, labels = (array.astype(np.float32) for array in samples_of(rank, number))
         body, arrays = report(logits, labels, last=number, split="eval")
-        grouped = GroupedScores(1)
+        grouped = QueryScores(1)
         grouped.add(groups, logits, labels)
         told += recorded.record.add_report(
             rank, number, body | {"more": number == 1}, [*arrays[:ENCODED], *grouped.encode()]
         )
     [line] = told
     assert recorded.lines == [{key: line[key] for key in line if key != "samples_per_s"}]
-    whole, everything = ScoreHistogram(1), GroupedScores(1)
+    whole, everything = ScoreHistogram(1), QueryScores(1)
     for (rank, number), groups in ids.items():
         logits, labels = (array.astype(np.float32) for array in samples_of(rank, number))
         whole.add(logits, labels)
