@@ -14,10 +14,10 @@ from persia_cli.data.ring import Ring
 from persia_cli.data.source import Source, open_source
 from persia_cli.errors import DataError
 from persia_cli.observe.trace import LOOP
-from persia_cli.roles.link import Link, expect
+from persia_cli.roles.link import Link
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import Credit, Item, PutIds, PutSamples, WaitCredit
-from persia_cli.wire.parts import BatchId, Message
+from persia_cli.wire.parts import BatchId
 
 Array = np.ndarray[Any, Any]
 
@@ -142,9 +142,9 @@ class DataLoader:
                 waiting_for=f"room for step {feed.next}",
             )
 
-    def _on_credit(self, feed: Feed, rank: int, reply: Message, _: list[Array]) -> None:
+    def _on_credit(self, feed: Feed, rank: int, reply: Credit, _: list[Array]) -> None:
         feed.waiting.discard(rank)
-        feed.limits[rank] = max(feed.limits[rank], expect(reply, Credit).limit)
+        feed.limits[rank] = max(feed.limits[rank], reply.limit)
 
     def _send(self, feed: Feed, step: int, whole: Batch) -> None:
         total = float(whole.size) if whole.weights is None else float(whole.weights.sum(dtype=np.float64))

@@ -28,8 +28,8 @@ from persia_cli.store.shard import Shard
 from persia_cli.store.snapshot import Progress, load_shard, save_shard
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import Ack, LookedUp, LookUp, Update
-from persia_cli.wire.parts import BatchId, Message
-from persia_cli.wire.server import Handler, Peer
+from persia_cli.wire.parts import BatchId
+from persia_cli.wire.server import Peer
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +50,7 @@ class EmbeddingServer:
     def __init__(self, loop: Loop, link: Link, bind: str, advertise: str | None = None) -> None:
         self._loop = loop
         self._link = link
-        self._handlers: dict[type[Message], Handler] = {}
-        self._server = loop.serve(bind, self._handlers)
+        self._server = loop.serve(bind)
         self._address = advertise or self._server.address
         self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"{link.name}-files")
         self._waker = loop.waker()
@@ -70,7 +69,8 @@ class EmbeddingServer:
         if job.task == "train":
             kinds = [group.optimizer.kind for group in self._shard.layout.groups]
             warm(training_kernels(kinds), after_each=lambda: self._loop.poll(0))
-        self._handlers |= {LookUp: self._on_look_up, Update: self._on_update}
+        self._server.on(LookUp, self._on_look_up)
+        self._server.on(Update, self._on_update)
         self._link.figures = self._figures
         if job.load:
             folder = Path(job.load)
@@ -102,8 +102,7 @@ class EmbeddingServer:
 
     # Look-ups
 
-    def _on_look_up(self, peer: Peer, message: Message, arrays: list[Array]) -> None:
-        assert isinstance(message, LookUp)
+    def _on_look_up(self, peer: Peer, message: LookUp, arrays: list[Array]) -> None:
         batch = message.batch
         self._window(batch)
         self._check_count(arrays, 2)
@@ -137,8 +136,7 @@ class EmbeddingServer:
 
     # Updates
 
-    def _on_update(self, peer: Peer, message: Message, arrays: list[Array]) -> None:
-        assert isinstance(message, Update)
+    def _on_update(self, peer: Peer, message: Update, arrays: list[Array]) -> None:
         batch = message.batch
         window = self._window(batch)
         self._check_update(batch, arrays)

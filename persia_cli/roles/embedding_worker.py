@@ -14,7 +14,7 @@ from persia_cli.kernels.warm import warm
 from persia_cli.observe.trace import LOOP
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import job_batches
-from persia_cli.roles.link import Link, expect
+from persia_cli.roles.link import Link
 from persia_cli.store.batch_rows import RowPlanner, UniqueRows
 from persia_cli.store.dense_rows import dense_rows
 from persia_cli.store.known_ids import KnownIds
@@ -22,8 +22,8 @@ from persia_cli.store.wire_rows import row_bytes
 from persia_cli.wire.client import Client
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import Ack, LookedUp, LookUp, Pull, PullWeights, PushGradients, PutIds, Rows, Update
-from persia_cli.wire.parts import BatchId, Message
-from persia_cli.wire.server import Handler, Peer
+from persia_cli.wire.parts import BatchId
+from persia_cli.wire.server import Peer
 
 Array = np.ndarray[Any, Any]
 
@@ -55,8 +55,7 @@ class EmbeddingWorker:
     def __init__(self, loop: Loop, link: Link, bind: str, advertise: str | None = None) -> None:
         self._loop = loop
         self._link = link
-        self._handlers: dict[type[Message], Handler] = {}
-        self._server = loop.serve(bind, self._handlers)
+        self._server = loop.serve(bind)
         self._address = advertise or self._server.address
         self._batches: dict[BatchId, PlannedBatch] = {}
         self._early_pulls: dict[BatchId, tuple[Peer, int]] = {}
@@ -81,8 +80,10 @@ class EmbeddingWorker:
         self._finished = {split: Window(limit=WINDOW_STEPS * self._ranks) for split in (TRAIN, EVAL)}
         self._groups, self._dense = layout.groups, layout.dense_group
         self._servers = self._link.connect("embedding-server")
-        self._handlers |= {PutIds: self._on_put_ids, Pull: self._on_pull, PushGradients: self._on_push}
-        self._handlers[PullWeights] = self._on_pull_weights
+        self._server.on(PutIds, self._on_put_ids)
+        self._server.on(Pull, self._on_pull)
+        self._server.on(PullWeights, self._on_pull_weights)
+        self._server.on(PushGradients, self._on_push)
         self._link.ready(lambda number, kind, body: None)
         while not self._link.stop:
             self._loop.poll(0.2)
@@ -90,8 +91,7 @@ class EmbeddingWorker:
 
     # Ids
 
-    def _on_put_ids(self, peer: Peer, message: Message, arrays: list[Array]) -> None:
-        assert isinstance(message, PutIds)
+    def _on_put_ids(self, peer: Peer, message: PutIds, arrays: list[Array]) -> None:
         batch = message.batch
         size = self._check_batch(batch)
         if not self._is_finished(batch) and batch not in self._batches:
@@ -105,8 +105,7 @@ class EmbeddingWorker:
 
     # Look-ups
 
-    def _on_pull(self, peer: Peer, message: Message, arrays: list[Array]) -> None:
-        assert isinstance(message, Pull)
+    def _on_pull(self, peer: Peer, message: Pull, arrays: list[Array]) -> None:
         self._check_batch(message.batch)
         self._check_dense_rows(message.dense_rows)
         if self._is_finished(message.batch):
@@ -139,11 +138,11 @@ class EmbeddingWorker:
                 waiting_for=f"the rows of step {batch.step}",
             )
 
-    def _on_rows(self, batch: BatchId, server: int, reply: Message, rows: list[Array]) -> None:
+    def _on_rows(self, batch: BatchId, server: int, reply: LookedUp, rows: list[Array]) -> None:
         planned = self._batches.get(batch)
         if planned is None:
             return  # a repeated pull's rows, overtaken by the end of the batch
-        planned.replies[server] = (expect(reply, LookedUp), rows)
+        planned.replies[server] = (reply, rows)
         if len(planned.replies) < len(self._servers) or planned.pull is None:
             return
         self._trace.end("look-up", batch)
@@ -169,8 +168,7 @@ class EmbeddingWorker:
 
     # Dense weights
 
-    def _on_pull_weights(self, peer: Peer, message: Message, arrays: list[Array]) -> None:
-        assert isinstance(message, PullWeights)
+    def _on_pull_weights(self, peer: Peer, message: PullWeights, arrays: list[Array]) -> None:
         self._check_batch(message.batch)
         self._check_dense_rows(message.dense_rows)
         rows = self._rows_of_weights(message.dense_rows)
@@ -186,9 +184,8 @@ class EmbeddingWorker:
             )
 
     def _on_weights(
-        self, peer: Peer, rows: UniqueRows, blocks: dict[int, Array], server: int, reply: Message, arrays: list[Array]
+        self, peer: Peer, rows: UniqueRows, blocks: dict[int, Array], server: int, _: LookedUp, arrays: list[Array]
     ) -> None:
-        expect(reply, LookedUp)
         blocks[server] = arrays[-2]
         if len(blocks) == len(self._servers):
             ordered = [blocks[number] for number in range(len(self._servers))]
@@ -208,8 +205,7 @@ class EmbeddingWorker:
 
     # Updates
 
-    def _on_push(self, peer: Peer, message: Message, arrays: list[Array]) -> None:
-        assert isinstance(message, PushGradients)
+    def _on_push(self, peer: Peer, message: PushGradients, arrays: list[Array]) -> None:
         batch = message.batch
         self._check_batch(batch)
         if self._is_finished(batch):
@@ -253,8 +249,7 @@ class EmbeddingWorker:
                 waiting_for=f"the update of step {batch.step}",
             )
 
-    def _on_applied(self, batch: BatchId, server: int, reply: Message, _: list[Array]) -> None:
-        expect(reply, Ack)
+    def _on_applied(self, batch: BatchId, server: int, reply: Ack, _: list[Array]) -> None:
         planned = self._batches[batch]
         planned.unacked.discard(server)
         if not planned.unacked:

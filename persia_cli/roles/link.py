@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import (
     PROTOCOL,
     REPORTS_AHEAD,
+    Ack,
     Beat,
     Done,
     Fail,
@@ -44,11 +45,9 @@ from persia_cli.wire.messages import (
     TakeItem,
     Welcome,
 )
-from persia_cli.wire.parts import BatchId, Message, Sender
+from persia_cli.wire.parts import BatchId, Message, Request, Sender
 
 log = logging.getLogger(__name__)
-
-Kind = TypeVar("Kind", bound=Message)
 
 HEARTBEAT_S = 0.5
 JOIN_RETRY_S = 0.5
@@ -129,7 +128,7 @@ class Link:
         )
         self._client.request(
             hello,
-            on_reply=lambda message, _: welcome.append(expect(message, Welcome)),
+            on_reply=lambda message, _: welcome.append(message),
             waiting_for="a place in the job",
         )
         while not welcome:
@@ -189,7 +188,7 @@ class Link:
         """Ask for the next work item of a split; answered when there is one."""
         self._client.request(
             TakeItem(self.sender, split),
-            on_reply=lambda message, _: on_item(expect(message, Item)),
+            on_reply=lambda message, _: on_item(message),
             waiting_for="a work item",
         )
 
@@ -200,7 +199,7 @@ class Link:
         report = Report(self.sender, self._reports, body)
         self._client.request(report, arrays, on_reply=self._on_report_heard, waiting_for="a report to be taken")
 
-    def _on_report_heard(self, message: Message, _: list[np.ndarray[Any, Any]]) -> None:
+    def _on_report_heard(self, message: Ack, _: list[np.ndarray[Any, Any]]) -> None:
         self._unheard_reports -= 1
         self.report_room.release()
         while self._after_reports and not self._unheard_reports:
@@ -228,7 +227,7 @@ class Link:
         if self.stopped_by and not self._told_to_stop:
             self._tell(Leave(self.role, self.index, os.getpid(), self.stopped_by), LEAVE_S)
 
-    def _tell(self, message: Message, seconds: float) -> None:
+    def _tell(self, message: Request[Ack], seconds: float) -> None:
         """Say the last word, whatever else is under way, and wait so long to be heard."""
         replies: list[Message] = []
         self._client.request(message, on_reply=lambda reply, _: replies.append(reply))
@@ -266,8 +265,7 @@ class Link:
     def _ask(self, after: int) -> None:
         self._client.request(Next(self.sender, after), on_reply=self._obey, waiting_for="the next instruction")
 
-    def _obey(self, message: Message, _: list[np.ndarray[Any, Any]]) -> None:
-        instruction = expect(message, Instruction)
+    def _obey(self, instruction: Instruction, _: list[np.ndarray[Any, Any]]) -> None:
         log.info("instruction %d: %s %s", instruction.number, instruction.kind, instruction.body)
         if instruction.kind == "stop":
             self._told_to_stop = self.stop = True
@@ -290,8 +288,8 @@ class Link:
     def _memory_bytes(self) -> int:
         return resident_bytes() + self.loop.shared_bytes
 
-    def _on_beat(self, message: Message, _: list[np.ndarray[Any, Any]]) -> None:
-        if expect(message, Beat).stop:
+    def _on_beat(self, beat: Beat, _: list[np.ndarray[Any, Any]]) -> None:
+        if beat.stop:
             self._told_to_stop = self.stop = True
 
 
@@ -303,10 +301,3 @@ def share_arrays(loop: Loop, coordinator: str, run: Run) -> None:
     if memory is None:
         log.warning("this system shares no memory between processes; arrays go through Unix sockets")
     loop.share(memory)
-
-
-def expect(message: Message, kind: type[Kind]) -> Kind:
-    """Return the message, known to be of this kind; raises WireError for another."""
-    if not isinstance(message, kind):
-        raise WireError(f"expected {kind.__name__} in reply, received {type(message).__name__}")
-    return message

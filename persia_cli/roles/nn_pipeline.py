@@ -16,12 +16,12 @@ from persia_cli.control.splits import EVAL, TRAIN
 from persia_cli.errors import RoleError, WireError
 from persia_cli.plan.columns import dense_count, has_query_ids, label_names
 from persia_cli.plan.job import Job, job_batches
-from persia_cli.roles.link import Link, expect
+from persia_cli.roles.link import Link
 from persia_cli.wire.client import Client
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import Ack, Credit, Pull, PullWeights, PushGradients, PutSamples, Rows, WaitCredit
-from persia_cli.wire.parts import BatchId, Message
-from persia_cli.wire.server import Handler, Peer
+from persia_cli.wire.parts import BatchId
+from persia_cli.wire.server import Peer
 
 Array = np.ndarray[Any, Any]
 
@@ -55,8 +55,7 @@ class Pipeline:
     def __init__(self, loop: Loop, link: Link, bind: str, advertise: str | None = None) -> None:
         self._loop = loop
         self._link = link
-        self._handlers: dict[type[Message], Handler] = {}
-        self._server = loop.serve(bind, self._handlers)
+        self._server = loop.serve(bind)
         self.empty = loop.empty
         self.address = advertise or self._server.address
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -82,7 +81,8 @@ class Pipeline:
         self._has_queries = {TRAIN: False, EVAL: has_query_ids(run)}
         self._workers = self._link.connect("embedding-worker")
         self._lanes = {split: Lane(Permits(bound)) for split, bound in in_flight.items()}
-        self._handlers |= {PutSamples: self._on_samples, WaitCredit: self._on_wait_credit}
+        self._server.on(PutSamples, self._on_samples)
+        self._server.on(WaitCredit, self._on_wait_credit)
 
     # For the training thread
 
@@ -199,8 +199,7 @@ class Pipeline:
                 waiting_for=f"the embeddings of step {step}",
             )
 
-    def _on_samples(self, peer: Peer, message: Message, arrays: list[Array]) -> None:
-        assert isinstance(message, PutSamples)
+    def _on_samples(self, peer: Peer, message: PutSamples, arrays: list[Array]) -> None:
         lane = self._lanes[message.batch.split]
         step = message.batch.step
         self._check_samples(lane, message, arrays)
@@ -229,9 +228,8 @@ class Pipeline:
         if not 0.0 <= message.weight_total < math.inf:
             raise WireError(f"the weights of step {batch.step} cannot add up to {message.weight_total}")
 
-    def _on_rows(self, batch: BatchId, reply: Message, arrays: list[Array]) -> None:
+    def _on_rows(self, batch: BatchId, rows: Rows, arrays: list[Array]) -> None:
         lane = self._lanes[batch.split]
-        rows = expect(reply, Rows)
         self._trace.end("pull", batch, staleness=rows.staleness)
         lane.rows[batch.step] = (batch, rows, arrays)
         self._pass_on(lane)
@@ -254,8 +252,7 @@ class Pipeline:
             waiting_for=f"the update of step {batch.step}",
         )
 
-    def _on_applied(self, batch: BatchId, reply: Message, _: list[Array]) -> None:
-        expect(reply, Ack)
+    def _on_applied(self, batch: BatchId, reply: Ack, _: list[Array]) -> None:
         self._trace.end("push", batch)
         lane = self._lanes[batch.split]
         lane.permits.give_back(batch.step)
@@ -263,8 +260,7 @@ class Pipeline:
         lane.note_drained()
         self._answer_credit()
 
-    def _on_wait_credit(self, peer: Peer, message: Message, _: list[Array]) -> None:
-        assert isinstance(message, WaitCredit)
+    def _on_wait_credit(self, peer: Peer, message: WaitCredit, _: list[Array]) -> None:
         self._known.size(self._generation, message.split, message.step, self._rank)
         self._waiting[peer.identity, message.split] = (peer, message)
         self._answer_credit()

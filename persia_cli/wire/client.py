@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from persia_cli.errors import WireError
 from persia_cli.wire import sockets
@@ -14,7 +15,7 @@ from persia_cli.wire.frames import MalformedMessage, decode
 from persia_cli.wire.limits import BATCH_PART
 from persia_cli.wire.loans import Array, SharedMemory
 from persia_cli.wire.messages import Pending, Refused
-from persia_cli.wire.parts import Message
+from persia_cli.wire.parts import Message, Reply, Request
 
 MAX_WAIT_S = 4.0
 """Longest time between two sends of a request."""
@@ -22,8 +23,6 @@ TRIES = 4
 """Smallest number of unanswered sends before a peer counts as silent."""
 RECEIVE_LIMIT = 1024
 """Largest number of replies handled in one call, so that timers run in between."""
-
-OnReply = Callable[[Message, list[Array]], None]
 
 
 class RefusedError(WireError):
@@ -35,13 +34,13 @@ class RefusedError(WireError):
 
 
 @dataclass(slots=True)
-class _Request:
+class _Unanswered:
     """A request without an answer; `silent_s` is the sum of the waits in which the peer sent nothing at all."""
 
     number: int
-    message: Message
+    message: Request[Any]
     arrays: Sequence[Array]
-    on_reply: OnReply | None
+    on_reply: Callable[[Any, list[Array]], None] | None
     waiting_for: str
     wait_s: float
     due: float
@@ -80,7 +79,7 @@ class Client:
         self._clock = clock
         # Random, since a client with the identity of an earlier one must not get answers to the other's requests.
         self._numbers = itertools.count(secrets.randbits(48))
-        self._requests: dict[int, _Request] = {}
+        self._requests: dict[int, _Unanswered] = {}
         self._heard = 0
         self._unreadable = ""
         self._due = math.inf
@@ -97,9 +96,9 @@ class Client:
 
     def request(
         self,
-        message: Message,
+        message: Request[Reply],
         arrays: Sequence[Array] = (),
-        on_reply: OnReply | None = None,
+        on_reply: Callable[[Reply, list[Array]], None] | None = None,
         waiting_for: str = "",
     ) -> None:
         """Send a request and keep it until it is answered; never waits.
@@ -110,7 +109,7 @@ class Client:
         number = next(self._numbers)
         wait_s = min(self.retry_s, self.silence_timeout_s)
         due = self._clock() + wait_s
-        request = _Request(
+        request = _Unanswered(
             number, message, arrays, on_reply, waiting_for or type(message).__name__, wait_s, due, self._heard
         )
         # A full queue is not an error: the request is sent again when it is due.
@@ -118,7 +117,7 @@ class Client:
         self._requests[number] = request
         self._due = min(self._due, due)
 
-    def _send(self, request: _Request) -> None:
+    def _send(self, request: _Unanswered) -> None:
         sockets.send_message(
             self.socket, request.number, request.message, request.arrays, self.memory, token=self._token
         )
@@ -178,7 +177,7 @@ class Client:
                 self._send_again(request, now)
         self._due = min((request.due for request in self._requests.values()), default=math.inf)
 
-    def _send_again(self, request: _Request, now: float) -> None:
+    def _send_again(self, request: _Unanswered, now: float) -> None:
         if request.heard != self._heard:
             request.heard, request.silent_s = self._heard, 0.0
         else:

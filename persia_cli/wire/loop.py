@@ -4,7 +4,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,8 +16,7 @@ from persia_cli.wire.client import Client
 from persia_cli.wire.context import Context
 from persia_cli.wire.limits import BATCH_PART
 from persia_cli.wire.loans import Array, SharedMemory
-from persia_cli.wire.parts import Message
-from persia_cli.wire.server import Handler, Server
+from persia_cli.wire.server import Server
 
 
 class Waker:
@@ -89,11 +88,9 @@ class Loop:
         """Return an uninitialized array that is cheap to send; for any thread."""
         return np.empty(shape, dtype) if self._memory is None else self._memory.empty(shape, dtype)
 
-    def serve(
-        self, address: str, handlers: Mapping[type[Message], Handler], frame_bytes: int = BATCH_PART.nbytes
-    ) -> Server:
+    def serve(self, address: str, frame_bytes: int = BATCH_PART.nbytes) -> Server:
         """Serve requests at `address`; raises WireError if it is not local or is in use."""
-        server = Server(self._context, address, handlers, self.name, frame_bytes)
+        server = Server(self._context, address, self.name, frame_bytes)
         self._servers.append(server)
         self._share_with(server)
         self._watch(server.socket, server.receive)

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from persia_cli.wire.parts import ArraySpec, BatchId, Count, Message, Sender, TableTotals
+from persia_cli.wire.parts import ArraySpec, BatchId, Count, Message, Request, Sender, TableTotals
 
 PROTOCOL = 11
 """Version of all messages and of how they travel; Hello carries it and the coordinator refuses another."""
@@ -39,20 +39,18 @@ class Refused(Message, frozen=True):
 # Data loader -> embedding worker and NN worker.
 
 
-class PutIds(Message, frozen=True):
+class PutIds(Request[Ack], frozen=True):
     """Data loader -> embedding worker: the ids of a batch, feature-major; Ack when they are stored."""
 
     KIND = 0x10
-    REPLY = Ack
     ARRAYS = (ArraySpec("ids", "<u8", "id"), ArraySpec("offsets", "<u4", "*"))
     batch: BatchId
 
 
-class PutSamples(Message, frozen=True):
+class PutSamples(Request[Ack], frozen=True):
     """Data loader -> NN worker: all of a batch but its ids; Ack when it is stored."""
 
     KIND = 0x11
-    REPLY = Ack
     ARRAYS = (
         ArraySpec("dense", "<f4", "sample dense"),
         ArraySpec("labels", "<f4", "sample task"),
@@ -71,11 +69,10 @@ class Credit(Message, frozen=True):
     limit: Count
 
 
-class WaitCredit(Message, frozen=True):
+class WaitCredit(Request[Credit], frozen=True):
     """Data loader -> NN worker: ask for permission to send a step; Credit once the limit is above it."""
 
     KIND = 0x12
-    REPLY = Credit
     split: Annotated[int, msgspec.Meta(ge=0, le=1)]
     step: Count
 
@@ -107,34 +104,31 @@ class Rows(Message, frozen=True):
     """Number of these ids that had no row before."""
 
 
-class Pull(Message, frozen=True):
+class Pull(Request[Rows], frozen=True):
     """NN worker -> embedding worker: ask for the rows of a batch; Rows once all servers have answered."""
 
     KIND = 0x20
-    REPLY = Rows
     batch: BatchId
     dense_rows: Count = 0
     """Number of rows of dense weights to add; 0 if NN workers store dense weights themselves."""
 
 
-class PullWeights(Message, frozen=True):
+class PullWeights(Request[Rows], frozen=True):
     """NN worker -> embedding worker: ask for the dense weights, for reading only; Rows of that group alone."""
 
     KIND = 0x23
-    REPLY = Rows
     batch: BatchId
     """Any batch of the rank that the worker serves."""
     dense_rows: Count
 
 
-class PushGradients(Message, frozen=True):
+class PushGradients(Request[Ack], frozen=True):
     """NN worker -> embedding worker: gradients of a batch, one per unique row; Ack once all servers applied them.
 
     For the eval split it has no arrays and only lets the worker drop the batch.
     """
 
     KIND = 0x22
-    REPLY = Ack
     PER_GROUP = True
     ARRAYS = (ArraySpec("gradients", "|u1", "row byte"),)
     batch: BatchId
@@ -158,11 +152,10 @@ class LookedUp(Message, frozen=True):
     """Counters of this server, this look-up included."""
 
 
-class LookUp(Message, frozen=True):
+class LookUp(Request[LookedUp], frozen=True):
     """Embedding worker -> embedding server: ask for the rows of unique keys; in sync mode parked until its turn."""
 
     KIND = 0x30
-    REPLY = LookedUp
     PER_GROUP = True
     ARRAYS = (ArraySpec("keys", "<u8", "row"), ArraySpec("tables", "<u2", "row"))
     batch: BatchId
@@ -170,14 +163,13 @@ class LookUp(Message, frozen=True):
     """True if unknown keys get a row; otherwise they read as zeros."""
 
 
-class Update(Message, frozen=True):
+class Update(Request[Ack], frozen=True):
     """Embedding worker -> embedding server: gradients of unique keys; Ack when they are applied.
 
     Every server gets one per batch, empty if it owns none of the keys. A repeat is answered but not applied again.
     """
 
     KIND = 0x32
-    REPLY = Ack
     PER_GROUP = True
     ARRAYS = (
         ArraySpec("keys", "<u8", "row"),
@@ -203,11 +195,10 @@ class Welcome(Message, frozen=True):
     """Role -> addresses of its replicas, by index."""
 
 
-class Hello(Message, frozen=True):
+class Hello(Request[Welcome], frozen=True):
     """Any role -> coordinator: join the job; Welcome once every replica has joined."""
 
     KIND = 0x40
-    REPLY = Welcome
     role: str
     index: Count
     pid: Count
@@ -219,11 +210,10 @@ class Hello(Message, frozen=True):
     """Address at which the replica serves requests; empty if it serves none."""
 
 
-class Ready(Message, frozen=True):
+class Ready(Request[Ack], frozen=True):
     """Any role -> coordinator: the replica has started and is ready."""
 
     KIND = 0x42
-    REPLY = Ack
     sender: Sender
     parameters: Count
     """Number of dense weights that an NN worker trains; 0 for all other roles."""
@@ -240,20 +230,18 @@ class Instruction(Message, frozen=True):
     body: dict[str, Any]
 
 
-class Next(Message, frozen=True):
+class Next(Request[Instruction], frozen=True):
     """Any role -> coordinator: ask for the instruction after number `after`; parked until there is one."""
 
     KIND = 0x43
-    REPLY = Instruction
     sender: Sender
     after: Count
 
 
-class Done(Message, frozen=True):
+class Done(Request[Ack], frozen=True):
     """Any role -> coordinator: instruction `number` is done, with this result."""
 
     KIND = 0x45
-    REPLY = Ack
     sender: Sender
     number: Count
     body: dict[str, Any]
@@ -268,16 +256,15 @@ class Item(Message, frozen=True):
     end: bool
 
 
-class TakeItem(Message, frozen=True):
+class TakeItem(Request[Item], frozen=True):
     """Data loader -> coordinator: ask for a work item; parked until there is one."""
 
     KIND = 0x46
-    REPLY = Item
     sender: Sender
     split: Annotated[int, msgspec.Meta(ge=0, le=1)]
 
 
-class Report(Message, frozen=True):
+class Report(Request[Ack], frozen=True):
     """NN worker -> coordinator: figures of one interval and the histogram of its scores; each number counts once.
 
     Ack when all ranks have reported the interval, so that no rank is further ahead than REPORTS_AHEAD. If an evaluation
@@ -285,7 +272,6 @@ class Report(Message, frozen=True):
     """
 
     KIND = 0x48
-    REPLY = Ack
     ARRAYS = (
         ArraySpec("counted", "<u8", "count"),
         ArraySpec("counts", "<f8", "count"),
@@ -300,11 +286,10 @@ class Report(Message, frozen=True):
     body: dict[str, Any]
 
 
-class Scores(Message, frozen=True):
+class Scores(Request[Ack], frozen=True):
     """NN worker -> coordinator: the network's predictions for a batch of a prediction run; Ack when they are stored."""
 
     KIND = 0x4C
-    REPLY = Ack
     ARRAYS = (ArraySpec("logits", "<f4", "sample task"),)
     sender: Sender
     batch: BatchId
@@ -317,11 +302,10 @@ class Beat(Message, frozen=True):
     stop: bool
 
 
-class Heartbeat(Message, frozen=True):
+class Heartbeat(Request[Beat], frozen=True):
     """Any role -> coordinator, about twice a second: the replica is alive; its present work and how long it takes."""
 
     KIND = 0x49
-    REPLY = Beat
     sender: Sender
     doing: str
     """Work that has no visible result before it is done, such as "training step 7"; empty while waiting for others."""
@@ -334,11 +318,10 @@ class Heartbeat(Message, frozen=True):
     body: dict[str, Any]
 
 
-class Leave(Message, frozen=True):
+class Leave(Request[Ack], frozen=True):
     """Any role -> coordinator, also before Welcome: this process got a signal to stop, so the job must end."""
 
     KIND = 0x4D
-    REPLY = Ack
     role: str
     index: Count
     pid: Count
@@ -346,15 +329,16 @@ class Leave(Message, frozen=True):
     """Name of the signal, such as SIGTERM."""
 
 
-class Fail(Message, frozen=True):
+class Fail(Request[Ack], frozen=True):
     """Any role -> coordinator: the replica cannot go on; `error` is a sentence with the reason."""
 
     KIND = 0x4B
-    REPLY = Ack
     sender: Sender
     error: str
     exit_code: Count
     """2 if the user can correct it, 1 otherwise."""
 
 
-BY_KIND: dict[int, type[Message]] = {message.KIND: message for message in Message.__subclasses__()}
+BY_KIND: dict[int, type[Message]] = {
+    kind.KIND: kind for kind in (*Message.__subclasses__(), *Request.__subclasses__()) if kind is not Request
+}

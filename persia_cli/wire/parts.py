@@ -1,7 +1,7 @@
 """The parts of messages: arrays, sets of fields, and the base class of messages."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar, get_args
 
 import msgspec
 
@@ -67,8 +67,19 @@ class Message(msgspec.Struct, array_like=True, frozen=True, gc=False, forbid_unk
     KIND: ClassVar[int]
     """First byte of the message."""
     REPLY: ClassVar["type[Message] | None"] = None
-    """Type of the reply if it is a request; Pending or Refused may come instead."""
+    """Type of the reply if it is a request."""
     ARRAYS: ClassVar[tuple[ArraySpec, ...]] = ()
     """The arrays of the message, in this order."""
     PER_GROUP: ClassVar[bool] = False
     """True if the arrays occur once per feature group, in the order of groups; a message may have no group at all."""
+
+
+Reply = TypeVar("Reply", bound=Message)
+
+
+class Request(Message, Generic[Reply], frozen=True):
+    """A message that is answered by one of type Reply; Pending or Refused may come instead."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.REPLY = get_args(cls.__orig_bases__[0])[0]  # type: ignore[attr-defined]

@@ -2,9 +2,9 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import zmq
 
@@ -40,15 +40,16 @@ class Peer(NamedTuple):
     request: int
 
 
-Handler = Callable[[Peer, Any, list[Array]], None]
+Kind = TypeVar("Kind", bound=Message)
 
 
 class Server:
     """A ROUTER socket, owned by one thread; `memory` is the memory shared with its clients, if any.
 
-    A handler answers with `reply`, at once or later. Until then its request is parked, and a repeat of it is answered
-    with Pending. If an answer had no arrays, a repeat of the request gets the same answer again. If it had arrays, or
-    was long ago, the repeat goes to the handler again, which must recognise it by its content.
+    Handlers are set by `on`; other requests are refused. A handler answers with `reply`, at once or later. Until then
+    its request is parked, and a repeat of it is answered with Pending. If an answer had no arrays, a repeat of the
+    request gets the same answer again. If it had arrays, or was long ago, the repeat goes to the handler again, which
+    must recognise it by its content.
 
     Peers are known by the identities with which they connect. When a peer connects again, the last messages of its old
     connection can arrive without that identity (ROUTER_HANDOVER). They are dropped: no answer would reach the peer, and
@@ -63,7 +64,6 @@ class Server:
         self,
         context: Context,
         address: str,
-        handlers: Mapping[type[Message], Handler],
         name: str = "this replica",
         frame_bytes: int = BATCH_PART.nbytes,
     ) -> None:
@@ -73,11 +73,15 @@ class Server:
         self.memory: SharedMemory | None = None
         self.address = sockets.bound_address(self.socket)
         self.refused = self.foreign = self.nameless = self.repeated = self.dropped = self.forgotten = 0
-        self._handlers = handlers
+        self._handlers: dict[type[Message], Callable[[Peer, Any, list[Array]], None]] = {}
         self._name = name
         self._parked: OrderedDict[Peer, None] = OrderedDict()
         self._answers: OrderedDict[Peer, tuple[Message, int]] = OrderedDict()
         self._answers_bytes = 0
+
+    def on(self, kind: type[Kind], handler: Callable[[Peer, Kind, list[Array]], None]) -> None:
+        """Pass requests of this kind to `handler` from now on."""
+        self._handlers[kind] = handler
 
     @property
     def turned_away(self) -> int:

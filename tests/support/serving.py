@@ -2,14 +2,13 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from persia_cli.wire.context import Context
 from persia_cli.wire.loans import SharedMemory
 from persia_cli.wire.loop import Loop
-from persia_cli.wire.parts import Message
-from persia_cli.wire.server import Handler, Server
+from persia_cli.wire.server import Server
 
 LIMIT_S = 30.0
 
@@ -18,15 +17,14 @@ LIMIT_S = 30.0
 def serving(
     context: Context,
     address: str,
-    handlers: Callable[[Server], Mapping[type[Message], Handler]],
+    register: Callable[[Server], None],
     memory: SharedMemory | None = None,
 ) -> Iterator[Server]:
-    """Serve at `address` until the end of the block; `handlers` are made by a function of the server."""
+    """Serve at `address` until the end of the block; `register` sets its handlers."""
     loop = Loop(context, "test-server")
     loop.share(memory)
-    table: dict[type[Message], Handler] = {}
-    server = loop.serve(address, table)
-    table.update(handlers(server))
+    server = loop.serve(address)
+    register(server)
     waker = loop.waker()
     stopping = threading.Event()
     failures: list[BaseException] = []

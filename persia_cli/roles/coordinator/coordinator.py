@@ -51,8 +51,7 @@ from persia_cli.wire.messages import (
     Scores,
     TakeItem,
 )
-from persia_cli.wire.parts import Message
-from persia_cli.wire.server import Handler, Peer
+from persia_cli.wire.server import Peer
 
 if TYPE_CHECKING:
     from persia_cli.roles.coordinator.scoring import Scoring
@@ -102,28 +101,29 @@ class Coordinator:
         self._over = False
         self.stop = False
         self.stopped_by = ""
-        handlers: dict[type[Message], Handler] = {
-            Hello: lambda *asked: self._joining.on_hello(*asked),
-            Ready: self._on_ready,
-            Next: self._on_next,
-            Done: self._on_done,
-            TakeItem: self._on_take_item,
-            Report: lambda *asked: self._reporting.on_report(*asked),
-            Heartbeat: self._on_heartbeat,
-            Fail: lambda *asked: self._dismissal.on_fail(*asked),
-            Leave: lambda *asked: self._dismissal.on_leave(*asked),
-        }
         self._scoring = self._begin_scoring() if job.task == "predict" else None
-        if self._scoring is not None:
-            handlers[Scores] = self._on_scores
-        self._server = loop.serve(bind, handlers, largest_frame(handlers))
+        self._server = loop.serve(bind, largest_frame([Report, Scores]))
         self._joining = JoinHandler(self._server, run, job, self._membership, self._now)
         self._reporting = Reporting(
             self._server, self._joining, run, job, self._record, self._events, self._tracker, self._give_up
         )
         self._work = WorkQueue(self._server, job.steps)
         self._dismissal = Dismissal(self._server, self._joining, self._membership, self._work, self._now, self._give_up)
+        self._register_handlers()
         self.address = advertise or self._server.address
+
+    def _register_handlers(self) -> None:
+        self._server.on(Hello, self._joining.on_hello)
+        self._server.on(Ready, self._on_ready)
+        self._server.on(Next, self._on_next)
+        self._server.on(Done, self._on_done)
+        self._server.on(TakeItem, self._on_take_item)
+        self._server.on(Report, self._reporting.on_report)
+        self._server.on(Heartbeat, self._on_heartbeat)
+        self._server.on(Fail, self._dismissal.on_fail)
+        self._server.on(Leave, self._dismissal.on_leave)
+        if self._scoring is not None:
+            self._server.on(Scores, self._on_scores)
 
     def _begin_scoring(self) -> "Scoring":
         from persia_cli.roles.coordinator.scoring import Scoring  # no other job has its coordinator open files of data
@@ -212,8 +212,7 @@ class Coordinator:
 
     # Phases
 
-    def _on_ready(self, peer: Peer, message: Message, _: list[Array]) -> None:
-        assert isinstance(message, Ready)
+    def _on_ready(self, peer: Peer, message: Ready, _: list[Array]) -> None:
         member = self._joining.find(message.sender)
         member.ready = True
         self._parameters = max(self._parameters, message.parameters)
@@ -262,8 +261,7 @@ class Coordinator:
     def _begin_saving(self, phase: Phase) -> dict[str, Any]:
         return {"folder": str(self._checkpointing.begin(phase.last)), "step": phase.last}
 
-    def _on_done(self, peer: Peer, message: Message, _: list[Array]) -> None:
-        assert isinstance(message, Done)
+    def _on_done(self, peer: Peer, message: Done, _: list[Array]) -> None:
         member = self._joining.find(message.sender)
         if "files" in message.body:
             self._checkpointing.add(member.name, message.body["files"])
@@ -308,20 +306,17 @@ class Coordinator:
 
     # Instructions and work items
 
-    def _on_next(self, peer: Peer, message: Message, _: list[Array]) -> None:
-        assert isinstance(message, Next)
+    def _on_next(self, peer: Peer, message: Next, _: list[Array]) -> None:
         member = self._joining.find(message.sender)
         self._work.ask(member.name, peer, message.after)
 
-    def _on_take_item(self, peer: Peer, message: Message, _: list[Array]) -> None:
-        assert isinstance(message, TakeItem)
+    def _on_take_item(self, peer: Peer, message: TakeItem, _: list[Array]) -> None:
         member = self._joining.find(message.sender, only="data-loader")
         self._work.take(member.name, peer, message)
 
     # Figures and failures
 
-    def _on_scores(self, peer: Peer, message: Message, arrays: list[Array]) -> None:
-        assert isinstance(message, Scores)
+    def _on_scores(self, peer: Peer, message: Scores, arrays: list[Array]) -> None:
         assert self._scoring is not None
         member = self._joining.find(message.sender, only="nn-worker")
         try:
@@ -338,8 +333,7 @@ class Coordinator:
         if self._phases.current is not None:
             self._reporting.tell_progress(self._phases.current)
 
-    def _on_heartbeat(self, peer: Peer, message: Message, _: list[Array]) -> None:
-        assert isinstance(message, Heartbeat)
+    def _on_heartbeat(self, peer: Peer, message: Heartbeat, _: list[Array]) -> None:
         member = self._joining.find(message.sender)
         self._record.note(member.name, {"cpu_s": message.cpu_s, "rss": message.rss} | message.body)
         moving = {key: figures for key, figures in message.body.items() if key != "messages"}

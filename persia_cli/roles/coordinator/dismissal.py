@@ -11,7 +11,6 @@ from persia_cli.roles.coordinator.joining import JoinHandler
 from persia_cli.roles.coordinator.work_queue import WorkQueue
 from persia_cli.roles.link import REASON_LIMIT
 from persia_cli.wire.messages import Ack, Fail, Instruction, Leave
-from persia_cli.wire.parts import Message
 from persia_cli.wire.server import Peer, Server
 
 Array = np.ndarray[Any, Any]
@@ -46,17 +45,15 @@ class Dismissal:
         """Take note that a replica knows that it is to stop."""
         self._told.add(name)
 
-    def on_fail(self, peer: Peer, message: Message, _: list[Array]) -> None:
+    def on_fail(self, peer: Peer, message: Fail, _: list[Array]) -> None:
         """A replica cannot go on, and so the job cannot."""
-        assert isinstance(message, Fail)
         member = self._joining.find(message.sender)
         self._server.reply(peer, Ack())
         self._told.add(member.name)
         self._give_up(f"{member.name}: {message.error}", message.exit_code)
 
-    def on_leave(self, peer: Peer, message: Message, _: list[Array]) -> None:
+    def on_leave(self, peer: Peer, message: Leave, _: list[Array]) -> None:
         """Note that a replica was stopped by somebody else, which ends the job. Raises WireError for one not in it."""
-        assert isinstance(message, Leave)
         member = self._membership.members.get((message.role, message.index))
         if member is None or member.pid != message.pid:
             raise WireError(f"{message.role}-{message.index}, process {message.pid}, is not in this job")

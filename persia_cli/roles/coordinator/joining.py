@@ -14,7 +14,7 @@ from persia_cli.control.membership import Member, Membership, MisplacedError
 from persia_cli.errors import WireError
 from persia_cli.plan.job import Job
 from persia_cli.wire.messages import PROTOCOL, Hello, Refused, Welcome
-from persia_cli.wire.parts import Message, Sender
+from persia_cli.wire.parts import Sender
 from persia_cli.wire.server import Peer, Server
 
 log = logging.getLogger(__name__)
@@ -36,9 +36,8 @@ class JoinHandler:
         """Why nobody is let in any more."""
         self._hellos: dict[tuple[str, int], Peer] = {}
 
-    def on_hello(self, peer: Peer, message: Message, _: list[Array]) -> None:
+    def on_hello(self, peer: Peer, message: Hello, _: list[Array]) -> None:
         """Let a replica in; welcome all of them once the last has come. Raises WireError for one that does not fit."""
-        assert isinstance(message, Hello)
         if (message.protocol, message.version) != (PROTOCOL, __version__):
             raise MisplacedError(
                 f"{message.role}-{message.index} is persia {message.version} (protocol {message.protocol}), "

@@ -16,7 +16,6 @@ from persia_cli.observe.record import RunRecord
 from persia_cli.plan.job import Job
 from persia_cli.roles.coordinator.joining import JoinHandler
 from persia_cli.wire.messages import Ack, Report
-from persia_cli.wire.parts import Message
 from persia_cli.wire.server import Peer, Server
 
 Array = np.ndarray[Any, Any]
@@ -48,9 +47,8 @@ class Reporting:
         self._waiting: dict[tuple[int, int], Peer] = {}
         """Whom to answer once a report (rank and number) is in the record."""
 
-    def on_report(self, peer: Peer, message: Message, arrays: list[Array]) -> None:
+    def on_report(self, peer: Peer, message: Report, arrays: list[Array]) -> None:
         """Record an interval; the answer comes when those of all ranks are in the record."""
-        assert isinstance(message, Report)
         member = self._joining.find(message.sender, only="nn-worker")
         evaluated = self._record.add_report(member.index, message.number, message.body, arrays)
         for line in evaluated:

@@ -5,7 +5,6 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
 
 import numpy as np
 
@@ -14,8 +13,8 @@ from persia_cli.wire.context import Context
 from persia_cli.wire.frames import Array
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import Ack, Credit, LookedUp, LookUp, Update, WaitCredit
-from persia_cli.wire.parts import BatchId, Message
-from persia_cli.wire.server import Handler, Peer, Server
+from persia_cli.wire.parts import BatchId
+from persia_cli.wire.server import Peer, Server
 from tests.support.proxy import Proxy
 from tests.support.serving import poll_until, serving
 
@@ -30,7 +29,7 @@ class Applied:
         self.deliveries: Counter[int] = Counter()
         self.total = 0.0
 
-    def handlers(self, server: Server) -> Mapping[type[Message], Handler]:
+    def register(self, server: Server) -> None:
         def update(peer: Peer, message: Update, arrays: list[Array]) -> None:
             step = message.batch.step
             if not self.deliveries[step]:
@@ -44,7 +43,9 @@ class Applied:
         def credit(peer: Peer, message: WaitCredit, _: list[Array]) -> None:
             server.reply(peer, Credit(message.step + 1))
 
-        return {Update: update, LookUp: look_up, WaitCredit: credit}
+        server.on(Update, update)
+        server.on(LookUp, look_up)
+        server.on(WaitCredit, credit)
 
 
 def update_arrays(step: int, rows: int) -> list[Array]:
@@ -63,7 +64,7 @@ def test_updates_are_applied_exactly_once_through_random_cuts(context: Context) 
     chance = random.Random(7)
     cut_at = set(chance.sample(range(updates), cuts))
     rows = chance.choices([0, 3, 300, 6000], k=updates)
-    with serving(context, TCP, applied.handlers) as server, Proxy(server.address) as proxy:
+    with serving(context, TCP, applied.register) as server, Proxy(server.address) as proxy:
         loop = Loop(context, "embedding-worker-0")
         client = loop.connect(proxy.address, "embedding-server-0", b"embedding-worker-0#1", 0.05, 30.0)
         for step in range(updates):
@@ -84,7 +85,7 @@ def test_updates_are_applied_exactly_once_through_random_cuts(context: Context) 
 
 def test_an_answer_lost_on_its_way_is_given_again_and_the_update_not_repeated(context: Context) -> None:
     applied = Applied()
-    with serving(context, TCP, applied.handlers) as server, Proxy(server.address) as proxy:
+    with serving(context, TCP, applied.register) as server, Proxy(server.address) as proxy:
         loop = Loop(context, "asker")
         client = loop.connect(proxy.address, "server", b"asker#1", 0.05, 30.0)
         client.request(WaitCredit(0, 1))
@@ -103,7 +104,7 @@ def test_an_answer_lost_on_its_way_is_given_again_and_the_update_not_repeated(co
 
 def test_repeats_held_up_by_a_stalled_network_do_no_harm(context: Context) -> None:
     applied = Applied()
-    with serving(context, TCP, applied.handlers) as server, Proxy(server.address) as proxy:
+    with serving(context, TCP, applied.register) as server, Proxy(server.address) as proxy:
         loop = Loop(context, "asker")
         client = loop.connect(proxy.address, "server", b"asker#1", 0.02, 30.0)
         client.request(WaitCredit(0, 1))
@@ -121,7 +122,7 @@ def test_repeats_held_up_by_a_stalled_network_do_no_harm(context: Context) -> No
 
 def test_a_slow_network_only_takes_longer(context: Context) -> None:
     applied = Applied()
-    with serving(context, TCP, applied.handlers) as server, Proxy(server.address) as proxy:
+    with serving(context, TCP, applied.register) as server, Proxy(server.address) as proxy:
         proxy.delay(0.02)
         loop = Loop(context, "asker")
         client = loop.connect(proxy.address, "server", b"asker#1", 0.5, 30.0)
@@ -141,7 +142,7 @@ def test_a_slow_network_only_takes_longer(context: Context) -> None:
 
 def test_bytes_that_are_no_zeromq_at_all_do_no_harm(context: Context) -> None:
     applied = Applied()
-    with serving(context, TCP, applied.handlers) as server:
+    with serving(context, TCP, applied.register) as server:
         host, port = server.address.removeprefix("tcp://").split(":")
         for garbage in (b"GET / HTTP/1.1\r\n\r\n", random.Random(0).randbytes(10_000), b"\xff\0\0\0\0\0\0\0\1\x7f"):
             with socket.create_connection((host, int(port)), timeout=10) as stranger:
@@ -156,7 +157,7 @@ def test_bytes_that_are_no_zeromq_at_all_do_no_harm(context: Context) -> None:
 
 def test_the_proxy_leaves_no_thread_and_no_listener(context: Context) -> None:
     applied = Applied()
-    with serving(context, TCP, applied.handlers) as server:
+    with serving(context, TCP, applied.register) as server:
         with Proxy(server.address) as proxy:
             loop = Loop(context, "asker")
             client = loop.connect(proxy.address, "server", b"asker#1", 0.5, 30.0)

@@ -37,7 +37,8 @@ def loop(context: Context) -> Iterator[Loop]:
 
 
 def test_a_server_and_its_client_on_one_loop(loop: Loop) -> None:
-    server = loop.serve("inproc://here", {WaitCredit: lambda peer, ask, _: server.reply(peer, Credit(ask.step + 1))})
+    server = loop.serve("inproc://here")
+    server.on(WaitCredit, lambda peer, ask, _: server.reply(peer, Credit(ask.step + 1)))
     client = loop.connect(server.address, "peer", b"me", retry_s=0.5, silence_timeout_s=5.0)
     heard: list[Message] = []
     client.request(WaitCredit(0, 4), on_reply=lambda reply, _: heard.append(reply))
@@ -120,7 +121,7 @@ def test_a_closed_loop_leaves_nothing_open(context: Context) -> None:
     before = open_files()
     for _ in range(20):
         loop = Loop(context, "role-0")
-        loop.serve("tcp://127.0.0.1:0", {})
+        loop.serve("tcp://127.0.0.1:0")
         loop.connect("tcp://127.0.0.1:1", "peer", b"me", 0.5, 30.0)
         loop.waker()
         loop.close()

@@ -1,6 +1,5 @@
 """Client and server on threads of their own, over every transport."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +14,14 @@ from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import Ack, Credit, LookedUp, LookUp, Update, WaitCredit
 from persia_cli.wire.parts import BatchId, Message
 from persia_cli.wire.segment import DATA_START
-from persia_cli.wire.server import Handler, Peer, Server
+from persia_cli.wire.server import Peer, Server
 from tests.support.serving import poll_until, serving
 
 DIM = 16
 NONE_UNKNOWN = np.empty(0, np.uint32)
 
 
-def look_up(server: Server) -> Mapping[type[Message], Handler]:
+def look_up(server: Server) -> None:
     """Answer each key with a row full of it."""
 
     def answer(peer: Peer, message: LookUp, arrays: list[Array]) -> None:
@@ -30,7 +29,7 @@ def look_up(server: Server) -> Mapping[type[Message], Handler]:
         blocks = [block for values in rows for block in (values.view(np.uint8), NONE_UNKNOWN)]
         server.reply(peer, LookedUp(message.batch.step), blocks)
 
-    return {LookUp: answer}
+    server.on(LookUp, answer)
 
 
 @pytest.mark.parametrize("rows", [0, 10, 50_000])
@@ -66,7 +65,7 @@ def test_a_parked_request_survives_many_repeats(context: Context, address: str) 
     """The first asker waits, being told Pending, until the second has asked."""
     parked: list[Peer] = []
 
-    def credit(server: Server) -> Mapping[type[Message], Handler]:
+    def credit(server: Server) -> None:
         def answer(peer: Peer, message: WaitCredit, _: list[Array]) -> None:
             if message.step:
                 parked.append(peer)
@@ -75,7 +74,8 @@ def test_a_parked_request_survives_many_repeats(context: Context, address: str) 
             for waiting in parked:
                 server.reply(waiting, Credit(6))
 
-        return {WaitCredit: answer, Update: lambda peer, message, arrays: server.reply(peer, Ack())}
+        server.on(WaitCredit, answer)
+        server.on(Update, lambda peer, message, arrays: server.reply(peer, Ack()))
 
     with serving(context, address, credit) as server:
         loop = Loop(context, "askers")
@@ -139,7 +139,7 @@ def test_large_arrays_pass_in_shared_memory(context: Context, ipc_directory: Pat
     assert theirs is not None
     hold: list[Peer] = []
 
-    def rows_of(server: Server) -> Mapping[type[Message], Handler]:
+    def rows_of(server: Server) -> None:
         def answer(peer: Peer, message: LookUp, arrays: list[Array]) -> None:
             if message.batch.step == 0 and server.repeated < 5:
                 hold.append(peer)
@@ -153,7 +153,8 @@ def test_large_arrays_pass_in_shared_memory(context: Context, ipc_directory: Pat
                 server.reply(waiting, LookedUp(0), [np.zeros((0, 8), np.uint8), NONE_UNKNOWN])
             server.reply(peer, Credit(1))
 
-        return {LookUp: answer, WaitCredit: release}
+        server.on(LookUp, answer)
+        server.on(WaitCredit, release)
 
     with serving(context, ipc_address(ipc_directory, "s"), rows_of, theirs) as server:
         loop = Loop(context, "asker")

@@ -1,7 +1,6 @@
 """The server against a DEALER in the test's hands."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -45,8 +44,12 @@ class Handlers:
         self.parked: list[Peer] = []
         self.look_ups = 0
 
-    def table(self) -> dict[type[Message], Any]:
-        return {WaitCredit: self.park, LookUp: self.look_up, PutIds: self.refuse, Pull: self.fail}
+    def register(self, server: Server) -> None:
+        self.server = server
+        server.on(WaitCredit, self.park)
+        server.on(LookUp, self.look_up)
+        server.on(PutIds, self.refuse)
+        server.on(Pull, self.fail)
 
     def park(self, peer: Peer, message: WaitCredit, _: list[Array]) -> None:
         self.parked.append(peer)
@@ -69,9 +72,10 @@ def handlers() -> Handlers:
 
 @pytest.fixture
 def server(context: Context, handlers: Handlers) -> Iterator[Server]:
-    handlers.server = Server(context, "inproc://server", handlers.table(), "nn-worker-0")
-    yield handlers.server
-    handlers.server.close()
+    made = Server(context, "inproc://server", "nn-worker-0")
+    handlers.register(made)
+    yield made
+    made.close()
 
 
 @pytest.fixture
