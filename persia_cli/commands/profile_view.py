@@ -121,7 +121,7 @@ def _show_columns(console: Console, found: Inspection) -> None:
         shown.columns[number].justify = "left"
     for column in found.profile.columns.values():
         guess = found.roles[column.name]
-        top, share = column.top[0] if column.top else ("", None)
+        top, fraction = column.top[0] if column.top else ("", None)
         shown.add_row(
             Text(column.name),
             Text(column.type),
@@ -129,7 +129,7 @@ def _show_columns(console: Console, found: Inspection) -> None:
             f"{column.coverage:.0%}" if column.coverage in (0.0, 1.0) else f"{column.coverage:.2%}",
             UNKNOWN if column.distinct is None else f"{'' if column.is_exact else '~'}{column.distinct:,}",
             Text(top if len(top) <= _LONGEST else f"{top[:_LONGEST]}…"),
-            UNKNOWN if share is None else f"{share:.1%}",
+            UNKNOWN if fraction is None else f"{fraction:.1%}",
             _figures(column, guess),
         )
     print_whole(console, shown)
@@ -186,8 +186,8 @@ def _stability(index: float) -> Text:
     return Text(f"{index:.3f}", "bold yellow" if index >= SHIFTED else "yellow" if index >= UNSTABLE else "")
 
 
-def _percent(share: float | None) -> str:
-    return UNKNOWN if share is None else f"{share:.1%}"
+def _percent(fraction: float | None) -> str:
+    return UNKNOWN if fraction is None else f"{fraction:.1%}"
 
 
 def _number(value: float | None) -> str:

@@ -27,8 +27,8 @@ def show_results(plan: JobPlan, result: JobResult, words: Sequence[str]) -> None
     """Print the last evaluation and the best, and after training the saved files and the next command."""
     if plan.job.task == "predict":
         show_scores(out(), next(event for event in reversed(result.events) if event["event"] == "scored"))
-        if share := unknown(result.events):
-            labelled(err(), "unknown", share)
+        if fraction := unknown(result.events):
+            labelled(err(), "unknown", fraction)
         labelled(err(), "saved", plan.job.output)
         propose(err(), f"persia report {plan.run_dir.parents[1]}")
         return
@@ -42,8 +42,8 @@ def show_results(plan: JobPlan, result: JobResult, words: Sequence[str]) -> None
         say(out(), key_values(in_words(training)))
     if losses := lost(result.events):
         labelled(err(), "tables", losses)
-    if share := unknown(result.events):
-        labelled(err(), "unknown", share)
+    if fraction := unknown(result.events):
+        labelled(err(), "unknown", fraction)
     saved = [event["path"] for event in result.events if event["event"] == "saved"]
     if saved:
         labelled(err(), "saved", saved[-1])

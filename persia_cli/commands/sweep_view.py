@@ -116,7 +116,7 @@ def show_table(console: Console, rows: Sequence[Row]) -> None:
             *(spread(each, ".5f") for each in row.quality.values()),
             _steps(row.judged_steps),
             _plain(row.steps, ","),
-            "-" if row.staleness_share is None else f"{row.staleness_max} ({row.staleness_share:.2%})",
+            "-" if row.staleness_fraction is None else f"{row.staleness_max} ({row.staleness_fraction:.2%})",
         ]
         if paired:
             believed = row.difference and row.difference.is_not_zero
@@ -134,7 +134,7 @@ def as_object(row: Row, flat: bool = False) -> dict[str, Any]:
     for name, mean in {"samples_per_s": row.samples_per_s, **row.quality}.items():
         fields |= _mean_object(name, mean, flat)
     fields["judged_steps"] = ";".join(map(str, row.judged_steps)) if flat else list(row.judged_steps)
-    fields |= {"steps": row.steps, "staleness_max": row.staleness_max, "staleness_share": row.staleness_share}
+    fields |= {"steps": row.steps, "staleness_max": row.staleness_max, "staleness_fraction": row.staleness_fraction}
     if row.baseline is not None:
         fields["baseline"] = name_setting(row.baseline) if flat else dict(row.baseline)
         fields |= _mean_object(f"{next(iter(row.quality))}_difference", row.difference, flat)

@@ -51,7 +51,7 @@ def _figures(table: TableReport) -> dict[str, Any]:
         "row_bytes": table.row_bytes,
         "pool_tables": len(table.pool) or 1,
         "pool_capacity": table.capacity,
-        "pool_share": table.share,
+        "pool_fraction": table.pool_fraction,
         "hit_rate": table.hit_rate,
         "look_up_hit_rate": table.look_up_hit_rate,
         "zeros": table.stats.zeros,
@@ -80,7 +80,7 @@ def _show_figures(console: Console, report: CheckpointReport) -> None:
             Text(name),
             f"{table.stats.rows:,}",
             UNKNOWN if table.nbytes is None else size(table.nbytes),
-            _percent(table.share),
+            _percent(table.pool_fraction),
             _percent(table.hit_rate),
             _percent(table.look_up_hit_rate),
             *(f"{counters[key]:,}" if key in counters else UNKNOWN for key in ("evicted", "refused")),
@@ -117,5 +117,5 @@ def _odd(stats: TableStats) -> Text:
     return Text(", ".join(parts), "bold yellow" if stats.not_finite else "")
 
 
-def _percent(share: float | None) -> str:
-    return UNKNOWN if share is None else f"{share:.1%}"
+def _percent(fraction: float | None) -> str:
+    return UNKNOWN if fraction is None else f"{fraction:.1%}"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from persia_cli.share import shared
+from persia_cli.shipped import shipped
 
 
 def primaries(folders: Sequence[Path] = ()) -> dict[str, Path]:
@@ -13,13 +13,13 @@ def primaries(folders: Sequence[Path] = ()) -> dict[str, Path]:
 
 def groups(folders: Sequence[Path] = ()) -> dict[str, dict[str, Path]]:
     """Return the file of every option by group and name; users can add options, but no groups."""
-    names = sorted(folder.name for folder in shared("conf").iterdir() if folder.is_dir())
+    names = sorted(folder.name for folder in shipped("conf").iterdir() if folder.is_dir())
     return {name: _files([folder / name for folder in _search(folders)]) for name in names}
 
 
 def _search(folders: Sequence[Path]) -> list[Path]:
     """Return all folders; files in later ones hide those in earlier ones."""
-    return [shared("conf"), *reversed(folders)]
+    return [shipped("conf"), *reversed(folders)]
 
 
 def _files(folders: Sequence[Path]) -> dict[str, Path]:

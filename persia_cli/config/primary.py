@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from persia_cli.errors import ConfigError
-from persia_cli.share import shared
+from persia_cli.shipped import shipped
 
 BASE = "base"
 
@@ -40,7 +40,7 @@ def own_name(file: Path, values: dict[str, Any]) -> str | None:
 def hidden_base(primaries: dict[str, Path]) -> str:
     """Return the end of a sentence about a user's file that hides persia's base configuration; empty if none does."""
     base = primaries[BASE]
-    if base.resolve() == (shared("conf") / f"{BASE}.yaml").resolve():
+    if base.resolve() == (shipped("conf") / f"{BASE}.yaml").resolve():
         return ""
     return f"; {base} hides persia's own {BASE}.yaml: rename it"
 

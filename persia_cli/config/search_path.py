@@ -10,7 +10,7 @@ from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
-from persia_cli.share import shared
+from persia_cli.shipped import shipped
 
 
 class UserFolders(SearchPathPlugin):
@@ -30,7 +30,7 @@ def hydra_over(folders: Sequence[Path]) -> Iterator[None]:
     Plugins.instance().register(UserFolders)
     UserFolders.folders = [folder.resolve() for folder in folders]
     try:
-        with initialize_config_dir(str(shared("conf").resolve()), job_name="persia", version_base="1.3"):
+        with initialize_config_dir(str(shipped("conf").resolve()), job_name="persia", version_base="1.3"):
             yield
     finally:
         UserFolders.folders = ()

@@ -26,5 +26,5 @@ class JobBatches:
         grid = self.grids.get(split)
         if grid is None or step < 0 or (split == TRAIN and step >= self.steps):
             raise WireError(f"this job has no step {step} of the split '{SPLIT_NAMES.get(split, split)}'")
-        start, stop = grid.share(step, rank)
+        start, stop = grid.rows_of(step, rank)
         return stop - start

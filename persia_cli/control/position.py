@@ -26,7 +26,7 @@ class StepGrid:
         start = within * self.batch_size
         return epoch, start, min(start + self.batch_size, self.rows)
 
-    def share(self, step: int, rank: int) -> tuple[int, int]:
+    def rows_of(self, step: int, rank: int) -> tuple[int, int]:
         """Return the rows [start, stop) of the step, counted from the step's first, that belong to the rank."""
         _, first, last = self.locate(step)
         size = last - first

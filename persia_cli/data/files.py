@@ -13,7 +13,7 @@ from pyarrow import fs
 from persia_cli.config.schema.dataset import BUILTIN
 from persia_cli.data.remote import LISTING_DEADLINE_S, ask
 from persia_cli.errors import DataError
-from persia_cli.share import shared
+from persia_cli.shipped import shipped
 
 _SUFFIXES = (
     *(".parquet", ".pq"),
@@ -125,7 +125,7 @@ def find_all(places: Iterable[Location]) -> tuple[DataFile, ...]:
 
 
 def _builtin(name: str) -> Path:
-    root = shared("recipes")
+    root = shipped("recipes")
     folder = root / name / "data"
     if "/" not in name and folder.is_dir():
         return folder

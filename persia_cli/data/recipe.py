@@ -31,7 +31,7 @@ from persia_cli.data.preparation import write_dataset
 from persia_cli.data.prepare_options import PrepareOptions, PrepareReport, RecipeStamp
 from persia_cli.data.worker_pool import Progress
 from persia_cli.errors import DataError
-from persia_cli.share import shared
+from persia_cli.shipped import shipped
 
 __all__ = [
     "DataError",
@@ -70,7 +70,7 @@ class Recipe:
 
 def list_recipes() -> tuple[str, ...]:
     """Return the names of all recipes, sorted."""
-    return tuple(sorted(path.parent.name for path in shared("recipes").glob(f"*/{PREPARE}")))
+    return tuple(sorted(path.parent.name for path in shipped("recipes").glob(f"*/{PREPARE}")))
 
 
 def load_recipe(name: str) -> Recipe:
@@ -126,7 +126,7 @@ def _folder_of(name: str) -> Path:
         near = get_close_matches(name, names, 1)
         hint = f"did you mean {near[0]}?" if near else f"there is: {', '.join(names)}"
         raise DataError(f"no recipe {name}; {hint}")
-    return shared("recipes") / name
+    return shipped("recipes") / name
 
 
 def source_files(source: Path, remedy: str) -> list[Path]:

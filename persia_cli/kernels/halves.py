@@ -166,9 +166,9 @@ def store_float16_at_random(typing_context, array, at, value, lanes, start, colu
         value = call(builder, "llvm.maxnum.v16f32", FLOATS, value, all_lanes(FLOATS, -65504.0))
         sum_ = builder.add(builder.bitcast(value, INTS), noise)
         normal = builder.bitcast(builder.and_(sum_, all_lanes(INTS, 0xFFFFE000)), FLOATS)
-        share = builder.fmul(builder.uitofp(noise, FLOATS), all_lanes(FLOATS, 2.0**-13))
+        chance = builder.fmul(builder.uitofp(noise, FLOATS), all_lanes(FLOATS, 2.0**-13))
         steps = call(
-            builder, "llvm.floor.v16f32", FLOATS, builder.fadd(builder.fmul(value, all_lanes(FLOATS, 2.0**24)), share)
+            builder, "llvm.floor.v16f32", FLOATS, builder.fadd(builder.fmul(value, all_lanes(FLOATS, 2.0**24)), chance)
         )
         tiny = builder.fmul(steps, all_lanes(FLOATS, 2.0**-24))
         size = call(builder, "llvm.fabs.v16f32", FLOATS, value)

@@ -79,8 +79,8 @@ def pool_backward(
     if offsets is None:
         _backward_single(values, inverse, modes, size, dim, flat(gradients))
     else:
-        share = np.empty(dim, np.float32)
-        _backward(values, inverse, offsets, modes, rounds, size, dim, share, flat(gradients))
+        scaled = np.empty(dim, np.float32)
+        _backward(values, inverse, offsets, modes, rounds, size, dim, scaled, flat(gradients))
 
 
 def sequence_forward(
@@ -147,7 +147,7 @@ def _forward(rows, inverse, offsets, modes, rounds, size, dim, out):
 
 
 @kernel(types.void(read(F32), read(I32), read(U32), read(U8), read(I64), U64, U64, write(F32), write(F32)))
-def _backward(gradient, inverse, offsets, modes, rounds, size, dim, share, gradients):
+def _backward(gradient, inverse, offsets, modes, rounds, size, dim, scaled, gradients):
     at = ZERO
     for sample in range(size):
         for feature in range(np.uint64(modes.size)):
@@ -157,8 +157,8 @@ def _backward(gradient, inverse, offsets, modes, rounds, size, dim, share, gradi
             start, stop = bag_of(offsets, feature, size, sample)
             divisor = splat(_divisor(mode, (stop - start) // per_id))
             for c in range(ZERO, dim, STEP):
-                store(share, c, load(gradient, at + c, np.int64(dim - c)) / divisor, np.int64(dim - c))
-            add_to_rows(share, ZERO, inverse, start, stop, dim, gradients)
+                store(scaled, c, load(gradient, at + c, np.int64(dim - c)) / divisor, np.int64(dim - c))
+            add_to_rows(scaled, ZERO, inverse, start, stop, dim, gradients)
             at += dim
 
 

@@ -117,7 +117,7 @@ def write_results(folder: Path, outcomes: Sequence[PointOutcome]) -> None:
     with replacing(folder / TABLE) as part, part.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         metrics = list(dict.fromkeys(name for o in outcomes if o.figures for name in o.figures.quality))
-        names = ["judged_step", "steps", "staleness_max", "staleness_share"]
+        names = ["judged_step", "steps", "staleness_max", "staleness_fraction"]
         writer.writerow([*keys, SEED, "state", "samples_per_s", *metrics, *names, "seconds", "run_dir", "error"])
         for outcome in outcomes:
             values, figures = dict(outcome.point.swept), outcome.figures

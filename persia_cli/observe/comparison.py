@@ -47,7 +47,7 @@ class Row:
     """Distinct steps of the evaluations that count for the points, ascending."""
     steps: int | None
     staleness_max: int | None
-    staleness_share: float | None
+    staleness_fraction: float | None
     baseline: Setting | None
     """Setting to which `difference` compares; None for the baseline itself."""
     difference: Mean | None
@@ -110,7 +110,7 @@ def _row(
         judged_steps=tuple(sorted({point.judged_step for point in points if point.judged_step is not None})),
         steps=max((point.steps for point in points), default=None),
         staleness_max=max((point.staleness_max for point in points), default=None),
-        staleness_share=max((point.staleness_share for point in points), default=None),
+        staleness_fraction=max((point.staleness_fraction for point in points), default=None),
         baseline=other,
         difference=paired(by_seed, figures[other], metrics[0]) if other is not None else None,
     )

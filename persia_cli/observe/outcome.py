@@ -33,7 +33,7 @@ class Figures:
     """Greatest staleness of any look-up, in steps."""
 
     @property
-    def staleness_share(self) -> float:
+    def staleness_fraction(self) -> float:
         """Greatest staleness divided by the steps of the job."""
         return self.staleness_max / self.steps if self.steps else 0.0
 

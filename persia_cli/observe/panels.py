@@ -83,13 +83,13 @@ def draw_staleness(history: RunHistory, axes: "Axes") -> None:
     shown = staleness.ranges(total)
     steps = sum(shown.values()) or 1
     names = _range_names(shown) if shown != total else [str(value) for value in shown]
-    shares = [100.0 * count / steps for count in shown.values()]
-    bars = axes.bar(names, shares, color=BLUE, width=0.7)
-    axes.bar_label(bars, [f"{share:.3g} %" for share in shares], fontsize=8, color=INK, padding=2)
+    percentages = [100.0 * count / steps for count in shown.values()]
+    bars = axes.bar(names, percentages, color=BLUE, width=0.7)
+    axes.bar_label(bars, [f"{percentage:.3g} %" for percentage in percentages], fontsize=8, color=INK, padding=2)
     mode = history.run.mode
     bound = "sync: always the newest rows" if isinstance(mode, SyncMode) else f"bound {mode.staleness}"
     _finish(axes, f"staleness in steps ({bound}); mean {staleness.mean(total):.2f}", "% of steps")
-    axes.set_ylim(0.0, 1.12 * max(shares, default=1.0))
+    axes.set_ylim(0.0, 1.12 * max(percentages, default=1.0))
     axes.grid(visible=False, axis="x")
 
 
@@ -131,7 +131,7 @@ def draw_reliability(history: RunHistory, axes: "Axes") -> None:
             predicted, observed, errors = zip(*drawn, strict=True)
             axes.errorbar(predicted, observed, yerr=errors, fmt="o-", markersize=4, linewidth=1.0, elinewidth=0.8,
                           color=colour, label=plain(label))  # fmt: skip
-    _finish(axes, f"predicted probability (evaluation at step {event['step']:,})", "share of positives", legend=True)
+    _finish(axes, f"predicted probability (evaluation at step {event['step']:,})", "fraction of positives", legend=True)
     if wide:
         axes.set_xscale("log")
         axes.set_yscale("log")

@@ -143,8 +143,8 @@ class RunRecord:
         """
         self._tables = latest([self._tables, *(each.tables for each in intervals)])
         totals = together(self._tables)
-        hit_rate = _share(totals.hits, totals.hits + totals.misses)
-        of_look_ups = _share(self._ids - self._unknown, self._ids)
+        hit_rate = _fraction(totals.hits, totals.hits + totals.misses)
+        of_look_ups = _fraction(self._ids - self._unknown, self._ids)
         figures = {"rows": totals.rows, "hit_rate": hit_rate, "look_up_hit_rate": of_look_ups}
         return figures | {"evicted": totals.evicted}
 
@@ -216,7 +216,7 @@ class RunRecord:
         self._write_reliability(done.scores)
         samples = sum(interval.samples for interval in done.intervals)
         ids, unknown = (sum(getattr(each, name) for each in done.intervals) for name in ("ids", "unknown"))
-        line |= {"eval_samples": samples, "unknown": _share(unknown, ids)}
+        line |= {"eval_samples": samples, "unknown": _fraction(unknown, ids)}
         return line | self._moment(done.intervals, done.seconds)
 
     def _line(self, split: str, intervals: list[IntervalFigures], scores: ScoreHistogram) -> dict[str, Any]:
@@ -271,5 +271,5 @@ class RunRecord:
             self._tensorboard.close()
 
 
-def _share(part: int, whole: int) -> float | None:
+def _fraction(part: int, whole: int) -> float | None:
     return round(part / whole, 6) if whole else None

@@ -6,16 +6,16 @@ SURE = 0.95
 """Confidence level: the probability that an interval contains the true mean."""
 
 
-def half_width(values: int, share: float = SURE) -> float:
+def half_width(values: int, confidence: float = SURE) -> float:
     """Return half the width, in standard errors, of the confidence interval of a mean of n > 1 values.
 
-    It is the quantile (1 + share) / 2 of Student's t with n - 1 degrees of freedom, by bisection to full precision.
+    It is the quantile (1 + confidence) / 2 of Student's t with n - 1 degrees of freedom, found by bisection.
     """
     low, high = 0.0, 1.0
-    while _within(high, values - 1) < share:
+    while _within(high, values - 1) < confidence:
         low, high = high, 2.0 * high
     while low < (middle := (low + high) / 2.0) < high:
-        low, high = (middle, high) if _within(middle, values - 1) < share else (low, middle)
+        low, high = (middle, high) if _within(middle, values - 1) < confidence else (low, middle)
     return high
 
 

@@ -33,7 +33,7 @@ class TableReport:
         return None if self.row_bytes is None else self.stats.rows * self.row_bytes
 
     @property
-    def share(self) -> float | None:
+    def pool_fraction(self) -> float | None:
         """Fraction of the capacity, which may be that of a pool, that this table's rows take."""
         return None if self.capacity is None else self.stats.rows / self.capacity
 

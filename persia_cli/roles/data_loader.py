@@ -149,20 +149,18 @@ class DataLoader:
     def _send(self, feed: Feed, step: int, whole: Batch) -> None:
         total = float(whole.size) if whole.weights is None else float(whole.weights.sum(dtype=np.float64))
         for rank in range(self._ranks):
-            share = whole if self._ranks == 1 else whole.rows(*feed.grid.share(step, rank))
-            self._send_share(BatchId(self._generation, feed.split, step, rank), share, total)
+            part = whole if self._ranks == 1 else whole.rows(*feed.grid.rows_of(step, rank))
+            self._send_part(BatchId(self._generation, feed.split, step, rank), part, total)
         self._sent += 1
 
-    def _send_share(self, batch: BatchId, share: Batch, weight_total: float) -> None:
+    def _send_part(self, batch: BatchId, part: Batch, weight_total: float) -> None:
         worker = self._workers[(batch.step * self._ranks + batch.rank) % len(self._workers)]
-        worker.request(
-            PutIds(batch), [share.ids, share.offsets], waiting_for=f"the ids of step {batch.step} to be taken"
-        )
-        weights = NO_WEIGHTS if share.weights is None else share.weights
-        query_ids = NO_QUERY_IDS if share.query_ids is None else share.query_ids
+        worker.request(PutIds(batch), [part.ids, part.offsets], waiting_for=f"the ids of step {batch.step} to be taken")
+        weights = NO_WEIGHTS if part.weights is None else part.weights
+        query_ids = NO_QUERY_IDS if part.query_ids is None else part.query_ids
         self._nn_workers[batch.rank].request(
             PutSamples(batch, weight_total),
-            [share.dense, share.labels, weights, query_ids],
+            [part.dense, part.labels, weights, query_ids],
             waiting_for=f"the samples of step {batch.step} to be taken",
         )
 

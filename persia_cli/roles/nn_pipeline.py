@@ -31,7 +31,7 @@ WAIT_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class ReadyBatch:
-    """One rank's share of a step with its embeddings, as they came over the wire.
+    """One rank's part of a step with its embeddings, as they came over the wire.
 
     `arrays` are, per feature group, the int32 inverse, the uint32 offsets (size 0 where every feature has one id), and
     one uint8 [rows, bytes of a row] block per embedding server, in the wire dtype.

@@ -101,7 +101,7 @@ class DenseTrainer:
 
     def interval(self, most: int = MOST) -> "Interval":
         """Begin the figures of an interval; `most` is that of ScoreHistogram."""
-        return Interval(self._objective.shares, most)
+        return Interval(self._objective.task_weights, most)
 
     def save(self, folder: Path) -> list[SavedFile]:
         """Write weights and optimizer state to a new folder; raises DiskError if that fails."""
@@ -130,10 +130,10 @@ class DenseTrainer:
 class Interval:
     """The figures of one rank between two lines of metrics."""
 
-    def __init__(self, shares: Sequence[float], most: int = MOST) -> None:
-        """Begin an interval; `shares` are those of the tasks in the loss, `most` is that of ScoreHistogram."""
-        self._scores, self._by_query = ScoreHistogram(len(shares), most), QueryScores(len(shares))
-        self._shares = np.array(shares)
+    def __init__(self, task_weights: Sequence[float], most: int = MOST) -> None:
+        """Begin an interval; `task_weights` are those of the loss, `most` is that of ScoreHistogram."""
+        self._scores, self._by_query = ScoreHistogram(len(task_weights), most), QueryScores(len(task_weights))
+        self._task_weights = np.array(task_weights)
         self._samples = self._steps = 0
         self._staleness: Counter[int] = Counter()
         self._loss_sum = 0.0
@@ -145,7 +145,7 @@ class Interval:
         self._scores.add(scored.logits, samples.labels, samples.weights)
         if samples.query_ids is not None:
             self._by_query.add(samples.query_ids, scored.logits, samples.labels, samples.weights)
-        self._loss_sum += float(scored.loss_sum @ self._shares)
+        self._loss_sum += float(scored.loss_sum @ self._task_weights)
         if isinstance(scored, StepResult):
             self._loss_scale, self._steps_skipped = scored.loss_scale, scored.steps_skipped
         self._samples += len(samples.labels)

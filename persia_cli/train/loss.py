@@ -20,7 +20,7 @@ class Objective:
         """Combine the losses of all tasks; at least one must have a weight above 0."""
         self._losses = tuple(losses)
         total = sum(loss.weight for loss in losses)
-        self.shares = tuple(loss.weight / total for loss in losses)
+        self.task_weights = tuple(loss.weight / total for loss in losses)
 
     def weighted(self, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
         """Return w_i l_it float32 [n, T]: each sample's loss in each task, times the sample's weight.
@@ -34,14 +34,14 @@ class Objective:
         return torch.stack(columns, dim=1)
 
     def part(self, weighted: torch.Tensor, weight_total: float) -> torch.Tensor:
-        """Return this rank's part of the loss: the sum over samples of `weighted` / weight_total, times the shares.
+        """Return this rank's part of the loss: the sum over samples of `weighted` / weight_total, times task weights.
 
         `weight_total` is the sum of weights over the global batch, so the parts of all ranks add up to the loss of the
         batch. A batch without weight has loss 0.
         """
         scale = 1.0 / weight_total if weight_total > 0 else 0.0
-        shares = weighted.new_tensor([share * scale for share in self.shares])
-        return torch.dot(weighted.sum(0), shares)
+        scaled = weighted.new_tensor([weight * scale for weight in self.task_weights])
+        return torch.dot(weighted.sum(0), scaled)
 
 
 PLAIN = Objective([BCE])

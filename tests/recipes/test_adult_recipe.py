@@ -11,7 +11,7 @@ from persia_cli.config.compose import compose_run
 from persia_cli.data.ids import text_id
 from persia_cli.data.recipe import PrepareOptions, PrepareReport, load_recipe
 from persia_cli.errors import DataError
-from persia_cli.share import shared
+from persia_cli.shipped import shipped
 from tests.support.prepared import dataset_of
 
 ONE = (
@@ -89,7 +89,7 @@ def test_the_data_set_is_described_as_the_shipped_configuration_does(source: Pat
 
 
 def test_the_shipped_file_is_small_and_of_several_row_groups() -> None:
-    path = shared("recipes") / "adult_income" / "data" / "adult_income.parquet"
+    path = shipped("recipes") / "adult_income" / "data" / "adult_income.parquet"
     assert path.stat().st_size < 600_000
     with pq.ParquetFile(path) as file:
         counts = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
@@ -99,8 +99,8 @@ def test_the_shipped_file_is_small_and_of_several_row_groups() -> None:
 def test_the_shipped_file_is_what_the_recipe_makes_of_the_original(real_data: Path, tmp_path: Path) -> None:
     report = prepare(real_data / "adult", tmp_path / "out")
     assert report.rows == 32_561 + 16_281
-    shipped = pq.read_table(shared("recipes") / "adult_income" / "data" / "adult_income.parquet")
-    assert pq.read_table(report.files[0]).equals(shipped)
-    labels = shipped.column("label").to_numpy()
+    table = pq.read_table(shipped("recipes") / "adult_income" / "data" / "adult_income.parquet")
+    assert pq.read_table(report.files[0]).equals(table)
+    labels = table.column("label").to_numpy()
     assert int(labels[:32_561].sum()) == 7841
     assert int(labels[32_561:].sum()) == 3846

@@ -16,7 +16,7 @@ CODE = ROOT / "persia_cli"
 FLOORS = (
     ("persia_cli",),
     ("errors",),
-    ("share",),
+    ("shipped",),
     ("disk",),
     ("config.schema",),
     ("config.expected",),

@@ -79,7 +79,7 @@ class Scoring:
     def _check(self, rank: int, batch: BatchId, logits: Logits) -> None:
         if batch.split != EVAL or batch.rank != rank or batch.step >= self._grid.steps:
             raise WireError(f"rank {rank} has no scores of step {batch.step} and rank {batch.rank} to give")
-        start, stop = self._grid.share(batch.step, batch.rank)
+        start, stop = self._grid.rows_of(batch.step, batch.rank)
         if logits.shape != (stop - start, len(self._labels)):
             raise WireError(f"expected logits {(stop - start, len(self._labels))}, received {logits.shape}")
         if not np.isfinite(logits).all():

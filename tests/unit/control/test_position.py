@@ -20,10 +20,10 @@ def test_ranks_share_every_row_of_every_pass_in_order(grid, passes):
     seen = []
     for step in range(passes * grid.steps):
         epoch, first, last = grid.locate(step)
-        shares = [grid.share(step, rank) for rank in range(grid.world_size)]
-        assert shares[0][0] == 0
-        assert shares[-1][1] == last - first
-        assert all(before[1] == after[0] for before, after in pairwise(shares))
+        parts = [grid.rows_of(step, rank) for rank in range(grid.world_size)]
+        assert parts[0][0] == 0
+        assert parts[-1][1] == last - first
+        assert all(before[1] == after[0] for before, after in pairwise(parts))
         seen += [(epoch, row) for row in range(first, last)]
     assert seen == [(epoch, row) for epoch in range(passes) for row in range(grid.rows)]
 
@@ -33,7 +33,7 @@ def test_only_the_last_step_of_a_pass_is_short_and_shares_of_the_others_are_equa
     for step in range(grid.steps - 1):
         _, first, last = grid.locate(step)
         assert last - first == grid.batch_size
-        sizes = {stop - start for start, stop in (grid.share(step, rank) for rank in range(grid.world_size))}
+        sizes = {stop - start for start, stop in (grid.rows_of(step, rank) for rank in range(grid.world_size))}
         assert sizes == {grid.batch_size // grid.world_size}
 
 
@@ -46,7 +46,7 @@ def test_samples_before_a_step_are_those_of_the_steps_before(grid, step):
 def test_a_rank_may_get_nothing_of_a_short_step():
     grid = StepGrid(rows=9, batch_size=8, world_size=4)
     assert grid.locate(1) == (0, 8, 9)
-    assert [grid.share(1, rank) for rank in range(4)] == [(0, 1), (1, 1), (1, 1), (1, 1)]
+    assert [grid.rows_of(1, rank) for rank in range(4)] == [(0, 1), (1, 1), (1, 1), (1, 1)]
 
 
 @given(st.integers(0, 50), st.integers(0, 200), st.integers(1, 30))

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 from persia_cli.config.schema.dataset import Dataset, ParquetDataset
 from persia_cli.config.schema.generated import GeneratedDataset
 from persia_cli.data.facts import inspect
-from persia_cli.share import shared
+from persia_cli.shipped import shipped
 
 OF_TEXT = {"format", "csv", "max_bad_rows"}
 """Keys of text files; what recipes prepare is Parquet."""
@@ -18,7 +18,7 @@ ADAPTER: TypeAdapter[ParquetDataset | GeneratedDataset] = TypeAdapter(Dataset)
 
 
 def keys(name: str) -> Any:
-    return OmegaConf.to_container(OmegaConf.load(shared("conf") / "dataset" / f"{name}.yaml"), resolve=True)
+    return OmegaConf.to_container(OmegaConf.load(shipped("conf") / "dataset" / f"{name}.yaml"), resolve=True)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from persia_cli.data.files import find_files, locate
 from persia_cli.errors import DataError
-from persia_cli.share import shared
+from persia_cli.shipped import shipped
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_uris_that_make_no_sense_are_refused() -> None:
 
 def test_built_in_data_is_found_and_typos_are_corrected() -> None:
     (file,) = find_files(locate("builtin:adult_income"))
-    assert Path(file.path) == shared("recipes") / "adult_income" / "data" / "adult_income.parquet"
+    assert Path(file.path) == shipped("recipes") / "adult_income" / "data" / "adult_income.parquet"
     with pytest.raises(DataError, match=r"no data set builtin:adult_incom .* did you mean builtin:adult_income\?"):
         locate("builtin:adult_incom")
     with pytest.raises(DataError, match=r"no data set builtin:\.\./recipes/criteo"):

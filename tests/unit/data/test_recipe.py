@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from persia_cli.data.recipe import copy_recipe, find_file, list_recipes, load_recipe, source_files
 from persia_cli.data.row_groups import GroupedWriter
 from persia_cli.errors import DataError
-from persia_cli.share import shared
+from persia_cli.shipped import shipped
 
 
 def test_recipes_are_listed_and_loaded() -> None:
@@ -20,7 +20,7 @@ def test_recipes_are_listed_and_loaded() -> None:
     for name in list_recipes():
         recipe = load_recipe(name)
         assert recipe.name == name
-        assert recipe.folder == shared("recipes") / name
+        assert recipe.folder == shipped("recipes") / name
         assert len(recipe.title) > 10
         assert callable(recipe.prepare)
 
@@ -33,7 +33,7 @@ def test_an_unknown_recipe_names_its_neighbour() -> None:
 
 
 def test_recipes_import_nothing_of_persia_but_its_data_room() -> None:
-    for path in sorted(shared("recipes").glob("*/prepare.py")):
+    for path in sorted(shipped("recipes").glob("*/prepare.py")):
         imported: set[str] = set()
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom):

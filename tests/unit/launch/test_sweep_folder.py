@@ -49,7 +49,7 @@ def test_results_can_be_read_again_and_opened_as_a_table(tmp_path: Path) -> None
     with (tmp_path / "results.csv").open(newline="") as file:
         first, second = csv.DictReader(file)
     assert (first["mode"], first["seed"], first["state"], first["auc"]) == ("hybrid", "1", "done", "0.75")
-    assert (first["staleness_share"], first["log_loss"], first["judged_step"]) == ("0.075", "", "30")
+    assert (first["staleness_fraction"], first["log_loss"], first["judged_step"]) == ("0.075", "", "30")
     assert (second["mode"], second["state"], second["error"]) == ("", "failed", "nn-worker-0 died, alas")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["results.csv", "results.json"]
 

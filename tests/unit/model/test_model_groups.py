@@ -9,13 +9,13 @@ from pydantic import TypeAdapter
 from persia_cli.config.expected import kinds
 from persia_cli.config.schema import Model, OptimizerPair
 from persia_cli.model.build import build_model
-from persia_cli.share import shared
+from persia_cli.shipped import shipped
 from tests.unit.model.batches import batch_of
 from tests.unit.model.kinds import KINDS, shape_for
 
-MODELS = sorted(path for path in (shared("conf") / "model").glob("*.yaml") if path.stem != "custom")
+MODELS = sorted(path for path in (shipped("conf") / "model").glob("*.yaml") if path.stem != "custom")
 """Of `custom`, the user gives the rest."""
-OPTIMIZERS = sorted((shared("conf") / "optimizer").glob("*.yaml"))
+OPTIMIZERS = sorted((shipped("conf") / "optimizer").glob("*.yaml"))
 
 
 def test_the_groups_are_all_there():

@@ -41,7 +41,7 @@ def test_rows_carry_differences_bounds_and_failures() -> None:
     assert first.main_metric == Mean(pytest.approx(0.75), pytest.approx(0.05), 2)
     assert (second.baseline, second.failed, second.finished) == (SYNC, 1, 2)
     assert second.samples_per_s == Mean(pytest.approx(400.0), pytest.approx(100.0), 2)
-    assert (second.staleness_max, second.staleness_share) == (4, 0.08)
+    assert (second.staleness_max, second.staleness_fraction) == (4, 0.08)
     assert second.difference is not None
     assert second.difference == Mean(pytest.approx(-0.015), pytest.approx(0.005), 2)
     assert second.difference.margin == pytest.approx(12.7062 * 0.005, rel=1e-5)

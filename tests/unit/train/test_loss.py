@@ -135,7 +135,7 @@ def test_labels_count_by_their_weights_alone():
         Objective([BCE]).part(Objective([BCE]).weighted(logits[:, [t]], labels[:, [t]], weights), total).item()
         for t in range(3)
     ]
-    assert objective.shares == (0.25, 0.0, 0.75)
+    assert objective.task_weights == (0.25, 0.0, 0.75)
     assert loss.item() == pytest.approx(0.25 * alone[0] + 0.75 * alone[2], rel=1e-6)
 
 

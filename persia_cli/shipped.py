@@ -7,9 +7,9 @@ from persia_cli.errors import PersiaError
 PACKAGE = Path(__file__).resolve().parent
 
 
-def shared(name: str) -> Path:
+def shipped(name: str) -> Path:
     """Return the folder `conf` or `recipes`: the wheel's copy if there is one, else the checkout's."""
-    for root in (PACKAGE / "_share", PACKAGE.parent):
+    for root in (PACKAGE / "_shipped", PACKAGE.parent):
         if (root / name).is_dir():
             return root / name
     raise PersiaError(f"the folder {name}/ is missing from this installation; install persia again")
