@@ -22,7 +22,7 @@ from persia_cli.data.decode import (
     join_ids,
     take_ids,
 )
-from persia_cli.data.rowgroup import RowGroup, RowGroupReader
+from persia_cli.data.row_groups import RowGroup, RowGroupReader
 from persia_cli.data.splits import selected_rows
 
 

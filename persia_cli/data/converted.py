@@ -19,16 +19,14 @@ from tempfile import mkstemp
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from persia_cli.config.schema.csv_format import CsvFormat
 from persia_cli.data.csv_files import BLOCK_BYTES, read_csv
-from persia_cli.data.files import DataFile
-from persia_cli.data.formats import NOUNS, Format
+from persia_cli.data.files import NOUNS, DataFile, Format
 from persia_cli.data.json_lines import read_json_lines
-from persia_cli.data.text_lines import delimiter_of
+from persia_cli.data.row_groups import GroupedWriter
+from persia_cli.data.text_lines import UnreadRows, delimiter_of
 from persia_cli.data.text_stream import TextStream
-from persia_cli.data.unread_rows import UnreadRows
 from persia_cli.disk import rename
 from persia_cli.errors import DataError, one_line
 
@@ -128,26 +126,12 @@ def _convert(filesystem: Any, file: DataFile, kind: Format, form: CsvFormat, pat
 
 def _write(tables: Iterator[Any], part: Path, unread: UnreadRows, file: DataFile) -> None:
     """Write tables of one schema in row groups of equal size, and the rows that were left out to the metadata."""
-    writer: Any = None
-    waiting: list[Any] = []
-    try:
+    with GroupedWriter(part, ROW_GROUP_ROWS) as writer:
         for table in tables:
-            if writer is None:
-                writer = pq.ParquetWriter(part, table.schema, compression="zstd")
-            waiting.append(table if isinstance(table, pa.Table) else pa.Table.from_batches([table]))
-            if sum(each.num_rows for each in waiting) >= ROW_GROUP_ROWS:
-                rows = pa.concat_tables(waiting)
-                whole = rows.num_rows // ROW_GROUP_ROWS * ROW_GROUP_ROWS
-                writer.write_table(rows.slice(0, whole), row_group_size=ROW_GROUP_ROWS)
-                waiting = [rows.slice(whole)]
-        if writer is None:
+            writer.write(table if isinstance(table, pa.Table) else pa.Table.from_batches([table]))
+        if writer.is_empty:
             raise DataError(f"{file.path}: the file is empty; delete it or write it again")
-        if sum(each.num_rows for each in waiting):
-            writer.write_table(pa.concat_tables(waiting), row_group_size=ROW_GROUP_ROWS)
-        writer.add_key_value_metadata({_UNREAD: unread.to_json()})
-    finally:
-        if writer is not None:
-            writer.close()
+        writer.metadata[_UNREAD] = unread.to_json()
 
 
 def _opener(filesystem: Any, file: DataFile, progress: Progress) -> Callable[[], TextStream]:

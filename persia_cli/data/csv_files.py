@@ -5,19 +5,90 @@ else true and false if every field is one of these words; else text. Fields that
 Blanks around a number, or around a column's name, do not belong to it; blanks around text do.
 """
 
+import csv
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from io import StringIO
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import csv
+from pyarrow import csv as arrow_csv
 
 from persia_cli.config.schema.csv_format import CsvFormat
-from persia_cli.data.csv_stream import CsvStream
-from persia_cli.data.text_lines import csv_lines
-from persia_cli.data.unread_rows import UnreadRows
+from persia_cli.data.text_lines import UnreadRows, csv_lines
+
+_HEAD_BYTES = 1 << 16
+_TAIL_BYTES = 64
+_MARK = b"\xef\xbb\xbf"
+
+
+class CsvStream:
+    """A stream without leading blank lines that always ends with a line end; its header can be read in advance."""
+
+    def __init__(self, stream: Any, delimiter: str, quote: str | None) -> None:
+        self._stream, self._delimiter, self._quote = stream, delimiter, quote
+        self._head = self._tail = b""
+        self._is_at_end = False
+        self.closed = False
+        while not self._is_at_end and not {*b"\r\n"} & {*self._head}:
+            self._head = (self._head + self._next(_HEAD_BYTES)).removeprefix(_MARK).lstrip(b"\r\n")
+
+    def header(self) -> list[str]:
+        """Return the fields of the first row, which spans several lines where quoted fields hold line ends.
+
+        Raises UnicodeDecodeError if the row is not UTF-8, and csv.Error if it is not text.
+        """
+        while True:
+            lines = list(StringIO(self._head.decode(errors="surrogateescape"), newline=""))
+            if self._quote is None:
+                reader = csv.reader(lines, delimiter=self._delimiter, quoting=csv.QUOTE_NONE)
+            else:
+                reader = csv.reader(lines, delimiter=self._delimiter, quotechar=self._quote)
+            fields = next(reader, [])
+            if reader.line_num < len(lines) or self._is_at_end:
+                return [field.encode(errors="surrogateescape").decode() for field in fields]
+            self._head += self._next(_HEAD_BYTES)
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next bytes."""
+        if not self._head:
+            return self._next(size)
+        head, self._head = self._head, b""
+        if size < 0:
+            return head + self._next(size)
+        self._head = head[size:]
+        return head[:size]
+
+    def leaves_open(self, last: str | None) -> bool:
+        """Return True if a quote before `last`, the last field of the file, is never closed.
+
+        A field with a line end in it must be in quotes, so the file would have to end with a quote.
+        """
+        if self._quote is None or last is None or not {"\n", "\r"} & set(last):
+            return False
+        return not self._tail.rstrip().endswith(self._quote.encode())
+
+    def readable(self) -> bool:
+        """Return True: the stream can be read, as files can."""
+        return True
+
+    def close(self) -> None:
+        """Do nothing: the code that opened the stream closes it."""
+        self.closed = True
+
+    def _next(self, size: int) -> bytes:
+        if self._is_at_end:
+            return b""
+        more = bytes(self._stream.read(size))
+        if more and size >= 0:
+            self._tail = (self._tail + more)[-_TAIL_BYTES:]
+            return more
+        self._is_at_end = True
+        self._tail = (self._tail + more)[-_TAIL_BYTES:]
+        return more if self._tail.endswith((b"\n", b"\r")) else more + b"\n"
+
 
 Open = Callable[[], Any]
 """Opens a file's bytes, decompressed, from the beginning."""
@@ -62,21 +133,21 @@ def _batches(
 ) -> Iterator[Any]:
     """Yield batches whose columns are named by numbers, for names may repeat; without `types` all columns are text."""
     numbers = [str(number) for number in range(len(names))]
-    reading = csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES, column_names=numbers)
+    reading = arrow_csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES, column_names=numbers)
     reading.skip_rows_after_names = 1 if form.header is True else 0
-    parsing = csv.ParseOptions(
+    parsing = arrow_csv.ParseOptions(
         delimiter=delimiter,
         quote_char=form.quote or False,
         newlines_in_values=form.quote is not None,
         invalid_row_handler=partial(_skip, unread),
     )
-    converting = csv.ConvertOptions(
+    converting = arrow_csv.ConvertOptions(
         column_types=dict(zip(numbers, types or [pa.string()] * len(names), strict=True)),
         null_values=list(form.nulls),
         strings_can_be_null=True,
         quoted_strings_can_be_null=True,
     )
-    with csv.open_csv(stream, reading, parsing, converting) as reader:
+    with arrow_csv.open_csv(stream, reading, parsing, converting) as reader:
         yield from reader
 
 

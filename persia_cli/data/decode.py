@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from persia_cli.config.schema.features import DenseFeature, Label, SparseFeature
 from persia_cli.data.arrow_types import class_of, is_list, plain_type
 from persia_cli.data.dense_transforms import bucket_ids, transform
-from persia_cli.data.rowgroup import RowGroup
+from persia_cli.data.row_groups import RowGroup
 from persia_cli.data.values import Made, NotAnIdError, float_values, id_values
 from persia_cli.errors import DataError
 

@@ -1,6 +1,9 @@
 """Transforms of dense numbers and buckets, by statistics of the training rows that are kept with the data set."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
+from datetime import date, datetime
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -8,7 +11,7 @@ from numpy.typing import NDArray
 
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
-from persia_cli.data.rowgroup import RowGroup, RowGroupReader
+from persia_cli.data.row_groups import RowGroup, RowGroupReader
 from persia_cli.data.splits import selected_rows
 from persia_cli.data.values import float_values
 from persia_cli.errors import DataError
@@ -154,3 +157,41 @@ def _with_boundaries(feature: SparseFeature, samples: dict[str, list[Floats]]) -
     shares = np.arange(1, feature.buckets) / feature.buckets
     boundaries = np.unique(np.quantile(values, shares, method="inverted_cdf"))
     return feature.model_copy(update={"buckets": tuple(map(float, boundaries))})
+
+
+LARGE = 1000.0
+"""A dense value above this dominates the others, and its gradients overshoot."""
+
+
+def column_scales(metadata: Any, names: Collection[str]) -> dict[str, float]:
+    """Return the greatest absolute value of each numeric column, where a Parquet file's metadata holds it."""
+    scales: dict[str, float] = {}
+    for group in range(metadata.num_row_groups):
+        rows = metadata.row_group(group)
+        for number in range(rows.num_columns):
+            column = rows.column(number)
+            statistics = column.statistics
+            if column.path_in_schema in names and statistics is not None and statistics.has_min_max:
+                ends = [_number(end) for end in (statistics.min, statistics.max)]
+                if all(map(math.isfinite, ends)):
+                    scale = max(map(abs, ends))
+                    scales[column.path_in_schema] = max(scale, scales.get(column.path_in_schema, 0.0))
+    return scales
+
+
+def _number(value: object) -> float:
+    """Return a value as a dense feature reads it: dates and timestamps as days since 1970; NaN for other types."""
+    if isinstance(value, date):
+        day = value.date() if isinstance(value, datetime) else value
+        return float((day - date(1970, 1, 1)).days)
+    return float(value) if isinstance(value, int | float | Decimal) else math.nan
+
+
+def scale_warnings(scales: Mapping[str, float]) -> tuple[str, ...]:
+    """Return a sentence for each dense feature whose values are too large to train on as they are."""
+    return tuple(
+        f"dense feature {name} has values up to {scale:.3g}, and networks learn badly from numbers far from 1: declare "
+        f"{{name: {name}, transform: log1p}} or {{name: {name}, transform: standardise}} in dataset.dense"
+        for name, scale in scales.items()
+        if scale > LARGE
+    )

@@ -8,8 +8,8 @@ from persia_cli.config.schema.generated import GeneratedDataset, Generator
 from persia_cli.config.schema.split import EvalSplit, PredictSplit
 from persia_cli.data.columns import prepare_command
 from persia_cli.data.converted import Progress, silent
-from persia_cli.data.formats import NOUNS
-from persia_cli.data.scales import scale_warnings
+from persia_cli.data.dense_transforms import scale_warnings
+from persia_cli.data.files import NOUNS
 from persia_cli.data.scan import scan
 from persia_cli.data.source import uses_stand_in
 

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pyarrow import fs
 
@@ -15,9 +15,20 @@ from persia_cli.data.remote import LISTING_DEADLINE_S, ask
 from persia_cli.errors import DataError
 from persia_cli.shipped import shipped
 
-_SUFFIXES = (
-    *(".parquet", ".pq"),
-    *(f"{kind}{packed}" for kind in (".csv", ".tsv", ".jsonl", ".ndjson") for packed in ("", ".gz", ".zst", ".bz2")),
+Format = Literal["parquet", "csv", "jsonl"]
+
+SUFFIXES: dict[Format, tuple[str, ...]] = {
+    "parquet": (".parquet", ".pq"),
+    "csv": (".csv", ".tsv"),
+    "jsonl": (".jsonl", ".ndjson"),
+}
+"""The endings of file names that a search of folders finds."""
+NOUNS: dict[Format, str] = {"parquet": "Parquet", "csv": "CSV", "jsonl": "JSON Lines"}
+CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
+"""Compression of text files by the last ending of their names."""
+_ENDINGS = (
+    *SUFFIXES["parquet"],
+    *(f"{text}{packed}" for text in SUFFIXES["csv"] + SUFFIXES["jsonl"] for packed in ("", *CODECS)),
 )
 """The endings of the file names that a search of folders finds."""
 _WILDCARDS = frozenset("*?[")
@@ -137,7 +148,7 @@ def _builtin(name: str) -> Path:
 
 def _folder(filesystem: Any, path: str) -> Iterable[DataFile]:
     for info in _listing(filesystem, path):
-        if info.type == fs.FileType.File and info.path.lower().endswith(_SUFFIXES):
+        if info.type == fs.FileType.File and info.path.lower().endswith(_ENDINGS):
             yield DataFile(info.path, info.size)
 
 
@@ -158,3 +169,26 @@ def _listing(filesystem: Any, folder: str) -> Iterable[Any]:
         below = [part for part in info.path.split("/") if part][depth:]
         if not any(part.startswith((".", "_")) and "=" not in part for part in below):
             yield info
+
+
+def format_of(path: str) -> Format | None:
+    """Return the format that a file name stands for; None if its ending is unknown."""
+    plain = path.lower()
+    for ending in CODECS:
+        plain = plain.removesuffix(ending)
+    if plain.endswith(".json"):
+        return "jsonl"
+    found = (name for name, endings in SUFFIXES.items() if plain.endswith(endings))
+    return next(found, None)
+
+
+def of_one_format(files: Sequence[DataFile], wanted: Literal["auto"] | Format) -> tuple[Format, tuple[DataFile, ...]]:
+    """Return the wanted format and its files; `auto` takes the first of Parquet, CSV and JSON Lines that is found.
+
+    A file with an unknown ending, which the user has named, has the wanted format; Parquet for `auto`.
+    """
+    default: Format = "parquet" if wanted == "auto" else wanted
+    own = {file.path: format_of(file.path) or default for file in files}
+    present = set(own.values())
+    chosen = next((name for name in SUFFIXES if name in present), default) if wanted == "auto" else wanted
+    return chosen, tuple(file for file in files if own[file.path] == chosen)

@@ -1,47 +1,162 @@
-"""Tables to a Parquet file in row groups of equal size."""
+"""Row groups of Parquet files: the footers that list them, a reader of their columns, and a writer."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from persia_cli.control.splits import SplitName
+from persia_cli.data.arrow_types import without_extensions
+from persia_cli.data.files import DataFile
+from persia_cli.data.hive import with_constants
+from persia_cli.data.remote import ask
+from persia_cli.data.text_lines import TextLines
+from persia_cli.errors import DataError, one_line
+
+
+def read_footer(filesystem: Any, file: DataFile, uri: str | None) -> tuple[Any, Any]:
+    """Return a file's metadata and Arrow schema; a store on other machines, named by `uri`, has a deadline.
+
+    Raises DataError for a store that does not answer or refuses, OSError or pyarrow.ArrowException for a file that is
+    not Parquet.
+    """
+
+    def read() -> tuple[Any, Any]:
+        with filesystem.open_input_file(file.path) as source, pq.ParquetFile(source) as parquet:
+            return parquet.metadata, parquet.schema_arrow
+
+    return read() if uri is None else ask(f"{uri.partition('://')[0]}://{file.path}", read)
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """A row group: its file, its number in the file, and its rows, numbered over all files."""
+
+    path: str
+    number: int
+    first_row: int
+    rows: int
+    part: SplitName | None = None
+    """The split of its file, where files make the split."""
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    """Columns named by the file's folders, each an Arrow scalar."""
+    source: str | None = None
+    """The text file that the rows were converted from."""
+    start: int = 0
+    """Its first row in that file."""
+    lines: TextLines | None = None
+    """Finds the lines of that file."""
+
+    def __str__(self) -> str:
+        if self.source is not None:
+            return f"{self.source}, in its rows from {self.start} on"
+        return f"{self.path}, row group {self.number}"
+
+    def place_of(self, row: int) -> str:
+        """Return the position of a row in words: for a text file the line, found by reading the file again."""
+        line = None if self.lines is None else self.lines.line_of(self.start + row)
+        return f"row {row}" if line is None else f"line {line:,}"
+
+
+class RowGroupReader:
+    """Reads columns of row groups and keeps the last file open; for one thread at a time."""
+
+    def __init__(self, filesystem: Any) -> None:
+        self._filesystem = filesystem
+        self._path: str | None = None
+        self._parquet: Any = None
+
+    def __enter__(self) -> "RowGroupReader":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def read(self, group: RowGroup, columns: list[str]) -> Any:
+        """Return a pyarrow table of the columns; raises DataError if the file is damaged, changed or gone."""
+        try:
+            if self._path != group.path:
+                self.close()
+                self._parquet = _opened(self._filesystem.open_input_file(group.path), group.number)
+                self._path = group.path
+            own = [name for name in columns if name not in group.constants]
+            table = self._parquet.read_row_group(group.number, columns=own, use_threads=False).select(own)
+        except (OSError, KeyError, pa.ArrowException) as error:
+            raise DataError(f"{group}: cannot be read ({one_line(error)}); prepare the file again") from error
+        if table.num_rows != group.rows:
+            raise DataError(
+                f"{group}: it has {table.num_rows} rows, but the footer said {group.rows}; prepare the file again"
+            )
+        table = without_extensions(table)
+        wanted = {name: group.constants[name] for name in columns if name in group.constants}
+        return with_constants(table, wanted).select(columns) if wanted else table
+
+    def close(self) -> None:
+        """Close the file that is open."""
+        if self._parquet is not None:
+            self._parquet.close(force=True)
+        self._parquet = self._path = None
+
+
+def _opened(source: Any, number: int) -> Any:
+    """Open a file; text with few distinct values per row group is read as a dictionary, so that each is hashed once.
+
+    Plain text takes 4 bytes and its own length per value; for text that hardly repeats, a dictionary costs more.
+    """
+    metadata = pq.read_metadata(source)
+    group = metadata.row_group(number)
+    repeated = []
+    for place in range(group.num_columns):
+        column, kind = group.column(place), metadata.schema.column(place)
+        is_text = kind.logical_type.type == "STRING" and kind.max_repetition_level == 0
+        if is_text and column.total_uncompressed_size < 4 * group.num_rows:
+            repeated.append(column.path_in_schema)
+    return pq.ParquetFile(source, metadata=metadata, read_dictionary=repeated, pre_buffer=True)
+
 
 class GroupedWriter:
     """Writes tables to one Parquet file (zstd, statistics of every column) in row groups of equal size.
 
-    A context manager; the file exists once a row is written.
+    A context manager; the file exists once a table is written.
     """
 
     def __init__(self, path: Path, row_group_rows: int) -> None:
         self.rows = 0
+        self.metadata: dict[bytes, bytes] = {}
+        """Keys and values for the file's footer."""
         self._path = path
         self._row_group_rows = row_group_rows
         self._waiting: list[Any] = []
-        self._waiting_rows = 0
         self._writer: Any = None
 
     def __enter__(self) -> "GroupedWriter":
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None and self._waiting_rows:
-            self._write(pa.concat_tables(self._waiting))
-        if self._writer is not None:
-            self._writer.close()
+        if self._writer is None:
+            return
+        if kind is None:
+            if rows := pa.concat_tables(self._waiting):
+                self._writer.write_table(rows, row_group_size=self._row_group_rows)
+            self._writer.add_key_value_metadata(self.metadata)
+        self._writer.close()
+
+    @property
+    def is_empty(self) -> bool:
+        """True if not even a table without rows was written, so that there is no file."""
+        return self._writer is None
 
     def write(self, table: Any) -> None:
         """Add rows; full row groups are written at once, the remaining rows wait."""
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self._path, table.schema, compression="zstd")
         self.rows += table.num_rows
         self._waiting.append(table)
-        self._waiting_rows += table.num_rows
-        if self._waiting_rows >= self._row_group_rows:
+        if sum(each.num_rows for each in self._waiting) >= self._row_group_rows:
             rows = pa.concat_tables(self._waiting)
             whole = rows.num_rows // self._row_group_rows * self._row_group_rows
-            self._write(rows.slice(0, whole))
-            self._waiting, self._waiting_rows = [rows.slice(whole)], rows.num_rows - whole
-
-    def _write(self, rows: Any) -> None:
-        if self._writer is None:
-            self._writer = pq.ParquetWriter(self._path, rows.schema, compression="zstd", write_statistics=True)
-        self._writer.write_table(rows, row_group_size=self._row_group_rows)
+            self._writer.write_table(rows.slice(0, whole), row_group_size=self._row_group_rows)
+            self._waiting = [rows.slice(whole)]

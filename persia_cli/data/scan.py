@@ -12,16 +12,12 @@ from persia_cli.config.schema.split import ColumnSplit, EvalSplit, FileSplit, Pr
 from persia_cli.control.splits import SplitName
 from persia_cli.data.columns import classes, column_problems, fractions_as_text, list_columns, prepare_command
 from persia_cli.data.converted import Progress, as_parquet, silent, unread_rows
-from persia_cli.data.dense_transforms import fit, is_fitted
-from persia_cli.data.files import DataFile, Location, find_all, find_files, locate_all
-from persia_cli.data.footers import read_footer
-from persia_cli.data.formats import NOUNS, Format, of_one_format
+from persia_cli.data.dense_transforms import column_scales, fit, is_fitted
+from persia_cli.data.files import NOUNS, DataFile, Format, Location, find_all, find_files, locate_all, of_one_format
 from persia_cli.data.hive import HiveColumns
-from persia_cli.data.rowgroup import RowGroup
-from persia_cli.data.scales import column_scales
+from persia_cli.data.row_groups import RowGroup, read_footer
 from persia_cli.data.splits import SplitRows, count_rows
-from persia_cli.data.text_lines import TextLines
-from persia_cli.data.unread_rows import UnreadRows
+from persia_cli.data.text_lines import TextLines, UnreadRows
 from persia_cli.errors import DataError, one_line
 
 SPLIT_USES: dict[SplitName, str] = {"train": "train on", "eval": "evaluate on"}

@@ -7,13 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from persia_cli.data.files import DataFile
+from persia_cli.data.files import CODECS, DataFile
 from persia_cli.errors import DataError, one_line
 
 Progress = Callable[[int], None]
 """Called with the number of bytes read from the file, before decompression."""
-
-_CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 
 
 class TextStream:
@@ -21,7 +19,7 @@ class TextStream:
 
     def __init__(self, filesystem: Any, file: DataFile, progress: Progress | None = None) -> None:
         self._file, self._progress = file, progress
-        codec = _CODECS.get(Path(file.path).suffix.lower())
+        codec = CODECS.get(Path(file.path).suffix.lower())
         try:
             self._raw = filesystem.open_input_file(file.path)
             self._bytes = pa.CompressedInputStream(self._raw, codec) if codec else self._raw

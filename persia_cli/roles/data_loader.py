@@ -10,8 +10,7 @@ import numpy as np
 from persia_cli.control.position import StepGrid
 from persia_cli.control.splits import EVAL, SPLIT_NAMES, TRAIN
 from persia_cli.data.batch import Batch
-from persia_cli.data.ring import Ring
-from persia_cli.data.source import Source, open_source
+from persia_cli.data.source import Ring, Source, open_source
 from persia_cli.errors import DataError
 from persia_cli.observe.trace import LOOP
 from persia_cli.roles.link import Link

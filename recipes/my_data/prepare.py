@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from persia_cli.data.parts import text_parts
-from persia_cli.data.recipe import PrepareOptions, PrepareReport, Progress, source_files, write_dataset
-from persia_cli.data.text import BYTES, INTEGER, NUMBER, SKIP, TEXT, TextBlock, TextFormat, text_of
+from persia_cli.prepare.parts import text_parts
+from persia_cli.prepare.recipe import PrepareOptions, PrepareReport, Progress, source_files, write_dataset
+from persia_cli.prepare.text import BYTES, INTEGER, NUMBER, SKIP, TEXT, TextBlock, TextFormat, text_of
 
 # 1. The layout of the file: its columns, in order, and the kind of each.
 #    INTEGER and NUMBER are checked as they are read, and a row that does not fit is reported with its line.

@@ -18,13 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from persia_cli.data.bad_rows import BadRows
-from persia_cli.data.buckets import read_bucket, spread
-from persia_cli.data.lines import is_compressed
-from persia_cli.data.parts import DatasetPart, PartLog, read_blocks, read_table
-from persia_cli.data.recipe import DataError, PrepareOptions, PrepareReport, Progress, find_file, write_dataset
-from persia_cli.data.text import BYTES, INTEGER, NUMBER, SKIP, TEXT, Kind, TextBlock, TextFormat
-from persia_cli.data.unfinished import locked
+from persia_cli.prepare.bad_rows import BadRows
+from persia_cli.prepare.buckets import read_bucket, spread
+from persia_cli.prepare.lines import is_compressed
+from persia_cli.prepare.parts import DatasetPart, PartLog, read_blocks, read_table
+from persia_cli.prepare.recipe import DataError, PrepareOptions, PrepareReport, Progress, find_file, write_dataset
+from persia_cli.prepare.text import BYTES, INTEGER, NUMBER, SKIP, TEXT, Kind, TextBlock, TextFormat
+from persia_cli.prepare.unfinished import locked
 
 PROFILE = ["cms_segid", "cms_group_id", "final_gender_code", "age_level", "pvalue_level", "shopping_level",
            "occupation", "new_user_class_level"]  # fmt: skip

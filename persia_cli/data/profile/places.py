@@ -13,10 +13,9 @@ from pyarrow.fs import LocalFileSystem
 from persia_cli.config.schema.csv_format import CsvFormat
 from persia_cli.data.arrow_types import without_extensions
 from persia_cli.data.converted import Progress, as_parquet, silent, unread_rows
-from persia_cli.data.files import DataFile, find_files, locate
-from persia_cli.data.footers import read_footer
-from persia_cli.data.formats import of_one_format
+from persia_cli.data.files import DataFile, find_files, locate, of_one_format
 from persia_cli.data.hive import HiveColumns, with_constants
+from persia_cli.data.row_groups import read_footer
 from persia_cli.errors import DataError, one_line
 
 BATCH_ROWS = 65536

@@ -5,10 +5,10 @@ from typing import Literal
 
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.split import ColumnSplit
+from persia_cli.data.dense_transforms import LARGE
 from persia_cli.data.profile.dataset import ColumnProfile, DatasetProfile
 from persia_cli.data.profile.numbers import NumberFigures
 from persia_cli.data.profile.sharing import shared_tables
-from persia_cli.data.scales import LARGE
 
 Role = Literal["label", "dense", "sparse", "weight", "split", "unused"]
 

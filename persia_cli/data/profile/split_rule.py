@@ -14,7 +14,7 @@ from persia_cli.control.splits import SplitName
 from persia_cli.data.arrow_types import is_text
 from persia_cli.data.files import find_files, locate
 from persia_cli.data.profile.places import RowSpan, SourceFiles, read_rows
-from persia_cli.data.rowgroup import RowGroup
+from persia_cli.data.row_groups import RowGroup
 from persia_cli.data.splits import selected_rows
 
 COLUMNS = ("split", "part", "subset", "partition", "fold", "set", "phase")

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persia_cli.data.order import SampleOrder
+from persia_cli.data.parquet import SampleOrder
 
 ROWS = st.lists(st.integers(0, 9), max_size=12)
 

@@ -15,8 +15,8 @@ import pytest
 from persia_cli.config.schema import ParquetDataset
 from persia_cli.data import remote
 from persia_cli.data.files import DataFile
-from persia_cli.data.footers import read_footer
 from persia_cli.data.profile.places import open_place
+from persia_cli.data.row_groups import read_footer
 from persia_cli.data.scan import scan
 from persia_cli.errors import DataError
 
@@ -110,7 +110,7 @@ def test_footers_of_stores_have_a_deadline(
         asked.append(place)
         return call()
 
-    for module in ("footers", "files"):
+    for module in ("row_groups", "files"):
         monkeypatch.setattr(f"persia_cli.data.{module}.ask", told)
     monkeypatch.setattr("persia_cli.data.files.fs.LocalFileSystem", type("Other", (), {}))
     look(f"file://{tmp_path}")

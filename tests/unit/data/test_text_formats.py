@@ -19,12 +19,12 @@ from persia_cli.data.batch import Batch
 from persia_cli.data.converted import CACHE
 from persia_cli.data.facts import inspect
 from persia_cli.data.ids import text_id
-from persia_cli.data.kept import KeptColumns
 from persia_cli.data.profile.inspection import inspect_data
-from persia_cli.data.recipe import PrepareOptions, load_recipe
 from persia_cli.data.scan import scan
+from persia_cli.data.scores_file import KeptColumns
 from persia_cli.data.source import open_source
 from persia_cli.errors import DataError
+from persia_cli.prepare.recipe import PrepareOptions, load_recipe
 
 ROWS = 500
 

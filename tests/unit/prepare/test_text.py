@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from persia_cli.data import parts
-from persia_cli.data.bad_rows import SHOWN, BadRows
 from persia_cli.data.ids import text_id
-from persia_cli.data.parts import PartLog, read_blocks, read_table, text_parts
-from persia_cli.data.text import BYTES, INTEGER, NUMBER, SKIP, TEXT, TextBlock, TextFormat, hexadecimal, text_of
 from persia_cli.errors import DataError
+from persia_cli.prepare import parts
+from persia_cli.prepare.bad_rows import SHOWN, BadRows
+from persia_cli.prepare.parts import PartLog, read_blocks, read_table, text_parts
+from persia_cli.prepare.text import BYTES, INTEGER, NUMBER, SKIP, TEXT, TextBlock, TextFormat, hexadecimal, text_of
 
 PAIRS = TextFormat({"a": INTEGER, "b": TEXT}, comment="#", blank_lines=True)
 

@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from persia_cli.data.ids import seed_of, text_id, text_ids
-from persia_cli.data.lines import first_line
 from persia_cli.errors import DataError
 from persia_cli.kernels import fields
 from persia_cli.kernels.text import BLANK, COMMENT, NONE, OPEN_QUOTE, parse_lines
+from persia_cli.prepare.lines import first_line
 
 _SIZE_BITS = np.uint64(2**32 - 1)
 

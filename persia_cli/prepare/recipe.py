@@ -13,8 +13,8 @@ A recipe's prepare.py describes the layout of its files and the columns to make 
         price = block.numbers("price", missing=0.0)
         return block.table({"label": block.integers("label"), "price": price, "shop": block.ids("shop")})
 
-Threads, bad rows, resuming after a kill, Parquet and dataset.yaml are the same for all recipes: persia_cli.data.text
-defines columns and blocks, persia_cli.data.parts defines parts, persia_cli.data.preparation writes the data set.
+Threads, bad rows, resuming after a kill, Parquet and dataset.yaml are the same for all recipes: persia_cli.prepare.text
+defines columns and blocks, persia_cli.prepare.parts defines parts, persia_cli.prepare.preparation writes the data set.
 """
 
 import re
@@ -27,10 +27,9 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from shutil import copyfile
 
-from persia_cli.data.preparation import write_dataset
-from persia_cli.data.prepare_options import PrepareOptions, PrepareReport, RecipeStamp
-from persia_cli.data.worker_pool import Progress
 from persia_cli.errors import DataError
+from persia_cli.prepare.options import PrepareOptions, PrepareReport, RecipeStamp
+from persia_cli.prepare.preparation import Progress, write_dataset
 from persia_cli.shipped import shipped
 
 __all__ = [

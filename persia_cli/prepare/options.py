@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from persia_cli.data.bad_rows import BadRow
 from persia_cli.errors import DataError
+from persia_cli.prepare.bad_rows import BadRow
 
 
 class SplitChoice(NamedTuple):

@@ -1,6 +1,5 @@
 """Recipes: found by name, loaded by path, copied to start one's own; and tables in row groups."""
 
-import ast
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from persia_cli.data.recipe import copy_recipe, find_file, list_recipes, load_recipe, source_files
 from persia_cli.data.row_groups import GroupedWriter
 from persia_cli.errors import DataError
+from persia_cli.prepare.recipe import copy_recipe, find_file, list_recipes, load_recipe, source_files
 from persia_cli.shipped import shipped
 
 

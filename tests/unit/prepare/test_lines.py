@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from persia_cli.data import lines
-from persia_cli.data.lines import first_line, read_lines
+from persia_cli.prepare import lines
+from persia_cli.prepare.lines import first_line, read_lines
 
 TOO_LONG = b"(too long)"
 

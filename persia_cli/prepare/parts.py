@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from persia_cli.data.bad_rows import SHOWN, BadRows, Found
-from persia_cli.data.lines import is_compressed, read_lines
-from persia_cli.data.text import TextBlock, TextFormat, parse_block
 from persia_cli.errors import DataError, one_line
+from persia_cli.prepare.bad_rows import SHOWN, BadRows, Found
+from persia_cli.prepare.lines import is_compressed, read_lines
+from persia_cli.prepare.text import TextBlock, TextFormat, parse_block
 
 PART_BYTES = 1 << 28
 """Bytes of a plain text file that become one part."""

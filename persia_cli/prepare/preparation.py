@@ -1,19 +1,89 @@
 """From parts to a data set: several threads, progress, bounded memory; after a kill, finished parts are kept."""
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any
+from threading import Event, Lock
+from typing import Any, TypeVar
 
-from persia_cli.data.bad_rows import BadRows
-from persia_cli.data.dataset_yaml import NAME, describe_dataset, to_yaml
-from persia_cli.data.finished import RECORD, find_finished, to_record
-from persia_cli.data.parts import DatasetPart, PartLog
-from persia_cli.data.prepare_options import PrepareOptions, PrepareReport
-from persia_cli.data.prescan import Prescan
+from pydantic import ValidationError
+
+from persia_cli.config.explain import explain
+from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.data.dataset_yaml import NAME, to_yaml
 from persia_cli.data.row_groups import GroupedWriter
-from persia_cli.data.unfinished import PartState, UnfinishedFolder, fingerprint, unfinished
-from persia_cli.data.worker_pool import Progress, WorkerPool
 from persia_cli.errors import DataError
+from persia_cli.prepare.bad_rows import BadRows
+from persia_cli.prepare.options import PrepareOptions, PrepareReport
+from persia_cli.prepare.parts import DatasetPart, PartLog
+from persia_cli.prepare.prescan import SPLIT, Prescan
+from persia_cli.prepare.unfinished import (
+    RECORD,
+    PartState,
+    UnfinishedFolder,
+    find_finished,
+    fingerprint,
+    to_record,
+    unfinished,
+)
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes of the source read so far and in total."""
+
+Result = TypeVar("Result")
+
+_MOST_WORKERS = 8
+"""Default limit of threads: each takes up to 100 MB."""
+
+
+class _OtherFailedError(Exception):
+    """Another part has failed."""
+
+
+class WorkerPool:
+    """Threads that work on parts, and the progress of what they read; the first failure stops all of them."""
+
+    def __init__(self, workers: int | None, progress: Progress, total: int) -> None:
+        self._workers = workers or min(len(os.sched_getaffinity(0)), _MOST_WORKERS)
+        self._progress = progress
+        self._total = total
+        self._done = 0
+        self._lock = Lock()
+        self._stop = Event()
+
+    def each(self, parts: Sequence[DatasetPart], work: Callable[[DatasetPart], Result]) -> list[Result]:
+        """Return the result of each part, in order; raises the exception of the first part that failed."""
+        with ThreadPoolExecutor(self._workers, thread_name_prefix="prepare") as pool:
+            futures = [pool.submit(self._work, work, part) for part in parts]
+            try:
+                wait(futures, return_when=FIRST_EXCEPTION)
+            finally:
+                self._stop.set()
+                pool.shutdown(cancel_futures=True)
+        self._stop.clear()
+        for error in [future.exception() for future in futures if not future.cancelled()]:
+            if error is not None and not isinstance(error, _OtherFailedError):
+                raise error
+        return [future.result() for future in futures]
+
+    def _work(self, work: Callable[[DatasetPart], Result], part: DatasetPart) -> Result:
+        """Work on a part unless another one has failed; a failure is recorded here, before the caller sees it."""
+        if self._stop.is_set():
+            raise _OtherFailedError
+        try:
+            return work(part)
+        except BaseException:
+            self._stop.set()
+            raise
+
+    def read(self, nbytes: int) -> None:
+        """Report bytes read; raises to stop the part if another one has failed."""
+        if self._stop.is_set():
+            raise _OtherFailedError
+        with self._lock:
+            self._done += nbytes
+            self._progress(self._done, self._total)
 
 
 def write_dataset(
@@ -34,7 +104,7 @@ def write_dataset(
     Parts that an earlier run of the same recipe, options and source files finished are kept, as are the finished parts
     of this run if it fails. An `output` that is finished already is left unchanged. Raises DataError.
     """
-    described = describe_dataset(dataset, options)
+    described = _described(dataset, options)
     if len({part.name for part in parts}) < len(parts):
         raise DataError("the source holds files whose names are equal up to their first dot; keep one of each")
     for part in parts:
@@ -79,6 +149,21 @@ def write_dataset(
         folder.write(NAME, to_yaml(described))
         folder.write(RECORD, to_record(report, made_of))
     return report
+
+
+def _described(keys: Mapping[str, Any], options: PrepareOptions) -> ParquetDataset:
+    """Check a recipe's description of its columns, in the keys of conf/dataset/*.yaml.
+
+    Raises DataError naming the wrong keys.
+    """
+    values = {**keys, "kind": "parquet", "path": ".", "recipe": options.recipe.name if options.recipe else None}
+    if options.split is not None:
+        values["split"] = {"kind": "column", "column": SPLIT, "train": "train", "eval": "eval"}
+    try:
+        return ParquetDataset.model_validate(values)
+    except ValidationError as error:
+        mistakes = explain(error, ParquetDataset, values).values()
+        raise DataError(f"the recipe's description of its columns is wrong: {'; '.join(mistakes)}") from error
 
 
 def _look(part: DatasetPart, prescan: Prescan, log: PartLog) -> None:

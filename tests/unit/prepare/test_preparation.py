@@ -13,15 +13,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from persia_cli.data import worker_pool
-from persia_cli.data.bad_rows import BadRows
 from persia_cli.data.facts import inspect
-from persia_cli.data.parts import DatasetPart, PartLog, text_parts
-from persia_cli.data.preparation import write_dataset
-from persia_cli.data.prepare_options import PrepareOptions, PrepareReport, RecipeStamp, SplitChoice, parse_split
-from persia_cli.data.prescan import RARE_ID
-from persia_cli.data.text import INTEGER, TextBlock, TextFormat
 from persia_cli.errors import DataError, DiskError
+from persia_cli.prepare import preparation
+from persia_cli.prepare.bad_rows import BadRows
+from persia_cli.prepare.options import PrepareOptions, PrepareReport, RecipeStamp, SplitChoice, parse_split
+from persia_cli.prepare.parts import DatasetPart, PartLog, text_parts
+from persia_cli.prepare.preparation import write_dataset
+from persia_cli.prepare.prescan import RARE_ID
+from persia_cli.prepare.text import INTEGER, TextBlock, TextFormat
 from tests.support.prepared import dataset_of
 
 FORMAT = TextFormat({"y": INTEGER, "user": INTEGER, "time": INTEGER})
@@ -186,7 +186,7 @@ def test_no_part_begins_once_another_has_failed(source: Source, tmp_path: Path, 
     def late(futures: Sequence[Future[Any]], **_: Any) -> Any:
         return wait(futures)
 
-    monkeypatch.setattr(worker_pool, "wait", late)
+    monkeypatch.setattr(preparation, "wait", late)
     source.broken = "day_0"
     with pytest.raises(DataError, match=r"^broken$"):
         make(source, tmp_path / "out", workers=1)
