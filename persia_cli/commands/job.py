@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 
 import typer
@@ -13,7 +12,7 @@ from persia_cli.commands.results import show_results
 from persia_cli.commands.screen import err, say
 from persia_cli.commands.tracing import leave_trace
 from persia_cli.disk import claim_folder
-from persia_cli.launch.job import require_free
+from persia_cli.launch.job import require_free, timed
 from persia_cli.plan.job import JobPlan
 from persia_cli.store.manifest import checkpoint_folder, finished_steps
 
@@ -44,11 +43,6 @@ def carry_out(plan: JobPlan, words: Sequence[str], trace: Path | None = None) ->
     finally:
         if trace:
             leave_trace(err(), plan, trace)
-
-
-def timed(parent: Path, prefix: str = "") -> Path:
-    """Return a folder named after the current time; it is not created."""
-    return parent / f"{prefix}{datetime.now():%Y%m%d-%H%M%S}"
 
 
 def claimed(plan: JobPlan) -> JobPlan:

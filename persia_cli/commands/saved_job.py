@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from persia_cli.commands.facts import facts_of
-from persia_cli.commands.job import timed
 from persia_cli.config.compose import compose_run
 from persia_cli.config.words import quoted
+from persia_cli.launch.job import timed
 from persia_cli.launch.readiness import require_ready
 from persia_cli.observe.saved_run import SavedModel
 from persia_cli.plan.embedding import embedding_layout

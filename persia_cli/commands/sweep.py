@@ -58,18 +58,20 @@ def sweep(
     Any key or group takes several values: KEY=A,B,C or KEY=range(1,4). Models are not saved unless
     checkpoint.at_end=true is among the words.
     """
-    from persia_cli.commands.sweep_job import carry_out, list_points, prepare, resumed
+    from persia_cli.commands.facts import facts_of
+    from persia_cli.commands.sweep_job import carry_out, list_points
     from persia_cli.errors import UserError
-    from persia_cli.launch.sweep_folder import SweepRequest
+    from persia_cli.sweep.folder import SweepRequest
+    from persia_cli.sweep.plan import prepare, resumed
 
     if resume is None:
         folders = tuple(str(each.absolute()) for each in conf_dir or ())
         ask = SweepRequest(tuple(words or ()), folders, baseline, metric, str(Path.cwd()))
-        plan = prepare(ask, folder)
+        plan = prepare(ask, folder, facts_of)
     else:
         if words or folder is not None:
             raise UserError("--resume takes words and folder from the sweep itself; leave them out")
-        plan = resumed(resume, baseline, metric)
+        plan = resumed(resume, baseline, metric, facts_of)
     if dry_run:
         list_points(plan)
     else:

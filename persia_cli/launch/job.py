@@ -4,6 +4,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,11 @@ class JobResult:
     run_dir: Path
     metrics: list[dict[str, Any]]
     events: list[dict[str, Any]]
+
+
+def timed(parent: Path, prefix: str = "") -> Path:
+    """Return a folder named after the current time; it is not created."""
+    return parent / f"{prefix}{datetime.now():%Y%m%d-%H%M%S}"
 
 
 def require_free(run_dir: Path) -> None:

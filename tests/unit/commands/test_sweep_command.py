@@ -7,9 +7,9 @@ import pytest
 from rich.console import Console
 
 from persia_cli.commands.sweep_view import Shown, as_object, legend, named, show_table, spread
-from persia_cli.observe.comparison import Mean, Row, compare
 from persia_cli.observe.outcome import Figures
-from persia_cli.plan.grid import Setting
+from persia_cli.sweep.comparison import Mean, Row, compare
+from persia_cli.sweep.points import Setting
 
 SMALL = ("dataset=tiny", "cluster=embedded", "train.batch_size=100")
 SYNC: Setting = (("mode", "sync"),)

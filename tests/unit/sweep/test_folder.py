@@ -8,7 +8,9 @@ import pytest
 
 from persia_cli.commands.sweep_view import as_object
 from persia_cli.errors import UserError
-from persia_cli.launch.sweep_folder import (
+from persia_cli.observe.outcome import Figures
+from persia_cli.sweep.comparison import compare
+from persia_cli.sweep.folder import (
     PointOutcome,
     SweepRequest,
     claimed,
@@ -18,9 +20,7 @@ from persia_cli.launch.sweep_folder import (
     write_results,
     write_settings,
 )
-from persia_cli.observe.comparison import compare
-from persia_cli.observe.outcome import Figures
-from persia_cli.plan.grid import Point
+from persia_cli.sweep.points import Point
 from tests.support.runs import make_run
 
 ASK = SweepRequest(("conf=synthetic", "seed=1,2"), ("/conf",), "mode=sync", "pr_auc", "/somewhere")

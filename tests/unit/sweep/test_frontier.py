@@ -10,8 +10,8 @@ from matplotlib.image import imread
 from matplotlib.text import Annotation
 
 from persia_cli.errors import UserError
-from persia_cli.observe.comparison import Mean
-from persia_cli.observe.frontier import Spot, draw
+from persia_cli.sweep.comparison import Mean
+from persia_cli.sweep.frontier import Spot, draw
 
 
 def spot(label: str, mode: str, rate: float, auc: float, staleness: int | None = None) -> Spot:

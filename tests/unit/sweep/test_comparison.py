@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from persia_cli.observe.comparison import Mean, compare, mean_of, paired
 from persia_cli.observe.outcome import Figures
-from persia_cli.plan.grid import Setting
+from persia_cli.sweep.comparison import Mean, compare, mean_of, paired
+from persia_cli.sweep.points import Setting
 
 METRICS = ["auc", "log_loss"]
 SYNC: Setting = (("mode", "sync"),)

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.config.choices import choices
-from persia_cli.config.grid import compose_grid
 from persia_cli.errors import ConfigError
+from persia_cli.sweep.grid import choices, compose_grid
 
 NOTHING_SAVED = "checkpoint.at_end=false"
 

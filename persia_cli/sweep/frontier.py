@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from persia_cli.observe.comparison import Mean
 from persia_cli.observe.drawing import INK, SMALL, dress, empty_figure, save_png, thousands
+from persia_cli.sweep.comparison import Mean
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

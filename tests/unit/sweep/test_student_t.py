@@ -6,7 +6,7 @@ import statistics
 import numpy as np
 import pytest
 
-from persia_cli.observe.student import half_width
+from persia_cli.sweep.comparison import half_width
 
 PUBLISHED = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 9: 2.262, 10: 2.228, 19: 2.093, 30: 2.042, 120: 1.980}
 """Quantile 0.975 by degrees of freedom, as tables have it to three digits."""

@@ -13,10 +13,10 @@ from persia_cli.errors import PersiaError
 from persia_cli.launch.interrupts import terminating_interrupts
 from persia_cli.launch.job import CONFIG, killed_by, record_end
 from persia_cli.launch.python import python_module
-from persia_cli.launch.sweep_folder import PointOutcome
 from persia_cli.observe.journal import METRICS
 from persia_cli.observe.outcome import figures_in
-from persia_cli.plan.grid import Point
+from persia_cli.sweep.folder import PointOutcome
+from persia_cli.sweep.points import Point
 
 POLL_S = 0.1
 LOG = "sweep.log"

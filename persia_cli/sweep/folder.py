@@ -4,7 +4,7 @@ import csv
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import count
@@ -16,7 +16,7 @@ from persia_cli.config.schema import Run
 from persia_cli.disk import claim_folder, is_held, replacing, write_whole, writing
 from persia_cli.errors import UserError
 from persia_cli.observe.outcome import Figures
-from persia_cli.plan.grid import SEED, Point
+from persia_cli.sweep.points import SEED, Point
 
 SWEEP = "sweep.json"
 RESULTS = "results.json"
@@ -113,29 +113,25 @@ def run_dir_of(folder: Path, number: int, point: Point) -> Path:
 def write_results(folder: Path, outcomes: Sequence[PointOutcome]) -> None:
     """Write the results of the points as JSON and as CSV; the files are atomic."""
     _write(folder / RESULTS, [point_object(outcome) for outcome in outcomes])
-    keys = list(dict.fromkeys(key for outcome in outcomes for key, _ in outcome.point.swept if key != SEED))
-    with replacing(folder / TABLE) as part, part.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        metrics = list(dict.fromkeys(name for o in outcomes if o.figures for name in o.figures.quality))
-        names = ["judged_step", "steps", "staleness_max", "staleness_fraction"]
-        writer.writerow([*keys, SEED, "state", "samples_per_s", *metrics, *names, "seconds", "run_dir", "error"])
-        for outcome in outcomes:
-            values, figures = dict(outcome.point.swept), outcome.figures
-            found = [figures and figures.samples_per_s, *(figures and figures.quality.get(name) for name in metrics)]
-            found += [figures and getattr(figures, name) for name in names]
-            state = "failed" if outcome.error else "done"
-            line = [values.get(key) for key in keys] + [outcome.seed, state, *found, outcome.seconds, outcome.run_dir]
-            writer.writerow([*line, outcome.error])
+    keys = dict.fromkeys(key for outcome in outcomes for key, _ in outcome.point.swept if key != SEED)
+    metrics = dict.fromkeys(name for outcome in outcomes if outcome.figures for name in outcome.figures.quality)
+    names = ["judged_step", "steps", "staleness_max", "staleness_fraction"]
+    columns = [*keys, SEED, "state", "samples_per_s", *metrics, *names, "seconds", "run_dir", "error"]
+    _write_table(folder / TABLE, columns, [_line(outcome, ["samples_per_s", *names]) for outcome in outcomes])
+
+
+def _line(outcome: PointOutcome, names: Sequence[str]) -> dict[str, Any]:
+    """Return the result of a point by column, with these of its figures and all of its quality."""
+    line = dict(outcome.point.swept) | {SEED: outcome.seed, "state": "failed" if outcome.error else "done"}
+    found = {name: getattr(outcome.figures, name) for name in names} if outcome.figures else {}
+    line |= found | (outcome.figures.quality if outcome.figures else {})
+    return line | {"seconds": outcome.seconds, "run_dir": outcome.run_dir, "error": outcome.error}
 
 
 def write_settings(folder: Path, settings: Sequence[Mapping[str, Any]], flat: Sequence[Mapping[str, Any]]) -> None:
     """Write the comparison of settings as JSON, and as CSV with a row for each setting."""
     _write(folder / SETTINGS, settings)
-    columns = list(dict.fromkeys(key for setting in flat for key in setting))
-    with replacing(folder / SETTINGS_TABLE) as part, part.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows(flat)
+    _write_table(folder / SETTINGS_TABLE, list(dict.fromkeys(key for setting in flat for key in setting)), flat)
 
 
 def read_results(folder: Path) -> list[PointOutcome]:
@@ -172,6 +168,13 @@ def _outcome(entry: dict[str, Any]) -> PointOutcome:
         figures=entry["figures"] and Figures(**entry["figures"]),
         error=entry["error"],
     )
+
+
+def _write_table(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    with replacing(path) as part, part.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def _write(path: Path, value: Any) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from persia_cli.errors import ConfigError
-from persia_cli.plan.grid import (
+from persia_cli.sweep.points import (
     Axis,
     Point,
     Setting,

@@ -1,0 +1,1 @@
+"""Sweeps: many points, each a training job, and the comparison of their settings."""
