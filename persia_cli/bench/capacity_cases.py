@@ -11,7 +11,7 @@ from persia_cli.bench import stores
 from persia_cli.bench.alternate import Turn, alternate
 from persia_cli.bench.layouts import one_table
 from persia_cli.bench.result import Result, Scale, faster, within
-from persia_cli.bench.stores import Block, Request
+from persia_cli.bench.stores import Block, RowRequest
 from persia_cli.bench.traffic import distinct
 from persia_cli.store.shard import Shard
 
@@ -52,7 +52,7 @@ def _two_shards(scale: Scale, dim: int) -> Result:
     return faster(label, "one shard", timed["two"], timed["one"], units, "Mrows/s", TWO_SHARDS.get(dim), note)
 
 
-def train(shard: Shard, asked: Sequence[Request], sent: Block, step: int = 1) -> None:
+def train(shard: Shard, asked: Sequence[RowRequest], sent: Block, step: int = 1) -> None:
     """Look up and update each request, as a batch of training does."""
     for each in asked:
         shard.look_up(0, each.keys, each.tables, step, True, batch=step)
@@ -64,7 +64,7 @@ class Traffic:
 
     def __init__(self, capacity: int, dim: int, ids: int, draws: int) -> None:
         self.shard = Shard(one_table(dim, "adagrad", capacity), 0, 1)
-        self.asked: list[Request] = []
+        self.asked: list[RowRequest] = []
         self._rng = np.random.default_rng(9)
         self._ids, self._draws, self._fresh = ids, draws, ids
         self._sent = stores.gradients(draws, dim)

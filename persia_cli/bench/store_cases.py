@@ -8,7 +8,7 @@ import numpy as np
 from persia_cli.bench import limits, stores
 from persia_cli.bench.alternate import Turn, alternate
 from persia_cli.bench.result import Result, Scale, faster
-from persia_cli.bench.stores import Block, Request
+from persia_cli.bench.stores import Block, RowRequest
 from persia_cli.store.shard import Shard
 
 REQUESTS = 16
@@ -126,23 +126,23 @@ def _optimizer(scale: Scale, dim: int, kind: Literal["adagrad", "adam"]) -> Resu
     return faster(label, f"torch.optim.{name}", timed["ours"], timed["torch"], _millions(asked), UNIT, STEP, note)
 
 
-def _requests(scale: Scale, rows: int, skewed: bool) -> list[Request]:
+def _requests(scale: Scale, rows: int, skewed: bool) -> list[RowRequest]:
     """Return requests to one of two servers for batches of 26 features; skewed ones hold the distinct ids of draws."""
     ids = scale.batch * 26 // 2
     return stores.requests(rows, min(ids * (2 if skewed else 1), rows), skewed, REQUESTS)
 
 
-def _millions(asked: Sequence[Request]) -> float:
+def _millions(asked: Sequence[RowRequest]) -> float:
     return sum(each.ids.size for each in asked) / 1e6
 
 
-def _update_all(shard: Shard, asked: Sequence[Request], sent: Block) -> None:
+def _update_all(shard: Shard, asked: Sequence[RowRequest], sent: Block) -> None:
     """Update each request once, from its keys."""
     for each in asked:
         shard.update(0, each.keys, each.tables, sent[: each.ids.size], 1)
 
 
-def _with_kept_rows(shard: Shard, asked: Sequence[Request], sent: Block) -> Turn:
+def _with_kept_rows(shard: Shard, asked: Sequence[RowRequest], sent: Block) -> Turn:
     """Return a turn that updates each request once, after a look-up that is not timed."""
 
     def look_up_all() -> None:

@@ -24,7 +24,7 @@ Block = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class Request:
+class RowRequest:
     """Distinct keys of one table, as requested from one server."""
 
     ids: NDArray[np.int64]
@@ -46,22 +46,22 @@ def filled(dim: int, kind: Kind, rows: int, servers: int = 1, load: float = LOAD
     return shards
 
 
-def request(ids: NDArray[np.int64]) -> Request:
+def request(ids: NDArray[np.int64]) -> RowRequest:
     """Return the request for some ids."""
-    return Request(ids, keys_of(ids), np.zeros(ids.size, np.uint16))
+    return RowRequest(ids, keys_of(ids), np.zeros(ids.size, np.uint16))
 
 
-def divided(whole: Request, servers: int, partitions: int) -> list[Request]:
+def divided(whole: RowRequest, servers: int, partitions: int) -> list[RowRequest]:
     """Return each server's part of a request."""
     place = (whole.keys >> np.uint64(32)) * np.uint64(partitions) >> np.uint64(32)
     owner = place.astype(np.int64) * servers // partitions
     return [
-        Request(whole.ids[owner == server], whole.keys[owner == server], whole.tables[owner == server])
+        RowRequest(whole.ids[owner == server], whole.keys[owner == server], whole.tables[owner == server])
         for server in range(servers)
     ]
 
 
-def requests(rows: int, size: int, skewed: bool, count: int) -> list[Request]:
+def requests(rows: int, size: int, skewed: bool, count: int) -> list[RowRequest]:
     """Return a series of requests: distinct ids of `rows`, uniform, or the distinct ones of `size` skewed draws."""
     rng = np.random.default_rng(2)
     return [request(distinct(rng, rows, size, skewed)) for _ in range(count)]
