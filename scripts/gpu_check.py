@@ -53,8 +53,7 @@ def part(name: str, left: Left, rehearse: bool) -> Findings:
     import torch
 
     from persia_cli.config.compose import compose_run
-    from persia_cli.train.device import choose_device
-    from persia_cli.train.runtime import prepare_torch
+    from persia_cli.train.device import choose_device, prepare_torch
     from scripts.gpu import compiled, jobs, networks, paths, speed
 
     where = "cpu" if rehearse else "cuda"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from persia_cli.config.schema import HybridMode, Run
-from persia_cli.control.splits import EVAL, TRAIN
+from persia_cli.control.position import EVAL, TRAIN
 from persia_cli.observe.query_scores import QueryScores
 from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.plan.columns import label_names

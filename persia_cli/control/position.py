@@ -1,6 +1,18 @@
-"""The data position: the samples of each step, as pure arithmetic."""
+"""The data position as pure arithmetic: splits, the samples of each step, and the batches that a job has."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
+
+from persia_cli.errors import WireError
+
+TRAIN = 0
+EVAL = 1
+
+SplitName = Literal["train", "eval"]
+
+SPLIT_NAMES: dict[int, SplitName] = {TRAIN: "train", EVAL: "eval"}
+"""The splits of a data set, as numbers on the wire and names in metrics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,3 +66,25 @@ class WorkItems:
         first = self.next
         self.next = min(first + self.size, self.end)
         return first, self.next
+
+
+@dataclass(frozen=True, slots=True)
+class JobBatches:
+    """The batches of a job of `steps` training steps; a split without rows has no grid, evaluation steps never end."""
+
+    grids: Mapping[int, StepGrid]
+    steps: int
+    world_size: int
+    generation: int = 0
+
+    def size(self, generation: int, split: int, step: int, rank: int) -> int:
+        """Return the number of the rank's samples in the step; raises WireError if the job has no such batch."""
+        if generation != self.generation:
+            raise WireError(f"generation {generation} is over; this replica is at {self.generation}")
+        if not 0 <= rank < self.world_size:
+            raise WireError(f"there is no rank {rank} in a world of {self.world_size}")
+        grid = self.grids.get(split)
+        if grid is None or step < 0 or (split == TRAIN and step >= self.steps):
+            raise WireError(f"this job has no step {step} of the split '{SPLIT_NAMES.get(split, split)}'")
+        start, stop = grid.rows_of(step, rank)
+        return stop - start

@@ -1,8 +1,16 @@
-"""The steps that are done: a watermark and a small window above it; the memory behind exactly-once."""
+"""The order of steps: which are done, which a rank may start, and what a server holds back in sync mode.
 
+A watermark and a small window above it say which steps are done; they are the memory behind exactly-once.
+"""
+
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from persia_cli.errors import WireError
+
+LookUp = TypeVar("LookUp")
+Update = TypeVar("Update")
 
 
 @dataclass(slots=True)
@@ -55,3 +63,70 @@ class Watermarks:
     def lowest(self) -> int:
         """The last step that every rank has finished."""
         return min(window.watermark for window in self.windows)
+
+
+@dataclass(slots=True)
+class Permits:
+    """A limiter that starts steps in order, with at most `bound` unfinished ones.
+
+    A step may start when every step up to `step - bound` is finished, so the watermark is never further behind.
+    """
+
+    bound: int
+    next: int = 0
+    end: int = 0
+    finished: Window = field(default_factory=Window)
+
+    def take(self) -> int | None:
+        """Return the next step that may start, or None."""
+        if self.next >= self.end or self.next - self.finished.watermark > self.bound:
+            return None
+        step = self.next
+        self.next += 1
+        return step
+
+    def give_back(self, step: int) -> None:
+        """Mark a step as finished: all servers applied its update, or, in evaluation, its batch was dropped."""
+        self.finished.mark(step)
+
+    @property
+    def drained(self) -> bool:
+        """Return whether every step up to `end` is finished."""
+        return self.finished.watermark >= self.end - 1
+
+    def credit(self, window: int) -> int:
+        """Return the step before which loaders may send batches of this rank."""
+        return self.finished.watermark + 1 + window
+
+
+class StepGate(Generic[LookUp, Update]):
+    """A gate that holds look-ups until all earlier steps are applied, and updates until those of all ranks are here.
+
+    Payloads are opaque. A payload with the (step, rank) of a held one replaces it, since it is a repeated request.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+        self._look_ups: dict[tuple[int, int], LookUp] = {}
+        self._updates: dict[int, dict[int, Update]] = {}
+
+    def hold_look_up(self, step: int, rank: int, look_up: LookUp) -> None:
+        """Hold a look-up that may not be answered yet."""
+        self._look_ups[step, rank] = look_up
+
+    def hold_update(self, step: int, rank: int, update: Update) -> None:
+        """Hold one rank's update of a step."""
+        self._updates.setdefault(step, {})[rank] = update
+
+    def complete(self, applied: int) -> list[Update] | None:
+        """Return and remove the updates of the step after `applied`, in the order of ranks, if all are here."""
+        held = self._updates.get(applied + 1, {})
+        if len(held) < self._ranks:
+            return None
+        del self._updates[applied + 1]
+        return [held[rank] for rank in sorted(held)]
+
+    def released(self, applied: int) -> Iterator[LookUp]:
+        """Yield and remove the look-ups that may be answered after step `applied`."""
+        ready = sorted(key for key in self._look_ups if key[0] <= applied + 1)
+        return iter([self._look_ups.pop(key) for key in ready])

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.split import ColumnSplit
-from persia_cli.control.splits import SplitName
+from persia_cli.control.position import SplitName
 from persia_cli.data.batch import Batch, assemble
 from persia_cli.data.columns import QUERY, label_columns, uses
 from persia_cli.data.decode import (

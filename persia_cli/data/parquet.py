@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.config.schema.dataset import ParquetDataset
-from persia_cli.control.splits import SplitName
+from persia_cli.control.position import SplitName
 from persia_cli.data.batch import Batch, join
 from persia_cli.data.block import DecodedBlock, decode_block
 from persia_cli.data.hashing import permutation, salt

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from persia_cli.control.splits import SplitName
+from persia_cli.control.position import SplitName
 from persia_cli.data.arrow_types import without_extensions
 from persia_cli.data.files import DataFile
 from persia_cli.data.hive import with_constants

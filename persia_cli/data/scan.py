@@ -9,7 +9,7 @@ from pyarrow.fs import LocalFileSystem
 
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.split import ColumnSplit, EvalSplit, FileSplit, PredictSplit
-from persia_cli.control.splits import SplitName
+from persia_cli.control.position import SplitName
 from persia_cli.data.columns import classes, column_problems, fractions_as_text, list_columns, prepare_command
 from persia_cli.data.converted import Progress, as_parquet, silent, unread_rows
 from persia_cli.data.dense_transforms import column_scales, fit, is_fitted

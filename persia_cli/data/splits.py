@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from persia_cli.config.schema.split import ColumnSplit, EvalSplit, EverySplit, PredictSplit, Split
-from persia_cli.control.splits import SplitName
+from persia_cli.control.position import SplitName
 from persia_cli.data.arrow_types import class_of, is_text, plain_type
 from persia_cli.data.row_groups import RowGroup, RowGroupReader
 

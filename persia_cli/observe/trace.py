@@ -13,7 +13,7 @@ from types import TracebackType
 
 import msgspec
 
-from persia_cli.control.splits import TRAIN
+from persia_cli.control.position import TRAIN
 from persia_cli.wire.parts import BatchId
 
 SPANS_LIMIT = 50_000

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from persia_cli.config.schema import CustomModel, ParquetDataset, PredictSplit, Run
-from persia_cli.control.batches import JobBatches
-from persia_cli.control.position import StepGrid
-from persia_cli.control.splits import EVAL, TRAIN
+from persia_cli.control.position import EVAL, TRAIN, JobBatches, StepGrid
 from persia_cli.errors import ConfigError, DataError
 from persia_cli.plan.embedding import embedding_layout, require_places
 from persia_cli.plan.extras import check_extras

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from persia_cli.control.position import StepGrid
-from persia_cli.control.splits import EVAL, SPLIT_NAMES, TRAIN
+from persia_cli.control.position import EVAL, SPLIT_NAMES, TRAIN, StepGrid
 from persia_cli.data.batch import Batch
 from persia_cli.data.source import Ring, Source, open_source
 from persia_cli.errors import DataError

@@ -11,9 +11,8 @@ import numpy as np
 from msgspec import to_builtins
 
 from persia_cli.config.schema import Run, SyncMode
-from persia_cli.control.gate import StepGate
-from persia_cli.control.splits import TRAIN
-from persia_cli.control.watermarks import Watermarks, Window
+from persia_cli.control.position import TRAIN
+from persia_cli.control.watermarks import StepGate, Watermarks, Window
 from persia_cli.disk import writing
 from persia_cli.errors import WireError
 from persia_cli.kernels.needed import SERVER, training_kernels

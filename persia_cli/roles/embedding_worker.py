@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from persia_cli.control.splits import EVAL, TRAIN
+from persia_cli.control.position import EVAL, TRAIN
 from persia_cli.control.watermarks import Window
 from persia_cli.errors import WireError
 from persia_cli.kernels.needed import WORKER

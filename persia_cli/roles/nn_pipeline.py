@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from persia_cli.config.schema import Run
-from persia_cli.control.credit import Permits
-from persia_cli.control.splits import EVAL, TRAIN
+from persia_cli.control.position import EVAL, TRAIN
+from persia_cli.control.watermarks import Permits
 from persia_cli.errors import RoleError, WireError
 from persia_cli.plan.columns import dense_count, has_query_ids, label_names
 from persia_cli.plan.job import Job, job_batches

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from persia_cli.config.schema import AsyncMode, Run, SyncMode
 from persia_cli.control.awake import AwakeTime
-from persia_cli.control.splits import EVAL, SPLIT_NAMES, TRAIN
+from persia_cli.control.position import EVAL, SPLIT_NAMES, TRAIN
 from persia_cli.errors import PersiaError
 from persia_cli.kernels.needed import pooling_kernels
 from persia_cli.kernels.warm import warm

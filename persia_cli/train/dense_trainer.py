@@ -21,11 +21,11 @@ from persia_cli.plan.network import input_shape
 from persia_cli.store.manifest import SavedFile
 from persia_cli.train.compiling import compile_network
 from persia_cli.train.dense_state import load_dense, load_weights, save_dense
+from persia_cli.train.device import prepare_torch
 from persia_cli.train.distributed import World, refuse_local_statistics
 from persia_cli.train.inputs import GroupRows, Samples, group_shapes
 from persia_cli.train.loss import Objective
 from persia_cli.train.optimizer import LearningRate, dense_optimizer
-from persia_cli.train.runtime import prepare_torch
 from persia_cli.train.shared_weights import SharedWeights
 from persia_cli.train.step import TRAINING, DenseStep, Scored, StepResult, StepSettings
 

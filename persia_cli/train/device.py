@@ -1,11 +1,13 @@
-"""The device of the dense network: its choice, its random numbers, and copies to and from it."""
+"""The device of the dense network: its choice, its random numbers, copies to and from it, and torch's settings."""
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils import deterministic
 
 from persia_cli.config.schema import AsyncMode, Run
 from persia_cli.errors import ConfigError, UserError
@@ -122,3 +124,17 @@ class Copier:
             host.copy_(tensor.detach(), non_blocking=True)
         torch.cuda.current_stream(self.device).synchronize()
         return [host.numpy() for host in hosts]
+
+
+def prepare_torch(threads: int) -> None:
+    """Use `threads` threads within an operation and the reproducible form of every operation that has one.
+
+    Sums depend on the number of threads, so two runs are equal to the bit only with the same number.
+    """
+    torch.set_num_threads(threads)
+    # cuBLAS reads this at its first product; without it sums may differ between runs, and torch warns of it.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    # torch.use_deterministic_algorithms does the same but takes seconds to import the compiler.
+    torch.set_deterministic_debug_mode("warn")
+    # Otherwise torch fills every new tensor, which is not needed: nothing here reads memory before writing it.
+    deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

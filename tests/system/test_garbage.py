@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from persia_cli import __version__
-from persia_cli.control.splits import EVAL, TRAIN
+from persia_cli.control.position import EVAL, TRAIN
 from persia_cli.observe.journal import read_journal
 from persia_cli.observe.query_scores import QueryScores
 from persia_cli.observe.scores import ScoreHistogram

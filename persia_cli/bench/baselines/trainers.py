@@ -18,11 +18,10 @@ from persia_cli.model.inputs import ModelBatch
 from persia_cli.plan.columns import label_names
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.network import input_shape
-from persia_cli.train.device import Copier, device_of
+from persia_cli.train.device import Copier, device_of, prepare_torch
 from persia_cli.train.loss import Objective
 from persia_cli.train.optimizer import LearningRate, dense_optimizer
 from persia_cli.train.precision import autocast
-from persia_cli.train.runtime import prepare_torch
 
 SPARE = 0.85
 """Fraction of the available memory that torch's table may use."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from persia_cli.config.schema.csv_format import CsvFormat
 from persia_cli.config.schema.split import Split
-from persia_cli.control.splits import SplitName
+from persia_cli.control.position import SplitName
 from persia_cli.data.converted import Progress as Converting
 from persia_cli.data.profile.cardinality import Cardinality
 from persia_cli.data.profile.column import ColumnSketch, Kind, kind_of, type_name

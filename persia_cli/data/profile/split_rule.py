@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from persia_cli.config.schema.split import ColumnSplit, EvalSplit, EverySplit, FileSplit, PredictSplit, Split
-from persia_cli.control.splits import SplitName
+from persia_cli.control.position import SplitName
 from persia_cli.data.arrow_types import is_text
 from persia_cli.data.files import find_files, locate
 from persia_cli.data.profile.places import RowSpan, SourceFiles, read_rows

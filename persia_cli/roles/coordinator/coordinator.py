@@ -14,11 +14,9 @@ import numpy as np
 from persia_cli.config.schema import Run
 from persia_cli.control.awake import AwakeTime
 from persia_cli.control.evaluation_tracker import tracker_of
-from persia_cli.control.membership import Membership
+from persia_cli.control.membership import Membership, StallDetector
 from persia_cli.control.phases import Phase
-from persia_cli.control.position import StepGrid
-from persia_cli.control.splits import EVAL, TRAIN
-from persia_cli.control.stall import StallDetector
+from persia_cli.control.position import EVAL, TRAIN, StepGrid
 from persia_cli.errors import CheckpointError, DiskError, PersiaError, RoleError, UserError
 from persia_cli.observe.journal import EVENTS, Journal
 from persia_cli.observe.record import RunRecord

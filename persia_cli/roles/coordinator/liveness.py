@@ -3,9 +3,8 @@
 from typing import Any
 
 from persia_cli.config.schema import Cluster
-from persia_cli.control.membership import Member, Membership
+from persia_cli.control.membership import Member, Membership, StallDetector
 from persia_cli.control.phases import PhaseMachine
-from persia_cli.control.stall import StallDetector
 
 STILL_TIMES = 4
 """A job in which nothing moves is given up after this many times `cluster.silence_timeout_s`."""

@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.config.schema import ParquetDataset, Run
-from persia_cli.control.position import StepGrid
-from persia_cli.control.splits import EVAL
+from persia_cli.control.position import EVAL, StepGrid
 from persia_cli.data.scores_file import open_scores
 from persia_cli.errors import WireError
 from persia_cli.observe.scores import ScoreHistogram

@@ -1,7 +1,6 @@
 """The requests of replicas that wait for an answer: for instructions, and for work items of data loaders."""
 
-from persia_cli.control.position import WorkItems
-from persia_cli.control.splits import EVAL, TRAIN
+from persia_cli.control.position import EVAL, TRAIN, WorkItems
 from persia_cli.wire.messages import Instruction, Item, TakeItem
 from persia_cli.wire.server import Peer, Server
 

@@ -1,8 +1,8 @@
-"""Who has joined, who may speak, and who has fallen silent."""
+"""Who has joined, who may speak, who has fallen silent, and when nothing moves any more."""
 
 import pytest
 
-from persia_cli.control.membership import Membership
+from persia_cli.control.membership import Membership, StallDetector
 from persia_cli.errors import WireError
 
 
@@ -72,3 +72,22 @@ def test_silence_is_not_being_heard_and_being_stuck_is_to_be_long_at_one_piece_o
     assert members.silent(now=15.1, limit_s=5.0) == []
     assert members.stuck(limit_s=5.5) == []
     assert members.stuck(limit_s=5.0) == [members.busiest] == [member]
+
+
+def test_figures_that_change_are_movement_and_figures_that_stay_are_none() -> None:
+    detector = StallDetector()
+    detector.note("a", {"steps": 1}, now=10.0)
+    detector.note("b", {"steps": 1}, now=11.0)
+    assert detector.still_s(12.0) == 1.0
+    detector.note("a", {"steps": 1}, now=20.0)
+    detector.note("b", {"steps": 1}, now=21.0)
+    assert detector.still_s(22.0) == 11.0
+    detector.note("a", {"steps": 2}, now=23.0)
+    assert detector.still_s(24.0) == 1.0
+
+
+def test_a_new_phase_is_movement() -> None:
+    detector = StallDetector()
+    detector.note("a", {}, now=1.0)
+    detector.restart(5.0)
+    assert detector.still_s(6.0) == 1.0

@@ -1,10 +1,10 @@
-"""Which steps are done: whatever order they come in, and however often."""
+"""Which steps are done, which may start, and which look-ups the gate of sync mode holds."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persia_cli.control.watermarks import Watermarks, Window
+from persia_cli.control.watermarks import Permits, StepGate, Watermarks, Window
 from persia_cli.errors import WireError
 
 
@@ -53,3 +53,94 @@ def test_the_lowest_watermark_is_that_of_the_slowest_rank():
 def test_strange_ranks_and_generations_are_refused(rank, generation, words):
     with pytest.raises(WireError, match=words):
         Watermarks(ranks=2).of(rank, generation)
+
+
+@given(st.integers(1, 5), st.integers(0, 30), st.randoms(use_true_random=False))
+def test_steps_start_in_order_and_never_further_ahead_than_the_bound(bound, end, moments):
+    permits = Permits(bound, end=end)
+    started: list[int] = []
+    finished: set[int] = set()
+    while len(finished) < end:
+        while (step := permits.take()) is not None:
+            assert step - (permits.finished.watermark + 1) < bound
+            started.append(step)
+        assert started == list(range(len(started)))
+        assert not permits.drained
+        in_flight = [step for step in started if step not in finished]
+        assert 0 < len(in_flight) <= bound
+        done = moments.choice(in_flight)
+        finished.add(done)
+        permits.give_back(done)
+    assert permits.take() is None
+    assert permits.drained
+    assert started == list(range(end))
+
+
+def test_a_bound_of_one_starts_a_step_when_the_one_before_is_applied():
+    permits = Permits(1, end=3)
+    assert (permits.take(), permits.take()) == (0, None)
+    permits.give_back(0)
+    permits.give_back(0)
+    assert (permits.take(), permits.take()) == (1, None)
+
+
+def test_credit_counts_from_the_last_step_that_all_before_are_finished():
+    permits = Permits(4, end=9)
+    for _ in range(4):
+        permits.take()
+    assert permits.credit(10) == 10
+    permits.give_back(1)
+    assert permits.credit(10) == 10
+    permits.give_back(0)
+    assert permits.credit(10) == 12
+
+
+def test_a_rank_goes_on_when_the_next_phase_begins():
+    permits = Permits(2, end=1)
+    assert (permits.take(), permits.take()) == (0, None)
+    permits.give_back(0)
+    assert permits.drained
+    permits.end = 2
+    assert not permits.drained
+    assert permits.take() == 1
+
+
+def test_an_update_waits_for_the_other_ranks_and_comes_out_in_their_order():
+    gate = StepGate[str, str](3)
+    gate.hold_update(0, 2, "c")
+    gate.hold_update(1, 0, "early")
+    gate.hold_update(0, 0, "a")
+    assert gate.complete(-1) is None
+    gate.hold_update(0, 0, "a again")
+    assert gate.complete(-1) is None
+    gate.hold_update(0, 1, "b")
+    assert gate.complete(-1) == ["a again", "b", "c"]
+    assert gate.complete(-1) is None
+    assert gate.complete(0) is None
+
+
+def test_look_ups_are_let_through_once_and_in_order():
+    gate = StepGate[str, str](2)
+    for step, rank in [(3, 0), (2, 1), (2, 0), (4, 1)]:
+        gate.hold_look_up(step, rank, f"{step}/{rank}")
+    gate.hold_look_up(3, 0, "3/0 again")
+    assert list(gate.released(0)) == []
+    assert list(gate.released(1)) == ["2/0", "2/1"]
+    assert list(gate.released(1)) == []
+    assert list(gate.released(3)) == ["3/0 again", "4/1"]
+
+
+@given(st.integers(1, 3), st.integers(1, 12), st.randoms(use_true_random=False))
+def test_every_step_is_applied_once_whatever_the_order_of_arrival(ranks, steps, moments):
+    gate = StepGate[tuple[int, int], tuple[int, int]](ranks)
+    arriving = [(step, rank) for step in range(steps) for rank in range(ranks)] * 2
+    moments.shuffle(arriving)
+    applied, seen = -1, []
+    for step, rank in arriving:
+        if step <= applied:
+            continue
+        gate.hold_update(step, rank, (step, rank))
+        while (updates := gate.complete(applied)) is not None:
+            applied += 1
+            seen += updates
+    assert seen == [(step, rank) for step in range(steps) for rank in range(ranks)]

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from persia_cli.control.splits import EVAL, TRAIN
+from persia_cli.control.position import EVAL, TRAIN
 from persia_cli.observe import trace as tracing
 from persia_cli.observe.trace import ReplicaTrace, Span, Trace
 from persia_cli.observe.trace_file import chrome_events, join_trace, read_parts

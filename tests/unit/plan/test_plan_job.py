@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from persia_cli.config.schema import Run
-from persia_cli.control.splits import EVAL, TRAIN
+from persia_cli.control.position import EVAL, TRAIN
 from persia_cli.errors import ConfigError, DataError, WireError
 from persia_cli.plan.job import ROLES, Job, JobPlan, Task, expected_replicas, job_batches, plan_job
 from tests.support.runs import make_facts, make_run

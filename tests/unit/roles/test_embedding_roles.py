@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from persia_cli.config.schema import Run
-from persia_cli.control.splits import EVAL, TRAIN
+from persia_cli.control.position import EVAL, TRAIN
 from persia_cli.plan.job import Job
 from persia_cli.store.layout import table_salt
 from persia_cli.store.wire_rows import decode_rows, encode_rows, row_bytes

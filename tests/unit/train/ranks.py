@@ -8,10 +8,10 @@ import torch
 
 from persia_cli.config.schema import DenseSgd
 from persia_cli.errors import PersiaError
+from persia_cli.train.device import prepare_torch
 from persia_cli.train.distributed import World
 from persia_cli.train.inputs import Samples
 from persia_cli.train.optimizer import dense_optimizer
-from persia_cli.train.runtime import prepare_torch
 from persia_cli.train.step import DenseStep
 from tests.unit.train.batches import DENSE, GROUPS, TASKS, group_rows, network, samples, settings, share
 

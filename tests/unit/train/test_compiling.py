@@ -14,7 +14,7 @@ from persia_cli.train.compiling import compile_network
 PROGRAM = """
 import numpy as np
 from persia_cli.train.compiling import compile_network
-from persia_cli.train.runtime import prepare_torch
+from persia_cli.train.device import prepare_torch
 from tests.unit.train import test_dense_step as steps
 from tests.unit.train.batches import network, samples
 

@@ -7,8 +7,15 @@ import pytest
 import torch
 
 from persia_cli.errors import ConfigError, UserError
-from persia_cli.train.device import CPU, Copier, choose_device, devices_are_apart, drawing_from, told_of_full_memory
-from persia_cli.train.runtime import prepare_torch
+from persia_cli.train.device import (
+    CPU,
+    Copier,
+    choose_device,
+    devices_are_apart,
+    drawing_from,
+    prepare_torch,
+    told_of_full_memory,
+)
 
 
 @pytest.fixture

@@ -11,10 +11,9 @@ from persia_cli.bench.baselines.trainers import DenseBaseline, TorchBaseline
 from persia_cli.bench.portions import RingPortions, portion_shape
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import Din
-from persia_cli.train.device import CPU, choose_device
+from persia_cli.train.device import CPU, choose_device, prepare_torch
 from persia_cli.train.distributed import World
 from persia_cli.train.optimizer import dense_optimizer
-from persia_cli.train.runtime import prepare_torch
 from persia_cli.train.step import DenseStep
 from scripts.gpu.batches import HISTORY
 from scripts.gpu.compiled import check_compiled

@@ -2,9 +2,8 @@
 
 from copy import deepcopy
 
-from persia_cli.control.membership import Membership
+from persia_cli.control.membership import Membership, StallDetector
 from persia_cli.control.phases import PhaseMachine, schedule
-from persia_cli.control.stall import StallDetector
 from persia_cli.roles.coordinator.liveness import STILL_TIMES, LivenessMonitor
 from persia_cli.roles.work import Work
 from tests.support.runs import make_run

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from persia_cli.control.splits import EVAL, TRAIN
+from persia_cli.control.position import EVAL, TRAIN
 from persia_cli.errors import WireError
 from persia_cli.plan.job import Job
 from persia_cli.roles.coordinator.scoring import AHEAD, Scoring

@@ -2,7 +2,7 @@
 
 from typing import cast
 
-from persia_cli.control.splits import EVAL, TRAIN
+from persia_cli.control.position import EVAL, TRAIN
 from persia_cli.roles.coordinator.work_queue import ITEM_STEPS, WorkQueue
 from persia_cli.wire.messages import Instruction, Item, TakeItem
 from persia_cli.wire.parts import Message, Sender
