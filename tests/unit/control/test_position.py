@@ -1,4 +1,4 @@
-"""The data position: every row of every pass exactly once, whatever batch size and ranks; and which batches a job has."""
+"""Every row of every pass comes exactly once, whatever batch size and ranks; and the batches that a job has."""
 
 from itertools import pairwise
 
