@@ -1,4 +1,4 @@
-"""Slow, plain twins of the kernels of text: what each must compute, written the obvious way."""
+"""Slow, plain twins of what reads text: what each must compute, written the obvious way."""
 
 import re
 
@@ -44,7 +44,7 @@ def xxh64(data, seed):
 
 
 def split_line(line, delimiter, quoted, stripped):
-    """The fields of a line without its end, and whether each held doubled quotes; None where a quote is left open."""
+    """The fields of a line without its end; None where a quote is left open."""
     fields, rest = [], line
     while True:
         if stripped:
@@ -53,7 +53,7 @@ def split_line(line, delimiter, quoted, stripped):
             found = re.match(rb'"((?:[^"]|"")*)"(?!")', rest)
             if found is None:
                 return None
-            fields.append((found[1], b'""' in found[1]))
+            fields.append(found[1].replace(b'""', b'"'))
             rest = rest[found.end() :]
             if stripped:
                 rest = rest.lstrip(b" ")
@@ -62,7 +62,7 @@ def split_line(line, delimiter, quoted, stripped):
             ended, rest = not rest, rest[len(delimiter) :]
         else:
             field, found, rest = rest.partition(delimiter)
-            fields.append((field.rstrip(b" ") if stripped else field, False))
+            fields.append(field.rstrip(b" ") if stripped else field)
             ended = not found
         if ended:
             return fields
@@ -89,8 +89,8 @@ def split_lines(data, columns, delimiter=b"\t", quoted=False, stripped=False, co
     return rows, others
 
 
-def value_of(kind, parameter, field, escaped):
-    """(state, value) of a field, by name; the value of text that is escaped, and of bytes, is the text itself."""
+def value_of(kind, parameter, field):
+    """(state, value) of a field, by name; the value of bytes is the text itself."""
     if not field:
         return "missing", None
     if len(field) > 65536:
@@ -112,8 +112,6 @@ def value_of(kind, parameter, field, escaped):
         return "nul", None
     if cut < len(field):
         return "not utf-8", None
-    if escaped:
-        return "escaped", field
     return "good", (xxh64(field, parameter) if kind == "text" else field)
 
 

@@ -22,13 +22,19 @@ def text_ids(name: str, texts: Any) -> Any:
         texts = texts.combine_chunks()
     if pa.types.is_dictionary(texts.type):
         return text_ids(name, texts.dictionary).take(texts.indices)
-    texts = texts.cast(pa.large_binary())
-    _, offsets, data = texts.buffers()
     ids = np.empty(len(texts), np.uint64)
-    if len(texts):
-        bounds = np.frombuffer(offsets, np.int64, len(texts) + 1, 8 * texts.offset)
-        _hash_texts(_bytes(data), bounds, seed_of(name), ids)
+    _hash_texts(*text_buffers(texts), seed_of(name), ids)
     return pa.array(ids, mask=texts.is_null().to_numpy(zero_copy_only=False) if texts.null_count else None)
+
+
+def text_buffers(texts: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Return the bytes of an Arrow array of n texts, and their bounds [n + 1]; a null is as an empty text."""
+    texts = texts.cast(pa.large_binary())
+    if not len(texts):
+        return np.empty(0, np.uint8), np.zeros(1, np.int64)
+    _, offsets, data = texts.buffers()
+    bounds = np.frombuffer(offsets, np.int64, len(texts) + 1, 8 * texts.offset)
+    return np.frombuffer(data or b"", np.uint8), bounds
 
 
 def seed_of(name: str) -> int:
@@ -44,10 +50,6 @@ def _hash(text: bytes, seed: int) -> int:
 
 def _hash_texts(data: NDArray[np.uint8], offsets: NDArray[np.int64], seed: int, ids: NDArray[np.uint64]) -> None:
     # Most data holds no text, and numba takes half a second to import.
-    from persia_cli.kernels.xxhash import hash_texts
+    from persia_cli.kernels.text import hash_texts
 
     hash_texts(data, offsets, np.uint64(seed), ids)
-
-
-def _bytes(data: Any) -> NDArray[np.uint8]:
-    return np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)

@@ -1,55 +1,21 @@
 """Delimited text as blocks of typed columns; rows that do not parse are counted and reported by line."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+from pyarrow import csv
 
-from persia_cli.data.ids import seed_of, text_id, text_ids
+from persia_cli.data.ids import text_id, text_ids
 from persia_cli.errors import DataError
-from persia_cli.kernels import fields
-from persia_cli.kernels.text import BLANK, COMMENT, NONE, OPEN_QUOTE, parse_lines
-from persia_cli.prepare.lines import first_line
-
-_SIZE_BITS = np.uint64(2**32 - 1)
-
-
-class Kind(NamedTuple):
-    """The kind of values in a column of a text file."""
-
-    code: int
-    noun: str
-    """The form that a value must have, for messages."""
-    table: str | None = None
-    """Table whose name seeds the hash of texts, if not the column itself."""
-    digits: int = 0
-    """Hexadecimal digits of a value, 0 for 1 to 16."""
-
-
-SKIP = Kind(int(fields.SKIP), "anything")
-"""A column that is not used."""
-INTEGER = Kind(int(fields.INTEGER), "an integer of at most 18 digits")
-NUMBER = Kind(int(fields.NUMBER), "a number")
-"""A decimal number such as -1.5e3."""
-TEXT = Kind(int(fields.TEXT), "text")
-"""A category: text that is hashed to an id under the column's name."""
-BYTES = Kind(int(fields.BYTES), "text")
-"""Text that the recipe splits itself."""
-
-
-def text_of(table: str) -> Kind:
-    """Return the kind of a category that is hashed under the name of a table, which other columns read too."""
-    return TEXT._replace(table=table)
-
-
-def hexadecimal(digits: int) -> Kind:
-    """Return the kind of an id of `digits` hexadecimal digits; 0 for 1 to 16 of them."""
-    return Kind(int(fields.HEXADECIMAL), f"{digits or '1 to 16'} hexadecimal digits", digits=digits)
+from persia_cli.prepare.kinds import SKIP, Kind, values_of
+from persia_cli.prepare.lines import MARK, first_line
 
 
 @dataclass(frozen=True)
@@ -69,17 +35,6 @@ class TextFormat:
     """First character of lines that are comments and not rows."""
     blank_lines: bool = False
     """True if empty lines are allowed; they are not rows."""
-
-    def rules(self) -> NDArray[np.uint64]:
-        """Return the format for the kernel: uint64[5], see `parse_lines`."""
-        first, *second = self.delimiter.encode()
-        quote, comment = ord('"') if self.quoted else NONE, ord(self.comment) if self.comment else NONE
-        return np.array([first, second[0] if second else NONE, quote, comment, self.stripped], np.uint64)
-
-    def parameters(self) -> NDArray[np.uint64]:
-        """Return the seed or the number of digits of each column."""
-        seeds = {name: seed_of(kind.table or name) for name, kind in self.columns.items() if kind.code == fields.TEXT}
-        return np.array([seeds.get(name, kind.digits) for name, kind in self.columns.items()], np.uint64)
 
     def check_header(self, file: Path) -> None:
         """Raise DataError if the first line of a file does not name the columns."""
@@ -112,14 +67,11 @@ class TextBlock:
     """Some rows of a text file, n of them; `good` [n] is True for those still in use."""
 
     format: TextFormat
-    data: NDArray[np.uint8]
-    """The bytes of the lines."""
     lines: NDArray[np.int64]
     """int64[n]: the line number of each row."""
     log: Rejected
-    values: Mapping[str, NDArray[np.uint64]]
-    """64 bits for each field, uint64[n] by column, see `parse_field`."""
-    states: Mapping[str, NDArray[np.uint8]]
+    values: dict[str, Any]
+    """Arrow array of each column, see `persia_cli.prepare.kinds.values_of`."""
     good: NDArray[np.bool_] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -132,36 +84,21 @@ class TextBlock:
 
     def integers(self, name: str, missing: int | None = None) -> NDArray[np.int64]:
         """Return an INTEGER column as int64[n]; an empty field is `missing`, or a bad row."""
-        return self._filled(name, self.values[name].view(np.int64), missing)
+        return self._filled(name, missing)
 
     def numbers(self, name: str, missing: float | None = None) -> NDArray[np.float64]:
         """Return a NUMBER column as float64[n]; an empty field is `missing`, or a bad row."""
-        values, states = self.values[name].view(np.float64), self.states[name]
-        for row in np.flatnonzero(states == fields.LONG_NUMBER).tolist():
-            values[row], states[row] = float(self._bytes(name, row)), fields.GOOD
-        self.reject((states == fields.GOOD) & np.isinf(values), f"{name} is too large a number")
-        return self._filled(name, values, missing)
+        values: NDArray[np.float64] = self._filled(name, missing)
+        self.reject(np.isinf(values), f"{name} is too large a number")
+        return values
 
     def ids(self, name: str) -> Any:
         """Return a TEXT, hexadecimal or INTEGER column as an Arrow array of uint64, null for empty fields."""
-        values, states = self.values[name], self.states[name]
-        table = self.format.columns[name].table or name
-        for row in np.flatnonzero(states == fields.ESCAPED).tolist():
-            values[row], states[row] = text_id(table, self._bytes(name, row).decode()), fields.GOOD
-        return _with_nulls(values, states == fields.MISSING)
+        return self.values[name].view(pa.uint64())
 
     def texts(self, name: str) -> Any:
         """Return a BYTES column as an Arrow array of strings, null for empty fields."""
-        places, states = self.values[name], self.states[name]
-        there, escaped = (states == fields.GOOD) | (states == fields.ESCAPED), states == fields.ESCAPED
-        sizes = np.where(there, places & _SIZE_BITS, np.uint64(0)).astype(np.int64)
-        ends = np.concatenate([[0], np.cumsum(sizes)])
-        starts = (places >> np.uint64(32)).astype(np.int64)
-        chosen = self.data[np.repeat(starts - ends[:-1], sizes) + np.arange(ends[-1])]
-        bits = pa.py_buffer(np.packbits(states != fields.MISSING, bitorder="little"))
-        buffers = [bits, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(chosen)]
-        texts = pa.Array.from_buffers(pa.string(), self.size, buffers)
-        return pc.if_else(pa.array(escaped), pc.replace_substring(texts, '""', '"'), texts) if escaped.any() else texts
+        return self.values[name]
 
     def id_lists(self, name: str, separator: str, table: str | None = None) -> Any:
         """Return a BYTES column of categories joined by `separator` as Arrow lists of uint64; an empty field is []."""
@@ -174,12 +111,10 @@ class TextBlock:
     def choices(self, name: str, texts: Sequence[str]) -> NDArray[np.int64]:
         """Return the index in `texts` of each value of a TEXT column; any other value is a bad row."""
         table = self.format.columns[name].table or name
-        known = np.array([text_id(table, text) for text in texts], np.uint64)
-        order = np.argsort(known)
-        ids = self.ids(name).fill_null(0).to_numpy()
-        place: NDArray[np.int64] = order[np.minimum(np.searchsorted(known[order], ids), len(texts) - 1)]
-        self.reject(known[place] != ids, f"{name} is not {' or '.join(texts)}")
-        return place
+        known = pa.array([text_id(table, text) for text in texts], pa.uint64())
+        places = pc.index_in(self.ids(name), known)
+        self.reject(places.is_null().to_numpy(zero_copy_only=False), f"{name} is not {' or '.join(texts)}")
+        return np.array(places.fill_null(0), np.int64)
 
     def drop(self, rows: NDArray[np.bool_]) -> None:
         """Leave rows out without counting them."""
@@ -197,73 +132,141 @@ class TextBlock:
         table = pa.table(dict(columns))
         return table if self.good.all() else table.filter(pa.array(self.good))
 
-    def _filled(self, name: str, values: NDArray[Any], missing: float | None) -> NDArray[Any]:
-        empty = self.states[name] != fields.GOOD
-        if missing is None:
-            self.reject(empty, f"{name} is missing")
-        values[empty] = missing or 0
-        return values
-
-    def _bytes(self, name: str, row: int) -> bytes:
-        place = self.values[name][row]
-        start = int(place >> np.uint64(32))
-        text = self.data[start : start + int(place & _SIZE_BITS)].tobytes()
-        return text.replace(b'""', b'"') if self.states[name][row] == fields.ESCAPED else text
+    def _filled(self, name: str, missing: float | None) -> NDArray[Any]:
+        values = self.values[name]
+        if missing is None and values.null_count:
+            self.reject(values.is_null().to_numpy(zero_copy_only=False), f"{name} is missing")
+        return np.array(values.fill_null(missing or 0))
 
 
 def parse_block(data: bytes, format: TextFormat, log: Rejected, first_line: int) -> tuple[TextBlock, int]:
     """Parse whole lines, the first of which is line `first_line`; return their rows and the number of lines."""
-    raw = np.frombuffer(data, np.uint8)
-    capacity, columns = data.count(b"\n"), len(format.columns)
-    values = np.empty((columns, capacity), np.uint64)
-    states = np.empty((columns, capacity), np.uint8)
-    lines, reasons = np.empty(capacity, np.int64), np.empty(capacity, np.int64)
-    counts = np.zeros(3, np.int64)
-    kinds = np.array([kind.code for kind in format.columns.values()], np.uint8)
-    parse_lines(
-        raw, format.rules(), kinds, format.parameters(), values.reshape(-1), states.reshape(-1), lines, reasons, counts
-    )
-    rows, others, wrong = counts.tolist()
-    lines += first_line
+    count = data.count(b"\n")
+    lines, columns, others = _split(data, format)
     if others:
-        _reject_lines(lines[::-1][:others], reasons[::-1][:others], format, log)
-    names = list(format.columns)
-    block = TextBlock(
-        format, raw, lines[:rows], log,
-        dict(zip(names, values[:, :rows], strict=True)), dict(zip(names, states[:, :rows], strict=True)),
-    )  # fmt: skip
-    if wrong:
-        _reject_fields(block)
-    return block, capacity
+        numbers = sorted(others)
+        log.reject(np.array(numbers, np.int64) + first_line, [others[number] for number in numbers])
+    block = TextBlock(format, lines + first_line, log, {})
+    for name, texts in columns.items():
+        block.values[name], flaws = values_of(format.columns[name], name, texts)
+        for wrong, reason in flaws:
+            block.reject(wrong, reason)
+    return block, count
 
 
-def _reject_lines(lines: NDArray[np.int64], reasons: NDArray[np.int64], format: TextFormat, log: Rejected) -> None:
-    allowed = reasons == COMMENT
-    if format.blank_lines:
-        allowed |= reasons == BLANK
-    messages = {int(BLANK): "the line is empty", int(OPEN_QUOTE): "a quote is not closed where its field ends"}
-    texts: list[str] = []
-    for reason in reasons[~allowed].tolist():
-        there = f"{reason} column{'' if reason == 1 else 's'}"
-        texts.append(messages.get(reason) or f"{there} where {len(format.columns)} belong")
-    if texts:
-        log.reject(lines[~allowed], texts)
+def _split(data: bytes, format: TextFormat) -> tuple[NDArray[np.int64], dict[str, Any], dict[int, str]]:
+    """Split lines into fields by pyarrow's CSV reader.
+
+    Return the line of each row, the texts of each column that is used (Arrow strings, not checked to be UTF-8, null for
+    empty fields), and for each line that is neither a row nor allowed the reason.
+
+    pyarrow would join lines where a quote is left open, end one at a carriage return, and take `"a"b` for `ab`, all
+    without a word. So each line that it gets has been checked before, and is exactly one row or one bad row.
+    """
+    delimiter = format.delimiter.encode()
+    stand_ins: dict[bytes, str] = {}
+    if len(delimiter) > 1:
+        delimiter = _unused(data)
+        stand_ins[delimiter] = format.delimiter
+        data = data.replace(format.delimiter.encode(), delimiter)
+    if data.count(b"\r") != data.count(b"\r\n"):
+        stand_in = _unused(data + delimiter)
+        stand_ins[stand_in] = "\r"
+        data = re.sub(rb"\r(?!\n)", stand_in, data)
+    others: dict[int, str] = {}
+    rows = np.arange(data.count(b"\n"))
+
+    def drop(wrong: NDArray[np.bool_], reason: str | None) -> None:
+        nonlocal data, rows
+        if wrong.any():
+            others.update({} if reason is None else dict.fromkeys(rows[wrong].tolist(), reason))
+            rows = rows[~wrong]
+            raw, bounds = _lines(data)
+            data = raw[np.repeat(~wrong, np.diff(bounds))].tobytes()
+
+    if format.comment:
+        drop(_begin_with(data, format.comment), None)
+    drop(_begin_with(data, "\r\n"), None if format.blank_lines else "the line is empty")
+    if format.stripped:
+        data = _without_blanks(data, delimiter, format.quoted)
+        if len(format.columns) > 1:
+            drop(_begin_with(data, "\r\n"), f"1 column where {len(format.columns)} belong")
+    if format.quoted and b'"' in data:
+        drop(~_closed(data, delimiter), "a quote is not closed where its field ends")
+    if not rows.size:
+        return rows, {name: pa.array([], pa.string()) for name in format.columns}, others
+    table, wrong = _read(data, delimiter, format)
+    if table.num_rows + len(wrong) != rows.size:
+        raise pa.ArrowInvalid(f"{table.num_rows + len(wrong)} rows were found in {rows.size} lines")
+    others |= {int(rows[row]): reason for row, reason in wrong.items()}
+    columns = {name: table.column(name).combine_chunks() for name in table.column_names}
+    for stand_in, text in stand_ins.items():
+        columns = {name: pc.replace_substring(texts, stand_in.decode(), text) for name, texts in columns.items()}
+    return np.delete(rows, list(wrong)), columns, others
 
 
-def _reject_fields(block: TextBlock) -> None:
-    """Reject the rows with a field that does not have the form of its column."""
-    for name, kind in block.format.columns.items():
-        states = block.states[name]
-        if states.max(initial=0) < fields.WRONG:
-            continue
-        block.reject(states == fields.TOO_LONG, f"{name} is longer than {int(fields.LONGEST) >> 10} KiB")
-        block.reject(states == fields.NUL, f"{name} holds a NUL byte")
-        block.reject(states == fields.NOT_UTF8, f"{name} is not UTF-8")
-        block.reject(states == fields.WRONG, f"{name} is not {kind.noun}")
+def _unused(data: bytes) -> bytes:
+    """Return a character that is not in the text, to stand for something else for a while."""
+    for code in (*range(1, 9), *range(14, 32), 127):
+        if code not in data:
+            return bytes([code])
+    raise pa.ArrowInvalid("it holds all control characters, so it is not text")
 
 
-def _with_nulls(values: NDArray[np.uint64], null: NDArray[np.bool_]) -> Any:
-    """Return an Arrow array over the values without copying them."""
-    count = int(np.count_nonzero(null))
-    bits = pa.py_buffer(np.packbits(~null, bitorder="little")) if count else None
-    return pa.Array.from_buffers(pa.uint64(), len(values), [bits, pa.py_buffer(values)], count)
+def _lines(data: bytes) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Return the bytes, and where lines begin and the last one ends."""
+    raw = np.frombuffer(data, np.uint8)
+    return raw, np.concatenate([[0], np.flatnonzero(raw == ord("\n")) + 1])
+
+
+def _begin_with(data: bytes, characters: str) -> NDArray[np.bool_]:
+    """Return True for each line that begins with one of the characters."""
+    raw, bounds = _lines(data)
+    return np.isin(raw[bounds[:-1]], np.frombuffer(characters.encode(), np.uint8))
+
+
+def _without_blanks(data: bytes, delimiter: bytes, quoted: bool) -> bytes:
+    end = re.escape(delimiter)
+    field = rb'"(?:[^"\n]|"")*"|' if quoted else b""
+    return re.sub(rb" *(%s[^%s\n]*?) *(%s|\r?\n)" % (field, end, end), rb"\1\2", data)
+
+
+def _closed(data: bytes, delimiter: bytes) -> NDArray[np.bool_]:
+    """Return True for each line whose quotes are closed where their fields end."""
+    end = f"\\x{delimiter[0]:02x}"
+    field = rf'(?:"(?:[^"\n]|"")*"|[^"{end}\r\n][^{end}\r\n]*|)'
+    raw, bounds = _lines(data)
+    lines = pa.Array.from_buffers(pa.large_binary(), bounds.size - 1, [None, pa.py_buffer(bounds), pa.py_buffer(raw)])
+    whole = pc.match_substring_regex(lines, rf"^{field}(?:{end}{field})*\r?\n$")
+    found: NDArray[np.bool_] = whole.to_numpy(zero_copy_only=False)
+    return found
+
+
+def _read(data: bytes, delimiter: bytes, format: TextFormat) -> tuple[Any, dict[int, str]]:
+    """Return the rows of lines as an Arrow table, and the reason for each line with too few or too many fields."""
+    wrong: dict[int, str] = {}
+
+    def note(row: Any) -> str:
+        there = f"{row.actual_columns} column{'' if row.actual_columns == 1 else 's'}"
+        wrong[row.number - 1] = f"{there} where {row.expected_columns} belong"
+        return "skip"
+
+    if data.startswith(MARK):  # pyarrow skips a mark, but this is no beginning of a file
+        data = MARK + data
+    used = [name for name, kind in format.columns.items() if kind != SKIP]
+    reading = csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=list(format.columns))
+    parsing = csv.ParseOptions(
+        delimiter=delimiter.decode(),
+        quote_char='"' if format.quoted else False,
+        ignore_empty_lines=False,
+        invalid_row_handler=note,
+    )
+    converting = csv.ConvertOptions(
+        check_utf8=False,
+        include_columns=used,
+        column_types=dict.fromkeys(used, pa.string()),
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=True,
+    )
+    return csv.read_csv(pa.BufferReader(data), reading, parsing, converting), wrong

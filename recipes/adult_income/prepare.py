@@ -10,9 +10,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from persia_cli.data.ids import text_ids
+from persia_cli.prepare.kinds import INTEGER, SKIP, TEXT
 from persia_cli.prepare.parts import DatasetPart, PartLog, read_blocks
 from persia_cli.prepare.recipe import PrepareOptions, PrepareReport, Progress, find_file, write_dataset
-from persia_cli.prepare.text import INTEGER, SKIP, TEXT, TextBlock, TextFormat
+from persia_cli.prepare.text import TextBlock, TextFormat
 
 NUMBERS = ["age", "education_num", "capital_gain", "capital_loss", "hours_per_week"]
 CATEGORIES = [

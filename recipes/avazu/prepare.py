@@ -8,10 +8,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from persia_cli.prepare.kinds import INTEGER, SKIP, hexadecimal
 from persia_cli.prepare.options import SplitChoice
 from persia_cli.prepare.parts import text_parts
 from persia_cli.prepare.recipe import PrepareOptions, PrepareReport, Progress, source_files, write_dataset
-from persia_cli.prepare.text import INTEGER, SKIP, TextBlock, TextFormat, hexadecimal
+from persia_cli.prepare.text import TextBlock, TextFormat
 
 NAMES = ["site_id", "site_domain", "site_category", "app_id", "app_domain", "app_category", "device_id", "device_ip",
          "device_model"]  # fmt: skip

@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from persia_cli.prepare.bad_rows import BadRows
+from persia_cli.prepare.kinds import BYTES, INTEGER, NUMBER, SKIP, TEXT
 from persia_cli.prepare.parts import DatasetPart, PartLog, read_table, text_parts
 from persia_cli.prepare.recipe import DataError, PrepareOptions, PrepareReport, Progress, find_file, write_dataset
-from persia_cli.prepare.text import BYTES, INTEGER, NUMBER, SKIP, TEXT, TextBlock, TextFormat
+from persia_cli.prepare.text import TextBlock, TextFormat
 
 LIKED = 4
 """Least number of stars of a positive rating."""

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from persia_cli.prepare.kinds import BYTES, INTEGER, NUMBER, SKIP, TEXT, text_of
 from persia_cli.prepare.parts import text_parts
 from persia_cli.prepare.recipe import PrepareOptions, PrepareReport, Progress, source_files, write_dataset
-from persia_cli.prepare.text import BYTES, INTEGER, NUMBER, SKIP, TEXT, TextBlock, TextFormat, text_of
+from persia_cli.prepare.text import TextBlock, TextFormat
 
 # 1. The layout of the file: its columns, in order, and the kind of each.
 #    INTEGER and NUMBER are checked as they are read, and a row that does not fit is reported with its line.

@@ -31,19 +31,6 @@ def test_an_unknown_recipe_names_its_neighbour() -> None:
         load_recipe("zzz")
 
 
-def test_recipes_import_nothing_of_persia_but_its_data_room() -> None:
-    for path in sorted(shipped("recipes").glob("*/prepare.py")):
-        imported: set[str] = set()
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom):
-                imported.add(node.module or "")
-            elif isinstance(node, ast.Import):
-                imported.update(name.name for name in node.names)
-        ours = {name for name in imported if name.startswith(("persia", "."))}
-        assert ours, path
-        assert all(name.startswith("persia_cli.data.") for name in ours), path
-
-
 @pytest.mark.parametrize(
     ("text", "problem"),
     [("import nothing_of_this_name", "cannot be loaded: ModuleNotFoundError"), ("", "has no function prepare")],

@@ -16,8 +16,9 @@ from persia_cli.data.ids import text_id
 from persia_cli.errors import DataError
 from persia_cli.prepare import parts
 from persia_cli.prepare.bad_rows import SHOWN, BadRows
+from persia_cli.prepare.kinds import BYTES, INTEGER, NUMBER, SKIP, TEXT, hexadecimal, text_of
 from persia_cli.prepare.parts import PartLog, read_blocks, read_table, text_parts
-from persia_cli.prepare.text import BYTES, INTEGER, NUMBER, SKIP, TEXT, TextBlock, TextFormat, hexadecimal, text_of
+from persia_cli.prepare.text import TextBlock, TextFormat
 
 PAIRS = TextFormat({"a": INTEGER, "b": TEXT}, comment="#", blank_lines=True)
 
