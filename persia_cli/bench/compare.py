@@ -19,8 +19,8 @@ from persia_cli.bench.turns import INTERVALS, TurnFigures, TurnJob, turn_steps
 from persia_cli.config.schema import Run
 from persia_cli.data.facts import DatasetFacts, inspect
 from persia_cli.errors import UserError
-from persia_cli.launch.interrupts import terminating_interrupts
-from persia_cli.launch.job import CONFIG
+from persia_cli.launch.processes import terminating_interrupts
+from persia_cli.observe.history import CONFIG
 from persia_cli.observe.processor import this_processor
 from persia_cli.observe.usage import cpu_seconds, cpu_seconds_of
 

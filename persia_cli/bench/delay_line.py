@@ -17,7 +17,7 @@ from pathlib import Path
 import zmq
 
 from persia_cli.errors import RoleError
-from persia_cli.launch.python import python_module
+from persia_cli.launch.processes import python_module
 from persia_cli.launch.role import die_with
 from persia_cli.wire import sockets
 from persia_cli.wire.context import Context

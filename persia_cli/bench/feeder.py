@@ -17,7 +17,7 @@ from persia_cli.config.record import read_run
 from persia_cli.control.position import StepGrid
 from persia_cli.data.source import open_source
 from persia_cli.errors import RoleError
-from persia_cli.launch.python import python_module
+from persia_cli.launch.processes import python_module
 
 AHEAD = 11
 """Batches that wait for the trainer, as many as a loader may be ahead of an NN worker."""

@@ -18,9 +18,9 @@ from persia_cli.bench.turns import INTERVALS
 from persia_cli.config.schema import Mode, Run
 from persia_cli.data.facts import DatasetFacts, inspect
 from persia_cli.errors import PersiaError, UserError
-from persia_cli.launch.interrupts import terminating_interrupts
 from persia_cli.launch.job import JobResult, prepare_run_dir, result_of
 from persia_cli.launch.local import Processes
+from persia_cli.launch.processes import terminating_interrupts
 from persia_cli.launch.readiness import require_ready
 from persia_cli.plan.job import JobPlan, Replica, plan_job
 from persia_cli.wire.addresses import ipc_address

@@ -20,7 +20,7 @@ from persia_cli.launch.job import prepare_run_dir
 from persia_cli.launch.local import Processes
 from persia_cli.launch.readiness import require_ready
 from persia_cli.observe.journal import EVENTS, METRICS, Tail
-from persia_cli.observe.trace_file import read_parts
+from persia_cli.observe.trace import read_parts
 from persia_cli.observe.usage import cpu_seconds_of
 from persia_cli.plan.job import Benchmark, JobPlan, plan_job
 from persia_cli.wire.context import Context

@@ -50,7 +50,7 @@ def model(
     from persia_cli.commands.screen_tables import columns, print_rows
     from persia_cli.config.compose import compose_run
     from persia_cli.errors import ConfigError
-    from persia_cli.launch.torch_helper import ask_torch
+    from persia_cli.launch.readiness import ask_torch
 
     run = compose_run(words or [], conf_dir or [])
     [layers] = ask_torch("persia_cli.train.summary", [run])

@@ -11,7 +11,7 @@ import typer
 from persia_cli.commands.options import examples
 
 if TYPE_CHECKING:
-    from persia_cli.config.schema.csv_format import CsvFormat
+    from persia_cli.config.schema.dataset import CsvFormat
 
 INSPECT_EXAMPLES = examples(
     "persia data inspect data/criteo                       # what a recipe has prepared",
@@ -70,7 +70,7 @@ def inspect(
     from persia_cli.commands.profile_view import as_object, show_profile
     from persia_cli.commands.screen import err, labelled, out, propose, say
     from persia_cli.data.profile.inspection import inspect_data
-    from persia_cli.plan.table_need import table_needs
+    from persia_cli.plan.capacity import table_needs
 
     budget = None if memory is None else _bytes(memory)
     _refuse_name(write)
@@ -96,7 +96,7 @@ def _csv_format(text: str) -> "CsvFormat":
     import yaml
     from pydantic import ValidationError
 
-    from persia_cli.config.schema.csv_format import CsvFormat
+    from persia_cli.config.schema.dataset import CsvFormat
     from persia_cli.errors import UserError
 
     try:

@@ -13,7 +13,7 @@ from persia_cli.data.profile.cardinality import STANDARD_ERROR
 from persia_cli.data.profile.dataset import ColumnProfile
 from persia_cli.data.profile.inspection import Inspection
 from persia_cli.data.profile.roles import Guess
-from persia_cli.plan.table_need import TableNeed
+from persia_cli.plan.capacity import TableNeed
 
 SHIFTED, UNSTABLE = 0.25, 0.1
 """Stability indices from which on a column is highlighted."""

@@ -34,8 +34,7 @@ def report(
     from persia_cli.errors import UserError
     from persia_cli.observe.history import read_history
     from persia_cli.observe.journal import understanding
-    from persia_cli.observe.report_page import report_page
-    from persia_cli.observe.report_picture import report_picture
+    from persia_cli.observe.report_page import report_page, report_picture
     from persia_cli.store.manifest import finished_steps
 
     history = read_history(run)

@@ -10,7 +10,7 @@ from persia_cli.commands.screen import err, key_values, labelled, out, propose, 
 from persia_cli.commands.screen_tables import columns, print_whole
 from persia_cli.launch.job import JobResult
 from persia_cli.observe import staleness
-from persia_cli.observe.key_figures import QUALITY
+from persia_cli.observe.history import QUALITY
 from persia_cli.plan.job import JobPlan
 from persia_cli.store.retention import best_checkpoint
 

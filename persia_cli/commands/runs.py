@@ -61,8 +61,7 @@ def compare(
     from persia_cli.commands.runs_view import show_side_by_side
     from persia_cli.commands.screen import err, out, propose, say
     from persia_cli.errors import UserError
-    from persia_cli.observe.history import read_history
-    from persia_cli.observe.key_figures import key_figures
+    from persia_cli.observe.history import key_figures, read_history
     from persia_cli.observe.overview import differing_settings
 
     if len(runs) < 2:

@@ -13,8 +13,8 @@ from rich.text import Text
 from persia_cli.commands.progress_bar import ProgressBar
 from persia_cli.commands.screen import LABEL_WIDTH, clock, key_values, labelled, paragraph, say
 from persia_cli.commands.screen_tables import columns, print_whole
+from persia_cli.observe.history import QUALITY
 from persia_cli.observe.journal import METRICS, Tail
-from persia_cli.observe.key_figures import QUALITY
 from persia_cli.sweep.comparison import Mean, Row
 from persia_cli.sweep.folder import PointOutcome
 from persia_cli.sweep.points import name_setting

@@ -1,12 +1,16 @@
 """Composition of a checked Run from command-line words: Hydra composes, pydantic validates."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from hydra import compose
+from hydra import compose, initialize_config_dir
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.plugins import Plugins
 from hydra.errors import ConfigCompositionException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
@@ -17,9 +21,9 @@ from persia_cli.config.dataset_file import names_a_file, read_dataset_file
 from persia_cli.config.explain import did_you_mean, explain, nearest, needs_a_value, spell, unknown_key
 from persia_cli.config.primary import hidden_base, own_name, read_primary
 from persia_cli.config.schema import Run
-from persia_cli.config.search_path import hydra_over
 from persia_cli.config.words import DEFAULT_CONF, Words, key_and_value, read_words
 from persia_cli.errors import ConfigError
+from persia_cli.shipped import shipped
 
 
 def compose_run(words: Sequence[str], folders: Sequence[Path] = ()) -> Run:
@@ -194,3 +198,26 @@ def _refuse_missing(folders: Sequence[Path]) -> None:
     for folder in folders:
         if not folder.is_dir():
             raise ConfigError(f"--conf-dir {folder}: there is no such folder")
+
+
+class UserFolders(SearchPathPlugin):
+    """A Hydra plugin that puts the user's folders before the built-in one."""
+
+    folders: ClassVar[Sequence[Path]] = ()
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """Add the user's folders; Hydra calls this when it is initialised."""
+        for folder in reversed(self.folders):
+            search_path.prepend("user", f"file://{folder}")
+
+
+@contextmanager
+def hydra_over(folders: Sequence[Path]) -> Iterator[None]:
+    """Make Hydra search these folders and then the built-in one while the context lasts."""
+    Plugins.instance().register(UserFolders)
+    UserFolders.folders = [folder.resolve() for folder in folders]
+    try:
+        with initialize_config_dir(str(shipped("conf").resolve()), job_name="persia", version_base="1.3"):
+            yield
+    finally:
+        UserFolders.folders = ()

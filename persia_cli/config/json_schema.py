@@ -6,7 +6,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from persia_cli.config.schema import Run
-from persia_cli.config.schema.numbers import refuse_flags
+from persia_cli.config.schema.base import refuse_flags
 
 Json = dict[str, Any]
 

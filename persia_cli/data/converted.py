@@ -20,7 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from persia_cli.config.schema.csv_format import CsvFormat
+from persia_cli.config.schema.dataset import CsvFormat
 from persia_cli.data.csv_files import BLOCK_BYTES, read_csv
 from persia_cli.data.files import NOUNS, DataFile, Format
 from persia_cli.data.json_lines import read_json_lines

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 
-from persia_cli.config.schema.csv_format import CsvFormat
+from persia_cli.config.schema.dataset import CsvFormat
 from persia_cli.data.text_lines import UnreadRows, csv_lines
 
 _HEAD_BYTES = 1 << 16

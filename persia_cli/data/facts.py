@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.config.schema.dataset import GeneratedDataset, Generator, ParquetDataset
 from persia_cli.config.schema.features import SparseFeature
-from persia_cli.config.schema.generated import GeneratedDataset, Generator
 from persia_cli.config.schema.split import EvalSplit, PredictSplit
 from persia_cli.data.columns import prepare_command
 from persia_cli.data.converted import Progress, silent

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.config.schema.generated import Generator
+from persia_cli.config.schema.dataset import Generator
 from persia_cli.data.batch import Batch, assemble, join
 from persia_cli.data.hashing import normal, salt, stream, uniform
 

@@ -4,8 +4,7 @@ from typing import Protocol
 
 import numpy as np
 
-from persia_cli.config.schema.dataset import ParquetDataset
-from persia_cli.config.schema.generated import GeneratedDataset
+from persia_cli.config.schema.dataset import GeneratedDataset, ParquetDataset
 from persia_cli.control.position import SplitName
 from persia_cli.data.batch import Batch
 from persia_cli.data.generator import GeneratedSource

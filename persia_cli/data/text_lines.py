@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Any
 
-from persia_cli.config.schema.csv_format import CsvFormat
+from persia_cli.config.schema.dataset import CsvFormat
 from persia_cli.data.files import DataFile, Format
 from persia_cli.data.text_stream import TextStream, as_text
 

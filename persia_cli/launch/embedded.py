@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from persia_cli.launch.interrupts import terminating_interrupts
 from persia_cli.launch.job import (
     SWITCH_INTERVAL_S,
     JobResult,
@@ -17,6 +16,7 @@ from persia_cli.launch.job import (
     result_of,
 )
 from persia_cli.launch.kernels import Compiling
+from persia_cli.launch.processes import terminating_interrupts
 from persia_cli.plan.job import JobPlan, Replica
 from persia_cli.store.retention import remove_unfinished
 from persia_cli.wire.context import Context

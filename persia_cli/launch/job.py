@@ -13,11 +13,10 @@ from persia_cli.config.schema import CustomModel, ParquetDataset, Run
 from persia_cli.config.schema.dataset import BUILTIN
 from persia_cli.disk import write_whole, writing
 from persia_cli.errors import DiskError, PersiaError, UserError
-from persia_cli.observe.history import ENDS
+from persia_cli.observe.history import CONFIG, ENDS
 from persia_cli.observe.journal import EVENTS, METRICS, Journal, drop_half_a_line, read_journal
 from persia_cli.plan.job import Job, JobPlan
 
-CONFIG = "config.yaml"
 JOB = "job.json"
 ROLES = "roles"
 """Folder of a run's logs; the process that creates it owns the run directory."""

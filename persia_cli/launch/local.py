@@ -11,7 +11,6 @@ from pathlib import Path
 from persia_cli.control.awake import AwakeTime
 from persia_cli.disk import writing
 from persia_cli.errors import DiskError, PersiaError, RoleError, UserError
-from persia_cli.launch.interrupts import terminating_interrupts
 from persia_cli.launch.job import (
     COORDINATOR_ADDRESS,
     ROLES,
@@ -24,7 +23,7 @@ from persia_cli.launch.job import (
     result_of,
 )
 from persia_cli.launch.kernels import Compiling
-from persia_cli.launch.python import python_module
+from persia_cli.launch.processes import python_module, terminating_interrupts
 from persia_cli.plan.job import JobPlan, Replica
 from persia_cli.store.retention import remove_unfinished
 from persia_cli.wire.addresses import ipc_address

@@ -1,17 +1,23 @@
 """Checks of this machine and of a user's code before any role of a job starts."""
 
+import json
+import os
+import subprocess
 from collections.abc import Sequence
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 from persia_cli.config.schema import AsyncMode, CustomModel, Run
 from persia_cli.errors import ConfigError
-from persia_cli.launch.machine import memory_bytes
-from persia_cli.launch.torch_helper import ask_torch
+from persia_cli.launch.processes import python_module
 from persia_cli.plan.job import JobPlan
 from persia_cli.train.compiling import require_compiler
 
 _SAME = {"name", "seed", "eval", "checkpoint"}
 """Parts of a run that do not affect its network."""
+_TAIL_LINES = 3
+CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def require_ready(plans: Sequence[JobPlan]) -> None:
@@ -75,3 +81,57 @@ def _gib(nbytes: int) -> str:
 def _proposal(memory: int) -> str:
     """Return three quarters of the memory as a value of the key; processes, batches and the network need the rest."""
     return f"{memory * 3 // 4 // 2**30}GiB" if memory >= 2**31 else f"{memory * 3 // 4 // 2**20}MiB"
+
+
+def ask_torch(module: str, runs: Sequence[Run]) -> Any:
+    """Run a module on runs and return its JSON output; raises ConfigError if it fails or takes too long."""
+    limit_s = runs[0].cluster.start_timeout_s
+    asked = json.dumps([run.model_dump(mode="json") for run in runs])
+    what = f"model.file={runs[0].model.file}" if isinstance(runs[0].model, CustomModel) else "the dense network"
+    try:
+        ended = subprocess.run(python_module(module), input=asked, capture_output=True, text=True, timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        raise ConfigError(
+            f"{what}: building it and trying it on two samples took longer than cluster.start_timeout_s={limit_s:g}"
+        ) from None
+    if ended.returncode:
+        lines = "\n".join(f"  {line}" for line in ended.stderr.splitlines()[-_TAIL_LINES:])
+        raise ConfigError(f"{what}: building it ended the process with exit code {ended.returncode}\n{lines}".rstrip())
+    return json.loads(ended.stdout)
+
+
+def memory_bytes() -> int:
+    """Return the memory in bytes that processes may use: that of the machine, or less in a container."""
+    return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *cgroup_limits(OWN_CGROUPS, CGROUPS)])
+
+
+def cgroup_limits(own: Path, root: Path) -> list[int]:
+    """Return the memory limits, in bytes, of this process's control group and of all groups above it.
+
+    cgroups(7): a line of `own` is `number:controllers:path`. Version 2 has no controllers and the limit is in
+    `memory.max`; version 1 has `memory` and `memory.limit_in_bytes`. In a container the path may be the host's, so the
+    top group is read too.
+    """
+    try:
+        lines = own.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    limits = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        top, name = (root / "memory", "memory.limit_in_bytes") if controllers else (root, "memory.max")
+        group = top / path.lstrip("/")
+        for folder in (group, *group.parents):
+            if folder == top or top in folder.parents:
+                limits += _limit(folder / name)
+    return limits
+
+
+def _limit(file: Path) -> list[int]:
+    try:
+        text = file.read_text(encoding="utf-8").strip()
+    except OSError:
+        return []
+    return [int(text)] if text.isdecimal() else []

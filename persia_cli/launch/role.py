@@ -18,8 +18,8 @@ from persia_cli.control.awake import AwakeTime
 from persia_cli.disk import write_whole
 from persia_cli.errors import ConfigError, RoleError, UserError
 from persia_cli.kernels.memory import keep_freed_memory
-from persia_cli.launch.job import CONFIG, COORDINATOR_ADDRESS, JOB, SIGNALLED, SWITCH_INTERVAL_S
-from persia_cli.observe.logs import log_to_stderr
+from persia_cli.launch.job import COORDINATOR_ADDRESS, JOB, SIGNALLED, SWITCH_INTERVAL_S
+from persia_cli.observe.history import CONFIG
 from persia_cli.observe.usage import resident_bytes
 from persia_cli.plan.job import ROLES, Job
 from persia_cli.roles.link import Link
@@ -221,3 +221,14 @@ def _coordinate(options: RoleOptions, stop: StopSignal) -> None:
         address_file.unlink(missing_ok=True)
         if own:
             remove_token(file)
+
+
+def log_to_stderr(name: str) -> None:
+    """Write all log records of this process to stderr, each line with the replica's name."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO,
+        format=f"%(asctime)s {name} %(levelname)s %(message)s",
+        datefmt="%H:%M:%S",
+        force=True,
+    )

@@ -1,8 +1,11 @@
 """The figures that replicas send to the coordinator, which checks them on arrival."""
 
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
+from msgspec.structs import astuple
 
 from persia_cli.config.schema.mode import MAX_STALENESS
 from persia_cli.errors import WireError
@@ -71,3 +74,17 @@ def read_figures(kind: type[Figures], body: Any) -> Figures:
         return msgspec.convert(body, kind)
     except msgspec.ValidationError as error:
         raise WireError(f"the figures in this message cannot be read: {error}") from error
+
+
+def together(totals: Iterable[TableTotals]) -> TableTotals:
+    """Return the sum of the totals of several servers."""
+    return TableTotals(*map(sum, zip(*map(astuple, totals), strict=True)))
+
+
+def latest(received: Iterable[Sequence[TableTotals]]) -> tuple[TableTotals, ...]:
+    """Return the newest totals of each server: the maximum of each counter, since none decreases.
+
+    Totals are merged server by server: of two look-ups at the same time, each may be the last one at another server.
+    """
+    of_servers = zip_longest(*received, fillvalue=TableTotals())
+    return tuple(TableTotals(*map(max, zip(*map(astuple, server), strict=True))) for server in of_servers)

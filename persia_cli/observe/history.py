@@ -12,7 +12,7 @@ from persia_cli.config.record import read_run
 from persia_cli.config.schema import Run
 from persia_cli.errors import UserError
 from persia_cli.observe.journal import EVENTS, METRICS, is_being_written, read_journal, understanding
-from persia_cli.observe.outcome import judged_by
+from persia_cli.observe.outcome import judged_by, speed_of
 from persia_cli.plan.columns import label_names
 
 CONFIG = "config.yaml"
@@ -26,6 +26,17 @@ SILENT_S = 60.0
 """Seconds without a new line after which a run that has not ended is probably dead."""
 
 Line = dict[str, Any]
+
+QUALITY = {
+    "auc": "AUC",
+    "gauc": "GAUC",
+    "pr_auc": "PR-AUC",
+    "accuracy": "accuracy",
+    "log_loss": "log loss",
+    "ne": "NE",
+    "calibration": "calibration",
+}
+"""Figures of an evaluation, and their names in a table."""
 
 
 @dataclass(frozen=True)
@@ -129,3 +140,33 @@ def read_history(run_dir: Path) -> RunHistory:
 
 def _of(metrics: Sequence[Line], split: str) -> list[Line]:
     return [line for line in metrics if line["split"] == split]
+
+
+def key_figures(history: RunHistory) -> dict[str, str]:
+    """Return the figures of the evaluation that counts for a run, and speed and staleness of its training.
+
+    Without an evaluation, they are those of training so far.
+    """
+    figures: dict[str, str] = {}
+    judged = history.judged
+    of = "" if judged else " in training"
+    for line in [judged] if judged else history.training[-1:]:
+        for label in history.labels:
+            for key in ("auc", "log_loss", "calibration"):
+                value = history.figure(line, key, label)
+                name = QUALITY[key] if len(history.labels) == 1 else f"{QUALITY[key]}, {label}"
+                figures[name + of] = "-" if value is None else f"{value:.4f}"
+    if judged:
+        figures["evaluated at step"] = f"{judged['step']:,}"
+    best = history.last_event("best")
+    if best is not None:
+        figures[f"best {best['metric']}"] = f"{best['value']:.4f} at step {best['step']:,}"
+    if history.training:
+        last = history.training[-1]
+        rate = speed_of(history.training)
+        figures["steps"] = f"{last['step']:,}"
+        figures["samples"] = f"{last['samples']:,}"
+        figures["samples/s"] = "-" if rate is None else f"{rate:,.0f}"
+        figures["max staleness"] = str(max(line["staleness_max"] for line in history.training))
+        figures["rows"] = f"{history.lines[-1]['rows']:,}"
+    return figures

@@ -1,7 +1,7 @@
 """The record of a run: it merges the reports of ranks into `metrics.jsonl` and checks the roles' figures."""
 
 import time
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +12,18 @@ from persia_cli.config.schema.metric import keys_of
 from persia_cli.control.position import StepGrid
 from persia_cli.errors import WireError
 from persia_cli.observe import staleness
-from persia_cli.observe.figures import IntervalFigures, ReplicaFigures, read_figures
+from persia_cli.observe.figures import IntervalFigures, ReplicaFigures, latest, read_figures, together
 from persia_cli.observe.journal import METRICS, Journal
 from persia_cli.observe.query_scores import QueryScores
-from persia_cli.observe.reports import EvaluationReports, RankReport, merged_scores
-from persia_cli.observe.scores import ENCODED, MOST_IN_TRAINING, ScoreHistogram
-from persia_cli.observe.spread import reliability
+from persia_cli.observe.scores import ENCODED, MOST, MOST_IN_TRAINING, RecentScores, ScoreHistogram, reliability
 from persia_cli.observe.tensorboard import TensorBoardWriter
-from persia_cli.observe.window import RecentScores
 from persia_cli.plan.columns import has_query_ids, label_names
-from persia_cli.store.table_totals import latest, together
 from persia_cli.wire.messages import REPORTS_AHEAD
 from persia_cli.wire.parts import TableTotals
 
 Array = np.ndarray[Any, Any]
+RankReport = tuple[IntervalFigures, list[Array]]
+"""Figures of an interval of one rank, and its arrays: the score histogram, then the scores of single samples."""
 
 QUALITY = {
     "auc": ScoreHistogram.auc,
@@ -36,7 +34,6 @@ QUALITY = {
     "accuracy": ScoreHistogram.accuracy,
 }
 """Key in a line of metrics -> figure of the scores of a task."""
-
 NOTIFICATIONS = {
     "evicted": (
         "note",
@@ -58,9 +55,36 @@ NOTIFICATIONS = {
     ),
 }
 """Counters of a table that the user is notified of when they first leave 0: the kind of event and its text."""
-
 WORK = ("steps_sent", "steps_scored", "bytes_verified", "rows_loaded")
 """Counts of regular work of replicas; all other counts are of irregular events."""
+
+
+def merged_scores(reports: Sequence[RankReport], tasks: int, most: int = MOST) -> ScoreHistogram:
+    """Return the scores of all ranks, merged in the order of ranks; `most` is that of ScoreHistogram."""
+    scores = ScoreHistogram(tasks, most)
+    for _, arrays in reports:
+        scores.merge_encoded(*arrays[:ENCODED])
+    return scores
+
+
+class EvaluationReports:
+    """The reports of one evaluation, merged in the order of its intervals."""
+
+    def __init__(self, tasks: int) -> None:
+        self.intervals: list[IntervalFigures] = []
+        self.seconds = 0.0
+        """Duration by the slowest rank of each interval."""
+        self.scores = ScoreHistogram(tasks)
+        self.by_query = QueryScores(tasks)
+
+    def add(self, reports: Sequence[RankReport]) -> bool:
+        """Add the reports of all ranks of one interval; returns True if it was the last."""
+        self.intervals += [figures for figures, _ in reports]
+        self.seconds += max(figures.seconds for figures, _ in reports)
+        self.scores.merge(merged_scores(reports, self.scores.tasks))
+        for _, arrays in reports:
+            self.by_query.merge_encoded(*arrays[ENCODED:])
+        return not reports[0][0].more
 
 
 class RunRecord:

@@ -1,19 +1,24 @@
-"""The report of a run as an HTML page: figures, pictures, tables and configuration."""
+"""The report of a run: an HTML page of figures, pictures, tables and configuration, or one picture."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from pathlib import Path
 
 from persia_cli import __version__
 from persia_cli.observe import html
-from persia_cli.observe.drawing import empty_figure, to_svg
-from persia_cli.observe.history import CONFIG, RunHistory, RunOutcome
-from persia_cli.observe.key_figures import QUALITY, key_figures
+from persia_cli.observe.drawing import INK, SMALL, empty_figure, plain, save_png, to_svg
+from persia_cli.observe.history import CONFIG, QUALITY, RunHistory, RunOutcome, key_figures
 from persia_cli.observe.panels import PANELS, Panel
 
 PANEL_INCHES = (6.2, 3.5)
+"""Width and height of a panel on a page."""
 COUNTERS = ("rows", "hits", "misses", "evicted", "refused", "not_admitted", "gradients_refused")
 """Counters of a table that the page shows."""
+
+COLUMNS, WIDTH, HEIGHT = 2, 6.4, 3.5
+"""Panels side by side in a picture, and the inches of each."""
+FIGURES_A_LINE = 6
 
 Rows = list[list[str]]
 
@@ -120,3 +125,25 @@ def _notes(history: RunHistory) -> Iterable[str]:
     """Yield the warnings and notes of the run, if it has any."""
     texts = [event["text"] for event in history.events if event["event"] in ("warning", "note", "stopped_early")]
     return ["<h2>Notes</h2>", *(f"<p>{escape(text)}</p>" for text in texts)] if texts else []
+
+
+def report_picture(history: RunHistory, path: Path, now: float) -> None:
+    """Write the picture as PNG; `now` is in seconds since 1970. Raises UserError if matplotlib is not installed."""
+    panels = [panel for panel in PANELS if panel.has(history)]
+    rows = max(-(-len(panels) // COLUMNS), 1)
+    figure = empty_figure(COLUMNS * WIDTH, rows * HEIGHT + 1.0)
+    cells = figure.add_gridspec(rows, COLUMNS)
+    for number, panel in enumerate(panels):
+        axes = figure.add_subplot(cells[divmod(number, COLUMNS)])
+        panel.draw(history, axes)
+        axes.set_title(panel.title, **SMALL)
+    figure.suptitle(_heading(history, now), x=0.01, ha="left", fontsize=11, color=INK)
+    save_png(figure, path)
+
+
+def _heading(history: RunHistory, now: float) -> str:
+    outcome = history.outcome(now)
+    words = [f"{name} {value}" for name, value in key_figures(history).items()]
+    lines = [": ".join(word for word in (history.run.name, outcome.state, *outcome.text.splitlines()[:1]) if word)]
+    lines += ["   ".join(words[first : first + FIGURES_A_LINE]) for first in range(0, len(words), FIGURES_A_LINE)]
+    return plain("\n".join(lines))

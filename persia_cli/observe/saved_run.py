@@ -8,13 +8,11 @@ from pydantic import ValidationError
 from persia_cli.config.record import read_run
 from persia_cli.config.schema import Run
 from persia_cli.errors import CheckpointError, UserError
+from persia_cli.observe.history import CONFIG
 from persia_cli.observe.journal import EVENTS, is_being_written
 from persia_cli.plan.saved_model import differences
 from persia_cli.store.manifest import CHECKPOINTS, MANIFEST, Manifest, read_manifest, unfinished_folders
 from persia_cli.store.retention import choose_checkpoint, remove_unfinished
-
-CONFIG = "config.yaml"
-"""File of a run directory."""
 
 
 @dataclass(frozen=True)

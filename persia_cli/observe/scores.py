@@ -22,6 +22,8 @@ GATHERED_AT = 3 * 2**15
 """Number of counts that are collected before they are sorted into cells; their arrays fit memory that is reused."""
 ENCODED = 3
 """Number of arrays of an encoded histogram."""
+PARTS = 20
+"""Parts of a reliability diagram."""
 
 _SUMS = 4
 _LOSS, _WEIGHT, _PREDICTED, _OBSERVED = range(_SUMS)
@@ -206,3 +208,81 @@ def _product(a: Columns, b: Columns) -> Columns:
 
 def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole > 0.0 else None
+
+
+def quantile(scores: ScoreHistogram, q: float, task: int = 0) -> float | None:
+    """Return the probability that a fraction q of the weight does not exceed; None without weight."""
+    logits, negatives, positives = scores.counts(task)
+    if not len(logits):
+        return None
+    below = np.cumsum(negatives + positives)
+    found = min(int(np.searchsorted(below, q * below[-1])), len(logits) - 1)
+    return float(_probabilities(logits[found]))
+
+
+def reliability(scores: ScoreHistogram, task: int = 0, parts: int = PARTS) -> dict[str, list[float]]:
+    """Return a reliability diagram: mean predicted probability, fraction of positives and weight of each part.
+
+    The samples are sorted by score and split into parts of about equal weight, so that rare high scores are visible
+    (Niculescu-Mizil and Caruana, ICML 2005, with quantiles as bins). If many scores are equal there are fewer parts.
+    """
+    logits, negatives, positives = scores.counts(task)
+    weights = negatives + positives
+    below = np.cumsum(weights) - weights / 2
+    total = float(weights.sum())
+    if not total > 0.0:
+        return {"predicted": [], "observed": [], "weight": []}
+    part = np.minimum((below * (parts / total)).astype(np.int64), parts - 1)
+    weight = np.bincount(part, weights, parts)
+    there = weight > 0.0
+    sums = np.bincount(part, weights * _probabilities(logits), parts), np.bincount(part, positives, parts)
+    predicted, observed = (each[there] / weight[there] for each in sums)
+    return {"predicted": predicted.tolist(), "observed": observed.tolist(), "weight": weight[there].tolist()}
+
+
+def _probabilities(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the logistic function of logits, without overflow."""
+    small = np.exp(-np.abs(logits.astype(np.float64)))
+    return np.where(logits >= 0.0, 1.0, small) / (1.0 + small)
+
+
+class RecentScores:
+    """The scores of the last intervals, at most `intervals` of them.
+
+    Merged scores cannot be removed again. So this is a queue of two stacks: one histogram of all newer intervals, and
+    for each older interval a histogram from it up to the newest of the older ones. To drop the oldest interval is to
+    drop its histogram. When no older intervals are left, the newer ones become the older ones. This takes about two
+    merges for each interval, and one more for each call of `together`.
+    """
+
+    def __init__(self, tasks: int, intervals: int, most: int = MOST_IN_TRAINING) -> None:
+        self._tasks, self._intervals, self._most = tasks, intervals, most
+        self._older: list[ScoreHistogram] = []
+        """Histograms from each older interval up to the newest of them; the last one begins at the oldest."""
+        self._newer: list[ScoreHistogram] = []
+        """Histograms of the newer intervals."""
+        self._newer_together = self._merged()
+
+    def add(self, scores: ScoreHistogram) -> None:
+        """Add the scores of an interval; over the limit, drop those of the oldest interval."""
+        self._newer.append(scores)
+        if len(self._newer) + len(self._older) <= self._intervals:
+            self._newer_together.merge(scores)
+            return
+        if self._older:
+            self._newer_together.merge(scores)
+        else:
+            for each in reversed(self._newer):
+                self._older.append(self._merged(*self._older[-1:], each))
+            self._newer, self._newer_together = [], self._merged()
+        self._older.pop()
+
+    def together(self) -> ScoreHistogram:
+        """Return the scores of all these intervals."""
+        return self._merged(*self._older[-1:], self._newer_together)
+
+    def _merged(self, *parts: ScoreHistogram) -> ScoreHistogram:
+        whole = ScoreHistogram(self._tasks, self._most)
+        for part in parts:
+            whole.merge(part)
+        return whole

@@ -1,9 +1,16 @@
-"""The reserved table, which stores dense weights when they train asynchronously."""
+"""The optimizers of rows, and the reserved table, which stores dense weights when they train asynchronously."""
 
-from persia_cli.config.schema import AsyncMode, DenseOptimizer, Run
+from persia_cli.config.schema import AsyncMode, DenseOptimizer, Optimizer, Run
 from persia_cli.errors import ConfigError
-from persia_cli.plan.optimizer import plain_schedule
-from persia_cli.store.layout import DENSE_TABLE, GroupSpec, RowOptimizer, TableSpec, partitions_for, table_salt
+from persia_cli.store.layout import (
+    DENSE_TABLE,
+    GroupSpec,
+    RowOptimizer,
+    Schedule,
+    TableSpec,
+    partitions_for,
+    table_salt,
+)
 
 DIM = 1024
 """Number of weights per row; rows are long, so that finding them costs little compared to reading them."""
@@ -13,6 +20,21 @@ SPARE = 2
 """Ratio of the capacity to the largest number of rows: hashing fills partitions unevenly, and no row may be evicted."""
 GRADIENT_ALONE = ("sgd", "adagrad", "adam")
 """Optimizers whose steps depend on gradients only, so that a row can store the difference to the initial weights."""
+
+
+def plain_schedule(optimizer: Optimizer | DenseOptimizer) -> Schedule:
+    """Return the learning-rate schedule of an optimizer."""
+    return Schedule(**optimizer.schedule.model_dump())
+
+
+def row_optimizer(optimizer: Optimizer, clip_norm: float | None, weight_bound: float | None) -> RowOptimizer:
+    """Return the optimizer of rows; its settings have the same names as in the config."""
+    return RowOptimizer(
+        **optimizer.model_dump(exclude={"schedule"}),
+        schedule=plain_schedule(optimizer),
+        clip_norm=clip_norm,
+        weight_bound=weight_bound,
+    )
 
 
 def dense_group(run: Run, number: int, table: int) -> GroupSpec | None:

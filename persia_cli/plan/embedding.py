@@ -8,8 +8,7 @@ from persia_cli.config.schema.embedding import ROUNDING
 from persia_cli.errors import ConfigError
 from persia_cli.plan.capacity import CapacityRequest, divide
 from persia_cli.plan.columns import sparse_features
-from persia_cli.plan.dense import dense_group
-from persia_cli.plan.optimizer import row_optimizer
+from persia_cli.plan.dense import dense_group, row_optimizer
 from persia_cli.store.layout import (
     DENSE_TABLE,
     LEAST_INDEX,

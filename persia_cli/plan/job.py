@@ -1,18 +1,20 @@
-"""The plan of a job: replicas, steps, memory and command lines, from a checked run and the facts of its data set."""
+"""The plan of a job: replicas, steps, phases, memory and command lines, from a run and the facts of its data set."""
 
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from persia_cli.config.schema import CustomModel, ParquetDataset, PredictSplit, Run
+from persia_cli.control.evaluation_tracker import EvaluationTracker
+from persia_cli.control.phases import PhaseKind, PhaseMachine, evaluation_only, in_turns, prediction_only, schedule
 from persia_cli.control.position import EVAL, TRAIN, JobBatches, StepGrid
 from persia_cli.errors import ConfigError, DataError
 from persia_cli.plan.embedding import embedding_layout, require_places
-from persia_cli.plan.extras import check_extras
 from persia_cli.plan.network import require_network
 from persia_cli.store.layout import EmbeddingLayout
 from persia_cli.wire.token import TOKEN
@@ -189,3 +191,42 @@ def plan_job(run: Run, facts: "DatasetFacts", task: Task, run_dir: Path, load: P
     replicas = [Replica("coordinator", 0)]
     replicas += [Replica(role, i) for role, count in expected_replicas(run).items() for i in range(count)]
     return JobPlan(run=run, facts=facts, job=job, replicas=tuple(replicas), layout=layout)
+
+
+def check_extras(run: Run) -> None:
+    """Raise ConfigError if the run needs a package that is not installed."""
+    if run.train.tensorboard and find_spec("tensorboard") is None:
+        raise ConfigError(
+            "train.tensorboard=true needs TensorBoard, which is not installed: pip install 'persia[tensorboard]'"
+        )
+
+
+def participants(run: Run, job: Job) -> dict[str, int]:
+    """Return the number of replicas of each role that the coordinator waits for."""
+    return expected_replicas(run) | ({DRIVER: 1} if job.benchmark else {})
+
+
+def job_phases(run: Run, job: Job, tracker: EvaluationTracker) -> PhaseMachine:
+    """Return the state machine of the job's phases; in training `tracker` decides on saves and the end."""
+    if job.task == "train":
+        phases = schedule(
+            job.steps, job.eval_steps, run.eval.every_steps, run.checkpoint.every_steps, run.checkpoint.at_end, tracker
+        )
+        if job.benchmark:
+            phases = in_turns(phases, job.benchmark.turn_steps)
+    elif job.task == "evaluate":
+        phases = evaluation_only(job.eval_steps)
+    else:
+        phases = prediction_only(job.eval_steps)
+    ranks = frozenset(f"nn-worker-{i}" for i in range(run.cluster.nn_workers))
+    servers = frozenset(f"embedding-server-{i}" for i in range(run.cluster.embedding_servers))
+    everyone = frozenset(f"{role}-{i}" for role, count in participants(run, job).items() for i in range(count))
+    taking_part: dict[PhaseKind, frozenset[str]] = {
+        "training": ranks,
+        "evaluating": ranks,
+        "predicting": ranks,
+        "saving": servers | {"nn-worker-0"},
+        "paused": frozenset({f"{DRIVER}-0"}),
+        "done": everyone,
+    }
+    return PhaseMachine(phases, taking_part)

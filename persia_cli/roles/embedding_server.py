@@ -21,8 +21,8 @@ from persia_cli.observe.trace import LOOP
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job, job_batches
 from persia_cli.roles.link import Link
+from persia_cli.store.batch_rows import merge_gradients
 from persia_cli.store.manifest import EMBEDDINGS, read_manifest
-from persia_cli.store.merge import merge_gradients
 from persia_cli.store.shard import Shard
 from persia_cli.store.snapshot import Progress, load_shard, save_shard
 from persia_cli.wire.loop import Loop

@@ -15,8 +15,7 @@ from persia_cli.observe.trace import LOOP
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import job_batches
 from persia_cli.roles.link import Link
-from persia_cli.store.batch_rows import RowPlanner, UniqueRows
-from persia_cli.store.dense_rows import dense_rows
+from persia_cli.store.batch_rows import RowPlanner, UniqueRows, dense_rows
 from persia_cli.store.known_ids import KnownIds
 from persia_cli.store.wire_rows import row_bytes
 from persia_cli.wire.client import Client

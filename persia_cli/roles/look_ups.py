@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from persia_cli.store.table_totals import latest
+from persia_cli.observe.figures import latest
 from persia_cli.wire.messages import Rows
 from persia_cli.wire.parts import TableTotals
 

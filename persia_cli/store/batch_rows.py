@@ -1,5 +1,6 @@
-"""The plan of a batch's look-ups: the unique rows of its ids, by embedding server."""
+"""The unique rows of a batch's ids, by embedding server, and the sums of several ranks' gradients for them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,10 +9,15 @@ from numpy.typing import NDArray
 from persia_cli.errors import WireError
 from persia_cli.kernels import dedup, hashing
 from persia_cli.kernels.memory import Empty
-from persia_cli.store.layout import EmbeddingLayout, GroupSpec, partition_owners
+from persia_cli.store.layout import EmbeddingLayout, GroupSpec, Storage, partition_owners
+from persia_cli.store.wire_rows import decode_into
 
 MAX_ENTRIES = 2**31 - 1
 """Largest number of rows that the ids of a group may use in one batch, since `inverse` is int32."""
+RankGradients = tuple[NDArray[np.uint64], NDArray[np.uint16], NDArray[np.uint8]]
+"""Distinct keys uint64[n] with tables uint16[n], and their encoded gradients uint8[n, bytes of a row]."""
+Merged = tuple[NDArray[np.uint64], NDArray[np.uint16], NDArray[np.uint8] | NDArray[np.float32]]
+"""Distinct keys with tables, and gradients: float32 sums [n, dim], or the encoded ones of a single part."""
 
 
 @dataclass(frozen=True)
@@ -161,3 +167,46 @@ def dedup_slots(keys: int) -> int:
 def dedup_scratch(keys: int) -> NDArray[np.uint64]:
     """Return a scratch table for deduplicating up to `keys` keys, empty in every epoch but 0."""
     return np.zeros(dedup_slots(keys), np.uint64)
+
+
+def merge_gradients(parts: Sequence[RankGradients], dim: int, wire: Storage) -> Merged:
+    """Return float32 sums per (key, table), added in the order of parts and listed in order of first appearance.
+
+    A single part is returned as it is. Raises ValueError if there are no parts, or if the size of gradients is not that
+    of rows of `dim` columns in the wire dtype.
+    """
+    if not parts:
+        raise ValueError("there is nothing to merge")
+    if len(parts) == 1:
+        return parts[0]
+    keys = np.concatenate([keys for keys, _, _ in parts])
+    tables = np.concatenate([tables for _, tables, _ in parts])
+    gradients = np.empty((keys.size, dim), np.float32)
+    decode_into([gradients for _, _, gradients in parts], dim, wire, gradients)
+    unique_keys, unique_tables = np.empty_like(keys), np.empty_like(tables)
+    inverse = np.empty(keys.size, np.int32)
+    count = dedup.number_keys(keys, tables, dedup_scratch(keys.size), 1, unique_keys, unique_tables, inverse)
+    sums = np.zeros((count, dim), np.float32)
+    dedup.add_rows(gradients.reshape(-1), inverse, dim, sums.reshape(-1))
+    return unique_keys[:count].copy(), unique_tables[:count].copy(), sums
+
+
+def dense_rows(group: GroupSpec, servers: int, count: int) -> UniqueRows:
+    """Return the rows of ids 0 to `count` - 1 of the reserved table: by server, then by id.
+
+    `inverse` int32[count] is the position of each id's row among those of all servers.
+    """
+    table = group.tables[0]
+    numbers = np.full(count, table.number, np.uint16)
+    salts = np.zeros(table.number + 1, np.uint64)
+    salts[table.number] = table.salt
+    keys = np.empty(count, np.uint64)
+    hashing.hash_ids(np.arange(count, dtype=np.uint64), numbers, salts, keys)
+    # The high 32 bits of a key choose its partition, as they do in the index of a row store.
+    partitions = ((keys >> np.uint64(32)) * np.uint64(group.partitions)) >> np.uint64(32)
+    owners = partition_owners(group.partitions, servers)[partitions]
+    order = np.argsort(owners, kind="stable")
+    inverse = np.empty(count, np.int32)
+    inverse[order] = np.arange(count, dtype=np.int32)
+    bounds = np.concatenate([[0], np.cumsum(np.bincount(owners, minlength=servers))]).astype(np.int64)
+    return UniqueRows(keys[order], numbers, bounds, inverse, None)

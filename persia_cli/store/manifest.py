@@ -14,9 +14,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from persia_cli.disk import rename, sync, writing
+from persia_cli.disk import rename, sync, write_whole, writing
 from persia_cli.errors import CheckpointError
-from persia_cli.store.checked_json import ChangedError, read_checked, write_checked
 from persia_cli.store.layout import DENSE_TABLE
 
 FORMAT_VERSION = 3
@@ -34,6 +33,9 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 FileName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+
+_OPENING = b'{\n  "sha256": "%s",\n'
+_CHECKED = re.compile(rb'\{\n  "sha256": "([0-9a-f]{64})",\n')
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -272,3 +274,28 @@ def verified_folder(folder: Path, part: str) -> Path:
         if file.folder == part:
             verify(folder / part / file.name, file)
     return folder / part
+
+
+class ChangedError(ValueError):
+    """An error for a file whose text does not match its checksum."""
+
+
+def write_checked(path: Path, content: Any) -> None:
+    """Write an object as JSON with `write_whole`; its first key is the SHA-256 of the text after it."""
+    text = msgspec.json.format(msgspec.json.encode(content), indent=2).removeprefix(b"{\n") + b"\n"
+    write_whole(path, _OPENING % hashlib.sha256(text).hexdigest().encode() + text)
+
+
+def read_checked(path: Path) -> bytes:
+    """Return the JSON object that `write_checked` wrote, without its checksum.
+
+    Raises OSError if it cannot be read, ValueError if it has no checksum, ChangedError if the checksum does not match.
+    """
+    content = path.read_bytes()
+    opening = _CHECKED.match(content)
+    if opening is None:
+        raise ValueError("it does not begin with its own checksum")
+    text = content[opening.end() :]
+    if hashlib.sha256(text).hexdigest().encode() != opening[1]:
+        raise ChangedError("it does not match its own checksum")
+    return b"{\n" + text

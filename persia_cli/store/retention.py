@@ -10,14 +10,15 @@ import msgspec
 from persia_cli.control.evaluation_tracker import Best
 from persia_cli.disk import rename
 from persia_cli.errors import CheckpointError
-from persia_cli.store.checked_json import read_checked, write_checked
 from persia_cli.store.manifest import (
     CHECKPOINTS,
     REMOVED,
     checkpoint_folder,
     finished_steps,
     newest_checkpoint,
+    read_checked,
     unfinished_folders,
+    write_checked,
 )
 
 log = logging.getLogger(__name__)

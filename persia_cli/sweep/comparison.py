@@ -12,6 +12,9 @@ from persia_cli.sweep.points import Setting
 BySeed = Mapping[str, Figures]
 """The figures of a setting's finished points, by seed as written."""
 
+SURE = 0.95
+"""Confidence level: the probability that an interval contains the true mean."""
+
 
 @dataclass(frozen=True)
 class Mean:
@@ -118,10 +121,6 @@ def _row(
 
 def _over(values: Sequence[float | None]) -> Mean | None:
     return mean_of([value for value in values if value is not None])
-
-
-SURE = 0.95
-"""Confidence level: the probability that an interval contains the true mean."""
 
 
 def half_width(values: int, confidence: float = SURE) -> float:

@@ -19,6 +19,9 @@ from persia_cli.sweep.points import Axis, Point, combine, key_of
 
 MOST_POINTS = 10_000
 
+NO_CHECKPOINT = "checkpoint.at_end=false"
+"""The settings that a sweep adds: it compares models, and saves them only if the user asks for this."""
+
 
 def choices(word: str) -> list[str]:
     """Return one word for each value that a word of a sweep lists; a word with a single value is returned unchanged.
@@ -59,10 +62,6 @@ def _check_range(word: str, values: RangeSweep) -> None:
         )
     if number > MOST_POINTS:
         raise ConfigError(f"{word}: this range has {number:,} values; a sweep has at most {MOST_POINTS:,} points")
-
-
-NO_CHECKPOINT = "checkpoint.at_end=false"
-"""The settings that a sweep adds: it compares models, and saves them only if the user asks for this."""
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from persia_cli.disk import rename
 from persia_cli.errors import PersiaError
-from persia_cli.launch.interrupts import terminating_interrupts
-from persia_cli.launch.job import CONFIG, killed_by, record_end
-from persia_cli.launch.python import python_module
+from persia_cli.launch.job import killed_by, record_end
+from persia_cli.launch.processes import python_module, terminating_interrupts
+from persia_cli.observe.history import CONFIG
 from persia_cli.observe.journal import METRICS
 from persia_cli.observe.outcome import figures_in
 from persia_cli.sweep.folder import PointOutcome

@@ -5,7 +5,7 @@ from torch import nn
 
 from persia_cli.config.schema import AdamW, DenseAdagrad, DenseAdam, DenseOptimizer, DenseSgd
 from persia_cli.errors import ConfigError
-from persia_cli.plan.optimizer import plain_schedule
+from persia_cli.plan.dense import plain_schedule
 
 
 def dense_optimizer(config: DenseOptimizer, module: nn.Module) -> torch.optim.Optimizer:

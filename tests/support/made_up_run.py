@@ -8,8 +8,7 @@ import numpy as np
 
 from persia_cli.config.record import write_run
 from persia_cli.observe.journal import EVENTS, METRICS, Journal
-from persia_cli.observe.scores import ScoreHistogram
-from persia_cli.observe.spread import reliability
+from persia_cli.observe.scores import ScoreHistogram, reliability
 from tests.support.runs import make_run
 
 LABELS = ("click",)

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer, TableSpec, table_salt
+from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer, Schedule, TableSpec, table_salt
 from persia_cli.store.row_store import RowStore
-from persia_cli.store.schedule import Schedule
 from persia_cli.store.shard import Shard
 from tests import naive_store
 

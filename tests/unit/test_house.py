@@ -42,7 +42,7 @@ FLOORS = (
 ONLY_IN = {
     "typer": ("commands", "main"),
     "rich": ("commands", "main"),
-    "hydra": ("config.broken", "sweep.grid", "config.compose", "config.search_path", "config.words"),
+    "hydra": ("config.broken", "sweep.grid", "config.compose", "config.words"),
     "omegaconf": ("config.broken", "config.compose"),
     "torch": ("model", "train", "roles.nn_worker", "bench.baselines"),
     "safetensors": ("train",),

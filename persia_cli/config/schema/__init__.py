@@ -1,10 +1,10 @@
-"""The typed configuration that the rest of the program uses; one file per group."""
+"""The typed configuration that the rest of the program uses; one file per group. All imports are for others."""
 
+from persia_cli.config.schema.base import Node
 from persia_cli.config.schema.cluster import Cluster
-from persia_cli.config.schema.dataset import Dataset, ParquetDataset
+from persia_cli.config.schema.dataset import Dataset, GeneratedDataset, Generator, ParquetDataset
 from persia_cli.config.schema.embedding import Embedding, HashStack, Table
 from persia_cli.config.schema.features import SparseFeature
-from persia_cli.config.schema.generated import GeneratedDataset, Generator
 from persia_cli.config.schema.loss import BCE, Bce, Focal, Loss, Pairwise
 from persia_cli.config.schema.mode import AsyncMode, HybridMode, Mode, SyncMode
 from persia_cli.config.schema.model import (
@@ -22,7 +22,6 @@ from persia_cli.config.schema.model import (
     WideDeep,
     XDeepFm,
 )
-from persia_cli.config.schema.node import Node
 from persia_cli.config.schema.optimizer import (
     Adagrad,
     Adam,
@@ -43,64 +42,3 @@ from persia_cli.config.schema.optimizer import (
 )
 from persia_cli.config.schema.run import Checkpoint, EarlyStop, Evaluation, Run, Training
 from persia_cli.config.schema.split import ColumnSplit, EvalSplit, EverySplit, FileSplit, PredictSplit
-
-__all__ = [
-    "BCE",
-    "Adagrad",
-    "Adam",
-    "AdamW",
-    "AsyncMode",
-    "AutoInt",
-    "Bce",
-    "Branches",
-    "Checkpoint",
-    "Cluster",
-    "ColumnSplit",
-    "ConstantSchedule",
-    "CosineSchedule",
-    "CustomModel",
-    "Dataset",
-    "DcnV2",
-    "DeepFm",
-    "DenseAdagrad",
-    "DenseAdam",
-    "DenseOptimizer",
-    "DenseSgd",
-    "Din",
-    "Dlrm",
-    "EarlyStop",
-    "Embedding",
-    "EvalSplit",
-    "Evaluation",
-    "EverySplit",
-    "Ffnn",
-    "FileSplit",
-    "FinalMlp",
-    "Focal",
-    "Ftrl",
-    "GeneratedDataset",
-    "Generator",
-    "HashStack",
-    "HybridMode",
-    "Loss",
-    "Mmoe",
-    "Mode",
-    "Model",
-    "Node",
-    "Optimizer",
-    "OptimizerPair",
-    "Pairwise",
-    "ParquetDataset",
-    "PredictSplit",
-    "RowwiseAdagrad",
-    "Run",
-    "Schedule",
-    "Sgd",
-    "SparseFeature",
-    "StepSchedule",
-    "SyncMode",
-    "Table",
-    "Training",
-    "WideDeep",
-    "XDeepFm",
-]

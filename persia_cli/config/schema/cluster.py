@@ -4,8 +4,7 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from persia_cli.config.schema.node import Node
-from persia_cli.config.schema.numbers import Few, Seconds
+from persia_cli.config.schema.base import Few, Node, Seconds
 
 
 class Cluster(Node):

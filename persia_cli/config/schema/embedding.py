@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from persia_cli.config.schema.node import Node
-from persia_cli.config.schema.numbers import NUMBER, Count, Dim, NonNegative, Positive
+from persia_cli.config.schema.base import NUMBER, Count, Dim, Node, NonNegative, Positive
 from persia_cli.config.schema.optimizer import Optimizer
 
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}

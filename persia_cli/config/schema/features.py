@@ -5,9 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from persia_cli.config.schema.column_values import Values
-from persia_cli.config.schema.node import Node
-from persia_cli.config.schema.numbers import NUMBER, Count
+from persia_cli.config.schema.base import NUMBER, Count, Node, Values
 
 
 class SparseFeature(Node):

@@ -4,8 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from persia_cli.config.schema.node import Node
-from persia_cli.config.schema.numbers import NUMBER, NonNegative
+from persia_cli.config.schema.base import NUMBER, Node, NonNegative
 
 
 class Bce(Node):

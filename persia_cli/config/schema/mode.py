@@ -4,8 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from persia_cli.config.schema.node import Node
-from persia_cli.config.schema.numbers import NUMBER
+from persia_cli.config.schema.base import NUMBER, Node
 
 
 class SyncMode(Node):

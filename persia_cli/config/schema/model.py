@@ -4,22 +4,27 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from persia_cli.config.schema.node import Node
-from persia_cli.config.schema.numbers import Dim, Few, SomeWidths, Width, Widths
+from persia_cli.config.schema.base import Dim, Few, Node, SomeWidths, Width, Widths
 
 
-class Ffnn(Node):
+class _Network(Node):
+    """What all networks have; each kind's own settings come after it."""
+
+    kind: str
+    dim: Dim
+    """Columns of an embedding row."""
+
+
+class Ffnn(_Network):
     """Dense features and embeddings, concatenated and fed through fully connected layers."""
 
     kind: Literal["ffnn"]
     """`ffnn`: a plain multi-layer perceptron."""
-    dim: Dim
-    """Columns of an embedding row."""
     hidden: Widths
     """Width of each hidden layer."""
 
 
-class Dlrm(Node):
+class Dlrm(_Network):
     """Bottom network, pairwise dot products, top network (arXiv 1906.00091)."""
 
     kind: Literal["dlrm"]
@@ -32,7 +37,7 @@ class Dlrm(Node):
     """Width of each hidden layer of the top network (its last layer, the logits, is added)."""
 
 
-class WideDeep(Node):
+class WideDeep(_Network):
     """A linear model of all features beside a multi-layer perceptron (arXiv 1606.07792)."""
 
     kind: Literal["wide_deep"]
@@ -43,7 +48,7 @@ class WideDeep(Node):
     """Width of each hidden layer of the perceptron."""
 
 
-class DeepFm(Node):
+class DeepFm(_Network):
     """A factorization machine beside a multi-layer perceptron (arXiv 1703.04247)."""
 
     kind: Literal["deepfm"]
@@ -54,7 +59,7 @@ class DeepFm(Node):
     """Width of each hidden layer of the perceptron."""
 
 
-class XDeepFm(Node):
+class XDeepFm(_Network):
     """A compressed interaction network beside a linear model and a multi-layer perceptron (arXiv 1803.05170)."""
 
     kind: Literal["xdeepfm"]
@@ -67,13 +72,11 @@ class XDeepFm(Node):
     """Width of each hidden layer of the perceptron."""
 
 
-class DcnV2(Node):
+class DcnV2(_Network):
     """Cross layers and a multi-layer perceptron (arXiv 2008.13535)."""
 
     kind: Literal["dcn_v2"]
     """`dcn_v2`: deep and cross network, second version."""
-    dim: Dim
-    """Columns of an embedding row."""
     layers: Few
     """Cross layers."""
     rank: Width | None = None
@@ -92,13 +95,11 @@ class DcnV2(Node):
         return self
 
 
-class AutoInt(Node):
+class AutoInt(_Network):
     """Self-attention over features (arXiv 1810.11921)."""
 
     kind: Literal["autoint"]
     """`autoint`: automatic feature interaction."""
-    dim: Dim
-    """Columns of an embedding row."""
     layers: Few
     """Layers of self-attention."""
     heads: Few
@@ -120,13 +121,11 @@ class Gate(Node):
     """Sparse features that the second stream's gate reads; none: a learned vector."""
 
 
-class FinalMlp(Node):
+class FinalMlp(_Network):
     """Two gated multi-layer perceptrons and their bilinear fusion (arXiv 2304.00902)."""
 
     kind: Literal["finalmlp"]
     """`finalmlp`"""
-    dim: Dim
-    """Columns of an embedding row."""
     first: SomeWidths
     """Width of each layer of the first stream."""
     second: SomeWidths
@@ -147,13 +146,11 @@ class FinalMlp(Node):
         return self
 
 
-class Din(Node):
+class Din(_Network):
     """Attention of targets on sequences of behaviour (arXiv 1706.06978)."""
 
     kind: Literal["din"]
     """`din`: deep interest network."""
-    dim: Dim
-    """Columns of an embedding row."""
     attend: dict[str, tuple[str, ...]]
     """For each target, the sequences (pooling: none) of its table that it attends to, e.g. `{item: [last_items]}`."""
     attention: Widths
@@ -168,13 +165,11 @@ class Din(Node):
         return self
 
 
-class Mmoe(Node):
+class Mmoe(_Network):
     """Experts shared by all tasks, a gate and a tower for each (KDD 2018, doi 10.1145/3219819.3220007)."""
 
     kind: Literal["mmoe"]
     """`mmoe`: multi-gate mixture of experts."""
-    dim: Dim
-    """Columns of an embedding row."""
     experts: Few
     """Experts."""
     expert: SomeWidths
@@ -183,13 +178,11 @@ class Mmoe(Node):
     """Width of each hidden layer of a task's tower."""
 
 
-class Branches(Node):
+class Branches(_Network):
     """A linear layer with batch normalisation for dense features, one for embeddings, then linear layers on both."""
 
     kind: Literal["branches"]
     """`branches`: the network of the original Persia's census example; for one NN worker."""
-    dim: Dim
-    """Columns of an embedding row."""
     dense: Width
     """Width of the branch of dense features."""
     sparse: Width
@@ -198,13 +191,11 @@ class Branches(Node):
     """Width of each linear layer on both (the last one, the logits, is added)."""
 
 
-class CustomModel(Node):
+class CustomModel(_Network):
     """A user's own `torch.nn.Module`."""
 
     kind: Literal["custom"]
     """`custom`: a class in a Python file."""
-    dim: Dim
-    """Columns of an embedding row."""
     file: str
     """Path of the Python file."""
     name: str

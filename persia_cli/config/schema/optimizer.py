@@ -5,39 +5,40 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from persia_cli.config.schema.node import Node
-from persia_cli.config.schema.numbers import NUMBER, Amount, Count, Decay, NonNegative, NotTiny, Positive
+from persia_cli.config.schema.base import NUMBER, Amount, Count, Decay, Node, NonNegative, NotTiny, Positive
 
 
-class ConstantSchedule(Node):
+class _Schedule(Node):
+    """What all schedules have; each kind's own settings come after it."""
+
+    kind: str
+    warmup_steps: Amount = 0
+    """Steps over which the learning rate first rises linearly to its full value."""
+
+
+class ConstantSchedule(_Schedule):
     """A constant learning rate."""
 
     kind: Literal["constant"]
     """`constant`"""
-    warmup_steps: Amount = 0
-    """Steps over which the learning rate first rises linearly to its full value."""
 
 
-class StepSchedule(Node):
+class StepSchedule(_Schedule):
     """The learning rate falls in steps."""
 
     kind: Literal["step"]
     """`step`"""
-    warmup_steps: Amount = 0
-    """Steps over which the learning rate first rises linearly to its full value."""
     every_steps: Count
     """Steps of training between two falls, counted from the end of the warm-up."""
     factor: Annotated[float, Field(gt=0, le=1), NUMBER]
     """Factor of the learning rate at each fall."""
 
 
-class CosineSchedule(Node):
+class CosineSchedule(_Schedule):
     """The learning rate falls along half a cosine."""
 
     kind: Literal["cosine"]
     """`cosine`"""
-    warmup_steps: Amount = 0
-    """Steps over which the learning rate first rises linearly to its full value."""
     over_steps: Count
     """Steps of training that the fall takes, counted from the end of the warm-up."""
     floor: Annotated[float, Field(ge=0, le=1), NUMBER] = 0.0
@@ -48,43 +49,41 @@ Schedule = Annotated[ConstantSchedule | StepSchedule | CosineSchedule, Field(dis
 CONSTANT = ConstantSchedule(kind="constant")
 
 
-class Sgd(Node):
+class _Optimizer(Node):
+    """What all optimizers have; each kind's own settings come after it."""
+
+    kind: str
+    lr: Positive
+    """Learning rate."""
+    schedule: Schedule = CONSTANT
+    """The change of the learning rate over the steps."""
+
+
+class Sgd(_Optimizer):
     """Stochastic gradient descent."""
 
     kind: Literal["sgd"]
     """`sgd`"""
-    lr: Positive
-    """Learning rate."""
-    schedule: Schedule = CONSTANT
-    """The change of the learning rate over the steps."""
     weight_decay: NonNegative = 0.0
     """Multiple of the weights that is added to their gradient; for embedding rows, only to the rows of the batch."""
 
 
-class Adagrad(Node):
+class Adagrad(_Optimizer):
     """Adagrad as torch defines it for sparse gradients."""
 
     kind: Literal["adagrad"]
     """`adagrad`"""
-    lr: Positive
-    """Learning rate."""
-    schedule: Schedule = CONSTANT
-    """The change of the learning rate over the steps."""
     initial_accumulator_value: NonNegative = 0.0
     """Start value of the sum of squared gradients."""
     eps: NotTiny = 1e-10
     """Constant added to the denominator."""
 
 
-class RowwiseAdagrad(Node):
+class RowwiseAdagrad(_Optimizer):
     """Adagrad with one sum per row, of the mean of its squared gradients, as FBGEMM defines it."""
 
     kind: Literal["rowwise_adagrad"]
     """`rowwise_adagrad`"""
-    lr: Positive
-    """Learning rate."""
-    schedule: Schedule = CONSTANT
-    """The change of the learning rate over the steps."""
     initial_accumulator_value: NonNegative = 0.0
     """Start value of a row's sum of mean squared gradients."""
     eps: NotTiny = 1e-8
@@ -93,15 +92,9 @@ class RowwiseAdagrad(Node):
     """Multiple of the weights that is added to their gradient, for the rows of the batch."""
 
 
-class Adam(Node):
-    """Adam; on embedding rows its lazy form, `torch.optim.SparseAdam`."""
+class _Adam(_Optimizer):
+    """What Adam and AdamW have in common."""
 
-    kind: Literal["adam"]
-    """`adam`"""
-    lr: Positive
-    """Learning rate."""
-    schedule: Schedule = CONSTANT
-    """The change of the learning rate over the steps."""
     beta1: Decay = 0.9
     """Decay of the running mean of gradients."""
     beta2: Decay = 0.999
@@ -110,7 +103,14 @@ class Adam(Node):
     """Constant added to the denominator."""
 
 
-class Ftrl(Node):
+class Adam(_Adam):
+    """Adam; on embedding rows its lazy form, `torch.optim.SparseAdam`."""
+
+    kind: Literal["adam"]
+    """`adam`"""
+
+
+class Ftrl(_Optimizer):
     """FTRL-Proximal (algorithm 1 of McMahan et al., "Ad Click Prediction", 2013), from z = 0 as in the paper.
 
     A row is read with its initial weights (`init_bound`) until its first gradient; after that they matter only in the
@@ -122,8 +122,6 @@ class Ftrl(Node):
     """`ftrl`"""
     lr: Positive
     """Learning rate: alpha of the paper."""
-    schedule: Schedule = CONSTANT
-    """The change of the learning rate over the steps."""
     beta: NotTiny = 1.0
     """Constant added to the root of the sum of squared gradients."""
     l1: NonNegative = 0.0
@@ -159,21 +157,11 @@ class DenseAdam(Adam):
     """Greatest Euclidean norm of the gradient of all dense weights together; a larger one is scaled down."""
 
 
-class AdamW(Node):
+class AdamW(_Adam):
     """Adam with weight decay separate from the gradient (Loshchilov and Hutter, 2019)."""
 
     kind: Literal["adamw"]
     """`adamw`"""
-    lr: Positive
-    """Learning rate."""
-    schedule: Schedule = CONSTANT
-    """The change of the learning rate over the steps."""
-    beta1: Decay = 0.9
-    """Decay of the running mean of gradients."""
-    beta2: Decay = 0.999
-    """Decay of the running mean of squared gradients."""
-    eps: NotTiny = 1e-8
-    """Constant added to the denominator."""
     weight_decay: NonNegative = 0.01
     """Fraction of the weights, times the learning rate, that each step subtracts from them."""
     clip_norm: Positive | None = None

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from persia_cli.config.schema.base import NUMBER, BatchSize, Count, Few, Node, NonNegative
 from persia_cli.config.schema.cluster import Cluster
 from persia_cli.config.schema.dataset import Dataset, ParquetDataset
 from persia_cli.config.schema.embedding import Embedding
@@ -13,8 +14,6 @@ from persia_cli.config.schema.loss import Loss
 from persia_cli.config.schema.metric import metrics_of
 from persia_cli.config.schema.mode import Mode
 from persia_cli.config.schema.model import Model
-from persia_cli.config.schema.node import Node
-from persia_cli.config.schema.numbers import NUMBER, BatchSize, Count, Few, NonNegative
 from persia_cli.config.schema.optimizer import OptimizerPair
 
 LONGEST_NAME = 100

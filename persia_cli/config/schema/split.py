@@ -4,9 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from persia_cli.config.schema.column_values import Values
-from persia_cli.config.schema.node import Node
-from persia_cli.config.schema.numbers import MOST, NUMBER, Amount
+from persia_cli.config.schema.base import MOST, NUMBER, Amount, Node, Values
 
 
 class FileSplit(Node):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from persia_cli.config.schema.csv_format import CsvFormat
+from persia_cli.config.schema.dataset import CsvFormat
 from persia_cli.config.schema.split import Split
 from persia_cli.control.position import SplitName
 from persia_cli.data.converted import Progress as Converting

@@ -7,8 +7,7 @@ import yaml
 from pydantic import ValidationError
 
 from persia_cli.config.explain import explain
-from persia_cli.config.schema.csv_format import CsvFormat
-from persia_cli.config.schema.dataset import BUILTIN, ParquetDataset
+from persia_cli.config.schema.dataset import BUILTIN, CsvFormat, ParquetDataset
 from persia_cli.data.converted import Progress as Converting
 from persia_cli.data.converted import silent
 from persia_cli.data.dataset_yaml import NAME, to_yaml

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import LocalFileSystem
 
-from persia_cli.config.schema.csv_format import CsvFormat
+from persia_cli.config.schema.dataset import CsvFormat
 from persia_cli.data.arrow_types import without_extensions
 from persia_cli.data.converted import Progress, as_parquet, silent, unread_rows
 from persia_cli.data.files import DataFile, find_files, locate, of_one_format

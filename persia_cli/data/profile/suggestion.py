@@ -2,7 +2,7 @@
 
 import yaml
 
-from persia_cli.config.schema.csv_format import CsvFormat
+from persia_cli.config.schema.dataset import CsvFormat
 from persia_cli.config.schema.split import ColumnSplit, FileSplit
 from persia_cli.data.profile.dataset import ColumnProfile, DatasetProfile
 from persia_cli.data.profile.roles import Guess

@@ -23,8 +23,7 @@ from persia_cli.observe.record import RunRecord
 from persia_cli.observe.usage import cpu_seconds, resident_bytes
 from persia_cli.plan.columns import metric_aims
 from persia_cli.plan.embedding import embedding_layout
-from persia_cli.plan.job import Job
-from persia_cli.plan.phases import job_phases, participants
+from persia_cli.plan.job import Job, job_phases, participants
 from persia_cli.roles.coordinator.checkpointing import Checkpointing
 from persia_cli.roles.coordinator.dismissal import Dismissal
 from persia_cli.roles.coordinator.joining import JoinHandler

@@ -11,7 +11,6 @@ from persia_cli.control.evaluation_tracker import EvaluationTracker
 from persia_cli.control.phases import Phase
 from persia_cli.errors import UserError
 from persia_cli.observe.journal import Journal
-from persia_cli.observe.pace import Pace
 from persia_cli.observe.record import RunRecord
 from persia_cli.plan.job import Job
 from persia_cli.roles.coordinator.joining import JoinHandler
@@ -19,6 +18,9 @@ from persia_cli.wire.messages import Ack, Report
 from persia_cli.wire.server import Peer, Server
 
 Array = np.ndarray[Any, Any]
+
+EVERY_S = 2.0
+"""Seconds between two reports of progress."""
 
 
 class Reporting:
@@ -86,3 +88,20 @@ class Reporting:
         if self._tracker.over and line["step"] < self._job.steps:
             text = f"training ends early, at step {line['step']}: {self._tracker.reason}"
             self._events.write(event="stopped_early", step=line["step"], text=text)
+
+
+class Pace:
+    """The progress of one evaluation or prediction; `now` is given in seconds."""
+
+    def __init__(self, total: int, now: float) -> None:
+        self._total = total
+        self._begin_s = self._reported_s = now
+
+    def line(self, rows: int, now: float) -> dict[str, Any] | None:
+        """Return rows done, all rows, rows per second and seconds left; None if the last report was too recent."""
+        if now - self._reported_s < EVERY_S:
+            return None
+        self._reported_s = now
+        rate = rows / (now - self._begin_s)
+        left = round((self._total - rows) / rate) if rate else None
+        return {"rows": rows, "of": self._total, "rows_per_s": round(rate, 1), "eta_s": left}

@@ -10,8 +10,7 @@ from persia_cli.config.schema import ParquetDataset, Run
 from persia_cli.control.position import EVAL, StepGrid
 from persia_cli.data.scores_file import open_scores
 from persia_cli.errors import WireError
-from persia_cli.observe.scores import ScoreHistogram
-from persia_cli.observe.spread import quantile
+from persia_cli.observe.scores import ScoreHistogram, quantile
 from persia_cli.plan.columns import label_names
 from persia_cli.plan.job import Job
 from persia_cli.wire.parts import BatchId

@@ -13,7 +13,7 @@ from rich.console import Console
 from persia_cli.commands.profile_view import show_profile
 from persia_cli.config.schema.embedding import parse_bytes
 from persia_cli.data.profile.inspection import inspect_data
-from persia_cli.plan.table_need import table_needs
+from persia_cli.plan.capacity import table_needs
 from persia_cli.store.layout import RowOptimizer, bytes_per_row
 
 

@@ -9,8 +9,7 @@ import pytest
 from matplotlib.image import imread
 
 from persia_cli.observe.drawing import empty_figure
-from persia_cli.observe.history import read_history
-from persia_cli.observe.key_figures import key_figures
+from persia_cli.observe.history import key_figures, read_history
 from persia_cli.observe.panels import PANELS
 from tests.support.made_up_run import made_up_run
 

@@ -30,8 +30,8 @@ from persia_cli.config.compose import compose_run
 from persia_cli.data.facts import inspect
 from persia_cli.data.profile.inspection import inspect_data
 from persia_cli.observe.overview import Summary
+from persia_cli.plan.capacity import table_needs
 from persia_cli.plan.job import plan_job
-from persia_cli.plan.table_need import table_needs
 from persia_cli.prepare.recipe import list_recipes, load_recipe, readme_of
 from persia_cli.sweep.comparison import Mean, Row
 

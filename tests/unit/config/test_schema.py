@@ -10,7 +10,7 @@ from persia_cli.config.schema.embedding import Bytes
 
 
 def node_classes() -> list[type[Node]]:
-    members = [getattr(schema, name) for name in schema.__all__]
+    members = vars(schema).values()
     return [member for member in members if isinstance(member, type) and issubclass(member, Node)]
 
 

@@ -12,7 +12,7 @@ from tests.support.peak import PRINT_PEAK_KIB
 
 PROGRAM = f"""\
 import os, sys
-from persia_cli.config.schema.csv_format import CsvFormat
+from persia_cli.config.schema.dataset import CsvFormat
 from persia_cli.data.converted import as_parquet, silent
 from persia_cli.data.files import DataFile, locate
 file = DataFile(sys.argv[1], os.path.getsize(sys.argv[1]))

@@ -6,8 +6,7 @@ import pytest
 from omegaconf import OmegaConf
 from pydantic import TypeAdapter, ValidationError
 
-from persia_cli.config.schema.dataset import Dataset, ParquetDataset
-from persia_cli.config.schema.generated import GeneratedDataset
+from persia_cli.config.schema.dataset import Dataset, GeneratedDataset, ParquetDataset
 from persia_cli.data.facts import inspect
 from persia_cli.shipped import shipped
 

@@ -7,8 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from persia_cli.config.schema.dataset import ParquetDataset
-from persia_cli.config.schema.generated import GeneratedDataset
+from persia_cli.config.schema.dataset import GeneratedDataset, ParquetDataset
 from persia_cli.data.facts import DatasetFacts, inspect
 from persia_cli.data.ids import text_id
 from persia_cli.data.source import open_source

@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from persia_cli.config.schema.csv_format import CsvFormat
-from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.config.schema.dataset import CsvFormat, ParquetDataset
 from persia_cli.data.batch import Batch
 from persia_cli.data.converted import CACHE
 from persia_cli.data.facts import inspect

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from persia_cli.store.layout import RowOptimizer
-from persia_cli.store.schedule import Schedule
+from persia_cli.store.layout import RowOptimizer, Schedule
 from persia_cli.store.shard import Shard
 from tests import naive, naive_optimizers, naive_store
 from tests.support.shards import OPTIMIZERS, SEED, TABLES, arrays, compare, layout_of

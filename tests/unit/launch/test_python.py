@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import persia_cli
-from persia_cli.launch.python import python_module
+from persia_cli.launch.processes import python_module
 
 CODE = Path(persia_cli.__file__).parent
 

@@ -7,8 +7,7 @@ import pytest
 
 from persia_cli.errors import ConfigError
 from persia_cli.launch import readiness
-from persia_cli.launch.machine import cgroup_limits, memory_bytes
-from persia_cli.launch.readiness import require_ready
+from persia_cli.launch.readiness import cgroup_limits, memory_bytes, require_ready
 from persia_cli.plan.job import JobPlan, plan_job
 from tests.support.runs import make_facts, make_run
 

@@ -11,8 +11,7 @@ import pytest
 from persia_cli.errors import WireError
 from persia_cli.observe.journal import METRICS, read_journal
 from persia_cli.observe.query_scores import QueryScores
-from persia_cli.observe.scores import ENCODED, ScoreHistogram
-from persia_cli.observe.spread import reliability
+from persia_cli.observe.scores import ENCODED, ScoreHistogram, reliability
 from persia_cli.wire.messages import REPORTS_AHEAD
 from tests.support.recorded import GRID, Recording
 

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persia_cli.observe.scores import ScoreHistogram
-from persia_cli.observe.spread import PARTS, quantile, reliability
+from persia_cli.observe.scores import PARTS, ScoreHistogram, quantile, reliability
 
 ROWS = 5000
 DRAW = np.random.default_rng(0)

@@ -9,8 +9,7 @@ import pytest
 
 from persia_cli.control.position import EVAL, TRAIN
 from persia_cli.observe import trace as tracing
-from persia_cli.observe.trace import ReplicaTrace, Span, Trace
-from persia_cli.observe.trace_file import chrome_events, join_trace, read_parts
+from persia_cli.observe.trace import ReplicaTrace, Span, Trace, chrome_events, join_trace, read_parts
 from persia_cli.wire.parts import BatchId
 from tests.support.traced import Seen, read_trace
 

@@ -9,8 +9,7 @@ from persia_cli.errors import ConfigError
 from persia_cli.plan.dense import DIM, MOST_WEIGHTS, require_room
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import plan_job
-from persia_cli.store.layout import DENSE_TABLE, RowOptimizer
-from persia_cli.store.schedule import Schedule
+from persia_cli.store.layout import DENSE_TABLE, RowOptimizer, Schedule
 from tests.support.runs import SGD, make_facts, make_run
 
 ASYNC = {"kind": "async"}

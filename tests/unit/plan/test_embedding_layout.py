@@ -9,8 +9,7 @@ from persia_cli.config.schema import GeneratedDataset, Run
 from persia_cli.errors import ConfigError
 from persia_cli.plan.columns import dense_count, label_names, sparse_features
 from persia_cli.plan.embedding import embedding_layout
-from persia_cli.store.layout import RowOptimizer, partitions_for, table_salt
-from persia_cli.store.schedule import Schedule
+from persia_cli.store.layout import RowOptimizer, Schedule, partitions_for, table_salt
 from tests.support.runs import SGD, make_run
 from tests.unit.plan.settings import ADAGRAD, ADAM, COSINE, FTRL, ROWWISE, STEP, TABLES
 

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from persia_cli.errors import CheckpointError
-from persia_cli.store.checked_json import write_checked
 from persia_cli.store.manifest import (
     CHECKPOINTS,
     EMBEDDINGS,
@@ -21,6 +20,7 @@ from persia_cli.store.manifest import (
     read_manifest,
     unfinished_folder,
     verify,
+    write_checked,
 )
 from tests.support.runs import make_run
 from tests.support.saved_rows import made_up_rows, write_run

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from persia_cli.store.layout import RowOptimizer
-from persia_cli.store.schedule import Schedule
+from persia_cli.store.layout import RowOptimizer, Schedule
 from persia_cli.store.shard import Shard
 from tests import naive
 from tests.support.shards import SEED, TABLES, layout_of

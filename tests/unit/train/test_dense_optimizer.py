@@ -6,7 +6,7 @@ import torch
 
 from persia_cli.config.schema import AdamW, DenseAdagrad, DenseAdam, DenseOptimizer, DenseSgd
 from persia_cli.errors import ConfigError
-from persia_cli.store.schedule import Schedule
+from persia_cli.store.layout import Schedule
 from persia_cli.train.dense_trainer import DenseTrainer
 from persia_cli.train.distributed import World
 from persia_cli.train.inputs import Samples

@@ -12,7 +12,7 @@ from persia_cli.config.schema import DenseAdagrad, DenseAdam, DenseOptimizer, De
 from persia_cli.errors import CheckpointError, ConfigError
 from persia_cli.plan import dense
 from persia_cli.plan.embedding import embedding_layout
-from persia_cli.store.dense_rows import dense_rows
+from persia_cli.store.batch_rows import dense_rows
 from persia_cli.store.shard import Shard
 from persia_cli.train.inputs import GroupRows
 from persia_cli.train.optimizer import dense_optimizer

@@ -1,10 +1,20 @@
-"""The handling of signals in a launcher: SIGTERM and SIGHUP (the terminal is closed) end it as Ctrl-C does."""
+"""Processes: the command that starts a module in a new one, and the signals that end a launcher."""
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+
+def python_module(module: str) -> list[str]:
+    """Return the beginning of a command line that runs an installed module.
+
+    Without `-P`, Python would search the working folder first, and a user's `typing.py`, or another checkout, would
+    replace the installed module.
+    """
+    return [sys.executable, "-P", "-m", module]
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Progress is told every few seconds, with the time that is left."""
 
-from persia_cli.observe.pace import EVERY_S, Pace
+from persia_cli.roles.coordinator.reporting import EVERY_S, Pace
 
 
 def test_progress_is_told_now_and_then() -> None:

@@ -1,9 +1,16 @@
-"""The types of numbers in settings: each has limits, so that a typo is found before a job starts."""
+"""The base class of settings, and the types of their values: numbers have limits, so that typos are found early."""
 
+from datetime import date
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
+
+
+class Node(BaseModel):
+    """A validated piece of configuration; the docstring under a field is its help text."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 def refuse_flags(value: Any) -> Any:
@@ -18,7 +25,6 @@ NUMBER = BeforeValidator(refuse_flags)
 
 MOST = 10**12
 """A limit beyond the samples, steps or rows of any job."""
-
 Count = Annotated[int, Field(gt=0, le=MOST), NUMBER]
 """A number of at least one."""
 Amount = Annotated[int, Field(ge=0, le=MOST), NUMBER]
@@ -32,7 +38,6 @@ Width = Annotated[int, Field(gt=0, le=65536), NUMBER]
 Widths = tuple[Width, ...]
 SomeWidths = Annotated[tuple[Width, ...], Field(min_length=1)]
 BatchSize = Annotated[int, Field(gt=0, le=2**24), NUMBER]
-
 Positive = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False), NUMBER]
 """A number above 0 whose square fits float32; greater ones are typos."""
 NonNegative = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False), NUMBER]
@@ -41,3 +46,13 @@ NotTiny = Annotated[float, Field(ge=1e-30, le=1e6, allow_inf_nan=False), NUMBER]
 Decay = Annotated[float, Field(ge=0, lt=1), NUMBER]
 Seconds = Annotated[float, Field(gt=0, le=604_800, allow_inf_nan=False), NUMBER]
 """A waiting time, at most a week."""
+
+
+def _texts_of_dates(value: Any) -> Any:
+    """Return dates, which YAML makes of 2024-01-31 without quotes, as their text; other values unchanged."""
+    if isinstance(value, list | tuple):
+        return [_texts_of_dates(each) for each in value]
+    return value.isoformat() if isinstance(value, date) else value
+
+
+Values = Annotated[str | int | tuple[str | int, ...], BeforeValidator(_texts_of_dates)]

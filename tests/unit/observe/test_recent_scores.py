@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from persia_cli.observe import cells
 from persia_cli.observe.query_scores import QueryScores
-from persia_cli.observe.scores import MOST_IN_TRAINING, ScoreHistogram
-from persia_cli.observe.window import RecentScores
+from persia_cli.observe.scores import MOST_IN_TRAINING, RecentScores, ScoreHistogram
 from tests import naive_scores
 from tests.support.recorded import Recording
 
