@@ -70,48 +70,50 @@ def values_of(kind: Kind, column: str, texts: Any) -> tuple[Any, list[Flaw]]:
             flaws.append((wrong, f"{column} {reason}"))
             texts = pc.if_else(pa.array(wrong), None, texts)
 
-    if longest(texts) > LONGEST:
-        reject(_true(pc.greater(pc.binary_length(texts), LONGEST)), f"is longer than {LONGEST >> 10} KiB")
+    content, bounds = text_buffers(texts)
+    sizes = np.diff(bounds)
+    longest = int(sizes.max(initial=0))
+    if longest > LONGEST:
+        reject(sizes > LONGEST, f"is longer than {LONGEST >> 10} KiB")
+        content, bounds = text_buffers(texts)
     if kind.name in ("text", "bytes"):
         for wrong, reason in _unreadable(texts):
             reject(wrong, reason)
         return (texts if kind.name == "bytes" else text_ids(kind.table or column, texts)), flaws
-    values = {"integer": _integers, "number": _numbers}.get(kind.name, _hexadecimal)(texts, kind)
+    if kind.name == "integer":
+        # A cast reads hexadecimal numbers and longer integers, too.
+        is_plain = longest <= 18 and content.max(initial=0) <= ord("9")
+        values = _cast(texts, pa.int64()) if is_plain else None
+        if values is None:
+            values = _matching(texts, _INTEGER).cast(pa.int64())
+    elif kind.name == "number":
+        # With 20 characters no exponent has more than 18 digits. A cast reads infinity and nan, too.
+        values = _cast(texts, pa.float64()) if longest <= 20 else None
+        if values is None or pc.all(pc.is_finite(values)).as_py() is False:
+            exact = [None if text is None else float(text) for text in _matching(texts, _NUMBER).to_pylist()]
+            values = pa.array(exact, pa.float64())
+    else:
+        values = _hexadecimal(texts, content, bounds, kind.digits)
     if values.null_count > texts.null_count:
-        reject(_true(pc.and_(texts.is_valid(), values.is_null())), f"is not {kind.noun}")
+        wrong = pc.and_(texts.is_valid(), values.is_null())
+        reject(wrong.to_numpy(zero_copy_only=False), f"is not {kind.noun}")
     return values, flaws
 
 
-def longest(texts: Any) -> int:
-    """Return the number of bytes of the longest text."""
-    return pc.max(pc.binary_length(texts)).as_py() or 0
+def _cast(texts: Any, kind: Any) -> Any:
+    """Return texts as numbers, None if one of them is not written as a number."""
+    with suppress(pa.ArrowInvalid):
+        return texts.cast(kind)
+    return None
 
 
-def _integers(texts: Any, _: Kind) -> Any:
-    letters = text_buffers(texts)[0].max(initial=0) > ord("9")  # a cast would read 0x1F
-    if longest(texts) <= 18 and not letters:
-        with suppress(pa.ArrowInvalid):
-            return texts.cast(pa.int64())
-    return _matching(texts, _INTEGER).cast(pa.int64())
-
-
-def _numbers(texts: Any, _: Kind) -> Any:
-    if longest(texts) <= 20:  # so that no exponent has more than 18 digits
-        with suppress(pa.ArrowInvalid):
-            values = texts.cast(pa.float64())
-            if pc.all(pc.is_finite(values)).as_py() is not False:  # a cast reads nan and inf, too
-                return values
-    exact = [None if text is None else float(text) for text in _matching(texts, _NUMBER).to_pylist()]
-    return pa.array(exact, pa.float64())
-
-
-def _hexadecimal(texts: Any, kind: Kind) -> Any:
+def _hexadecimal(texts: Any, content: NDArray[np.uint8], bounds: NDArray[np.int64], digits: int) -> Any:
     # Most data holds no such ids, and numba takes half a second to import.
     from persia_cli.kernels.text import parse_hexadecimal
 
     ids, good = np.empty(len(texts), np.uint64), np.empty(len(texts), np.bool_)
-    parse_hexadecimal(*text_buffers(texts), np.uint64(kind.digits), ids, good)
-    return pa.array(ids, mask=~good | texts.is_null().to_numpy(zero_copy_only=False))
+    parse_hexadecimal(content, bounds, np.uint64(digits), ids, good)
+    return pa.array(ids, mask=~good)
 
 
 def _matching(texts: Any, pattern: str) -> Any:
@@ -137,9 +139,3 @@ def _flaw_of(text: bytes) -> str:
     except UnicodeDecodeError as error:
         return "holds a NUL byte" if b"\0" in text[: error.start] else "is not UTF-8"
     return "holds a NUL byte" if "\0" in whole else ""
-
-
-def _true(mask: Any) -> NDArray[np.bool_]:
-    """Return an Arrow array of booleans as a mask, False for null."""
-    found: NDArray[np.bool_] = mask.fill_null(False).to_numpy(zero_copy_only=False)
-    return found

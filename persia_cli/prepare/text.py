@@ -169,7 +169,7 @@ def _split(data: bytes, format: TextFormat) -> tuple[NDArray[np.int64], dict[str
         delimiter = _unused(data)
         stand_ins[delimiter] = format.delimiter
         data = data.replace(format.delimiter.encode(), delimiter)
-    if data.count(b"\r") != data.count(b"\r\n"):
+    if b"\r" in data and data.count(b"\r") != data.count(b"\r\n"):
         stand_in = _unused(data + delimiter)
         stand_ins[stand_in] = "\r"
         data = re.sub(rb"\r(?!\n)", stand_in, data)
