@@ -141,15 +141,6 @@ def keys_of(salt, ids):
     return np.array([mix(int(id_) ^ salt) for id_ in ids], np.uint64)
 
 
-def registers_of(keys, bits):
-    """2^bits registers of HyperLogLog: the longest run of zeros behind the first bits of their keys, plus 1."""
-    registers = [0] * 2**bits
-    for key in map(int, keys):
-        number, rest = key >> 64 - bits, f"{key:064b}"[bits:]
-        registers[number] = max(registers[number], len(rest) - len(rest.lstrip("0")) + 1)
-    return registers
-
-
 def initial_rows(seed, salt, ids, dim, bound):
     """float32[n, dim] embeddings that new rows of `ids` start with: uniform in [-bound, bound), exactly."""
     rows = np.empty((len(ids), dim), np.float32)

@@ -67,9 +67,9 @@ def inspect(
     import json
 
     from persia_cli.commands.facts import announce, converting
-    from persia_cli.commands.profile_view import as_object, show_profile
+    from persia_cli.commands.inspect_view import as_object, show_profile
     from persia_cli.commands.screen import err, labelled, out, propose, say
-    from persia_cli.data.profile.inspection import inspect_data
+    from persia_cli.inspect.inspection import inspect_data
     from persia_cli.plan.capacity import table_needs
 
     budget = None if memory is None else _bytes(memory)
@@ -78,7 +78,7 @@ def inspect(
     form = None if csv is None else _csv_format(csv)
     with converting() as conversion, _bar() as progress:
         found = inspect_data(path, progress, form, conversion)
-    for sentence in found.profile.unread:
+    for sentence in found.profile.source.unread:
         labelled(err(), "warning", sentence)
     needs = table_needs(found.table_rows, dim, optimizer.value, budget)
     if as_json:

@@ -24,7 +24,7 @@ FLOORS = (
     ("config.record",),
     ("kernels", "wire", "control"),
     ("store", "data", "model"),
-    ("prepare",),
+    ("prepare", "inspect"),
     ("plan",),
     ("observe",),
     ("train",),

@@ -19,7 +19,7 @@ from persia_cli.bench.tier import TierReport, TierSide
 from persia_cli.bench.traffic_bytes import Hop
 from persia_cli.commands import comparison, modes_view, tier_view
 from persia_cli.commands.describe import describe_plan, warn_of_stand_in
-from persia_cli.commands.profile_view import show_profile
+from persia_cli.commands.inspect_view import show_profile
 from persia_cli.commands.progress_bar import ProgressBar
 from persia_cli.commands.readme_view import Readme
 from persia_cli.commands.runs_view import show_runs, show_side_by_side
@@ -28,7 +28,7 @@ from persia_cli.commands.screen_tables import columns, print_rows, print_whole
 from persia_cli.commands.sweep_view import show_table
 from persia_cli.config.compose import compose_run
 from persia_cli.data.facts import inspect
-from persia_cli.data.profile.inspection import inspect_data
+from persia_cli.inspect.inspection import inspect_data
 from persia_cli.observe.overview import Summary
 from persia_cli.plan.capacity import table_needs
 from persia_cli.plan.job import plan_job

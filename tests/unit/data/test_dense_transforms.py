@@ -18,9 +18,9 @@ from persia_cli.config.schema.features import DenseFeature
 from persia_cli.data.batch import Batch
 from persia_cli.data.dense_transforms import bucket_ids, transform
 from persia_cli.data.facts import inspect
-from persia_cli.data.profile.inspection import inspect_data
 from persia_cli.data.source import open_source
 from persia_cli.errors import DataError
+from persia_cli.inspect.inspection import inspect_data
 
 ROWS = 2000
 

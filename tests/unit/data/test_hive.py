@@ -14,11 +14,11 @@ from persia_cli.data.batch import Batch
 from persia_cli.data.facts import inspect
 from persia_cli.data.hive import HiveColumns, folder_values
 from persia_cli.data.ids import text_id
-from persia_cli.data.profile.inspection import inspect_data
 from persia_cli.data.scan import scan
 from persia_cli.data.scores_file import KeptColumns
 from persia_cli.data.source import open_source
 from persia_cli.errors import DataError
+from persia_cli.inspect.inspection import inspect_data
 
 DAYS = ("2024-01-01", "2024-01-02", "__HIVE_DEFAULT_PARTITION__")
 

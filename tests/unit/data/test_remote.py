@@ -15,10 +15,10 @@ import pytest
 from persia_cli.config.schema import ParquetDataset
 from persia_cli.data import remote
 from persia_cli.data.files import DataFile
-from persia_cli.data.profile.places import open_place
 from persia_cli.data.row_groups import read_footer
 from persia_cli.data.scan import scan
 from persia_cli.errors import DataError
+from persia_cli.inspect.files import open_files
 
 INSPECT = """
 import sys
@@ -98,7 +98,7 @@ def test_a_store_that_falls_silent_at_a_footer(monkeypatch: pytest.MonkeyPatch) 
                 thread.join(10)
 
 
-@pytest.mark.parametrize("look", [open_place, scan_of])
+@pytest.mark.parametrize("look", [open_files, scan_of])
 def test_footers_of_stores_have_a_deadline(
     look: Callable[[str], object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -18,11 +18,11 @@ from persia_cli.data.batch import Batch
 from persia_cli.data.converted import CACHE
 from persia_cli.data.facts import inspect
 from persia_cli.data.ids import text_id
-from persia_cli.data.profile.inspection import inspect_data
 from persia_cli.data.scan import scan
 from persia_cli.data.scores_file import KeptColumns
 from persia_cli.data.source import open_source
 from persia_cli.errors import DataError
+from persia_cli.inspect.inspection import inspect_data
 from persia_cli.prepare.recipe import PrepareOptions, load_recipe
 
 ROWS = 500
@@ -373,7 +373,7 @@ def test_text_is_inspected_as_it_is_said_to_be_read(tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
     found = inspect_data(str(tmp_path), lambda done, total: None, form, lambda *each: told.append(each))
     assert found.profile.columns["d"].nulls == 9
-    assert found.profile.unread == (
+    assert found.profile.source.unread == (
         f"{tmp_path / 'a.csv'}: rows left out that cannot be read: 1, the first of them line 20: 2 fields where there "
         "are 3 columns: 1;2",
     )

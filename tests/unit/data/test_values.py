@@ -18,11 +18,11 @@ from pyarrow.fs import LocalFileSystem
 
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.data.batch import Batch
-from persia_cli.data.profile.inspection import inspect_data
 from persia_cli.data.row_groups import RowGroup, RowGroupReader
 from persia_cli.data.source import open_source
 from persia_cli.data.values import NotAnIdError, float_values, id_values
 from persia_cli.errors import DataError
+from persia_cli.inspect.inspection import inspect_data
 from persia_cli.prepare.recipe import PrepareOptions, load_recipe
 from tests import naive_text
 

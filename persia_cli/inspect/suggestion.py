@@ -4,8 +4,8 @@ import yaml
 
 from persia_cli.config.schema.dataset import CsvFormat
 from persia_cli.config.schema.split import ColumnSplit, FileSplit
-from persia_cli.data.profile.dataset import ColumnProfile, DatasetProfile
-from persia_cli.data.profile.roles import Guess
+from persia_cli.inspect.profile import ColumnProfile, DatasetProfile
+from persia_cli.inspect.roles import Guess
 
 LONG = 100
 """Lists longer than this are cut to a length that 99 % of them do not exceed."""

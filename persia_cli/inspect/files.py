@@ -1,26 +1,19 @@
-"""The Parquet files that a path means, with their columns, rows and splits."""
+"""The Parquet files that a path means, with their columns and rows."""
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyarrow.fs import LocalFileSystem
 
 from persia_cli.config.schema.dataset import CsvFormat
-from persia_cli.data.arrow_types import without_extensions
 from persia_cli.data.converted import Progress, as_parquet, silent, unread_rows
 from persia_cli.data.files import DataFile, find_files, locate, of_one_format
-from persia_cli.data.hive import HiveColumns, with_constants
+from persia_cli.data.hive import HiveColumns
 from persia_cli.data.row_groups import read_footer
 from persia_cli.errors import DataError, one_line
 
-BATCH_ROWS = 65536
 _PLAIN = CsvFormat()
-_BUFFER_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +28,17 @@ class SourceFiles:
     row_groups: int
     schema: Any
     constants: tuple[dict[str, Any], ...]
-    """Columns named by the folders of each file."""
+    """Columns named by the folders of each file, as Arrow scalars."""
     unread: tuple[str, ...]
     """A sentence for each file with rows that could not be read."""
 
-
-@dataclass(frozen=True, slots=True)
-class RowSpan:
-    """Consecutive rows of a file."""
-
-    file: DataFile
-    first: int
-    """Number of the first row, counted over all files."""
-    batch: Any
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all files, as users have them."""
+        return sum(file.nbytes for file in self.files)
 
 
-def open_place(path: str, form: CsvFormat = _PLAIN, progress: Progress = silent) -> SourceFiles:
+def open_files(path: str, form: CsvFormat = _PLAIN, progress: Progress = silent) -> SourceFiles:
     """Read the footer of every file; raises DataError for one that is not Parquet, has no rows or other columns."""
     place = locate(path)
     kind, files = of_one_format(find_files(place), "auto")
@@ -84,42 +72,6 @@ def open_place(path: str, form: CsvFormat = _PLAIN, progress: Progress = silent)
     if twice:
         raise DataError(f"{files[0].path}: there are several columns {twice[0]}; give each a different name")
     return SourceFiles(path, filesystem, files, tuple(rows), row_groups, schema, tuple(constants), tuple(unread))
-
-
-def read_rows(place: SourceFiles, columns: list[str]) -> Iterator[RowSpan]:
-    """Yield all rows in order, some ten thousand at a time, while a thread reads the next ones.
-
-    Memory does not depend on the size of files or row groups. Raises DataError where a file is damaged.
-    """
-    batches = _batches(place, columns)
-    with ThreadPoolExecutor(1, thread_name_prefix="persia-read") as thread:
-        coming = thread.submit(next, batches, None)
-        while (rows := coming.result()) is not None:
-            coming = thread.submit(next, batches, None)
-            yield rows
-
-
-def file_name(file: DataFile) -> str:
-    """Return a file's name without its folders."""
-    return PurePosixPath(file.name).name
-
-
-def _batches(place: SourceFiles, columns: list[str]) -> Iterator[RowSpan]:
-    first = 0
-    for file, constants in zip(place.files, place.constants, strict=True):
-        own = [name for name in columns if name not in constants]
-        wanted = {name: constants[name] for name in columns if name in constants}
-        try:
-            with (
-                place.filesystem.open_input_file(file.path) as source,
-                pq.ParquetFile(source, buffer_size=_BUFFER_BYTES, pre_buffer=False) as parquet,
-            ):
-                for batch in parquet.iter_batches(BATCH_ROWS, columns=own, use_threads=False):
-                    batch = without_extensions(batch)
-                    yield RowSpan(file, first, with_constants(batch, wanted) if wanted else batch)
-                    first += batch.num_rows
-        except (OSError, pa.ArrowException) as error:
-            raise DataError(f"{file.path}: cannot be read ({one_line(error)}); prepare the file again") from error
 
 
 def _footer(filesystem: Any, file: DataFile, uri: str | None) -> tuple[Any, Any]:

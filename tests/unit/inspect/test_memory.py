@@ -13,7 +13,7 @@ from tests.support.peak import PRINT_PEAK_KIB
 
 PROGRAM = f"""\
 import sys
-from persia_cli.data.profile.inspection import inspect_data
+from persia_cli.inspect.inspection import inspect_data
 inspect_data(sys.argv[1], lambda done, total: None)
 {PRINT_PEAK_KIB}
 """

@@ -9,10 +9,10 @@ from rich.text import Text
 from persia_cli.commands.screen import count, key_values, labelled, paragraph, say, size
 from persia_cli.commands.screen_tables import columns, print_whole
 from persia_cli.commands.table_view import UNKNOWN, bars
-from persia_cli.data.profile.cardinality import STANDARD_ERROR
-from persia_cli.data.profile.dataset import ColumnProfile
-from persia_cli.data.profile.inspection import Inspection
-from persia_cli.data.profile.roles import Guess
+from persia_cli.inspect.ids import STANDARD_ERROR
+from persia_cli.inspect.inspection import Inspection
+from persia_cli.inspect.profile import ColumnProfile
+from persia_cli.inspect.roles import Guess
 from persia_cli.plan.capacity import TableNeed
 
 SHIFTED, UNSTABLE = 0.25, 0.1
@@ -28,9 +28,9 @@ def show_profile(console: Console, found: Inspection, needs: Mapping[str, TableN
         if found.known is None:
             say(console, found.suggestion.rstrip("\n"))
         return
-    profile = found.profile
-    labelled(console, "data", f"{count(profile.files, 'file')} at {profile.path}, {size(profile.nbytes)}, "
-             f"{count(profile.rows, 'row')} in {count(profile.row_groups, 'row group')}")  # fmt: skip
+    profile, source = found.profile, found.profile.source
+    labelled(console, "data", f"{count(len(source.files), 'file')} at {source.path}, {size(source.nbytes)}, "
+             f"{count(profile.rows, 'row')} in {count(source.row_groups, 'row group')}")  # fmt: skip
     train, evaluation = profile.split_rows["train"], profile.split_rows["eval"]
     labelled(console, "splits", f"{train:,} training and {evaluation:,} evaluation rows: {profile.split_rule.text}")
     say(console, "")
@@ -61,13 +61,13 @@ def as_object(found: Inspection, needs: Mapping[str, TableNeed]) -> dict[str, An
 
 
 def _lines(found: Inspection, needs: Mapping[str, TableNeed]) -> list[dict[str, Any]]:
-    profile = found.profile
+    profile, source = found.profile, found.profile.source
     data = {
-        "data": profile.path,
-        "files": profile.files,
-        "bytes": profile.nbytes,
+        "data": source.path,
+        "files": len(source.files),
+        "bytes": source.nbytes,
         "rows": profile.rows,
-        "row_groups": profile.row_groups,
+        "row_groups": source.row_groups,
         "distinct_error": STANDARD_ERROR,
     }
     splits = [

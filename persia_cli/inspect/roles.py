@@ -6,9 +6,8 @@ from typing import Literal
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.split import ColumnSplit
 from persia_cli.data.dense_transforms import LARGE
-from persia_cli.data.profile.dataset import ColumnProfile, DatasetProfile
-from persia_cli.data.profile.numbers import NumberFigures
-from persia_cli.data.profile.sharing import shared_tables
+from persia_cli.inspect.profile import ColumnProfile, DatasetProfile, NumberFigures
+from persia_cli.inspect.sharing import shared_tables
 
 Role = Literal["label", "dense", "sparse", "weight", "split", "unused"]
 
@@ -138,8 +137,8 @@ def _transform(numbers: NumberFigures) -> str | None:
     largest = max(abs(numbers.least), abs(numbers.greatest))
     if largest <= LARGE:
         return None
-    middle = abs(numbers.quantiles[1]) if len(numbers.quantiles) > 1 else 0.0
-    return "log1p" if largest > _SKEWED * max(middle, 1.0) else "standardise"
+    middle = max(abs(numbers.median or 0.0), 1.0)
+    return "log1p" if largest > _SKEWED * middle else "standardise"
 
 
 def _tells_rows_apart(column: ColumnProfile, rows: int) -> bool:

@@ -1,5 +1,6 @@
 """The findings of `persia data inspect` about a data set."""
 
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,11 +12,15 @@ from persia_cli.config.schema.dataset import BUILTIN, CsvFormat, ParquetDataset
 from persia_cli.data.converted import Progress as Converting
 from persia_cli.data.converted import silent
 from persia_cli.data.dataset_yaml import NAME, to_yaml
-from persia_cli.data.profile.cardinality import Cardinality
-from persia_cli.data.profile.dataset import ColumnProfile, DatasetProfile, Progress, profile_dataset
-from persia_cli.data.profile.roles import Guess, roles_of
-from persia_cli.data.profile.suggestion import suggest_dataset
 from persia_cli.errors import DataError
+from persia_cli.inspect.column import profile_columns
+from persia_cli.inspect.files import open_files
+from persia_cli.inspect.ids import IdCounts, distinct_in
+from persia_cli.inspect.profile import DatasetProfile
+from persia_cli.inspect.queries import Progress, Queries
+from persia_cli.inspect.roles import Guess, roles_of
+from persia_cli.inspect.split_rule import split_rule_of
+from persia_cli.inspect.suggestion import suggest_dataset
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +46,18 @@ def inspect_data(
     """
     known = read_description(path)
     form = form or (known.csv if known else CsvFormat())
-    profile = profile_dataset(path, known.split if known else None, progress, form, converting)
+    source = open_files(path, form, converting)
+    with closing(Queries(source, progress)) as queries:
+        split_rule = split_rule_of(queries, known.split if known else None)
+        queries.divide(split_rule.sql(queries))
+        profile = DatasetProfile(source, split_rule, *profile_columns(queries))
     roles = roles_of(profile, known)
     is_local = "://" not in path and not path.startswith(BUILTIN)
     place = str(Path(path).absolute()) if is_local else path
-    suggestion = (
-        suggest_dataset(profile, roles, place, form)
-        if known is None
-        else to_yaml(known.model_copy(update={"path": place}))
-    )
+    if known is None:
+        suggestion = suggest_dataset(profile, roles, place, form)
+    else:
+        suggestion = to_yaml(known.model_copy(update={"path": place}))
     return Inspection(profile, known, roles, _table_rows(profile, roles), suggestion)
 
 
@@ -74,17 +82,9 @@ def read_description(path: str) -> ParquetDataset | None:
 
 def _table_rows(profile: DatasetProfile, roles: dict[str, Guess]) -> dict[str, int]:
     """Return the number of distinct ids of each table, over all columns that read it."""
-    members: dict[str, list[ColumnProfile]] = {}
+    members: dict[str, list[IdCounts]] = {}
     for name, guess in roles.items():
-        if guess.role == "sparse":
-            members.setdefault(guess.table or name, []).append(profile.columns[name])
-    rows = {}
-    for table, columns in members.items():
-        # An estimate may be lower than the known count of one column alone.
-        rows[table] = max(column.distinct or 0 for column in columns)
-        if len(columns) > 1:
-            all_ids = Cardinality()
-            for column in columns:
-                all_ids = all_ids.joined(column.cardinality)
-            rows[table] = max(rows[table], all_ids.estimate())
-    return rows
+        ids = profile.columns[name].ids
+        if guess.role == "sparse" and ids is not None:
+            members.setdefault(guess.table or name, []).append(ids)
+    return {table: distinct_in(columns) for table, columns in members.items()}

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from persia_cli.data.profile.dataset import ColumnProfile
-from persia_cli.data.profile.ids import ids_of
+from persia_cli.inspect.ids import common_samples
+from persia_cli.inspect.profile import ColumnProfile
 
 SHARED = 0.5
 """Least fraction of a list's ids that are ids of the column whose table it is to read."""
@@ -39,60 +38,53 @@ class Sharing:
     """The reason for the table, or for its absence."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Overlap:
+    """The distinct training ids that a list has in common with a column of single ids."""
+
+    name: str
+    """The column of single ids."""
+    share: float
+    """Their fraction of the list's ids."""
+    by_chance: float
+    """The same, expected by chance: the fraction of integers in the list's range that are ids of the column."""
+    of_either: float
+    """Their fraction of the ids that either has."""
+
+
 def shared_tables(lists: list[ColumnProfile], singles: list[ColumnProfile]) -> Mapping[str, Sharing]:
     """Return the findings for each list that has most of its ids in common with a column of single ids."""
     found = {}
     for column in lists:
-        common = {other.name: _overlap(column, other) for other in singles}
-        near = [other for other in singles if common[other.name] >= SHARED]
+        near = [common for other in singles if (common := _overlap(column, other)).share >= SHARED]
         if near:
-            found[column.name] = _decide(column, near, common)
+            found[column.name] = _decide(column, near)
     return found
 
 
-def _decide(column: ColumnProfile, near: list[ColumnProfile], common: Mapping[str, float]) -> Sharing:
+def _decide(column: ColumnProfile, near: list[_Overlap]) -> Sharing:
     named = [other for other in near if _is_named_after(column.name, other.name)]
-    telling = [
-        other
-        for other in near
-        if (column.distinct or 0) >= FEW_IDS and common[other.name] >= LIFT * _by_chance(column, other)
-    ]
+    telling = [other for other in near if (column.distinct or 0) >= FEW_IDS and other.share >= LIFT * other.by_chance]
     chosen = [other for other in named if other in telling] or named or telling
     if not chosen:
         names = " and ".join(other.name for other in near[:3])
         return Sharing(None, f"numbered alike as {names}, which need not mean the same: `table: NAME` if it does")
-    best = max(chosen, key=lambda other: _jaccard(column, other))
+    best = max(chosen, key=lambda other: other.of_either)
     why = ", as its name says" if best in named else ""
-    return Sharing(best.name, f"{common[best.name]:.0%} of them ids of {best.name}{why}")
+    return Sharing(best.name, f"{best.share:.0%} of them ids of {best.name}{why}")
 
 
-def _samples(column: ColumnProfile, other: ColumnProfile) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Return sampled keys of both columns' training ids, sampled at the same level."""
-    level = max(column.sample.level, other.sample.level)
-    return column.sample.at(level)[0], other.sample.at(level)[0]
-
-
-def _overlap(column: ColumnProfile, other: ColumnProfile) -> float:
-    """Return the fraction of a column's distinct training ids that another column also has."""
-    keys, others = _samples(column, other)
-    return float(np.isin(keys, others).mean()) if keys.size else 0.0
-
-
-def _jaccard(column: ColumnProfile, other: ColumnProfile) -> float:
-    """Return the ids that both columns have as a fraction of those that either has."""
-    keys, others = _samples(column, other)
-    both = int(np.intersect1d(keys, others).size)
-    return both / max(1, keys.size + others.size - both)
-
-
-def _by_chance(column: ColumnProfile, other: ColumnProfile) -> float:
-    """Return the fraction of integers between a column's least and greatest id that are ids of the other column."""
-    keys, others = _samples(column, other)
-    level = max(column.sample.level, other.sample.level)
-    own, foreign = (ids_of(each).view(np.int64).astype(np.float64) for each in (keys, others))
-    least, greatest = own.min(), own.max()
-    inside = np.count_nonzero((foreign >= least) & (foreign <= greatest)) * 2.0**level
-    return min(1.0, float(inside / (greatest - least + 1.0)))
+def _overlap(column: ColumnProfile, other: ColumnProfile) -> _Overlap:
+    assert column.ids is not None
+    assert other.ids is not None
+    sample, others = common_samples(column.ids.trained(), other.ids.trained())
+    if not sample.ids.size:
+        return _Overlap(other.name, 0.0, 0.0, 0.0)
+    common = np.intersect1d(sample.ids, others.ids).size
+    own, foreign = (each.ids.view(np.int64).astype(np.float64) for each in (sample, others))
+    inside = np.count_nonzero((foreign >= own.min()) & (foreign <= own.max())) * 2.0**sample.level
+    by_chance = min(1.0, float(inside / (own.max() - own.min() + 1.0)))
+    return _Overlap(other.name, common / own.size, by_chance, common / (own.size + foreign.size - common))
 
 
 def _is_named_after(name: str, other: str) -> bool:

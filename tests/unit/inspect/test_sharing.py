@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from persia_cli.data.profile.inspection import Inspection, inspect_data
-from persia_cli.data.profile.sharing import _is_named_after
+from persia_cli.inspect.inspection import Inspection, inspect_data
+from persia_cli.inspect.sharing import _is_named_after
 
 ROWS, USERS, ITEMS, BRANDS, ATTRS = 6000, 900, 400, 60, 80
 

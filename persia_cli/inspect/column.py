@@ -1,0 +1,204 @@
+"""The queries about the columns of files, and the figures from their answers."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from persia_cli.control.position import SplitName
+from persia_cli.data.arrow_types import class_of, is_list, is_number, is_text, plain_type
+from persia_cli.inspect.drift import drift_of
+from persia_cli.inspect.ids import IdCounts, count_ids
+from persia_cli.inspect.profile import ColumnProfile, Kind, LengthFigures, NumberFigures
+from persia_cli.inspect.queries import Queries
+
+TOP = 5
+"""Most frequent ids that are reported for a column."""
+FEW = 1000
+"""Distinct whole numbers up to which a column of floats may hold ids."""
+AT_ONCE = 32
+"""Columns that one query reads."""
+_SPLITS: tuple[SplitName, SplitName] = ("train", "eval")
+_STEPS = 5
+"""Queries about each column alone, as a rule."""
+
+Figures = list[dict[str, Any]]
+"""The figures of training and of evaluation rows; empty for a split without rows."""
+
+
+def profile_columns(queries: Queries) -> tuple[dict[SplitName, int], dict[str, ColumnProfile]]:
+    """Return the rows of each split and the figures of each column, in memory that does not depend on the rows."""
+    columns = [_Column(queries, name) for name in queries.source.schema.names]
+    parts = [columns[start : start + AT_ONCE] for start in range(0, len(columns), AT_ONCE)]
+    queries.steps = queries.done + 2 * len(parts) + _STEPS * len(columns)
+    totals = np.zeros(2, np.int64)
+    profiles = {}
+    for part in parts:
+        queries.take_sample([column.sql for column in part if column.kind not in ("time", "other")])
+        figures: dict[str, Figures] = {column.name: [{}, {}] for column in part}
+        for split, total, *found in queries.run(
+            f"SELECT split, count(*), {', '.join(column.figures_sql for column in part)} FROM data GROUP BY split"
+        ):
+            totals[split] = total
+            for column, values in zip(part, found, strict=True):
+                figures[column.name][split] = values
+        for column in part:
+            expected = queries.done + _STEPS
+            profiles[column.name] = column.profile(figures[column.name], totals)
+            queries.done = expected
+    queries.report()
+    return {"train": int(totals[0]), "eval": int(totals[1])}, profiles
+
+
+def kind_of(arrow_type: Any) -> Kind:
+    """Return the kind of an Arrow type's values."""
+    plain = plain_type(arrow_type)
+    if pa.types.is_integer(plain):
+        return "integer"
+    if is_number(plain):
+        return "number"
+    if is_list(plain) and class_of(plain.value_type) in ("integer", "text"):
+        return "list"
+    if is_text(plain):
+        return "text"
+    return "time" if class_of(plain) in ("date", "timestamp") else "other"
+
+
+class _Column:
+    """A column, as SQL names it."""
+
+    def __init__(self, queries: Queries, name: str) -> None:
+        arrow_type = plain_type(queries.source.schema.field(name).type)
+        element = plain_type(arrow_type.value_type) if is_list(arrow_type) else arrow_type
+        self.queries, self.name, self.sql = queries, name, queries.column(name)
+        self.kind = kind_of(arrow_type)
+        self.type = f"list<{element}>" if is_list(arrow_type) else str(arrow_type)
+        self._is_text, self._is_unsigned = is_text(element), pa.types.is_unsigned_integer(element)
+        value = {"list": f"unnest({self.sql})", "number": f"finite({self.sql})"}.get(self.kind, self.sql)
+        self._values = f"(SELECT split, v FROM (SELECT split, {value} AS v FROM {{}}) WHERE v IS NOT NULL)"
+
+    @property
+    def figures_sql(self) -> str:
+        """SQL for a struct of the figures of a split's rows."""
+        number, length = f"finite({self.sql})", f"len({self.sql})"
+        figures = {"filled": f"count({self.sql})"}
+        if self.kind in ("number", "integer"):
+            figures |= {
+                "count": f"count({number})",
+                "total": f"sum({number})",
+                "least": f"min({number})",
+                "greatest": f"max({number})",
+                "is_binary": f"bool_and({number} IN (0, 1))",
+                "is_whole": f"bool_and(trunc({number}) = {number} AND abs({number}) < {2**53})",
+            }
+        if self.kind == "list":
+            bin_ = f"CASE WHEN {length} > 0 THEN 1 + floor(log2({length}))::INTEGER ELSE 0 END"
+            figures |= {
+                "count": f"sum(list_count({self.sql}))",
+                "total": f"sum({length})",
+                "least": f"min({length})",
+                "greatest": f"max({length})",
+                "bins": f"histogram({bin_}) FILTER ({self.sql} IS NOT NULL)",
+            }
+        return "{" + ", ".join(f"'{name}': {sql}" for name, sql in figures.items()) + "}"
+
+    def profile(self, figures: Figures, rows: NDArray[np.int64]) -> ColumnProfile:
+        """Return the figures of the column; `rows` are those of each split."""
+        filled = _of_both(figures, "filled")
+        nulls = rows - filled
+        has_numbers = self.kind in ("number", "integer")
+        numbers = self._sampled_numbers() if self.kind == "number" else None
+        bins = _bins(figures) if self.kind == "list" else None
+        ids = self._ids(figures)
+        return ColumnProfile(
+            name=self.name,
+            type=self.type,
+            kind=self.kind,
+            nulls=int(nulls.sum()),
+            coverage=1.0 - int(nulls.sum()) / int(rows.sum()) if rows.any() else 0.0,
+            ids=ids,
+            top=() if ids is None else self._top(ids),
+            numbers=_number_figures(figures, int(filled.sum()), numbers) if has_numbers else None,
+            lengths=None if bins is None else _length_figures(figures, bins.sum(0)),
+            means={
+                name: part["total"] / part["count"]
+                for name, part in zip(_SPLITS, figures, strict=True)
+                if has_numbers and part.get("count")
+            },
+            drift=drift_of(rows, nulls, ids, numbers, bins),
+        )
+
+    def _ids(self, figures: Figures) -> IdCounts | None:
+        """Count the ids; None for a column without ids, and for numbers with a fraction or too many whole ones."""
+        if self.kind in ("time", "other"):
+            return None
+        totals = _of_both(figures, "filled" if self.kind in ("integer", "text") else "count")
+        if self.kind == "number":
+            is_whole = all(part.get("is_whole") is not False for part in figures)
+            if not is_whole or self._query("SELECT count(DISTINCT v) FROM", "sample")[0][0] > FEW:
+                return None
+        ids = count_ids(self.queries, self._values, "hash(v)" if self._is_text else "bits(v)", totals)
+        return None if self.kind == "number" and (not ids.is_exact or ids.distinct > FEW) else ids
+
+    def _top(self, ids: IdCounts) -> tuple[tuple[str, float], ...]:
+        """Return the most frequent ids, as text or as numbers with the sign of their type, and their parts of all."""
+        places = ids.top(TOP, ids.counts.sum(1))
+        numbers = ids.ids[places].tolist()
+        shown = {number: str(number if self._is_unsigned or number < 2**63 else number - 2**64) for number in numbers}
+        if self._is_text and numbers:
+            condition = f"WHERE hash(v) IN ({', '.join(map(str, numbers))}) GROUP BY hash(v)"
+            for table in ("sample", "data"):
+                texts = dict(self._query("SELECT hash(v), any_value(v) FROM", table, condition))
+                if len(texts) == len(numbers):  # all of them are in the sample, or these are all rows
+                    break
+            shown = {number: _text(value) for number, value in texts.items()}
+        shares = ids.counts[places].sum(1) / max(1, int(ids.totals.sum()))
+        return tuple(zip((shown[number] for number in numbers), shares.tolist(), strict=True))
+
+    def _sampled_numbers(self) -> list[NDArray[np.float64]]:
+        """Return the finite numbers of the sampled rows in each split."""
+        found = np.array(self._query("SELECT split, v FROM", "sample"), np.float64).reshape(-1, 2)
+        return [found[found[:, 0] == split, 1] for split in (0, 1)]
+
+    def _query(self, select: str, table: str, condition: str = "") -> list[tuple[Any, ...]]:
+        return self.queries.run(f"{select} {self._values.format(table)} {condition}")
+
+
+def _of_both(figures: Figures, name: str) -> NDArray[np.int64]:
+    """Return a figure of each split; 0 where the split has no rows."""
+    return np.array([part.get(name) or 0 for part in figures], np.int64)
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def _number_figures(figures: Figures, filled: int, sample: list[NDArray[np.float64]] | None) -> NumberFigures:
+    full = [part for part in figures if part.get("count")]
+    if not full:
+        return NumberFigures(None, None, None, None, filled, False)
+    count = sum(part["count"] for part in full)
+    least, greatest = min(part["least"] for part in full), max(part["greatest"] for part in full)
+    mean = sum(part["total"] for part in full) / count
+    median = None if sample is None else float(np.median(np.concatenate(sample)))
+    is_binary = least < greatest and all(part["is_binary"] for part in full)
+    return NumberFigures(least, greatest, mean, median, filled - count, is_binary)
+
+
+def _bins(figures: Figures) -> NDArray[np.int64]:
+    """Return the number of lists of length 0, 1, 2 to 3, 4 to 7, and so on, in each split, [2, 64]."""
+    bins = np.zeros((2, 64), np.int64)
+    for split, part in enumerate(figures):
+        for number, lists in (part.get("bins") or {}).items():
+            bins[split, number] = lists
+    return bins
+
+
+def _length_figures(figures: Figures, bins: NDArray[np.int64]) -> LengthFigures | None:
+    full = [part for part in figures if part.get("filled")]
+    if not full:
+        return None
+    least, greatest = min(part["least"] for part in full), max(part["greatest"] for part in full)
+    counts = tuple(np.trim_zeros(bins, "b").tolist())
+    return LengthFigures(least, greatest, sum(part["total"] for part in full) / sum(counts), counts)

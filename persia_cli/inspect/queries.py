@@ -1,0 +1,218 @@
+"""The rows of files as a table of DuckDB, for queries in bounded memory, with progress and an end on Ctrl-C."""
+
+import glob
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from datetime import UTC, datetime
+from functools import lru_cache
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+from fsspec import AbstractFileSystem
+from pyarrow.fs import LocalFileSystem
+
+from persia_cli.data.files import DataFile
+from persia_cli.errors import DataError, one_line
+from persia_cli.inspect.files import SourceFiles
+
+MEMORY = "1GiB"
+"""Memory of queries; what does not fit goes to a temporary folder."""
+MOST_THREADS = 8
+SAMPLED_ROWS = 1 << 16
+"""Rows in the table `sample`, approximately; all rows if there are fewer."""
+
+Progress = Callable[[int, int], None]
+"""Called with the rows read so far and in total; a row counts in parts while its columns are read one by one."""
+
+_POLL_S = 0.1
+_STORE = "persia-store"
+_BLOCK_BYTES, _BLOCKS = 1 << 20, 64
+"""Bytes that are read at once from a store, and the blocks that are kept of each file."""
+_MACROS = """
+CREATE TEMP MACRO finite(v) AS CASE WHEN isfinite(v::DOUBLE) THEN v::DOUBLE END;
+CREATE TEMP MACRO bits(v) AS CASE WHEN v < 0 THEN (v::HUGEINT + 18446744073709551616)::UBIGINT ELSE v::UBIGINT END;
+"""
+
+
+class Queries:
+    """Files as the DuckDB view `data`, and a sample of its rows as the table `sample`.
+
+    Columns are `c0`, `c1`, ... in the order of the schema, because DuckDB takes names that differ only in case for
+    the same; `row` is the number of a row over all files, and `file` that of its file. After `divide`, `split` is 0 for
+    training rows and 1 for evaluation rows, and rows of neither split are left out. Close after use.
+    """
+
+    def __init__(self, source: SourceFiles, progress: Progress) -> None:
+        self.source = source
+        self.total = sum(source.rows)
+        self.steps, self.done = 1, 0
+        """Queries that are expected, and those that have ended."""
+        self._progress = progress
+        self._folder = TemporaryDirectory(prefix="persia-inspect-")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="persia-query")
+        self._database = duckdb.connect()
+        settings = {
+            "memory_limit": f"'{MEMORY}'",
+            "temp_directory": f"'{self._folder.name}'",
+            "threads": min(MOST_THREADS, len(os.sched_getaffinity(0))),
+            "preserve_insertion_order": False,
+            "parquet_metadata_cache": True,
+            "disable_parquet_prefetching": True,  # which would read all columns of a row group into memory
+            "autoinstall_known_extensions": False,  # nothing is downloaded
+            "autoload_known_extensions": False,
+            "enable_progress_bar": True,
+            "enable_progress_bar_print": False,
+        }
+        self._database.execute(";".join(f"SET {name} = {value}" for name, value in settings.items()) + ";" + _MACROS)
+        self._is_local = isinstance(source.filesystem, LocalFileSystem)
+        if not self._is_local:
+            self._database.register_filesystem(_Store(source.filesystem, source.files))
+        paths = [
+            glob.escape(file.path) if self._is_local else f"{_STORE}://{number}"
+            for number, file in enumerate(source.files)
+        ]
+        self._database.execute("SET VARIABLE paths = ?", [paths])
+        self._define()
+
+    def close(self) -> None:
+        """Remove all that queries have left."""
+        self._thread.shutdown()
+        if not self._is_local:
+            self._database.unregister_filesystem(_STORE)
+        self._database.close()
+        self._folder.cleanup()
+
+    def column(self, name: str) -> str:
+        """Return the name that queries give a column of the files; raises DataError if there is none."""
+        if name not in self.source.schema.names:
+            raise DataError(f"{self.source.path}: there is no column {name}; correct the split in dataset.yaml")
+        return f"c{self.source.schema.names.index(name)}"
+
+    def divide(self, split: str) -> None:
+        """Set the SQL that says 0 for a row that trains, 1 for one that evaluates, and NULL for other rows."""
+        self._database.execute(
+            f"CREATE OR REPLACE TEMP VIEW data AS "
+            f"SELECT * FROM (SELECT *, {split} AS split FROM every_row) WHERE split IS NOT NULL"
+        )
+
+    def take_sample(self, columns: Sequence[str]) -> None:
+        """Make the table `sample` of these columns; a hash of a row's number decides, so it is the same each time."""
+        most = min(2**64 - 1, 2**64 * SAMPLED_ROWS // self.total)
+        self.run(
+            f"CREATE OR REPLACE TEMP TABLE sample AS SELECT {', '.join(['split', *columns])} FROM data "
+            f"WHERE hash(row) <= {most}::UBIGINT"
+        )
+
+    def run(self, sql: str) -> list[tuple[Any, ...]]:
+        """Run a query and report progress meanwhile; raises DataError for a file that cannot be read."""
+        future = self._thread.submit(lambda: self._database.execute(sql).fetchall())
+        try:
+            while not wait([future], _POLL_S).done:
+                self.report(self._database.query_progress() / 100)
+            found = future.result()
+        except duckdb.Error as error:
+            raise self._failure(error) from error
+        finally:
+            if not future.done():
+                self._database.interrupt()
+        self.done += 1
+        self.report()
+        return found
+
+    def report(self, part: float = 0.0) -> None:
+        """Report progress; `part` is what is done of the query that runs."""
+        done = min(self.done + max(part, 0.0), self.steps)
+        self._progress(int(self.total * done / self.steps), self.total)
+
+    def _define(self) -> None:
+        """Define the view `every_row`: the columns of the files and those that folders name."""
+        source, names = self.source, self.source.schema.names
+        folders = {name for name in names if all(name in constants for constants in source.constants)}
+        first, files = 0, []
+        for number, (rows, constants) in enumerate(zip(source.rows, source.constants, strict=True)):
+            files.append({"file": number, "first": first})
+            files[-1] |= {f"c{names.index(name)}": value.as_py() for name, value in constants.items()}
+            first += rows
+        named = sorted({name for constants in source.constants for name in constants}, key=names.index)
+        types = [(f"c{names.index(name)}", source.schema.field(name).type) for name in named]
+        table = pa.Table.from_pylist(files, pa.schema([("file", pa.int64()), ("first", pa.int64()), *types]))
+        self._database.register("named", table)
+        self._database.execute("CREATE TEMP TABLE files AS SELECT * FROM named")
+        columns, held = [], []
+        for number, name in enumerate(names):
+            found = ([] if name in folders else [f"held.c{number}"]) + ([f"files.c{number}"] if name in named else [])
+            columns.append(f"coalesce({', '.join(found)}) AS c{number}")
+            held += [] if name in folders else [f"c{number}"]
+        self._database.execute(
+            f"CREATE TEMP VIEW every_row AS SELECT {', '.join(columns)}, first + file_row_number AS row, file FROM "
+            f"read_parquet(getvariable('paths'), hive_partitioning = false, union_by_name = {folders != set(named)}) "
+            f"AS held({', '.join(held)}) JOIN files ON file = file_index"
+        )
+
+    def _failure(self, error: duckdb.Error) -> DataError:
+        """Return the error of a query with the name of the first file that cannot be read whole."""
+        if isinstance(error, duckdb.OutOfMemoryException):
+            return DataError(f"{self.source.path}: the queries need more than {MEMORY} ({one_line(error)})")
+        for number, file in enumerate(self.source.files):
+            try:
+                self._database.execute(
+                    f"SELECT bit_xor(hash(COLUMNS(*))) FROM read_parquet(getvariable('paths')[{number + 1}])"
+                ).fetchall()
+            except duckdb.Error as cause:
+                return DataError(f"{file.path}: cannot be read ({one_line(cause)}); prepare the file again")
+        return DataError(f"{self.source.path}: cannot be read ({one_line(error)})")
+
+
+class _Store(AbstractFileSystem):  # type: ignore[misc]
+    """The files of any file system of pyarrow for DuckDB, named by their numbers."""
+
+    protocol = _STORE
+    cachable = False
+
+    def __init__(self, filesystem: Any, files: Sequence[DataFile]) -> None:
+        super().__init__()
+        self._filesystem, self._files = filesystem, files
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
+        return {"name": path, "size": self._file(path).nbytes, "type": "file"}
+
+    def modified(self, path: str) -> datetime:
+        return datetime.fromtimestamp(0, UTC)
+
+    def glob(self, path: str, **_: Any) -> list[str]:
+        return [path]
+
+    def open(self, path: str, mode: str = "rb", **_: Any) -> "_StoreFile":
+        return _StoreFile(self._filesystem.open_input_file(self._file(path).path))
+
+    def _file(self, path: str) -> DataFile:
+        return self._files[int(path.rpartition("/")[2])]
+
+
+class _StoreFile:
+    """A file that is read in blocks, by several threads at once: each has a place of its own.
+
+    DuckDB seeks and reads in two calls, between which another thread may seek.
+    """
+
+    def __init__(self, file: Any) -> None:
+        self._file, self._place = file, threading.local()
+        self._block = lru_cache(_BLOCKS)(lambda number: file.read_at(_BLOCK_BYTES, number * _BLOCK_BYTES))
+
+    def seek(self, place: int, whence: int = os.SEEK_SET) -> None:
+        assert whence == os.SEEK_SET
+        self._place.at = place
+
+    def read(self, nbytes: int) -> bytes:
+        block, start = divmod(self._place.at, _BLOCK_BYTES)
+        blocks = range(block, (self._place.at + nbytes - 1) // _BLOCK_BYTES + 1)
+        found = b"".join(map(self._block, blocks))[start : start + nbytes]
+        self._place.at += len(found)
+        return found
+
+    def close(self) -> None:
+        self._file.close()
