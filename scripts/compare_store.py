@@ -2,7 +2,7 @@
 
     python scripts/compare_store.py                  # all comparisons, about half an hour
     python scripts/compare_store.py --only criteo --dims 16
-    python scripts/compare_store.py --json > comparison.json
+    python scripts/compare_store.py --json | python scripts/targets.py
 
 Ours does all that a batch needs from raw 64-bit ids: deduplication, look-up, pooling, its backward, update. torch
 (`EmbeddingBag(sparse=True)`, all tables in one bag) and FBGEMM (`SplitTableBatchedEmbeddingBags`) get row numbers below
@@ -14,34 +14,28 @@ Release 1.8.0 loads only with torch 2.13. Without it the script compares with to
 """
 
 import argparse
-import json
 import sys
 import warnings
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 
-from persia_cli.bench import step_cases, traffic
-from persia_cli.bench.baselines import fbgemm, tables
-from persia_cli.bench.baselines.one_bag import OneBag
-from persia_cli.bench.layouts import EPS, LR
-from persia_cli.bench.machine import BUSY, Neighbours, this_machine
-from persia_cli.bench.result import FULL, Result, Scale, judge
-from persia_cli.bench.step import EmbeddingStep
-from persia_cli.bench.step_cases import MATCHES, NAMES, Match
-from persia_cli.commands.ratios import describe, line
+from persia_cli.bench import step_cases, stores
+from persia_cli.bench.alternate import FULL, Scale
+from persia_cli.bench.baselines import parts
+from persia_cli.bench.baselines.steps import Fbgemm, OneBag, has_fbgemm
+from persia_cli.bench.machine import Neighbours, this_machine
+from persia_cli.bench.result import Result
+from persia_cli.bench.step_cases import NAMES, EmbeddingStep, Match, matches
+from persia_cli.bench.stores import EPS, LR
+from persia_cli.commands.bench_views import describe, lines, print_json, warn_of_others
 
-SHAPES: dict[str, tuple[int, ...]] = {"criteo": traffic.CRITEO, "10M": (10_000_000,), "1M": (1_000_000,)}
+SHAPES: dict[str, tuple[int, ...]] = {"criteo": stores.CRITEO, "10M": (10_000_000,), "1M": (1_000_000,)}
 """Rows of the tables, by the name of the comparison."""
 SMALL = (3, 50, 400, 1000)
 """Table sizes on which agreement is checked."""
 STEPS, SAMPLES, TOLERANCE = 5, 256, 1e-5
-
-
-def baselines() -> list[Match]:
-    """Return the baselines that can be measured here."""
-    return [match for match in MATCHES if match.baseline == "torch" or fbgemm.is_installed()]
 
 
 def agree(dim: int, match: Match) -> float:
@@ -53,16 +47,16 @@ def agree(dim: int, match: Match) -> float:
         theirs = OneBag(SMALL, dim, match.kind, SAMPLES, LR, EPS)
         weights = np.split(theirs.weights, np.cumsum(SMALL)[:-1])
     else:
-        theirs = fbgemm.Fbgemm(SMALL, dim, match.kind, SAMPLES, LR, EPS)
+        theirs = Fbgemm(SMALL, dim, match.kind, SAMPLES, LR, EPS)
         weights = [each.detach().numpy() for each in theirs.weights()]
     for mine, other in zip(begun, weights, strict=True):
         other[...] = mine
     greatest = 0.0
     for _ in range(STEPS):
-        ids = traffic.batch(rng, SMALL, SAMPLES, skewed=True)
+        ids = stores.batch(rng, SMALL, SAMPLES, skewed=True)
         gradient = rng.standard_normal((SAMPLES, len(SMALL), dim), np.float32)
         mine = ours.step(ours.ready(ids), gradient)
-        other = theirs.step(theirs.ready(ids), tables.tensor(gradient)).detach().numpy()
+        other = theirs.step(theirs.ready(ids), parts.tensor(gradient)).detach().numpy()
         greatest = max(greatest, float(np.abs(mine - other).max()))
     for feature, other in enumerate(weights):
         greatest = max(greatest, float(np.abs(ours.rows_of(feature, np.arange(SMALL[feature])) - other).max()))
@@ -83,13 +77,13 @@ def comparisons(scale: Scale, only: str | None, huge_pages: bool) -> Iterator[Re
         sized = scale if len(cardinalities) > 1 else replace(scale, batch=scale.batch * 26)
         for dim in scale.dims:
             for skewed in (True, False):
-                for match in baselines():
+                for match in matches():
                     for huge in (False, True) if huge_pages else (False,):
                         neighbours = Neighbours()
-                        for result in step_cases.compare(sized, cardinalities, dim, match, skewed, huge):
-                            busy = round(neighbours.cores(), 2)
-                            passed = judge(result) if scale.judged else None
-                            yield replace(result, case=shape, passed=passed, busy_cores=busy)
+                        result = step_cases.compare(sized, cardinalities, dim, match, skewed, huge)
+                        busy = round(neighbours.cores(), 2)
+                        sides = [replace(side, busy_cores=busy) for side in result.sides]
+                        yield replace(result, case=shape, sides=sides, rounds=scale.rounds)
 
 
 def options() -> argparse.Namespace:
@@ -106,16 +100,15 @@ def options() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Check the values, then measure, then print the number of targets met."""
+    """Check the values, then measure."""
     chosen = options()
     warnings.filterwarnings("ignore", module="torch|fbgemm_gpu")
-    tables.one_thread()
-    machine = this_machine()
-    print(describe(machine), file=sys.stderr)
-    if not fbgemm.is_installed():
+    parts.one_thread()
+    print(describe(this_machine()), file=sys.stderr)
+    if not has_fbgemm():
         print("FBGEMM is not installed (pip install 'persia[compare]'): comparing with torch only", file=sys.stderr)
     for dim in chosen.dims:
-        for match in baselines():
+        for match in matches():
             print(
                 f"{match.baseline} {NAMES[match.kind]}, dim {dim}: weights agree to {agree(dim, match):.1g}",
                 file=sys.stderr,
@@ -127,15 +120,10 @@ def main() -> None:
     for result in comparisons(scale, chosen.only, chosen.huge_pages):
         results.append(result)
         if not chosen.json:
-            print(line(result), flush=True)
-    judged = [result for result in results if result.passed is not None]
-    met = sum(result.passed is True for result in judged)
+            print(*lines(result), sep="\n", flush=True)
     if chosen.json:
-        head = {"machine": asdict(machine), "met": met, "targets": len(judged)}
-        print(json.dumps(head | {"results": [asdict(result) for result in results]}))
-    if any(result.busy_cores > BUSY for result in results):
-        print("other programs used this machine meanwhile: measure again when it is idle", file=sys.stderr)
-    print(f"{met} of {len(judged)} targets met", file=sys.stderr)
+        print_json("kernels", results, quick=False)
+    warn_of_others(results)
 
 
 if __name__ == "__main__":

@@ -97,7 +97,7 @@ def cases(rehearse: bool) -> "list[Case]":
 
 def run_of(device: str, case: "Case") -> "Run":
     """Return the run of a case: generated samples of Criteo's shape, two embedding servers, torch's own Adagrad."""
-    from persia_cli.bench.traffic import CRITEO
+    from persia_cli.bench.stores import CRITEO
     from persia_cli.config.compose import compose_run
 
     words = [

@@ -1,11 +1,37 @@
-"""Timing of several functions in turns in one process, so that a disturbance affects all of them."""
+"""Timing of several functions in turns in one process, and the sizes of such measurements."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import median
 from time import thread_time
 
+from persia_cli.bench.result import Result, Side, with_ratios
+from persia_cli.bench.rounds import alternating
+
 Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The sizes of a measurement."""
+
+    rounds: int
+    at_least: float
+    """Seconds of one timing."""
+    rows: tuple[int, int]
+    """Rows of the large and of the small table."""
+    dims: tuple[int, ...]
+    batch: int
+    """Samples of a batch."""
+    quick: bool = False
+    """True if figures have no meaning, as everything is small."""
+
+
+FULL = Scale(rounds=9, at_least=0.05, rows=(10_000_000, 1_000_000), dims=(16, 64, 128), batch=4096)
+QUICK = Scale(rounds=2, at_least=0.001, rows=(60_000, 20_000), dims=(16,), batch=256, quick=True)
+
+Case = Callable[[Scale], Iterator[Result]]
+"""A measurement that yields its results as they come."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +73,8 @@ def alternate(
     plan = {name: turn if isinstance(turn, Turn) else Turn(turn) for name, turn in turns.items()}
     loops = {name: turn.loops or _loops(turn, at_least, clock) for name, turn in plan.items()}
     seconds: dict[str, list[float]] = {name: [] for name in plan}
-    order = list(plan)
-    for _ in range(rounds):
-        for name in order:
-            seconds[name].append(_seconds(plan[name], loops[name], clock))
-        order.reverse()
+    for _, name in alternating(plan, rounds):
+        seconds[name].append(_seconds(plan[name], loops[name], clock))
     return {name: Timing(median(all_), min(all_), max(all_), loops[name]) for name, all_ in seconds.items()}
 
 
@@ -69,3 +92,15 @@ def _seconds(turn: Turn, loops: int, clock: Clock) -> float:
     for _ in range(loops):
         call()
     return (clock() - start) / loops
+
+
+def compared(name: str, timed: Mapping[str, Timing], units: float, unit: str, note: str = "") -> Result:
+    """Return the result of timings of calls that each process `units` of something; the first is ours."""
+    sides = [Side(who, units / each.median, units / each.most, units / each.least) for who, each in timed.items()]
+    return Result("", name, unit, with_ratios(sides), note=note)
+
+
+def single(name: str, unit: str, figures: Mapping[str, float], note: str = "") -> Result:
+    """Return the result of figures that were measured once; the first is ours."""
+    sides = [Side(who, figure, figure, figure) for who, figure in figures.items()]
+    return Result("", name, unit, with_ratios(sides), note=note)

@@ -8,15 +8,11 @@ from time import perf_counter, thread_time_ns
 import numpy as np
 
 from persia_cli.bench import stores
-from persia_cli.bench.alternate import Turn, alternate
-from persia_cli.bench.layouts import one_table
-from persia_cli.bench.result import Result, Scale, faster, within
-from persia_cli.bench.stores import Block, RowRequest
-from persia_cli.bench.traffic import distinct
+from persia_cli.bench.alternate import Scale, Turn, alternate, compared, single
+from persia_cli.bench.result import OURS, Result
+from persia_cli.bench.stores import Block, RowRequest, distinct, one_table
 from persia_cli.store.shard import Shard
 
-TWO_SHARDS = {16: 1.6, 64: 1.35, 128: 1.35}
-FULL_SPEED, LONGEST = 0.8, 5.0
 FULL = 0.97
 """Fraction of the capacity in use that counts as full: some partitions are full earlier than others."""
 REQUESTS = 12
@@ -45,11 +41,11 @@ def _two_shards(scale: Scale, dim: int) -> Result:
                 each.result()
 
         timed = alternate(
-            {"one": lambda: train(whole, asked, sent), "two": both}, scale.rounds, scale.at_least, perf_counter
+            {OURS: both, "one shard": lambda: train(whole, asked, sent)}, scale.rounds, scale.at_least, perf_counter
         )
     label = f"two shards on two cores, look-up + update, dim {dim}"
     units = sum(each.ids.size for each in asked) / 1e6
-    return faster(label, "one shard", timed["two"], timed["one"], units, "Mrows/s", TWO_SHARDS.get(dim), note)
+    return compared(label, timed, units, "Mrows/s", note)
 
 
 def train(shard: Shard, asked: Sequence[RowRequest], sent: Block, step: int = 1) -> None:
@@ -126,8 +122,8 @@ def _at_capacity(scale: Scale, dim: int) -> Iterator[Result]:
     begun = [(_misses(each), each.keys_asked) for each in (full, roomy)]
     timed = alternate(
         {
-            "full": Turn(full.train, prepare=full.more, loops=1),
-            "roomy": Turn(roomy.train, prepare=ask_both, loops=1),
+            OURS: Turn(full.train, prepare=full.more, loops=1),
+            "below capacity": Turn(roomy.train, prepare=ask_both, loops=1),
         },
         scale.rounds,
         scale.at_least,
@@ -137,18 +133,15 @@ def _at_capacity(scale: Scale, dim: int) -> Iterator[Result]:
         for each, (misses, asked) in zip((full, roomy), begun, strict=True)
     ]
     note = f"of the keys {shares[0]} are new here, {shares[1]} there"
-    label, target = f"store at capacity, Zipf, dim {dim}", FULL_SPEED
-    yield faster(
-        f"{label}, speed", "below capacity", timed["full"], timed["roomy"], REQUESTS, "requests/s", target, note
-    )
+    label = f"store at capacity, Zipf, dim {dim}"
+    yield compared(f"{label}, speed", timed, REQUESTS, "requests/s", note)
     spent = []
-    for _ in range(10 if scale.judged else 1):
+    for _ in range(1 if scale.quick else 10):
         full.more()
         spent += [each / 1e6 for each in full.train()]
-    most = LONGEST * median(spent)
     evicted = sum(counters.evicted for counters in full.shard.counters().values())
     note = f"{evicted:,} rows evicted"
-    yield within(f"{label}, longest look-up", f"{LONGEST:g} x median", max(spent), most, "ms", note)
+    yield single(f"{label}, longest look-up", "ms", {OURS: max(spent), "median": median(spent)}, note)
 
 
 def _misses(traffic: Traffic) -> int:

@@ -4,16 +4,10 @@ import gc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from persia_cli.bench import (
-    capacity_cases,
-    index_cases,
-    process_cases,
-    step_cases,
-    store_cases,
-    worker_cases,
-)
+from persia_cli.bench import capacity_cases, process_cases, step_cases, store_cases, worker_cases
+from persia_cli.bench.alternate import Case, Scale
 from persia_cli.bench.machine import Neighbours
-from persia_cli.bench.result import Case, Result, Scale, judge
+from persia_cli.bench.result import Result
 from persia_cli.errors import ConfigError
 from persia_cli.kernels.memory import keep_freed_memory
 
@@ -21,7 +15,7 @@ CASES: dict[str, Case] = {
     "look-up": store_cases.look_up,
     "update": store_cases.update,
     "optimizers": store_cases.optimizers,
-    "index": index_cases.index,
+    "index": store_cases.index,
     "dedup": worker_cases.dedup,
     "pool": worker_cases.pool,
     "cast": worker_cases.cast,
@@ -45,7 +39,7 @@ def chosen(only: str | None) -> list[str]:
 
 
 def run(names: list[str], scale: Scale, begin: Callable[[str], object]) -> Iterator[Result]:
-    """Yield the results of cases as they come, judged if `scale.judged`; `begin` is called with the name of each case.
+    """Yield the results of cases as they come; `begin` is called with the name of each case.
 
     The process keeps freed memory from then on, as the processes of a job do.
     """
@@ -54,8 +48,8 @@ def run(names: list[str], scale: Scale, begin: Callable[[str], object]) -> Itera
         begin(name)
         neighbours, busy = Neighbours(), 0.0
         for result in CASES[name](scale):
-            passed = judge(result) if scale.judged else None
             if neighbours.seconds() > LEAST_S:
                 neighbours, busy = Neighbours(), round(neighbours.cores(), 2)
-            yield replace(result, case=name, passed=passed, busy_cores=busy)
+            sides = [replace(side, busy_cores=busy) for side in result.sides]
+            yield replace(result, case=name, sides=sides, rounds=scale.rounds)
         gc.collect()

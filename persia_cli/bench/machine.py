@@ -1,11 +1,16 @@
-"""The conditions of a measurement: the machine, its libraries, and the load by other processes."""
+"""The conditions of a measurement: the machine, its libraries, the load by other processes, and that of a GPU."""
 
 import os
 import platform
+import subprocess
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from statistics import fmean
 from time import perf_counter
+from typing import Self
 
 from persia_cli.observe.processor import this_processor
 from persia_cli.observe.usage import cpu_seconds
@@ -13,6 +18,8 @@ from persia_cli.observe.usage import cpu_seconds
 LIBRARIES = ("numpy", "numba", "torch", "fbgemm-gpu-cpu")
 BUSY = 0.15
 """Cores used by other processes from which on a timing is reported as disturbed."""
+GPU_LOAD = ("nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits")
+EVERY_MS = 100
 
 
 @dataclass(frozen=True)
@@ -59,10 +66,14 @@ def available_bytes() -> int:
 
 
 class Neighbours:
-    """Measures the cores that other processes use, from its creation on."""
+    """Measures the cores that other processes use, from its creation on.
 
-    def __init__(self) -> None:
-        self._start = perf_counter(), _busy_seconds(), cpu_seconds()
+    `used` returns the CPU seconds so far of the processes that are measured themselves.
+    """
+
+    def __init__(self, used: Callable[[], float] = cpu_seconds) -> None:
+        self._used = used
+        self._start = perf_counter(), _busy_seconds(), used()
 
     def seconds(self) -> float:
         """Return the seconds since its creation."""
@@ -72,7 +83,50 @@ class Neighbours:
         """Return the mean number of cores that other processes, or the host of a virtual machine, used since."""
         wall, busy, own = self._start
         passed = max(perf_counter() - wall, 1e-3)
-        return max(0.0, (_busy_seconds() - busy - (cpu_seconds() - own)) / passed)
+        return max(0.0, (_busy_seconds() - busy - (self._used() - own)) / passed)
+
+
+class GpuUsage:
+    """Samples one GPU's load by a process, which a context manager ends; the load is unknown without `nvidia-smi`."""
+
+    def __init__(self, gpu: str, command: tuple[str, ...] = GPU_LOAD) -> None:
+        """Watch the GPU with the UUID `gpu`; `command` prints its load in percent, line by line."""
+        self._command = (*command, f"--id={gpu}", f"--loop-ms={EVERY_MS}")
+        self._seen: list[tuple[float, float]] = []
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            )
+        except OSError:
+            return self
+        self._thread = threading.Thread(target=self._read, name="gpu-usage")
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is None:
+            return
+        self._process.kill()
+        self._thread.join()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def since(self, begin: float) -> float | None:
+        """Return the mean fraction of the time since `begin` (perf_counter) in which a kernel ran; None if unknown."""
+        shares = [share for at, share in list(self._seen) if at >= begin]
+        return fmean(shares) if shares else None
+
+    def _read(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            # A GPU that does not report its load is `[N/A]`.
+            if line.strip().isdigit():
+                self._seen.append((perf_counter(), int(line) / 100.0))
 
 
 def _busy_seconds() -> float:

@@ -1,23 +1,30 @@
-"""Cases of `bench kernels` in a separate process: memory per row, and the time until a server is ready."""
+"""Cases of `bench kernels` in a separate process: memory per row, and the time until a server is ready.
+
+`python -m persia_cli.bench.process_cases ROWS DIM` fills a store to capacity and prints its memory.
+"""
 
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from statistics import median
 from time import perf_counter
 
-from persia_cli.bench.result import Result, Scale, within
+import numpy as np
+
+from persia_cli.bench import stores
+from persia_cli.bench.alternate import Scale, single
+from persia_cli.bench.result import OURS, Result, Side
+from persia_cli.kernels.warm import warm
+from persia_cli.observe.usage import resident_bytes
 from persia_cli.store.layout import RowOptimizer, row_width
+from persia_cli.store.shard import Shard
 
 DIM = 16
-BESIDE = 32
-"""Bytes that a row may take in addition to its values."""
-READY_S = 3.0
+REQUEST = 1 << 16
 SERVER = (
     "from persia_cli.roles import embedding_server; from persia_cli.kernels.warm import warm; "
-    "from persia_cli.bench.layouts import one_table; from persia_cli.store.shard import Shard; "
+    "from persia_cli.bench.stores import one_table; from persia_cli.store.shard import Shard; "
     "warm(); Shard(one_table(16, 'adagrad', 10_000_000), 0, 1)"
 )
 """All the work of a server before it reports ready."""
@@ -26,14 +33,14 @@ SERVER = (
 def memory(scale: Scale) -> Iterator[Result]:
     """Measure resident bytes per row in a process with a full store: those of the store, and those of the process."""
     rows = scale.rows[0]
-    measured = json.loads(_python("-m", "persia_cli.bench.resident", str(rows), str(DIM)))
+    measured = json.loads(_python("-m", "persia_cli.bench.process_cases", str(rows), str(DIM)))
     values = row_width(DIM, "float32", RowOptimizer("adagrad", lr=0.01)) * 4
-    label, limit = f"memory at capacity, {rows / 1e6:g}M rows, dim {DIM}, Adagrad", f"values + {BESIDE}"
+    label = f"memory at capacity, {rows / 1e6:g}M rows, dim {DIM}, Adagrad"
     note = f"{measured['rows']:,} rows held; the process had {measured['before'] / 1e6:.0f} MB before"
     added = (measured["after"] - measured["before"]) / measured["rows"]
-    yield within(f"{label}, the store", limit, added, values + BESIDE, "bytes/row", note)
-    whole = within(f"{label}, the process", limit, measured["after"] / measured["rows"], values + BESIDE, "bytes/row")
-    yield replace(whole, target=None)
+    yield single(f"{label}, the store", "bytes/row", {OURS: added, "its values": values}, note)
+    whole = measured["after"] / measured["rows"]
+    yield single(f"{label}, the process", "bytes/row", {OURS: whole, "its values": values})
 
 
 def start(scale: Scale) -> Iterator[Result]:
@@ -45,8 +52,26 @@ def start(scale: Scale) -> Iterator[Result]:
         _python("-c", SERVER)
         seconds.append(perf_counter() - begin)
     note = f"{min(seconds):.2f} to {max(seconds):.2f}"
-    yield within("server ready, kernels cached", f"{READY_S:g} s", median(seconds), READY_S, "s", note)
+    sides = [Side(OURS, median(seconds), min(seconds), max(seconds))]
+    yield Result("", "server ready, kernels cached", "s", sides, note=note)
 
 
 def _python(*words: str) -> str:
     return subprocess.run([sys.executable, *words], check=True, capture_output=True, text=True).stdout
+
+
+def filled_memory(capacity: int, dim: int) -> dict[str, int]:
+    """Add ids up to four thirds of a store's capacity; return the process's bytes before and after, and the rows."""
+    warm()
+    before = resident_bytes()
+    shard = Shard(stores.one_table(dim, "adagrad", capacity), 0, 1)
+    last = capacity + capacity // 3
+    for start in range(0, last, REQUEST):
+        asked = stores.request(np.arange(start, min(last, start + REQUEST)))
+        shard.look_up(0, asked.keys, asked.tables, start // REQUEST, True)
+    rows = sum(counters.rows for counters in shard.counters().values())
+    return {"before": before, "after": resident_bytes(), "rows": rows}
+
+
+if __name__ == "__main__":
+    print(json.dumps(filled_memory(int(sys.argv[1]), int(sys.argv[2]))))

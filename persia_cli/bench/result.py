@@ -1,82 +1,79 @@
-"""The result of a measurement, and the sizes of measurements."""
+"""The result of a benchmark, in the one form that all of them have: competitors that were measured in turns."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
-from persia_cli.bench.alternate import Timing
-
-
-@dataclass(frozen=True)
-class Scale:
-    """The sizes of a measurement."""
-
-    rounds: int
-    at_least: float
-    """Seconds of one timing."""
-    rows: tuple[int, int]
-    """Rows of the large and of the small table."""
-    dims: tuple[int, ...]
-    batch: int
-    """Samples of a batch."""
-    judged: bool
-    """True if figures are compared with their targets."""
+OURS = "persia"
 
 
-FULL = Scale(rounds=9, at_least=0.05, rows=(10_000_000, 1_000_000), dims=(16, 64, 128), batch=4096, judged=True)
-QUICK = Scale(rounds=2, at_least=0.001, rows=(60_000, 20_000), dims=(16,), batch=256, judged=False)
-
-
-@dataclass(frozen=True)
-class Result:
-    """One line of the report."""
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One competitor and its figure: the median over all rounds, and the least and the most of them."""
 
     name: str
-    baseline: str
-    """The name of what ours is compared with."""
-    ours: float
-    theirs: float
-    unit: str
-    ratio: float
-    """Where more is better, our speed over the baseline's; where the target is an upper limit, our figure over it."""
-    target: float | None
-    """The value that `ratio` must reach, or must not exceed; None if the result is for information only."""
-    target_is: Literal["at least", "at most"] = "at least"
-    passed: bool | None = None
-    """None if it was not compared with a target."""
-    note: str = ""
+    median: float
+    least: float
+    most: float
+    ratios: dict[str, float] = field(default_factory=dict)
+    """Its figure over those of others, by their names."""
+    cpu_ms: dict[str, float] = field(default_factory=dict)
+    """CPU milliseconds per step of each of its processes."""
     busy_cores: float = 0.0
-    """Cores that other processes used during the measurement."""
-    case: str = ""
-    """The measurement it belongs to."""
+    """Most cores that other processes used during its turns."""
+    gpu_busy: float | None = None
+    """Fraction of its turns in which the GPU computed; None without a GPU, or if the driver does not report it."""
+    staleness: float = 0.0
+    """Mean staleness of its look-ups."""
+    auc: float | None = None
+    """Mean over its turns, where they end with an evaluation."""
+    auc_spread: float | None = None
 
 
-Case = Callable[[Scale], Iterator[Result]]
-"""A measurement that yields its results as they come."""
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A piece of work, or of waiting, that one replica repeats in each step."""
+
+    replica: str
+    stage: str
+    ms: float
+    """Milliseconds per step."""
+    aside: bool
+    """True if it is waited for while other work is done."""
 
 
-def faster(
-    name: str,
-    baseline: str,
-    ours: Timing,
-    theirs: Timing,
-    units: float,
-    unit: str,
-    target: float | None = None,
-    note: str = "",
-) -> Result:
-    """Return the result of two timings of calls that each process `units` of something."""
-    ratio = theirs.median / ours.median
-    return Result(name, baseline, units / ours.median, units / theirs.median, unit, ratio, target, note=note)
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """The bytes that go from one role to another."""
+
+    hop: str
+    bytes_per_sample: float
 
 
-def within(name: str, limit: str, ours: float, most: float, unit: str, note: str = "") -> Result:
-    """Return the result of a figure that must stay below a limit."""
-    return Result(name, limit, ours, most, unit, ours / most, 1.0, "at most", note=note)
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One measurement of several competitors; ours comes first."""
+
+    case: str
+    """The part of the benchmark that it belongs to."""
+    name: str
+    unit: str
+    sides: list[Side]
+    rounds: int = 0
+    steps: int = 0
+    """Steps measured in a turn."""
+    note: str = ""
+    stages: list[Stage] = field(default_factory=list)
+    """Stages of a last turn of ours, which is traced and not measured."""
+    hops: list[Hop] = field(default_factory=list)
+    bottleneck: str = ""
+
+    @property
+    def busy_cores(self) -> float:
+        """Most cores that other processes used during any turn."""
+        return max(side.busy_cores for side in self.sides)
 
 
-def judge(result: Result) -> bool | None:
-    """Return True if a result meets its target; None without a target."""
-    if result.target is None:
-        return None
-    return result.ratio >= result.target if result.target_is == "at least" else result.ratio <= result.target
+def with_ratios(sides: Sequence[Side]) -> list[Side]:
+    """Return the sides, the first with its ratios to all others."""
+    ours, *others = sides
+    return [replace(ours, ratios={side.name: ours.median / side.median for side in others}), *others]

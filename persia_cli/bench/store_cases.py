@@ -1,99 +1,82 @@
-"""Cases of `bench kernels` for one server's rows: look-up and update, against torch and against the memory's limits."""
+"""Cases of `bench kernels` for one server's rows: index, look-up and update, against torch and the memory's limits."""
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Literal
 
 import numpy as np
 
 from persia_cli.bench import limits, stores
-from persia_cli.bench.alternate import Turn, alternate
-from persia_cli.bench.result import Result, Scale, faster
+from persia_cli.bench.alternate import Scale, Turn, alternate, compared
+from persia_cli.bench.result import OURS, Result
 from persia_cli.bench.stores import Block, RowRequest
+from persia_cli.kernels.memory import zeros
 from persia_cli.store.shard import Shard
 
 REQUESTS = 16
 """Requests in a row, which need more rows than a cache holds."""
-LOOK_UP = {16: (0.95, 0.33), 64: (1.0, 0.52), 128: (1.05, 0.67)}
-"""Targets by dim: against torch, against the limit."""
-UPDATE = {16: (0.35, 0.80), 64: (0.65, 0.80), 128: (0.70, 0.80)}
-"""Targets by dim: from keys, with rows kept."""
-NO_TARGETS = (None, None)
-JUDGED = 2_000_000
-"""Least number of rows for which the targets hold: more than a cache holds."""
+ROWS = 2_000_000
+"""Rows of a table that no cache holds."""
+KEYS = 100_000
+"""Keys of one search of the index."""
 UNIT = "Mrows/s"
-STEP = 10.0
-"""Target of an update as a multiple of the speed of torch's sparse optimizers."""
 
 
 def look_up(scale: Scale) -> Iterator[Result]:
     """Measure keys to rows, as in training: distinct keys that all have a row."""
-    for dim, size in [(dim, size) for dim in scale.dims for size in scale.rows]:
-        yield from _look_up(scale, dim, size)
+    for dim, size in product(scale.dims, scale.rows):
+        rows, note = stores.rows_that_fit(size, dim, "adagrad", beside=dim * 4)
+        (shard,) = stores.filled(dim, "adagrad", rows)
+        for skewed in (False, True):
+            yield _look_up(scale, shard, dim, rows, skewed, note)
 
 
-def _look_up(scale: Scale, dim: int, size: int) -> Iterator[Result]:
-    from persia_cli.bench.baselines import tables
+def _look_up(scale: Scale, shard: Shard, dim: int, rows: int, skewed: bool, note: str) -> Result:
+    from persia_cli.bench.baselines import parts
 
-    tables.one_thread()
-    rows, note = stores.rows_that_fit(size, dim, "adagrad", beside=dim * 4)
-    (shard,) = stores.filled(dim, "adagrad", rows)
-    weights = tables.table(rows, dim)
+    parts.one_thread()
+    asked = _requests(scale, rows, skewed)
+    most = max(each.ids.size for each in asked)
     width, arena = shard.layout.groups[0].width, shard.stores[0].rows.arena
-
-    def results(skewed: bool) -> Iterator[Result]:
-        asked = _requests(scale, rows, skewed)
-        most = max(each.ids.size for each in asked)
-        out = np.empty(most * dim, np.float32)
-        read, indices = tables.index_select(weights, most), [tables.tensor(each.ids) for each in asked]
-        timed = alternate(
-            {
-                "ours": lambda: [shard.look_up(0, each.keys, each.tables, 1, True) for each in asked],
-                "torch": lambda: [read(each) for each in indices],
-                "limit": lambda: [limits.gather(arena, width, dim, each.ids, out) for each in asked],
-            },
-            scale.rounds,
-            scale.at_least,
-        )
-        targets = LOOK_UP.get(dim, NO_TARGETS) if not skewed and rows >= JUDGED else NO_TARGETS
-        units, label = _millions(asked), _label("look-up", dim, rows, skewed)
-        yield faster(label, "torch.index_select", timed["ours"], timed["torch"], units, UNIT, targets[0], note)
-        yield faster(label, "gather limit", timed["ours"], timed["limit"], units, UNIT, targets[1], note)
-
-    yield from results(skewed=False)
-    yield from results(skewed=True)
+    out = np.empty(most * dim, np.float32)
+    read, indices = parts.index_select(parts.table(rows, dim), most), [parts.tensor(each.ids) for each in asked]
+    timed = alternate(
+        {
+            OURS: lambda: [shard.look_up(0, each.keys, each.tables, 1, True) for each in asked],
+            "torch.index_select": lambda: [read(each) for each in indices],
+            "gather limit": lambda: [limits.gather(arena, width, dim, each.ids, out) for each in asked],
+        },
+        scale.rounds,
+        scale.at_least,
+    )
+    return compared(_label("look-up", dim, rows, skewed), timed, _millions(asked), UNIT, note)
 
 
 def update(scale: Scale) -> Iterator[Result]:
     """Measure Adagrad steps of rows, from their keys and from the row numbers that the look-up kept."""
-    for dim, size in [(dim, size) for dim in scale.dims for size in scale.rows]:
-        yield from _update(scale, dim, size)
+    for dim, size in product(scale.dims, scale.rows):
+        rows, note = stores.rows_that_fit(size, dim, "adagrad")
+        (shard,) = stores.filled(dim, "adagrad", rows)
+        for skewed in (False, True):
+            yield from _update(scale, shard, dim, rows, skewed, note)
 
 
-def _update(scale: Scale, dim: int, size: int) -> Iterator[Result]:
-    rows, note = stores.rows_that_fit(size, dim, "adagrad")
-    (shard,) = stores.filled(dim, "adagrad", rows)
+def _update(scale: Scale, shard: Shard, dim: int, rows: int, skewed: bool, note: str) -> Iterator[Result]:
+    asked, limit = _requests(scale, rows, skewed), "read-modify-write limit"
+    sent = stores.gradients(max(each.ids.size for each in asked), dim)
     width, arena = shard.layout.groups[0].width, shard.stores[0].rows.arena
-
-    def results(skewed: bool) -> Iterator[Result]:
-        asked = _requests(scale, rows, skewed)
-        sent = stores.gradients(max(each.ids.size for each in asked), dim)
-        timed = alternate(
-            {
-                "keys": lambda: _update_all(shard, asked, sent),
-                "kept": _with_kept_rows(shard, asked, sent),
-                "limit": lambda: [limits.read_modify_write(arena, width, each.ids) for each in asked],
-            },
-            scale.rounds,
-            scale.at_least,
-        )
-        targets = UPDATE.get(dim, NO_TARGETS) if not skewed and rows >= JUDGED else NO_TARGETS
-        units, label = _millions(asked), _label("update Adagrad", dim, rows, skewed)
-        limit = "read-modify-write limit"
-        yield faster(f"{label}, from keys", limit, timed["keys"], timed["limit"], units, UNIT, targets[0], note)
-        yield faster(f"{label}, rows kept", limit, timed["kept"], timed["limit"], units, UNIT, targets[1], note)
-
-    yield from results(skewed=False)
-    yield from results(skewed=True)
+    timed = alternate(
+        {
+            "from keys": lambda: _update_all(shard, asked, sent),
+            "rows kept": _with_kept_rows(shard, asked, sent),
+            limit: lambda: [limits.read_modify_write(arena, width, each.ids) for each in asked],
+        },
+        scale.rounds,
+        scale.at_least,
+    )
+    for way in ("from keys", "rows kept"):
+        label = f"{_label('update Adagrad', dim, rows, skewed)}, {way}"
+        yield compared(label, {OURS: timed[way], limit: timed[limit]}, _millions(asked), UNIT, note)
 
 
 def optimizers(scale: Scale) -> Iterator[Result]:
@@ -104,26 +87,53 @@ def optimizers(scale: Scale) -> Iterator[Result]:
 
 
 def _optimizer(scale: Scale, dim: int, kind: Literal["adagrad", "adam"]) -> Result:
-    from persia_cli.bench.baselines import tables
+    from persia_cli.bench.baselines import parts
 
-    tables.one_thread()
-    rows, note = stores.rows_that_fit(min(JUDGED, scale.rows[0]), dim, kind, beside=12 * dim)
+    parts.one_thread()
+    rows, note = stores.rows_that_fit(min(ROWS, scale.rows[0]), dim, kind, beside=12 * dim)
     (shard,) = stores.filled(dim, kind, rows)
     asked = _requests(scale, rows, skewed=False)[:4]
     sent = stores.gradients(max(each.ids.size for each in asked), dim)
-    baseline = tables.SparseStep(kind, rows, dim)
+    baseline = parts.SparseStep(kind, rows, dim)
     held = [baseline.gradient(each.ids, sent.view(np.float32)[: each.ids.size]) for each in asked]
+    name = {"adagrad": "Adagrad", "adam": "SparseAdam"}[kind]
     timed = alternate(
-        {
-            "ours": _with_kept_rows(shard, asked, sent),
-            "torch": lambda: baseline.steps(held),
-        },
+        {OURS: _with_kept_rows(shard, asked, sent), f"torch.optim.{name}": lambda: baseline.steps(held)},
         scale.rounds,
         scale.at_least,
     )
-    name = {"adagrad": "Adagrad", "adam": "SparseAdam"}[kind]
-    label = _label(f"update {name}", dim, rows, False)
-    return faster(label, f"torch.optim.{name}", timed["ours"], timed["torch"], _millions(asked), UNIT, STEP, note)
+    return compared(_label(f"update {name}", dim, rows, False), timed, _millions(asked), UNIT, note)
+
+
+def index(scale: Scale) -> Iterator[Result]:
+    """Measure keys to row numbers at load 0.65, against plain linear probing and a Python dict."""
+    rows = scale.rows[0]
+    (shard,) = stores.filled(1, "sgd", rows)
+    slots = zeros(2 * int(rows / stores.LOAD), np.uint64)
+    slots.fill(limits.EMPTY)
+    everything = stores.request(np.arange(rows))
+    limits.fill_linear(slots, everything.keys, everything.ids)
+    rng = np.random.default_rng(4)
+    size = min(KEYS, rows)
+    uniform = [stores.request(rng.integers(0, rows, size)) for _ in range(16)]
+    skewed = [stores.request(stores.zipf(rng, rows, size)) for _ in range(16)]
+    wanted = [each.keys.tolist() for each in skewed]
+    known = dict(zip(everything.keys[: scale.rows[1]].tolist(), range(scale.rows[1]), strict=True))
+    known.update((key, 0) for keys in wanted for key in keys)
+    found = np.empty(size, np.int64)
+
+    def ways(asked: Sequence[RowRequest]) -> dict[str, Turn]:
+        return {
+            OURS: Turn(lambda: [shard.stores[0].find(each.keys, each.tables) for each in asked]),
+            "naive linear probing": Turn(lambda: [limits.find_linear(slots, each.keys, found) for each in asked]),
+        }
+
+    dictionary = {"Python dict": Turn(lambda: [[known[key] for key in keys] for keys in wanted])}
+    label, note = f"hash look-up, load {stores.LOAD}", f"the dict holds {len(known):,} keys, the index {rows:,}"
+    timed = alternate(ways(uniform), scale.rounds, scale.at_least)
+    yield compared(f"{label}, uniform", timed, _millions(uniform), "Mkeys/s")
+    timed = alternate(ways(skewed) | dictionary, scale.rounds, scale.at_least)
+    yield compared(f"{label}, Zipf", timed, _millions(skewed), "Mkeys/s", note)
 
 
 def _requests(scale: Scale, rows: int, skewed: bool) -> list[RowRequest]:

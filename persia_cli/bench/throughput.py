@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from persia_cli.bench.plan import without_ends
+from persia_cli.bench.rounds import samples_and_seconds, without_ends
 from persia_cli.config.schema import ParquetDataset, Run
 from persia_cli.data.facts import DatasetFacts, inspect
 from persia_cli.errors import PersiaError
@@ -93,13 +93,13 @@ class Stopwatch:
             )
         before, after = self._lines
         dataset = self._plan.run.dataset
-        samples = after["samples"] - before["samples"]
+        samples, seconds = samples_and_seconds(self._lines)
         return Throughput(
             name=self._plan.run.name,
             mode=self._plan.run.mode.kind,
             steps=after["step"] - before["step"],
             samples=samples,
-            seconds=samples / after["samples_per_s"],
+            seconds=seconds,
             samples_per_s=after["samples_per_s"],
             stand_in=dataset.place if self._plan.facts.stand_in and isinstance(dataset, ParquetDataset) else None,
             roles=[

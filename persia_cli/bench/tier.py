@@ -4,18 +4,19 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
-from statistics import median
-from time import perf_counter
+from itertools import cycle
 
 import numpy as np
 
-from persia_cli.bench.machine import Neighbours, available_bytes
+from persia_cli.bench.breakdown import stages_of
+from persia_cli.bench.machine import available_bytes
 from persia_cli.bench.null_worker import NullWorker
 from persia_cli.bench.portions import portion_shape
-from persia_cli.bench.stages import Stage
-from persia_cli.bench.turns import INTERVALS, TurnFigures, TurnJob, turn_steps
+from persia_cli.bench.result import OURS, Result, with_ratios
+from persia_cli.bench.rounds import INTERVALS, TurnFigures, side_of, take_turns, timed_turn, turn_steps
+from persia_cli.bench.turns import TurnJob
 from persia_cli.config.schema import Adagrad, RowwiseAdagrad, Run, Sgd
 from persia_cli.data.facts import inspect
 from persia_cli.data.source import open_source
@@ -25,42 +26,11 @@ from persia_cli.launch.job import SWITCH_INTERVAL_S
 from persia_cli.launch.processes import terminating_interrupts
 from persia_cli.observe.usage import cpu_seconds
 
-TARGET = 1.2
-"""Target of the tier's ids per second over FBGEMM's, with row-wise Adagrad and float16 on the wire."""
-OURS = "persia"
 SPARE = 0.85
+"""Fraction of the available memory that FBGEMM's tables may use."""
 
 
-@dataclass(frozen=True, slots=True)
-class TierSide:
-    """One competitor: ids per second, the median over all rounds, and the slowest and fastest of them."""
-
-    name: str
-    ids_per_s: float
-    least: float
-    most: float
-    cpu_ms: dict[str, float]
-    """CPU milliseconds per batch of each process."""
-
-
-@dataclass(frozen=True, slots=True)
-class TierReport:
-    """The figures of the tier and of FBGEMM; `ratio` is to the faster of FBGEMM's thread counts."""
-
-    rounds: int
-    steps: int
-    optimizer: str
-    wire: str
-    sides: list[TierSide]
-    ratio: float | None
-    """None if FBGEMM is not installed."""
-    target: float | None
-    passed: bool | None
-    stages: list[Stage]
-    busy_cores: float
-
-
-def measure_tier(run: Run, steps: int, rounds: int, ring: int, note: Callable[[str], None]) -> TierReport:
+def measure_tier(run: Run, steps: int, rounds: int, ring: int, note: Callable[[str], None]) -> Result:
     """Measure in alternating turns on one ring of batches; raises UserError for runs that cannot be compared."""
     kind = run.optimizer.embedding.kind
     if not isinstance(run.optimizer.embedding, Adagrad | RowwiseAdagrad | Sgd):
@@ -79,40 +49,13 @@ def measure_tier(run: Run, steps: int, rounds: int, ring: int, note: Callable[[s
             baselines = _baselines(run, ring, steps, note)
             note("starting the job")
             job = exit_stack.enter_context(TurnJob(run, facts, steps, rounds + 1, ring, NullWorker))
-            return _measure(run, job, baselines, steps, rounds, note)
+            taken = take_turns({OURS: partial(_turn, job)} | baselines, rounds, note, job.cpu_seconds)
+            stages = stages_of(*job.finish())
     finally:
         sys.setswitchinterval(before)
-
-
-def _measure(
-    run: Run,
-    job: TurnJob,
-    baselines: dict[str, Callable[[], TurnFigures]],
-    steps: int,
-    rounds: int,
-    note: Callable[[str], None],
-) -> TierReport:
-    takers: dict[str, Callable[[], TurnFigures]] = {OURS: lambda: _turn(job)} | baselines
-    taken: dict[str, list[TurnFigures]] = {name: [] for name in takers}
-    order = list(takers)
-    neighbours, own = Neighbours(), job.cpu_seconds()
-    for number in range(rounds + 1):
-        note(f"round {number} of {rounds}" if number else "warming up")
-        for name in order:
-            figures = takers[name]()
-            if number:
-                taken[name].append(figures)
-        order.reverse()
-    busy = max(0.0, neighbours.cores() - (job.cpu_seconds() - own) / neighbours.seconds())
     features = len(portion_shape(run).sizes)
-    sides = [_side(name, figures, features, run.train.batch_size) for name, figures in taken.items()]
-    fastest = max((side.ids_per_s for side in sides[1:]), default=None)
-    ratio = None if fastest is None else sides[0].ids_per_s / fastest
-    judged = ratio is not None and run.embedding.wire == "float16" and run.optimizer.embedding.kind == "rowwise_adagrad"
-    judged = judged and run.cluster.embedding_servers == 2
-    passed = ratio >= TARGET if judged and ratio is not None else None
-    kind, wire = run.optimizer.embedding.kind, run.embedding.wire
-    return TierReport(rounds, steps, kind, wire, sides, ratio, TARGET if judged else None, passed, job.finish(), busy)
+    sides = [side_of(name, turns, run.train.batch_size, features) for name, turns in taken.items()]
+    return Result("tier", run.name, "ids/s", with_ratios(sides), rounds, steps, stages=stages)
 
 
 def _turn(job: TurnJob) -> TurnFigures:
@@ -120,15 +63,15 @@ def _turn(job: TurnJob) -> TurnFigures:
     figures = job.turn()
     # The client's CPU time is that of the whole turn, so it is scaled to the measured intervals.
     client = (cpu_seconds() - before) * (INTERVALS - 1) / INTERVALS
-    return TurnFigures(figures.samples, figures.seconds, figures.cpu_s | {"client": client}, figures.staleness)
+    return replace(figures, cpu_s=figures.cpu_s | {"client": client})
 
 
 def _baselines(run: Run, ring: int, steps: int, note: Callable[[str], None]) -> dict[str, Callable[[], TurnFigures]]:
     """Return FBGEMM with one thread and with all cores, on the run's tables and batches; empty if not installed."""
-    from persia_cli.bench.baselines import fbgemm
-    from persia_cli.bench.baselines.tables import tensor, threads
+    from persia_cli.bench.baselines.parts import tensor, threads
+    from persia_cli.bench.baselines.steps import Fbgemm, has_fbgemm
 
-    if not fbgemm.is_installed():
+    if not has_fbgemm():
         note("FBGEMM is not installed (pip install 'persia[compare]'), so there is nothing to compare with")
         return {}
     note("preparing FBGEMM")
@@ -138,7 +81,7 @@ def _baselines(run: Run, ring: int, steps: int, note: Callable[[str], None]) -> 
     if needed > SPARE * available_bytes():
         raise UserError(f"FBGEMM's tables need {needed / 2**30:.1f} GiB, more than is free; use smaller tables")
     eps = 0.0 if isinstance(optimizer, Sgd) else optimizer.eps
-    tables = fbgemm.Fbgemm(shape.sizes, run.model.dim, optimizer.kind, shape.samples, optimizer.lr, eps)
+    tables = Fbgemm(shape.sizes, run.model.dim, optimizer.kind, shape.samples, optimizer.lr, eps)
     source = open_source(run.dataset, "train", run.seed)
     sizes = np.array(shape.sizes, np.uint64).reshape(-1, 1)
     batches = []
@@ -152,26 +95,15 @@ def _baselines(run: Run, ring: int, steps: int, note: Callable[[str], None]) -> 
     gradient = tensor(values)
 
     def turn(count: int) -> TurnFigures:
+        following = cycle(batches)
+
+        def step() -> int:
+            tables.step(next(following), gradient)
+            return shape.samples
+
         with threads(count):
-            total = turn_steps(steps)
-            warm = total // INTERVALS
-            for step in range(warm):
-                tables.step(batches[step % ring], gradient)
-            begin, used = perf_counter(), cpu_seconds()
-            for step in range(warm, total):
-                tables.step(batches[step % ring], gradient)
-            seconds = perf_counter() - begin
-            return TurnFigures((total - warm) * shape.samples, seconds, {"fbgemm": cpu_seconds() - used})
+            return timed_turn(step, turn_steps(steps), lambda: {"fbgemm": cpu_seconds()})
 
     cores = len(os.sched_getaffinity(0))
     names = {count: f"fbgemm, {count} thread{'s' if count > 1 else ''}" for count in sorted({1, cores})}
     return {name: partial(turn, count) for count, name in names.items()}
-
-
-def _side(name: str, taken: list[TurnFigures], features: int, batch_size: int) -> TierSide:
-    rates = [figures.samples_per_s * features for figures in taken]
-    cpu = {
-        process: median(figures.cpu_s[process] / figures.samples for figures in taken) * batch_size * 1e3
-        for process in taken[0].cpu_s
-    }
-    return TierSide(name, median(rates), min(rates), max(rates), cpu)

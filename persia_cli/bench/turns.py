@@ -1,30 +1,32 @@
 """A job that trains in turns: started once and idle between turns, so that baselines can be measured meanwhile."""
 
 import os
+import queue
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from persia_cli.bench.driver import Driver
-from persia_cli.bench.plan import without_ends
-from persia_cli.bench.stages import Stage, stages_of
+from persia_cli.bench.rounds import INTERVALS, TurnFigures, samples_and_seconds, turn_steps, without_ends
 from persia_cli.config.schema import Run
 from persia_cli.data.facts import DatasetFacts
-from persia_cli.errors import PersiaError
+from persia_cli.errors import PersiaError, RoleError
 from persia_cli.launch.job import prepare_run_dir
 from persia_cli.launch.local import Processes
 from persia_cli.launch.readiness import require_ready
 from persia_cli.observe.journal import EVENTS, METRICS, Tail
-from persia_cli.observe.trace import read_parts
+from persia_cli.observe.trace import ReplicaTrace, read_parts
 from persia_cli.observe.usage import cpu_seconds_of
-from persia_cli.plan.job import Benchmark, JobPlan, plan_job
+from persia_cli.plan.job import DRIVER, Benchmark, JobPlan, plan_job
+from persia_cli.roles.link import Link
 from persia_cli.wire.context import Context
 from persia_cli.wire.folder import private_directory
+from persia_cli.wire.loop import Loop
 
 
 class Closing(Protocol):
@@ -34,31 +36,7 @@ class Closing(Protocol):
         """End the worker."""
 
 
-INTERVALS = 5
-"""Lines of metrics of a turn; the first is the warm-up, in which pipelines fill and loaders lose their lead."""
 LOOK_S = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class TurnFigures:
-    """The figures of a turn without its first interval."""
-
-    samples: int
-    seconds: float
-    cpu_s: dict[str, float]
-    """CPU seconds of each process, by replica or baseline."""
-    staleness: float = 0.0
-    """Mean staleness of the steps; 0 for a competitor that has none."""
-
-    @property
-    def samples_per_s(self) -> float:
-        """Samples per second."""
-        return self.samples / self.seconds
-
-
-def turn_steps(steps: int) -> int:
-    """Return the steps of a turn in which at least `steps` are measured."""
-    return INTERVALS * -(-steps // (INTERVALS - 1))
 
 
 class TurnJob:
@@ -149,25 +127,22 @@ class TurnJob:
         if lines[-1]["step"] < self.plan.job.steps:
             self._wait_paused()
         measured = lines[1:]
-        # Samples of an interval by their rate: by the coordinator's clock, not by the times of reading it here.
-        sizes = [after["samples"] - before["samples"] for before, after in zip(lines, measured, strict=False)]
-        seconds = sum(size / line["samples_per_s"] for size, line in zip(sizes, measured, strict=True))
         used = {name: clocks[-1][name] - clocks[0][name] for name in self.pids}
         staleness = sum(line["staleness_mean"] for line in measured) / len(measured)
-        return TurnFigures(sum(sizes), seconds, used, staleness)
+        return TurnFigures(*samples_and_seconds(lines), used, staleness)
 
     def cpu_seconds(self) -> float:
         """Return the CPU time of all processes so far."""
         return sum(cpu_seconds_of(pid) for pid in self.pids.values())
 
-    def finish(self) -> list[Stage]:
-        """Run the last turn, which is traced, wait for the end of the job, and return the stages of its time."""
+    def finish(self) -> tuple[list[ReplicaTrace], int]:
+        """Run the last turn, which is traced, wait for the end of the job, and return its traces and traced steps."""
         self.turn()
         while self._processes.running:
             time.sleep(LOOK_S)
         self._processes.check()
         job = self.plan.job
-        return stages_of(read_parts(self.plan.run_dir), job.trace_last - job.trace_first)
+        return read_parts(self.plan.run_dir), job.trace_last - job.trace_first
 
     def _lines(self) -> list[dict[str, Any]]:
         ended = not self._processes.running
@@ -185,3 +160,60 @@ class TurnJob:
         self._processes.check()
         if ended:
             raise PersiaError("the job has ended before all turns were measured")
+
+
+class Driver:
+    """Joins the job in a thread of its own; all methods are for the thread that measures."""
+
+    def __init__(self, context: Context, coordinator: str) -> None:
+        self._loop = Loop(context, f"{DRIVER}-0")
+        self._link = Link(self._loop, coordinator, DRIVER, 0)
+        self._waker = self._loop.waker()
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._paused: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._error: BaseException | None = None
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name=f"{DRIVER}-0")
+        self._thread.start()
+
+    def wait_paused(self, seconds: float) -> int | None:
+        """Wait until the job stands before a turn; returns the number to go on with, None if it has not come yet.
+
+        Raises RoleError if the driver has lost the job.
+        """
+        if self._error is not None:
+            raise RoleError(f"the job cannot be driven any more: {self._error}")
+        try:
+            return self._paused.get(timeout=seconds)
+        except queue.Empty:
+            return None
+
+    def go_on(self, number: int) -> None:
+        """Begin the turn that `wait_paused` returned."""
+        self._calls.put(lambda: self._link.done(number))
+        self._waker.wake()
+
+    def close(self) -> None:
+        """Leave the job, whatever it does."""
+        self._closing = self._link.stop = True
+        self._waker.wake()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._link.join("")
+            self._link.ready(self._on_instruction)
+            while not self._link.stop:
+                self._loop.poll(0.2)
+                while not self._calls.empty():
+                    self._calls.get()()
+            self._link.farewell()
+        except Exception as error:
+            if not self._closing:
+                self._error = error
+        finally:
+            self._loop.close()
+
+    def _on_instruction(self, number: int, kind: str, body: dict[str, Any]) -> None:
+        if kind == "paused":
+            self._paused.put(number)

@@ -6,17 +6,15 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.bench import traffic
-from persia_cli.bench.alternate import Timing, alternate
-from persia_cli.bench.layouts import criteo_layout
-from persia_cli.bench.result import Result, Scale, faster
+from persia_cli.bench import stores
+from persia_cli.bench.alternate import Scale, Timing, alternate, compared
+from persia_cli.bench.result import OURS, Result
 from persia_cli.kernels import cast as casting
 from persia_cli.kernels import dedup as numbering
 from persia_cli.kernels.pool import MODES, pool_backward, pool_forward
 from persia_cli.store.batch_rows import RowPlanner, dedup_scratch
 from persia_cli.store.wire_rows import row_bytes
 
-DEDUP, FORWARD, BAG_BACKWARD, INDEX_ADD, CAST = 2.8, 0.8, 8.0, 3.0, 0.95
 SHAPES = ((1, 26), (10, 3))
 """Ids per sample and feature, and the number of features: all of Criteo's, or the first of them."""
 CAST_BYTES = (1_800_000, 64_000_000)
@@ -26,10 +24,10 @@ CAST_BYTES = (1_800_000, 64_000_000)
 def dedup(scale: Scale) -> Iterator[Result]:
     """Measure the distinct keys of a batch of Criteo's shape, and each id's number among them."""
     rng = np.random.default_rng(5)
-    ids = traffic.batch(rng, traffic.CRITEO, scale.batch, skewed=True)
-    layout = criteo_layout(16, "adagrad", traffic.CRITEO, 1_000_000)
+    ids = stores.batch(rng, stores.CRITEO, scale.batch, skewed=True)
+    layout = stores.criteo_layout(16, "adagrad", stores.CRITEO, 1_000_000)
     salts, tables = layout.salts(), np.repeat(np.arange(26, dtype=np.uint16), scale.batch)
-    keys = np.concatenate([traffic.keys_of(row, table, int(salts[table])) for table, row in enumerate(ids)])
+    keys = np.concatenate([stores.keys_of(row, table, int(salts[table])) for table, row in enumerate(ids)])
     raw, offsets = ids.reshape(-1).astype(np.uint64), np.arange(ids.size + 1, dtype=np.uint32)
     # numpy gets ids with their feature in the upper bits: it sorts these faster than keys, which are hashes.
     plain = (ids.astype(np.uint64) | np.arange(26, dtype=np.uint64).reshape(-1, 1) << np.uint64(56)).reshape(-1)
@@ -44,15 +42,14 @@ def dedup(scale: Scale) -> Iterator[Result]:
         {
             "plan": lambda: planner.plan(raw, offsets, scale.batch),
             "number": number,
-            "numpy": lambda: np.unique(plain, return_inverse=True),
+            "np.unique": lambda: np.unique(plain, return_inverse=True),
         },
         scale.rounds,
         scale.at_least,
     )
-    baseline, units, unit = "np.unique", keys.size / 1e6, "Mids/s"
-    yield faster("dedup of keys", baseline, timed["number"], timed["numpy"], units, unit, DEDUP)
-    label = "dedup from raw ids: hash, number, order by server"
-    yield faster(label, baseline, timed["plan"], timed["numpy"], units, unit, DEDUP)
+    labels = {"number": "dedup of keys", "plan": "dedup from raw ids: hash, number, order by server"}
+    for way, label in labels.items():
+        yield compared(label, {OURS: timed[way], "np.unique": timed["np.unique"]}, keys.size / 1e6, "Mids/s")
 
 
 def pool(scale: Scale) -> Iterator[Result]:
@@ -63,11 +60,11 @@ def pool(scale: Scale) -> Iterator[Result]:
 
 
 def _pool(scale: Scale, dim: int, length: int, features: int) -> Iterator[Result]:
-    from persia_cli.bench.baselines import pooling, tables
+    from persia_cli.bench.baselines import parts
 
-    tables.one_thread()
+    parts.one_thread()
     rng, bags = np.random.default_rng(6), scale.batch * features
-    drawn = traffic.batch(rng, traffic.CRITEO[:features], scale.batch * length, skewed=True)
+    drawn = stores.batch(rng, stores.CRITEO[:features], scale.batch * length, skewed=True)
     drawn += np.arange(features).reshape(-1, 1) << 32
     unique, inverse = np.unique(drawn, return_inverse=True)
     inverse = inverse.reshape(features, scale.batch, length)
@@ -89,35 +86,34 @@ def _pool(scale: Scale, dim: int, length: int, features: int) -> Iterator[Result
     timed = alternate(
         {
             "forward": lambda: pool_forward(rows, ours, offsets, modes, rounds, out),
-            "wide": pooling.forward(rows, theirs, starts, narrow=False),
-            "narrow": pooling.forward(rows, theirs, starts, narrow=True),
+            "wide": parts.pool_forward(rows, theirs, starts, narrow=False),
+            "narrow": parts.pool_forward(rows, theirs, starts, narrow=True),
             "backward": backward,
-            "bag": pooling.backward(rows, theirs, starts, flat),
-            "add": pooling.index_add(unique.size, theirs, starts, flat),
+            "bag": parts.pool_backward(rows, theirs, starts, flat),
+            "add": parts.index_add(unique.size, theirs, starts, flat),
         },
         scale.rounds,
         scale.at_least,
     )
     label, units, unit = f"dim {dim}, {length} ids a bag", ours.size / 1e6, "Mids/s"
     best = min(timed["wide"], timed["narrow"], key=lambda timing: timing.median)
-    yield faster(f"pooling, {label}", "embedding_bag", timed["forward"], best, units, unit, FORWARD)
-    name = f"pooling backward, {label}"
-    yield faster(name, "embedding_bag", timed["backward"], timed["bag"], units, unit, BAG_BACKWARD)
-    yield faster(name, "index_add_", timed["backward"], timed["add"], units, unit, INDEX_ADD)
+    yield compared(f"pooling, {label}", {OURS: timed["forward"], "embedding_bag": best}, units, unit)
+    others = {"embedding_bag": timed["bag"], "index_add_": timed["add"]}
+    yield compared(f"pooling backward, {label}", {OURS: timed["backward"]} | others, units, unit)
 
 
 def cast(scale: Scale) -> Iterator[Result]:
     """Measure conversion of rows for the wire and back against torch's copies; float16 also scales each row."""
     for dim in scale.dims:
-        for size in CAST_BYTES if scale.judged else CAST_BYTES[:1]:
+        for size in CAST_BYTES[:1] if scale.quick else CAST_BYTES:
             for half in ("bfloat16", "float16"):
                 yield _cast(scale, dim, size, half)
 
 
 def _cast(scale: Scale, dim: int, size: int, half: Literal["float16", "bfloat16"]) -> Result:
-    from persia_cli.bench.baselines import casts, tables
+    from persia_cli.bench.baselines import parts
 
-    tables.one_thread()
+    parts.one_thread()
     values: NDArray[np.float32] = np.random.default_rng(7).standard_normal((size // 4 // dim, dim), np.float32)
     flat, back = values.reshape(-1), np.empty(values.size, np.float32)
     block = np.empty(len(values) * row_bytes(dim, half), np.uint8)
@@ -128,7 +124,7 @@ def _cast(scale: Scale, dim: int, size: int, half: Literal["float16", "bfloat16"
     if half == "float16":
         ways["encode"] = lambda: casting.to_float16(flat, dim, block)
         ways["decode"] = lambda: casting.from_float16(block, dim, back)
-    encode, decode = casts.there_and_back(values, half)
+    encode, decode = parts.there_and_back(values, half)
     timed = alternate(
         {
             **ways,
@@ -139,9 +135,9 @@ def _cast(scale: Scale, dim: int, size: int, half: Literal["float16", "bfloat16"
         scale.at_least,
     )
     ours, theirs = _sum(timed["encode"], timed["decode"]), _sum(timed["torch encode"], timed["torch decode"])
-    parts = " ".join(f"{way} {timed[f'torch {way}'].median / timed[way].median:.2f}" for way in ("encode", "decode"))
+    note = " ".join(f"{way} {timed[f'torch {way}'].median / timed[way].median:.2f}" for way in ("encode", "decode"))
     label = f"{half} encode + decode, dim {dim}, {size / 1e6:g} MB"
-    return faster(label, "torch copy_", ours, theirs, 2 * values.nbytes / 1e9, "GB/s", CAST, note=parts)
+    return compared(label, {OURS: ours, "torch copy_": theirs}, 2 * values.nbytes / 1e9, "GB/s", note)
 
 
 def _sum(one: Timing, other: Timing) -> Timing:

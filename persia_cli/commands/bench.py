@@ -2,11 +2,14 @@
 
 import json
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from persia_cli.commands.options import ConfDir, Words, examples
+
+if TYPE_CHECKING:
+    from persia_cli.config.schema import Run
 
 EXAMPLES = examples(
     "persia bench throughput conf=synthetic",
@@ -67,19 +70,17 @@ def throughput(
 
     With --compare, in turns with baselines that train the same model on the same batches in one process.
     """
-    from persia_cli.bench.throughput import measure
     from persia_cli.commands.screen import err, labelled, out, say, size
     from persia_cli.commands.screen_tables import columns, print_rows
     from persia_cli.config.compose import compose_run
 
     run = compose_run(words or [], conf_dir or [])
     if baselines is not None:
-        from persia_cli.commands.comparison import run_comparison
-
-        if quick:
-            steps, rounds, ring = 8, 1, 4
-        run_comparison(run, baselines.split(","), source, steps or 48, rounds, ring, as_json)
+        steps, rounds, ring = (8, 1, 4) if quick else (steps or 48, rounds, ring)
+        _compare(run, baselines.split(","), source, steps, rounds, ring, quick, as_json)
         return
+    from persia_cli.bench.throughput import measure
+
     steps = steps or 200
     if not as_json:
         say(err(), f"measuring {run.name}, {run.mode.kind}: {steps} steps to warm up, then {steps} that are timed …")
@@ -98,6 +99,35 @@ def throughput(
     print_rows(out(), table)
 
 
+def _compare(
+    run: "Run", baselines: list[str], source: str, steps: int, rounds: int, ring: int, quick: bool, as_json: bool
+) -> None:
+    from persia_cli.bench.compare import Source, compare
+    from persia_cli.bench.machine import this_machine
+    from persia_cli.commands import bench_views as views
+    from persia_cli.commands.describe import warn_of_slow_precision
+    from persia_cli.commands.screen import err, labelled, out, propose, say
+    from persia_cli.config.schema import ParquetDataset
+    from persia_cli.data.source import uses_stand_in
+    from persia_cli.errors import UserError
+
+    sources: dict[str, tuple[Source, ...]] = {"ring": ("ring",), "loader": ("loader",), "both": ("ring", "loader")}
+    if source not in sources:
+        raise UserError(f"--source={source}: expected one of {', '.join(sources)}")
+    results = compare(run, baselines, sources[source], steps, rounds, ring, views.noting(as_json))
+    if as_json:
+        views.print_json("throughput", results, quick, run)
+        return
+    dataset = run.dataset
+    if isinstance(dataset, ParquetDataset) and uses_stand_in(dataset):
+        say(err(), f"STAND-IN DATA: there are no files at {dataset.place}; the samples are generated")
+    labelled(out(), "machine", this_machine().processor)
+    warn_of_slow_precision(run)
+    for result in results:
+        views.show_comparison(run, result)
+    propose(err(), "persia bench modes --delay-ms 5")
+
+
 @app.command(epilog=MODES_EXAMPLES)
 def modes(
     words: Words = None,
@@ -111,11 +141,21 @@ def modes(
     conf_dir: ConfDir = None,
 ) -> None:
     """Measure speed and AUC of every mode, without and with delay between NN workers, embedding workers and servers."""
-    from persia_cli.commands.modes_view import run_modes
+    from persia_cli.bench.machine import this_machine
+    from persia_cli.bench.modes import measure_modes
+    from persia_cli.commands import bench_views as views
+    from persia_cli.commands.screen import err, labelled, out, propose
     from persia_cli.config.compose import compose_run
 
     run = compose_run(words or [], conf_dir or [])
-    run_modes(run, delay_ms, 20 if quick else steps, 1 if quick else rounds, as_json)
+    steps, rounds = (20, 1) if quick else (steps, rounds)
+    results = measure_modes(run, delay_ms, steps, rounds, views.noting(as_json))
+    if as_json:
+        views.print_json("modes", results.values(), quick, run)
+        return
+    labelled(out(), "machine", this_machine().processor)
+    views.show_modes(run, results)
+    propose(err(), "persia bench throughput conf=criteo --compare torch,dense")
 
 
 @app.command(epilog=TIER_EXAMPLES)
@@ -129,11 +169,21 @@ def tier(
     conf_dir: ConfDir = None,
 ) -> None:
     """Measure ids per second of embedding workers and servers alone, in turns with FBGEMM in one process."""
-    from persia_cli.commands.tier_view import run_tier
+    from persia_cli.bench.machine import this_machine
+    from persia_cli.bench.tier import measure_tier
+    from persia_cli.commands import bench_views as views
+    from persia_cli.commands.screen import err, labelled, out, propose
     from persia_cli.config.compose import compose_run
 
     run = compose_run(words or [], conf_dir or [])
-    run_tier(run, 20 if quick else steps, 1 if quick else rounds, 4 if quick else ring, as_json)
+    steps, rounds, ring = (20, 1, 4) if quick else (steps, rounds, ring)
+    result = measure_tier(run, steps, rounds, ring, views.noting(as_json))
+    if as_json:
+        views.print_json("tier", [result], quick, run)
+        return
+    labelled(out(), "machine", this_machine().processor)
+    views.show_tier(run, result)
+    propose(err(), "persia bench kernels")
 
 
 @app.command(epilog=KERNEL_EXAMPLES)
@@ -146,12 +196,15 @@ def kernels(
 ) -> None:
     """Measure the embedding store's parts against torch and against the memory's limits, on one thread, in turns."""
     from persia_cli.bench import kernels as bench
+    from persia_cli.bench.alternate import FULL, QUICK
     from persia_cli.bench.machine import this_machine
-    from persia_cli.bench.result import FULL, QUICK
-    from persia_cli.commands.ratios import ResultPrinter
+    from persia_cli.commands.bench_views import RatioPrinter
+    from persia_cli.commands.screen import err, propose
 
-    names, scale = bench.chosen(only), QUICK if quick else FULL
-    with ResultPrinter(this_machine(), len(names), as_json) as report:
-        for result in bench.run(names, scale, report.begin):
+    names = bench.chosen(only)
+    with RatioPrinter(this_machine(), len(names), as_json) as report:
+        for result in bench.run(names, QUICK if quick else FULL, report.begin):
             report.add(result)
-    report.close(scale.judged)
+    report.close(quick)
+    if not as_json:
+        propose(err(), "persia bench kernels" if quick else "persia bench throughput conf=criteo")

@@ -9,8 +9,9 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from persia_cli.bench.compare import OURS, Comparison, compare
+from persia_cli.bench.compare import compare
 from persia_cli.bench.portions import RingPortions, portion_shape
+from persia_cli.bench.result import OURS, Result
 from persia_cli.config.schema import Run
 from persia_cli.errors import UserError
 from persia_cli.observe.trace import Trace
@@ -71,7 +72,7 @@ def measure(
 
 
 def _measure(case: Case, run: Run, rounds: int, note: Callable[[str], None]) -> Findings:
-    def compared(baselines: Sequence[str]) -> Comparison:
+    def compared(baselines: Sequence[str]) -> Result:
         return next(iter(compare(run, baselines, ("ring",), case.steps, rounds, case.ring, note)))
 
     try:
@@ -88,9 +89,9 @@ def _measure(case: Case, run: Run, rounds: int, note: Callable[[str], None]) -> 
         case.dim,
         case.batch,
         case.precision,
-        sides[OURS].samples_per_s,
-        sides["torch"].samples_per_s if "torch" in sides else None,
-        sides["dense"].samples_per_s,
+        sides[OURS].median,
+        sides["torch"].median if "torch" in sides else None,
+        sides["dense"].median,
         {name: side.gpu_busy for name, side in sides.items() if side.gpu_busy is not None},
         {f"{stage.replica} {stage.stage}{' (meanwhile)' if stage.aside else ''}": stage.ms for stage in stages},
         phases(run),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from persia_cli.bench.baselines import fbgemm
+from persia_cli.bench.baselines.steps import has_fbgemm
 from persia_cli.bench.turns import TurnJob
 from persia_cli.config.compose import compose_run
 from persia_cli.data.facts import inspect
@@ -50,21 +50,23 @@ def test_throughput_takes_turns_with_baselines_on_both_sources(temporary: Path) 
     done = bench("throughput", *words, temporary=temporary)
     assert done.stderr == ""
     told = json.loads(done.stdout)
-    assert [each["source"] for each in told["sources"]] == ["ring", "loader"]
-    for each in told["sources"]:
+    assert [each["case"] for each in told["results"]] == ["ring", "loader"]
+    assert told["run"]["optimizer"]["embedding"]["kind"] == "adagrad"
+    for each in told["results"]:
         _check_comparison(each)
 
 
 def _check_comparison(each: dict[str, Any]) -> None:
     sides = {side["name"]: side for side in each["sides"]}
     assert list(sides) == ["persia", "torch", "dense"]
-    assert all(side["samples_per_s"] > 0 for side in sides.values())
-    ratios = {ratio["baseline"]: ratio["ratio"] for ratio in each["ratios"]}
-    for baseline, ratio in ratios.items():
-        assert ratio == pytest.approx(sides["persia"]["samples_per_s"] / sides[baseline]["samples_per_s"])
+    assert all(side["median"] > 0 for side in sides.values())
+    assert sides["persia"]["ratios"] == {
+        baseline: pytest.approx(sides["persia"]["median"] / sides[baseline]["median"])
+        for baseline in ("torch", "dense")
+    }
     roles = {name.rpartition("-")[0] for name in sides["persia"]["cpu_ms"]}
     assert roles == {"coordinator", "data-loader", "embedding-worker", "embedding-server", "nn-worker"}
-    assert ("reader" in sides["torch"]["cpu_ms"]) == (each["source"] == "loader")
+    assert ("reader" in sides["torch"]["cpu_ms"]) == (each["case"] == "loader")
     stages = {(stage["replica"], stage["stage"]) for stage in each["stages"]}
     expected = {"wait for batch", "decode rows", "forward", "backward", "encode gradients", "dense step"}
     assert {("nn-worker-0", name) for name in expected} <= stages
@@ -93,27 +95,25 @@ def test_throughput_for_people(temporary: Path) -> None:
 def test_modes_with_and_without_delay(temporary: Path) -> None:
     done = bench("modes", *SMALL, "--delay-ms", "20", "--quick", "--json", temporary=temporary)
     told = json.loads(done.stdout)
-    figures = {(each["mode"], each["delay_ms"]): each for each in told["figures"]}
-    assert {("sync", 0.0), ("sync", 20.0), ("hybrid", 0.0), ("hybrid", 20.0)} <= figures.keys()
+    figures = {(each["case"], side["name"]): side for each in told["results"] for side in each["sides"]}
+    assert {("0 ms", "sync"), ("20 ms", "sync"), ("0 ms", "hybrid"), ("20 ms", "hybrid")} <= figures.keys()
     # A step of sync cannot be faster than an update's way to the servers and the next rows' way back.
-    assert 32 / figures["sync", 20.0]["samples_per_s"] > 0.08
-    assert figures["hybrid", 20.0]["times_sync"] > 1.0
-    assert figures["sync", 0.0]["auc"] == figures["sync", 20.0]["auc"]
-    assert told["targets"] == []
-    assert "batch 512" in told["unjudged"]
+    assert 32 / figures["20 ms", "sync"]["median"] > 0.08
+    assert figures["20 ms", "hybrid"]["ratios"]["sync"] > 1.0
+    undelayed = figures["20 ms", "hybrid"]["median"] / figures["0 ms", "hybrid"]["median"]
+    assert figures["20 ms", "hybrid"]["ratios"]["itself without delay"] == pytest.approx(undelayed)
+    assert figures["0 ms", "sync"]["auc"] == figures["20 ms", "sync"]["auc"]
 
 
 def test_tier_against_fbgemm_where_it_is_installed(temporary: Path) -> None:
     words = [*SMALL, "optimizer=rowwise_adagrad", "embedding.wire=float16", "--quick", "--json"]
     told = json.loads(bench("tier", *words, temporary=temporary).stdout)
-    ours, *theirs = told["sides"]
-    assert ours["name"] == "persia"
-    assert ours["ids_per_s"] > 0
-    if fbgemm.is_installed():
-        assert ours["ids_per_s"] / max(side["ids_per_s"] for side in theirs) == pytest.approx(told["ratio"])
-        assert told["passed"] == (told["ratio"] >= 1.2)
-    else:
-        assert (theirs, told["ratio"], told["passed"]) == ([], None, None)
+    (result,) = told["results"]
+    ours, *theirs = result["sides"]
+    assert (ours["name"], result["unit"]) == ("persia", "ids/s")
+    assert ours["median"] > 0
+    assert ours["ratios"] == {side["name"]: pytest.approx(ours["median"] / side["median"]) for side in theirs}
+    assert bool(theirs) == has_fbgemm()
     assert "nn-worker-0" not in ours["cpu_ms"]
     assert {"embedding-worker-0", "embedding-server-0", "embedding-server-1", "client"} <= ours["cpu_ms"].keys()
 

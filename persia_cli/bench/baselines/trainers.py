@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from persia_cli.bench.baselines.tables import unchecked
+from persia_cli.bench.baselines.parts import unchecked
 from persia_cli.bench.machine import available_bytes
 from persia_cli.bench.portions import Portion
 from persia_cli.config.schema import BCE, Adagrad, Adam, Run, Sgd

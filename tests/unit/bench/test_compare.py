@@ -1,44 +1,27 @@
-"""Ratios, targets and the sentence on the bottleneck follow from what was measured."""
+"""Figures, ratios and the sentence on the bottleneck follow from what was measured."""
+
+from functools import partial
 
 import pytest
 
-from persia_cli.bench import targets
-from persia_cli.bench.bottleneck import bottleneck
-from persia_cli.bench.compare import Side, compare
+from persia_cli.bench.breakdown import bottleneck, bytes_per_sample, stages_of
+from persia_cli.bench.compare import compare
 from persia_cli.bench.modes import offered_modes
-from persia_cli.bench.stages import Stage, stages_of
-from persia_cli.bench.traffic_bytes import bytes_per_sample
-from persia_cli.bench.turns import INTERVALS, turn_steps
+from persia_cli.bench.result import Side, Stage, with_ratios
+from persia_cli.bench.rounds import (
+    INTERVALS,
+    TurnFigures,
+    samples_and_seconds,
+    side_of,
+    take_turns,
+    timed_turn,
+    turn_steps,
+)
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import Run
 from persia_cli.errors import UserError
-from persia_cli.observe.processor import Processor
 from persia_cli.observe.trace import ReplicaTrace, Span
 from tests.support.small import WORDS
-
-TURIN = Processor("EPYC", ("avx2", "avx512f", "avx512_bf16"))
-TARGET = ["conf=criteo", "train.batch_size=4096", "optimizer=adagrad", "cluster.embedding_servers=2"]
-
-
-@pytest.mark.parametrize(
-    ("words", "dense", "torch"),
-    [
-        ([], 0.95, 1.03),
-        (["train.threads=2"], 0.85, 1.03),
-        (["train.batch_size=512"], None, None),
-        (["mode=sync"], None, None),
-        (["model.dim=32"], None, None),
-    ],
-)
-def test_targets_hold_for_the_run_they_are_set_for(words: list[str], dense: float | None, torch: float | None) -> None:
-    run = compose_run([*TARGET, *words])
-    assert tuple(targets.throughput_target(run, baseline, TURIN) for baseline in ("dense", "torch")) == (dense, torch)
-
-
-def test_no_bar_is_missed_for_a_precision_that_the_processor_is_slow_at() -> None:
-    run = compose_run([*TARGET, "train.precision=bfloat16"])
-    cascade_lake = Processor("Xeon", ("avx2", "avx512f", "avx512_vnni"))
-    assert [targets.throughput_target(run, "dense", each) for each in (TURIN, cascade_lake)] == [0.9, None]
 
 
 def test_a_turn_measures_as_many_steps_as_asked_after_a_warm_up() -> None:
@@ -47,9 +30,57 @@ def test_a_turn_measures_as_many_steps_as_asked_after_a_warm_up() -> None:
     assert all(turn_steps(steps) * (INTERVALS - 1) / INTERVALS >= steps for steps in range(1, 50))
 
 
+def test_rounds_are_reversed_in_turn_and_the_first_is_discarded() -> None:
+    called: list[str] = []
+
+    def taker(name: str) -> TurnFigures:
+        called.append(name)
+        return TurnFigures(len(called), 1.0, {})
+
+    notes: list[str] = []
+    takers = {name: partial(taker, name) for name in "ab"}
+    taken = take_turns(takers, 2, notes.append)
+    assert "".join(called) == "ab" + "ba" + "ab"
+    assert {name: [turn.samples for turn in turns] for name, turns in taken.items()} == {"a": [4, 5], "b": [3, 6]}
+    assert notes[:3] == ["warming up: a", "warming up: b", "round 1 of 2: b"]
+    assert len(take_turns(takers, 3, notes.append, warm_up=False)["a"]) == 3
+    assert "round 1 of 3: a" in notes
+
+
+def test_a_turn_of_a_trainer_does_not_count_its_warm_up() -> None:
+    steps, clock = iter(range(10)), iter([{"trainer": 5.0}, {"trainer": 7.0}])
+    figures = timed_turn(lambda: next(steps), 10, lambda: next(clock))
+    assert figures.samples == sum(range(2, 10))
+    assert figures.cpu_s == {"trainer": 2.0}
+
+
+def test_figures_of_a_side_are_medians_of_its_turns() -> None:
+    turns = [
+        TurnFigures(100, seconds, {"trainer": cpu}, staleness, auc, busy, gpu)
+        for seconds, cpu, staleness, auc, busy, gpu in (
+            (1.0, 0.1, 2.0, 0.8, 0.0, 0.5),
+            (2.0, 0.3, 3.0, 0.7, 1.5, None),
+            (4.0, 0.2, 7.0, 0.75, 0.5, 0.7),
+        )
+    ]
+    side = side_of("torch", turns, batch_size=10, per_sample=2)
+    assert (side.median, side.least, side.most) == (100.0, 50.0, 200.0)
+    assert side.cpu_ms == {"trainer": pytest.approx(20.0)}
+    assert (side.busy_cores, side.gpu_busy, side.staleness) == (1.5, pytest.approx(0.6), 3.0)
+    assert (side.auc, side.auc_spread) == (pytest.approx(0.75), pytest.approx(0.1))
+    ours = Side("persia", 150.0, 150.0, 150.0)
+    assert [each.ratios for each in with_ratios([ours, side])] == [{"torch": 1.5}, {}]
+
+
+def test_seconds_of_intervals_follow_from_the_rates_that_were_written() -> None:
+    lines = [{"samples": 10, "samples_per_s": 1.0}, {"samples": 30, "samples_per_s": 10.0},
+             {"samples": 40, "samples_per_s": 2.0}]  # fmt: skip
+    assert samples_and_seconds(lines) == (30, 7.0)
+
+
 def side(cpu_ms: dict[str, float], step_ms: float, busy: float = 0.0) -> Side:
     rate = 32 / step_ms * 1e3
-    return Side("persia", rate, rate, rate, cpu_ms, busy)
+    return Side("persia", rate, rate, rate, cpu_ms=cpu_ms, busy_cores=busy)
 
 
 @pytest.fixture
@@ -60,7 +91,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
 
 def test_the_nn_worker_that_never_rests_is_the_bottleneck(run: Run) -> None:
     ours = side({"nn-worker-0": 98.0, "embedding-worker-0": 5.0, "data-loader-0": 7.0, "coordinator-0": 1.0}, 100.0)
-    dense = Side("dense", 336.0, 336.0, 336.0, {}, 0.0)
+    dense = Side("dense", 336.0, 336.0, 336.0)
     stages = [Stage("nn-worker-0", "wait for batch", 1.25, False), Stage("nn-worker-0", "forward", 40.0, False)]
     text = bottleneck(run, ours, dense, stages)
     assert text.startswith("The NN worker's arithmetic is the bottleneck: it computes for 98.0 ms")

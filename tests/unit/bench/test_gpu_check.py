@@ -11,10 +11,9 @@ import pytest
 import torch
 
 from persia_cli.bench.baselines import trainers
-from persia_cli.bench.bottleneck import bottleneck
-from persia_cli.bench.compare import Side
-from persia_cli.bench.gpu_usage import GpuUsage
-from persia_cli.bench.stages import Stage
+from persia_cli.bench.breakdown import bottleneck
+from persia_cli.bench.machine import GpuUsage
+from persia_cli.bench.result import Side, Stage
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import DeepFm, Dlrm, Ffnn
 from persia_cli.train.device import CPU
@@ -200,7 +199,7 @@ def test_without_the_drivers_tool_nothing_is_known():
 
 def test_an_nn_worker_that_seldom_waits_is_the_bottleneck_with_its_gpu():
     run = compose_run(WORDS)
-    ours = Side("persia", 3200.0, 3200.0, 3200.0, {"nn-worker-0": 1.0, "embedding-worker-0": 1.0}, 0.0)
+    ours = Side("persia", 3200.0, 3200.0, 3200.0, cpu_ms={"nn-worker-0": 1.0, "embedding-worker-0": 1.0})
     said = [
         bottleneck(run, ours, None, [Stage("nn-worker-0", "wait for batch", ms, False)], on_gpu=True)
         for ms in (0.5, 6.0)

@@ -1,4 +1,4 @@
-"""What `persia bench kernels` measures: choice of cases, targets, and results that are right before they are fast."""
+"""What `persia bench kernels` measures: choice of cases, ratios, and results that are right before they are fast."""
 
 from collections.abc import Iterator
 
@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from persia_cli.bench import kernels
-from persia_cli.bench.alternate import Timing
-from persia_cli.bench.baselines.one_bag import OneBag
-from persia_cli.bench.layouts import EPS, LR
-from persia_cli.bench.result import FULL, QUICK, Result, Scale, faster, judge, within
-from persia_cli.bench.step import EmbeddingStep
-from persia_cli.bench.step_cases import fitting
+from persia_cli.bench.alternate import QUICK, Scale, Timing, compared, single
+from persia_cli.bench.baselines.steps import OneBag
+from persia_cli.bench.result import Result
+from persia_cli.bench.step_cases import EmbeddingStep, fitting
+from persia_cli.bench.stores import EPS, LR
 from persia_cli.errors import ConfigError
 
 
@@ -20,16 +19,16 @@ def timing(seconds: float) -> Timing:
 
 
 def test_a_ratio_says_how_many_times_faster_we_are() -> None:
-    result = faster("what", "baseline", timing(2.0), timing(5.0), 10.0, "rows/s", target=2.5)
-    assert (result.ours, result.theirs, result.ratio) == (5.0, 2.0, 2.5)
-    assert judge(result) is True
-    assert judge(faster("what", "baseline", timing(2.0), timing(4.9), 10.0, "rows/s", target=2.5)) is False
-    assert judge(faster("what", "baseline", timing(2.0), timing(5.0), 10.0, "rows/s")) is None
+    times = {"persia": Timing(2.0, 1.0, 4.0, 1), "baseline": timing(5.0), "other": timing(1.0)}
+    result = compared("what", times, 10.0, "rows/s")
+    ours, theirs, _ = result.sides
+    assert (ours.median, ours.least, ours.most, theirs.median) == (5.0, 2.5, 10.0, 2.0)
+    assert ours.ratios == {"baseline": 2.5, "other": 0.5}
+    assert theirs.ratios == {}
 
 
-def test_a_limit_must_not_be_exceeded() -> None:
-    assert judge(within("memory", "limit", 160.0, 160.0, "bytes")) is True
-    assert judge(within("memory", "limit", 160.1, 160.0, "bytes")) is False
+def test_a_figure_that_should_be_small_has_a_ratio_too() -> None:
+    assert single("memory", "bytes", {"persia": 180.0, "its values": 160.0}).sides[0].ratios == {"its values": 1.125}
 
 
 def test_cases_are_chosen_by_part_of_their_name() -> None:
@@ -39,15 +38,15 @@ def test_cases_are_chosen_by_part_of_their_name() -> None:
         kernels.chosen("nothing")
 
 
-@pytest.mark.parametrize(("scale", "passed"), [(FULL, False), (QUICK, None)])
-def test_quick_runs_are_not_judged(monkeypatch: pytest.MonkeyPatch, scale: Scale, passed: bool | None) -> None:
+def test_results_know_their_case(monkeypatch: pytest.MonkeyPatch) -> None:
     def case(_: Scale) -> Iterator[Result]:
-        yield faster("what", "baseline", timing(2.0), timing(1.0), 1.0, "rows/s", target=1.0)
+        yield compared("what", {"persia": timing(2.0), "baseline": timing(1.0)}, 1.0, "rows/s")
 
     monkeypatch.setitem(kernels.CASES, "dedup", case)
     begun: list[str] = []
-    [result] = kernels.run(["dedup"], scale, begun.append)
-    assert (result.case, result.passed, begun) == ("dedup", passed, ["dedup"])
+    [result] = kernels.run(["dedup"], QUICK, begun.append)
+    assert (result.case, result.rounds, begun) == ("dedup", QUICK.rounds, ["dedup"])
+    assert result.sides[0].ratios == {"baseline": 0.5}
 
 
 def test_cardinalities_shrink_to_what_memory_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from persia_cli.bench.feeder import Feeder
-from persia_cli.bench.portions import RingPortions, portion_shape
+from persia_cli.bench.portions import Feeder, RingPortions, portion_shape
 from persia_cli.config.compose import compose_run
 from persia_cli.config.record import write_run
 from persia_cli.config.schema import Run

@@ -12,12 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from persia_cli.bench.compare import Comparison, Ratio, Side
-from persia_cli.bench.modes import ModeFigures, ModesReport, Target
-from persia_cli.bench.stages import Stage
-from persia_cli.bench.tier import TierReport, TierSide
-from persia_cli.bench.traffic_bytes import Hop
-from persia_cli.commands import comparison, modes_view, tier_view
+from persia_cli.bench.result import Hop, Result, Side, Stage
+from persia_cli.commands import bench_views
 from persia_cli.commands.describe import describe_plan, warn_of_stand_in
 from persia_cli.commands.inspect_view import show_profile
 from persia_cli.commands.progress_bar import ProgressBar
@@ -40,8 +36,10 @@ WIDE = 400
 Show = Callable[[Console], None]
 
 SIDES = [
-    Side("persia", 123456.7, 120000.0, 130000.0, {"nn-worker-0": 1.25, "embedding-server-0": 0.5}, 0.1),
-    Side("torch", 83456.7, 80000.0, 90000.0, {"process": 3.25}, 0.0),
+    Side(
+        "persia", 123456.7, 120000.0, 130000.0, {"torch": 1.48}, {"nn-worker-0": 1.25, "embedding-server-0": 0.5}, 0.1
+    ),
+    Side("torch", 83456.7, 80000.0, 90000.0, cpu_ms={"process": 3.25}),
 ]
 STAGES = [
     Stage("nn-worker-0", "forward and backward", 1.5, aside=False),
@@ -92,17 +90,19 @@ def views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Show]:
     ]  # fmt: skip
     run = compose_run(["conf=criteo", "mode=hybrid"])
     plan = plan_job(run, inspect(run.dataset), "train", tmp_path / "run")
-    figures = [ModeFigures(mode, 5.0, 12345.6, 1.0, 2.0, 0.9, 1.25, 0.8, 0.001, 2.5) for mode in ("sync", "hybrid")]
-    modes = ModesReport(3, 400, figures, [Target("hybrid keeps", 0.9, 0.8, passed=True)], "", 0.0)
-    sides = [TierSide("persia", 2e7, 1e7, 3e7, {"embedding-server-0": 1.5})]
-    tier = TierReport(5, 400, "adagrad", "float32", sides, 1.25, 1.1, True, STAGES, 0.0)
+    figures = [
+        Side(mode, 12345.6, 1.0, 2.0, {"no delay": 0.9, "sync": 1.25}, staleness=2.5, auc=0.8, auc_spread=0.001)
+        for mode in ("sync", "hybrid")
+    ]
+    modes = {5.0: Result("5 ms", "shop", "samples/s", figures, 3, 400)}
+    sides = [Side("persia", 2e7, 1e7, 3e7, {"fbgemm": 1.25}, {"embedding-server-0": 1.5}), Side("fbgemm", 1.6e7, 1, 2)]
+    tier = Result("tier", "shop", "ids/s", sides, 5, 400, stages=STAGES)
     hops = [Hop("embedding worker to NN worker", 512.0)]
-    ratios = [Ratio("torch", 1.48, 1.1, passed=True)]
-    compared = Comparison("ring", 5, 48, SIDES, ratios, 2.5, hops, STAGES, "the dense network")
+    compared = Result("ring", "shop", "samples/s", SIDES, 5, 48, stages=STAGES, hops=hops, bottleneck="the network")
 
-    def bench(module: object, show: Callable[[], None]) -> Show:
+    def bench(show: Callable[[], None]) -> Show:
         def through(console: Console) -> None:
-            monkeypatch.setattr(module, "out", lambda: console)
+            monkeypatch.setattr(bench_views, "out", lambda: console)
             show()
 
         return through
@@ -115,9 +115,9 @@ def views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Show]:
             console, [Path(each.run_dir) for each in runs], {"model.dim": ["8", "16"]}, {"AUC": ["0.9", "0.8"]}
         ),
         "dry run": lambda console: describe_plan(console, plan, ["conf=criteo"]),
-        "bench compare": bench(comparison, lambda: comparison.show(run, compared)),
-        "bench modes": bench(modes_view, lambda: modes_view.show(run, modes)),
-        "bench tier": bench(tier_view, lambda: tier_view.show(run, tier)),
+        "bench compare": bench(lambda: bench_views.show_comparison(run, compared)),
+        "bench modes": bench(lambda: bench_views.show_modes(run, modes)),
+        "bench tier": bench(lambda: bench_views.show_tier(run, tier)),
         "recipes": lambda console: pairs(console, {name: load_recipe(name).title for name in list_recipes()}),
         "stand-in": lambda console: warn_of_stand_in(console, plan, ["conf=criteo"]),
     }

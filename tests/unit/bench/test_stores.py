@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from persia_cli.bench import traffic
+from persia_cli.bench import stores
 
 
 def test_zipf_draws_common_ids_more_often() -> None:
-    ids = traffic.zipf(np.random.default_rng(0), 1000, 100_000)
+    ids = stores.zipf(np.random.default_rng(0), 1000, 100_000)
     assert ids.min() >= 0
     assert ids.max() < 1000
     count = np.bincount(ids, minlength=1000)
@@ -19,7 +19,7 @@ def test_zipf_draws_common_ids_more_often() -> None:
 @pytest.mark.parametrize("skewed", [True, False])
 def test_a_batch_has_an_id_of_each_feature(skewed: bool) -> None:
     cardinalities = (1, 2, 3, 1000)
-    ids = traffic.batch(np.random.default_rng(0), cardinalities, 500, skewed)
+    ids = stores.batch(np.random.default_rng(0), cardinalities, 500, skewed)
     assert ids.shape == (4, 500)
     assert (ids >= 0).all()
     assert (ids.max(axis=1) < cardinalities).all()
@@ -27,13 +27,13 @@ def test_a_batch_has_an_id_of_each_feature(skewed: bool) -> None:
 
 @pytest.mark.parametrize(("values", "size"), [(100, 100), (100, 60), (10_000, 100)])
 def test_distinct_ids(values: int, size: int) -> None:
-    ids = traffic.distinct(np.random.default_rng(0), values, size, skewed=False)
+    ids = stores.distinct(np.random.default_rng(0), values, size, skewed=False)
     assert ids.size == size
     assert np.unique(ids).size == size
     assert ids.max() < values
 
 
 def test_distinct_skewed_ids_are_those_drawn() -> None:
-    ids = traffic.distinct(np.random.default_rng(0), 1000, 500, skewed=True)
+    ids = stores.distinct(np.random.default_rng(0), 1000, 500, skewed=True)
     assert 0 < ids.size < 500
     assert np.unique(ids).size == ids.size

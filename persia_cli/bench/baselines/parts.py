@@ -1,4 +1,4 @@
-"""torch on tables of fixed size: rows by row number, and the sparse steps of its optimizers.
+"""What torch has for the parts of a store: rows by number, sparse steps of its optimizers, pooling, casts.
 
 torch's tables get the same memory as ours: aligned to cache lines and in huge pages. By default it has neither, and is
 slower.
@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from persia_cli.kernels.memory import zeros
 
-Rows = NDArray[np.int64]
+Ints = NDArray[np.int64]
+HALVES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 def one_thread() -> None:
@@ -75,7 +76,7 @@ class SparseStep:
             states = {"exp_avg": table(rows, dim), "exp_avg_sq": table(rows, dim)}
             self._optimizer.state[self._weights] = {"step": 0, **states}
 
-    def gradient(self, rows: Rows, values: NDArray[np.float32]) -> torch.Tensor:
+    def gradient(self, rows: Ints, values: NDArray[np.float32]) -> torch.Tensor:
         """Return the sparse gradient of distinct rows, sorted as autograd would leave it."""
         place = np.argsort(rows)
         indices = torch.from_numpy(rows[place]).view(1, -1)
@@ -89,3 +90,55 @@ class SparseStep:
         for gradient in gradients:
             self._weights.grad = gradient
             self._optimizer.step()
+
+
+def pool_forward(rows: NDArray[np.float32], index: Ints, offsets: Ints, narrow: bool) -> Callable[[], torch.Tensor]:
+    """Return a function that sums bags of rows; `narrow`: indices are int32."""
+    kind = torch.int32 if narrow else torch.int64
+    weights = torch.from_numpy(rows)
+    where, starts = torch.from_numpy(index).to(kind), torch.from_numpy(offsets).to(kind)
+
+    def sum_bags() -> torch.Tensor:
+        with torch.no_grad():
+            return torch.nn.functional.embedding_bag(where, weights, starts, mode="sum", include_last_offset=True)
+
+    return sum_bags
+
+
+def pool_backward(
+    rows: NDArray[np.float32], index: Ints, offsets: Ints, gradient: NDArray[np.float32]
+) -> Callable[[], torch.Tensor]:
+    """Return a function that computes the gradient of the rows of `embedding_bag` by autograd."""
+    weights = torch.from_numpy(rows).requires_grad_()
+    where, starts = torch.from_numpy(index), torch.from_numpy(offsets)
+    pooled = torch.nn.functional.embedding_bag(where, weights, starts, mode="sum", include_last_offset=True)
+    outer = torch.from_numpy(gradient)
+
+    def differentiate() -> torch.Tensor:
+        (result,) = torch.autograd.grad(pooled, weights, outer, retain_graph=True)
+        return result
+
+    return differentiate
+
+
+def index_add(unique: int, index: Ints, offsets: Ints, gradient: NDArray[np.float32]) -> Callable[[], torch.Tensor]:
+    """Return a function that sums the same gradients by `index_add_`, from a prepared gradient per id."""
+    lengths = torch.from_numpy(np.diff(offsets))
+    each = torch.from_numpy(gradient).repeat_interleave(lengths, 0)
+    where = torch.from_numpy(index)
+    out = torch.zeros(unique, gradient.shape[1])
+
+    def add() -> torch.Tensor:
+        return out.zero_().index_add_(0, where, each)
+
+    return add
+
+
+def there_and_back(
+    values: NDArray[np.float32], half: Literal["float16", "bfloat16"]
+) -> tuple[Callable[[], object], Callable[[], object]]:
+    """Return a function that encodes values and one that decodes them."""
+    wide = torch.from_numpy(values)
+    narrow = torch.empty(wide.shape, dtype=HALVES[half])
+    back = torch.empty_like(wide)
+    return lambda: narrow.copy_(wide), lambda: back.copy_(narrow)

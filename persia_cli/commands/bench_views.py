@@ -1,0 +1,232 @@
+"""Benchmarks on the screen: tables on a terminal, a line for each row elsewhere, or one JSON object."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Self
+
+from rich.table import Table
+from rich.text import Text
+
+from persia_cli.bench.machine import BUSY, Machine, this_machine
+from persia_cli.bench.result import Result, Side
+from persia_cli.commands.screen import count, err, labelled, out, paragraph, say, size
+from persia_cli.commands.screen_tables import columns, print_rows, print_whole
+from persia_cli.config.schema import Run
+
+SHARED = {
+    "ring": "all read the same batches, which repeat from memory: the job's loader keeps them and sends them on, "
+    "the baselines have them prepared in their own memory",
+    "loader": "the job's loader reads the data set; the baselines get the same batches from a second process, which "
+    "reads it",
+}
+DELAY = (
+    "one way, on every message to and from embedding workers and servers, all through the same delay lines (at 0 ms "
+    "too): a look-up crosses four of them, an update with its answer four"
+)
+
+
+def noting(as_json: bool) -> Callable[[str], None]:
+    """Return a function that prints the current measurement; with JSON output it prints nothing."""
+    return (lambda text: None) if as_json else (lambda text: say(err(), f"{text} …"))
+
+
+def print_json(benchmark: str, results: Iterable[Result], quick: bool, run: Run | None = None) -> None:
+    """Print the results with all that `scripts/targets.py` needs to judge them."""
+    head: dict[str, Any] = {"benchmark": benchmark, "quick": quick, "machine": asdict(this_machine())}
+    if run is not None:
+        head |= {"run": run.model_dump(mode="json")}
+    say(out(), json.dumps(head | {"results": [asdict(result) for result in results]}))
+
+
+def warn_of_others(results: Iterable[Result]) -> None:
+    """Print a warning if other programs used the processor meanwhile."""
+    cores = max((result.busy_cores for result in results), default=0.0)
+    if cores > BUSY:
+        text = f"other programs used up to {cores:.1f} cores meanwhile: measure again on an idle machine"
+        paragraph(err(), text, style="yellow")
+
+
+def show_comparison(run: Run, result: Result) -> None:
+    """Print a job beside its baselines, with one source of batches."""
+    ours = result.sides[0]
+    labelled(out(), "source", f"{result.case}: {SHARED[result.case]}")
+    labelled(
+        out(),
+        "measured",
+        f"{result.rounds} alternating rounds of {result.steps} steps of {run.train.batch_size} samples, "
+        f"{count(run.train.threads, 'torch thread')}, {run.mode.kind}, staleness {ours.staleness:.1f}; medians",
+    )
+    on_gpu = any(side.gpu_busy is not None for side in result.sides)
+    gpu = ["GPU busy"] if on_gpu else []
+    table = columns("who", "samples/s", "least", "most", "ours is", "others' cores", *gpu)
+    for side in result.sides:
+        ratio = f"{ours.ratios[side.name]:.3f} x" if side.name in ours.ratios else ""
+        busy = [f"{side.gpu_busy or 0.0:.0%}"] if on_gpu else []
+        table.add_row(side.name, *_speeds(side, 1, ",.0f"), ratio, f"{side.busy_cores:.1f}", *busy)
+    print_rows(out(), table)
+    table = columns("process", "CPU ms/step")
+    for side in result.sides:
+        for process, ms in side.cpu_ms.items():
+            table.add_row(process if process.count("-") else f"{side.name} {process}", f"{ms:.2f}")
+    print_rows(out(), table)
+    print_rows(out(), _stages(result, "ms/step"))
+    table = columns("on the wire", "bytes/sample")
+    for name, size_ in {hop.hop: hop.bytes_per_sample for hop in result.hops}.items():
+        table.add_row(name, f"{size_:,.0f}")
+    table.add_row("all", f"{sum(hop.bytes_per_sample for hop in result.hops):,.0f}")
+    print_rows(out(), table)
+    labelled(out(), "limit", result.bottleneck)
+    warn_of_others([result])
+
+
+def show_tier(run: Run, result: Result) -> None:
+    """Print speeds of the embedding tier, their ratio and the stages of the time."""
+    labelled(
+        out(),
+        "measured",
+        f"{result.rounds} alternating rounds of {result.steps} batches of {run.train.batch_size} samples, medians; "
+        f"{run.optimizer.embedding.kind}, {run.embedding.wire} wire; a client without a network pulls rows and pushes "
+        "prepared gradients",
+    )
+    table = columns("who", "M ids/s", "least", "most", "CPU ms/batch")
+    for side in result.sides:
+        table.add_row(side.name, *_speeds(side, 1e6, ".1f"), f"{sum(side.cpu_ms.values()):.2f}")
+    for process, ms in result.sides[0].cpu_ms.items():
+        table.add_row(f"  {process}", "", "", "", f"{ms:.2f}")
+    print_rows(out(), table)
+    print_rows(out(), _stages(result, "ms/batch"))
+    ratios = result.sides[0].ratios
+    if ratios:
+        labelled(out(), "ratio", f"{min(ratios.values()):.2f} x FBGEMM at its faster number of threads")
+    warn_of_others([result])
+
+
+def show_modes(run: Run, results: Mapping[float, Result]) -> None:
+    """Print the table of modes and delays."""
+    first = next(iter(results.values()))
+    labelled(
+        out(),
+        "measured",
+        f"{first.rounds} alternating runs of {first.steps} steps of {run.train.batch_size} samples, the first fifth "
+        "not counted; medians, AUC a mean",
+    )
+    labelled(out(), "delay", DELAY)
+    table = columns("mode", "delay ms", "samples/s", "keeps", "x sync", "stale", "AUC", "spread")
+    for delay, result in results.items():
+        for each in result.sides:
+            keeps, times_sync = each.ratios.values()
+            table.add_row(
+                each.name,
+                f"{delay:g}",
+                f"{each.median:,.0f}",
+                f"{keeps:.3f}",
+                f"{times_sync:.2f}",
+                f"{each.staleness:.1f}",
+                "-" if each.auc is None else f"{each.auc:.5f}",
+                "-" if each.auc_spread is None else f"{each.auc_spread:.5f}",
+            )
+    print_rows(out(), table)
+    warn_of_others(results.values())
+
+
+def _speeds(side: Side, per: float, form: str) -> list[str]:
+    return [format(value / per, form) for value in (side.median, side.least, side.most)]
+
+
+def _stages(result: Result, unit: str) -> Table:
+    table = columns("stage", unit, "")
+    for stage in result.stages:
+        table.add_row(f"{stage.replica} {stage.stage}", f"{stage.ms:.2f}", "meanwhile" if stage.aside else "")
+    return table
+
+
+class RatioPrinter:
+    """Shows progress on stderr while parts of the store are measured, and the results on stdout."""
+
+    def __init__(self, machine: Machine, cases: int, as_json: bool) -> None:
+        self._machine, self._cases, self._as_json = machine, cases, as_json
+        self._results: list[Result] = []
+        self._begun = 0
+        self._status = err().status("starting") if err().is_terminal else None
+
+    def __enter__(self) -> Self:
+        if not self._as_json:
+            say(err(), describe(self._machine))
+            say(err(), "where torch only reads or updates a table, its memory is in huge pages, as ours is")
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def begin(self, case: str) -> None:
+        """Print the name of the case that is measured next."""
+        self._begun += 1
+        text = f"measuring {case}, {self._begun} of {self._cases} …"
+        if self._status is not None:
+            self._status.update(text)
+        elif not self._as_json:
+            say(err(), text)
+
+    def add(self, result: Result) -> None:
+        """Add a result; where stdout is not a terminal it is printed at once."""
+        self._results.append(result)
+        if not self._as_json and not out().is_terminal:
+            for line in lines(result):
+                say(out(), line)
+
+    def close(self, quick: bool) -> None:
+        """Print the table or the JSON object, and for a quick run that its figures say nothing."""
+        if self._as_json:
+            print_json("kernels", self._results, quick)
+            return
+        if out().is_terminal:
+            self._print_table()
+        if quick:
+            say(err(), "a quick run: its figures say nothing")
+        else:
+            warn_of_others(self._results)
+
+    def _print_table(self) -> None:
+        table = columns("what", "ours", "baseline", "unit", "ratio", "against")
+        for each in self._results:
+            for name, ours, theirs, ratio in _pairs(each):
+                table.add_row(Text(each.name), ours, theirs, each.unit, ratio, name)
+        for number in (3, 5):
+            table.columns[number].justify = "left"
+        print_whole(out(), table)
+        for note in dict.fromkeys(f"{each.name}: {each.note}" for each in self._results if each.note):
+            paragraph(out(), note, style="dim")
+
+
+def _pairs(result: Result) -> Sequence[tuple[str, str, str, str]]:
+    """Return each baseline's name, our figure, its figure, and the ratio; without a baseline our figure alone."""
+    ours, *others = result.sides
+    pairs = [
+        (each.name, f"{ours.median:.4g}", f"{each.median:.4g}", f"{ours.ratios[each.name]:.2f}") for each in others
+    ]
+    return pairs or [("", f"{ours.median:.4g}", "", "")]
+
+
+def lines(result: Result) -> Iterable[str]:
+    """Yield a line for each baseline of a result."""
+    for name, ours, theirs, ratio in _pairs(result):
+        parts = [
+            f"{result.name}: {ours} {result.unit}",
+            f"{ratio} x {name} ({theirs})" if name else "",
+            f"others used {result.busy_cores:.1f} cores" if result.busy_cores > BUSY else "",
+            result.note,
+        ]
+        yield "; ".join(part for part in parts if part)
+
+
+def describe(machine: Machine) -> str:
+    """Return one line about the machine."""
+    libraries = ", ".join(f"{name} {version}" for name, version in machine.libraries.items())
+    return (
+        f"{machine.processor}; {size(machine.memory)}, huge pages: {machine.huge_pages}; {libraries}; "
+        "one thread, medians of alternating runs"
+    )
