@@ -25,8 +25,7 @@ from persia_cli.data.csv_files import BLOCK_BYTES, read_csv
 from persia_cli.data.files import NOUNS, DataFile, Format
 from persia_cli.data.json_lines import read_json_lines
 from persia_cli.data.row_groups import GroupedWriter
-from persia_cli.data.text_lines import UnreadRows, delimiter_of
-from persia_cli.data.text_stream import TextStream
+from persia_cli.data.text_files import TextStream, UnreadRows, delimiter_of
 from persia_cli.disk import rename
 from persia_cli.errors import DataError, one_line
 

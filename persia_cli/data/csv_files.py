@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 
 from persia_cli.config.schema.dataset import CsvFormat
-from persia_cli.data.text_lines import UnreadRows, csv_lines
+from persia_cli.data.text_files import UnreadRows, csv_lines
 
 _HEAD_BYTES = 1 << 16
 _TAIL_BYTES = 64

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
 from persia_cli.data.csv_files import Open
-from persia_cli.data.text_lines import UnreadRows
+from persia_cli.data.text_files import UnreadRows
 from persia_cli.errors import DataError
 
 _BLOCK_BYTES = 1 << 24

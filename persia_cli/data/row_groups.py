@@ -13,7 +13,7 @@ from persia_cli.data.arrow_types import without_extensions
 from persia_cli.data.files import DataFile
 from persia_cli.data.hive import with_constants
 from persia_cli.data.remote import ask
-from persia_cli.data.text_lines import TextLines
+from persia_cli.data.text_files import TextLines
 from persia_cli.errors import DataError, one_line
 
 

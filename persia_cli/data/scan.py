@@ -17,7 +17,7 @@ from persia_cli.data.files import NOUNS, DataFile, Format, Location, find_all, f
 from persia_cli.data.hive import HiveColumns
 from persia_cli.data.row_groups import RowGroup, read_footer
 from persia_cli.data.splits import SplitRows, count_rows
-from persia_cli.data.text_lines import TextLines, UnreadRows
+from persia_cli.data.text_files import TextLines, UnreadRows
 from persia_cli.errors import DataError, one_line
 
 SPLIT_USES: dict[SplitName, str] = {"train": "train on", "eval": "evaluate on"}

@@ -6,14 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
+import msgspec
+
 from persia_cli.errors import DataError
 
 SHOWN = 20
 """Bad rows that are reported with their lines."""
 
 
-@dataclass(frozen=True, slots=True)
-class BadRow:
+class BadRow(msgspec.Struct, frozen=True):
     """A row that did not parse."""
 
     file: str
@@ -22,8 +23,7 @@ class BadRow:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Found:
+class Found(msgspec.Struct, frozen=True, order=True):
     """A bad row as its reader knows it; a reader may begin in the middle of a file."""
 
     file: str

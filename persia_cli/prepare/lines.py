@@ -4,28 +4,21 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
+from persia_cli.data.files import CODECS
+
 BLOCK_BYTES = 1 << 22
 """Bytes read at a time, and the longest line."""
-COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
-"""Codec for each ending of a file's name."""
 MARK = b"\xef\xbb\xbf"
 """The byte order mark of UTF-8."""
 
 
-class Stream(Protocol):
-    """A stream of bytes that blocks are read from."""
-
-    def read(self, size: int, /) -> bytes:
-        """Return the next bytes, empty at the end."""
-
-
 def is_compressed(file: Path) -> bool:
     """Return True if the ending of a file's name shows that it is compressed, and so cannot be read from its middle."""
-    return file.suffix in COMPRESSED
+    return file.suffix in CODECS
 
 
 def read_lines(
@@ -37,15 +30,18 @@ def read_lines(
     if `start` is 1, and decompressed ahead by a thread. `progress` gets the number of bytes read from the file since
     its last call.
     """
-    if is_compressed(file):
-        if not file.stat().st_size:
+    with pa.OSFile(str(file)) as raw:
+        if not is_compressed(file):
+            raw.seek(max(start - 1, 0))
+            yield from _blocks(_Counted(raw, raw, progress), start, stop)
+            return
+        if not raw.size():
             raise OSError("it is empty, as no compressed file is")
-        with _unpacked(file, progress) as stream, _ahead(_blocks(stream, start, None)) as blocks:
+        with (
+            pa.CompressedInputStream(raw, CODECS[file.suffix]) as unpacked,
+            _ahead(_blocks(_Counted(raw, unpacked, progress), start, None)) as blocks,
+        ):
             yield from blocks
-    else:
-        with file.open("rb", buffering=0) as source:
-            source.seek(max(start - 1, 0))
-            yield from _blocks(_CountedFile(source, progress), start, stop)
 
 
 def first_line(file: Path) -> bytes:
@@ -55,12 +51,26 @@ def first_line(file: Path) -> bytes:
     return block.partition(b"\n")[0].removesuffix(b"\r")
 
 
-def _blocks(stream: Stream, start: int, stop: int | None) -> Iterator[bytes | None]:
-    """Yield blocks of whole lines of a stream whose position is the byte before `start`, or 0."""
+class _Counted:
+    """The content of a file, packed or not; reports how many of the file's own bytes were read for it."""
+
+    def __init__(self, raw: Any, content: Any, progress: Callable[[int], None]) -> None:
+        self._raw, self._content, self._progress = raw, content, progress
+        self._place = raw.tell()
+
+    def read(self, size: int) -> bytes:
+        block: bytes = self._content.read(size)
+        before, self._place = self._place, self._raw.tell()
+        self._progress(self._place - before)
+        return block
+
+
+def _blocks(content: _Counted, start: int, stop: int | None) -> Iterator[bytes | None]:
+    """Yield blocks of whole lines of a content whose position is the byte before `start`, or 0."""
     base = max(start - 1, 0)  # position of `buffer` in the file
     buffer = b""
     skipping, too_long = start > 0, False  # skip to the next line end: of the previous part's line, or of a long one
-    while more := stream.read(BLOCK_BYTES):
+    while more := content.read(BLOCK_BYTES):
         if not base and not buffer:
             base, more = (len(MARK), more[len(MARK) :]) if more.startswith(MARK) else (0, more)
         buffer += more
@@ -90,42 +100,6 @@ def _blocks(stream: Stream, start: int, stop: int | None) -> Iterator[bytes | No
         yield None
     elif buffer and (stop is None or base < stop):
         yield buffer + b"\n"
-
-
-class _CountedFile:
-    """A plain file that reports the bytes read from it."""
-
-    def __init__(self, source: Stream, progress: Callable[[int], None]) -> None:
-        self._source = source
-        self._progress = progress
-
-    def read(self, size: int, /) -> bytes:
-        block = self._source.read(size)
-        self._progress(len(block))
-        return block
-
-
-@contextmanager
-def _unpacked(file: Path, progress: Callable[[int], None]) -> Iterator[Stream]:
-    with pa.OSFile(str(file)) as packed, pa.CompressedInputStream(packed, COMPRESSED[file.suffix]) as unpacked:
-        yield _Unpacked(packed, unpacked, progress)
-
-
-class _Unpacked:
-    """A compressed file; its progress counts the bytes on disk."""
-
-    def __init__(self, packed: Any, unpacked: Any, progress: Callable[[int], None]) -> None:
-        self._packed = packed
-        self._unpacked = unpacked
-        self._progress = progress
-        self._reported = 0
-
-    def read(self, size: int, /) -> bytes:
-        block: bytes = self._unpacked.read(size)
-        place = self._packed.tell()
-        self._progress(place - self._reported)
-        self._reported = place
-        return block
 
 
 @contextmanager

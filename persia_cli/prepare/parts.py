@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,15 +100,15 @@ def read_blocks(
     gives the data set too many bad rows.
     """
     start = max(start, int(format.header))  # reading from the second byte skips the first line
-    place = _LineOrigin(file, start, log)
+    reject = partial(log.reject, file, start)
     number = 0
     try:
         for lines in read_lines(file, start, stop, log.read):
             if lines is None:
-                place.reject(np.array([number], np.int64), ["the line is too long to be a row"])
+                reject(np.array([number], np.int64), ["the line is too long to be a row"])
                 number += 1
             else:
-                block, count = parse_block(lines, format, place, number)
+                block, count = parse_block(lines, format, reject, number)
                 number += count
                 yield block
             log.check()
@@ -125,15 +126,3 @@ def read_table(file: Path, format: TextFormat, table: Callable[[TextBlock], Any]
     if not tables:
         raise DataError(f"{file} holds no rows")
     return pa.concat_tables(tables)
-
-
-@dataclass(frozen=True)
-class _LineOrigin:
-    """The place in a file that lines are counted from."""
-
-    file: Path
-    start: int
-    log: PartLog
-
-    def reject(self, lines: NDArray[np.int64], reasons: Sequence[str]) -> None:
-        self.log.reject(self.file, self.start, lines, reasons)

@@ -13,13 +13,13 @@ A recipe's prepare.py describes the layout of its files and the columns to make 
         price = block.numbers("price", missing=0.0)
         return block.table({"label": block.integers("label"), "price": price, "shop": block.ids("shop")})
 
-Threads, bad rows, resuming after a kill, Parquet and dataset.yaml are the same for all recipes: persia_cli.prepare.text
-defines columns and blocks, persia_cli.prepare.parts defines parts, persia_cli.prepare.preparation writes the data set.
+Threads, bad rows, resuming after a kill, Parquet and dataset.yaml are the same for all recipes. persia_cli.prepare.kinds
+defines the kinds of columns, `text` blocks of rows, `parts` the parts of a data set, and `preparation` writes it.
 """
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from hashlib import sha256
@@ -27,6 +27,11 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from shutil import copyfile
 
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from persia_cli.data.ids import text_ids
 from persia_cli.errors import DataError
 from persia_cli.prepare.options import PrepareOptions, PrepareReport, RecipeStamp
 from persia_cli.prepare.preparation import Progress, write_dataset
@@ -154,3 +159,26 @@ def find_file(source: Path, name: str, remedy: str) -> Path:
         if file.is_file():
             return file
     raise DataError(f"{source} has neither {name} nor {name}.gz; {remedy}")
+
+
+def log1p(values: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Return log(1 + max(x, 0)), for counts whose order of magnitude matters most."""
+    return np.log1p(np.maximum(values, 0).astype(np.float32))
+
+
+def bucketise(values: NDArray[np.int64], edges: Sequence[float]) -> NDArray[np.int64]:
+    """Return the number of ascending edges that each value has reached, 0 to len(edges)."""
+    return np.searchsorted(np.asarray(edges), values, side="right").astype(np.int64)
+
+
+def log_buckets(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return floor(log(x)^2) for x above 2 and x itself elsewhere: fine buckets for small counts, coarse for large.
+
+    (Y. Juan, W.-S. Chin, Y. Zhuang and M. Jahrer, the winners of Criteo's challenge, 2014.)
+    """
+    return np.where(values > 2, np.floor(np.log(np.maximum(values, 3)) ** 2), values).astype(np.int64)
+
+
+def number_ids(name: str, values: NDArray[np.int64]) -> pa.Array:
+    """Return numbers as categories: the ids of their decimal texts, an Arrow array of uint64."""
+    return text_ids(name, pa.array(values).cast(pa.string()))

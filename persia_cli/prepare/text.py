@@ -1,10 +1,10 @@
 """Delimited text as blocks of typed columns; rows that do not parse are counted and reported by line."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -55,11 +55,8 @@ def header_of(file: Path, delimiter: str) -> list[str]:
     return [name.strip().removeprefix('"').removesuffix('"') for name in names]
 
 
-class Rejected(Protocol):
-    """A receiver of bad rows."""
-
-    def reject(self, lines: NDArray[np.int64], reasons: Sequence[str]) -> None:
-        """Count lines, numbered from 0 in the text that is read; `reasons` has one for each, or one for all."""
+Reject = Callable[[NDArray[np.int64], Sequence[str]], None]
+"""Counts bad lines, numbered from 0 in the text that is read; there is a reason for each, or one for all."""
 
 
 @dataclass
@@ -69,7 +66,7 @@ class TextBlock:
     format: TextFormat
     lines: NDArray[np.int64]
     """int64[n]: the line number of each row."""
-    log: Rejected
+    reject_lines: Reject
     values: dict[str, Any]
     """Arrow array of each column, see `persia_cli.prepare.kinds.values_of`."""
     good: NDArray[np.bool_] = field(init=False)
@@ -125,7 +122,7 @@ class TextBlock:
         wrong = wrong & self.good
         if wrong.any():
             self.good &= ~wrong
-            self.log.reject(self.lines[wrong], [reason])
+            self.reject_lines(self.lines[wrong], [reason])
 
     def table(self, columns: Mapping[str, Any]) -> Any:
         """Return the good rows of columns [n] as an Arrow table."""
@@ -139,14 +136,14 @@ class TextBlock:
         return np.array(values.fill_null(missing or 0))
 
 
-def parse_block(data: bytes, format: TextFormat, log: Rejected, first_line: int) -> tuple[TextBlock, int]:
+def parse_block(data: bytes, format: TextFormat, reject: Reject, first_line: int) -> tuple[TextBlock, int]:
     """Parse whole lines, the first of which is line `first_line`; return their rows and the number of lines."""
     count = data.count(b"\n")
     lines, columns, others = _split(data, format)
     if others:
         numbers = sorted(others)
-        log.reject(np.array(numbers, np.int64) + first_line, [others[number] for number in numbers])
-    block = TextBlock(format, lines + first_line, log, {})
+        reject(np.array(numbers, np.int64) + first_line, [others[number] for number in numbers])
+    block = TextBlock(format, lines + first_line, reject, {})
     for name, texts in columns.items():
         block.values[name], flaws = values_of(format.columns[name], name, texts)
         for wrong, reason in flaws:

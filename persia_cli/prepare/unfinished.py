@@ -10,10 +10,10 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from persia_cli import __version__
 from persia_cli.data.dataset_yaml import NAME
@@ -25,10 +25,11 @@ from persia_cli.prepare.parts import DatasetPart
 
 KEPT = "finished files are kept; the same command continues from there"
 _STATE = ".state"
+RECORD = "preparation.json"
+"""File that records the sources of a data set."""
 
 
-@dataclass(frozen=True)
-class PartState:
+class PartState(msgspec.Struct, frozen=True):
     """A finished part."""
 
     made_of: str
@@ -43,6 +44,21 @@ class PartState:
     def count_in(self, bad: BadRows) -> None:
         """Add the part's bad rows to those of the data set."""
         bad.add(self.found, self.bad_rows)
+
+
+class _Record(msgspec.Struct):
+    """What is known of a finished data set."""
+
+    made_of: dict[str, str]
+    """Fingerprint of each part."""
+    rows: int
+    nbytes: int
+    files: list[str]
+    bad_rows: int
+    first_bad_rows: tuple[BadRow, ...]
+
+
+_STATES, _RECORDS = msgspec.json.Decoder(PartState), msgspec.json.Decoder(_Record)
 
 
 def fingerprint(part: DatasetPart, options: PrepareOptions, others: Sequence[DatasetPart] = ()) -> str:
@@ -86,7 +102,7 @@ class UnfinishedFolder:
         """Record that a part is finished, after its file is on disk."""
         if state.rows:
             sync(self.file(part))
-        write_whole(self._state(part), json.dumps(asdict(state)))
+        write_whole(self._state(part), msgspec.json.encode(state))
 
     def keep_only(self, parts: Sequence[DatasetPart]) -> None:
         """Remove the files that belong to none of these parts, such as those of other options or sources."""
@@ -95,7 +111,7 @@ class UnfinishedFolder:
             if path.name not in known:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
-    def write(self, name: str, text: str) -> None:
+    def write(self, name: str, text: str | bytes) -> None:
         """Write a file beside the Parquet files, as a whole or not at all."""
         write_whole(self._folder / name, text)
 
@@ -166,43 +182,23 @@ def _size(path: Path) -> int:
 
 def _read_state(path: Path) -> PartState | None:
     try:
-        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return PartState(**(values | {"found": tuple(Found(**each) for each in values["found"])}))
-    except (OSError, ValueError, KeyError, TypeError):
+        return _STATES.decode(path.read_bytes())
+    except (OSError, msgspec.DecodeError):
         return None
 
 
-RECORD = "preparation.json"
-"""File that records the sources of a data set."""
-
-
-@dataclass(frozen=True)
-class _Record:
-    """The contents of the file."""
-
-    made_of: dict[str, str]
-    """Fingerprint of each part."""
-    rows: int
-    nbytes: int
-    files: list[str]
-    bad_rows: int
-    first_bad_rows: list[dict[str, Any]]
-
-
-def to_record(report: PrepareReport, made_of: dict[str, str]) -> str:
-    """Return the file's text; `made_of` holds the fingerprint of each part by name."""
-    first = [asdict(row) for row in report.first_bad_rows]
+def to_record(report: PrepareReport, made_of: dict[str, str]) -> bytes:
+    """Return the content of RECORD; `made_of` holds the fingerprint of each part by name."""
     names = [file.name for file in report.files]
-    record = _Record(made_of, report.rows, report.nbytes, names, report.bad_rows, first)
-    return json.dumps(asdict(record), indent=1) + "\n"
+    record = _Record(made_of, report.rows, report.nbytes, names, report.bad_rows, report.first_bad_rows)
+    return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
 
 
 def find_finished(output: Path, made_of: dict[str, str], allowed_bad_rows: int) -> PrepareReport | None:
     """Return the report of the finished data set in `output` if it was made from the same sources, else None."""
     try:
-        record = _Record(**json.loads((output / RECORD).read_text(encoding="utf-8")))
-        first = tuple(BadRow(**row) for row in record.first_bad_rows)
-    except (OSError, ValueError, TypeError):
+        record = _RECORDS.decode((output / RECORD).read_bytes())
+    except (OSError, msgspec.DecodeError):
         return None
     files = tuple(output / name for name in record.files)
     is_whole = all(file.is_file() for file in (output / NAME, *files))
@@ -213,4 +209,6 @@ def find_finished(output: Path, made_of: dict[str, str], allowed_bad_rows: int) 
             f"{output} was made without {record.bad_rows} rows that do not parse, and {allowed_bad_rows} may fail; "
             "give a higher --max-bad-rows, or correct the source and remove the folder"
         )
-    return PrepareReport(record.rows, files, record.nbytes, record.bad_rows, first, output / NAME, kept=len(files))
+    return PrepareReport(
+        record.rows, files, record.nbytes, record.bad_rows, record.first_bad_rows, output / NAME, kept=len(files)
+    )

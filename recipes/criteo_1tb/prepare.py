@@ -7,9 +7,16 @@ import numpy as np
 
 from persia_cli.prepare.kinds import INTEGER, hexadecimal
 from persia_cli.prepare.parts import text_parts
-from persia_cli.prepare.recipe import DataError, PrepareOptions, PrepareReport, Progress, source_files, write_dataset
+from persia_cli.prepare.recipe import (
+    DataError,
+    PrepareOptions,
+    PrepareReport,
+    Progress,
+    log1p,
+    source_files,
+    write_dataset,
+)
 from persia_cli.prepare.text import TextBlock, TextFormat
-from persia_cli.prepare.transforms import log1p
 
 DENSE = [f"I{number}" for number in range(1, 14)]
 SPARSE = [f"C{number}" for number in range(1, 27)]

@@ -14,12 +14,6 @@ from persia_cli.prepare.lines import MARK
 from persia_cli.prepare.text import TextFormat, parse_block
 from tests import naive_text
 
-REASONS = {
-    "the line is empty": "blank",
-    "a quote is not closed where its field ends": "quote",
-    "column {} is longer than 64 KiB": "too long",
-}
-
 
 class Log:
     """The lines that were rejected, and why."""
@@ -37,7 +31,7 @@ class Log:
 def parse(data, columns, **format):
     """The block of lines, and what was rejected."""
     log = Log()
-    block, count = parse_block(data, TextFormat(columns, **format), log, 0)
+    block, count = parse_block(data, TextFormat(columns, **format), log.reject, 0)
     assert count == data.count(b"\n")
     return block, log.reasons
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from persia_cli.data.ids import text_id
-from persia_cli.prepare.transforms import bucketise, log1p, log_buckets, number_ids
+from persia_cli.prepare.recipe import bucketise, log1p, log_buckets, number_ids
 
 VALUES = np.array([-5, 0, 1, 2, 3, 10, 1_000_000])
 

@@ -1,17 +1,71 @@
-"""Lines of text files for messages: of rows that could not be read, and of a row that was read, found anew."""
+"""The bytes of text files, and their lines for messages: of rows that could not be read, and of one that was."""
 
 import csv
+import io
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from persia_cli.config.schema.dataset import CsvFormat
-from persia_cli.data.files import DataFile, Format
-from persia_cli.data.text_stream import TextStream, as_text
+from persia_cli.data.files import CODECS, DataFile, Format
+from persia_cli.errors import DataError, one_line
+
+Progress = Callable[[int], None]
+"""Called with the number of bytes read from the file, before decompression."""
+
+
+class TextStream(io.RawIOBase):
+    """A file that is read from beginning to end; raises DataError if it cannot be read."""
+
+    def __init__(self, filesystem: Any, file: DataFile, progress: Progress | None = None) -> None:
+        self._file, self._progress = file, progress
+        self._raw: Any = None
+        self._bytes: Any = None
+        codec = CODECS.get(Path(file.path).suffix.lower())
+        try:
+            self._raw = filesystem.open_input_file(file.path)
+            self._bytes = pa.CompressedInputStream(self._raw, codec) if codec else self._raw
+        except OSError as error:
+            raise DataError(f"{file.path}: cannot be read ({one_line(error)})") from error
+
+    def close(self) -> None:
+        """Close the file."""
+        for each in (self._bytes, self._raw):
+            if each is not None:
+                each.close()
+        super().close()
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next bytes; raises DataError if the file is damaged."""
+        if self._progress is not None:
+            self._progress(self._raw.tell())
+        try:
+            return bytes(self._bytes.read(size) if size >= 0 else self._bytes.read())
+        except OSError as error:
+            raise DataError(f"{self._file.path}: cannot be read ({one_line(error)}); write it again") from error
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer with the next bytes, as Python's text reader asks; return their number."""
+        more = self.read(len(buffer))
+        buffer[: len(more)] = more
+        return len(more)
+
+
+def as_text(stream: TextStream) -> io.TextIOWrapper:
+    """Return a stream's lines as text with their line ends; bytes that are not UTF-8 are replaced."""
+    return io.TextIOWrapper(io.BufferedReader(stream, 1 << 20), "utf-8-sig", errors="replace", newline="")
+
 
 SHOWN = 5
 _LONGEST = 60
