@@ -12,7 +12,7 @@ from persia_cli.bench.result import OURS, Result
 from persia_cli.kernels import cast as casting
 from persia_cli.kernels import dedup as numbering
 from persia_cli.kernels.pool import MODES, pool_backward, pool_forward
-from persia_cli.store.batch_rows import RowPlanner, dedup_scratch
+from persia_cli.store.batch_rows import RowPlanner, unique_keys
 from persia_cli.store.wire_rows import row_bytes
 
 SHAPES = ((1, 26), (10, 3))
@@ -31,12 +31,12 @@ def dedup(scale: Scale) -> Iterator[Result]:
     raw, offsets = ids.reshape(-1).astype(np.uint64), np.arange(ids.size + 1, dtype=np.uint32)
     # numpy gets ids with their feature in the upper bits: it sorts these faster than keys, which are hashes.
     plain = (ids.astype(np.uint64) | np.arange(26, dtype=np.uint64).reshape(-1, 1) << np.uint64(56)).reshape(-1)
-    planner, scratch, epoch = RowPlanner(layout, 1), dedup_scratch(keys.size), [0]
-    unique, unique_tables, inverse = np.empty_like(keys), np.empty_like(tables), np.empty(keys.size, np.int32)
+    planner, unique, epoch = RowPlanner(layout, 1), unique_keys(keys.size), [0]
+    inverse = np.empty(keys.size, np.int32)
 
     def number() -> object:
         epoch[0] += 1
-        return numbering.number_keys(keys, tables, scratch, epoch[0], unique, unique_tables, inverse)
+        return numbering.number_keys(keys, tables, epoch[0], unique, inverse)
 
     timed = alternate(
         {

@@ -3,11 +3,15 @@
 A scratch table maps a key to its number. It is an open-addressing hash table with linear probing: 2^k words of
 epoch << 32 | number, at least twice as many as one epoch has keys. A word of another epoch counts as free. So the table
 is never cleared: a new batch takes a new epoch, where clearing would cost more than numbering a small batch. A word has
-no room for the key, so keys are compared in the array of unique keys.
+no room for the key, so keys are compared in the array of unique keys: half the memory for the table, of which more
+then stays in the cache.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit, types
+from numpy.typing import NDArray
 
 from persia_cli.kernels.compile import kernel, read, write
 from persia_cli.kernels.hashing import keys_of_id
@@ -22,75 +26,105 @@ AHEAD = 16
 ONE, HIGH, LOW = np.uint64(1), np.uint64(32), np.uint64(2**32 - 1)
 
 
+class UniqueKeys(NamedTuple):
+    """The scratch table, and the distinct keys found so far in order of first appearance, as arrays for kernels."""
+
+    scratch: NDArray[np.uint64]
+    """uint64[2^k]; see the module."""
+    keys: NDArray[np.uint64]
+    """uint64[n], long enough for all keys of a call."""
+    tables: NDArray[np.uint16]
+    """uint16[n]: table number of each key."""
+
+
+class FeatureIds(NamedTuple):
+    """Where the ids of some features lie, and how they become keys; every array has one value per feature."""
+
+    firsts: NDArray[np.int64]
+    """The feature's ids are ids[first:last]."""
+    lasts: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    """First position of its keys in `inverse`."""
+    tables: NDArray[np.uint16]
+    """Number of its table."""
+    salts: NDArray[np.uint64]
+    """Salt, rounds and size of the table; see `hashing.keys_of_id`."""
+    rounds: NDArray[np.int64]
+    sizes: NDArray[np.uint64]
+    epochs: NDArray[np.uint64]
+    """Epoch of the scratch table; features of one table have the same."""
+    masks: NDArray[np.uint64]
+    """The first mask + 1 slots of the scratch table are used: few for small features, which then stay in the cache."""
+
+
+UNIQUE_KEYS = types.NamedTuple((write(U64), write(U64), write(U16)), UniqueKeys)
+FEATURE_IDS = types.NamedTuple(
+    (write(I64), write(I64), write(I64), write(U16), write(U64), write(I64), write(U64), write(U64), write(U64)),
+    FeatureIds,
+)
+
+
 @njit(inline="always")
-def _number(key, table, one_table, scratch, mask, epoch, unique_keys, unique_tables, count):
+def _number(unique, key, table, one_table, mask, epoch, count):
     """Return the number of (key, table): `count` if it is new; it is then appended to the unique keys.
 
     With `one_table`, all keys of the epoch belong to one table, and tables are not compared.
     """
+    # Keys are hashed already (`hashing.mix`), so their low bits are as good as any hash of them.
     slot = key & mask
     while True:
-        word = scratch[slot]
+        word = unique.scratch[slot]
         if word >> HIGH != epoch:
-            scratch[slot] = epoch << HIGH | count
-            unique_keys[count] = key
-            unique_tables[count] = table
+            unique.scratch[slot] = epoch << HIGH | count
+            unique.keys[count] = key
+            unique.tables[count] = table
             return count
         number = word & LOW
-        if unique_keys[number] == key and (one_table or unique_tables[number] == table):
+        if unique.keys[number] == key and (one_table or unique.tables[number] == table):
             return number
         slot = (slot + ONE) & mask
 
 
-@kernel(types.int64(read(U64), read(U16), write(U64), U64, write(U64), write(U16), write(I32)))
-def number_keys(keys, tables, scratch, epoch, unique_keys, unique_tables, inverse):
+@kernel(types.int64(read(U64), read(U16), U64, UNIQUE_KEYS, write(I32)))
+def number_keys(keys, tables, epoch, unique, inverse):
     """Number the distinct (key, table) pairs in order of first appearance; returns their count.
 
-    Writes the first `count` entries of unique_keys and unique_tables, and the number of each key to `inverse`.
+    Writes the first `count` of the unique keys, and the number of each key to `inverse`.
     """
-    mask, count = np.uint64(scratch.size) - ONE, np.uint64(0)
+    mask, count = np.uint64(unique.scratch.size) - ONE, np.uint64(0)
     size = np.uint64(keys.size)
     for first in range(np.uint64(0), size, np.uint64(CHUNK)):
         last = min(first + np.uint64(CHUNK), size)
         for i in range(first, last):
-            prefetch(scratch, keys[i] & mask)
+            prefetch(unique.scratch, keys[i] & mask)
         for i in range(first, last):
-            number = _number(keys[i], tables[i], False, scratch, mask, epoch, unique_keys, unique_tables, count)
+            number = _number(unique, keys[i], tables[i], False, mask, epoch, count)
             inverse[i] = np.int32(number)
             if number == count:
                 count += ONE
     return np.int64(count)
 
 
-@kernel(
-    types.int64(
-        read(U64), read(I64), read(I64), read(I64), read(U16), read(U64), read(I64), read(U64), read(U64), read(U64),
-        write(U64), write(U64), write(U64), write(U16), write(I32),
-    )
-)  # fmt: skip
-def number_ids(
-    ids, firsts, lasts, starts, tables, salts, rounds, sizes, epochs, masks,
-    keys, scratch, unique_keys, unique_tables, inverse,
-):  # fmt: skip
+@kernel(types.int64(read(U64), FEATURE_IDS, write(U64), UNIQUE_KEYS, write(I32)))
+def number_ids(ids, features, keys, unique, inverse):
     """Number the distinct keys of some features' ids, feature after feature; returns their count.
 
-    Feature f has ids[firsts[f]:lasts[f]] of a table with salt, rounds and size (see `hashing.keys_of_id`). The numbers
-    of its keys go to `inverse` from starts[f] on. Features of one table share an epoch and use the first masks[f] + 1
-    slots of the scratch table only, which therefore stay in the processor's cache. `keys` is scratch for CHUNK ids.
+    The numbers of a feature's keys go to `inverse`; `keys` is scratch for the keys of CHUNK ids.
     """
+    # One epoch per table makes the table part of every comparison of epochs: keys alone are compared after that.
     count = np.uint64(0)
-    for f in range(firsts.size):
-        table, salt, per_id, size = tables[f], salts[f], rounds[f], sizes[f]
-        epoch, mask = epochs[f], masks[f]
-        to, stop = np.uint64(starts[f]), np.uint64(lasts[f])
-        for first in range(np.uint64(firsts[f]), stop, np.uint64(CHUNK)):
+    for f in range(features.firsts.size):
+        table, salt, per_id, size = features.tables[f], features.salts[f], features.rounds[f], features.sizes[f]
+        epoch, mask = features.epochs[f], features.masks[f]
+        to, stop = np.uint64(features.starts[f]), np.uint64(features.lasts[f])
+        for first in range(np.uint64(features.firsts[f]), stop, np.uint64(CHUNK)):
             filled = np.uint64(0)
             for i in range(first, min(first + np.uint64(CHUNK), stop)):
                 filled = keys_of_id(ids[i], salt, per_id, size, keys, filled)
             for i in range(filled):
-                prefetch(scratch, keys[i] & mask)
+                prefetch(unique.scratch, keys[i] & mask)
             for i in range(filled):
-                number = _number(keys[i], table, True, scratch, mask, epoch, unique_keys, unique_tables, count)
+                number = _number(unique, keys[i], table, True, mask, epoch, count)
                 inverse[to] = np.int32(number)
                 to += ONE
                 if number == count:

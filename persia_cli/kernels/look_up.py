@@ -67,6 +67,20 @@ class Counts(NamedTuple):
 COUNTS = types.NamedUniTuple(write(I64), 5, Counts)
 
 
+class FoundRows(NamedTuple):
+    """What a look-up writes."""
+
+    rows: NDArray[np.int64]
+    """int64[keys]: the row of each key, -1 for none."""
+    new: NDArray[np.uint64]
+    """uint64[keys], of which the first are used: positions of the keys that had no row before."""
+    out: NDArray[np.uint16]
+    """uint16[keys * words of a row on the wire]: embeddings, zeros for keys without a row."""
+
+
+FOUND_ROWS = types.NamedTuple((write(I64), write(U64), write(U16)), FoundRows)
+
+
 @kernel(types.void(INDEX, ROWS, read(U64), read(U16), I64, write(I64), write(U16)))
 def read_rows(index, rows, keys, tables, wire, found, out):
     """Send the row of each (key, table), zeros if it has none; the index is not changed. `found` gets the rows."""
@@ -81,18 +95,13 @@ def read_rows(index, rows, keys, tables, wire, found, out):
         send_rows(rows, found, start, stop, out, wire)
 
 
-@kernel(
-    types.int64(
-        INDEX, ROWS, ROW_INIT, COUNTS, read(U64), read(U16), U32, U8, I64, I64, write(I64), write(U64), write(U16)
-    )
-)  # fmt: skip
-def look_up(index, rows, row_init, counts, keys, tables, step, number, used, wire, found, missing, out):
+@kernel(types.int64(INDEX, ROWS, ROW_INIT, COUNTS, read(U64), read(U16), U32, U8, I64, I64, FOUND_ROWS))
+def look_up(index, rows, row_init, counts, keys, tables, step, number, used, wire, found):
     """Send the row of each (key, table) and give rows to new keys; returns the new number of rows in use.
 
     `used` is the number of rows in use before, `number` that of this look-up modulo 256. First all known keys are
     served and their steps of last use raised to `step`. Then new keys get rows in their order. So no new key evicts a
-    row that this batch uses. `found` gets the rows, -1 where there was no room; `missing`, as long as keys, gets the
-    positions of the keys that had no row before.
+    row that this batch uses.
     """
     unknown = np.uint64(0)
     for start in range(np.uint64(0), np.uint64(keys.size), np.uint64(CHUNK)):
@@ -101,25 +110,25 @@ def look_up(index, rows, row_init, counts, keys, tables, step, number, used, wir
         for i in range(start, stop):
             slot = settle(index, keys[i], tables[i], i - start)
             if slot == NOWHERE:
-                found[i] = NO_ROW
-                missing[unknown] = i
+                found.rows[i] = NO_ROW
+                found.new[unknown] = i
                 unknown += np.uint64(1)
             else:
-                found[i] = row_at(index, slot)
+                found.rows[i] = row_at(index, slot)
                 touch(index, slot, step)
                 counts.hits[tables[i]] += 1
-        send_rows(rows, found, start, stop, out, wire)
+        send_rows(rows, found.rows, start, stop, found.out, wire)
     for m in range(unknown):
         if m + FAR < unknown:
-            _prefetch_candidates(index, keys[missing[m + FAR]])
+            _prefetch_candidates(index, keys[found.new[m + FAR]])
         if m + NEAR < unknown:
-            _prefetch_victim(index, rows, keys[missing[m + NEAR]], step, row_init.most)
-        at = missing[m]
+            _prefetch_victim(index, rows, keys[found.new[m + NEAR]], step, row_init.most)
+        at = found.new[m]
         row = _admit(index, rows, row_init, counts, keys[at], tables[at], step, number, used)
-        found[at] = row
+        found.rows[at] = row
         if row >= 0:
             used = max(used, row + 1)
-            send_row(rows, row, out, at, wire)
+            send_row(rows, row, found.out, at, wire)
     return used
 
 

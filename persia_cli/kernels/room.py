@@ -3,8 +3,11 @@
 A partition never has more rows than its capacity, even if slots are empty.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import types
+from numpy.typing import NDArray
 
 from persia_cli.kernels.buckets import (
     FEW,
@@ -28,9 +31,21 @@ from persia_cli.kernels.buckets import (
 )
 from persia_cli.kernels.compile import helper, inlined, kernel, read, write
 
-U16, U64, I64 = types.uint16, types.uint64, types.int64
+U16, U32, U64, I64 = types.uint16, types.uint32, types.uint64, types.int64
 REPEATED = -2
 """Result, instead of a row, for a key that has a row already."""
+
+
+class LoadCounts(NamedTuple):
+    """Counts of the rows of checkpoints; each is int64[tables], by table number."""
+
+    loaded: NDArray[np.int64]
+    """Keys that got a row and kept it."""
+    left_out: NDArray[np.int64]
+    """Keys that got none, or were evicted by later ones."""
+
+
+LOAD_COUNTS = types.NamedUniTuple(write(I64), 2, LoadCounts)
 
 
 @helper
@@ -183,18 +198,13 @@ def occupy(index, slot, key, table, row, step):
     index.tables[row] = table
 
 
-@kernel(
-    types.int64(
-        INDEX, read(U64), read(U16), read(types.uint32), I64, I64, types.boolean, write(I64), write(I64), write(I64)
-    )
-)  # fmt: skip
-def insert(index, keys, tables, last_used, used, most, evict, loaded, left_out, rows):
+@kernel(types.int64(INDEX, read(U64), read(U16), read(U32), I64, I64, types.boolean, LOAD_COUNTS, write(I64)))
+def insert(index, keys, tables, last_used, used, most, evict, counts, rows):
     """Give a row to each (key, table) with its step of last use; returns the new number of rows in use.
 
     `used` is the number of rows in use before. In a partition of `most` rows, with `evict`, a row that was used longer
     ago makes room. `rows` gets the row of each key: -1 if there is no room, REPEATED if the key has a row already. A
-    row that was evicted again stands in `rows` twice; the later key owns it. By table number, `loaded` counts the keys
-    that got a row and kept it, and `left_out` those that got none or were evicted.
+    row that was evicted again stands in `rows` twice; the later key owns it.
     """
     for i in range(np.uint64(keys.size)):
         rows[i] = REPEATED
@@ -202,17 +212,17 @@ def insert(index, keys, tables, last_used, used, most, evict, loaded, left_out, 
             slot = claim(index, keys[i], last_used[i], most, evict)
             rows[i] = -1
             if slot == NOWHERE:
-                left_out[tables[i]] += 1
+                counts.left_out[tables[i]] += 1
                 continue
             rows[i] = row_at(index, slot)
             if rows[i] >= 0:
                 loser = index.tables[rows[i]]
-                loaded[loser] -= 1
-                left_out[loser] += 1
+                counts.loaded[loser] -= 1
+                counts.left_out[loser] += 1
             else:
                 rows[i] = used
                 used += 1
                 index.fill[partition_of(index, keys[i])] += np.int32(1)
-            loaded[tables[i]] += 1
+            counts.loaded[tables[i]] += 1
             occupy(index, slot, keys[i], tables[i], rows[i], last_used[i])
     return used

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import types
+from numpy.typing import NDArray
 
 from persia_cli.kernels.compile import inlined, kernel, read, write
 from persia_cli.kernels.halves import store_bfloat16_at_random, store_float16_at_random
@@ -68,6 +69,17 @@ class Rule(NamedTuple):
     """Random seed of stochastic rounding: a function of the run's seed and the step."""
 
 
+class GradientCounts(NamedTuple):
+    """Counts of the gradients that are not applied; each is int64[tables], by table number."""
+
+    missing: NDArray[np.int64]
+    """Gradients of keys without a row."""
+    refused: NDArray[np.int64]
+    """Gradients with a value whose square is not finite: sums of squares, which most optimizers keep, could never
+    recover from it."""
+
+
+GRADIENT_COUNTS = types.NamedUniTuple(write(I64), 2, GradientCounts)
 RULE = types.NamedTuple((F32, F32, F32, F32, F32, F32, F32, F32, types.boolean, U64), Rule)
 
 
@@ -227,7 +239,7 @@ def _updater(name, change_row):
     """Return the kernel of one optimizer; one kernel for all optimizers would be slower for each of them."""
 
     @inlined
-    def change_rows(plain, rows, rule, keys, found, tables, gradients, start, stop, missing, refused):
+    def change_rows(plain, rows, rule, keys, found, tables, gradients, start, stop, counts):
         """Update the rows found[start:stop]; `plain`: float32, whole vectors, no weight decay, clip or bound.
 
         `plain` is a constant at each call, so that code for what it excludes is not compiled.
@@ -236,41 +248,37 @@ def _updater(name, change_row):
             prefetch_later(rows, found, i, stop, rows.width)
             at = i * rows.dim
             if found[i] < 0:
-                missing[tables[i]] += 1
+                counts.missing[tables[i]] += 1
                 continue
             scale = _scale(plain, gradients, at, rows.dim, rule.clip)
             if scale == REFUSED:
-                refused[tables[i]] += 1
+                counts.refused[tables[i]] += 1
                 continue
             noise = np.uint32(0)
             if not plain and rows.storage != FLOAT32:
                 noise = np.uint32(mix(rule.noise ^ keys[i]) & np.uint64(2**32 - 1))
             change_row(plain, rows, rule, start_of(rows, found[i]), gradients, at, splat(scale), noise)
 
-    def update(rows, rule, keys, found, tables, gradients, missing, refused):
-        """Apply the optimizer to the rows `found` with gradients (flat [n, dim]).
-
-        By table number, `missing` counts the gradients of row -1, and `refused` those that are not applied since the
-        square of a value is not finite: sums of squares, which most optimizers keep, could never recover from it.
-        """
+    def update(rows, rule, keys, found, tables, gradients, counts):
+        """Apply the optimizer to the rows `found` with gradients (flat [n, dim]); row -1 is skipped and counted."""
         plain = rows.storage == FLOAT32 and rows.dim % LANES == ZERO and rule.plain
         burst = burst_of(rows, rows.width, max(np.uint64(keys.size), np.uint64(1)))
         for start in range(ZERO, np.uint64(keys.size), burst):
             stop = min(start + burst, np.uint64(keys.size))
             prefetch_first(rows, found, start, stop, rows.width)
             if plain:
-                change_rows(True, rows, rule, keys, found, tables, gradients, start, stop, missing, refused)
+                change_rows(True, rows, rule, keys, found, tables, gradients, start, stop, counts)
             else:
-                change_rows(False, rows, rule, keys, found, tables, gradients, start, stop, missing, refused)
+                change_rows(False, rows, rule, keys, found, tables, gradients, start, stop, counts)
 
     # Files of the cache are named after the qualified name, which would otherwise be the same for all optimizers.
     update.__name__ = update.__qualname__ = f"update_{name}"
-    return kernel(types.void(ROWS, RULE, read(U64), read(I64), read(U16), read(F32), write(I64), write(I64)))(update)
+    return kernel(types.void(ROWS, RULE, read(U64), read(I64), read(U16), read(F32), GRADIENT_COUNTS))(update)
 
 
 CHANGES = {"sgd": _sgd, "adagrad": _adagrad, "rowwise_adagrad": _rowwise_adagrad, "adam": _adam, "ftrl": _ftrl}
 UPDATES = {name: _updater(name, change) for name, change in CHANGES.items()}
-"""The kernel of each kind of optimizer: (rows, rule, keys, found, tables, gradients, missing, refused)."""
+"""The kernel of each kind of optimizer: (rows, rule, keys, found, tables, gradients, counts)."""
 
 
 def noise_of(seed: int, step: int) -> np.uint64:

@@ -88,8 +88,7 @@ class _GroupPlanner:
         self._empty = empty
         self._owners = partition_owners(group.partitions, servers)
         self._chunk = np.empty(dedup.CHUNK * int(self._rows.max(initial=1)), np.uint64)
-        self._slots, self._epoch = dedup_scratch(0), 0
-        self._unique_keys, self._unique_tables = np.empty(0, np.uint64), np.empty(0, np.uint16)
+        self._unique, self._epoch = unique_keys(0), 0
         self._place = np.empty(0, np.int32)
 
     def plan(
@@ -125,31 +124,31 @@ class _GroupPlanner:
         epochs = self._epochs(len(slots), max(slots, default=0))
         self._make_room(inverse.size)
         masks = np.array(slots, np.uint64) - np.uint64(1)
-        return int(
-            dedup.number_ids(
-                ids, firsts[order], lasts[order], starts[order],
-                self._tables, self._salts, self._rounds, self._sizes, epochs[self._table], masks[self._table],
-                self._chunk, self._slots, self._unique_keys, self._unique_tables, inverse,
-            )
+        features = dedup.FeatureIds(
+            firsts[order], lasts[order], starts[order],
+            self._tables, self._salts, self._rounds, self._sizes, epochs[self._table], masks[self._table],
         )  # fmt: skip
+        return int(dedup.number_ids(ids, features, self._chunk, self._unique, inverse))
 
     def _epochs(self, count: int, slots: int) -> NDArray[np.uint64]:
         """Return `count` epochs that no word of the scratch table has; the table gets at least `slots` slots."""
-        if self._slots.size < slots or self._epoch + count >= 2**32:
-            self._slots, self._epoch = np.zeros(max(slots, self._slots.size), np.uint64), 0
+        scratch = self._unique.scratch
+        if scratch.size < slots or self._epoch + count >= 2**32:
+            scratch, self._epoch = np.zeros(max(slots, scratch.size), np.uint64), 0
+            self._unique = self._unique._replace(scratch=scratch)
         self._epoch += count
         return np.arange(self._epoch - count + 1, self._epoch + 1, dtype=np.uint64)
 
     def _make_room(self, entries: int) -> None:
         if entries > self._place.size:
-            self._unique_keys, self._unique_tables = np.empty(entries, np.uint64), np.empty(entries, np.uint16)
+            self._unique = self._unique._replace(keys=np.empty(entries, np.uint64), tables=np.empty(entries, np.uint16))
             self._place = np.empty(entries, np.int32)
 
     def _by_server(
         self, count: int, inverse: NDArray[np.int32]
     ) -> tuple[NDArray[np.uint64], NDArray[np.uint16], NDArray[np.int64]]:
         """Return copies of the unique keys and tables, ordered by server, and the bounds of the servers."""
-        keys, tables = self._unique_keys[:count], self._unique_tables[:count]
+        keys, tables = self._unique.keys[:count], self._unique.tables[:count]
         ordered_keys, ordered_tables = self._empty((count,), np.uint64), self._empty((count,), np.uint16)
         if self._servers == 1:
             ordered_keys[...], ordered_tables[...] = keys, tables
@@ -164,9 +163,10 @@ def dedup_slots(keys: int) -> int:
     return 1 << max(10, (4 * keys - 1).bit_length())
 
 
-def dedup_scratch(keys: int) -> NDArray[np.uint64]:
-    """Return a scratch table for deduplicating up to `keys` keys, empty in every epoch but 0."""
-    return np.zeros(dedup_slots(keys), np.uint64)
+def unique_keys(keys: int) -> dedup.UniqueKeys:
+    """Return the memory to deduplicate up to `keys` keys; its scratch table is empty in every epoch but 0."""
+    scratch = np.zeros(dedup_slots(keys), np.uint64)
+    return dedup.UniqueKeys(scratch, np.empty(keys, np.uint64), np.empty(keys, np.uint16))
 
 
 def merge_gradients(parts: Sequence[RankGradients], dim: int, wire: Storage) -> Merged:
@@ -183,12 +183,11 @@ def merge_gradients(parts: Sequence[RankGradients], dim: int, wire: Storage) -> 
     tables = np.concatenate([tables for _, tables, _ in parts])
     gradients = np.empty((keys.size, dim), np.float32)
     decode_into([gradients for _, _, gradients in parts], dim, wire, gradients)
-    unique_keys, unique_tables = np.empty_like(keys), np.empty_like(tables)
-    inverse = np.empty(keys.size, np.int32)
-    count = dedup.number_keys(keys, tables, dedup_scratch(keys.size), 1, unique_keys, unique_tables, inverse)
+    unique, inverse = unique_keys(keys.size), np.empty(keys.size, np.int32)
+    count = dedup.number_keys(keys, tables, 1, unique, inverse)
     sums = np.zeros((count, dim), np.float32)
     dedup.add_rows(gradients.reshape(-1), inverse, dim, sums.reshape(-1))
-    return unique_keys[:count].copy(), unique_tables[:count].copy(), sums
+    return unique.keys[:count].copy(), unique.tables[:count].copy(), sums
 
 
 def dense_rows(group: GroupSpec, servers: int, count: int) -> UniqueRows:

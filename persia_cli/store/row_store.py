@@ -70,18 +70,17 @@ class RowStore:
         last_used: NDArray[np.int64],
         parts: dict[str, Floats],
         evict: bool,
-        loaded: NDArray[np.int64],
-        left_out: NDArray[np.int64],
+        counts: room.LoadCounts,
     ) -> int:
         """Add rows of new keys of the own partitions; returns the number of keys that had a row already.
 
         `parts` are as returned by `read_rows`. If there is no room, the least recently used rows are left out with
-        `evict`, otherwise the last ones. Adds to `loaded` and `left_out` int64[tables] by table number.
+        `evict`, otherwise the last ones.
         """
         rows = np.empty(keys.size, np.int64)
         self.used = room.insert(
             self.index, keys, tables, last_used.astype(np.uint32), self.used, self.group.rows_per_partition, evict,
-            loaded, left_out, rows,
+            counts, rows,
         )  # fmt: skip
         # If several keys had a row one after the other, the last one owns it.
         kept, last = np.unique(rows[::-1], return_index=True)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.errors import WireError
-from persia_cli.kernels import index, look_up, update
+from persia_cli.kernels import index, look_up, room, update
 from persia_cli.kernels.memory import Empty
 from persia_cli.kernels.rows import CODES
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer, partitions_of
@@ -94,8 +94,8 @@ class Shard:
         self._read_by_features = [table.number for group in layout.feature_groups for table in group.tables]
         nowhere = np.zeros(count, np.int64)
         self._uncounted = self._counts._replace(hits=nowhere, refused=nowhere, not_admitted=nowhere)
-        self._loaded, self._left_out = np.zeros((2, count), np.int64)
-        self._gradients_missing, self._gradients_refused = np.zeros((2, count), np.int64)
+        self._loads = room.LoadCounts(*np.zeros((2, count), np.int64))
+        self._gradients = update.GradientCounts(*np.zeros((2, count), np.int64))
         self._row_inits = tuple(_row_init(layout, group, self.salts) for group in layout.groups)
         self._kept: tuple[OrderedDict[Hashable, KeptRows], ...] = tuple(OrderedDict() for _ in layout.groups)
         self._look_ups = [0 for _ in layout.groups]
@@ -141,15 +141,15 @@ class Shard:
             return block, np.flatnonzero(rows < 0).astype(np.uint32)
         self._look_ups[group] += 1
         counts = self._counts if counted else self._uncounted
-        hits, missing = counts.hits.sum(), np.empty(keys.size, np.uint64)
+        hits, found = counts.hits.sum(), look_up.FoundRows(rows, np.empty(keys.size, np.uint64), out)
         store.used = look_up.look_up(
             store.index, store.rows, self._row_inits[group], counts, keys, tables, step,
-            self._look_ups[group] % 256, store.used, wire, rows, missing, out,
+            self._look_ups[group] % 256, store.used, wire, found,
         )  # fmt: skip
         if batch is not None:
             self._keep(group, batch, keys, tables, rows)
         unknown = keys.size - int(counts.hits.sum() - hits)
-        return block, missing[:unknown].astype(np.uint32)
+        return block, found.new[:unknown].astype(np.uint32)
 
     def values(self, group: int, keys: Keys, tables: Tables) -> Floats:
         """Return embeddings float32[n, dim], decoded from the wire dtype; nothing changes."""
@@ -177,7 +177,7 @@ class Shard:
         rows = self._rows_of(group, keys, tables, step, batch)
         update.UPDATES[store.group.optimizer.kind](
             store.rows, _rule(store.group.optimizer, step, self.layout.seed), keys, rows, tables,
-            np.ascontiguousarray(gradients).reshape(-1), self._gradients_missing, self._gradients_refused,
+            np.ascontiguousarray(gradients).reshape(-1), self._gradients,
         )  # fmt: skip
 
     def insert(
@@ -190,9 +190,7 @@ class Shard:
         """
         self.check(group, keys, tables, 0)
         self._kept[group].clear()
-        return self.stores[group].insert(
-            keys, tables, last_used, parts, self.layout.when_full == "evict", self._loaded, self._left_out
-        )
+        return self.stores[group].insert(keys, tables, last_used, parts, self.layout.when_full == "evict", self._loads)
 
     def counters(self) -> dict[str, TableCounters]:
         """Return the counters by table name."""
@@ -206,7 +204,7 @@ class Shard:
         """Return the summed counters of all tables that features read; cheap enough for every look-up."""
         counts = self._all_counts[:, self._read_by_features].sum(axis=1).tolist()
         hits, admitted, refused, not_admitted, evicted = counts
-        rows = admitted + int(self._loaded[self._read_by_features].sum()) - evicted
+        rows = admitted + int(self._loads.loaded[self._read_by_features].sum()) - evicted
         return TableTotals(rows, evicted, hits, admitted + refused + not_admitted)
 
     def check_update(self, group: int, keys: Keys, tables: Tables, gradients: Bytes | Floats, step: int) -> None:
@@ -266,7 +264,7 @@ class Shard:
 
     def _counters(self, table: int, row_bytes: int) -> TableCounters:
         hits, admitted, refused, not_admitted, evicted = (int(counts[table]) for counts in self._counts)
-        rows = admitted + int(self._loaded[table]) - evicted
+        rows = admitted + int(self._loads.loaded[table]) - evicted
         return TableCounters(
             rows=rows,
             bytes=rows * row_bytes,
@@ -276,9 +274,9 @@ class Shard:
             refused=refused,
             not_admitted=not_admitted,
             evicted=evicted,
-            left_out=int(self._left_out[table]),
-            gradients_missing=int(self._gradients_missing[table]),
-            gradients_refused=int(self._gradients_refused[table]),
+            left_out=int(self._loads.left_out[table]),
+            gradients_missing=int(self._gradients.missing[table]),
+            gradients_refused=int(self._gradients.refused[table]),
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from persia_cli.kernels.room import LoadCounts
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer, Schedule, TableSpec, table_salt
 from persia_cli.store.row_store import RowStore
 from persia_cli.store.shard import Shard
@@ -60,8 +61,8 @@ def arrays(names: Iterable[Name]) -> tuple[NDArray[np.uint64], NDArray[np.uint16
 
 def insert(store: RowStore, names: Iterable[Name], last_used: NDArray[np.int64], parts: dict[str, Any]) -> int:
     """Insert rows into a store alone, where those used longer ago make room; returns how many were there already."""
-    counts = np.zeros((2, len(TABLES) + 10), np.int64)
-    return store.insert(*arrays(names), last_used, parts, True, *counts)
+    counts = LoadCounts(*np.zeros((2, len(TABLES) + 10), np.int64))
+    return store.insert(*arrays(names), last_used, parts, True, counts)
 
 
 def colliding(layout: EmbeddingLayout, count: int, seed: int = 0) -> list[int]:

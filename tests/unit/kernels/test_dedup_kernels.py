@@ -12,10 +12,10 @@ PAIRS = st.tuples(KEYS, st.integers(0, 2))
 
 
 def number(keys, tables, scratch, epoch):
-    unique_keys, unique_tables = np.empty_like(keys), np.empty_like(tables)
+    unique = dedup.UniqueKeys(scratch, np.empty_like(keys), np.empty_like(tables))
     inverse = np.empty(keys.size, np.int32)
-    count = dedup.number_keys(keys, tables, scratch, epoch, unique_keys, unique_tables, inverse)
-    return unique_keys[:count].tolist(), unique_tables[:count].tolist(), inverse.tolist()
+    count = dedup.number_keys(keys, tables, epoch, unique, inverse)
+    return unique.keys[:count].tolist(), unique.tables[:count].tolist(), inverse.tolist()
 
 
 @settings(deadline=None)
