@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from persia_cli.config.schema.dataset import GeneratedDataset, Generator, ParquetDataset
+from persia_cli.config.schema.dataset import GeneratedDataset, ParquetDataset
 from persia_cli.config.schema.features import SparseFeature
 from persia_cli.config.schema.split import EvalSplit, PredictSplit
 from persia_cli.data.columns import prepare_command
@@ -19,21 +19,21 @@ class DatasetFacts:
 
     train_rows: int
     eval_rows: int
-    unused_rows: int
-    """Rows that the split's column assigns to neither split."""
-    files: int
-    nbytes: int
-    """Bytes of all files."""
     dense: int
     """Dense columns."""
     sparse: tuple[SparseFeature, ...]
     """Sparse features, in the order of their ids in batches."""
     tasks: int
     """Label columns."""
-    stand_in: bool
-    """True if the files are missing and generated samples replace them."""
     source: str
     """One sentence on the samples' origin, for people."""
+    stand_in: bool = False
+    """True if the files are missing and generated samples replace them."""
+    unused_rows: int = 0
+    """Rows that the split's column assigns to neither split."""
+    files: int = 0
+    nbytes: int = 0
+    """Bytes of all files."""
     settled: ParquetDataset | None = None
     """The data set with all that was found from its files, if it has files."""
     warnings: tuple[str, ...] = ()
@@ -43,14 +43,18 @@ class DatasetFacts:
 def inspect(dataset: ParquetDataset | GeneratedDataset, progress: Progress = silent) -> DatasetFacts:
     """Examine a data set, and convert its text files; raises DataError with every problem, one line each."""
     if isinstance(dataset, GeneratedDataset):
-        generator = dataset.generator
-        names = tuple(SparseFeature(name=f"feature_{number}") for number in range(len(generator.cardinalities)))
-        return _generated(generator, names, 1, False, "generated samples with a planted model")
+        made = dataset.generator
+        names = tuple(SparseFeature(name=f"feature_{number}") for number in range(len(made.cardinalities)))
+        text = "generated samples with a planted model"
+        return DatasetFacts(made.train_rows, made.eval_rows, made.dense, names, 1, text)
     if uses_stand_in(dataset):
-        assert dataset.stand_in is not None
+        invented = dataset.stand_in
+        assert invented is not None
         remedy = "" if dataset.recipe is None else f"; for the real ones: {prepare_command(dataset)}"
         text = f"made-up samples in place of the missing files at {dataset.place}{remedy}"
-        return _generated(dataset.stand_in, dataset.sparse, len(dataset.labels), True, text)
+        tasks = len(dataset.labels)
+        rows = invented.train_rows, invented.eval_rows
+        return DatasetFacts(*rows, invented.dense, dataset.sparse, tasks, text, stand_in=True)
     found = scan(dataset, progress)
     train_rows, eval_rows = sum(found.split_rows.train), sum(found.split_rows.eval)
     unused_rows = sum(group.rows for group in found.groups) - train_rows - eval_rows
@@ -70,27 +74,9 @@ def inspect(dataset: ParquetDataset | GeneratedDataset, progress: Progress = sil
         dense=len(dataset.dense),
         sparse=found.settled.sparse,
         tasks=len(dataset.labels),
-        stand_in=False,
         source=text,
         settled=found.settled,
         warnings=() if isinstance(dataset.split, PredictSplit | EvalSplit) else scale_warnings(found.scales),
-    )
-
-
-def _generated(
-    generator: Generator, sparse: tuple[SparseFeature, ...], tasks: int, stand_in: bool, text: str
-) -> DatasetFacts:
-    return DatasetFacts(
-        train_rows=generator.train_rows,
-        eval_rows=generator.eval_rows,
-        unused_rows=0,
-        files=0,
-        nbytes=0,
-        dense=generator.dense,
-        sparse=sparse,
-        tasks=tasks,
-        stand_in=stand_in,
-        source=text,
     )
 
 

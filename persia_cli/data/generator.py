@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from persia_cli.config.schema.dataset import Generator
 from persia_cli.data.batch import Batch, assemble, join
-from persia_cli.data.hashing import normal, salt, stream, uniform
+from persia_cli.data.random_bits import normal, salt, stream, uniform
 
 _ROWS, _DENSE, _SPARSE, _LABEL, _DENSE_WEIGHTS, _ID_WEIGHTS = range(6)
 _DENSE_SHARE = 0.25

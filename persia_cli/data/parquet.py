@@ -14,7 +14,7 @@ from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.control.position import SplitName
 from persia_cli.data.batch import Batch, join
 from persia_cli.data.block import DecodedBlock, decode_block
-from persia_cli.data.hashing import permutation, salt
+from persia_cli.data.random_bits import permutation, salt
 from persia_cli.data.row_groups import RowGroupReader
 from persia_cli.data.scan import ParquetScan
 

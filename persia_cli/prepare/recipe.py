@@ -13,8 +13,8 @@ A recipe's prepare.py describes the layout of its files and the columns to make 
         price = block.numbers("price", missing=0.0)
         return block.table({"label": block.integers("label"), "price": price, "shop": block.ids("shop")})
 
-Threads, bad rows, resuming after a kill, Parquet and dataset.yaml are the same for all recipes. persia_cli.prepare.kinds
-defines the kinds of columns, `text` blocks of rows, `parts` the parts of a data set, and `preparation` writes it.
+Threads, bad rows, resuming after a kill, Parquet and dataset.yaml are the same for all recipes. In persia_cli.prepare,
+`kinds` defines the kinds of columns, `text` blocks of rows, `parts` the parts of a data set; `preparation` writes it.
 """
 
 import re

@@ -38,21 +38,16 @@ class TextFormat:
 
     def check_header(self, file: Path) -> None:
         """Raise DataError if the first line of a file does not name the columns."""
-        names = header_of(file, self.delimiter)
+        try:
+            names = first_line(file).decode().split(self.delimiter)
+        except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
+            raise DataError(f"{file}: its first line cannot be read, {error}") from error
+        names = [name.strip().removeprefix('"').removesuffix('"') for name in names]
         if names != list(self.columns):
             raise DataError(
                 f"{file}: its first line should name the columns {self.delimiter.join(self.columns)}, but says "
                 f"{self.delimiter.join(names)[:500]}"
             )
-
-
-def header_of(file: Path, delimiter: str) -> list[str]:
-    """Return the names in the first line of a file; raises DataError if it cannot be read."""
-    try:
-        names = first_line(file).decode().split(delimiter)
-    except (OSError, UnicodeDecodeError, pa.ArrowException) as error:
-        raise DataError(f"{file}: its first line cannot be read, {error}") from error
-    return [name.strip().removeprefix('"').removesuffix('"') for name in names]
 
 
 Reject = Callable[[NDArray[np.int64], Sequence[str]], None]

@@ -19,11 +19,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from persia_cli.prepare.bad_rows import BadRows
-from persia_cli.prepare.buckets import read_bucket, spread
 from persia_cli.prepare.kinds import BYTES, INTEGER, NUMBER, SKIP, TEXT, Kind
 from persia_cli.prepare.lines import is_compressed
 from persia_cli.prepare.parts import DatasetPart, PartLog, read_blocks, read_table
 from persia_cli.prepare.recipe import DataError, PrepareOptions, PrepareReport, Progress, find_file, write_dataset
+from persia_cli.prepare.spread import read_bucket, spread
 from persia_cli.prepare.text import TextBlock, TextFormat
 from persia_cli.prepare.unfinished import locked
 
