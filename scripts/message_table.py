@@ -2,18 +2,26 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import numpy as np
 
-from persia_cli.wire.limits import LIMITS
-from persia_cli.wire.messages import BY_KIND
-from persia_cli.wire.parts import ArraySpec, BatchId, Message, Sender
+from persia_cli.wire.arrays import form_of
+from persia_cli.wire.figures import Counters, IntervalFigures, ReplicaFigures, SavedFile, SavedRows
+from persia_cli.wire.frames import BY_KIND
+from persia_cli.wire.job_messages import PhaseWork
+from persia_cli.wire.parts import BatchId, Message, Sender, TableTotals
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "protocol.md"
 BEGIN = "<!-- messages: written by scripts/message_table.py -->"
 END = "<!-- end of messages -->"
+PARTS = (
+    *(BatchId, Sender, TableTotals, *get_args(PhaseWork)),
+    *(Counters, ReplicaFigures, IntervalFigures, SavedFile, SavedRows),
+)
+"""Structs within messages, which the table lists after them."""
 UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
@@ -31,7 +39,7 @@ def tables() -> str:
     kinds = [BY_KIND[number] for number in sorted(BY_KIND)]
     said = [(f"`{kind.KIND:#04x}`", f"`{kind.__name__}`", *_meaning(kind), _reply(kind)) for kind in kinds]
     carried = [(f"`{kind.__name__}`", _fields(kind), _arrays(kind), _limit(kind)) for kind in kinds]
-    parts = [(f"`{part.__name__}`", _fields(part), "", "") for part in (BatchId, Sender)]
+    parts = [(f"`{part.__name__}`", _fields(part), "", "") for part in PARTS]
     return "\n".join(
         [
             *_table(("kind", "message", "from → to", "what it says", "reply"), said),
@@ -59,30 +67,47 @@ def _reply(kind: type[Message]) -> str:
 
 
 def _fields(kind: type[msgspec.Struct]) -> str:
-    return ", ".join(f"`{field.name}: {_type(field.type)}`" for field in msgspec.structs.fields(kind)) or "-"
+    fields = [field for field in msgspec.structs.fields(kind) if not form_of(field.name, field.type)]
+    return ", ".join(f"`{field.name}: {_type(field.type)}`" for field in fields) or "-"
 
 
 def _type(kind: Any) -> str:
     if get_origin(kind) is Annotated:
         return _type(get_args(kind)[0])
-    if get_origin(kind) in (dict, list):
-        return f"{get_origin(kind).__name__}[{', '.join(map(_type, get_args(kind)))}]"
-    return str(getattr(kind, "__name__", kind))
+    if get_origin(kind) in (dict, list, tuple):
+        inner = ["..." if arg is ... else _type(arg) for arg in get_args(kind)]
+        return f"{get_origin(kind).__name__}[{', '.join(inner)}]"
+    if get_origin(kind) is Literal:
+        return " or ".join(map(repr, get_args(kind)))
+    if get_origin(kind) in (Union, UnionType):
+        # A bar would end the cell of the table.
+        return " or ".join(map(_type, get_args(kind)))
+    return "None" if kind is type(None) else str(getattr(kind, "__name__", kind))
 
 
-def _arrays(kind: type[Message]) -> str:
-    arrays = ", ".join(map(_array, kind.ARRAYS)) or "-"
-    return f"per feature group: {arrays}" if kind.PER_GROUP else arrays
+def _arrays(kind: type[msgspec.Struct]) -> str:
+    fields = msgspec.structs.fields(kind)
+    return "; ".join(_array(field.name, field.type) for field in fields if form_of(field.name, field.type)) or "-"
 
 
-def _array(spec: ArraySpec) -> str:
-    # The whole field as code: two sizes `*` would otherwise set the text between them in italics.
-    shape = f"{np.dtype(spec.dtype).name}[{', '.join(spec.dims.split())}]"
-    return f"`{spec.name}: {shape}`{', one or more' if spec.many else ''}"
+def _array(name: str, declared: Any) -> str:
+    """Return a field of arrays as the table has it: one array, a block, or several of either."""
+    origin, args = get_origin(declared), get_args(declared)
+    if origin is list:
+        many = "for each feature group" if name == "groups" else "one or more"
+        return f"{_array(name, args[0])}, {many}"
+    if origin in (Union, UnionType):
+        return f"{_array(name, args[0])} or None"
+    if origin is Annotated:
+        # The whole field as code: two sizes `*` would otherwise set the text between them in italics.
+        dtype = get_args(get_args(args[0])[1])[0]
+        return f"`{name}: {np.dtype(dtype).name}[{', '.join(args[1].split())}]`"
+    hints = get_type_hints(declared, include_extras=True)
+    return f"`{name}` ({'; '.join(_array(part, hints[part]) for part in declared._fields)})"
 
 
 def _limit(kind: type[Message]) -> str:
-    limit = LIMITS[kind]
+    limit = kind.LIMIT
     header = f"{_size(limit.header)} header"
     arrays = f"{limit.arrays:,} array{'s' if limit.arrays > 1 else ''}"
     return f"{header}, {arrays}, {_size(limit.nbytes)}" if limit.arrays else header

@@ -5,13 +5,11 @@ import threading
 import time
 from collections import Counter
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from persia_cli.config.schema import HybridMode, Run
 from persia_cli.control.position import EVAL, TRAIN
-from persia_cli.observe.query_scores import QueryScores
 from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.plan.columns import label_names
 from persia_cli.plan.embedding import embedding_layout
@@ -21,6 +19,8 @@ from persia_cli.roles.nn_pipeline import Pipeline
 from persia_cli.roles.start import address_beside
 from persia_cli.store.wire_rows import encode_rows
 from persia_cli.wire.context import Context
+from persia_cli.wire.figures import IntervalFigures
+from persia_cli.wire.job_messages import PhaseWork, TrainSteps
 from persia_cli.wire.loop import Loop
 
 LOADED_AHEAD = 8
@@ -36,7 +36,7 @@ class NullWorker:
         self._loop = Loop(context, "nn-worker-0")
         self._link = Link(self._loop, coordinator, "nn-worker", 0)
         self._pipeline = Pipeline(self._loop, self._link, address_beside(coordinator, "nn-worker-0"))
-        self._instructions: queue.SimpleQueue[tuple[int, str, dict[str, Any]]] = queue.SimpleQueue()
+        self._instructions: queue.SimpleQueue[tuple[int, PhaseWork]] = queue.SimpleQueue()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="nn-worker-0")
         self._thread.start()
@@ -71,10 +71,10 @@ class NullWorker:
         bound = run.mode.staleness if isinstance(run.mode, HybridMode) else 1
         self._pipeline.connect(run, job, {TRAIN: bound, EVAL: 1}, bound + LOADED_AHEAD)
         layout = embedding_layout(run)
-        self._servers, self._every = run.cluster.embedding_servers, run.train.log_every_steps
+        self._every = run.train.log_every_steps
         tasks = len(label_names(run))
         # It scores nothing, and reports this.
-        self._scores, self._by_query = ScoreHistogram(tasks), QueryScores(tasks)
+        self._scores = ScoreHistogram(tasks)
         rng = np.random.default_rng(run.seed)
         self._gradients = []
         for group in layout.feature_groups:
@@ -85,18 +85,18 @@ class NullWorker:
             self._gradients.append(self._pipeline.empty(encoded.shape, encoded.dtype))
             self._gradients[-1][...] = encoded
 
-    def _on_instruction(self, number: int, kind: str, body: dict[str, Any]) -> None:
-        self._instructions.put((number, kind, body))
+    def _on_instruction(self, number: int, work: PhaseWork) -> None:
+        self._instructions.put((number, work))
 
     def _follow(self) -> None:
         while not self._link.stop:
             self._pipeline.check()
             try:
-                number, kind, body = self._instructions.get(timeout=0.05)
+                number, work = self._instructions.get(timeout=0.05)
             except queue.Empty:
                 continue
-            if kind == "training":
-                self._train(body["first"], body["last"])
+            if isinstance(work, TrainSteps):
+                self._train(work.first, work.last)
             self._pipeline.call(partial(self._link.done, number))
 
     def _train(self, first: int, last: int) -> None:
@@ -107,21 +107,18 @@ class NullWorker:
             ready = self._pipeline.take(lambda: self._link.stop)
             if ready is None:
                 return
-            per_group = 2 + self._servers
-            blocks = [ready.arrays[start + 2 : start + per_group] for start in range(0, len(ready.arrays), per_group)]
-            sizes = [sum(map(len, rows)) for rows in blocks]
+            sizes = [sum(map(len, group.rows)) for group in ready.rows.groups]
             pushed = [values[:size] for values, size in zip(self._gradients, sizes, strict=True)]
             self._pipeline.push(ready.batch, pushed)
-            samples += len(ready.samples[1])
-            staleness[ready.reply.staleness] += 1
+            samples += len(ready.samples.labels)
+            staleness[ready.rows.staleness] += 1
             if (step + 1) % self._every == 0 or step + 1 == last:
                 now = time.monotonic()
-                figures = {"steps": staleness.total(), "staleness": dict(staleness), "loss_sum": 0.0}
-                self._report(step + 1, figures | {"samples": samples, "seconds": now - since})
+                steps = dict(staleness)
+                self._report(IntervalFigures("train", step + 1, samples, staleness.total(), steps, now - since, 0.0))
                 samples, staleness, since = 0, Counter(), now
         self._pipeline.wait_drained(TRAIN, lambda: self._link.stop)
 
-    def _report(self, last: int, figures: dict[str, Any]) -> None:
-        arrays: list[np.ndarray[Any, Any]] = [*self._scores.encode(), *self._by_query.encode()]
-        whole = figures | {"split": "train", "last": last}
-        self._pipeline.report(lambda: (whole, arrays), lambda: self._link.stop)
+    def _report(self, figures: IntervalFigures) -> None:
+        report = (figures, self._scores.encode(), None)
+        self._pipeline.report(lambda: report, lambda: self._link.stop)

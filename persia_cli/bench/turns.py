@@ -26,6 +26,7 @@ from persia_cli.plan.job import DRIVER, Benchmark, JobPlan, plan_job
 from persia_cli.roles.link import Link
 from persia_cli.wire.context import Context
 from persia_cli.wire.folder import private_directory
+from persia_cli.wire.job_messages import Pause, PhaseWork
 from persia_cli.wire.loop import Loop
 
 
@@ -214,6 +215,6 @@ class Driver:
         finally:
             self._loop.close()
 
-    def _on_instruction(self, number: int, kind: str, body: dict[str, Any]) -> None:
-        if kind == "paused":
+    def _on_instruction(self, number: int, work: PhaseWork) -> None:
+        if isinstance(work, Pause):
             self._paused.put(number)

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from persia_cli.errors import WireError
 from persia_cli.observe.cells import rising
+from persia_cli.wire.job_messages import ScoredSamples
 
 Array = np.ndarray[Any, Any]
 
@@ -19,7 +20,7 @@ class QueryScores:
 
     def __init__(self, tasks: int) -> None:
         self.tasks = tasks
-        self._parts: list[tuple[Array, Array, Array, Array]] = []
+        self._parts: list[ScoredSamples] = []
 
     def add(
         self,
@@ -29,29 +30,26 @@ class QueryScores:
         weights: NDArray[np.float32] | None = None,
     ) -> None:
         """Add n samples: query_ids [n], logits and labels [n, T], weights [n] or None for ones."""
-        self._keep(query_ids, logits, labels, np.empty(0, np.float32) if weights is None else weights)
-
-    def encode(self) -> list[Array]:
-        """Return query_ids, logits, labels and weights (size 0: ones) of all samples, for `merge_encoded`."""
-        if not self._parts:
-            none = np.empty((0, self.tasks), np.float32)
-            return [np.empty(0, np.uint64), none, none, np.empty(0, np.float32)]
-        return [np.concatenate(arrays) for arrays in zip(*self._parts, strict=True)]
-
-    def merge_encoded(self, query_ids: Array, logits: Array, labels: Array, weights: Array) -> None:
-        """Add the samples of another part; raises WireError if the arrays do not fit each other."""
-        shape = (len(query_ids), self.tasks)
-        if (logits.shape, labels.shape) != (shape, shape) or len(weights) not in (0, len(query_ids)):
-            raise WireError(
-                f"scores of {len(query_ids)} samples with query ids and {self.tasks} tasks have logits of shape "
-                f"{logits.shape}, labels of shape {labels.shape} and {len(weights)} weights"
-            )
-        if len(query_ids):
-            self._keep(query_ids, logits, labels, weights)
-
-    def _keep(self, query_ids: Array, logits: Array, labels: Array, weights: Array) -> None:
         # Copies, since an array of a message may keep the memory of the whole message.
-        self._parts.append((query_ids.copy(), logits.copy(), labels.copy(), weights.copy()))
+        kept = None if weights is None else weights.copy()
+        self._parts.append(ScoredSamples(query_ids.copy(), logits.copy(), labels.copy(), kept))
+
+    def encode(self) -> ScoredSamples | None:
+        """Return all samples, for `merge_encoded`; None if there are none."""
+        if not self._parts:
+            return None
+        *arrays, weights = zip(*self._parts, strict=True)
+        query_ids, logits, labels = map(np.concatenate, arrays)
+        return ScoredSamples(query_ids, logits, labels, None if weights[0] is None else np.concatenate(weights))
+
+    def merge_encoded(self, samples: ScoredSamples | None) -> None:
+        """Add the samples of another part; raises WireError if they are not of as many tasks."""
+        if samples is None:
+            return
+        tasks = samples.logits.shape[1]
+        if tasks != self.tasks:
+            raise WireError(f"samples with query ids have scores of {tasks} tasks, and {self.tasks} are needed")
+        self.add(*samples)
 
     def gauc(self) -> list[float | None]:
         """Return, per task, the mean of the AUC of each query, weighted by the query's samples (their weights).
@@ -61,11 +59,12 @@ class QueryScores:
         Advertising" (KDD 2017), which DIN (KDD 2018) reports. A million samples take about 0.3 s on an idle core, and
         130 MB of memory meanwhile.
         """
-        query_ids, logits, labels, weights = self.encode()
-        if not len(query_ids):
+        samples = self.encode()
+        if samples is None or not len(samples.query_ids):
             return [None] * self.tasks
+        query_ids, logits, labels, weights = samples
         numbers = np.unique(query_ids, return_inverse=True)[1].astype(np.uint64)
-        w = weights.astype(np.float64) if len(weights) else np.ones(len(query_ids))
+        w = np.ones(len(query_ids)) if weights is None else weights.astype(np.float64)
         return [_gauc(numbers, logits[:, task], labels[:, task].astype(np.float64), w) for task in range(self.tasks)]
 
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Hashable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,18 +12,16 @@ from persia_cli.config.schema.metric import keys_of
 from persia_cli.control.position import StepGrid
 from persia_cli.errors import WireError
 from persia_cli.observe import staleness
-from persia_cli.observe.figures import IntervalFigures, ReplicaFigures, latest, read_figures, together
 from persia_cli.observe.journal import METRICS, Journal
 from persia_cli.observe.query_scores import QueryScores
-from persia_cli.observe.scores import ENCODED, MOST, MOST_IN_TRAINING, RecentScores, ScoreHistogram, reliability
+from persia_cli.observe.scores import MOST, MOST_IN_TRAINING, RecentScores, ScoreHistogram, reliability
 from persia_cli.observe.tensorboard import TensorBoardWriter
 from persia_cli.plan.columns import has_query_ids, label_names
-from persia_cli.wire.messages import REPORTS_AHEAD
+from persia_cli.wire.figures import IntervalFigures, ReplicaFigures, latest, together
+from persia_cli.wire.job_messages import REPORTS_AHEAD, ScoreCounts, ScoredSamples
 from persia_cli.wire.parts import TableTotals
 
 Array = np.ndarray[Any, Any]
-RankReport = tuple[IntervalFigures, list[Array]]
-"""Figures of an interval of one rank, and its arrays: the score histogram, then the scores of single samples."""
 
 QUALITY = {
     "auc": ScoreHistogram.auc,
@@ -59,11 +57,19 @@ WORK = ("steps_sent", "steps_scored", "bytes_verified", "rows_loaded")
 """Counts of regular work of replicas; all other counts are of irregular events."""
 
 
+class RankReport(NamedTuple):
+    """What one rank reported of an interval."""
+
+    figures: IntervalFigures
+    scores: ScoreCounts
+    samples: ScoredSamples | None
+
+
 def merged_scores(reports: Sequence[RankReport], tasks: int, most: int = MOST) -> ScoreHistogram:
     """Return the scores of all ranks, merged in the order of ranks; `most` is that of ScoreHistogram."""
     scores = ScoreHistogram(tasks, most)
-    for _, arrays in reports:
-        scores.merge_encoded(*arrays[:ENCODED])
+    for report in reports:
+        scores.merge_encoded(report.scores)
     return scores
 
 
@@ -79,12 +85,12 @@ class EvaluationReports:
 
     def add(self, reports: Sequence[RankReport]) -> bool:
         """Add the reports of all ranks of one interval; returns True if it was the last."""
-        self.intervals += [figures for figures, _ in reports]
-        self.seconds += max(figures.seconds for figures, _ in reports)
+        self.intervals += [report.figures for report in reports]
+        self.seconds += max(report.figures.seconds for report in reports)
         self.scores.merge(merged_scores(reports, self.scores.tasks))
-        for _, arrays in reports:
-            self.by_query.merge_encoded(*arrays[ENCODED:])
-        return not reports[0][0].more
+        for report in reports:
+            self.by_query.merge_encoded(report.samples)
+        return not reports[0].figures.more
 
 
 class RunRecord:
@@ -116,19 +122,15 @@ class RunRecord:
         self._notified: set[Hashable] = set()
         self._step, self._samples = step, samples
 
-    def note(self, name: str, figures: dict[str, Any]) -> None:
-        """Store a replica's latest figures, and notify the user once of each problem in them.
-
-        Raises WireError if they are not valid figures of a replica.
-        """
-        noted = read_figures(ReplicaFigures, figures)
-        self._figures[name] = noted
-        for table, counters in noted.tables.items():
+    def note(self, name: str, figures: ReplicaFigures) -> None:
+        """Store a replica's latest figures, and notify the user once of each problem in them."""
+        self._figures[name] = figures
+        for table, counters in figures.counters.tables.items():
             for counter, (event, text) in NOTIFICATIONS.items():
                 if counters.get(counter):
                     self._notify(event, (table, counter), text.format(table=table))
-        refused = {"refused messages": noted.messages.get("refused", 0)}
-        for count, value in (noted.counts | refused).items():
+        refused = {"refused messages": figures.messages.get("refused", 0)}
+        for count, value in (figures.counters.counts | refused).items():
             if value and count not in WORK:
                 about = f"{name} reports {count.replace('_', ' ')}"
                 self._notify("warning", about, f"{about}: {value} so far")
@@ -158,7 +160,7 @@ class RunRecord:
     def steps_scored(self) -> int:
         """Number of steps of evaluations or of a prediction that all ranks have finished, by their last figures."""
         heard = [self._figures.get(f"nn-worker-{rank}") for rank in range(len(self._reports))]
-        return min(figures.counts.get("steps_scored", 0) if figures else 0 for figures in heard)
+        return min(figures.counters.counts.get("steps_scored", 0) if figures else 0 for figures in heard)
 
     def _table_figures(self, intervals: list[IntervalFigures]) -> dict[str, Any]:
         """Return the rows of the tables after the look-ups of intervals, and the fraction of ids that had a row.
@@ -176,24 +178,27 @@ class RunRecord:
         """Return True if all ranks have sent the report of this number, and it is in the record."""
         return number < self._next_report
 
-    def add_report(self, rank: int, number: int, body: dict[str, Any], arrays: list[Array]) -> list[dict[str, Any]]:
+    def add_report(
+        self, rank: int, number: int, figures: IntervalFigures, scores: ScoreCounts, samples: ScoredSamples | None
+    ) -> list[dict[str, Any]]:
         """Add a rank's figures of an interval, and write the lines that are complete now; repeats change nothing.
 
         Returns the lines of evaluations among them. Raises WireError if the figures are not valid, or too far ahead.
         """
-        figures = read_figures(IntervalFigures, body)
-        ScoreHistogram.decode(len(self._labels), *arrays[:ENCODED])
-        QueryScores(len(self._labels)).merge_encoded(*arrays[ENCODED:])
+        ScoreHistogram.decode(len(self._labels), scores)
+        QueryScores(len(self._labels)).merge_encoded(samples)
         if number >= self._next_report + REPORTS_AHEAD:
             raise WireError(f"report {number} arrived, but report {self._next_report} is still missing")
         if number < self._next_report or number in self._reports[rank]:
             return []
-        self._reports[rank][number] = (figures, [array.copy() for array in arrays])
+        # Copies, since an array of a message may keep the memory of the whole message.
+        samples = samples and ScoredSamples(*map(_copied, samples))
+        self._reports[rank][number] = RankReport(figures, ScoreCounts(*map(_copied, scores)), samples)
         evaluated = []
         while all(self._next_report in reports for reports in self._reports):
             complete = [reports.pop(self._next_report) for reports in self._reports]
             self._next_report += 1
-            if complete[0][0].split == "train":
+            if complete[0].figures.split == "train":
                 self._write(self._training(complete))
             elif self._evaluation.add(complete):
                 evaluated.append(self._evaluated())
@@ -208,7 +213,7 @@ class RunRecord:
 
     def _training(self, reports: list[RankReport]) -> dict[str, Any]:
         """Return the line of an interval of training."""
-        intervals = [figures for figures, _ in reports]
+        intervals = [report.figures for report in reports]
         first = intervals[0]
         scores = merged_scores(reports, len(self._labels), MOST_IN_TRAINING)
         self._step = first.last
@@ -277,12 +282,16 @@ class RunRecord:
         for name, figures in sorted(self._figures.items()):
             role, _, index = name.rpartition("-")
             used = {"role": role, "index": int(index), "cpu_s": round(figures.cpu_s, 3), "rss": figures.rss}
-            counted = {"messages": figures.messages, "updates": figures.updates, "counts": figures.counts}
+            counted = {
+                "messages": figures.messages,
+                "updates": figures.counters.updates,
+                "counts": figures.counters.counts,
+            }
             roles.append(used | {kind: counts for kind, counts in counted.items() if counts})
         self._events.write(event="roles", roles=roles)
         tables: dict[str, dict[str, int]] = {}
         for figures in self._figures.values():
-            for table, counters in figures.tables.items():
+            for table, counters in figures.counters.tables.items():
                 total = tables.setdefault(table, {})
                 for counter, value in counters.items():
                     total[counter] = total.get(counter, 0) + value
@@ -297,3 +306,7 @@ class RunRecord:
 
 def _fraction(part: int, whole: int) -> float | None:
     return round(part / whole, 6) if whole else None
+
+
+def _copied(array: Array | None) -> Any:
+    return None if array is None else array.copy()

@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from persia_cli.errors import PersiaError, WireError
 from persia_cli.observe import cells
+from persia_cli.wire.job_messages import ScoreCounts
 
 Array = np.ndarray[Any, Any]
 Columns = NDArray[np.float64]
@@ -20,8 +21,6 @@ MOST_OF_ALL_TASKS = 2**21
 """Largest number of cells of all tasks together."""
 GATHERED_AT = 3 * 2**15
 """Number of counts that are collected before they are sorted into cells; their arrays fit memory that is reused."""
-ENCODED = 3
-"""Number of arrays of an encoded histogram."""
 PARTS = 20
 """Parts of a reliability diagram."""
 
@@ -80,24 +79,26 @@ class ScoreHistogram:
         self._sums += other._sums
         self._keep(*other._settle())
 
-    def encode(self) -> tuple[cells.Codes, Columns, Columns]:
-        """Return what is counted, uint64 [k], the counts that are not 0, float64 [k], and the sums [T, 4].
+    def encode(self) -> ScoreCounts:
+        """Return what is counted, the counts that are not 0, and the sums [T, 4].
 
         What is counted is encoded as twice the code of a cell, plus one for its positives, ascending; see `decode`.
         """
         codes, counts = self._settle()
         where, positive = np.nonzero(counts.T)
-        return codes[where] << np.uint64(1) | positive.astype(np.uint64), counts[positive, where], self._sums.copy()
+        counted = codes[where] << np.uint64(1) | positive.astype(np.uint64)
+        return ScoreCounts(counted, counts[positive, where], self._sums.copy())
 
     @classmethod
-    def decode(cls, tasks: int, counted: Array, counts: Array, sums: Array) -> Self:
+    def decode(cls, tasks: int, encoded: ScoreCounts) -> Self:
         """Return an encoded histogram, equal to the bit; raises WireError if the arrays are not valid."""
         made = cls(tasks)
-        made.merge_encoded(counted, counts, sums)
+        made.merge_encoded(encoded)
         return made
 
-    def merge_encoded(self, counted: Array, counts: Array, sums: Array) -> None:
+    def merge_encoded(self, encoded: ScoreCounts) -> None:
         """Add an encoded histogram of as many tasks; raises WireError if the arrays are not valid."""
+        counted, counts, sums = encoded
         codes, positive = counted >> np.uint64(1), (counted & np.uint64(1)).astype(np.bool_)
         rising = bool((counted[1:] > counted[:-1]).all())
         if (

@@ -13,14 +13,13 @@ from persia_cli.data.source import Ring, Source, open_source
 from persia_cli.errors import DataError
 from persia_cli.observe.trace import LOOP
 from persia_cli.roles.link import Link
+from persia_cli.wire.figures import Counters
+from persia_cli.wire.job_messages import Item
 from persia_cli.wire.loop import Loop
-from persia_cli.wire.messages import Credit, Item, PutIds, PutSamples, WaitCredit
+from persia_cli.wire.messages import Credit, PutIds, PutSamples, WaitCredit
 from persia_cli.wire.parts import BatchId
 
 Array = np.ndarray[Any, Any]
-
-NO_WEIGHTS = np.empty(0, np.float32)
-NO_QUERY_IDS = np.empty(0, np.uint64)
 
 
 @dataclass(slots=True)
@@ -84,7 +83,7 @@ class DataLoader:
                         f"{rows[split]}; give every loader the same files"
                     )
             self._link.figures = self._figures
-            self._link.ready(lambda number, kind, body: None)
+            self._link.ready(lambda number, work: None)
             while not self._link.stop:
                 sent = [self._advance(feed) for feed in self._feeds]
                 self._loop.poll(0.0 if any(sent) else 0.2)
@@ -140,7 +139,7 @@ class DataLoader:
                 waiting_for=f"room for step {feed.next}",
             )
 
-    def _on_credit(self, feed: Feed, rank: int, reply: Credit, _: list[Array]) -> None:
+    def _on_credit(self, feed: Feed, rank: int, reply: Credit) -> None:
         feed.waiting.discard(rank)
         feed.limits[rank] = max(feed.limits[rank], reply.limit)
 
@@ -153,18 +152,15 @@ class DataLoader:
 
     def _send_part(self, batch: BatchId, part: Batch, weight_total: float) -> None:
         worker = self._workers[(batch.step * self._ranks + batch.rank) % len(self._workers)]
-        worker.request(PutIds(batch), [part.ids, part.offsets], waiting_for=f"the ids of step {batch.step} to be taken")
-        weights = NO_WEIGHTS if part.weights is None else part.weights
-        query_ids = NO_QUERY_IDS if part.query_ids is None else part.query_ids
+        worker.request(PutIds(batch, part.ids, part.offsets), waiting_for=f"the ids of step {batch.step} to be taken")
         self._nn_workers[batch.rank].request(
-            PutSamples(batch, weight_total),
-            [part.dense, part.labels, weights, query_ids],
+            PutSamples(batch, weight_total, part.dense, part.labels, part.weights, part.query_ids),
             waiting_for=f"the samples of step {batch.step} to be taken",
         )
 
-    def _figures(self) -> dict[str, Any]:
+    def _figures(self) -> Counters:
         counts: dict[str, int] = {"steps_sent": self._sent}
         for feed in self._feeds:
             for name, count in feed.source.counts.items():
                 counts[name] = counts.get(name, 0) + count
-        return {"counts": counts}
+        return Counters(counts=counts)

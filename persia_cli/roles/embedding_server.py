@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec import to_builtins
 
 from persia_cli.config.schema import Run, SyncMode
 from persia_cli.control.position import TRAIN
@@ -21,12 +20,14 @@ from persia_cli.observe.trace import LOOP
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job, job_batches
 from persia_cli.roles.link import Link
-from persia_cli.store.batch_rows import merge_gradients
+from persia_cli.store.batch_rows import Merged, merge_gradients
 from persia_cli.store.manifest import EMBEDDINGS, read_manifest
 from persia_cli.store.shard import Shard
 from persia_cli.store.snapshot import Progress, load_shard, save_shard
+from persia_cli.wire.figures import Counters
+from persia_cli.wire.job_messages import PhaseWork, SaveModel
 from persia_cli.wire.loop import Loop
-from persia_cli.wire.messages import Ack, LookedUp, LookUp, Update
+from persia_cli.wire.messages import Ack, GroupGradients, LookedUp, LookedUpRows, LookUp, Update
 from persia_cli.wire.parts import BatchId
 from persia_cli.wire.server import Peer
 
@@ -40,7 +41,7 @@ class HeldUpdate(NamedTuple):
 
     peer: Peer
     batch: BatchId
-    arrays: list[Array]
+    groups: list[GroupGradients]
 
 
 class EmbeddingServer:
@@ -92,28 +93,26 @@ class EmbeddingServer:
         synchronous = isinstance(run.mode, SyncMode)
         # Where ranks' gradients are added up by key, no update comes with the keys of a look-up.
         self._keeps_rows = not synchronous or run.cluster.nn_workers == 1
-        self._gate = (
-            StepGate[tuple[Peer, LookUp, list[Array]], HeldUpdate](run.cluster.nn_workers) if synchronous else None
-        )
+        self._gate = StepGate[tuple[Peer, LookUp], HeldUpdate](run.cluster.nn_workers) if synchronous else None
 
     def _ready(self, rows: int) -> None:
         self._link.ready(self._on_instruction, rows=rows)
 
     # Look-ups
 
-    def _on_look_up(self, peer: Peer, message: LookUp, arrays: list[Array]) -> None:
+    def _on_look_up(self, peer: Peer, message: LookUp) -> None:
         batch = message.batch
         self._window(batch)
-        self._check_count(arrays, 2)
+        self._check_count(message.groups)
         if self._gate is not None and message.create and batch.step > self._watermarks.lowest + 1:
-            for group in range(self._groups):
-                self._shard.check(group, arrays[2 * group], arrays[2 * group + 1], batch.step)
-            self._gate.hold_look_up(batch.step, batch.rank, (peer, message, arrays))
+            for number, group in enumerate(message.groups):
+                self._shard.check(number, group.keys, group.tables, batch.step)
+            self._gate.hold_look_up(batch.step, batch.rank, (peer, message))
             self._trace.begin("look-up held", batch)
             return
-        self._answer(peer, message, arrays)
+        self._answer(peer, message)
 
-    def _answer(self, peer: Peer, message: LookUp, arrays: list[Array]) -> None:
+    def _answer(self, peer: Peer, message: LookUp) -> None:
         batch = message.batch
         window = self._watermarks.of(batch.rank, batch.generation)
         awaits_update = message.create and self._keeps_rows and not window.done(batch.step)
@@ -122,32 +121,32 @@ class EmbeddingServer:
         self._trace.end("look-up held", batch)
         with self._trace.span(LOOP, "look-up", batch):
             answers = [
-                self._shard.answer(g, arrays[2 * g], arrays[2 * g + 1], batch.step, message.create, kept_as, first)
-                for g in range(self._groups)
+                self._shard.answer(number, *group, batch.step, message.create, kept_as, first)
+                for number, group in enumerate(message.groups)
             ]
         unknown: list[Array] = [each for _, each in answers]
         if first:
             self._looked_up[batch] = unknown
         # Asked again, keys that got a row the first time are still those that had none.
         unknown = self._looked_up.get(batch, unknown)
-        rows = [array for (block, _), each in zip(answers, unknown, strict=True) for array in (block, each)]
-        self._server.reply(peer, LookedUp(window.watermark, self._shard.totals()), rows)
+        groups = [LookedUpRows(rows, each) for (rows, _), each in zip(answers, unknown, strict=True)]
+        self._server.reply(peer, LookedUp(window.watermark, self._shard.totals(), groups))
 
     # Updates
 
-    def _on_update(self, peer: Peer, message: Update, arrays: list[Array]) -> None:
+    def _on_update(self, peer: Peer, message: Update) -> None:
         batch = message.batch
         window = self._window(batch)
-        self._check_update(batch, arrays)
+        self._check_update(batch, message.groups)
         if window.done(batch.step):
             self._updates["repeated"] += 1
             self._server.reply(peer, Ack())
         elif self._gate is not None:
-            self._gate.hold_update(batch.step, batch.rank, HeldUpdate(peer, batch, arrays))
+            self._gate.hold_update(batch.step, batch.rank, HeldUpdate(peer, batch, message.groups))
             self._trace.begin("update held", batch)
             self._apply_complete_steps()
         else:
-            self._apply(batch, arrays)
+            self._apply(batch, message.groups)
             self._looked_up.pop(batch, None)
             window.mark(batch.step)
             self._server.reply(peer, Ack())
@@ -157,31 +156,26 @@ class EmbeddingServer:
         while updates := self._gate.complete(self._watermarks.lowest):
             for update in updates:
                 self._trace.end("update held", update.batch)
-            arrays = updates[0].arrays if len(updates) == 1 else self._merge(updates)
-            self._apply(updates[0].batch, arrays)
+            groups: Sequence[Merged] = updates[0].groups if len(updates) == 1 else self._merge(updates)
+            self._apply(updates[0].batch, groups)
             for update in updates:
                 self._looked_up.pop(update.batch, None)
                 self._watermarks.of(update.batch.rank, update.batch.generation).mark(update.batch.step)
                 self._server.reply(update.peer, Ack())
-            for peer, message, keys in self._gate.released(self._watermarks.lowest):
-                self._answer(peer, message, keys)
+            for peer, message in self._gate.released(self._watermarks.lowest):
+                self._answer(peer, message)
 
-    def _merge(self, updates: Sequence[HeldUpdate]) -> list[Array]:
+    def _merge(self, updates: Sequence[HeldUpdate]) -> list[Merged]:
         """Sum the ranks' gradients per row, in the order of ranks; they become float32."""
-        merged: list[Array] = []
-        for group in self._shard.layout.groups:
-            first = 3 * group.number
-            parts = [(u.arrays[first], u.arrays[first + 1], u.arrays[first + 2]) for u in updates]
-            merged.extend(merge_gradients(parts, group.dim, group.wire))
-        return merged
+        by_group = zip(self._shard.layout.groups, *(update.groups for update in updates), strict=True)
+        return [merge_gradients(parts, group.dim, group.wire) for group, *parts in by_group]
 
-    def _apply(self, batch: BatchId, arrays: list[Array]) -> None:
+    def _apply(self, batch: BatchId, groups: Sequence[Merged]) -> None:
         """Apply an update that has been checked: of one rank, or the sum of all ranks' of the batch's step."""
         looked_up = batch if self._keeps_rows else None
         with self._trace.span(LOOP, "update", batch):
-            for group in range(self._groups):
-                keys, tables, gradients = arrays[3 * group : 3 * group + 3]
-                self._shard.update(group, keys, tables, gradients, batch.step, looked_up)
+            for number, group in enumerate(groups):
+                self._shard.update(number, *group, batch.step, looked_up)
         self._updates["applied"] += 1
 
     def _window(self, batch: BatchId) -> Window:
@@ -192,31 +186,30 @@ class EmbeddingServer:
             window.check(batch.step)
         return window
 
-    def _check_update(self, batch: BatchId, arrays: list[Array]) -> None:
+    def _check_update(self, batch: BatchId, groups: list[GroupGradients]) -> None:
         """Raise WireError unless the whole update can be applied, so that none is applied in part."""
         if batch.split != TRAIN:
             raise WireError("an evaluation has no updates")
-        self._check_count(arrays, 3)
-        for group in range(self._groups):
-            keys, tables, gradients = arrays[3 * group : 3 * group + 3]
-            self._shard.check_update(group, keys, tables, gradients, batch.step)
+        self._check_count(groups)
+        for number, group in enumerate(groups):
+            self._shard.check_update(number, *group, batch.step)
 
-    def _check_count(self, arrays: list[Array], per_group: int) -> None:
-        if len(arrays) != per_group * self._groups:
-            raise WireError(f"expected {per_group} arrays for each of {self._groups} groups, received {len(arrays)}")
+    def _check_count(self, groups: Sequence[object]) -> None:
+        if len(groups) != self._groups:
+            raise WireError(f"expected arrays of {self._groups} feature groups, received those of {len(groups)}")
 
     # Checkpoints
 
-    def _on_instruction(self, number: int, kind: str, body: dict[str, Any]) -> None:
-        if kind != "saving":
+    def _on_instruction(self, number: int, work: PhaseWork) -> None:
+        if not isinstance(work, SaveModel):
             return
-        folder = Path(body["folder"]) / EMBEDDINGS
+        folder = Path(work.folder) / EMBEDDINGS
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
         self._write(
             "writing its rows",
             lambda: save_shard(self._shard, folder, self._note_written),
-            lambda saved: self._link.done(number, files=[to_builtins(file) for file in saved]),
+            lambda saved: self._link.done(number, tuple(saved)),
         )
 
     def _note_written(self, rows: int) -> None:
@@ -243,7 +236,7 @@ class EmbeddingServer:
             self._link.work.end()
             then(future.result())
 
-    def _figures(self) -> dict[str, Any]:
+    def _figures(self) -> Counters:
         tables = {name: asdict(counters) for name, counters in self._shard.counters().items()}
         loaded = {"bytes_verified": self._loading.bytes_read, "rows_loaded": self._loading.rows_loaded}
-        return {"tables": tables, "updates": self._updates, "counts": loaded}
+        return Counters(dict(self._updates), tables, loaded)

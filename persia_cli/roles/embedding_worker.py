@@ -19,8 +19,22 @@ from persia_cli.store.batch_rows import RowPlanner, UniqueRows, dense_rows
 from persia_cli.store.known_ids import KnownIds
 from persia_cli.store.wire_rows import row_bytes
 from persia_cli.wire.client import Client
+from persia_cli.wire.figures import Counters
 from persia_cli.wire.loop import Loop
-from persia_cli.wire.messages import Ack, LookedUp, LookUp, Pull, PullWeights, PushGradients, PutIds, Rows, Update
+from persia_cli.wire.messages import (
+    Ack,
+    GroupGradients,
+    GroupKeys,
+    GroupRows,
+    LookedUp,
+    LookUp,
+    Pull,
+    PullWeights,
+    PushGradients,
+    PutIds,
+    Rows,
+    Update,
+)
 from persia_cli.wire.parts import BatchId
 from persia_cli.wire.server import Peer
 
@@ -29,8 +43,7 @@ Array = np.ndarray[Any, Any]
 WINDOW_STEPS = 4096
 """Steps a rank can be ahead of another one's oldest: more than the greatest staleness and what loaders send ahead."""
 
-NO_OFFSETS = np.empty(0, np.uint32)
-NO_KEYS, NO_TABLES = np.empty(0, np.uint64), np.empty(0, np.uint16)
+NO_KEYS = GroupKeys(np.empty(0, np.uint64), np.empty(0, np.uint16))
 
 
 @dataclass(slots=True)
@@ -43,7 +56,8 @@ class PlannedBatch:
     """Ids of the batch, and those of them without a row when it was first answered."""
     pull: Peer | None = None
     push: Peer | None = None
-    replies: dict[int, tuple[LookedUp, list[Array]]] = field(default_factory=dict)
+    replies: dict[int, LookedUp] = field(default_factory=dict)
+    """Answers by the number of their server."""
     looking_up: bool = False
     unacked: set[int] = field(default_factory=set)
 
@@ -74,7 +88,7 @@ class EmbeddingWorker:
         self._ranks = run.cluster.nn_workers
         self._features = len(layout.features)
         self._known_ids = KnownIds(layout)
-        self._link.figures = lambda: {"tables": self._known_ids.figures()}
+        self._link.figures = lambda: Counters(tables=self._known_ids.figures())
         self._known = job_batches(run, job)
         self._finished = {split: Window(limit=WINDOW_STEPS * self._ranks) for split in (TRAIN, EVAL)}
         self._groups, self._dense = layout.groups, layout.dense_group
@@ -83,20 +97,19 @@ class EmbeddingWorker:
         self._server.on(Pull, self._on_pull)
         self._server.on(PullWeights, self._on_pull_weights)
         self._server.on(PushGradients, self._on_push)
-        self._link.ready(lambda number, kind, body: None)
+        self._link.ready(lambda number, work: None)
         while not self._link.stop:
             self._loop.poll(0.2)
         self._link.farewell()
 
     # Ids
 
-    def _on_put_ids(self, peer: Peer, message: PutIds, arrays: list[Array]) -> None:
+    def _on_put_ids(self, peer: Peer, message: PutIds) -> None:
         batch = message.batch
         size = self._check_batch(batch)
         if not self._is_finished(batch) and batch not in self._batches:
-            ids, offsets = arrays
             with self._trace.span(LOOP, "plan", batch):
-                self._batches[batch] = PlannedBatch(self._planner.plan(ids, offsets, size))
+                self._batches[batch] = PlannedBatch(self._planner.plan(message.ids, message.offsets, size))
             early = self._early_pulls.pop(batch, None)
             if early is not None:
                 self._look_up(batch, *early)
@@ -104,7 +117,7 @@ class EmbeddingWorker:
 
     # Look-ups
 
-    def _on_pull(self, peer: Peer, message: Pull, arrays: list[Array]) -> None:
+    def _on_pull(self, peer: Peer, message: Pull) -> None:
         self._check_batch(message.batch)
         self._check_dense_rows(message.dense_rows)
         if self._is_finished(message.batch):
@@ -124,29 +137,24 @@ class EmbeddingWorker:
         planned.looking_up = True
         self._trace.begin("look-up", batch)
         planned.replies = {}
-        request = LookUp(batch, create=batch.split == TRAIN)
         for server, client in enumerate(self._servers):
-            arrays: list[Array] = []
-            for group in planned.groups:
-                part = slice(group.bounds[server], group.bounds[server + 1])
-                arrays += [group.keys[part], group.tables[part]]
             client.request(
-                request,
-                arrays,
+                LookUp(batch, batch.split == TRAIN, [_keys_of(server, rows) for rows in planned.groups]),
                 on_reply=partial(self._on_rows, batch, server),
                 waiting_for=f"the rows of step {batch.step}",
             )
 
-    def _on_rows(self, batch: BatchId, server: int, reply: LookedUp, rows: list[Array]) -> None:
+    def _on_rows(self, batch: BatchId, server: int, reply: LookedUp) -> None:
         planned = self._batches.get(batch)
         if planned is None:
             return  # a repeated pull's rows, overtaken by the end of the batch
-        planned.replies[server] = (reply, rows)
+        planned.replies[server] = reply
         if len(planned.replies) < len(self._servers) or planned.pull is None:
             return
         self._trace.end("look-up", batch)
         if not planned.answered:
-            unknown = [planned.replies[server][1][1::2] for server in range(len(self._servers))]
+            replies = (planned.replies[server] for server in range(len(self._servers)))
+            unknown = [[group.unknown for group in reply.groups] for reply in replies]
             planned.ids = self._known_ids.add(planned.groups, unknown, batch.split == TRAIN)
         with self._trace.span(LOOP, "forward rows", batch):
             self._answer(batch, planned, planned.pull)
@@ -156,39 +164,35 @@ class EmbeddingWorker:
         planned.pull = None
 
     def _answer(self, batch: BatchId, planned: PlannedBatch, peer: Peer) -> None:
-        arrays: list[Array] = []
-        for number, group in enumerate(planned.groups):
-            arrays += [group.inverse, NO_OFFSETS if group.offsets is None else group.offsets]
-            arrays += [planned.replies[i][1][2 * number] for i in range(len(self._servers))]
-        answers = [planned.replies[server][0] for server in range(len(self._servers))]
+        answers = [planned.replies[server] for server in range(len(self._servers))]
+        groups = [
+            GroupRows([answer.groups[number].rows for answer in answers], group.inverse, group.offsets)
+            for number, group in enumerate(planned.groups)
+        ]
         staleness = batch.step - min(answer.watermark for answer in answers)
         totals = tuple(answer.totals for answer in answers)
-        self._server.reply(peer, Rows(staleness, totals, *planned.ids), arrays)
+        self._server.reply(peer, Rows(staleness, totals, *planned.ids, groups))
 
     # Dense weights
 
-    def _on_pull_weights(self, peer: Peer, message: PullWeights, arrays: list[Array]) -> None:
+    def _on_pull_weights(self, peer: Peer, message: PullWeights) -> None:
         self._check_batch(message.batch)
         self._check_dense_rows(message.dense_rows)
         rows = self._rows_of_weights(message.dense_rows)
         blocks: dict[int, Array] = {}
         for server, client in enumerate(self._servers):
-            part = slice(rows.bounds[server], rows.bounds[server + 1])
-            nothing: list[Array] = [NO_KEYS, NO_TABLES] * (len(self._groups) - 1)
+            nothing = [NO_KEYS] * (len(self._groups) - 1)
             client.request(
-                LookUp(message.batch, create=False),
-                [*nothing, rows.keys[part], rows.tables[part]],
+                LookUp(message.batch, create=False, groups=[*nothing, _keys_of(server, rows)]),
                 on_reply=partial(self._on_weights, peer, rows, blocks, server),
                 waiting_for="the dense weights",
             )
 
-    def _on_weights(
-        self, peer: Peer, rows: UniqueRows, blocks: dict[int, Array], server: int, _: LookedUp, arrays: list[Array]
-    ) -> None:
-        blocks[server] = arrays[-2]
+    def _on_weights(self, peer: Peer, rows: UniqueRows, blocks: dict[int, Array], server: int, reply: LookedUp) -> None:
+        blocks[server] = reply.groups[-1].rows
         if len(blocks) == len(self._servers):
             ordered = [blocks[number] for number in range(len(self._servers))]
-            self._server.reply(peer, Rows(staleness=0), [rows.inverse, NO_OFFSETS, *ordered])
+            self._server.reply(peer, Rows(0, (), 0, 0, [GroupRows(ordered, rows.inverse, None)]))
 
     def _rows_of_weights(self, count: int) -> UniqueRows:
         if self._dense is None:
@@ -204,7 +208,7 @@ class EmbeddingWorker:
 
     # Updates
 
-    def _on_push(self, peer: Peer, message: PushGradients, arrays: list[Array]) -> None:
+    def _on_push(self, peer: Peer, message: PushGradients) -> None:
         batch = message.batch
         self._check_batch(batch)
         if self._is_finished(batch):
@@ -214,41 +218,40 @@ class EmbeddingWorker:
         if planned is None or not planned.answered:
             raise WireError(f"gradients came for step {batch.step} of rank {batch.rank}, which has not got its rows")
         if batch.split == TRAIN:
-            self._check_gradients(planned, arrays)
+            self._check_gradients(planned, message.groups)
         planned.push = peer
         if batch.split != TRAIN:
             self._finish(batch)
         elif not planned.unacked:
             self._trace.begin("update", batch)
             with self._trace.span(LOOP, "forward gradients", batch):
-                self._update(batch, planned, arrays)
+                self._update(batch, planned, message.groups)
 
-    def _check_gradients(self, planned: PlannedBatch, arrays: list[Array]) -> None:
+    def _check_gradients(self, planned: PlannedBatch, gradients: list[Array]) -> None:
         expected = [
             (rows.keys.size, row_bytes(group.dim, group.wire))
             for rows, group in zip(planned.groups, self._groups, strict=True)
         ]
-        if [array.shape for array in arrays] != expected:
+        if [array.shape for array in gradients] != expected:
             raise WireError(
                 f"expected gradients of shapes {expected}, rows and their bytes as encoded, "
-                f"received {[array.shape for array in arrays]}"
+                f"received {[array.shape for array in gradients]}"
             )
 
     def _update(self, batch: BatchId, planned: PlannedBatch, gradients: list[Array]) -> None:
         planned.unacked = set(range(len(self._servers)))
         for server, client in enumerate(self._servers):
-            arrays: list[Array] = []
+            groups = []
             for group, gradient in zip(planned.groups, gradients, strict=True):
                 part = slice(group.bounds[server], group.bounds[server + 1])
-                arrays += [group.keys[part], group.tables[part], gradient[part]]
+                groups.append(GroupGradients(group.keys[part], group.tables[part], gradient[part]))
             client.request(
-                Update(batch),
-                arrays,
+                Update(batch, groups),
                 on_reply=partial(self._on_applied, batch, server),
                 waiting_for=f"the update of step {batch.step}",
             )
 
-    def _on_applied(self, batch: BatchId, server: int, reply: Ack, _: list[Array]) -> None:
+    def _on_applied(self, batch: BatchId, server: int, _: Ack) -> None:
         planned = self._batches[batch]
         planned.unacked.discard(server)
         if not planned.unacked:
@@ -277,3 +280,8 @@ class EmbeddingWorker:
     def _sequence(self, batch: BatchId) -> int:
         """Number the batches of a split that come to this worker 0, 1, 2, … (they are every E-th of all)."""
         return (batch.step * self._ranks + batch.rank) // self._workers
+
+
+def _keys_of(server: int, rows: UniqueRows) -> GroupKeys:
+    part = slice(rows.bounds[server], rows.bounds[server + 1])
+    return GroupKeys(rows.keys[part], rows.tables[part])

@@ -5,9 +5,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,9 @@ from persia_cli.observe.usage import cpu_seconds, resident_bytes
 from persia_cli.plan.job import Job
 from persia_cli.roles.work import Work
 from persia_cli.wire.client import Client
-from persia_cli.wire.limits import largest_frame
-from persia_cli.wire.loans import share_memory
-from persia_cli.wire.loop import Loop
-from persia_cli.wire.messages import (
-    PROTOCOL,
+from persia_cli.wire.figures import Counters, IntervalFigures, ReplicaFigures, SavedFile
+from persia_cli.wire.job_messages import (
     REPORTS_AHEAD,
-    Ack,
     Beat,
     Done,
     Fail,
@@ -39,15 +34,25 @@ from persia_cli.wire.messages import (
     Item,
     Leave,
     Next,
+    PhaseWork,
     Ready,
     Report,
+    ScoreCounts,
+    ScoredSamples,
     Scores,
+    Stop,
     TakeItem,
     Welcome,
 )
-from persia_cli.wire.parts import BatchId, Message, Request, Sender
+from persia_cli.wire.loans import share_memory
+from persia_cli.wire.loop import Loop
+from persia_cli.wire.messages import PROTOCOL, Ack
+from persia_cli.wire.parts import BatchId, Request, Sender
 
 log = logging.getLogger(__name__)
+
+IntervalReport = tuple[IntervalFigures, ScoreCounts, ScoredSamples | None]
+"""The figures of an interval, the histogram of its scores, and those of single samples if metrics need them."""
 
 HEARTBEAT_S = 0.5
 JOIN_RETRY_S = 0.5
@@ -78,18 +83,18 @@ class Link:
         self.stop = False
         self.stopped_by = ""
         self.stop_timeout_s = STOP_S
-        self.figures: Callable[[], dict[str, Any]] = dict
+        self.figures: Callable[[], Counters] = Counters
         self.work = Work()
         self.trace = Trace()
         self._awake = AwakeTime(time.monotonic())
         self._address = coordinator
-        self._on_instruction: Callable[[int, str, dict[str, Any]], None] = lambda number, kind, body: None
+        self._on_instruction: Callable[[int, PhaseWork], None] = lambda number, work: None
         self._told_to_stop = False
         self._stop_number: int | None = None
-        self._reports = self._unheard_reports = 0
+        self._reports = self._unacked_reports = 0
         self.report_room = threading.Semaphore(REPORTS_AHEAD)
         """Reports that may be sent yet; whoever calls `report` takes one of it first, and an answer gives it back."""
-        self._after_reports: list[tuple[int, dict[str, Any]]] = []
+        self._after_reports: list[Done] = []
         self._sender: Sender | None = None
         self._run_dir: Path | None = None
         self._addresses: dict[str, list[str]] = {}
@@ -99,7 +104,7 @@ class Link:
             self._identity,
             retry_s=JOIN_RETRY_S,
             silence_timeout_s=start_timeout_s,
-            frame_bytes=largest_frame([Welcome]),
+            frame_bytes=Welcome.LIMIT.header,
         )
 
     @property
@@ -128,7 +133,7 @@ class Link:
         )
         self._client.request(
             hello,
-            on_reply=lambda message, _: welcome.append(message),
+            on_reply=welcome.append,
             waiting_for="a place in the job",
         )
         while not welcome:
@@ -161,9 +166,7 @@ class Link:
             for index, address in enumerate(self._addresses[role])
         ]
 
-    def ready(
-        self, on_instruction: Callable[[int, str, dict[str, Any]], None], parameters: int = 0, rows: int = 0
-    ) -> None:
+    def ready(self, on_instruction: Callable[[int, PhaseWork], None], parameters: int = 0, rows: int = 0) -> None:
         """Report ready and follow the coordinator's instructions from now on; `rows` are those loaded."""
         self._on_instruction = on_instruction
         ready = Ready(self.sender, parameters, rows)
@@ -177,39 +180,39 @@ class Link:
             raise RoleError(f"{self.name} has not joined the job")
         return self._sender
 
-    def done(self, number: int, **body: Any) -> None:
-        """Report an instruction done, once the coordinator has heard all figures sent before."""
-        if self._unheard_reports:
-            self._after_reports.append((number, body))
-            return
-        self._client.request(Done(self.sender, number, body), waiting_for="the coordinator to note an end")
+    def done(self, number: int, files: tuple[SavedFile, ...] = ()) -> None:
+        """Report an instruction done, once the coordinator has acknowledged all figures sent before."""
+        self._after_reports.append(Done(self.sender, number, files))
+        self._send_done()
+
+    def _send_done(self) -> None:
+        while self._after_reports and not self._unacked_reports:
+            self._client.request(self._after_reports.pop(0), waiting_for="the coordinator to note an end")
 
     def take_item(self, split: int, on_item: Callable[[Item], None]) -> None:
         """Ask for the next work item of a split; answered when there is one."""
         self._client.request(
             TakeItem(self.sender, split),
-            on_reply=lambda message, _: on_item(message),
+            on_reply=on_item,
             waiting_for="a work item",
         )
 
-    def report(self, body: dict[str, Any], arrays: Sequence[np.ndarray[Any, Any]]) -> None:
+    def report(self, interval: IntervalReport) -> None:
         """Send one log interval's figures; there must be room for them."""
-        self._unheard_reports += 1
+        self._unacked_reports += 1
         self._reports += 1
-        report = Report(self.sender, self._reports, body)
-        self._client.request(report, arrays, on_reply=self._on_report_heard, waiting_for="a report to be taken")
+        report = Report(self.sender, self._reports, *interval)
+        self._client.request(report, on_reply=self._on_report_acked, waiting_for="a report to be taken")
 
-    def _on_report_heard(self, message: Ack, _: list[np.ndarray[Any, Any]]) -> None:
-        self._unheard_reports -= 1
+    def _on_report_acked(self, _: Ack) -> None:
+        self._unacked_reports -= 1
         self.report_room.release()
-        while self._after_reports and not self._unheard_reports:
-            number, body = self._after_reports.pop(0)
-            self.done(number, **body)
+        self._send_done()
 
     def send_scores(self, batch: BatchId, logits: np.ndarray[Any, Any], on_taken: Callable[[], None]) -> None:
         """Send the logits of a batch; `on_taken` is called once the coordinator has them."""
         self._client.request(
-            Scores(self.sender, batch), [logits], on_reply=lambda *_: on_taken(), waiting_for="scores to be taken"
+            Scores(self.sender, batch, logits), on_reply=lambda _: on_taken(), waiting_for="scores to be taken"
         )
 
     def fail(self, error: BaseException) -> None:
@@ -229,8 +232,8 @@ class Link:
 
     def _tell(self, message: Request[Ack], seconds: float) -> None:
         """Say the last word, whatever else is under way, and wait so long to be heard."""
-        replies: list[Message] = []
-        self._client.request(message, on_reply=lambda reply, _: replies.append(reply))
+        replies: list[Ack] = []
+        self._client.request(message, on_reply=replies.append)
         deadline = time.monotonic() + seconds
         with suppress(WireError):
             while not replies and time.monotonic() < deadline:
@@ -242,13 +245,9 @@ class Link:
         """Answer the instruction to stop, if that is why the replica ends; wait a few seconds to be heard."""
         if self._stop_number is None:
             return
-        replies: list[Message] = []
-        body = {"cpu_s": cpu_seconds(), "rss": self._memory_bytes(), "messages": self.loop.counters} | self.figures()
-        self._client.request(
-            Done(self.sender, self._stop_number, body),
-            on_reply=lambda message, _: replies.append(message),
-            waiting_for="the end",
-        )
+        replies: list[Ack] = []
+        done = Done(self.sender, self._stop_number, figures=self._all_figures(self.figures()))
+        self._client.request(done, on_reply=replies.append, waiting_for="the end")
         deadline = time.monotonic() + FAREWELL_S
         while not replies and time.monotonic() < deadline:
             self.loop.poll(0.05)
@@ -265,30 +264,30 @@ class Link:
     def _ask(self, after: int) -> None:
         self._client.request(Next(self.sender, after), on_reply=self._obey, waiting_for="the next instruction")
 
-    def _obey(self, instruction: Instruction, _: list[np.ndarray[Any, Any]]) -> None:
-        log.info("instruction %d: %s %s", instruction.number, instruction.kind, instruction.body)
-        if instruction.kind == "stop":
+    def _obey(self, instruction: Instruction) -> None:
+        log.info("instruction %d: %s", instruction.number, instruction.work)
+        if isinstance(instruction.work, Stop):
             self._told_to_stop = self.stop = True
             self._stop_number = instruction.number
             return
         # A phase begins or ends: figures of this moment are wanted in the record.
         self._beat()
-        self._on_instruction(instruction.number, instruction.kind, instruction.body)
+        self._on_instruction(instruction.number, instruction.work)
         self._ask(instruction.number)
 
     def _beat(self) -> None:
         if self.stop:
             return
-        figures = self.figures()
-        doing, doing_s = self.work.age(deepcopy(figures), self._awake.at(time.monotonic()))
-        body = {"messages": self.loop.counters} | figures
-        beat = Heartbeat(self.sender, doing, round(doing_s, 3), cpu_seconds(), self._memory_bytes(), body)
+        counters = self.figures()
+        doing, doing_s = self.work.age(counters, self._awake.at(time.monotonic()))
+        beat = Heartbeat(self.sender, doing, round(doing_s, 3), self._all_figures(counters))
         self._client.request(beat, on_reply=self._on_beat, waiting_for="a heartbeat's answer")
 
-    def _memory_bytes(self) -> int:
-        return resident_bytes() + self.loop.shared_bytes
+    def _all_figures(self, counters: Counters) -> ReplicaFigures:
+        memory = resident_bytes() + self.loop.shared_bytes
+        return ReplicaFigures(cpu_seconds(), memory, self.loop.counters, counters)
 
-    def _on_beat(self, beat: Beat, _: list[np.ndarray[Any, Any]]) -> None:
+    def _on_beat(self, beat: Beat) -> None:
         if beat.stop:
             self._told_to_stop = self.stop = True
 

@@ -16,10 +16,20 @@ from persia_cli.control.watermarks import Permits
 from persia_cli.errors import RoleError, WireError
 from persia_cli.plan.columns import dense_count, has_query_ids, label_names
 from persia_cli.plan.job import Job, job_batches
-from persia_cli.roles.link import Link
+from persia_cli.roles.link import IntervalReport, Link
 from persia_cli.wire.client import Client
 from persia_cli.wire.loop import Loop
-from persia_cli.wire.messages import Ack, Credit, Pull, PullWeights, PushGradients, PutSamples, Rows, WaitCredit
+from persia_cli.wire.messages import (
+    Ack,
+    Credit,
+    GroupRows,
+    Pull,
+    PullWeights,
+    PushGradients,
+    PutSamples,
+    Rows,
+    WaitCredit,
+)
 from persia_cli.wire.parts import BatchId
 from persia_cli.wire.server import Peer
 
@@ -31,18 +41,15 @@ WAIT_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class ReadyBatch:
-    """One rank's part of a step with its embeddings, as they came over the wire.
+    """One rank's part of a step with its embeddings, as they came over the wire."""
 
-    `arrays` are, per feature group, the int32 inverse, the uint32 offsets (size 0 where every feature has one id), and
-    one uint8 [rows, bytes of a row] block per embedding server, in the wire dtype.
-    """
+    samples: PutSamples
+    rows: Rows
 
-    batch: BatchId
-    weight_total: float
-    samples: list[Array]
-    arrays: list[Array]
-    reply: Rows
-    """Staleness and counts that came with the arrays."""
+    @property
+    def batch(self) -> BatchId:
+        """The identity of the batch."""
+        return self.samples.batch
 
 
 class Pipeline:
@@ -117,7 +124,7 @@ class Pipeline:
         """Send one block of encoded gradients per group, or none to release an evaluation batch."""
         self.call(lambda: self._push(batch, gradients))
 
-    def report(self, figures: Callable[[], tuple[dict[str, Any], list[Array]]], stopped: Callable[[], bool]) -> bool:
+    def report(self, figures: Callable[[], IntervalReport], stopped: Callable[[], bool]) -> bool:
         """Have `figures()` called and sent, once the coordinator is not too far behind; False once `stopped()`.
 
         Raises what the I/O thread died of.
@@ -127,21 +134,21 @@ class Pipeline:
                 raise self._died
             if stopped():
                 return False
-        self.call(lambda: self._link.report(*figures()))
+        self.call(lambda: self._link.report(figures()))
         return True
 
-    def weights(self, split: int, step: int, stopped: Callable[[], bool]) -> list[Array] | None:
+    def weights(self, split: int, step: int, stopped: Callable[[], bool]) -> GroupRows | None:
         """Wait for the dense weights as the embedding servers have them now; None once `stopped()`.
 
         `split` and `step` are of any batch that the job has. Raises what the I/O thread died of.
         """
         batch = BatchId(self._generation, split, step, self._rank)
-        answer: queue.SimpleQueue[list[Array]] = queue.SimpleQueue()
+        answer: queue.SimpleQueue[GroupRows] = queue.SimpleQueue()
 
         def ask() -> None:
             self._worker_of(batch).request(
                 PullWeights(batch, self.dense_rows),
-                on_reply=lambda reply, arrays: answer.put(arrays),
+                on_reply=lambda reply: answer.put(reply.groups[0]),
                 waiting_for="the dense weights",
             )
 
@@ -199,16 +206,16 @@ class Pipeline:
                 waiting_for=f"the embeddings of step {step}",
             )
 
-    def _on_samples(self, peer: Peer, message: PutSamples, arrays: list[Array]) -> None:
+    def _on_samples(self, peer: Peer, message: PutSamples) -> None:
         lane = self._lanes[message.batch.split]
         step = message.batch.step
-        self._check_samples(lane, message, arrays)
+        self._check_samples(lane, message)
         if step >= lane.next and step not in lane.samples:
-            lane.samples[step] = (message.weight_total, arrays)
+            lane.samples[step] = message
             self._pass_on(lane)
         self._server.reply(peer, Ack())
 
-    def _check_samples(self, lane: "Lane", message: PutSamples, arrays: list[Array]) -> None:
+    def _check_samples(self, lane: "Lane", message: PutSamples) -> None:
         """Raise WireError for samples that are not of this rank, that it gave no credit for, or of another shape."""
         batch = message.batch
         size = self._known.size(batch.generation, batch.split, batch.step, batch.rank)
@@ -216,43 +223,40 @@ class Pipeline:
             raise WireError(f"samples of rank {batch.rank} came to rank {self._rank}")
         if batch.step >= lane.permits.credit(self._window):
             raise WireError(f"the samples of step {batch.step} came before there was room for them")
-        dense, labels, weights, query_ids = arrays
-        if (dense.shape, labels.shape) != ((size, self._dense), (size, self._tasks)) or weights.size not in (0, size):
+        dense, labels, query_ids = message.dense, message.labels, message.query_ids
+        if (dense.shape, labels.shape) != ((size, self._dense), (size, self._tasks)):
             raise WireError(
                 f"expected {size} samples of {self._dense} dense values and {self._tasks} labels, received shapes "
-                f"{dense.shape}, {labels.shape} and {weights.size} weights"
+                f"{dense.shape} and {labels.shape}"
             )
-        expected = size if self._has_queries[batch.split] else 0
-        if query_ids.size != expected:
-            raise WireError(f"expected the query ids of {expected} samples, received {query_ids.size}")
+        if (query_ids is not None) != self._has_queries[batch.split]:
+            raise WireError(f"the samples came {'without' if query_ids is None else 'with'} query ids")
         if not 0.0 <= message.weight_total < math.inf:
             raise WireError(f"the weights of step {batch.step} cannot add up to {message.weight_total}")
 
-    def _on_rows(self, batch: BatchId, rows: Rows, arrays: list[Array]) -> None:
+    def _on_rows(self, batch: BatchId, rows: Rows) -> None:
         lane = self._lanes[batch.split]
         self._trace.end("pull", batch, staleness=rows.staleness)
-        lane.rows[batch.step] = (batch, rows, arrays)
+        lane.rows[batch.step] = rows
         self._pass_on(lane)
 
     def _pass_on(self, lane: "Lane") -> None:
         """Hand complete batches to the training thread, in order: all ranks must train the same step together."""
         while lane.next in lane.samples and lane.next in lane.rows:
-            weight_total, samples = lane.samples.pop(lane.next)
-            batch, reply, arrays = lane.rows.pop(lane.next)
+            ready = ReadyBatch(lane.samples.pop(lane.next), lane.rows.pop(lane.next))
             lane.next += 1
-            self._trace.begin("ready", batch)
-            self._ready.put(ReadyBatch(batch, weight_total, samples, arrays, reply))
+            self._trace.begin("ready", ready.batch)
+            self._ready.put(ready)
 
     def _push(self, batch: BatchId, gradients: list[Array]) -> None:
         self._trace.begin("push", batch)
         self._worker_of(batch).request(
-            PushGradients(batch),
-            gradients,
+            PushGradients(batch, gradients),
             on_reply=partial(self._on_applied, batch),
             waiting_for=f"the update of step {batch.step}",
         )
 
-    def _on_applied(self, batch: BatchId, reply: Ack, _: list[Array]) -> None:
+    def _on_applied(self, batch: BatchId, _: Ack) -> None:
         self._trace.end("push", batch)
         lane = self._lanes[batch.split]
         lane.permits.give_back(batch.step)
@@ -260,7 +264,7 @@ class Pipeline:
         lane.note_drained()
         self._answer_credit()
 
-    def _on_wait_credit(self, peer: Peer, message: WaitCredit, _: list[Array]) -> None:
+    def _on_wait_credit(self, peer: Peer, message: WaitCredit) -> None:
         self._known.size(self._generation, message.split, message.step, self._rank)
         self._waiting[peer.identity, message.split] = (peer, message)
         self._answer_credit()
@@ -279,8 +283,8 @@ class Lane:
 
     permits: Permits
     next: int = 0
-    samples: dict[int, tuple[float, list[Array]]] = field(default_factory=dict)
-    rows: dict[int, tuple[BatchId, Rows, list[Array]]] = field(default_factory=dict)
+    samples: dict[int, PutSamples] = field(default_factory=dict)
+    rows: dict[int, Rows] = field(default_factory=dict)
     drained: threading.Event = field(default_factory=threading.Event)
 
     def note_drained(self) -> None:

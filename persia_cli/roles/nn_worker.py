@@ -3,14 +3,12 @@
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from msgspec import to_builtins
 from numpy.typing import NDArray
 
 from persia_cli.config.schema import AsyncMode, Run, SyncMode
@@ -22,18 +20,20 @@ from persia_cli.kernels.warm import warm
 from persia_cli.observe.scores import MOST_IN_TRAINING
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
+from persia_cli.roles.interval import Interval
 from persia_cli.roles.link import HEARTBEAT_S, Link
-from persia_cli.roles.look_ups import LookUps
 from persia_cli.roles.nn_pipeline import Pipeline, ReadyBatch
 from persia_cli.roles.work import COMPILING, Work
 from persia_cli.store.manifest import verified_folder
 from persia_cli.store.wire_rows import encode_rows
 from persia_cli.train.compiling import watched_compiling
-from persia_cli.train.dense_trainer import DenseTrainer, Interval
+from persia_cli.train.dense_trainer import DenseTrainer
 from persia_cli.train.device import device_of, devices_are_apart, told_of_full_memory
 from persia_cli.train.distributed import LostRankError, World
-from persia_cli.train.inputs import GroupRows, Samples
+from persia_cli.train.inputs import Samples
 from persia_cli.train.step import TRAINING
+from persia_cli.wire.figures import Counters, SavedFile
+from persia_cli.wire.job_messages import EvaluateSteps, PhaseWork, PredictSteps, SaveModel, TrainSteps
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.parts import BatchId
 
@@ -65,14 +65,14 @@ class NNWorker:
         self._loop = loop
         self._link = link
         self._pipeline = Pipeline(loop, link, bind, advertise)
-        self._instructions: queue.SimpleQueue[tuple[int, str, dict[str, Any]]] = queue.SimpleQueue()
+        self._instructions: queue.SimpleQueue[tuple[int, PhaseWork]] = queue.SimpleQueue()
         self._steps_scored = 0
         self._ended = threading.Event()
 
     def run(self) -> None:
         """Train and evaluate as instructed until the job is over."""
         run, job = self._link.join(self._pipeline.address)
-        self._link.figures = lambda: {"counts": {"steps_scored": self._steps_scored}}
+        self._link.figures = lambda: Counters(counts={"steps_scored": self._steps_scored})
         in_flight = {TRAIN: _train_bound(run), EVAL: EVAL_STEPS_IN_FLIGHT}
         self._pipeline.connect(run, job, in_flight, in_flight[TRAIN] + LOADED_AHEAD)
         rendezvous = Path(job.run_dir) / "rendezvous" if run.cluster.nn_workers > 1 else None
@@ -110,8 +110,8 @@ class NNWorker:
 
     # The I/O thread
 
-    def _on_instruction(self, number: int, kind: str, body: dict[str, Any]) -> None:
-        self._instructions.put((number, kind, body))
+    def _on_instruction(self, number: int, work: PhaseWork) -> None:
+        self._instructions.put((number, work))
 
     # The training thread
 
@@ -119,7 +119,6 @@ class NNWorker:
         self._trace = self._link.trace
         self._link.work.begin("building the network")
         trainer = DenseTrainer(run, world, self._trace, self._pipeline.empty, trains=job.task == "train")
-        self._servers = run.cluster.embedding_servers
         self._ranks = run.cluster.nn_workers
         self._portion = max(1, PORTION // run.train.batch_size)
         self._wires = [group.wire for group in embedding_layout(run).groups]
@@ -134,40 +133,40 @@ class NNWorker:
         self._follow(trainer)
 
     def _follow(self, trainer: DenseTrainer) -> None:
-        handlers: dict[str, Callable[[DenseTrainer, dict[str, Any]], dict[str, Any]]] = {
-            "training": self._train,
-            "evaluating": self._evaluate,
-            "predicting": self._predict,
-            "saving": self._save,
-            "paused": lambda trainer, body: {},
-        }
         while not self._link.stop:
             self._pipeline.check()
             try:
-                number, kind, body = self._instructions.get(timeout=0.05)
+                number, work = self._instructions.get(timeout=0.05)
             except queue.Empty:
                 continue
-            result = handlers[kind](trainer, body)
-            self._pipeline.call(partial(self._link.done, number, **result))
+            files: tuple[SavedFile, ...] = ()
+            match work:
+                case TrainSteps():
+                    self._train(trainer, work)
+                case EvaluateSteps():
+                    self._evaluate(trainer, work)
+                case PredictSteps():
+                    self._predict(trainer, work)
+                case SaveModel():
+                    files = self._save(trainer, work)
+            self._pipeline.call(partial(self._link.done, number, files))
 
-    def _train(self, trainer: DenseTrainer, body: dict[str, Any]) -> dict[str, Any]:
-        interval, look_ups, since = trainer.interval(MOST_IN_TRAINING), LookUps(), time.monotonic()
-        for ready in self._batches(TRAIN, body["first"], body["last"]):
-            samples, groups = self._inputs(ready)
+    def _train(self, trainer: DenseTrainer, work: TrainSteps) -> None:
+        interval, since = Interval(trainer.task_weights, MOST_IN_TRAINING), time.monotonic()
+        for ready in self._batches(TRAIN, work.first, work.last):
+            samples = _samples_of(ready)
             done = ready.batch.step + 1
             scored = trainer.train(
                 ready.batch.step,
                 samples,
-                groups,
+                ready.rows.groups,
                 send=partial(self._send, ready.batch),
             )
             # Figures are none of the training thread's business: the I/O thread has the time.
-            self._pipeline.call(partial(interval.add, samples, scored, ready.reply.staleness))
-            look_ups.add(ready.reply)
-            if done % trainer.log_every_steps == 0 or done == body["last"]:
-                since = self._report(TRAIN, done, interval, look_ups, since)
-                interval, look_ups = trainer.interval(MOST_IN_TRAINING), LookUps()
-        return {}
+            self._pipeline.call(partial(interval.add, samples, scored, ready.rows))
+            if done % trainer.log_every_steps == 0 or done == work.last:
+                since = self._report(TRAIN, done, interval, since)
+                interval = Interval(trainer.task_weights, MOST_IN_TRAINING)
 
     def _send(self, batch: BatchId, gradients: list[NDArray[np.float32]]) -> None:
         with self._trace.span(TRAINING, "encode gradients", batch):
@@ -177,50 +176,47 @@ class NNWorker:
             # From now on this rank waits for the others: should one be stuck, it is not this one.
             self._link.work.end()
 
-    def _evaluate(self, trainer: DenseTrainer, body: dict[str, Any]) -> dict[str, Any]:
-        self._refresh(trainer, EVAL, body["first"])
-        interval, look_ups, since = trainer.interval(), LookUps(), time.monotonic()
-        for ready in self._batches(EVAL, body["first"], body["last"]):
-            samples, groups = self._inputs(ready)
-            scored = trainer.evaluate(ready.batch.step, samples, groups)
-            self._pipeline.call(partial(interval.add, samples, scored))
-            look_ups.add(ready.reply)
+    def _evaluate(self, trainer: DenseTrainer, work: EvaluateSteps) -> None:
+        self._refresh(trainer, EVAL, work.first)
+        interval, since = Interval(trainer.task_weights), time.monotonic()
+        for ready in self._batches(EVAL, work.first, work.last):
+            samples = _samples_of(ready)
+            scored = trainer.evaluate(ready.batch.step, samples, ready.rows.groups)
+            self._pipeline.call(partial(interval.add, samples, scored, ready.rows))
             self._pipeline.push(ready.batch, [])
             self._steps_scored += 1
             done = ready.batch.step + 1
-            if (done - body["first"]) % self._portion == 0 and done < body["last"]:
-                since = self._report(EVAL, done, interval, look_ups, since, more=True)
-                interval, look_ups = trainer.interval(), LookUps()
-        self._report(EVAL, body["last"], interval, look_ups, since)
-        return {}
+            if (done - work.first) % self._portion == 0 and done < work.last:
+                since = self._report(EVAL, done, interval, since, more=True)
+                interval = Interval(trainer.task_weights)
+        self._report(EVAL, work.last, interval, since)
 
-    def _predict(self, trainer: DenseTrainer, body: dict[str, Any]) -> dict[str, Any]:
-        self._refresh(trainer, EVAL, body["first"])
-        for ready in self._batches(EVAL, body["first"], body["last"]):
-            scored = trainer.evaluate(ready.batch.step, *self._inputs(ready))
+    def _predict(self, trainer: DenseTrainer, work: PredictSteps) -> None:
+        self._refresh(trainer, EVAL, work.first)
+        for ready in self._batches(EVAL, work.first, work.last):
+            scored = trainer.evaluate(ready.batch.step, _samples_of(ready), ready.rows.groups)
             # A batch counts as in flight until its scores are written, so that they cannot pile up on the way.
             release = partial(self._pipeline.push, ready.batch, [])
             self._pipeline.call(partial(self._link.send_scores, ready.batch, scored.logits, release))
             self._steps_scored += 1
-        return {}
 
-    def _save(self, trainer: DenseTrainer, body: dict[str, Any]) -> dict[str, Any]:
+    def _save(self, trainer: DenseTrainer, work: SaveModel) -> tuple[SavedFile, ...]:
         if self._link.index != 0:
-            return {}
-        self._refresh(trainer, TRAIN, body["step"] - 1)
+            return ()
+        self._refresh(trainer, TRAIN, work.step - 1)
         self._link.work.begin("writing the dense weights")
-        files = trainer.save(Path(body["folder"]) / DENSE)
+        files = trainer.save(Path(work.folder) / DENSE)
         self._link.work.end()
-        return {"files": [to_builtins(file) for file in files]}
+        return tuple(files)
 
     def _refresh(self, trainer: DenseTrainer, split: int, step: int) -> None:
         """Give the rank the dense weights that all ranks' updates came to, if embedding servers keep them."""
         if trainer.dense_rows == 0:
             return
-        arrays = self._pipeline.weights(split, step, lambda: self._link.stop)
-        if arrays is None:
+        rows = self._pipeline.weights(split, step, lambda: self._link.stop)
+        if rows is None:
             raise JobEndedError("the job has ended")
-        trainer.refresh(self._groups(arrays)[0])
+        trainer.refresh(rows)
 
     def _batches(self, split: int, first: int, last: int) -> Iterator[ReadyBatch]:
         """Yield the rank's batches of the steps [first, last), then wait until all of them are applied."""
@@ -237,38 +233,20 @@ class NNWorker:
         if self._link.stop:
             raise JobEndedError("the job has ended")
 
-    def _inputs(self, ready: ReadyBatch) -> tuple[Samples, list[GroupRows]]:
-        """Give the arrays of a batch their names."""
-        dense, labels, weights, query_ids = ready.samples
-        own_weights, queries = (array if array.size else None for array in (weights, query_ids))
-        samples = Samples(dense, labels, own_weights, ready.weight_total, queries)
-        return samples, self._groups(ready.arrays)
-
-    def _groups(self, arrays: list[NDArray[Any]]) -> list[GroupRows]:
-        """Give arrays their names: per group the inverse, the offsets, one block of rows per server."""
-        groups = []
-        per_group = 2 + self._servers
-        for start in range(0, len(arrays), per_group):
-            inverse, offsets, *rows = arrays[start : start + per_group]
-            groups.append(GroupRows(rows, inverse, offsets if offsets.size else None))
-        return groups
-
-    def _report(
-        self, split: int, last: int, interval: Interval, look_ups: LookUps, since: float, more: bool = False
-    ) -> float:
+    def _report(self, split: int, last: int, interval: Interval, since: float, more: bool = False) -> float:
         """Report an interval that began at `since` and ends now; returns when that is."""
         now = time.monotonic()
-
-        def figures() -> tuple[dict[str, Any], list[NDArray[Any]]]:
-            body, arrays = interval.encode()
-            of = {"split": SPLIT_NAMES[split], "last": last, "more": more, "seconds": now - since}
-            return body | of | look_ups.figures(), arrays
-
+        report = partial(interval.report, SPLIT_NAMES[split], last, now - since, more)
         # Where the coordinator cannot keep up, this rank waits for it.
         self._link.work.end()
-        if not self._pipeline.report(figures, lambda: self._link.stop):
+        if not self._pipeline.report(report, lambda: self._link.stop):
             raise JobEndedError("the job has ended")
         return now
+
+
+def _samples_of(ready: ReadyBatch) -> Samples:
+    came = ready.samples
+    return Samples(came.dense, came.labels, came.weights, came.weight_total, came.query_ids)
 
 
 @contextmanager

@@ -10,13 +10,15 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
 from persia_cli.disk import rename, sync, write_whole, writing
 from persia_cli.errors import CheckpointError
 from persia_cli.store.layout import DENSE_TABLE
+from persia_cli.wire.figures import Positive, Record, SavedFile
+from persia_cli.wire.parts import Count
 
 FORMAT_VERSION = 3
 MANIFEST = "manifest.json"
@@ -29,43 +31,8 @@ CHUNK_BYTES = 2**22
 
 _FINISHED = re.compile(r"step-(\d+)")
 
-Count = Annotated[int, msgspec.Meta(ge=0)]
-Positive = Annotated[int, msgspec.Meta(ge=1)]
-FileName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
-Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
-
 _OPENING = b'{\n  "sha256": "%s",\n'
 _CHECKED = re.compile(rb'\{\n  "sha256": "([0-9a-f]{64})",\n')
-
-
-class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A part of a manifest; the type of every value is checked."""
-
-
-class SavedRows(Record, frozen=True, forbid_unknown_fields=True):
-    """The rows of a file: those of a feature group with keys in the partitions [first, stop) of `partitions`."""
-
-    group: Count
-    partitions: Positive
-    first: Count
-    stop: Count
-    tables: dict[str, Positive]
-    """Number of rows of each table that has any in the file."""
-
-    @property
-    def total(self) -> int:
-        """Rows of all tables."""
-        return sum(self.tables.values())
-
-
-class SavedFile(Record, frozen=True, forbid_unknown_fields=True):
-    """A file of a checkpoint: its place, size and checksum, and, if it contains rows, which ones."""
-
-    folder: FileName
-    name: FileName
-    nbytes: Count
-    sha256: Digest
-    rows: SavedRows | None = None
 
 
 class SavedTable(Record, frozen=True, forbid_unknown_fields=True):

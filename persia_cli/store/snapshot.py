@@ -25,9 +25,10 @@ from persia_cli.disk import writing
 from persia_cli.errors import CheckpointError
 from persia_cli.kernels import hashing
 from persia_cli.store.layout import GroupSpec
-from persia_cli.store.manifest import SavedFile, SavedRows, verify
+from persia_cli.store.manifest import verify
 from persia_cli.store.row_store import MAX_STEP, RowStore
 from persia_cli.store.shard import Shard
+from persia_cli.wire.figures import SavedFile, SavedRows
 
 ROWS_PER_BATCH = 65536
 """Approximate number of rows in memory at a time."""

@@ -13,7 +13,7 @@ from torch import nn
 
 from persia_cli.disk import write_whole
 from persia_cli.errors import CheckpointError, PersiaError
-from persia_cli.store.manifest import SavedFile
+from persia_cli.wire.figures import SavedFile
 
 WEIGHTS = "dense.safetensors"
 OPTIMIZER = "dense_optimizer.safetensors"

@@ -1,9 +1,7 @@
 """The dense network of one rank: training, evaluation, saving, loading, and the figures of an interval."""
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,22 +10,21 @@ from persia_cli.config.schema import BCE, Run
 from persia_cli.disk import writing
 from persia_cli.kernels.memory import Empty
 from persia_cli.model.build import build_model
-from persia_cli.observe.query_scores import QueryScores
-from persia_cli.observe.scores import MOST, ScoreHistogram
 from persia_cli.observe.trace import Trace
 from persia_cli.plan.columns import dense_count, label_names
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.network import input_shape
-from persia_cli.store.manifest import SavedFile
 from persia_cli.train.compiling import compile_network
 from persia_cli.train.dense_state import load_dense, load_weights, save_dense
 from persia_cli.train.device import prepare_torch
 from persia_cli.train.distributed import World, refuse_local_statistics
-from persia_cli.train.inputs import GroupRows, Samples, group_shapes
+from persia_cli.train.inputs import Samples, group_shapes
 from persia_cli.train.loss import Objective
 from persia_cli.train.optimizer import LearningRate, dense_optimizer
 from persia_cli.train.shared_weights import SharedWeights
-from persia_cli.train.step import TRAINING, DenseStep, Scored, StepResult, StepSettings
+from persia_cli.train.step import TRAINING, DenseStep, Scored, StepSettings
+from persia_cli.wire.figures import SavedFile
+from persia_cli.wire.messages import GroupRows
 
 
 class DenseTrainer:
@@ -47,7 +44,8 @@ class DenseTrainer:
         self.log_every_steps = run.train.log_every_steps
         self._tasks = len(label_names(run))
         dense = dense_count(run)
-        self._objective = Objective([run.train.losses.get(name, BCE) for name in label_names(run)])
+        objective = Objective([run.train.losses.get(name, BCE) for name in label_names(run)])
+        self.task_weights = objective.task_weights
         self._module = build_model(run.model, input_shape(run, layout), run.seed).to(world.device)
         if run.train.compile:
             compile_network(self._module)
@@ -60,7 +58,7 @@ class DenseTrainer:
             self._shared = SharedWeights(self._module, run.cluster.nn_workers, decay)
         self.dense_rows = self._shared.rows if self._shared else 0
         self._rate = LearningRate(run.optimizer.dense, self._optimizer) if self._optimizer else None
-        settings = StepSettings(self._objective, run.train.precision, run.optimizer.dense.clip_norm, empty=empty)
+        settings = StepSettings(objective, run.train.precision, run.optimizer.dense.clip_norm, empty=empty)
         self._step = DenseStep(
             self._module, self._optimizer, group_shapes(layout), world, dense, run.seed, settings, self._trace
         )
@@ -99,10 +97,6 @@ class DenseTrainer:
         refuse_local_statistics(self._module)
         self._step.rehearse()
 
-    def interval(self, most: int = MOST) -> "Interval":
-        """Begin the figures of an interval; `most` is that of ScoreHistogram."""
-        return Interval(self._objective.task_weights, most)
-
     def save(self, folder: Path) -> list[SavedFile]:
         """Write weights and optimizer state to a new folder; raises DiskError if that fails."""
         assert self._optimizer is not None
@@ -125,43 +119,3 @@ class DenseTrainer:
                 self._step.loss_scale.load(saved)
         if self._shared is not None:
             self._shared.load(folder)
-
-
-class Interval:
-    """The figures of one rank between two lines of metrics."""
-
-    def __init__(self, task_weights: Sequence[float], most: int = MOST) -> None:
-        """Begin an interval; `task_weights` are those of the loss, `most` is that of ScoreHistogram."""
-        self._scores, self._by_query = ScoreHistogram(len(task_weights), most), QueryScores(len(task_weights))
-        self._task_weights = np.array(task_weights)
-        self._samples = self._steps = 0
-        self._staleness: Counter[int] = Counter()
-        self._loss_sum = 0.0
-        self._loss_scale: float | None = None
-        self._steps_skipped = 0
-
-    def add(self, samples: Samples, scored: Scored, staleness: int | None = None) -> None:
-        """Add one step, and in training the staleness of its rows."""
-        self._scores.add(scored.logits, samples.labels, samples.weights)
-        if samples.query_ids is not None:
-            self._by_query.add(samples.query_ids, scored.logits, samples.labels, samples.weights)
-        self._loss_sum += float(scored.loss_sum @ self._task_weights)
-        if isinstance(scored, StepResult):
-            self._loss_scale, self._steps_skipped = scored.loss_scale, scored.steps_skipped
-        self._samples += len(samples.labels)
-        self._steps += 1
-        if staleness is not None:
-            self._staleness[staleness] += 1
-
-    def encode(self) -> tuple[dict[str, Any], list[NDArray[Any]]]:
-        """Return the figures for the wire: plain numbers, and arrays of the scores, merged and by query."""
-        body = {
-            "loss_sum": self._loss_sum,
-            "loss_scale": self._loss_scale,
-            "steps_skipped": self._steps_skipped,
-            "samples": self._samples,
-            "steps": self._steps,
-            "staleness": dict(self._staleness),
-        }
-        arrays = [*self._scores.encode(), *self._by_query.encode()]
-        return body, [np.ascontiguousarray(array) for array in arrays]

@@ -11,8 +11,9 @@ from persia_cli.kernels.bags import check_bags
 from persia_cli.kernels.pool import MEAN, NONE, SQRTN, SUM
 from persia_cli.store.wire_rows import decode_into
 from persia_cli.train.device import Copier
-from persia_cli.train.inputs import GroupRows, GroupShape
+from persia_cli.train.inputs import GroupShape
 from persia_cli.train.pooling import Sequences, columns_of
+from persia_cli.wire.messages import GroupRows
 
 Offsets = NDArray[np.int64]
 

@@ -1,6 +1,5 @@
 """The input of a rank for one step, and its layout."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,20 +35,6 @@ class Samples:
     weights: NDArray[np.float32] | None
     weight_total: float
     query_ids: NDArray[np.uint64] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class GroupRows:
-    """The rows of one feature group: `rows` uint8 [U_s, bytes of a row] of each server, together the U unique rows.
-
-    `inverse` int32 is the unique row of each entry of the group, feature-major; an id has `rounds` entries. `offsets`
-    uint32 [F * n + 1] are the bounds of the entries of feature f and sample s, at f * n + s; None if every feature has
-    one entry per sample.
-    """
-
-    rows: Sequence[NDArray[np.uint8]]
-    inverse: NDArray[np.int32]
-    offsets: NDArray[np.uint32] | None
 
 
 def group_shapes(layout: EmbeddingLayout) -> tuple[GroupShape, ...]:

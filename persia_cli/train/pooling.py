@@ -12,7 +12,8 @@ from persia_cli.kernels.memory import Empty
 from persia_cli.kernels.pool import MODES, pool_backward, pool_forward, sequence_backward, sequence_forward
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.store.wire_rows import decode_into
-from persia_cli.train.inputs import GroupRows, GroupShape
+from persia_cli.train.inputs import GroupShape
+from persia_cli.wire.messages import GroupRows
 
 Sequences = dict[str, tuple[torch.Tensor, torch.Tensor]]
 

@@ -17,10 +17,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from persia_cli.errors import ConfigError
 from persia_cli.kernels.dedup import add_rows
 from persia_cli.plan.dense import DIM, require_room
-from persia_cli.store.manifest import SavedFile
 from persia_cli.store.wire_rows import decode_rows
 from persia_cli.train.dense_state import load_initial, save_initial
-from persia_cli.train.inputs import GroupRows
+from persia_cli.wire.figures import SavedFile
+from persia_cli.wire.messages import GroupRows
 
 ALIGNED = 16
 """Alignment of each parameter in float32 values: a cache line, as in separately allocated memory."""

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from persia_cli.kernels.memory import Empty
 from persia_cli.train.device import Copier
 from persia_cli.train.device_pooling import DevicePooling
-from persia_cli.train.inputs import GroupRows, GroupShape, Samples
+from persia_cli.train.inputs import GroupShape, Samples
 from persia_cli.train.pooling import GroupPooling, Pooling, StagedRows
+from persia_cli.wire.messages import GroupRows
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,12 @@ from persia_cli.kernels.memory import Empty
 from persia_cli.observe.trace import Trace
 from persia_cli.train.device import drawing_from
 from persia_cli.train.distributed import World
-from persia_cli.train.inputs import GroupRows, GroupShape, Samples
+from persia_cli.train.inputs import GroupShape, Samples
 from persia_cli.train.loss import Objective
 from persia_cli.train.pooling import model_batch
 from persia_cli.train.precision import LossScale, Precision, all_finite, autocast
 from persia_cli.train.staging import Staged, Staging
+from persia_cli.wire.messages import GroupRows
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import itertools
 import math
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +12,9 @@ from persia_cli.errors import WireError
 from persia_cli.wire import sockets
 from persia_cli.wire.context import Context
 from persia_cli.wire.frames import MalformedMessage, decode
-from persia_cli.wire.limits import BATCH_PART
-from persia_cli.wire.loans import Array, SharedMemory
+from persia_cli.wire.loans import SharedMemory
 from persia_cli.wire.messages import Pending, Refused
-from persia_cli.wire.parts import Message, Reply, Request
+from persia_cli.wire.parts import BATCH_PART, Message, Reply, Request
 
 MAX_WAIT_S = 4.0
 """Longest time between two sends of a request."""
@@ -39,8 +38,7 @@ class _Unanswered:
 
     number: int
     message: Request[Any]
-    arrays: Sequence[Array]
-    on_reply: Callable[[Any, list[Array]], None] | None
+    on_reply: Callable[[Any], None] | None
     waiting_for: str
     wait_s: float
     due: float
@@ -97,20 +95,19 @@ class Client:
     def request(
         self,
         message: Request[Reply],
-        arrays: Sequence[Array] = (),
-        on_reply: Callable[[Reply, list[Array]], None] | None = None,
+        on_reply: Callable[[Reply], None] | None = None,
         waiting_for: str = "",
     ) -> None:
         """Send a request and keep it until it is answered; never waits.
 
-        Arrays are kept alive and must not be written until `receive` calls `on_reply` with the reply and its arrays.
+        Its arrays are kept alive and must not be written until `receive` calls `on_reply` with the reply.
         `waiting_for` describes the request in error messages.
         """
         number = next(self._numbers)
         wait_s = min(self.retry_s, self.silence_timeout_s)
         due = self._clock() + wait_s
         request = _Unanswered(
-            number, message, arrays, on_reply, waiting_for or type(message).__name__, wait_s, due, self._heard
+            number, message, on_reply, waiting_for or type(message).__name__, wait_s, due, self._heard
         )
         # A full queue is not an error: the request is sent again when it is due.
         self._send(request)
@@ -118,9 +115,7 @@ class Client:
         self._due = min(self._due, due)
 
     def _send(self, request: _Unanswered) -> None:
-        sockets.send_message(
-            self.socket, request.number, request.message, request.arrays, self.memory, token=self._token
-        )
+        sockets.send_message(self.socket, request.number, request.message, self.memory, token=self._token)
 
     def receive(self) -> None:
         """Handle the replies that have arrived; raises WireError if the peer refused a request."""
@@ -131,14 +126,14 @@ class Client:
                 frames = sockets.receive(self.socket)
                 if frames is None:
                     return
-                number, reply, arrays = decode(frames, self.memory, self._token)
+                number, reply = decode(frames, self.memory, self._token)
             except MalformedMessage as error:
                 self.malformed += 1
                 self._unreadable = f"; its last message could not be read: {error}"
                 continue
-            self._take(number, reply, arrays)
+            self._take(number, reply)
 
-    def _take(self, number: int, reply: Message, arrays: list[Array]) -> None:
+    def _take(self, number: int, reply: Message) -> None:
         request = self._requests.get(number)
         if request is not None and not isinstance(reply, (Pending, Refused, request.message.REPLY or Message)):
             self.malformed += 1
@@ -157,7 +152,7 @@ class Client:
             text = f"{self.peer} at {self.address} refused {request.waiting_for}: {reply.reason}"
             raise RefusedError(text, reply.exit_code)
         if request.on_reply is not None:
-            request.on_reply(reply, arrays)
+            request.on_reply(reply)
 
     def tick(self) -> None:
         """Send due requests again; raises WireError if the peer was silent for too long or rejected the token.

@@ -1,40 +1,45 @@
 """The encoding of messages as frames and back, with full validation.
 
 Frames are [kind byte and token, header, raw array, raw array, ...]. A message without the token of the job is refused
-before any of it is decoded. The header is msgpack of (request number, fields of the message, dtype and shape of each
-array, loan). Arrays that the loan covers lie in memory that sender and receiver share; the others are frames.
+before any of it is decoded. The header is msgpack of (request number, fields of the message, shapes of its arrays,
+loan). Arrays that the loan covers lie in memory that sender and receiver share; the others are frames.
 """
 
 import hmac
 import math
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 import zmq
 
 from persia_cli.errors import WireError
-from persia_cli.wire.limits import BATCH_PART, LIMITS
-from persia_cli.wire.loans import Array, Loan, SharedMemory, StaleLoan
-from persia_cli.wire.messages import BY_KIND
-from persia_cli.wire.parts import Count, Message
+from persia_cli.wire import job_messages, messages
+from persia_cli.wire.arrays import Array, MessageForm, Shape
+from persia_cli.wire.loans import Loan, SharedMemory, StaleLoan
+from persia_cli.wire.parts import BATCH_PART, Count, Message
 
 MAX_FRAMES = BATCH_PART.arrays + 2
 NO_TOKEN = b""
 """Token of frames that do not go to another replica."""
 ENCODED_ALIGNMENT = 4
 """Alignment of byte arrays: encoded rows are read as float32 in place."""
+BY_KIND: dict[int, type[Message]] = {
+    kind.KIND: kind
+    for module in (messages, job_messages)
+    for kind in vars(module).values()
+    if isinstance(kind, type) and issubclass(kind, Message) and hasattr(kind, "KIND")
+}
+"""All kinds of messages by their first byte."""
 
 Frame = bytes | memoryview | zmq.Frame
-ArrayHead = tuple[str, tuple[Annotated[int, msgspec.Meta(ge=0, le=BATCH_PART.nbytes)], ...]]
-ArrayHeads = Annotated[list[ArrayHead], msgspec.Meta(max_length=BATCH_PART.arrays)]
 
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODERS: Mapping[type[Message], msgspec.msgpack.Decoder[Any]] = {
-    kind: msgspec.msgpack.Decoder(tuple[Count, kind, ArrayHeads, Loan | None])  # type: ignore[valid-type]
-    for kind in BY_KIND.values()
+_FORMS = {kind: MessageForm(kind) for kind in BY_KIND.values()}
+_DECODERS: dict[type[Message], msgspec.msgpack.Decoder[Any]] = {
+    kind: msgspec.msgpack.Decoder(tuple[Count, form.header, form.shapes, Loan | None])  # type: ignore[name-defined]
+    for kind, form in _FORMS.items()
 }
 _NUMBER_DECODER = msgspec.msgpack.Decoder(tuple[Count, msgspec.Raw, msgspec.Raw, msgspec.Raw])
 
@@ -42,6 +47,16 @@ _NUMBER_DECODER = msgspec.msgpack.Decoder(tuple[Count, msgspec.Raw, msgspec.Raw,
 def message_bytes(message: Message) -> int:
     """Return the encoded size of a message without arrays."""
     return len(_ENCODER.encode(message))
+
+
+def has_arrays(kind: type[Message]) -> bool:
+    """Return True if messages of this kind have arrays."""
+    return bool(_FORMS[kind].arrays)
+
+
+def arrays_of(message: Message) -> list[Array]:
+    """Return the arrays of a message in the order of its frames; raises MalformedMessage as `encode` does."""
+    return _flatten(message)[2]
 
 
 class MalformedMessage(WireError):  # noqa: N818 - the name says what it is
@@ -57,11 +72,7 @@ class ForeignMessage(MalformedMessage):
 
 
 def encode(
-    request: int,
-    message: Message,
-    arrays: Sequence[Array] = (),
-    loan: Loan | None = None,
-    token: bytes = NO_TOKEN,
+    request: int, message: Message, loan: Loan | None = None, token: bytes = NO_TOKEN
 ) -> list[bytes | memoryview]:
     """Return the frames of a message; C-contiguous arrays are not copied but become frames themselves.
 
@@ -69,19 +80,23 @@ def encode(
     declares, or if it is larger than the limit of its kind.
     """
     kind = type(message)
-    heads = [(array.dtype.str, array.shape) for array in arrays]
-    header = _ENCODER.encode((request, message, heads, loan))
+    fields, shapes, arrays = _flatten(message)
+    header = _ENCODER.encode((request, fields, shapes, loan))
     _check_size(kind, len(header), len(arrays), sum([array.nbytes for array in arrays]))
-    _check_arrays(kind, heads)
     framed = arrays if loan is None else [a for a, place in zip(arrays, loan.places, strict=True) if place is None]
     raw = [np.ascontiguousarray(array).data if array.size else b"" for array in framed]
     return [bytes((kind.KIND,)) + token, header, *raw]
 
 
-def decode(
-    frames: Sequence[Frame], memory: SharedMemory | None = None, token: bytes = NO_TOKEN
-) -> tuple[int, Message, list[Array]]:
-    """Return request number, message and arrays; raises MalformedMessage, and nothing else, whatever the frames hold.
+def _flatten(message: Message) -> tuple[Any, list[Any], list[Array]]:
+    try:
+        return _FORMS[type(message)].flatten(message)
+    except WireError as error:
+        raise MalformedMessage(f"{type(message).__name__}: {error}") from None
+
+
+def decode(frames: Sequence[Frame], memory: SharedMemory | None = None, token: bytes = NO_TOKEN) -> tuple[int, Message]:
+    """Return request number and message; raises MalformedMessage, and nothing else, whatever the frames hold.
 
     It raises ForeignMessage, a kind of MalformedMessage, if the token of the frames is not `token`.
 
@@ -91,37 +106,47 @@ def decode(
     """
     kind, header = _open(frames, token)
     try:
-        request, message, heads, loan = _DECODERS[kind].decode(header)
+        request, fields, shapes, loan = _DECODERS[kind].decode(header)
     except (msgspec.MsgspecError, ValueError, RecursionError, MemoryError) as error:
         raise MalformedMessage(
             f"the header of {kind.__name__} cannot be read: {error}", _legible_number(header)
         ) from None
     try:
-        _check_arrays(kind, heads)
-        lent: list[Array | None] = [None] * len(heads) if loan is None else _borrow(kind, loan, heads, memory)
-        framed = sum(array is None for array in lent)
-        if framed != len(frames) - 2:
-            raise MalformedMessage(f"{kind.__name__} declares {framed} arrays but has {len(frames) - 2}")
-        rest = iter(frames[2:])
-        arrays = [
-            _view(head, next(rest)) if array is None else _aligned(array)
-            for head, array in zip(heads, lent, strict=True)
-        ]
+        arrays = _Arrays(frames[2:], loan, memory)
+        message = _FORMS[kind].restore(fields, shapes, arrays.next)
+        arrays.check_all_read()
     except StaleLoan as error:
         raise MalformedMessage(str(error)) from None  # without a number: nobody waits for an answer to it
     except WireError as error:
-        raise MalformedMessage(str(error), request) from None
-    return request, message, arrays
+        raise MalformedMessage(f"{kind.__name__}: {error}", request) from None
+    return request, message
 
 
-def _borrow(
-    kind: type[Message], loan: Loan, heads: Sequence[ArrayHead], memory: SharedMemory | None
-) -> list[Array | None]:
-    if memory is None:
-        raise MalformedMessage(
-            f"{kind.__name__} uses shared memory, but this connection has none; set cluster.shared_memory=false"
-        )
-    return memory.borrow(loan, heads)
+class _Arrays:
+    """The arrays of a message that has arrived, read one after the other."""
+
+    def __init__(self, frames: Sequence[Frame], loan: Loan | None, memory: SharedMemory | None) -> None:
+        if loan is not None and memory is None:
+            raise MalformedMessage(
+                "the message uses shared memory, but this connection has none; set cluster.shared_memory=false"
+            )
+        self._frames = list(reversed(frames))
+        self._lent = memory.borrow(loan) if loan is not None and memory is not None else None
+
+    def next(self, dtype: np.dtype[Any], shape: Shape) -> Array:
+        """Return the next array."""
+        lent = None if self._lent is None else self._lent.next(dtype, shape)
+        if lent is not None:
+            return _aligned(lent)
+        if not self._frames:
+            raise WireError("the message declares more arrays than it has")
+        return _view(dtype, shape, self._frames.pop())
+
+    def check_all_read(self) -> None:
+        """Raise WireError if the message has arrays that it does not declare."""
+        left = len(self._frames) + (0 if self._lent is None else self._lent.left)
+        if left:
+            raise WireError(f"the message has {left} arrays that it does not declare")
 
 
 def _open(frames: Sequence[Frame], token: bytes) -> tuple[type[Message], memoryview]:
@@ -139,13 +164,13 @@ def _open(frames: Sequence[Frame], token: bytes) -> tuple[type[Message], memoryv
     try:
         _check_size(kind, len(header), len(views) - 1, sum([len(view) for view in views[1:]]))
     except MalformedMessage as error:
-        readable = len(header) <= LIMITS[kind].header
+        readable = len(header) <= kind.LIMIT.header
         raise MalformedMessage(str(error), _legible_number(header) if readable else None) from None
     return kind, header
 
 
 def _check_size(kind: type[Message], header: int, arrays: int, nbytes: int) -> None:
-    limit = LIMITS[kind]
+    limit = kind.LIMIT
     if header > limit.header or arrays > limit.arrays or nbytes > limit.nbytes:
         raise MalformedMessage(
             f"{kind.__name__} has a header of {header:,} bytes and {arrays:,} arrays of {nbytes:,} bytes; "
@@ -166,65 +191,14 @@ def _legible_number(header: memoryview) -> int | None:
     return request
 
 
-def _check_arrays(kind: type[Message], heads: Sequence[ArrayHead]) -> None:
-    """Raise MalformedMessage unless dtypes, dimensions and named sizes are those that the message declares."""
-    shapes = [shape for _, shape in heads]
-    for at, axis, first, first_axis in _equal_sizes(kind, tuple([(dtype, len(shape)) for dtype, shape in heads])):
-        if shapes[at][axis] != shapes[first][first_axis]:
-            raise MalformedMessage(
-                f"array {at} of {kind.__name__} has size {shapes[at][axis]} where another has "
-                f"{shapes[first][first_axis]}"
-            )
-
-
-@lru_cache(maxsize=1024)
-def _equal_sizes(kind: type[Message], arrays: tuple[tuple[str, int], ...]) -> tuple[tuple[int, int, int, int], ...]:
-    """Return the pairs of sizes that must be equal, as (array, axis, array, axis), for arrays of (dtype, dimensions).
-
-    Raises MalformedMessage if the message does not declare such arrays.
-    """
-    equal: list[tuple[int, int, int, int]] = []
-    at = _match_round(kind, arrays, 0, equal) if arrays or not kind.PER_GROUP else 0
-    while kind.PER_GROUP and at < len(arrays):
-        at = _match_round(kind, arrays, at, equal)
-    if at != len(arrays):
-        raise MalformedMessage(f"{kind.__name__} has {len(arrays) - at} arrays too many")
-    return tuple(equal)
-
-
-def _match_round(
-    kind: type[Message], arrays: Sequence[tuple[str, int]], at: int, equal: list[tuple[int, int, int, int]]
-) -> int:
-    """Match the declared arrays once, from arrays[at] on; returns the position behind the last one."""
-    first: dict[str, tuple[int, int]] = {}
-    for spec in kind.ARRAYS:
-        if at >= len(arrays):
-            raise MalformedMessage(f"{kind.__name__} does not have its array '{spec.name}'")
-        if arrays[at] != (spec.dtype, spec.ndim):
-            dtype, ndim = arrays[at]
-            raise MalformedMessage(
-                f"array '{spec.name}' of {kind.__name__} must be {spec.dtype} with {spec.ndim} dimensions, "
-                f"not {dtype[:20]} with {ndim}"
-            )
-        while at < len(arrays) and arrays[at] == (spec.dtype, spec.ndim):
-            for axis, dim in enumerate(spec.dims.split()):
-                if dim != "*" and first.setdefault(dim, (at, axis)) != (at, axis):
-                    equal.append((at, axis, *first[dim]))
-            at += 1
-            if not spec.many:
-                break
-    return at
-
-
-def _view(head: ArrayHead, frame: Frame) -> Array:
+def _view(dtype: np.dtype[Any], shape: Shape, frame: Frame) -> Array:
     """Return the array in a frame, aligned for its dtype."""
-    dtype, shape = np.dtype(head[0]), head[1]
     view = _bytes_of(frame)
     if math.prod(shape) * dtype.itemsize != view.nbytes:
-        raise MalformedMessage(f"an array of type {head[0]} and shape {shape} has {view.nbytes} bytes")
+        raise WireError(f"an array of type {dtype} and shape {shape} has {view.nbytes} bytes")
     if not view.nbytes:
         return np.empty(shape, dtype)
-    return _aligned(np.frombuffer(view, dtype).reshape(shape))
+    return _aligned(np.ndarray(shape, dtype, view))
 
 
 def _aligned(array: Array) -> Array:

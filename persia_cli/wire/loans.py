@@ -7,15 +7,17 @@ message never arrives, its memory stays in use. If there is no room, arrays trav
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import msgspec
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from persia_cli.errors import WireError
 from persia_cli.wire.arena import Arena
+from persia_cli.wire.arrays import Array, Shape
+from persia_cli.wire.parts import BATCH_PART
 from persia_cli.wire.segment import CELLS, DATA_START, Segment, create_segment, open_segment
 
 SEGMENT_BYTES = 1 << 30
@@ -24,7 +26,6 @@ LEAST_BYTES = 4096
 """Smaller arrays travel in frames."""
 SERIALS = 2**32
 
-Array = NDArray[Any]
 Word = Annotated[int, msgspec.Meta(ge=0, le=SERIALS - 1)]
 Place = tuple[str, Annotated[int, msgspec.Meta(ge=0, le=2**62)]]
 """The name of a segment and an offset in it."""
@@ -38,7 +39,7 @@ class Loan(msgspec.Struct, array_like=True, frozen=True, gc=False, forbid_unknow
     cell: Annotated[int, msgspec.Meta(ge=0, lt=CELLS)]
     serial: Word
     """Value of the cell until the receiver clears it; never 0."""
-    places: list[Place | None]
+    places: Annotated[list[Place | None], msgspec.Meta(max_length=BATCH_PART.arrays)]
     """Position of each array of the message; None for those that are in frames."""
 
 
@@ -130,13 +131,8 @@ class SharedMemory:
             del self._lent[cell]
             self._cells.append(cell)
 
-    def borrow(self, loan: Loan, heads: Sequence[tuple[str, tuple[int, ...]]]) -> list[Array | None]:
-        """Return the arrays of dtype and shape that a message lends, None for those in frames.
-
-        Raises StaleLoan if the message arrived before, WireError if there is no such memory.
-        """
-        if len(loan.places) != len(heads):
-            raise WireError(f"a message with {len(heads)} arrays has a loan of {len(loan.places)} arrays")
+    def borrow(self, loan: Loan) -> "LentArrays":
+        """Return the arrays that a message lends; raises StaleLoan if it arrived before, WireError if it cannot be."""
         lender, key = self._segment(loan.lender), (loan.lender, loan.cell)
         if lender is self._own:
             raise WireError("a message lends memory that belongs to its receiver")
@@ -144,15 +140,12 @@ class SharedMemory:
         if loan.serial in (0, self._borrowed.get(key)) or lender.cells[loan.cell] != loan.serial:
             raise StaleLoan("the message arrived before, and its memory may have been reused")
         self._borrowed[key] = loan.serial
-        borrowed = _Borrowed(lender, loan.cell)
-        return [
-            None if place is None else self._view(place, dtype, shape, borrowed)
-            for place, (dtype, shape) in zip(loan.places, heads, strict=True)
-        ]
+        return LentArrays(self, loan, _Borrowed(lender, loan.cell))
 
-    def _view(self, place: Place, dtype: str, shape: tuple[int, ...], borrowed: "_Borrowed") -> Array:
+    def view(self, place: Place, dtype: np.dtype[Any], shape: Shape, borrowed: "_Borrowed") -> Array:
+        """Return the array at a place, which keeps `borrowed` alive; raises WireError if there is no such memory."""
         segment, offset = self._segment(place[0]), place[1]
-        nbytes = math.prod(shape) * np.dtype(dtype).itemsize
+        nbytes = math.prod(shape) * dtype.itemsize
         if offset < DATA_START or offset + nbytes > segment.nbytes:
             raise WireError(f"{nbytes} bytes at {offset} are outside the shared memory {segment.name}")
         return segment.array(offset, shape, dtype, borrowed)
@@ -162,6 +155,25 @@ class SharedMemory:
         if segment is None:
             segment = self._segments[name] = open_segment(name)
         return segment
+
+
+class LentArrays:
+    """The arrays that a message lends, read one after the other."""
+
+    def __init__(self, memory: SharedMemory, loan: Loan, borrowed: "_Borrowed") -> None:
+        self._memory = memory
+        self._places: Iterator[Place | None] = iter(loan.places)
+        self.left = len(loan.places)
+        """Number of arrays that have not been read."""
+        self._borrowed = borrowed
+
+    def next(self, dtype: np.dtype[Any], shape: Shape) -> Array | None:
+        """Return the next array, None if it is in a frame; raises WireError if there is none, or no such memory."""
+        if not self.left:
+            raise WireError("the message declares more arrays than its loan has")
+        self.left -= 1
+        place = next(self._places)
+        return None if place is None else self._memory.view(place, dtype, shape, self._borrowed)
 
 
 class _Borrowed:

@@ -12,10 +12,11 @@ import zmq
 from numpy.typing import DTypeLike
 
 from persia_cli.wire import sockets
+from persia_cli.wire.arrays import Array
 from persia_cli.wire.client import Client
 from persia_cli.wire.context import Context
-from persia_cli.wire.limits import BATCH_PART
-from persia_cli.wire.loans import Array, SharedMemory
+from persia_cli.wire.loans import SharedMemory
+from persia_cli.wire.parts import BATCH_PART
 from persia_cli.wire.server import Server
 
 

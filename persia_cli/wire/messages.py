@@ -1,16 +1,18 @@
-"""The messages that roles exchange, with their senders, receivers, contents and replies."""
+"""The messages with the parts of batches, from data loaders to embedding servers and back, and generic replies.
 
-from typing import Annotated, Any
+Rows and gradients are encoded in the wire dtype of their feature group, by `persia_cli.store.wire_rows`.
+"""
+
+from typing import Annotated, NamedTuple
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-from persia_cli.wire.parts import ArraySpec, BatchId, Count, Message, Request, Sender, TableTotals
+from persia_cli.wire.parts import BATCH_PART, KIB, BatchId, Count, Limit, Message, Request, TableTotals
 
-PROTOCOL = 11
+PROTOCOL = 12
 """Version of all messages and of how they travel; Hello carries it and the coordinator refuses another."""
-
-REPORTS_AHEAD = 16
-"""Largest number of a rank's unanswered reports; they are answered when the reports of all ranks have been written."""
 
 # Generic replies.
 
@@ -31,6 +33,7 @@ class Refused(Message, frozen=True):
     """Any server -> the client: the request will not be done, and repeating it does not help."""
 
     KIND = 0x03
+    LIMIT = Limit(64 * KIB)
     reason: str
     exit_code: Count = 1
     """2 if the user can correct it, 1 otherwise."""
@@ -43,23 +46,27 @@ class PutIds(Request[Ack], frozen=True):
     """Data loader -> embedding worker: the ids of a batch, feature-major; Ack when they are stored."""
 
     KIND = 0x10
-    ARRAYS = (ArraySpec("ids", "<u8", "id"), ArraySpec("offsets", "<u4", "*"))
+    LIMIT = BATCH_PART
     batch: BatchId
+    ids: Annotated[NDArray[np.uint64], "id"]
+    offsets: Annotated[NDArray[np.uint32], "*"]
+    """The ids of feature f and sample s of n begin at offsets[f * n + s]."""
 
 
 class PutSamples(Request[Ack], frozen=True):
     """Data loader -> NN worker: all of a batch but its ids; Ack when it is stored."""
 
     KIND = 0x11
-    ARRAYS = (
-        ArraySpec("dense", "<f4", "sample dense"),
-        ArraySpec("labels", "<f4", "sample task"),
-        ArraySpec("weights", "<f4", "*"),  # empty where samples have no weights
-        ArraySpec("query_ids", "<u8", "*"),  # empty in training, and if samples have none
-    )
+    LIMIT = BATCH_PART
     batch: BatchId
     weight_total: float
     """Sum of the weights of the global batch, which divides the loss."""
+    dense: Annotated[NDArray[np.float32], "sample dense"]
+    labels: Annotated[NDArray[np.float32], "sample task"]
+    weights: Annotated[NDArray[np.float32], "sample"] | None
+    """None where all samples weigh 1."""
+    query_ids: Annotated[NDArray[np.uint64], "sample"] | None
+    """None in training, and if samples have none."""
 
 
 class Credit(Message, frozen=True):
@@ -80,28 +87,34 @@ class WaitCredit(Request[Credit], frozen=True):
 # NN worker -> embedding worker.
 
 
-class Rows(Message, frozen=True):
-    """Embedding worker -> NN worker: the unique rows of a batch, and the position of each id's row among them.
+class GroupRows(NamedTuple):
+    """The unique rows of a batch in one feature group, and which of them each of its ids has."""
 
-    Rows and gradients, here and below, are encoded in the wire dtype of their group, by `persia_cli.store.wire_rows`.
-    If dense weights are stored on embedding servers, their rows are the last group, with their positions as inverse.
+    rows: list[Annotated[NDArray[np.uint8], "* byte"]]
+    """Encoded rows of each embedding server, in the order of servers."""
+    inverse: Annotated[NDArray[np.int32], "id"]
+    """Number of the row of each id among those of all servers, feature-major; an id of a hash stack has several."""
+    offsets: Annotated[NDArray[np.uint32], "*"] | None
+    """Bounds in `inverse` of feature f and sample s of n, at f * n + s; None if each has exactly one row."""
+
+
+class Rows(Message, frozen=True):
+    """Embedding worker -> NN worker: the unique rows of a batch.
+
+    If dense weights are stored on embedding servers, their rows are the last group.
     """
 
     KIND = 0x21
-    PER_GROUP = True
-    ARRAYS = (
-        ArraySpec("inverse", "<i4", "id"),
-        ArraySpec("offsets", "<u4", "*"),  # empty if every sample has exactly one id per feature
-        ArraySpec("rows", "|u1", "* byte", many=True),  # one per embedding server, in the order of servers
-    )
+    LIMIT = BATCH_PART
     staleness: int
     """Step of the batch minus the last step of its rank whose update is in every row."""
-    totals: tuple[TableTotals, ...] = ()
+    totals: tuple[TableTotals, ...]
     """Counters of each server, as of its answer."""
-    ids: Count = 0
+    ids: Count
     """Number of ids of the batch, repeats included; an id of a hash stack counts once per round."""
-    unknown: Count = 0
+    unknown: Count
     """Number of these ids that had no row before."""
+    groups: list[GroupRows]
 
 
 class Pull(Request[Rows], frozen=True):
@@ -129,38 +142,59 @@ class PushGradients(Request[Ack], frozen=True):
     """
 
     KIND = 0x22
-    PER_GROUP = True
-    ARRAYS = (ArraySpec("gradients", "|u1", "row byte"),)
+    LIMIT = BATCH_PART
     batch: BatchId
+    groups: list[Annotated[NDArray[np.uint8], "* *"]]
+    """Encoded gradients [row, byte] of each feature group."""
 
 
 # Embedding worker -> embedding server.
 
 
+class LookedUpRows(NamedTuple):
+    """The rows of the keys of one feature group, in their order."""
+
+    rows: Annotated[NDArray[np.uint8], "row byte"]
+    unknown: Annotated[NDArray[np.uint32], "*"]
+    """Positions of the keys that had no row before, ascending."""
+
+
 class LookedUp(Message, frozen=True):
-    """Embedding server -> embedding worker: one row per key, in key order, and the keys that had none before."""
+    """Embedding server -> embedding worker: one row per key, and the keys that had none before."""
 
     KIND = 0x31
-    PER_GROUP = True
-    ARRAYS = (
-        ArraySpec("rows", "|u1", "row byte"),
-        ArraySpec("unknown", "<u4", "*"),  # positions of keys, ascending
-    )
+    LIMIT = BATCH_PART
     watermark: int
     """Last step of the batch's rank up to which all updates are applied; -1 before the first."""
-    totals: TableTotals = TableTotals()
+    totals: TableTotals
     """Counters of this server, this look-up included."""
+    groups: list[LookedUpRows]
+
+
+class GroupKeys(NamedTuple):
+    """Unique keys of one feature group, and the number of the table of each."""
+
+    keys: Annotated[NDArray[np.uint64], "row"]
+    tables: Annotated[NDArray[np.uint16], "row"]
 
 
 class LookUp(Request[LookedUp], frozen=True):
     """Embedding worker -> embedding server: ask for the rows of unique keys; in sync mode parked until its turn."""
 
     KIND = 0x30
-    PER_GROUP = True
-    ARRAYS = (ArraySpec("keys", "<u8", "row"), ArraySpec("tables", "<u2", "row"))
+    LIMIT = BATCH_PART
     batch: BatchId
     create: bool
     """True if unknown keys get a row; otherwise they read as zeros."""
+    groups: list[GroupKeys]
+
+
+class GroupGradients(NamedTuple):
+    """Encoded gradients of unique keys of one feature group."""
+
+    keys: Annotated[NDArray[np.uint64], "row"]
+    tables: Annotated[NDArray[np.uint16], "row"]
+    gradients: Annotated[NDArray[np.uint8], "row byte"]
 
 
 class Update(Request[Ack], frozen=True):
@@ -170,175 +204,6 @@ class Update(Request[Ack], frozen=True):
     """
 
     KIND = 0x32
-    PER_GROUP = True
-    ARRAYS = (
-        ArraySpec("keys", "<u8", "row"),
-        ArraySpec("tables", "<u2", "row"),
-        ArraySpec("gradients", "|u1", "row byte"),
-    )
+    LIMIT = BATCH_PART
     batch: BatchId
-
-
-# Any role -> coordinator.
-
-
-class Welcome(Message, frozen=True):
-    """Coordinator -> any role: the incarnation of the replica, the job, and the addresses of all replicas."""
-
-    KIND = 0x41
-    incarnation: Count
-    run: bytes
-    """The resolved run as JSON."""
-    job: bytes
-    """The plan of the job as JSON."""
-    addresses: dict[str, list[str]]
-    """Role -> addresses of its replicas, by index."""
-
-
-class Hello(Request[Welcome], frozen=True):
-    """Any role -> coordinator: join the job; Welcome once every replica has joined."""
-
-    KIND = 0x40
-    role: str
-    index: Count
-    pid: Count
-    host: str
-    version: str
-    """Version of the program; the coordinator refuses versions other than its own."""
-    protocol: Count
-    address: str
-    """Address at which the replica serves requests; empty if it serves none."""
-
-
-class Ready(Request[Ack], frozen=True):
-    """Any role -> coordinator: the replica has started and is ready."""
-
-    KIND = 0x42
-    sender: Sender
-    parameters: Count
-    """Number of dense weights that an NN worker trains; 0 for all other roles."""
-    rows: Count = 0
-    """Number of rows that an embedding server has loaded from a checkpoint."""
-
-
-class Instruction(Message, frozen=True):
-    """Coordinator -> any role: the next instruction."""
-
-    KIND = 0x44
-    number: Count
-    kind: str
-    body: dict[str, Any]
-
-
-class Next(Request[Instruction], frozen=True):
-    """Any role -> coordinator: ask for the instruction after number `after`; parked until there is one."""
-
-    KIND = 0x43
-    sender: Sender
-    after: Count
-
-
-class Done(Request[Ack], frozen=True):
-    """Any role -> coordinator: instruction `number` is done, with this result."""
-
-    KIND = 0x45
-    sender: Sender
-    number: Count
-    body: dict[str, Any]
-
-
-class Item(Message, frozen=True):
-    """Coordinator -> data loader: a work item, the steps [first, last); with `end`, no steps are left."""
-
-    KIND = 0x47
-    first: Count
-    last: Count
-    end: bool
-
-
-class TakeItem(Request[Item], frozen=True):
-    """Data loader -> coordinator: ask for a work item; parked until there is one."""
-
-    KIND = 0x46
-    sender: Sender
-    split: Annotated[int, msgspec.Meta(ge=0, le=1)]
-
-
-class Report(Request[Ack], frozen=True):
-    """NN worker -> coordinator: figures of one interval and the histogram of its scores; each number counts once.
-
-    Ack when all ranks have reported the interval, so that no rank is further ahead than REPORTS_AHEAD. If an evaluation
-    ranks samples within queries (GAUC), it carries the scores of single samples as well.
-    """
-
-    KIND = 0x48
-    ARRAYS = (
-        ArraySpec("counted", "<u8", "count"),
-        ArraySpec("counts", "<f8", "count"),
-        ArraySpec("sums", "<f8", "task sum"),
-        ArraySpec("query_ids", "<u8", "sample"),  # no samples if there are none
-        ArraySpec("logits", "<f4", "sample task"),
-        ArraySpec("labels", "<f4", "sample task"),
-        ArraySpec("weights", "<f4", "*"),  # empty where samples have no weights
-    )
-    sender: Sender
-    number: Count
-    body: dict[str, Any]
-
-
-class Scores(Request[Ack], frozen=True):
-    """NN worker -> coordinator: the network's predictions for a batch of a prediction run; Ack when they are stored."""
-
-    KIND = 0x4C
-    ARRAYS = (ArraySpec("logits", "<f4", "sample task"),)
-    sender: Sender
-    batch: BatchId
-
-
-class Beat(Message, frozen=True):
-    """Coordinator -> any role: the heartbeat arrived; `stop` asks the replica to end."""
-
-    KIND = 0x4A
-    stop: bool
-
-
-class Heartbeat(Request[Beat], frozen=True):
-    """Any role -> coordinator, about twice a second: the replica is alive; its present work and how long it takes."""
-
-    KIND = 0x49
-    sender: Sender
-    doing: str
-    """Work that has no visible result before it is done, such as "training step 7"; empty while waiting for others."""
-    doing_s: float
-    """Seconds since the work last made progress; time in which the replica did not run does not count."""
-    cpu_s: float
-    """CPU time used so far, in seconds."""
-    rss: Count
-    """Resident memory in bytes."""
-    body: dict[str, Any]
-
-
-class Leave(Request[Ack], frozen=True):
-    """Any role -> coordinator, also before Welcome: this process got a signal to stop, so the job must end."""
-
-    KIND = 0x4D
-    role: str
-    index: Count
-    pid: Count
-    signal: str
-    """Name of the signal, such as SIGTERM."""
-
-
-class Fail(Request[Ack], frozen=True):
-    """Any role -> coordinator: the replica cannot go on; `error` is a sentence with the reason."""
-
-    KIND = 0x4B
-    sender: Sender
-    error: str
-    exit_code: Count
-    """2 if the user can correct it, 1 otherwise."""
-
-
-BY_KIND: dict[int, type[Message]] = {
-    kind.KIND: kind for kind in (*Message.__subclasses__(), *Request.__subclasses__()) if kind is not Request
-}
+    groups: list[GroupGradients]

@@ -1,30 +1,31 @@
-"""The parts of messages: arrays, sets of fields, and the base class of messages."""
+"""The parts of messages: sets of fields, size limits, and the base classes of messages."""
 
-from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Generic, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar, get_args
 
 import msgspec
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
-@dataclass(frozen=True, slots=True)
-class ArraySpec:
-    """An array of a message: its dtype (numpy's `dtype.str`) and the names of its dimensions.
+KIB, MIB = 1 << 10, 1 << 20
 
-    Equal names mean equal sizes within a message, or within one feature group of it; `*` is any size. A `many` array
-    occurs one or more times in a row, with the same named sizes each time.
+
+class Limit(NamedTuple):
+    """The size limits of a kind of message, so that no peer can make a replica take more memory than that.
+
+    A larger message is neither sent nor decoded.
     """
 
-    name: str
-    dtype: str
-    dims: str
-    many: bool = False
+    header: int
+    """Bytes of the header: request number, fields, and the shape of each array."""
+    arrays: int = 0
+    """Number of arrays."""
+    nbytes: int = 0
+    """Bytes of all arrays together."""
 
-    @property
-    def ndim(self) -> int:
-        """Number of dimensions."""
-        return len(self.dims.split())
+
+BATCH_PART = Limit(MIB, arrays=4096, nbytes=1 << 30)
+"""Limit of messages with a part of a batch: these grow with the batch and the number of feature groups and servers."""
 
 
 class FieldSet(msgspec.Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
@@ -62,16 +63,16 @@ class TableTotals(FieldSet, frozen=True):
 
 
 class Message(msgspec.Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
-    """A message: its fields travel in the header, its arrays as raw frames after it or in shared memory."""
+    """A message: the last of its fields may be arrays, which `persia_cli.wire.arrays` describes.
+
+    The other fields travel in the header, the arrays as raw frames after it or in shared memory.
+    """
 
     KIND: ClassVar[int]
     """First byte of the message."""
+    LIMIT: ClassVar[Limit] = Limit(KIB)
     REPLY: ClassVar["type[Message] | None"] = None
     """Type of the reply if it is a request."""
-    ARRAYS: ClassVar[tuple[ArraySpec, ...]] = ()
-    """The arrays of the message, in this order."""
-    PER_GROUP: ClassVar[bool] = False
-    """True if the arrays occur once per feature group, in the order of groups; a message may have no group at all."""
 
 
 Reply = TypeVar("Reply", bound=Message)

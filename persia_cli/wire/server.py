@@ -11,11 +11,10 @@ import zmq
 from persia_cli.errors import WireError
 from persia_cli.wire import sockets
 from persia_cli.wire.context import Context
-from persia_cli.wire.frames import ForeignMessage, MalformedMessage, decode, message_bytes
-from persia_cli.wire.limits import BATCH_PART
-from persia_cli.wire.loans import Array, SharedMemory
+from persia_cli.wire.frames import ForeignMessage, MalformedMessage, decode, has_arrays, message_bytes
+from persia_cli.wire.loans import SharedMemory
 from persia_cli.wire.messages import Pending, Refused
-from persia_cli.wire.parts import Message
+from persia_cli.wire.parts import BATCH_PART, Message
 
 PARKED_LIMIT = 65_536
 """Largest number of unanswered requests that are remembered."""
@@ -73,13 +72,13 @@ class Server:
         self.memory: SharedMemory | None = None
         self.address = sockets.bound_address(self.socket)
         self.refused = self.foreign = self.nameless = self.repeated = self.dropped = self.forgotten = 0
-        self._handlers: dict[type[Message], Callable[[Peer, Any, list[Array]], None]] = {}
+        self._handlers: dict[type[Message], Callable[[Peer, Any], None]] = {}
         self._name = name
         self._parked: OrderedDict[Peer, None] = OrderedDict()
         self._answers: OrderedDict[Peer, tuple[Message, int]] = OrderedDict()
         self._answers_bytes = 0
 
-    def on(self, kind: type[Kind], handler: Callable[[Peer, Kind, list[Array]], None]) -> None:
+    def on(self, kind: type[Kind], handler: Callable[[Peer, Kind], None]) -> None:
         """Pass requests of this kind to `handler` from now on."""
         self._handlers[kind] = handler
 
@@ -115,7 +114,7 @@ class Server:
                 decode(frames, self.memory, self._token)  # this borrows its loan, which thereby ends
             return
         try:
-            number, message, arrays = decode(frames, self.memory, self._token)
+            number, message = decode(frames, self.memory, self._token)
         except ForeignMessage:
             self.foreign += 1
             return
@@ -132,9 +131,9 @@ class Server:
             self.repeated += 1
             self._send(peer, self._answers[peer][0])
         else:
-            self._dispatch(peer, message, arrays)
+            self._dispatch(peer, message)
 
-    def _dispatch(self, peer: Peer, message: Message, arrays: list[Array]) -> None:
+    def _dispatch(self, peer: Peer, message: Message) -> None:
         handler = self._handlers.get(type(message))
         if handler is None:
             self.refused += 1
@@ -145,20 +144,20 @@ class Server:
             self._parked.popitem(last=False)
             self.forgotten += 1
         try:
-            handler(peer, message, arrays)
+            handler(peer, message)
         except WireError as error:
             self.refused += 1
             self.reply(peer, _refused(error))
 
-    def reply(self, peer: Peer, message: Message, arrays: Sequence[Array] = ()) -> None:
-        """Answer a request; arrays must not be written from now on.
+    def reply(self, peer: Peer, message: Message) -> None:
+        """Answer a request; arrays of the message must not be written from now on.
 
         If the peer is gone or its queue is full, the reply is dropped and counted; the peer will repeat its request.
         """
         self._parked.pop(peer, None)
-        if not arrays:
+        if not has_arrays(type(message)):
             self._remember(peer, message)
-        self._send(peer, message, arrays)
+        self._send(peer, message)
 
     def _remember(self, peer: Peer, message: Message) -> None:
         """Store an answer for repeats of its request, and remove the oldest ones over the limits."""
@@ -170,9 +169,9 @@ class Server:
             _, (_, nbytes) = self._answers.popitem(last=False)
             self._answers_bytes -= nbytes
 
-    def _send(self, peer: Peer, message: Message, arrays: Sequence[Array] = ()) -> None:
+    def _send(self, peer: Peer, message: Message) -> None:
         taken = sockets.send_message(
-            self.socket, peer.request, message, arrays, self.memory, to=peer.identity, token=self._token
+            self.socket, peer.request, message, self.memory, to=peer.identity, token=self._token
         )
         self.dropped += not taken
 

@@ -10,10 +10,9 @@ from persia_cli.errors import WireError
 from persia_cli.wire.addresses import AddressError, check_local
 from persia_cli.wire.authentication import USER, PortGuard, password_of
 from persia_cli.wire.context import Context
-from persia_cli.wire.frames import MAX_FRAMES, NO_TOKEN, Frame, MalformedMessage, encode
-from persia_cli.wire.limits import BATCH_PART
-from persia_cli.wire.loans import Array, SharedMemory
-from persia_cli.wire.parts import Message
+from persia_cli.wire.frames import MAX_FRAMES, NO_TOKEN, Frame, MalformedMessage, arrays_of, encode
+from persia_cli.wire.loans import SharedMemory
+from persia_cli.wire.parts import BATCH_PART, Message
 
 Socket = zmq.Socket[bytes]
 
@@ -120,7 +119,6 @@ def send_message(
     socket: Socket,
     number: int,
     message: Message,
-    arrays: Sequence[Array] = (),
     memory: SharedMemory | None = None,
     to: bytes | None = None,
     token: bytes = NO_TOKEN,
@@ -129,10 +127,10 @@ def send_message(
 
     Returns False if the peer is gone or its queue is full; raises MalformedMessage as `encode` does.
     """
-    loan = None if memory is None else memory.lend(arrays)
+    loan = None if memory is None else memory.lend(arrays_of(message))
     sent = False
     try:
-        frames = encode(number, message, arrays, loan, token)
+        frames = encode(number, message, loan, token)
         sent = send(socket, frames if to is None else [to, *frames])
     finally:
         if not sent and memory is not None and loan is not None:

@@ -16,8 +16,9 @@ from persia_cli.train.dense_state import load_dense, save_dense
 from persia_cli.train.device import CPU, Copier, drawing_from, prepare_torch, told_of_full_memory
 from persia_cli.train.device_pooling import DevicePooling
 from persia_cli.train.distributed import World
-from persia_cli.train.inputs import GroupRows, GroupShape
+from persia_cli.train.inputs import GroupShape
 from persia_cli.train.pooling import GroupPooling
+from persia_cli.wire.messages import GroupRows
 from scripts.gpu.batches import Trainer, deviation
 from scripts.gpu.report import Finding, Findings, Left, failed, judged, left_out
 

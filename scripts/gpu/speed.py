@@ -20,7 +20,8 @@ from persia_cli.store.wire_rows import encode_rows
 from persia_cli.train.dense_trainer import DenseTrainer
 from persia_cli.train.device import device_of
 from persia_cli.train.distributed import World
-from persia_cli.train.inputs import GroupRows, Samples
+from persia_cli.train.inputs import Samples
+from persia_cli.wire.messages import GroupRows
 from persia_cli.wire.parts import BatchId
 from scripts.gpu.report import Finding, Findings, Left, Speed, failed
 

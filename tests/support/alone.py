@@ -15,6 +15,7 @@ from persia_cli.roles.embedding_worker import EmbeddingWorker
 from persia_cli.roles.link import Link
 from persia_cli.wire.client import Client
 from persia_cli.wire.context import Context
+from persia_cli.wire.figures import Counters
 from persia_cli.wire.loop import Loop
 from tests.conftest import poll_for
 
@@ -35,7 +36,7 @@ class LoneLink:
     stop: bool = False
     is_ready: bool = False
     own_address: str = ""
-    figures: Callable[[], dict[str, Any]] = field(default=dict)
+    figures: Callable[[], Counters] = field(default=Counters)
     trace: Trace = field(default_factory=Trace)
 
     @property

@@ -1,69 +1,118 @@
 """Any message with any arrays that it may carry, for tests of what becomes of them on the way."""
 
-from typing import Any
+import types
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import hypothesis.strategies as st
 import msgspec
 import numpy as np
 
-from persia_cli.wire.parts import BatchId, Count, Message, Sender, TableTotals
+from persia_cli.wire.frames import arrays_of
+from persia_cli.wire.parts import Message
 
 COUNTS = st.integers(0, 2**63 - 1)
-BODIES = st.dictionaries(
-    st.text(),
-    st.recursive(
-        st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text(),
-        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-        max_leaves=5,
-    ),
-)
-TOTALS = st.builds(TableTotals, COUNTS, COUNTS, COUNTS, COUNTS)
-FIELDS: dict[Any, st.SearchStrategy[Any]] = {
-    Count: COUNTS,
+PLAIN: dict[Any, st.SearchStrategy[Any]] = {
     int: st.integers(-(2**63), 2**63 - 1),
     float: st.floats(allow_nan=False),
     bool: st.booleans(),
     str: st.text(),
     bytes: st.binary(),
-    dict[str, Any]: BODIES,
-    dict[str, list[str]]: st.dictionaries(st.text(), st.lists(st.text())),
-    tuple[Count, ...]: st.lists(COUNTS).map(tuple),
-    BatchId: st.builds(BatchId, COUNTS, st.integers(0, 1), COUNTS, COUNTS),
-    Sender: st.builds(Sender, st.text(), COUNTS, COUNTS),
-    TableTotals: TOTALS,
-    tuple[TableTotals, ...]: st.lists(TOTALS).map(tuple),
+    type(None): st.none(),
 }
+MATCHING = {r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$": st.just("dense.safetensors"), "^[0-9a-f]{64}$": st.just("0f" * 32)}
 
 
-def field_values(field: msgspec.structs.FieldInfo) -> st.SearchStrategy[Any]:
-    return st.integers(0, 1) if field.name == "split" else FIELDS[field.type]
+def values(declared: Any) -> st.SearchStrategy[Any]:
+    """Any value of a type that a header field may have."""
+    origin, args = get_origin(declared), get_args(declared)
+    if origin is Annotated:
+        return annotated(*args)
+    if origin is Literal:
+        return st.sampled_from(args)
+    if origin in (Union, types.UnionType):
+        return st.one_of(*map(values, args))
+    if origin is dict:
+        return st.dictionaries(values(args[0]), values(args[1]), max_size=3)
+    if origin in (list, tuple):
+        return st.lists(values(args[0]), max_size=3).map(origin)
+    if isinstance(declared, type) and issubclass(declared, msgspec.Struct):
+        return st.builds(declared, *[values(field.type) for field in msgspec.structs.fields(declared)])
+    return PLAIN[declared]
+
+
+def annotated(declared: Any, meta: msgspec.Meta) -> st.SearchStrategy[Any]:
+    if declared is str:
+        return MATCHING[meta.pattern]
+    if declared is float:
+        return st.floats(meta.ge, meta.le)
+    return st.integers(meta.ge, 2**63 - 1 if meta.le is None else meta.le)
+
+
+Draw = Callable[[st.SearchStrategy[Any]], Any]
+
+
+def arrays(draw: Draw, declared: Any, sizes: dict[str, int]) -> Any:
+    """Any value of a field of arrays; `sizes` are those of named dimensions so far."""
+    origin, args = get_origin(declared), get_args(declared)
+    if origin is list:
+        return [arrays(draw, args[0], sizes) for _ in range(draw(st.integers(0, 3)))]
+    if origin in (Union, types.UnionType):
+        return arrays(draw, args[0], sizes) if draw(st.booleans()) else None
+    if hasattr(declared, "_fields"):
+        own: dict[str, int] = {}
+        hints = get_type_hints(declared, include_extras=True)
+        return declared(*[arrays(draw, hints[name], own) for name in declared._fields])
+    shape = [
+        free if dim == "*" else sizes.setdefault(dim, free)
+        for dim in args[1].split()
+        for free in [draw(st.integers(0, 5))]
+    ]
+    dtype = np.dtype(get_args(get_args(args[0])[1])[0])
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    return np.frombuffer(random.bytes(int(np.prod(shape)) * dtype.itemsize), dtype).reshape(shape)
+
+
+def has_arrays(declared: Any) -> bool:
+    return (
+        declared is np.ndarray
+        or hasattr(declared, "_fields")
+        or any(map(has_arrays, [*get_args(declared), get_origin(declared)] if get_origin(declared) else []))
+    )
 
 
 @st.composite
-def messages(draw: st.DrawFn, kind: type[Message]) -> tuple[Message, list[np.ndarray]]:
+def messages(draw: st.DrawFn, kind: type[Message]) -> Message:
     """Any message of a kind with any arrays that it may carry."""
-    message = kind(**{field.name: draw(field_values(field)) for field in msgspec.structs.fields(kind)})
-    random = np.random.default_rng(draw(st.integers(0, 2**32)))
-    arrays = []
-    for _ in range(draw(st.integers(0, 3)) if kind.PER_GROUP else 1):
-        sizes: dict[str, int] = {}
-        for spec in kind.ARRAYS:
-            for _ in range(draw(st.integers(1, 3)) if spec.many else 1):
-                free = [draw(st.integers(0, 5)) for _ in range(spec.ndim)]
-                shape = [
-                    size if dim == "*" else sizes.setdefault(dim, size)
-                    for dim, size in zip(spec.dims.split(), free, strict=True)
-                ]
-                dtype = np.dtype(spec.dtype)
-                nbytes = int(np.prod(shape)) * dtype.itemsize
-                arrays.append(np.frombuffer(random.bytes(nbytes), dtype).reshape(shape))
-    return message, arrays
+    sizes: dict[str, int] = {}
+    return kind(
+        *[
+            arrays(draw, field.type, sizes) if has_arrays(field.type) else draw(values(field.type))
+            for field in msgspec.structs.fields(kind)
+        ]
+    )
 
 
 def raw(frames: list[bytes | memoryview]) -> list[bytes]:
     return [bytes(frame) for frame in frames]
 
 
-def same(arrays: list[np.ndarray], others: list[np.ndarray]) -> bool:
-    """Equal to the bit, shapes and dtypes included."""
-    return [(a.dtype, a.shape, a.tobytes()) for a in arrays] == [(a.dtype, a.shape, a.tobytes()) for a in others]
+def plain(value: Any) -> Any:
+    """A message, block or array as what `==` compares: arrays by dtype, shape and bits."""
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.shape, value.tobytes()
+    if isinstance(value, msgspec.Struct):
+        return type(value), [plain(each) for each in msgspec.structs.astuple(value)]
+    if isinstance(value, (list, tuple)):
+        return type(value), [plain(each) for each in value]
+    return value
+
+
+def same(message: Message, other: Message) -> bool:
+    """Equal to the bit, shapes and dtypes of arrays included."""
+    return bool(plain(message) == plain(other))
+
+
+def nbytes(message: Message) -> list[int]:
+    """The sizes of a message's arrays."""
+    return [array.nbytes for array in arrays_of(message)]

@@ -28,7 +28,8 @@ SERVER = ["embedding-server", 0, 1]
 def hostile_messages(token: bytes) -> list[list[bytes]]:
     """A failure of a role, lists in lists in lists, and a greeting longer than any."""
     fail = msgspec.msgpack.encode([1, [SERVER, f"sent by uid {os.getuid()}", 1], [], None])
-    lists = b"\x94\x02\x95\x93\xa1r\x00\x00\xcb" + bytes(8) + b"\xcb" + bytes(8) + b"\x00\x81\xa1a\xdd"
+    figures = b"\x94\xcb" + bytes(8) + b"\x00\x80\x93\x80\x80\x81\xa1a\xdd"
+    lists = b"\x94\x02\x94\x93\xa1r\x00\x00\xa0\xcb" + bytes(8) + figures
     lists += (HUGE).to_bytes(4, "big") + b"\x90" * HUGE
     return [
         [FAIL + token, fail],

@@ -14,16 +14,8 @@ from persia_cli import __version__
 from persia_cli.config import record
 from persia_cli.config.schema import Run
 from persia_cli.observe.journal import EVENTS
-from persia_cli.store.manifest import (
-    EMBEDDINGS,
-    FORMAT_VERSION,
-    Manifest,
-    SavedFile,
-    SavedRows,
-    SavedTable,
-    publish,
-    unfinished_folder,
-)
+from persia_cli.store.manifest import EMBEDDINGS, FORMAT_VERSION, Manifest, SavedTable, publish, unfinished_folder
+from persia_cli.wire.figures import SavedFile, SavedRows
 
 
 def made_up_rows(rows: int, dim: int, step: int, tables: Sequence[str], seed: int = 0) -> pd.DataFrame:

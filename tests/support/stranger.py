@@ -9,9 +9,9 @@ import zmq
 
 from persia_cli.wire import sockets
 from persia_cli.wire.context import Context
-from persia_cli.wire.frames import Array, Frame, decode, encode
+from persia_cli.wire.frames import Frame, decode, encode
 from persia_cli.wire.messages import Pending, Refused
-from persia_cli.wire.parts import Message
+from persia_cli.wire.parts import Message, Reply, Request
 
 LIMIT_S = 10.0
 
@@ -41,31 +41,33 @@ class Stranger:
         assert self._socket.poll(LIMIT_S * 1000, zmq.POLLOUT), "the queue stays full"
         self._socket.send_multipart(frames)
 
-    def ask(self, message: Message, arrays: Sequence[Array] = ()) -> Message:
+    def ask(self, message: Message) -> Message:
         """Send a request and return the answer to it."""
-        return self.exchange(message, arrays)[0]
+        return self.await_reply(self.begin(message))
 
-    def exchange(self, message: Message, arrays: Sequence[Array] = ()) -> tuple[Message, list[Array]]:
-        """Send a request and return the answer to it and the arrays it brings."""
-        return self.await_reply(self.begin(message, arrays))
+    def ask_for(self, message: Request[Reply]) -> Reply:
+        """Send a request that must not be refused, and return the answer to it."""
+        reply = self.ask(message)
+        assert type(reply) is message.REPLY, f"{message} was answered {reply}"
+        return reply
 
-    def begin(self, message: Message, arrays: Sequence[Array] = ()) -> int:
+    def begin(self, message: Message) -> int:
         """Send a request; its number is what `await_reply` wants."""
         self._number += 1
-        self.send(encode(self._number, message, arrays, token=self._context.token))
+        self.send(encode(self._number, message, token=self._context.token))
         return self._number
 
-    def await_reply(self, request: int) -> tuple[Message, list[Array]]:
+    def await_reply(self, request: int) -> Message:
         """Wait for the answer to a request, and pass over all others."""
         while True:
             assert self._socket.poll(LIMIT_S * 1000), f"no answer to request {request}"
-            number, reply, arrays = decode(self._socket.recv_multipart(copy=False), token=self._context.token)
+            number, reply = decode(self._socket.recv_multipart(copy=False), token=self._context.token)
             if number == request and not isinstance(reply, Pending):
-                return reply, arrays
+                return reply
 
-    def is_refused(self, because: str, message: Message, arrays: Sequence[Array] = ()) -> None:
+    def is_refused(self, because: str, message: Message) -> None:
         """Send a request that must be refused with a reason that holds these words."""
-        reply = self.ask(message, arrays)
+        reply = self.ask(message)
         assert isinstance(reply, Refused), f"{message} was answered {reply}"
         assert because in reply.reason, f"{message} was refused because {reply.reason}"
         self.refused += 1

@@ -6,28 +6,26 @@ from contextlib import ExitStack, closing, suppress
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from persia_cli import __version__
 from persia_cli.control.position import EVAL, TRAIN
 from persia_cli.observe.journal import read_journal
-from persia_cli.observe.query_scores import QueryScores
 from persia_cli.observe.scores import ScoreHistogram
+from persia_cli.wire.figures import Counters, IntervalFigures, ReplicaFigures, SavedFile
 from persia_cli.wire.frames import MAX_FRAMES, Frame, encode
+from persia_cli.wire.job_messages import Done, Heartbeat, Hello, Next, Report, ScoreCounts, ScoredSamples, TakeItem
 from persia_cli.wire.messages import (
     PROTOCOL,
     Ack,
-    Done,
-    Heartbeat,
-    Hello,
+    GroupGradients,
+    GroupKeys,
     LookUp,
-    Next,
     Pull,
     PushGradients,
     PutIds,
     PutSamples,
     Refused,
-    Report,
-    TakeItem,
     Update,
     WaitCredit,
 )
@@ -56,14 +54,13 @@ def bare_nonsense(moments: random.Random) -> Iterator[list[Frame]]:
     yield [b"\xee", msgspec.msgpack.encode((1, []))]
     yield [b""] * (MAX_FRAMES + 100)
     batch = BatchId(0, TRAIN, 1, 0)
-    kind, header, *raw = encode(1, PutIds(batch), [np.arange(4, dtype=np.uint64), np.arange(5, dtype=np.uint32)])
+    kind, header, *raw = encode(1, PutIds(batch, np.arange(4, dtype=np.uint64), np.arange(5, dtype=np.uint32)))
     yield [kind, header[: moments.randrange(len(header))], *raw]
     yield [kind, header, raw[0]]
     yield [kind, header, raw[0], bytes(raw[1])[:-1]]
     yield [kind, header, *raw, b"more"]
-    for kind_of_heads in ([["<u8", [1 << 29]]] * 2, [["<u8", [1 << 62]], ["<u4", [1]]], [["<u8", [-1]], ["<u4", [1]]]):
-        yield [kind, msgspec.msgpack.encode((1, [batch], kind_of_heads)), b"", b""]
-    yield [kind, msgspec.msgpack.encode((1, [batch], [["|O", [1]], ["<u4", [1]]])), bytes(8), bytes(4)]
+    for shapes in ([[1 << 29]] * 2, [[1 << 62], [1]], [[-1], [1]], [[1], None], [[1, 1], [1]], [["<u8", [1]], [1]]):
+        yield [kind, msgspec.msgpack.encode((1, [batch], shapes, None)), b"", b""]
     yield [kind, b"\x91" * 5000, b"", b""]
     yield encode(1, Ack())
 
@@ -106,7 +103,7 @@ def test_nonsense_is_refused_and_counted_and_training_goes_on(undisturbed, tmp_p
 
 
 TABLE = np.zeros(1, np.uint16)
-NO_ROWS = [np.empty(0, np.uint64), np.empty(0, np.uint16)]
+NO_KEYS = [GroupKeys(np.empty(0, np.uint64), np.empty(0, np.uint16))]
 
 
 def key_of(server: int) -> np.ndarray:
@@ -115,81 +112,73 @@ def key_of(server: int) -> np.ndarray:
 
 
 def ask_server(stranger: Stranger, now: int) -> None:
-    batch = BatchId(0, TRAIN, now, 0)
-    gradients = np.zeros((1, 16), np.uint8)
-    stranger.is_refused("generation 1 is over", LookUp(BatchId(1, TRAIN, now, 0), create=True), NO_ROWS)
-    stranger.is_refused("no rank 7", LookUp(BatchId(0, TRAIN, now, 7), create=True), NO_ROWS)
-    stranger.is_refused("no step 300", LookUp(BatchId(0, TRAIN, STEPS, 0), create=True), NO_ROWS)
-    stranger.is_refused("expected 2 arrays", LookUp(batch, create=True), NO_ROWS * 2)
-    stranger.is_refused("does not belong to this server", LookUp(batch, create=False), [key_of(1), TABLE])
-    stranger.is_refused("table number 9", LookUp(BatchId(0, TRAIN, STEPS - 1, 0), create=True), [key_of(0), TABLE + 9])
-    stranger.is_refused("has no updates", Update(BatchId(0, EVAL, 0, 0)), [key_of(0), TABLE, gradients])
-    stranger.is_refused(
-        "(1, 12)",
-        Update(BatchId(0, TRAIN, STEPS - 1, 0)),
-        [key_of(0), TABLE, gradients[:, :12].copy()],
-    )
-    stranger.is_refused(
-        "does not belong to this server", Update(BatchId(0, TRAIN, STEPS - 1, 0)), [key_of(1), TABLE, gradients]
-    )
+    batch, last = BatchId(0, TRAIN, now, 0), BatchId(0, TRAIN, STEPS - 1, 0)
+    update = GroupGradients(key_of(0), TABLE, np.zeros((1, 16), np.uint8))
+    stranger.is_refused("generation 1 is over", LookUp(BatchId(1, TRAIN, now, 0), True, NO_KEYS))
+    stranger.is_refused("no rank 7", LookUp(BatchId(0, TRAIN, now, 7), True, NO_KEYS))
+    stranger.is_refused("no step 300", LookUp(BatchId(0, TRAIN, STEPS, 0), True, NO_KEYS))
+    stranger.is_refused("expected arrays of 1 feature groups, received those of 2", LookUp(batch, True, NO_KEYS * 2))
+    stranger.is_refused("does not belong to this server", LookUp(batch, False, [GroupKeys(key_of(1), TABLE)]))
+    stranger.is_refused("table number 9", LookUp(last, True, [GroupKeys(key_of(0), TABLE + 9)]))
+    stranger.is_refused("has no updates", Update(BatchId(0, EVAL, 0, 0), [update]))
+    stranger.is_refused("(1, 12)", Update(last, [update._replace(gradients=update.gradients[:, :12].copy())]))
+    stranger.is_refused("does not belong to this server", Update(last, [update._replace(keys=key_of(1))]))
     stranger.is_refused("does not accept Pull messages", Pull(batch))
 
 
 def ask_worker(stranger: Stranger, now: int) -> None:
     ids, offsets = np.arange(64, dtype=np.uint64), np.arange(65, dtype=np.uint32)
     late = BatchId(0, TRAIN, STEPS - 1, 0)
-    stranger.is_refused("generation 3 is over", PutIds(BatchId(3, TRAIN, now, 0)), [ids, offsets])
-    stranger.is_refused("no rank 1", PutIds(BatchId(0, TRAIN, now, 1)), [ids, offsets])
-    stranger.is_refused("no step", PutIds(BatchId(0, TRAIN, 2**62, 0)), [ids, offsets])
-    stranger.is_refused("there are 0 offsets, and 65 are needed", PutIds(late), [ids, offsets[:0]])
-    stranger.is_refused("there are 33 offsets, and 65 are needed", PutIds(late), [ids, offsets[:33].copy()])
-    stranger.is_refused("exceed the 63 ids", PutIds(late), [ids[:63].copy(), offsets])
-    stranger.is_refused("offsets decrease", PutIds(late), [ids, offsets[::-1].copy()])
+    stranger.is_refused("generation 3 is over", PutIds(BatchId(3, TRAIN, now, 0), ids, offsets))
+    stranger.is_refused("no rank 1", PutIds(BatchId(0, TRAIN, now, 1), ids, offsets))
+    stranger.is_refused("no step", PutIds(BatchId(0, TRAIN, 2**62, 0), ids, offsets))
+    stranger.is_refused("there are 0 offsets, and 65 are needed", PutIds(late, ids, offsets[:0]))
+    stranger.is_refused("there are 33 offsets, and 65 are needed", PutIds(late, ids, offsets[:33].copy()))
+    stranger.is_refused("exceed the 63 ids", PutIds(late, ids[:63].copy(), offsets))
+    stranger.is_refused("offsets decrease", PutIds(late, ids, offsets[::-1].copy()))
     stranger.is_refused("no rank 1", Pull(BatchId(0, TRAIN, now, 1)))
-    stranger.is_refused("has not got its rows", PushGradients(late), [np.zeros((1, 16), np.uint8)])
+    stranger.is_refused("has not got its rows", PushGradients(late, [np.zeros((1, 16), np.uint8)]))
 
 
 def ask_rank(stranger: Stranger, now: int) -> None:
-    dense, labels, weights = np.zeros((32, 2), np.float32), np.zeros((32, 1), np.float32), np.empty(0, np.float32)
-    groups = np.empty(0, np.uint64)
-    arrays = [dense, labels, weights, groups]
-    batch = BatchId(0, TRAIN, now, 0)
-    stranger.is_refused("no rank 1", PutSamples(BatchId(0, TRAIN, now, 1), 32.0), arrays)
-    stranger.is_refused("generation 2 is over", PutSamples(BatchId(2, TRAIN, now, 0), 32.0), arrays)
-    stranger.is_refused("before there was room", PutSamples(BatchId(0, TRAIN, STEPS - 1, 0), 32.0), arrays)
-    stranger.is_refused("shapes (32, 1)", PutSamples(batch, 32.0), [dense[:, :1].copy(), *arrays[1:]])
-    stranger.is_refused("expected 32 samples", PutSamples(batch, 31.0), [dense[1:], labels[1:], weights, groups])
-    stranger.is_refused("31 weights", PutSamples(batch, 32.0), [dense, labels, np.ones(31, np.float32), groups])
-    stranger.is_refused("query ids of 0 samples", PutSamples(batch, 32.0), [*arrays[:3], np.zeros(32, np.uint64)])
-    stranger.is_refused("cannot add up to nan", PutSamples(batch, float("nan")), arrays)
+    dense, labels = np.zeros((32, 2), np.float32), np.zeros((32, 1), np.float32)
+    good = PutSamples(BatchId(0, TRAIN, now, 0), 32.0, dense, labels, None, None)
+    for because, wrong in {
+        "no rank 1": {"batch": BatchId(0, TRAIN, now, 1)},
+        "generation 2 is over": {"batch": BatchId(2, TRAIN, now, 0)},
+        "before there was room": {"batch": BatchId(0, TRAIN, STEPS - 1, 0)},
+        "shapes (32, 1)": {"dense": dense[:, :1].copy()},
+        "expected 32 samples": {"dense": dense[1:], "labels": labels[1:], "weights": np.ones(31, np.float32)},
+        "came with query ids": {"query_ids": np.zeros(32, np.uint64)},
+        "cannot add up to nan": {"weight_total": float("nan")},
+    }.items():
+        stranger.is_refused(because, replace(good, **wrong))
     stranger.is_refused("no step 300", WaitCredit(TRAIN, STEPS))
 
 
 def ask_coordinator(stranger: Stranger, now: int) -> None:
     server, rank, loader = (Sender(role, 0, 1) for role in ("embedding-server", "nn-worker", "data-loader"))
-    interval = {"split": "train", "last": 1, "samples": 1, "steps": 1, "staleness": {}, "seconds": 1.0, "loss_sum": 0.0}
-    grouped = QueryScores(1).encode()
-    scores = [*ScoreHistogram(1).encode(), *grouped]
+    interval = IntervalFigures("train", 1, samples=1, steps=1, staleness={}, seconds=1.0, loss_sum=0.0)
+    scores = ScoreHistogram(1).encode()
     hello = Hello(role="nn-worker", index=0, pid=1, host="here", version=__version__, protocol=PROTOCOL, address="")
     stranger.is_refused("already running", hello)
-    stranger.is_refused("no nn-worker-5", msgspec.structs.replace(hello, index=5))
-    stranger.is_refused("no role 'cook'", msgspec.structs.replace(hello, role="cook"))
-    stranger.is_refused("install the same version", msgspec.structs.replace(hello, version="0.0.0"))
+    stranger.is_refused("no nn-worker-5", replace(hello, index=5))
+    stranger.is_refused("no role 'cook'", replace(hello, role="cook"))
+    stranger.is_refused("install the same version", replace(hello, version="0.0.0"))
     stranger.is_refused("life 9 is over", Next(Sender("nn-worker", 0, 9), 0))
     stranger.is_refused("header of Next cannot be read", Next(rank, -1))
     stranger.is_refused("for a replica of the role data-loader", TakeItem(rank, TRAIN))
-    stranger.is_refused("figures in this message", Heartbeat(server, "", 0.0, 1.0, 1, {"tables": 5}))
-    stranger.is_refused(
-        "figures in this message", Heartbeat(server, "", 0.0, 1.0, 1, {"tables": {"feature_0": {"rows": "many"}}})
-    )
-    stranger.is_refused("figures in this message", Done(server, 1, {"files": [{"name": "a"}]}))
-    stranger.is_refused("for a replica of the role nn-worker", Report(loader, STEPS, interval), scores)
-    stranger.is_refused("figures in this message", Report(rank, STEPS, {}), scores)
-    wrong = [np.array([2, 2], np.uint64), np.ones(2), *scores[2:]]
-    stranger.is_refused("are not valid", Report(rank, STEPS, interval), wrong)
-    wrong = [np.zeros(1, np.uint64), *[np.zeros((1, 1), np.float32)] * 2, np.ones(3, np.float32)]
-    stranger.is_refused("and 3 weights", Report(rank, STEPS, interval), [*scores[:3], *wrong])
-    stranger.is_refused("is still missing", Report(rank, 2**40, interval), scores)
+    many = Counters(tables={"feature_0": {"rows": "many"}})
+    stranger.is_refused("header of Heartbeat cannot be read", Heartbeat(server, "", 0.0, ReplicaFigures(1.0, -1)))
+    stranger.is_refused("Expected `int`", Heartbeat(server, "", 0.0, ReplicaFigures(1.0, 1, {}, many)))
+    stranger.is_refused("header of Done cannot be read", Done(server, 1, (SavedFile("rows", "../a", 1, "0" * 64),)))
+    stranger.is_refused("for a replica of the role nn-worker", Report(loader, STEPS, interval, scores, None))
+    stranger.is_refused("header of Report", Report(rank, STEPS, replace(interval, seconds=-1.0), scores, None))
+    wrong = ScoreCounts(np.array([2, 2], np.uint64), np.ones(2), scores.sums)
+    stranger.is_refused("are not valid", Report(rank, STEPS, interval, wrong, None))
+    samples = ScoredSamples(np.zeros(1, np.uint64), *[np.zeros((1, 2), np.float32)] * 2, None)
+    stranger.is_refused("of 2 tasks, and 1 are needed", Report(rank, STEPS, interval, scores, samples))
+    stranger.is_refused("is still missing", Report(rank, 2**40, interval, scores, None))
 
 
 def test_messages_of_the_right_form_that_say_what_cannot_be_are_refused(undisturbed, tmp_path):
@@ -217,7 +206,7 @@ def test_messages_of_the_right_form_that_say_what_cannot_be_are_refused(undistur
             wrong = [np.zeros((1, 12), np.uint8)]
 
             def in_flight_is_refused() -> bool:
-                answers = [stranger.ask(PushGradients(BatchId(0, TRAIN, step, 0)), wrong) for step in range(STEPS)]
+                answers = [stranger.ask(PushGradients(BatchId(0, TRAIN, step, 0), wrong)) for step in range(STEPS)]
                 reasons = [answer.reason for answer in answers if isinstance(answer, Refused)]
                 return any("expected gradients of shapes" in reason for reason in reasons)
 

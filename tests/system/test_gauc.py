@@ -15,8 +15,8 @@ from persia_cli.data.facts import inspect
 from persia_cli.launch.job import JobResult
 from persia_cli.plan.job import plan_job
 from persia_cli.roles import nn_worker
+from persia_cli.roles.interval import Interval
 from persia_cli.store.manifest import newest_checkpoint
-from persia_cli.train.dense_trainer import Interval
 from tests.support.jobs import evaluation, launch, train
 
 ROWS, USERS = 1200, 40
@@ -53,10 +53,10 @@ def test_it_is_that_of_every_group(tmp_path: Path, visits: Any, monkeypatch: pyt
     seen: list[tuple[Any, Any, Any]] = []
     add = Interval.add
 
-    def spy(interval: Interval, samples: Any, scored: Any, staleness: int | None = None) -> None:
+    def spy(interval: Interval, samples: Any, scored: Any, rows: Any) -> None:
         if samples.query_ids is not None:
             seen.append((samples.query_ids.copy(), scored.logits[:, 0].copy(), samples.labels[:, 0].copy()))
-        add(interval, samples, scored, staleness)
+        add(interval, samples, scored, rows)
 
     monkeypatch.setattr(Interval, "add", spy)
     monkeypatch.setattr(nn_worker, "PORTION", 100)

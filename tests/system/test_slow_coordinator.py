@@ -8,7 +8,7 @@ import pytest
 
 from persia_cli.observe.record import RunRecord
 from persia_cli.roles.link import Link
-from persia_cli.wire.messages import REPORTS_AHEAD
+from persia_cli.wire.job_messages import REPORTS_AHEAD
 from tests.support.jobs import train
 from tests.support.small import STEPS, WORDS, counted
 
@@ -26,7 +26,7 @@ def test_a_rank_waits_for_the_coordinator(tmp_path: Path, monkeypatch: pytest.Mo
 
     def watched_report(self: Link, *arguments: Any) -> None:
         report(self, *arguments)
-        unheard.append(self._unheard_reports)
+        unheard.append(self._unacked_reports)
 
     monkeypatch.setattr(RunRecord, "add_report", slow_add)
     monkeypatch.setattr(Link, "report", watched_report)

@@ -1,5 +1,6 @@
 """The coordinator's part in a checkpoint: gather what every replica wrote, and publish it as one."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,17 +8,16 @@ from persia_cli import __version__
 from persia_cli.config.schema import Run
 from persia_cli.control.evaluation_tracker import Best
 from persia_cli.disk import writing
-from persia_cli.observe.figures import read_figures
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.store.manifest import (
     FORMAT_VERSION,
     Manifest,
-    SavedFile,
     SavedTable,
     publish,
     unfinished_folder,
 )
 from persia_cli.store.retention import Retention
+from persia_cli.wire.figures import SavedFile
 
 
 class Checkpointing:
@@ -26,7 +26,7 @@ class Checkpointing:
     def __init__(self, run: Run, run_dir: Path) -> None:
         self._run = run
         self._run_dir = run_dir
-        self._files: dict[str, list[SavedFile]] = {}
+        self._files: dict[str, Sequence[SavedFile]] = {}
         self._retention = Retention(run_dir, run.checkpoint.keep, run.checkpoint.every_steps)
 
     def begin(self, step: int) -> Path:
@@ -37,9 +37,9 @@ class Checkpointing:
             folder.mkdir(parents=True)
         return folder
 
-    def add(self, name: str, files: Any) -> None:
-        """Take a replica's word of what it wrote; raises WireError if it is none."""
-        self._files[name] = read_figures(list[SavedFile], files)
+    def add(self, name: str, files: Sequence[SavedFile]) -> None:
+        """Note the files that a replica wrote."""
+        self._files[name] = files
 
     def publish(self, step: int, samples: int, best: Best | None = None) -> dict[str, Any]:
         """Give the checkpoint its manifest and name; return path, size and the rows of features in it.

@@ -15,7 +15,7 @@ from persia_cli.config.schema import Run
 from persia_cli.control.awake import AwakeTime
 from persia_cli.control.evaluation_tracker import tracker_of
 from persia_cli.control.membership import Membership, StallDetector
-from persia_cli.control.phases import Phase
+from persia_cli.control.phases import Phase, PhaseKind
 from persia_cli.control.position import EVAL, TRAIN, StepGrid
 from persia_cli.errors import CheckpointError, DiskError, PersiaError, RoleError, UserError
 from persia_cli.observe.journal import EVENTS, Journal
@@ -31,23 +31,30 @@ from persia_cli.roles.coordinator.liveness import LivenessMonitor
 from persia_cli.roles.coordinator.reporting import Reporting
 from persia_cli.roles.coordinator.work_queue import WorkQueue
 from persia_cli.store.manifest import read_manifest
-from persia_cli.wire.limits import largest_frame
-from persia_cli.wire.loop import Loop
-from persia_cli.wire.messages import (
-    Ack,
+from persia_cli.wire.figures import ReplicaFigures
+from persia_cli.wire.job_messages import (
     Beat,
     Done,
+    EvaluateSteps,
     Fail,
     Heartbeat,
     Hello,
     Instruction,
     Leave,
     Next,
+    Pause,
+    PhaseWork,
+    PredictSteps,
     Ready,
     Report,
+    SaveModel,
     Scores,
+    Stop,
     TakeItem,
+    TrainSteps,
 )
+from persia_cli.wire.loop import Loop
+from persia_cli.wire.messages import Ack
 from persia_cli.wire.server import Peer
 
 if TYPE_CHECKING:
@@ -99,7 +106,7 @@ class Coordinator:
         self.stop = False
         self.stopped_by = ""
         self._scoring = self._begin_scoring() if job.task == "predict" else None
-        self._server = loop.serve(bind, largest_frame([Report, Scores]))
+        self._server = loop.serve(bind, Report.LIMIT.nbytes)
         self._joining = JoinHandler(self._server, run, job, self._membership, self._now)
         self._reporting = Reporting(
             self._server, self._joining, run, job, self._record, self._events, self._tracker, self._give_up
@@ -169,9 +176,8 @@ class Coordinator:
         """Seconds in which this process ran; all that others are waited for is counted in these."""
         return self._awake.at(time.monotonic())
 
-    def _figures(self) -> dict[str, Any]:
-        memory = resident_bytes() + self._loop.shared_bytes
-        return {"cpu_s": cpu_seconds(), "rss": memory, "messages": self._loop.counters}
+    def _figures(self) -> ReplicaFigures:
+        return ReplicaFigures(cpu_seconds(), resident_bytes() + self._loop.shared_bytes, self._loop.counters)
 
     def _watch(self) -> None:
         """Give the job up if a replica is late, silent or stuck; once all is done, wait for such a one no longer."""
@@ -209,7 +215,7 @@ class Coordinator:
 
     # Phases
 
-    def _on_ready(self, peer: Peer, message: Ready, _: list[Array]) -> None:
+    def _on_ready(self, peer: Peer, message: Ready) -> None:
         member = self._joining.find(message.sender)
         member.ready = True
         self._parameters = max(self._parameters, message.parameters)
@@ -234,36 +240,33 @@ class Coordinator:
     def _advance(self) -> None:
         phase = self._phases.advance()
         self._events.write(event="phase", phase=phase.kind, step=self._step)
-        begin: dict[str, Callable[[Phase], dict[str, Any]]] = {
-            "training": self._begin_training,
+        begin: dict[PhaseKind, Callable[[Phase], PhaseWork]] = {
+            "training": lambda phase: TrainSteps(phase.first, phase.last),
             "evaluating": self._begin_evaluating,
-            "predicting": self._begin_evaluating,
-            "saving": self._begin_saving,
-            "paused": lambda phase: {"step": phase.last},
-            "done": lambda phase: {},
+            "predicting": self._begin_predicting,
+            "saving": lambda phase: SaveModel(str(self._checkpointing.begin(phase.last)), phase.last),
+            "paused": lambda phase: Pause(phase.last),
+            "done": lambda phase: Stop(),
         }
-        body = begin[phase.kind](phase)
-        kind = "stop" if phase.kind == "done" else phase.kind
+        work = begin[phase.kind](phase)
         self._stall.restart(self._now())
-        self._work.instruct(Instruction(self._phases.number, kind, body))
+        self._work.instruct(Instruction(self._phases.number, work))
 
-    def _begin_training(self, phase: Phase) -> dict[str, Any]:
-        return {"first": phase.first, "last": phase.last}
-
-    def _begin_evaluating(self, phase: Phase) -> dict[str, Any]:
+    def _begin_evaluating(self, phase: Phase) -> EvaluateSteps:
         self._reporting.begin_scoring()
         self._work.evaluate(phase.first, phase.last)
-        return {"first": phase.first, "last": phase.last}
+        return EvaluateSteps(phase.first, phase.last)
 
-    def _begin_saving(self, phase: Phase) -> dict[str, Any]:
-        return {"folder": str(self._checkpointing.begin(phase.last)), "step": phase.last}
+    def _begin_predicting(self, phase: Phase) -> PredictSteps:
+        self._begin_evaluating(phase)
+        return PredictSteps(phase.first, phase.last)
 
-    def _on_done(self, peer: Peer, message: Done, _: list[Array]) -> None:
+    def _on_done(self, peer: Peer, message: Done) -> None:
         member = self._joining.find(message.sender)
-        if "files" in message.body:
-            self._checkpointing.add(member.name, message.body["files"])
-        if "cpu_s" in message.body:
-            self._record.note(member.name, message.body)
+        if message.files:
+            self._checkpointing.add(member.name, message.files)
+        if message.figures is not None:
+            self._record.note(member.name, message.figures)
         self._server.reply(peer, Ack())
         if self._dismissal.begun:
             self._dismissal.note_told(member.name)
@@ -303,21 +306,21 @@ class Coordinator:
 
     # Instructions and work items
 
-    def _on_next(self, peer: Peer, message: Next, _: list[Array]) -> None:
+    def _on_next(self, peer: Peer, message: Next) -> None:
         member = self._joining.find(message.sender)
         self._work.ask(member.name, peer, message.after)
 
-    def _on_take_item(self, peer: Peer, message: TakeItem, _: list[Array]) -> None:
+    def _on_take_item(self, peer: Peer, message: TakeItem) -> None:
         member = self._joining.find(message.sender, only="data-loader")
         self._work.take(member.name, peer, message)
 
     # Figures and failures
 
-    def _on_scores(self, peer: Peer, message: Scores, arrays: list[Array]) -> None:
+    def _on_scores(self, peer: Peer, message: Scores) -> None:
         assert self._scoring is not None
         member = self._joining.find(message.sender, only="nn-worker")
         try:
-            self._scoring.add(member.index, message.batch, arrays[0])
+            self._scoring.add(member.index, message.batch, message.logits)
         except UserError as error:
             self._give_up(str(error), error.exit_code)
         else:
@@ -330,11 +333,10 @@ class Coordinator:
         if self._phases.current is not None:
             self._reporting.tell_progress(self._phases.current)
 
-    def _on_heartbeat(self, peer: Peer, message: Heartbeat, _: list[Array]) -> None:
+    def _on_heartbeat(self, peer: Peer, message: Heartbeat) -> None:
         member = self._joining.find(message.sender)
-        self._record.note(member.name, {"cpu_s": message.cpu_s, "rss": message.rss} | message.body)
-        moving = {key: figures for key, figures in message.body.items() if key != "messages"}
-        self._liveness.note(member, message.doing, message.doing_s, moving, self._now())
+        self._record.note(member.name, message.figures)
+        self._liveness.note(member, message.doing, message.doing_s, message.figures.counters, self._now())
         self._server.reply(peer, Beat(stop=self._dismissal.begun))
         if self._dismissal.begun:
             self._dismissal.note_told(member.name)

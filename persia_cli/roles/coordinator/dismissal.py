@@ -10,7 +10,8 @@ from persia_cli.errors import RoleError, WireError
 from persia_cli.roles.coordinator.joining import JoinHandler
 from persia_cli.roles.coordinator.work_queue import WorkQueue
 from persia_cli.roles.link import REASON_LIMIT
-from persia_cli.wire.messages import Ack, Fail, Instruction, Leave
+from persia_cli.wire.job_messages import Fail, Instruction, Leave, Stop
+from persia_cli.wire.messages import Ack
 from persia_cli.wire.server import Peer, Server
 
 Array = np.ndarray[Any, Any]
@@ -45,14 +46,14 @@ class Dismissal:
         """Take note that a replica knows that it is to stop."""
         self._told.add(name)
 
-    def on_fail(self, peer: Peer, message: Fail, _: list[Array]) -> None:
+    def on_fail(self, peer: Peer, message: Fail) -> None:
         """A replica cannot go on, and so the job cannot."""
         member = self._joining.find(message.sender)
         self._server.reply(peer, Ack())
         self._told.add(member.name)
         self._give_up(f"{member.name}: {message.error}", message.exit_code)
 
-    def on_leave(self, peer: Peer, message: Leave, _: list[Array]) -> None:
+    def on_leave(self, peer: Peer, message: Leave) -> None:
         """Note that a replica was stopped by somebody else, which ends the job. Raises WireError for one not in it."""
         member = self._membership.members.get((message.role, message.index))
         if member is None or member.pid != message.pid:
@@ -69,7 +70,7 @@ class Dismissal:
         """
         self.begun = True
         self._told.update(self._joining.close(f"the job has ended: {why}"))
-        self._work.instruct(Instruction(number, "stop", {"why": why[:REASON_LIMIT]}))
+        self._work.instruct(Instruction(number, Stop(why[:REASON_LIMIT])))
         deadline = self._clock() + seconds
         while self._listening() - self._told and self._clock() < deadline:
             poll()

@@ -13,7 +13,8 @@ from persia_cli.config.schema import Run
 from persia_cli.control.membership import Member, Membership, MisplacedError
 from persia_cli.errors import WireError
 from persia_cli.plan.job import Job
-from persia_cli.wire.messages import PROTOCOL, Hello, Refused, Welcome
+from persia_cli.wire.job_messages import Hello, Welcome
+from persia_cli.wire.messages import PROTOCOL, Refused
 from persia_cli.wire.parts import Sender
 from persia_cli.wire.server import Peer, Server
 
@@ -36,7 +37,7 @@ class JoinHandler:
         """Why nobody is let in any more."""
         self._hellos: dict[tuple[str, int], Peer] = {}
 
-    def on_hello(self, peer: Peer, message: Hello, _: list[Array]) -> None:
+    def on_hello(self, peer: Peer, message: Hello) -> None:
         """Let a replica in; welcome all of them once the last has come. Raises WireError for one that does not fit."""
         if (message.protocol, message.version) != (PROTOCOL, __version__):
             raise MisplacedError(

@@ -5,6 +5,7 @@ from typing import Any
 from persia_cli.config.schema import Cluster
 from persia_cli.control.membership import Member, Membership, StallDetector
 from persia_cli.control.phases import PhaseMachine
+from persia_cli.wire.figures import Counters
 
 STILL_TIMES = 4
 """A job in which nothing moves is given up after this many times `cluster.silence_timeout_s`."""
@@ -26,7 +27,7 @@ class LivenessMonitor:
         self._noticed_s = now
         stall.restart(now)
 
-    def note(self, member: Member, doing: str, doing_s: float, figures: dict[str, Any], now: float) -> None:
+    def note(self, member: Member, doing: str, doing_s: float, figures: Counters, now: float) -> None:
         """Take what a replica is at, and for how long, and its figures; who is at work moves, as long as it may."""
         member.doing, member.doing_s = doing, doing_s
         self._stall.note(member.name, figures, now)

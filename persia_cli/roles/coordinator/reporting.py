@@ -14,7 +14,8 @@ from persia_cli.observe.journal import Journal
 from persia_cli.observe.record import RunRecord
 from persia_cli.plan.job import Job
 from persia_cli.roles.coordinator.joining import JoinHandler
-from persia_cli.wire.messages import Ack, Report
+from persia_cli.wire.job_messages import Report
+from persia_cli.wire.messages import Ack
 from persia_cli.wire.server import Peer, Server
 
 Array = np.ndarray[Any, Any]
@@ -49,10 +50,12 @@ class Reporting:
         self._waiting: dict[tuple[int, int], Peer] = {}
         """Whom to answer once a report (rank and number) is in the record."""
 
-    def on_report(self, peer: Peer, message: Report, arrays: list[Array]) -> None:
+    def on_report(self, peer: Peer, message: Report) -> None:
         """Record an interval; the answer comes when those of all ranks are in the record."""
         member = self._joining.find(message.sender, only="nn-worker")
-        evaluated = self._record.add_report(member.index, message.number, message.body, arrays)
+        evaluated = self._record.add_report(
+            member.index, message.number, message.figures, message.scores, message.samples
+        )
         for line in evaluated:
             self.require_weight("evaluation", line["eval_samples"], line["loss"] is not None)
             if self._job.task == "train":

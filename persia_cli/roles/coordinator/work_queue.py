@@ -1,7 +1,7 @@
 """The requests of replicas that wait for an answer: for instructions, and for work items of data loaders."""
 
 from persia_cli.control.position import EVAL, TRAIN, WorkItems
-from persia_cli.wire.messages import Instruction, Item, TakeItem
+from persia_cli.wire.job_messages import Instruction, Item, TakeItem
 from persia_cli.wire.server import Peer, Server
 
 ITEM_STEPS = 16

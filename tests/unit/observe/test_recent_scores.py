@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persia_cli.observe import cells
-from persia_cli.observe.query_scores import QueryScores
 from persia_cli.observe.scores import MOST_IN_TRAINING, RecentScores, ScoreHistogram
+from persia_cli.wire.figures import IntervalFigures
 from tests import naive_scores
 from tests.support.recorded import Recording
 
@@ -62,9 +62,8 @@ def test_a_line_costs_no_more_where_it_looks_back_on_more_lines(
         recorded = recording(ranks=1, window=window)
         gathered.clear()
         for number in range(1, 301):
-            arrays = [*scores_of(number).encode(), *QueryScores(1).encode()]
-            body = {"split": "train", "last": number, "samples": 40, "steps": 1, "seconds": 1.0, "loss_sum": 1.0}
-            recorded.record.add_report(0, number, body | {"staleness": {}}, arrays)
+            figures = IntervalFigures("train", number, samples=40, steps=1, staleness={}, seconds=1.0, loss_sum=1.0)
+            recorded.record.add_report(0, number, figures, scores_of(number).encode(), None)
         assert len(recorded.lines) == 300
         return sum(gathered)
 

@@ -2,32 +2,33 @@
 
 import math
 from itertools import product
-from typing import Any
+from typing import Any, Literal
 
-import pytest
-
-from persia_cli.errors import WireError
-from persia_cli.observe.query_scores import QueryScores
 from persia_cli.observe.scores import ScoreHistogram
+from persia_cli.wire.figures import Counters, IntervalFigures, ReplicaFigures
+from persia_cli.wire.parts import TableTotals
 from tests.support.recorded import Recording
 
-USED = {"cpu_s": 1.0, "rss": 10}
-NO_SCORES = [*ScoreHistogram(1).encode(), *QueryScores(1).encode()]
+NO_SCORES = (ScoreHistogram(1).encode(), None)
 
 
-def interval(split: str = "train", **figures: Any) -> dict[str, Any]:
+def used(messages: dict[str, int] | None = None, **counters: Any) -> ReplicaFigures:
+    """What a replica has used, and what it has counted."""
+    return ReplicaFigures(1.0, 10, messages or {}, Counters(**counters))
+
+
+def interval(split: Literal["train", "eval"] = "train", **figures: Any) -> IntervalFigures:
     """What a rank reports of four steps without samples."""
-    body = {"split": split, "last": 4, "samples": 0, "steps": 4, "staleness": {}, "seconds": 1.0, "loss_sum": 0.0}
-    return body | figures
+    return IntervalFigures(split, 4, samples=0, steps=4, staleness={}, seconds=1.0, loss_sum=0.0, **figures)
 
 
 def test_tables_are_as_the_last_look_up_of_the_interval_left_them(recording: Recording) -> None:
     """Whatever heartbeats said, which come when they come."""
     recorded = recording(ranks=2)
-    recorded.record.note("embedding-server-0", USED | {"tables": {"a": {"rows": 500, "hits": 1, "evicted": 9}}})
+    recorded.record.note("embedding-server-0", used(tables={"a": {"rows": 500, "hits": 1, "evicted": 9}}))
     heard = [(1, [7, 1, 30, 10]), (0, [6, 1, 26, 10]), (0, [8, 1, 40, 12]), (1, [9, 2, 50, 12])]
     for number, (rank, tables) in enumerate(heard):
-        recorded.record.add_report(rank, 1 + number // 2, interval(tables=[tables]), NO_SCORES)
+        recorded.record.add_report(rank, 1 + number // 2, interval(tables=(TableTotals(*tables),)), *NO_SCORES)
     told = [(line["rows"], line["evicted"], line["hit_rate"]) for line in recorded.lines]
     assert told == [(7, 1, 0.75), (9, 2, round(50 / 62, 6))]
 
@@ -37,7 +38,9 @@ def test_of_each_server_the_rank_tells_that_asked_it_last(recording: Recording) 
     recorded = recording(ranks=2)
     reports = [([5, 0, 2, 5], [4, 0, 8, 4]), ([3, 0, 1, 3], [6, 1, 10, 7]), ([], []), ([5, 0, 4, 5],)]
     for number, tables in enumerate(reports):
-        recorded.record.add_report(number % 2, 1 + number // 2, interval(tables=list(tables)), NO_SCORES)
+        recorded.record.add_report(
+            number % 2, 1 + number // 2, interval(tables=tuple(TableTotals(*each) for each in tables)), *NO_SCORES
+        )
     told = [(line["rows"], line["evicted"], line["hit_rate"]) for line in recorded.lines]
     assert told == [(11, 1, 0.5), (11, 1, round(14 / 26, 6))]
 
@@ -48,7 +51,7 @@ def test_look_ups_of_training_add_up_and_those_of_an_evaluation_are_its_own(reco
     looked_up += [("train", 0, 0), ("eval", 5, 0), ("eval", 5, 1)]
     for number, (split, ids, unknown) in enumerate(looked_up):
         body = interval(split, ids=ids, unknown=unknown)
-        recorded.record.add_report(number % 2, 1 + number // 2, body, NO_SCORES)
+        recorded.record.add_report(number % 2, 1 + number // 2, body, *NO_SCORES)
     assert [line["look_up_hit_rate"] for line in recorded.lines] == [0.9, 0.9, 0.95, 0.95]
     assert [line.get("unknown") for line in recorded.lines] == [None, 0.3, None, 0.1]
     assert ["unknown" in line for line in recorded.lines] == [False, True, False, True]
@@ -57,7 +60,7 @@ def test_look_ups_of_training_add_up_and_those_of_an_evaluation_are_its_own(reco
 def test_the_first_evictions_are_a_note_and_no_warning(recording: Recording) -> None:
     recorded = recording()
     for server, evicted in product((0, 1), (0, 2, 9)):
-        recorded.record.note(f"embedding-server-{server}", USED | {"tables": {"a": {"evicted": evicted}}})
+        recorded.record.note(f"embedding-server-{server}", used(tables={"a": {"evicted": evicted}}))
     assert recorded.told("note") == [
         {
             "text": "table a is full: new ids replace the rows used longest ago; raise embedding.memory or "
@@ -70,21 +73,21 @@ def test_the_first_evictions_are_a_note_and_no_warning(recording: Recording) -> 
 def test_ids_that_are_not_admitted_are_nothing_to_tell(recording: Recording) -> None:
     recorded = recording()
     quiet = {"not_admitted": 3, "misses": 9, "admitted": 6, "gradients_missing": 4, "bytes": 5}
-    recorded.record.note("embedding-server-0", USED | {"tables": {"a": quiet}})
+    recorded.record.note("embedding-server-0", used(tables={"a": quiet}))
     assert (recorded.told("note"), recorded.warnings) == ([], [])
 
 
 def test_a_full_table_is_told_once(recording: Recording) -> None:
     recorded = recording()
     for server, refused in product((0, 1), (0, 2, 9)):
-        recorded.record.note(f"embedding-server-{server}", USED | {"tables": {"a": {"refused": refused}}})
+        recorded.record.note(f"embedding-server-{server}", used(tables={"a": {"refused": refused}}))
     assert recorded.warnings == ["table a is full and refuses new ids; raise embedding.memory or embedding.capacity"]
 
 
 def test_gradients_that_are_not_finite_are_told_once(recording: Recording) -> None:
     recorded = recording()
     for refused in (0, 1, 2):
-        recorded.record.note("embedding-server-0", USED | {"tables": {"a": {"gradients_refused": refused}}})
+        recorded.record.note("embedding-server-0", used(tables={"a": {"gradients_refused": refused}}))
     assert recorded.warnings == [
         "table a received gradients that are not finite or are beyond 1.8e19; those rows were not updated"
     ]
@@ -93,15 +96,15 @@ def test_gradients_that_are_not_finite_are_told_once(recording: Recording) -> No
 def test_each_table_has_its_warnings_whatever_its_name(recording: Recording) -> None:
     recorded = recording()
     full = {"refused": 1, "gradients_refused": 1}
-    recorded.record.note("embedding-server-0", USED | {"tables": {"ad:id": full, "ad:slot": full}})
+    recorded.record.note("embedding-server-0", used(tables={"ad:id": full, "ad:slot": full}))
     assert [text.split()[1] for text in recorded.warnings] == ["ad:id", "ad:id", "ad:slot", "ad:slot"]
 
 
 def test_what_a_loader_changed_and_what_was_refused_is_told_once_of_each_replica(recording: Recording) -> None:
     recorded = recording()
     for name, count in product(("data-loader-0", "data-loader-1"), (0, 3, 8)):
-        recorded.record.note(name, USED | {"counts": {"steps_sent": count, "truncated_sequences": count}})
-        recorded.record.note(name, USED | {"messages": {"refused": count, "resent": 5}})
+        recorded.record.note(name, used(counts={"steps_sent": count, "truncated_sequences": count}))
+        recorded.record.note(name, used(messages={"refused": count, "resent": 5}))
     assert recorded.warnings == [
         "data-loader-0 reports truncated sequences: 3 so far",
         "data-loader-0 reports refused messages: 3 so far",
@@ -110,28 +113,12 @@ def test_what_a_loader_changed_and_what_was_refused_is_told_once_of_each_replica
     ]
 
 
-@pytest.mark.parametrize(
-    "figures", [{}, {"cpu_s": 1.0}, USED | {"rss": "10"}, USED | {"more": 1}, USED | {"tables": {"a": {"rows": "1"}}}]
-)
-def test_notes_that_are_no_figures_are_refused_and_change_nothing(
-    recording: Recording, figures: dict[str, Any]
-) -> None:
-    recorded = recording()
-    recorded.record.note("embedding-server-0", USED | {"tables": {"a": {"rows": 5}}})
-    with pytest.raises(WireError, match="the figures in this message cannot be read"):
-        recorded.record.note("embedding-server-0", figures)
-    recorded.record.write_roles()
-    assert recorded.told("tables") == [{"tables": {"a": {"rows": 5}}}]
-
-
 def test_the_roles_and_tables_of_a_job_are_summed_up(recording: Recording) -> None:
     recorded = recording()
     tables = ({"a": {"rows": 5, "refused": 0}, "b": {"rows": 2}}, {"a": {"rows": 7, "refused": 3}})
     for server, counters in enumerate(tables):
-        recorded.record.note(f"embedding-server-{server}", USED | {"tables": counters, "updates": {"applied": 4}})
-    recorded.record.note(
-        "data-loader-0", {"cpu_s": 0.12345, "rss": 7, "counts": {"steps_sent": 9}, "messages": {"lost": 1}}
-    )
+        recorded.record.note(f"embedding-server-{server}", used(tables=counters, updates={"applied": 4}))
+    recorded.record.note("data-loader-0", ReplicaFigures(0.12345, 7, {"lost": 1}, Counters(counts={"steps_sent": 9})))
     recorded.record.write_roles()
     assert recorded.told("roles") == [
         {
@@ -148,6 +135,6 @@ def test_the_roles_and_tables_of_a_job_are_summed_up(recording: Recording) -> No
 
 def test_a_figure_that_is_not_finite_does_not_cost_the_summary(recording: Recording) -> None:
     recorded = recording()
-    recorded.record.note("nn-worker-0", {"cpu_s": math.nan, "rss": 7})
+    recorded.record.note("nn-worker-0", ReplicaFigures(math.nan, 7))
     recorded.record.write_roles()
     assert recorded.told("roles") == [{"roles": [{"role": "nn-worker", "index": 0, "cpu_s": None, "rss": 7}]}]

@@ -3,22 +3,24 @@
 import math
 from itertools import product
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from persia_cli.errors import WireError
 from persia_cli.observe.journal import METRICS, read_journal
 from persia_cli.observe.query_scores import QueryScores
-from persia_cli.observe.scores import ENCODED, ScoreHistogram, reliability
-from persia_cli.wire.messages import REPORTS_AHEAD
+from persia_cli.observe.scores import ScoreHistogram, reliability
+from persia_cli.wire.figures import IntervalFigures
+from persia_cli.wire.job_messages import REPORTS_AHEAD, ScoreCounts, ScoredSamples
 from tests.support.recorded import GRID, Recording
 
 STEPS = 4
 """Steps of an interval."""
 
-Report = tuple[dict[str, Any], list[np.ndarray[Any, Any]]]
+Reported = tuple[IntervalFigures, ScoreCounts, ScoredSamples | None]
 
 
 def samples_of(rank: int, number: int, tasks: int = 1) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -32,27 +34,27 @@ def report(
     logits: np.ndarray[Any, Any],
     labels: np.ndarray[Any, Any],
     last: int,
-    split: str = "train",
+    split: Literal["train", "eval"] = "train",
     stale: int = 0,
     seconds: float = 1.0,
-) -> Report:
+) -> Reported:
     """Return what a rank reports of an interval that ended before step `last`."""
     scores = ScoreHistogram(labels.shape[1])
     scores.add(logits, labels)
-    body = {
-        "split": split,
-        "last": last,
-        "samples": len(labels),
-        "steps": STEPS,
-        "staleness": {stale: STEPS - 1, stale + 2: 1},
-        "seconds": seconds,
-        "loss_sum": sum((scores.log_loss(task) or 0.0) * scores.weight(task) for task in range(scores.tasks))
+    figures = IntervalFigures(
+        split=split,
+        last=last,
+        samples=len(labels),
+        steps=STEPS,
+        staleness={stale: STEPS - 1, stale + 2: 1},
+        seconds=seconds,
+        loss_sum=sum((scores.log_loss(task) or 0.0) * scores.weight(task) for task in range(scores.tasks))
         / scores.tasks,
-    }
-    return body, [*scores.encode(), *QueryScores(scores.tasks).encode()]
+    )
+    return figures, scores.encode(), None
 
 
-def made_up(rank: int, number: int, split: str = "train", tasks: int = 1) -> Report:
+def made_up(rank: int, number: int, split: Literal["train", "eval"] = "train", tasks: int = 1) -> Reported:
     return report(*samples_of(rank, number, tasks), last=number * STEPS, split=split, stale=rank)
 
 
@@ -60,7 +62,7 @@ def merged(keys: list[tuple[int, int]]) -> ScoreHistogram:
     """Return the scores of some (rank, number), merged in this order."""
     scores = ScoreHistogram(1)
     for rank, number in keys:
-        scores.merge_encoded(*made_up(rank, number)[1][:ENCODED])
+        scores.merge_encoded(made_up(rank, number)[1])
     return scores
 
 
@@ -103,17 +105,17 @@ def test_a_line_merges_the_ranks_of_an_interval(recording: Recording) -> None:
 def test_the_loss_is_what_the_network_was_trained_on(recording: Recording) -> None:
     recorded = recording(ranks=2)
     for rank, loss_sum in enumerate((4.5, 2.25)):
-        body, arrays = made_up(rank, 1)
-        recorded.record.add_report(rank, 1, body | {"loss_sum": loss_sum}, arrays)
-    assert recorded.lines[0]["loss"] == 6.75 / sum(made_up(rank, 1)[0]["samples"] for rank in range(2))
+        figures, *scores = made_up(rank, 1)
+        recorded.record.add_report(rank, 1, replace(figures, loss_sum=loss_sum), *scores)
+    assert recorded.lines[0]["loss"] == 6.75 / sum(made_up(rank, 1)[0].samples for rank in range(2))
 
 
 def test_the_loss_scale_is_told_of_training_in_float16_alone(recording: Recording) -> None:
     recorded = recording(ranks=1)
     scales = [("train", {"loss_scale": 512.0, "steps_skipped": 7}), ("eval", {}), ("train", {})]
     for number, (split, scale) in enumerate(scales, 1):
-        body, arrays = made_up(0, number, split)
-        recorded.record.add_report(0, number, body | scale, arrays)
+        figures, *scores = made_up(0, number, split)
+        recorded.record.add_report(0, number, replace(figures, **scale), *scores)
     told = [{key: line[key] for key in ("loss_scale", "steps_skipped") if key in line} for line in recorded.lines]
     assert told == [scale for _, scale in scales]
 
@@ -182,12 +184,9 @@ def test_an_evaluation_may_come_in_portions(recording: Recording) -> None:
     told = []
     for (rank, number), groups in ids.items():
         logits, labels = (array.astype(np.float32) for array in samples_of(rank, number))
-        body, arrays = report(logits, labels, last=number, split="eval")
-        grouped = QueryScores(1)
-        grouped.add(groups, logits, labels)
-        told += recorded.record.add_report(
-            rank, number, body | {"more": number == 1}, [*arrays[:ENCODED], *grouped.encode()]
-        )
+        figures, scores, _ = report(logits, labels, last=number, split="eval")
+        samples = ScoredSamples(groups, logits, labels, None)
+        told += recorded.record.add_report(rank, number, replace(figures, more=number == 1), scores, samples)
     [line] = told
     assert recorded.lines == [{key: line[key] for key in line if key != "samples_per_s"}]
     whole, everything = ScoreHistogram(1), QueryScores(1)
@@ -301,8 +300,8 @@ def test_speed_is_samples_over_the_time_of_the_slowest_rank(recording: Recording
         recorded.record.add_report(rank, 1, *report(*samples_of(rank, 1), last=1, seconds=seconds))
     for number, more in ((2, True), (3, False)):
         for rank in range(2):
-            body, arrays = report(*samples_of(rank, 1), last=1, split="eval", seconds=0.25 * (1 + rank))
-            recorded.record.add_report(rank, number, body | {"more": more}, arrays)
+            figures, *scores = report(*samples_of(rank, 1), last=1, split="eval", seconds=0.25 * (1 + rank))
+            recorded.record.add_report(rank, number, replace(figures, more=more), *scores)
     samples = sum(len(samples_of(rank, 1)[1]) for rank in range(2))
     rates = [line["samples_per_s"] for line in read_journal(recorded.folder / METRICS)]
     assert rates == [round(samples / 2.0, 1), round(2 * samples / (2 * 0.5), 1)]
@@ -311,45 +310,20 @@ def test_speed_is_samples_over_the_time_of_the_slowest_rank(recording: Recording
 def test_reports_are_kept_though_their_buffers_are_used_again(recording: Recording) -> None:
     recorded, expected = recording(ranks=2), recording(ranks=2)
     for rank in range(2):
-        body, arrays = made_up(rank, 1)
+        figures, scores, _ = made_up(rank, 1)
         expected.record.add_report(rank, 1, *made_up(rank, 1))
-        recorded.record.add_report(rank, 1, body, arrays)
-        for array in arrays:
+        recorded.record.add_report(rank, 1, figures, scores, None)
+        for array in scores:
             array[:] = 0
     assert recorded.lines == expected.lines
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"split": "test"},
-        {"last": "4"},
-        {"samples": 1.5},
-        {"staleness": None},
-        {"staleness": {-1: 4}},
-        {"staleness": {1025: 4}},
-        {"staleness": {1: -4}},
-        {"staleness": {"1": 4}},
-        {"more": 1},
-    ],
-)
-def test_what_are_no_figures_is_refused_and_leaves_no_trace(recording: Recording, wrong: dict[str, Any]) -> None:
-    recorded = recording(ranks=1)
-    body, arrays = made_up(0, 1)
-    with pytest.raises(WireError, match="the figures in this message cannot be read"):
-        recorded.record.add_report(0, 1, body | wrong, arrays)
-    with pytest.raises(WireError, match="the figures in this message cannot be read"):
-        recorded.record.add_report(0, 1, {}, arrays)
-    recorded.record.add_report(0, 1, body, arrays)
-    assert len(recorded.lines) == 1
-
-
 def test_scores_that_do_not_fit_are_refused_and_leave_no_trace(recording: Recording) -> None:
     recorded = recording(ranks=1)
-    body, (counted, *others) = made_up(0, 1)
+    figures, scores, _ = made_up(0, 1)
     with pytest.raises(WireError, match="are not valid"):
-        recorded.record.add_report(0, 1, body, [counted[::-1], *others])
-    recorded.record.add_report(0, 1, body, [counted, *others])
+        recorded.record.add_report(0, 1, figures, scores._replace(counted=scores.counted[::-1]), None)
+    recorded.record.add_report(0, 1, figures, scores, None)
     assert len(recorded.lines) == 1
 
 

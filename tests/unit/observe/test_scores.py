@@ -13,6 +13,7 @@ from torchmetrics.functional.classification import (
 
 from persia_cli.errors import PersiaError, WireError
 from persia_cli.observe.scores import MOST, MOST_IN_TRAINING, ScoreHistogram
+from persia_cli.wire.job_messages import ScoreCounts
 from tests import naive_scores
 
 SCALES = [1e-6, 1e-3, 0.02, 1.0, 16.0, 1e3, 1e6]
@@ -139,7 +140,7 @@ def test_lines_of_training_merge_their_intervals_with_little_error(kind, error):
     for at in range(0, len(logits), 200_000):
         part = slice(at, at + 200_000)
         encoded = in_batches(logits[part], labels[part], weights[part], MOST_IN_TRAINING).encode()
-        whole.merge_encoded(*encoded)
+        whole.merge_encoded(encoded)
         most = max(most, len(encoded[0]))
     assert whole.auc() == pytest.approx(naive_scores.auc(logits, labels, weights), abs=error)
     assert most <= 2 * MOST_IN_TRAINING
@@ -169,7 +170,7 @@ def test_any_samples(samples, size):
     logits, labels, weights = (np.array(column) for column in zip(*samples, strict=True))
     logits = logits.astype(np.float32)
     scores = in_batches(logits, labels, weights, size=size)
-    again = ScoreHistogram.decode(1, *scores.encode())
+    again = ScoreHistogram.decode(1, scores.encode())
     for each in (scores, again):
         figures = [each.auc(), each.average_precision(), each.accuracy()]
         twins = (naive_scores.auc, naive_scores.average_precision, naive_scores.accuracy)
@@ -297,7 +298,7 @@ def test_parts_merged_give_the_same_bits_however_they_came(most):
     parts = [filled(logits[cut], labels[cut], weights[cut]) for cut in cuts]
     merged, again = ScoreHistogram(2, most), ScoreHistogram(2, most)
     for part in parts:
-        merged.merge(ScoreHistogram.decode(2, *part.encode()))
+        merged.merge(ScoreHistogram.decode(2, part.encode()))
         again.merge(part)
     assert all(np.array_equal(a, b) for a, b in zip(merged.encode(), again.encode(), strict=True))
     whole = filled(logits, labels, weights)
@@ -310,10 +311,11 @@ def test_the_wire_form_is_sparse_and_exact():
     logits, labels = made_up(100, tasks=3)
     weights = np.random.default_rng(3).random(100)
     scores = filled(logits, labels, weights)
-    counted, counts, sums = scores.encode()
+    encoded = scores.encode()
+    counted, counts, sums = encoded
     assert (counted.dtype, counts.dtype, sums.shape) == (np.uint64, np.float64, (3, 4))
     assert len(counted) == len(counts) <= 3 * 100
-    again = ScoreHistogram.decode(3, counted, counts, sums)
+    again = ScoreHistogram.decode(3, encoded)
     assert np.array_equal(again.encode()[1], counts)
     assert [again.auc(task) for task in range(3)] == [scores.auc(task) for task in range(3)]
 
@@ -321,7 +323,7 @@ def test_the_wire_form_is_sparse_and_exact():
 @pytest.mark.parametrize("counted", [[8, 6], [6, 6], [6, 2**35], [0, 6], [1, 6], [6, 2**30], [6]])
 def test_counts_that_do_not_fit_are_refused(counted):
     with pytest.raises(WireError, match="are not valid"):
-        ScoreHistogram.decode(1, np.array(counted, np.uint64), np.ones(2), np.zeros((1, 4)))
+        ScoreHistogram.decode(1, ScoreCounts(np.array(counted, np.uint64), np.ones(2), np.zeros((1, 4))))
 
 
 def test_histograms_of_other_tasks_do_not_merge():

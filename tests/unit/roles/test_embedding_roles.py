@@ -10,7 +10,17 @@ from persia_cli.control.position import EVAL, TRAIN
 from persia_cli.plan.job import Job
 from persia_cli.store.layout import table_salt
 from persia_cli.store.wire_rows import decode_rows, encode_rows, row_bytes
-from persia_cli.wire.messages import Ack, LookedUp, LookUp, Pull, PullWeights, PushGradients, PutIds, Rows, Update
+from persia_cli.wire.messages import (
+    Ack,
+    GroupGradients,
+    GroupKeys,
+    LookUp,
+    Pull,
+    PullWeights,
+    PushGradients,
+    PutIds,
+    Update,
+)
 from persia_cli.wire.parts import BatchId, TableTotals
 from tests import naive
 from tests.support.alone import alone
@@ -44,16 +54,19 @@ def initial_rows(ids: list[int]) -> np.ndarray:
     return naive.initial_rows(0, table_salt("a"), ids, DIM, 0.01)
 
 
+def look_up(batch: BatchId, keys: np.ndarray) -> LookUp:
+    return LookUp(batch, True, [GroupKeys(keys, np.zeros(keys.size, np.uint16))])
+
+
 def pulled(stranger: Stranger, batch: BatchId, wire: str) -> dict[int, np.ndarray]:
     """Send the ids of a batch and pull its rows; returns them by id."""
-    assert stranger.ask(PutIds(batch), [IDS, OFFSETS]) == Ack()
-    reply, (inverse, offsets, *blocks) = stranger.exchange(Pull(batch))
-    assert isinstance(reply, Rows)
-    assert offsets.size == 0
-    assert [(block.dtype, block.shape[1]) for block in blocks] == [(np.uint8, row_bytes(DIM, wire))] * 2
-    assert all(len(block) for block in blocks)
-    rows = np.concatenate([decode_rows(block, DIM, wire) for block in blocks])
-    return {id_: rows[inverse[place]] for place, id_ in enumerate(IDS.tolist())}
+    assert stranger.ask(PutIds(batch, IDS, OFFSETS)) == Ack()
+    [group] = stranger.ask_for(Pull(batch)).groups
+    assert group.offsets is None
+    assert [(block.dtype, block.shape[1]) for block in group.rows] == [(np.uint8, row_bytes(DIM, wire))] * 2
+    assert all(len(block) for block in group.rows)
+    rows = np.concatenate([decode_rows(block, DIM, wire) for block in group.rows])
+    return {id_: rows[group.inverse[place]] for place, id_ in enumerate(IDS.tolist())}
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -65,10 +78,10 @@ def test_rows_and_gradients_travel_encoded(wire: str) -> None:
         for id_, row in rows.items():
             np.testing.assert_allclose(row, start[id_], atol=TOLERANCE[wire] * 0.01)
 
-        _, (inverse, *_) = stranger.exchange(Pull(first))
-        by_row = dict(zip(inverse.tolist(), IDS.tolist(), strict=True))
+        [group] = stranger.ask_for(Pull(first)).groups
+        by_row = dict(zip(group.inverse.tolist(), IDS.tolist(), strict=True))
         gradients = np.array([[by_row[row] + 1.0] * DIM for row in range(len(by_row))], np.float32)
-        assert stranger.ask(PushGradients(first), [encode_rows(gradients, wire)]) == Ack()
+        assert stranger.ask(PushGradients(first, [encode_rows(gradients, wire)])) == Ack()
         for step in (1, 2):
             for id_, row in pulled(stranger, BatchId(0, TRAIN, step, 0), wire).items():
                 np.testing.assert_allclose(row, start[id_] - RATE * (id_ + 1), rtol=TOLERANCE[wire])
@@ -79,10 +92,9 @@ def test_an_answer_tells_the_rows_of_each_server_in_their_order() -> None:
     with alone(run_of("float32"), job_of()) as roles, Stranger(roles.worker, roles.token) as stranger:
         for step in range(4):  # servers do not answer in any order
             batch = BatchId(0, TRAIN, step, 0)
-            assert stranger.ask(PutIds(batch), [ids, OFFSETS]) == Ack()
-            reply, (_, _, *blocks) = stranger.exchange(Pull(batch))
-            assert isinstance(reply, Rows)
-            first, second = map(len, blocks)
+            assert stranger.ask(PutIds(batch, ids, OFFSETS)) == Ack()
+            reply = stranger.ask_for(Pull(batch))
+            first, second = map(len, reply.groups[0].rows)
             assert first != second
             assert [server.rows for server in reply.totals] == [first, second]
 
@@ -97,10 +109,10 @@ def test_blocks_of_another_width_are_refused(wire: str) -> None:
         batch = BatchId(0, TRAIN, 0, 0)
         pulled(worker, batch, wire)
         wrong = np.zeros((len(UNIQUE), other), np.uint8)
-        worker.is_refused(f"expected gradients of shapes [({len(UNIQUE)}, {other - 1})]", PushGradients(batch), [wrong])
-        worker.is_refused("expected gradients of shapes", PushGradients(batch), [wrong[1:, :-1].copy()])
-        worker.is_refused("expected gradients of shapes", PushGradients(batch), [])
-        server.is_refused(f"({1}, {other})", Update(batch), [key, table, wrong[:1]])
+        worker.is_refused(f"expected gradients of shapes [({len(UNIQUE)}, {other - 1})]", PushGradients(batch, [wrong]))
+        worker.is_refused("expected gradients of shapes", PushGradients(batch, [wrong[1:, :-1].copy()]))
+        worker.is_refused("expected gradients of shapes", PushGradients(batch, []))
+        server.is_refused(f"({1}, {other})", Update(batch, [GroupGradients(key, table, wrong[:1])]))
 
 
 def test_an_update_that_is_wrong_in_its_last_group_is_not_applied_at_all() -> None:
@@ -115,13 +127,17 @@ def test_an_update_that_is_wrong_in_its_last_group_is_not_applied_at_all() -> No
     gradient = encode_rows(np.ones((1, 8), np.float32), "float32")
     short = encode_rows(np.ones((1, 3), np.float32), "float32")
     with alone(run, job_of()) as roles, Stranger(roles.servers[0], roles.token) as stranger:
-        _, before = stranger.exchange(LookUp(batch, create=True), [key, a, key, b])
-        stranger.is_refused("does not belong", Update(batch), [key, a, gradient, key, b + 1, short])
-        _, after = stranger.exchange(LookUp(later, create=True), [key, a, key, b])
-        assert [rows.tobytes() for rows in after[::2]] == [rows.tobytes() for rows in before[::2]]
-        assert stranger.ask(Update(batch), [key, a, gradient, key, b, short]) == Ack()
-        _, after = stranger.exchange(LookUp(later, create=True), [key, a, key, b])
-        assert [rows.tobytes() for rows in after[::2]] != [rows.tobytes() for rows in before[::2]]
+
+        def rows_at(step: BatchId) -> list[bytes]:
+            reply = stranger.ask_for(LookUp(step, True, [GroupKeys(key, a), GroupKeys(key, b)]))
+            return [group.rows.tobytes() for group in reply.groups]
+
+        first = GroupGradients(key, a, gradient)
+        before = rows_at(batch)
+        stranger.is_refused("does not belong", Update(batch, [first, GroupGradients(key, b + 1, short)]))
+        assert rows_at(later) == before
+        assert stranger.ask(Update(batch, [first, GroupGradients(key, b, short)])) == Ack()
+        assert rows_at(later) != before
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "sync"])
@@ -132,12 +148,13 @@ def test_a_look_up_that_is_asked_again_is_counted_once(mode: str) -> None:
         for step in range(2):
             batch = BatchId(0, TRAIN, step, 0)
             for _ in range(3):
-                _, (_, unknown) = stranger.exchange(LookUp(batch, create=True), [keys, tables])
-                assert unknown.tolist() == ([] if step else [0, 1])
-            assert stranger.ask(Update(batch), [keys, tables, gradients]) == Ack()
-            answer, _ = stranger.exchange(LookUp(batch, create=True), [keys, tables])
-            assert answer == LookedUp(step, TableTotals(rows=2, evicted=0, hits=2 * step, misses=2))
-        counters = roles.links[0].figures()["tables"]["a"]
+                [group] = stranger.ask_for(look_up(batch, keys)).groups
+                assert group.unknown.tolist() == ([] if step else [0, 1])
+            assert stranger.ask(Update(batch, [GroupGradients(keys, tables, gradients)])) == Ack()
+            answer = stranger.ask_for(look_up(batch, keys))
+            assert answer.watermark == step
+            assert answer.totals == TableTotals(rows=2, evicted=0, hits=2 * step, misses=2)
+        counters = roles.links[0].figures().tables["a"]
         assert (counters["hits"], counters["misses"], counters["rows"]) == (2, 2, 2)
 
 
@@ -152,14 +169,17 @@ def test_in_sync_mode_gradients_of_all_ranks_are_added_up(wire: str) -> None:
         ranks = [stack.enter_context(Stranger(roles.servers[0], roles.token, f"rank-{rank}")) for rank in range(2)]
         before = {}
         for rank, own in enumerate(keys):
-            _, [block, _] = ranks[rank].exchange(LookUp(BatchId(0, TRAIN, 0, rank), create=True), [own, tables])
-            before |= dict(zip(own.tolist(), decode_rows(block, DIM, wire), strict=True))
-        number = ranks[0].begin(Update(BatchId(0, TRAIN, 0, 0)), [keys[0], tables, gradient])
-        assert ranks[1].ask(Update(BatchId(0, TRAIN, 0, 1)), [keys[1], tables, gradient]) == Ack()
-        assert ranks[0].await_reply(number)[0] == Ack()
+            [group] = ranks[rank].ask_for(look_up(BatchId(0, TRAIN, 0, rank), own)).groups
+            before |= dict(zip(own.tolist(), decode_rows(group.rows, DIM, wire), strict=True))
+        updates = [
+            Update(BatchId(0, TRAIN, 0, rank), [GroupGradients(own, tables, gradient)]) for rank, own in enumerate(keys)
+        ]
+        number = ranks[0].begin(updates[0])
+        assert ranks[1].ask(updates[1]) == Ack()
+        assert ranks[0].await_reply(number) == Ack()
         for rank, own in enumerate(keys):
-            _, [block, _] = ranks[rank].exchange(LookUp(BatchId(0, TRAIN, 1, rank), create=True), [own, tables])
-            for key, row in zip(own.tolist(), decode_rows(block, DIM, wire), strict=True):
+            [group] = ranks[rank].ask_for(look_up(BatchId(0, TRAIN, 1, rank), own)).groups
+            for key, row in zip(own.tolist(), decode_rows(group.rows, DIM, wire), strict=True):
                 total = 3.0 if key == 1 else 1.5
                 np.testing.assert_allclose(row, before[key] - RATE * total, rtol=TOLERANCE[wire])
 
@@ -169,8 +189,8 @@ def test_an_evaluation_changes_nothing(tmp_path) -> None:
         batch = BatchId(0, EVAL, 0, 0)
         rows = pulled(stranger, batch, "float32")
         assert all(not row.any() for row in rows.values())
-        assert stranger.ask(PushGradients(batch)) == Ack()
-        counted = [link.figures()["tables"]["a"] for link in roles.links[:-1]]
+        assert stranger.ask(PushGradients(batch, [])) == Ack()
+        counted = [link.figures().tables["a"] for link in roles.links[:-1]]
         assert all(figures["rows"] == figures["misses"] == 0 for figures in counted)
 
 
@@ -181,19 +201,18 @@ def test_dense_weights_travel_with_the_rows_and_in_float32() -> None:
     """Their rows begin as zeros and move by their own gradients; only to be read they come alone."""
     with alone(run_of("bfloat16", "async"), job_of()) as roles, Stranger(roles.worker, roles.token) as stranger:
         first, second = (BatchId(0, TRAIN, step, 0) for step in (0, 1))
-        assert stranger.ask(PutIds(first), [IDS, OFFSETS]) == Ack()
-        _, (_, _, *own, places, offsets, one, other) = stranger.exchange(Pull(first, DENSE_ROWS))
+        assert stranger.ask(PutIds(first, IDS, OFFSETS)) == Ack()
+        own, (weights, places, offsets) = stranger.ask_for(Pull(first, DENSE_ROWS)).groups
         assert sorted(places.tolist()) == list(range(DENSE_ROWS))
-        assert (offsets.size, len(one) + len(other)) == (0, DENSE_ROWS)
-        assert not np.concatenate([one, other]).view(np.float32).any()
-        rows = encode_rows(np.zeros((sum(map(len, own)), DIM), np.float32), "bfloat16")
+        assert (offsets, sum(map(len, weights))) == (None, DENSE_ROWS)
+        assert not np.concatenate(weights).view(np.float32).any()
+        rows = encode_rows(np.zeros((sum(map(len, own.rows)), DIM), np.float32), "bfloat16")
         gradients = np.empty((DENSE_ROWS, DENSE_DIM), np.float32)
         gradients[places] = np.arange(DENSE_ROWS, dtype=np.float32)[:, None]
-        stranger.is_refused("expected gradients of shapes", PushGradients(first), [rows])
-        assert stranger.ask(PushGradients(first), [rows, gradients.view(np.uint8)]) == Ack()
+        stranger.is_refused("expected gradients of shapes", PushGradients(first, [rows]))
+        assert stranger.ask(PushGradients(first, [rows, gradients.view(np.uint8)])) == Ack()
 
-        reply, (again, _, *blocks) = stranger.exchange(PullWeights(second, DENSE_ROWS))
-        assert isinstance(reply, Rows)
+        [(blocks, again, _)] = stranger.ask_for(PullWeights(second, DENSE_ROWS)).groups
         np.testing.assert_array_equal(again, places)
         weights = np.concatenate([decode_rows(block, DENSE_DIM, "float32") for block in blocks])[places]
         np.testing.assert_allclose(weights, -RATE * np.repeat(np.arange(DENSE_ROWS), DENSE_DIM).reshape(weights.shape))

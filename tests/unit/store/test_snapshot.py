@@ -26,9 +26,9 @@ from persia_cli.store.layout import (
     partitions_of,
     table_salt,
 )
-from persia_cli.store.manifest import SavedRows
 from persia_cli.store.shard import Shard
 from persia_cli.store.snapshot import load_shard, save_shard
+from persia_cli.wire.figures import SavedRows
 from tests import naive
 
 TABLES = tuple(TableSpec(name, number, table_salt(name), 0.1) for number, name in enumerate("abc"))

@@ -9,9 +9,10 @@ from persia_cli.config.schema import BCE, Ffnn
 from persia_cli.model.build import build_model
 from persia_cli.model.shape import FeatureShape, InputShape
 from persia_cli.store.wire_rows import encode_rows
-from persia_cli.train.inputs import GroupRows, GroupShape, Samples
+from persia_cli.train.inputs import GroupShape, Samples
 from persia_cli.train.loss import Objective
 from persia_cli.train.step import StepSettings
+from persia_cli.wire.messages import GroupRows
 
 DENSE, TASKS = 3, 2
 FEATURES = (

@@ -12,9 +12,10 @@ from persia_cli.model.shape import FeatureShape
 from persia_cli.plan.network import feature_shapes
 from persia_cli.store.layout import EmbeddingLayout, FeatureSpec, GroupSpec, RowOptimizer, TableSpec
 from persia_cli.train.distributed import World
-from persia_cli.train.inputs import GroupRows, GroupShape, Samples, group_shapes
+from persia_cli.train.inputs import GroupShape, Samples, group_shapes
 from persia_cli.train.optimizer import dense_optimizer
 from persia_cli.train.step import DenseStep
+from persia_cli.wire.messages import GroupRows
 from tests.unit.train.batches import DENSE, FEATURES, GROUPS, TASKS, bagged, group_rows, network, samples, settings
 
 OPTIMIZERS = [

@@ -10,9 +10,10 @@ from persia_cli.model.shape import FeatureShape
 from persia_cli.store.wire_rows import encode_rows
 from persia_cli.train.device import CPU, Copier
 from persia_cli.train.device_pooling import DevicePooling
-from persia_cli.train.inputs import GroupRows, GroupShape, Samples
+from persia_cli.train.inputs import GroupShape, Samples
 from persia_cli.train.pooling import GroupPooling
 from persia_cli.train.staging import Staging
+from persia_cli.wire.messages import GroupRows
 from tests.unit.train import test_dense_step as steps
 from tests.unit.train.batches import DENSE, GROUPS, TASKS, group_rows, samples
 

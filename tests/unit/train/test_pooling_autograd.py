@@ -6,8 +6,9 @@ import torch
 
 from persia_cli.model.shape import FeatureShape
 from persia_cli.store.wire_rows import decode_rows, encode_rows
-from persia_cli.train.inputs import GroupRows, GroupShape
+from persia_cli.train.inputs import GroupShape
 from persia_cli.train.pooling import GroupPooling, model_batch
+from persia_cli.wire.messages import GroupRows
 from tests.unit.train.batches import GROUPS, bagged, group_rows
 
 

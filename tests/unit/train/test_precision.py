@@ -13,10 +13,11 @@ from persia_cli.errors import PersiaError
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.train.dense_trainer import DenseTrainer
 from persia_cli.train.distributed import World
-from persia_cli.train.inputs import GroupRows, Samples
+from persia_cli.train.inputs import Samples
 from persia_cli.train.optimizer import dense_optimizer
 from persia_cli.train.precision import FIRST, GROWTH_STEPS, LEAST, LossScale, all_finite
 from persia_cli.train.step import DenseStep
+from persia_cli.wire.messages import GroupRows
 from tests.support.runs import make_run
 from tests.unit.train import ranks
 from tests.unit.train.batches import DENSE, GROUPS, TASKS, bagged, group_rows, network, samples, settings

@@ -14,9 +14,9 @@ from persia_cli.plan import dense
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.store.batch_rows import dense_rows
 from persia_cli.store.shard import Shard
-from persia_cli.train.inputs import GroupRows
 from persia_cli.train.optimizer import dense_optimizer
 from persia_cli.train.shared_weights import SharedWeights
+from persia_cli.wire.messages import GroupRows
 from tests.support.runs import SGD, make_run
 
 CONFIGS = [

@@ -9,13 +9,26 @@ from persia_cli.errors import WireError
 from persia_cli.wire import sockets
 from persia_cli.wire.client import MAX_WAIT_S, Client
 from persia_cli.wire.context import Context
-from persia_cli.wire.frames import Array, decode, encode
-from persia_cli.wire.messages import Ack, Credit, LookedUp, LookUp, Pending, Pull, PutIds, Refused, WaitCredit
-from persia_cli.wire.parts import BatchId, Message
+from persia_cli.wire.frames import decode, encode
+from persia_cli.wire.messages import (
+    Ack,
+    Credit,
+    GroupKeys,
+    LookedUp,
+    LookedUpRows,
+    LookUp,
+    Pending,
+    Pull,
+    PutIds,
+    Refused,
+    WaitCredit,
+)
+from persia_cli.wire.parts import BatchId, Message, TableTotals
+from tests.support.any_message import same
 
 BATCH = BatchId(generation=0, split=0, step=7, rank=0)
-IDS: list[Array] = [np.arange(3, dtype=np.uint64), np.arange(4, dtype=np.uint32)]
-KEYS: list[Array] = [np.arange(20_000, dtype=np.uint64), np.zeros(20_000, np.uint16)]
+PUT_IDS = PutIds(BATCH, np.arange(3, dtype=np.uint64), np.arange(4, dtype=np.uint32))
+LOOK_UP = LookUp(BATCH, True, [GroupKeys(np.arange(20_000, dtype=np.uint64), np.zeros(20_000, np.uint16))])
 
 
 class Peer:
@@ -25,7 +38,7 @@ class Peer:
         self.socket = sockets.router(context, "inproc://peer")
         self._token = context.token
 
-    def take(self) -> tuple[int, Message, list[Array]] | None:
+    def take(self) -> tuple[int, Message] | None:
         """The next request."""
         frames = sockets.receive(self.socket)
         return None if frames is None else decode(frames[1:], token=self._token)
@@ -37,8 +50,8 @@ class Peer:
             taken += 1
         return taken
 
-    def say(self, number: int, message: Message, arrays: tuple[Array, ...] = ()) -> None:
-        assert sockets.send(self.socket, [b"me", *encode(number, message, arrays, token=self._token)])
+    def say(self, number: int, message: Message) -> None:
+        assert sockets.send(self.socket, [b"me", *encode(number, message, token=self._token)])
 
 
 class Clock:
@@ -84,8 +97,8 @@ def number_of(peer: Peer) -> int:
 def test_a_reply_is_matched_by_its_number(client: Client, peer: Peer) -> None:
     heard: list[tuple[str, Message]] = []
     client.request(Pull(BATCH))
-    client.request(WaitCredit(0, 1), on_reply=lambda reply, _: heard.append(("first", reply)))
-    client.request(WaitCredit(1, 2), on_reply=lambda reply, _: heard.append(("second", reply)))
+    client.request(WaitCredit(0, 1), on_reply=lambda reply: heard.append(("first", reply)))
+    client.request(WaitCredit(1, 2), on_reply=lambda reply: heard.append(("second", reply)))
     numbers = [number_of(peer) for _ in range(3)]
     assert len(set(numbers)) == 3
     peer.say(numbers[2], Credit(22))
@@ -96,7 +109,7 @@ def test_a_reply_is_matched_by_its_number(client: Client, peer: Peer) -> None:
 
 
 def test_a_request_is_repeated_under_its_number_with_growing_waits(client: Client, peer: Peer, clock: Clock) -> None:
-    client.request(LookUp(BATCH, create=True), KEYS)
+    client.request(LOOK_UP)
     numbers, times = {number_of(peer)}, []
     start = clock.now
     while clock.now < start + 20:
@@ -106,14 +119,14 @@ def test_a_request_is_repeated_under_its_number_with_growing_waits(client: Clien
         if taken is not None:
             numbers.add(taken[0])
             times.append(clock.now - start)
-            assert [array.tobytes() for array in taken[2]] == [array.tobytes() for array in KEYS]
+            assert same(taken[1], LOOK_UP)
     assert len(numbers) == 1
     assert times == [0.5, 1.5, 3.5, 7.5, 11.5, 15.5, 19.5]
     assert client.resent == 7
 
 
 def test_nothing_is_repeated_after_the_answer(client: Client, peer: Peer, clock: Clock) -> None:
-    client.request(PutIds(BATCH), IDS)
+    client.request(PUT_IDS)
     peer.say(number_of(peer), Ack())
     client.receive()
     assert client.pending == 0
@@ -125,7 +138,7 @@ def test_nothing_is_repeated_after_the_answer(client: Client, peer: Peer, clock:
 
 def test_late_duplicates_of_a_reply_are_counted_and_ignored(client: Client, peer: Peer) -> None:
     heard: list[Message] = []
-    client.request(PutIds(BATCH), IDS, on_reply=lambda reply, _: heard.append(reply))
+    client.request(PUT_IDS, on_reply=lambda reply: heard.append(reply))
     number = number_of(peer)
     for _ in range(3):
         peer.say(number, Ack())
@@ -135,7 +148,7 @@ def test_late_duplicates_of_a_reply_are_counted_and_ignored(client: Client, peer
 
 
 def test_silence_is_an_error_that_names_who_where_and_what(client: Client, clock: Clock) -> None:
-    client.request(PutIds(BATCH), IDS, waiting_for="the ids of step 7 to be taken")
+    client.request(PUT_IDS, waiting_for="the ids of step 7 to be taken")
     start = clock.now
     with pytest.raises(WireError) as caught:
         wait_out(client, clock, 60)
@@ -147,7 +160,7 @@ def test_silence_is_an_error_that_names_who_where_and_what(client: Client, clock
 
 def test_without_a_word_the_error_names_the_message(client: Client, clock: Clock) -> None:
     client.silence_timeout_s = 0.3
-    client.request(LookUp(BATCH, create=True), KEYS)
+    client.request(LOOK_UP)
     clock.now += 0.3
     with pytest.raises(WireError, match=r"for 0\.3 s \(waiting for LookUp\)"):
         client.tick()
@@ -155,7 +168,7 @@ def test_without_a_word_the_error_names_the_message(client: Client, clock: Clock
 
 def test_pending_is_a_sign_of_life(client: Client, peer: Peer, clock: Clock) -> None:
     heard: list[Message] = []
-    client.request(WaitCredit(0, 5), on_reply=lambda reply, _: heard.append(reply))
+    client.request(WaitCredit(0, 5), on_reply=lambda reply: heard.append(reply))
     number, start = number_of(peer), clock.now
     while clock.now < start + 200:
         clock.now = client.due
@@ -181,7 +194,7 @@ def test_a_peer_that_was_alive_is_called_silent_in_the_end(client: Client, peer:
 
 def test_silences_with_a_sign_of_life_between_are_not_added_up(client: Client, peer: Peer, clock: Clock) -> None:
     """Any answer is a sign of life for all requests: a busy peer works through its queue."""
-    client.request(LookUp(BATCH, create=True), KEYS)
+    client.request(LOOK_UP)
     for step in range(4):
         wait_out(client, clock, 20)
         peer.count()
@@ -213,7 +226,7 @@ def test_a_refusal_is_an_error_that_names_who_and_why(client: Client, peer: Peer
 
 def test_malformed_replies_are_counted(client: Client, peer: Peer) -> None:
     heard: list[Message] = []
-    client.request(PutIds(BATCH), IDS, on_reply=lambda reply, _: heard.append(reply))
+    client.request(PUT_IDS, on_reply=lambda reply: heard.append(reply))
     number = number_of(peer)
     for garbage in ([b""], [b"\xff", b"\xff"], [b"\x01", b"\x90", b"more"], [b"x"] * 5000):
         peer.socket.send_multipart([b"me", *garbage])
@@ -228,7 +241,7 @@ def test_malformed_replies_are_counted(client: Client, peer: Peer) -> None:
 
 @pytest.mark.parametrize("recovers", [False, True])
 def test_silence_after_what_could_not_be_read_says_so(client: Client, peer: Peer, clock: Clock, recovers: bool) -> None:
-    client.request(PutIds(BATCH), IDS)
+    client.request(PUT_IDS)
     number = number_of(peer)
     peer.socket.send_multipart([b"me", b"\xff", b"\xff"])
     if recovers:
@@ -245,7 +258,7 @@ def test_a_full_queue_does_not_block_and_everything_arrives_later(
     heard: list[Message] = []
     asked = 3 * sockets.QUEUED_MESSAGES
     for step in range(asked):
-        client.request(WaitCredit(0, step), on_reply=lambda reply, _: heard.append(reply))
+        client.request(WaitCredit(0, step), on_reply=lambda reply: heard.append(reply))
     for _ in range(50):
         while (taken := peer.take()) is not None:
             assert isinstance(taken[1], WaitCredit)
@@ -261,9 +274,9 @@ def test_a_full_queue_does_not_block_and_everything_arrives_later(
 
 
 def test_a_callback_may_ask_again_or_close(client: Client, peer: Peer) -> None:
-    client.request(WaitCredit(0, 1), on_reply=lambda reply, _: client.request(WaitCredit(0, 2), on_reply=close))
+    client.request(WaitCredit(0, 1), on_reply=lambda reply: client.request(WaitCredit(0, 2), on_reply=close))
 
-    def close(reply: Message, _: list[Array]) -> None:
+    def close(reply: Message) -> None:
         client.close()
 
     peer.say(number_of(peer), Credit(2))
@@ -276,12 +289,12 @@ def test_a_callback_may_ask_again_or_close(client: Client, peer: Peer) -> None:
 
 
 def test_arrays_of_a_reply_are_handed_over(client: Client, peer: Peer) -> None:
-    heard: list[list[Array]] = []
-    client.request(LookUp(BATCH, create=True), KEYS, on_reply=lambda _, arrays: heard.append(arrays))
+    heard: list[LookedUp] = []
+    client.request(LOOK_UP, on_reply=heard.append)
     rows = np.arange(20_000 * 4, dtype=np.float32).reshape(-1, 4).view(np.uint8)
-    peer.say(number_of(peer), LookedUp(6), (rows, np.empty(0, np.uint32)))
+    peer.say(number_of(peer), LookedUp(6, TableTotals(), [LookedUpRows(rows, np.empty(0, np.uint32))]))
     client.receive()
-    assert np.array_equal(heard[0][0], rows)
+    assert np.array_equal(heard[0].groups[0].rows, rows)
 
 
 def test_a_successor_of_the_same_identity_gets_numbers_of_its_own(context: Context, peer: Peer) -> None:

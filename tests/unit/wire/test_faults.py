@@ -10,10 +10,19 @@ import numpy as np
 
 from persia_cli.wire.client import Client
 from persia_cli.wire.context import Context
-from persia_cli.wire.frames import Array
 from persia_cli.wire.loop import Loop
-from persia_cli.wire.messages import Ack, Credit, LookedUp, LookUp, Update, WaitCredit
-from persia_cli.wire.parts import BatchId
+from persia_cli.wire.messages import (
+    Ack,
+    Credit,
+    GroupGradients,
+    GroupKeys,
+    LookedUp,
+    LookedUpRows,
+    LookUp,
+    Update,
+    WaitCredit,
+)
+from persia_cli.wire.parts import BatchId, TableTotals
 from persia_cli.wire.server import Peer, Server
 from tests.support.proxy import Proxy
 from tests.support.serving import poll_until, serving
@@ -30,17 +39,18 @@ class Applied:
         self.total = 0.0
 
     def register(self, server: Server) -> None:
-        def update(peer: Peer, message: Update, arrays: list[Array]) -> None:
+        def update(peer: Peer, message: Update) -> None:
             step = message.batch.step
             if not self.deliveries[step]:
-                self.total += float(arrays[2].sum(dtype=np.float64))
+                self.total += float(message.groups[0].gradients.sum(dtype=np.float64))
             self.deliveries[step] += 1
             server.reply(peer, Ack())
 
-        def look_up(peer: Peer, message: LookUp, arrays: list[Array]) -> None:
-            server.reply(peer, LookedUp(0), [np.ones((len(arrays[0]), DIM), np.uint8), np.empty(0, np.uint32)])
+        def look_up(peer: Peer, message: LookUp) -> None:
+            rows = np.ones((len(message.groups[0].keys), DIM), np.uint8)
+            server.reply(peer, LookedUp(0, TableTotals(), [LookedUpRows(rows, np.empty(0, np.uint32))]))
 
-        def credit(peer: Peer, message: WaitCredit, _: list[Array]) -> None:
+        def credit(peer: Peer, message: WaitCredit) -> None:
             server.reply(peer, Credit(message.step + 1))
 
         server.on(Update, update)
@@ -48,9 +58,10 @@ class Applied:
         server.on(WaitCredit, credit)
 
 
-def update_arrays(step: int, rows: int) -> list[Array]:
+def an_update(step: int, rows: int) -> Update:
     gradients = np.full((rows, DIM), step % 7, np.uint8)
-    return [np.arange(rows, dtype=np.uint64), np.zeros(rows, np.uint16), gradients]
+    group = GroupGradients(np.arange(rows, dtype=np.uint64), np.zeros(rows, np.uint16), gradients)
+    return Update(BatchId(0, 0, step, 0), [group])
 
 
 def test_updates_are_applied_exactly_once_through_random_cuts(context: Context) -> None:
@@ -58,8 +69,7 @@ def test_updates_are_applied_exactly_once_through_random_cuts(context: Context) 
     applied, answered = Applied(), Counter[int]()
 
     def ask(client: Client, step: int, rows: int) -> None:
-        batch = BatchId(0, 0, step, 0)
-        client.request(Update(batch), update_arrays(step, rows), on_reply=lambda reply, _: answered.update([step]))
+        client.request(an_update(step, rows), on_reply=lambda _: answered.update([step]))
 
     chance = random.Random(7)
     cut_at = set(chance.sample(range(updates), cuts))
@@ -91,7 +101,7 @@ def test_an_answer_lost_on_its_way_is_given_again_and_the_update_not_repeated(co
         client.request(WaitCredit(0, 1))
         poll_until(loop, lambda: not client.pending)
         proxy.stall(requests=False, replies=True)
-        client.request(Update(BatchId(0, 0, 5, 0)), update_arrays(5, 10))
+        client.request(an_update(5, 10))
         poll_until(loop, lambda: applied.deliveries[5] == 1)
         proxy.cut()
         proxy.resume()
@@ -110,7 +120,7 @@ def test_repeats_held_up_by_a_stalled_network_do_no_harm(context: Context) -> No
         client.request(WaitCredit(0, 1))
         poll_until(loop, lambda: not client.pending)
         proxy.stall()
-        client.request(Update(BatchId(0, 0, 5, 0)), update_arrays(5, 1000))
+        client.request(an_update(5, 1000))
         poll_until(loop, lambda: client.resent >= 4)
         assert not applied.deliveries
         proxy.resume()
@@ -130,9 +140,8 @@ def test_a_slow_network_only_takes_longer(context: Context) -> None:
         start = time.monotonic()
         for step in range(5):
             client.request(
-                LookUp(BatchId(0, 0, step, 0), create=True),
-                update_arrays(step, 50_000)[:2],
-                on_reply=lambda _, arrays: rows.append(len(arrays[0])),
+                LookUp(BatchId(0, 0, step, 0), True, [GroupKeys(*an_update(step, 50_000).groups[0][:2])]),
+                on_reply=lambda reply: rows.append(len(reply.groups[0].rows)),
             )
         poll_until(loop, lambda: not client.pending)
         loop.close()
@@ -149,7 +158,7 @@ def test_bytes_that_are_no_zeromq_at_all_do_no_harm(context: Context) -> None:
                 stranger.sendall(garbage)
         loop = Loop(context, "asker")
         client = loop.connect(server.address, "server", b"asker#1", 0.5, 30.0)
-        client.request(Update(BatchId(0, 0, 5, 0)), update_arrays(5, 10))
+        client.request(an_update(5, 10))
         poll_until(loop, lambda: not client.pending)
         loop.close()
     assert applied.deliveries == {5: 1}

@@ -11,12 +11,24 @@ import pytest
 from hypothesis import given, settings
 
 from persia_cli.wire import loans
-from persia_cli.wire.frames import Array, MalformedMessage, decode, encode
+from persia_cli.wire.arrays import Array
+from persia_cli.wire.frames import BY_KIND, MalformedMessage, arrays_of, decode, encode
 from persia_cli.wire.loans import Loan, SharedMemory, share_memory
-from persia_cli.wire.messages import BY_KIND, LookedUp, LookUp, PushGradients, PutIds, Rows, Update
-from persia_cli.wire.parts import BatchId, Message
+from persia_cli.wire.messages import (
+    GroupGradients,
+    GroupKeys,
+    GroupRows,
+    LookedUp,
+    LookedUpRows,
+    LookUp,
+    PushGradients,
+    PutIds,
+    Rows,
+    Update,
+)
+from persia_cli.wire.parts import BatchId, Message, TableTotals
 from persia_cli.wire.segment import CELLS, DATA_START, create_segment
-from tests.support.any_message import messages, raw, same
+from tests.support.any_message import messages, nbytes, raw, same
 
 BATCH = BatchId(generation=0, split=0, step=7, rank=1)
 SIZE = DATA_START + (1 << 20)
@@ -26,13 +38,13 @@ def memory(nbytes: int = SIZE) -> SharedMemory:
     return SharedMemory(create_segment(nbytes))
 
 
-def send(sender: SharedMemory, message: Message, arrays: list[Array]) -> list[bytes]:
+def send(sender: SharedMemory, message: Message) -> list[bytes]:
     """The frames of a message that lends its arrays, as a socket carries them."""
-    return raw(encode(5, message, arrays, sender.lend(arrays)))
+    return raw(encode(5, message, sender.lend(arrays_of(message))))
 
 
 def receive(receiver: SharedMemory, frames: list[bytes]) -> list[Array]:
-    return decode(frames, receiver)[2]
+    return arrays_of(decode(frames, receiver)[1])
 
 
 def gradients(count: int = 1) -> list[Array]:
@@ -50,16 +62,16 @@ def words(shared: SharedMemory, count: int) -> Array:
 @settings(max_examples=20)
 @given(data=st.data(), least=st.sampled_from([1, 40, loans.LEAST_BYTES]))
 def test_every_message_survives_being_lent(kind: type[Message], data: st.DataObject, least: int) -> None:
-    message, arrays = data.draw(messages(kind))
+    message = data.draw(messages(kind))
     sender, receiver = memory(), memory()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loans, "LEAST_BYTES", least)
-        frames = send(sender, message, arrays)
-    assert len(frames) == 2 + sum(array.nbytes < least for array in arrays)
-    number, received, received_arrays = decode(frames, receiver)
-    assert (number, received) == (5, message)
-    assert same(received_arrays, arrays)
-    assert all(array.flags.writeable and array.flags.aligned for array in received_arrays)
+        frames = send(sender, message)
+    assert len(frames) == 2 + sum(size < least for size in nbytes(message))
+    number, received = decode(frames, receiver)
+    assert number == 5
+    assert same(received, message)
+    assert all(array.flags.writeable and array.flags.aligned for array in arrays_of(received))
 
 
 def test_what_is_not_large_travels_in_frames() -> None:
@@ -74,7 +86,7 @@ def test_what_is_not_large_travels_in_frames() -> None:
 def test_slices_of_shared_memory_are_lent_where_they_lie() -> None:
     sender, receiver = memory(), memory()
     keys, tables = words(sender, 4000), np.zeros(2000, np.uint16)
-    received = receive(receiver, send(sender, LookUp(BATCH, create=True), [keys[1000:3000], tables]))
+    received = receive(receiver, send(sender, LookUp(BATCH, True, [GroupKeys(keys[1000:3000], tables)])))
     keys[1000] = 99
     assert received[0][0] == 99
     assert received[0].tolist() == keys[1000:3000].tolist()
@@ -84,16 +96,15 @@ def test_what_is_passed_on_is_lent_where_it_lies_and_given_back_along_the_way() 
     server, worker, trainer = memory(), memory(), memory()
     rows = server.empty((2000, 8), np.uint8)
     rows[...] = 3
-    there = receive(worker, send(server, LookedUp(0), [rows, np.empty(0, np.uint32)]))
+    there = receive(worker, send(server, LookedUp(0, TableTotals(), [LookedUpRows(rows, np.empty(0, np.uint32))])))
     inverse = np.arange(5000, dtype=np.int32)
-    arrays = receive(
-        trainer, send(worker, Rows(0), [inverse, np.empty(0, np.uint32), there[0][:1000], there[0][1000:]])
-    )
+    group = GroupRows([there[0][:1000], there[0][1000:]], inverse, None)
+    arrays = receive(trainer, send(worker, Rows(0, (), 0, 0, [group])))
     rows[0] = 9
-    assert arrays[2][0].tolist() == [9] * 8
-    del there
+    assert arrays[0][0].tolist() == [9] * 8
+    del there, group
     assert (server.lent, worker.lent) == (1, 1)
-    kept = arrays[3][7:9, 2]
+    kept = arrays[1][7:9, 2]
     del arrays
     gc.collect()
     assert (server.lent, worker.lent) == (1, 1)
@@ -104,22 +115,22 @@ def test_what_is_passed_on_is_lent_where_it_lies_and_given_back_along_the_way() 
 
 def test_memory_is_used_again_only_when_the_receiver_has_let_go() -> None:
     sender, receiver = memory(DATA_START + 20_000), memory()
-    received = receive(receiver, send(sender, PushGradients(BATCH), gradients()))
+    received = receive(receiver, send(sender, PushGradients(BATCH, gradients())))
     for _ in range(10):
         # No room: the arrays of this message come in frames.
-        second = receive(receiver, send(sender, PushGradients(BATCH), [np.full((2000, 8), 7, np.uint8)]))
+        second = receive(receiver, send(sender, PushGradients(BATCH, [np.full((2000, 8), 7, np.uint8)])))
         assert (second[0] == 7).all()
         assert (received[0] == 1).all()
     assert sender.lent == 1
     del received, second
     assert sender.lent == 0
-    frames = send(sender, PushGradients(BATCH), gradients())
+    frames = send(sender, PushGradients(BATCH, gradients()))
     assert len(frames) == 2
 
 
 def test_a_message_that_comes_twice_is_passed_over_unanswered() -> None:
     sender, receiver = memory(), memory()
-    frames = send(sender, PushGradients(BATCH), gradients())
+    frames = send(sender, PushGradients(BATCH, gradients()))
     held = receive(receiver, frames)
     for _ in range(2):
         with pytest.raises(MalformedMessage, match="arrived before") as caught:
@@ -133,7 +144,7 @@ def test_a_message_that_comes_twice_is_passed_over_unanswered() -> None:
         receive(receiver, frames)
     # Even once the same cell tells of another loan.
     while True:
-        again = send(sender, PushGradients(BATCH), gradients())
+        again = send(sender, PushGradients(BATCH, gradients()))
         held = receive(receiver, again)
         if msgspec.msgpack.decode(again[1])[3][1] == msgspec.msgpack.decode(frames[1])[3][1]:
             break
@@ -162,10 +173,10 @@ def test_what_was_not_sent_after_all_is_taken_back() -> None:
 
 def test_what_finds_no_room_is_counted_and_travels_in_a_frame() -> None:
     sender, receiver = memory(DATA_START + 20_000), memory()
-    frames = send(sender, PushGradients(BATCH), gradients(2))
+    frames = send(sender, PushGradients(BATCH, gradients(2)))
     assert len(frames) == 3
     assert sender.no_room == 1
-    assert same(receive(receiver, frames), gradients(2))
+    assert same(decode(frames, receiver)[1], PushGradients(BATCH, gradients(2)))
 
 
 def test_loans_end_where_cells_do() -> None:
@@ -184,7 +195,7 @@ def test_loans_end_where_cells_do() -> None:
 def test_arrays_that_are_not_contiguous_are_lent_in_order() -> None:
     sender, receiver = memory(), memory()
     block = np.arange(64_000, dtype=np.uint64).view(np.uint8).reshape(-1, 16)
-    received = receive(receiver, send(sender, PushGradients(BATCH), [block[::2, ::2]]))
+    received = receive(receiver, send(sender, PushGradients(BATCH, [block[::2, ::2]])))
     assert np.array_equal(received[0], block[::2, ::2])
 
 
@@ -192,14 +203,14 @@ def test_bytes_that_are_not_aligned_for_floats_are_copied() -> None:
     sender, receiver = memory(), memory()
     block = sender.empty((6001,), np.uint8)
     block[...] = np.arange(6001) % 251
-    received = receive(receiver, send(sender, PushGradients(BATCH), [block[1:].reshape(-1, 6)]))
+    received = receive(receiver, send(sender, PushGradients(BATCH, [block[1:].reshape(-1, 6)])))
     assert received[0].ctypes.data % 4 == 0
     assert np.array_equal(received[0].reshape(-1), block[1:])
     assert sender.lent == 0
 
 
 def test_where_nothing_is_shared_a_loan_is_refused() -> None:
-    frames = send(memory(), PushGradients(BATCH), gradients())
+    frames = send(memory(), PushGradients(BATCH, gradients()))
     with pytest.raises(MalformedMessage, match="uses shared memory, but this connection has none") as caught:
         decode(frames)
     assert caught.value.request == 5
@@ -214,8 +225,7 @@ def lent(sender: SharedMemory) -> Loan:
 def loan_with(loan: Loan, **fields: Any) -> list[bytes]:
     """A PushGradients with a loan that no sender makes."""
     changed = msgspec.structs.replace(loan, **fields)
-    heads = [("|u1", (2000, 8))]
-    return [bytes((PushGradients.KIND,)), msgspec.msgpack.encode((5, PushGradients(BATCH), heads, changed))]
+    return [bytes((PushGradients.KIND,)), msgspec.msgpack.encode((5, (BATCH,), [[(2000, 8)]], changed))]
 
 
 def test_loans_of_what_is_not_there_are_refused() -> None:
@@ -227,8 +237,9 @@ def test_loans_of_what_is_not_there_are_refused() -> None:
         ({"lender": elsewhere}, "does not exist any more|cannot reach"),
         ({"serial": 0}, "arrived before"),
         ({"serial": 2**32 - 1}, "arrived before"),
-        ({"places": []}, "1 arrays has a loan of 0 arrays"),
-        ({"places": [None]}, "declares 1 arrays but has 0"),
+        ({"places": []}, "declares more arrays than its loan has"),
+        ({"places": [(loan.lender, DATA_START)] * 2}, "has 1 arrays that it does not declare"),
+        ({"places": [None]}, "declares more arrays than it has"),
         ({"places": [(loan.lender, SIZE - 15_999)]}, "outside the shared memory"),
         ({"places": [(loan.lender, 0)]}, "outside the shared memory"),
         ({"places": [(elsewhere, DATA_START)]}, "does not exist any more|cannot reach"),
@@ -243,7 +254,7 @@ def test_loans_of_what_is_not_there_are_refused() -> None:
 
 @given(header=st.binary(max_size=80))
 def test_random_loans_never_raise_anything_else(header: bytes) -> None:
-    start = msgspec.msgpack.encode((5, ((0, 0, 7, 1),), [("<u8", (1,)), ("<u4", (2,))]))[1:]
+    start = msgspec.msgpack.encode((5, ((0, 0, 7, 1),), [(1,), (2,)]))[1:]
     with pytest.raises(MalformedMessage):
         decode([bytes((PutIds.KIND,)), b"\x94" + start + header], share_memory(SIZE))
 
@@ -261,10 +272,12 @@ def test_an_update_that_is_passed_on_keeps_its_gradients() -> None:
     trainer, worker, servers = memory(), memory(), [memory(), memory()]
     block = trainer.empty((3000, 8), np.uint8)
     block[...] = np.arange(3000)[:, None] % 256
-    pushed = receive(worker, send(trainer, PushGradients(BATCH), [block]))
+    pushed = receive(worker, send(trainer, PushGradients(BATCH, [block])))
     keys, tables = words(worker, 3000), np.zeros(3000, np.uint16)
     parts = [slice(0, 1400), slice(1400, 3000)]
-    updates = [send(worker, Update(BATCH), [keys[part], tables[part], pushed[0][part]]) for part in parts]
+    updates = [
+        send(worker, Update(BATCH, [GroupGradients(keys[part], tables[part], pushed[0][part])])) for part in parts
+    ]
     del pushed
     assert trainer.lent == 1
     for server, part, frames in zip(servers, parts, updates, strict=True):

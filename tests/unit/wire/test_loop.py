@@ -38,10 +38,10 @@ def loop(context: Context) -> Iterator[Loop]:
 
 def test_a_server_and_its_client_on_one_loop(loop: Loop) -> None:
     server = loop.serve("inproc://here")
-    server.on(WaitCredit, lambda peer, ask, _: server.reply(peer, Credit(ask.step + 1)))
+    server.on(WaitCredit, lambda peer, ask: server.reply(peer, Credit(ask.step + 1)))
     client = loop.connect(server.address, "peer", b"me", retry_s=0.5, silence_timeout_s=5.0)
     heard: list[Message] = []
-    client.request(WaitCredit(0, 4), on_reply=lambda reply, _: heard.append(reply))
+    client.request(WaitCredit(0, 4), on_reply=lambda reply: heard.append(reply))
     deadline = time.monotonic() + 10
     while not heard and time.monotonic() < deadline:
         loop.poll(1.0)

@@ -8,11 +8,10 @@ import pytest
 from persia_cli.errors import WireError
 from persia_cli.wire.addresses import ipc_address
 from persia_cli.wire.context import Context
-from persia_cli.wire.frames import Array
 from persia_cli.wire.loans import share_memory
 from persia_cli.wire.loop import Loop
-from persia_cli.wire.messages import Ack, Credit, LookedUp, LookUp, Update, WaitCredit
-from persia_cli.wire.parts import BatchId, Message
+from persia_cli.wire.messages import Ack, Credit, GroupKeys, LookedUp, LookedUpRows, LookUp, Update, WaitCredit
+from persia_cli.wire.parts import BatchId, Message, TableTotals
 from persia_cli.wire.segment import DATA_START
 from persia_cli.wire.server import Peer, Server
 from tests.support.serving import poll_until, serving
@@ -21,13 +20,16 @@ DIM = 16
 NONE_UNKNOWN = np.empty(0, np.uint32)
 
 
+def found(watermark: int, *rows: np.ndarray) -> LookedUp:
+    return LookedUp(watermark, TableTotals(), [LookedUpRows(each, NONE_UNKNOWN) for each in rows])
+
+
 def look_up(server: Server) -> None:
     """Answer each key with a row full of it."""
 
-    def answer(peer: Peer, message: LookUp, arrays: list[Array]) -> None:
-        rows = [np.repeat(keys.astype(np.float32)[:, None], DIM, axis=1) for keys in arrays[::2]]
-        blocks = [block for values in rows for block in (values.view(np.uint8), NONE_UNKNOWN)]
-        server.reply(peer, LookedUp(message.batch.step), blocks)
+    def answer(peer: Peer, message: LookUp) -> None:
+        rows = [np.repeat(group.keys.astype(np.float32)[:, None], DIM, axis=1) for group in message.groups]
+        server.reply(peer, found(message.batch.step, *[values.view(np.uint8) for values in rows]))
 
     server.on(LookUp, answer)
 
@@ -38,27 +40,22 @@ def test_every_request_gets_its_own_answer(context: Context, address: str, rows:
     with serving(context, address, look_up) as server:
         loop = Loop(context, "asker")
         client = loop.connect(server.address, "server", b"asker#1", 0.5, 30.0)
-        answers: dict[int, tuple[Message, list[Array]]] = {}
+        answers: dict[int, LookedUp] = {}
 
-        def keep(reply: Message, arrays: list[Array]) -> None:
-            assert isinstance(reply, LookedUp)
-            answers[reply.watermark] = (reply, arrays)
+        def keep(reply: LookedUp) -> None:
+            answers[reply.watermark] = reply
 
         for step in range(20):
             keys = np.arange(step, step + rows, dtype=np.uint64)
-            few = keys[:5]
-            client.request(
-                LookUp(BatchId(0, 0, step, 0), create=True),
-                [keys, np.zeros(rows, np.uint16), few, np.zeros(len(few), np.uint16)],
-                on_reply=keep,
-            )
+            groups = [GroupKeys(each, np.zeros(len(each), np.uint16)) for each in (keys, keys[:5])]
+            client.request(LookUp(BatchId(0, 0, step, 0), True, groups), on_reply=keep)
         poll_until(loop, lambda: not client.pending)
         loop.close()
     assert server.refused == client.malformed == 0
     for step in range(20):
-        _, arrays = answers[step]
-        assert [array.shape for array in arrays[::2]] == [(rows, 4 * DIM), (min(rows, 5), 4 * DIM)]
-        assert np.array_equal(arrays[0].view(np.float32)[:, DIM - 1], np.arange(step, step + rows, dtype=np.float32))
+        blocks = [group.rows for group in answers[step].groups]
+        assert [block.shape for block in blocks] == [(rows, 4 * DIM), (min(rows, 5), 4 * DIM)]
+        assert np.array_equal(blocks[0].view(np.float32)[:, DIM - 1], np.arange(step, step + rows, dtype=np.float32))
 
 
 def test_a_parked_request_survives_many_repeats(context: Context, address: str) -> None:
@@ -66,7 +63,7 @@ def test_a_parked_request_survives_many_repeats(context: Context, address: str) 
     parked: list[Peer] = []
 
     def credit(server: Server) -> None:
-        def answer(peer: Peer, message: WaitCredit, _: list[Array]) -> None:
+        def answer(peer: Peer, message: WaitCredit) -> None:
             if message.step:
                 parked.append(peer)
                 return
@@ -75,13 +72,13 @@ def test_a_parked_request_survives_many_repeats(context: Context, address: str) 
                 server.reply(waiting, Credit(6))
 
         server.on(WaitCredit, answer)
-        server.on(Update, lambda peer, message, arrays: server.reply(peer, Ack()))
+        server.on(Update, lambda peer, message: server.reply(peer, Ack()))
 
     with serving(context, address, credit) as server:
         loop = Loop(context, "askers")
         first = loop.connect(server.address, "server", b"first#1", retry_s=0.01, silence_timeout_s=0.4)
         heard: list[Message] = []
-        first.request(WaitCredit(0, 5), on_reply=lambda reply, _: heard.append(reply))
+        first.request(WaitCredit(0, 5), on_reply=lambda reply: heard.append(reply))
         poll_until(loop, lambda: server.repeated >= 10)
         assert heard == []
         assert len(parked) == 1
@@ -98,7 +95,7 @@ def test_a_server_that_ends_is_named_with_what_it_owes(context: Context, address
         at = server.address
     loop = Loop(context, "asker")
     client = loop.connect(at, "embedding-server-1", b"asker#1", retry_s=0.02, silence_timeout_s=0.2)
-    client.request(Update(BatchId(0, 0, 7, 0)), waiting_for="the update of step 7")
+    client.request(Update(BatchId(0, 0, 7, 0), []), waiting_for="the update of step 7")
     with pytest.raises(WireError) as caught:
         poll_until(loop, lambda: not client.pending)
     assert str(caught.value) == (
@@ -111,13 +108,13 @@ def test_a_server_that_comes_back_is_found_again(context: Context, ipc_directory
     loop = Loop(context, "asker")
     client = loop.connect(ipc_address(ipc_directory, "s"), "server", b"asker#1", 0.05, 30.0)
     batch = BatchId(0, 0, 7, 0)
-    arrays: list[Array] = [np.arange(3, dtype=np.uint64), np.zeros(3, np.uint16)]
-    heard: list[Message] = []
+    groups = [GroupKeys(np.arange(3, dtype=np.uint64), np.zeros(3, np.uint16))]
+    heard: list[LookedUp] = []
     for life in range(1, 4):
-        client.request(LookUp(batch, create=True), arrays, on_reply=lambda reply, _: heard.append(reply))
+        client.request(LookUp(batch, True, groups), on_reply=heard.append)
         with serving(context, ipc_address(ipc_directory, "s"), look_up):
             poll_until(loop, lambda: not client.pending)
-        assert heard == [LookedUp(7)] * life
+        assert [reply.watermark for reply in heard] == [7] * life
     loop.close()
 
 
@@ -140,17 +137,18 @@ def test_large_arrays_pass_in_shared_memory(context: Context, ipc_directory: Pat
     hold: list[Peer] = []
 
     def rows_of(server: Server) -> None:
-        def answer(peer: Peer, message: LookUp, arrays: list[Array]) -> None:
+        def answer(peer: Peer, message: LookUp) -> None:
             if message.batch.step == 0 and server.repeated < 5:
                 hold.append(peer)
                 return
-            rows = theirs.empty((len(arrays[0]), 8), np.uint8)
-            rows[...] = arrays[0].view(np.uint8).reshape(-1, 8)
-            server.reply(peer, LookedUp(message.batch.step), [rows, NONE_UNKNOWN])
+            keys = message.groups[0].keys
+            rows = theirs.empty((len(keys), 8), np.uint8)
+            rows[...] = keys.view(np.uint8).reshape(-1, 8)
+            server.reply(peer, found(message.batch.step, rows))
 
-        def release(peer: Peer, message: WaitCredit, _: list[Array]) -> None:
+        def release(peer: Peer, message: WaitCredit) -> None:
             for waiting in hold:
-                server.reply(waiting, LookedUp(0), [np.zeros((0, 8), np.uint8), NONE_UNKNOWN])
+                server.reply(waiting, found(0, np.zeros((0, 8), np.uint8)))
             server.reply(peer, Credit(1))
 
         server.on(LookUp, answer)
@@ -163,7 +161,7 @@ def test_large_arrays_pass_in_shared_memory(context: Context, ipc_directory: Pat
         first: list[Message] = []
         keys = np.arange(3000, dtype=np.uint64)
         few = np.zeros(3000, np.uint16)
-        client.request(LookUp(BatchId(0, 0, 0, 0), create=True), [keys, few], lambda reply, _: first.append(reply))
+        client.request(LookUp(BatchId(0, 0, 0, 0), True, [GroupKeys(keys, few)]), first.append)
         poll_until(loop, lambda: client.resent >= 5 and server.repeated >= 5)
         client.request(WaitCredit(0, 0))
         poll_until(loop, lambda: not client.pending)
@@ -173,14 +171,13 @@ def test_large_arrays_pass_in_shared_memory(context: Context, ipc_directory: Pat
             sent = own.empty((500 + step * 10,), np.uint64) if step % 2 else np.empty(500 + step * 10, np.uint64)
             sent[...] = np.arange(step, step + len(sent))
 
-            def check(reply: Message, arrays: list[Array], step: int = step) -> None:
+            def check(reply: LookedUp, step: int = step) -> None:
                 expected = np.arange(step, step + 500 + step * 10, dtype=np.uint64)
-                if not np.array_equal(arrays[0].view(np.uint64).reshape(-1), expected):
+                if not np.array_equal(reply.groups[0].rows.view(np.uint64).reshape(-1), expected):
                     wrong.append(step)
 
-            client.request(
-                LookUp(BatchId(0, 0, step, 0), create=True), [sent, np.zeros(len(sent), np.uint16)], on_reply=check
-            )
+            group = GroupKeys(sent, np.zeros(len(sent), np.uint16))
+            client.request(LookUp(BatchId(0, 0, step, 0), True, [group]), on_reply=check)
             poll_until(loop, lambda: client.pending < 4)
         poll_until(loop, lambda: not client.pending)
         poll_until(loop, lambda: own.lent == 0)

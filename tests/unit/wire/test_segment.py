@@ -13,6 +13,7 @@ import pytest
 from persia_cli.errors import WireError
 from persia_cli.wire.frames import MalformedMessage, decode
 from persia_cli.wire.loans import share_memory
+from persia_cli.wire.messages import PushGradients
 from persia_cli.wire.segment import CELLS, DATA_START, create_segment, open_segment
 
 SIZE = 1 << 20
@@ -28,7 +29,7 @@ from persia_cli.wire.parts import BatchId
 
 memory = share_memory()
 arrays = [np.full((5000, 8), 7, np.uint8)]
-frames = encode(1, PushGradients(BatchId(0, 0, 0, 0)), arrays, memory.lend(arrays))
+frames = encode(1, PushGradients(BatchId(0, 0, 0, 0), arrays), memory.lend(arrays))
 print(*(frame.hex() for frame in frames), flush=True)
 sys.stdin.read()
 """
@@ -131,11 +132,12 @@ def test_what_a_killed_process_has_lent_can_still_be_read() -> None:
         frames = [bytes.fromhex(line) for line in lender.stdout.readline().split()]
         receiver = share_memory()
         assert receiver is not None
-        _, _, arrays = decode(frames, receiver)
+        _, message = decode(frames, receiver)
+        assert isinstance(message, PushGradients)
         lender.kill()
     finally:
         lender.communicate()
     assert len(frames) == 2
-    assert arrays[0].tolist() == [[7] * 8] * 5000
+    assert message.groups[0].tolist() == [[7] * 8] * 5000
     with pytest.raises(MalformedMessage, match=r"cluster\.shared_memory=false"):
         decode(frames, share_memory())

@@ -10,12 +10,29 @@ from persia_cli.errors import WireError
 from persia_cli.wire import server as server_module
 from persia_cli.wire import sockets
 from persia_cli.wire.context import Context
-from persia_cli.wire.frames import Array, decode, encode
-from persia_cli.wire.messages import Ack, Credit, LookedUp, LookUp, Pending, Pull, PutIds, Refused, WaitCredit
-from persia_cli.wire.parts import BatchId, Message
+from persia_cli.wire.frames import decode, encode
+from persia_cli.wire.messages import (
+    Ack,
+    Credit,
+    GroupKeys,
+    LookedUp,
+    LookedUpRows,
+    LookUp,
+    Pending,
+    Pull,
+    PutIds,
+    Refused,
+    WaitCredit,
+)
+from persia_cli.wire.parts import BatchId, Message, TableTotals
 from persia_cli.wire.server import Peer, Server
+from tests.support.any_message import same
 
 BATCH = BatchId(generation=0, split=0, step=7, rank=0)
+
+
+def found(rows: int) -> LookedUp:
+    return LookedUp(1, TableTotals(), [LookedUpRows(np.zeros((rows, 8), np.uint8), np.empty(0, np.uint32))])
 
 
 class Asker:
@@ -25,14 +42,14 @@ class Asker:
         self.socket = sockets.dealer(context, "inproc://server", identity)
         self.token = context.token
 
-    def ask(self, number: int, message: Message, arrays: tuple[Array, ...] = ()) -> None:
-        assert sockets.send(self.socket, encode(number, message, arrays, token=self.token))
+    def ask(self, number: int, message: Message) -> None:
+        assert sockets.send(self.socket, encode(number, message, token=self.token))
 
     def hear(self) -> list[tuple[int, Message]]:
         """The replies that have come."""
         heard = []
         while (frames := sockets.receive(self.socket)) is not None:
-            heard.append(decode(frames, token=self.token)[:2])
+            heard.append(decode(frames, token=self.token))
         return heard
 
 
@@ -51,17 +68,17 @@ class Handlers:
         server.on(PutIds, self.refuse)
         server.on(Pull, self.fail)
 
-    def park(self, peer: Peer, message: WaitCredit, _: list[Array]) -> None:
+    def park(self, peer: Peer, message: WaitCredit) -> None:
         self.parked.append(peer)
 
-    def look_up(self, peer: Peer, message: LookUp, arrays: list[Array]) -> None:
+    def look_up(self, peer: Peer, message: LookUp) -> None:
         self.look_ups += 1
-        self.server.reply(peer, LookedUp(1), [np.zeros((len(arrays[0]), 8), np.uint8), np.empty(0, np.uint32)])
+        self.server.reply(peer, found(len(message.groups[0].keys)))
 
-    def refuse(self, peer: Peer, message: PutIds, _: list[Array]) -> None:
+    def refuse(self, peer: Peer, message: PutIds) -> None:
         raise WireError("this batch is over")
 
-    def fail(self, peer: Peer, message: Pull, _: list[Array]) -> None:
+    def fail(self, peer: Peer, message: Pull) -> None:
         raise ZeroDivisionError
 
 
@@ -113,11 +130,13 @@ def test_a_lost_answer_without_arrays_is_given_again_without_the_handler(
 
 
 def test_a_lost_answer_with_arrays_is_made_again(server: Server, asker: Asker, handlers: Handlers) -> None:
-    keys = (np.zeros(3, np.uint64), np.zeros(3, np.uint16))
+    keys = GroupKeys(np.zeros(3, np.uint64), np.zeros(3, np.uint16))
     for _ in range(2):
-        asker.ask(5, LookUp(BATCH, create=True), keys)
+        asker.ask(5, LookUp(BATCH, True, [keys]))
         server.receive()
-    assert asker.hear() == [(5, LookedUp(1)), (5, LookedUp(1))]
+    for number, answer in asker.hear():
+        assert number == 5
+        assert same(answer, found(3))
     assert handlers.look_ups == 2
 
 
@@ -142,7 +161,7 @@ def test_a_peer_without_a_name_is_passed_over(context: Context, server: Server, 
 
 
 def test_a_handler_refuses_by_a_wire_error(server: Server, asker: Asker) -> None:
-    asker.ask(5, PutIds(BATCH), (np.zeros(0, np.uint64), np.zeros(1, np.uint32)))
+    asker.ask(5, PutIds(BATCH, np.zeros(0, np.uint64), np.zeros(1, np.uint32)))
     server.receive()
     assert asker.hear() == [(5, Refused("this batch is over"))]
     assert (server.refused, server.parked) == (1, 0)

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-from msgspec import to_builtins
-
 from persia_cli.config.schema import Run
 from persia_cli.control.evaluation_tracker import Best
 from persia_cli.plan.embedding import embedding_layout
@@ -20,7 +18,7 @@ def save(checkpointing: Checkpointing, run: Run, step: int) -> int:
     folder = checkpointing.begin(step) / EMBEDDINGS
     folder.mkdir()
     files = save_shard(Shard(embedding_layout(run), 0, 1), folder)
-    checkpointing.add("embedding-server-0", to_builtins(files))
+    checkpointing.add("embedding-server-0", files)
     return sum(file.nbytes for file in files)
 
 

@@ -1,11 +1,10 @@
 """What a job is given up for, in whole sentences."""
 
-from copy import deepcopy
-
 from persia_cli.control.membership import Membership, StallDetector
 from persia_cli.control.phases import PhaseMachine, schedule
 from persia_cli.roles.coordinator.liveness import STILL_TIMES, LivenessMonitor
 from persia_cli.roles.work import Work
+from persia_cli.wire.figures import Counters
 from tests.support.runs import make_run
 
 CLUSTER = make_run(
@@ -31,7 +30,7 @@ class Watched:
         """The rank says what it is at, and both replicas give signs of life."""
         for member in self.membership.members.values():
             member.last_seen_s = now
-        self.liveness.note(self.membership.members["nn-worker", 0], doing, doing_s, {}, now)
+        self.liveness.note(self.membership.members["nn-worker", 0], doing, doing_s, Counters(), now)
 
 
 def test_replicas_that_do_not_join_in_time_are_late_and_then_those_that_are_not_ready() -> None:
@@ -111,18 +110,19 @@ def test_a_start_takes_as_long_as_replicas_are_seen_to_be_at_work() -> None:
 
 def test_a_large_checkpoint_may_load_for_as_long_as_there_is_progress() -> None:
     """Longer than a start and a piece of work may take; but reading that stands still is no progress."""
-    watched, work, figures = Watched(), Work(), {"counts": {"bytes_verified": 0}}
+    watched, work, counts = Watched(), Work(), {"bytes_verified": 0}
     watched.join("embedding-server", "nn-worker", ready=False)
     server = watched.membership.members["embedding-server", 0]
 
     def beat(now: float) -> str | None:
-        doing, doing_s = work.age(deepcopy(figures), now)
-        watched.liveness.note(server, doing, doing_s, figures, now)
+        counters = Counters(counts=dict(counts))
+        doing, doing_s = work.age(counters, now)
+        watched.liveness.note(server, doing, doing_s, counters, now)
         return watched.liveness.complaint(now)
 
     work.begin("reading its rows")
     for second in range(0, 600, 5):
-        figures["counts"]["bytes_verified"] += second % 2  # every other time, so that progress comes in pieces
+        counts["bytes_verified"] += second % 2  # every other time, so that progress comes in pieces
         assert beat(float(second)) is None
     assert beat(595.0 + CLUSTER.work_timeout_s) is None
     assert str(beat(605.0 + CLUSTER.work_timeout_s)).startswith(

@@ -4,7 +4,7 @@ from typing import cast
 
 from persia_cli.control.position import EVAL, TRAIN
 from persia_cli.roles.coordinator.work_queue import ITEM_STEPS, WorkQueue
-from persia_cli.wire.messages import Instruction, Item, TakeItem
+from persia_cli.wire.job_messages import EvaluateSteps, Instruction, Item, TakeItem, TrainSteps
 from persia_cli.wire.parts import Message, Sender
 from persia_cli.wire.server import Peer, Server
 
@@ -27,7 +27,7 @@ def queue_of(steps: int) -> tuple[WorkQueue, Answers]:
     """Work of so many steps, given out from now on."""
     answers = Answers()
     work = WorkQueue(cast(Server, answers), steps)
-    work.instruct(Instruction(1, "training", {}))
+    work.instruct(Instruction(1, TrainSteps(0, 40)))
     return work, answers
 
 
@@ -53,7 +53,7 @@ def test_splits_are_asked_for_side_by_side() -> None:
     assert answers.sent == []  # until there is an evaluation
     work.take("a", peer("a", 2), take(TRAIN))
     work.evaluate(0, 2)
-    work.instruct(Instruction(2, "evaluating", {}))
+    work.instruct(Instruction(2, EvaluateSteps(0, 20)))
     work.take("a", peer("a", 1), take(EVAL))
     work.take("a", peer("a", 2), take(TRAIN))
     assert [(who.request, item) for who, item in answers.sent if isinstance(item, Item)] == [

@@ -1,41 +1,46 @@
-"""The figures that replicas send to the coordinator, which checks them on arrival."""
+"""What replicas report to the coordinator: figures, and the files that they have saved."""
 
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec.structs import astuple
 
 from persia_cli.config.schema.mode import MAX_STALENESS
-from persia_cli.errors import WireError
-from persia_cli.wire.parts import TableTotals
+from persia_cli.wire.parts import Count, FieldSet, TableTotals
 
-Figures = TypeVar("Figures")
 Staleness = Annotated[int, msgspec.Meta(ge=0, le=MAX_STALENESS)]
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-Steps = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+Positive = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+FileName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
+Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 
-class ReplicaFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The resources that a replica has used, and its counters, since it started."""
+class Counters(FieldSet, frozen=True):
+    """What a replica has counted since it started."""
 
-    cpu_s: float
-    """CPU time in seconds."""
-    rss: int
-    """Resident memory in bytes."""
-    messages: dict[str, int] = {}
-    """Irregular events of the wire, by kind."""
-    updates: dict[str, int] = {}
+    updates: dict[str, int] = msgspec.field(default_factory=dict)
     """Updates of an embedding server, by outcome."""
-    tables: dict[str, dict[str, int]] = {}
+    tables: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
     """Counters of each table on an embedding server."""
-    counts: dict[str, int] = {}
+    counts: dict[str, int] = msgspec.field(default_factory=dict)
     """Steps that a data loader sent and values that it had to change; steps that an NN worker scored; bytes and rows
     that an embedding server has loaded from a checkpoint."""
 
 
-class IntervalFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ReplicaFigures(FieldSet, frozen=True):
+    """The resources that a replica has used since it started, and what it has counted."""
+
+    cpu_s: float
+    """CPU time in seconds."""
+    rss: Count
+    """Resident memory in bytes."""
+    messages: dict[str, int] = msgspec.field(default_factory=dict)
+    """Irregular events of the wire, by kind."""
+    counters: Counters = Counters()
+
+
+class IntervalFigures(FieldSet, frozen=True):
     """The figures of a rank for the interval between two lines of metrics, without its scores."""
 
     split: Literal["train", "eval"]
@@ -43,7 +48,7 @@ class IntervalFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The step after the interval's last."""
     samples: int
     steps: int
-    staleness: dict[Staleness, Steps]
+    staleness: dict[Staleness, Positive]
     """Steps of training by the staleness of their rows, as measured from the servers' watermarks."""
     seconds: Annotated[float, msgspec.Meta(ge=0.0)]
     """Duration by the rank's own clock, from the end of the previous interval or the begin of the phase."""
@@ -63,19 +68,6 @@ class IntervalFigures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """True if more reports of the same evaluation follow."""
 
 
-for _kind in (ReplicaFigures, IntervalFigures):
-    # Prepared at import, like the decoder of jobs in `plan/job.py`, since threads must not be the first to use a type.
-    msgspec.json.Decoder(_kind)
-
-
-def read_figures(kind: type[Figures], body: Any) -> Figures:
-    """Return the figures of this kind in a message's body; raises WireError if they are not valid."""
-    try:
-        return msgspec.convert(body, kind)
-    except msgspec.ValidationError as error:
-        raise WireError(f"the figures in this message cannot be read: {error}") from error
-
-
 def together(totals: Iterable[TableTotals]) -> TableTotals:
     """Return the sum of the totals of several servers."""
     return TableTotals(*map(sum, zip(*map(astuple, totals), strict=True)))
@@ -88,3 +80,33 @@ def latest(received: Iterable[Sequence[TableTotals]]) -> tuple[TableTotals, ...]
     """
     of_servers = zip_longest(*received, fillvalue=TableTotals())
     return tuple(TableTotals(*map(max, zip(*map(astuple, server), strict=True))) for server in of_servers)
+
+
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A part of a checkpoint's manifest; the type of every value is checked."""
+
+
+class SavedRows(Record, frozen=True, forbid_unknown_fields=True):
+    """The rows of a file: those of a feature group with keys in the partitions [first, stop) of `partitions`."""
+
+    group: Count
+    partitions: Positive
+    first: Count
+    stop: Count
+    tables: dict[str, Positive]
+    """Number of rows of each table that has any in the file."""
+
+    @property
+    def total(self) -> int:
+        """Rows of all tables."""
+        return sum(self.tables.values())
+
+
+class SavedFile(Record, frozen=True, forbid_unknown_fields=True):
+    """A file of a checkpoint: its place, size and checksum, and, if it contains rows, which ones."""
+
+    folder: FileName
+    name: FileName
+    nbytes: Count
+    sha256: Digest
+    rows: SavedRows | None = None

@@ -1,0 +1,231 @@
+"""The messages between the coordinator and all other roles: joining, instructions, figures, endings."""
+
+from typing import Annotated, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from persia_cli.wire.figures import IntervalFigures, ReplicaFigures, SavedFile
+from persia_cli.wire.messages import Ack
+from persia_cli.wire.parts import KIB, MIB, BatchId, Count, FieldSet, Limit, Message, Request, Sender
+
+REPORTS_AHEAD = 16
+"""Largest number of a rank's unanswered reports; they are answered when the reports of all ranks have been written."""
+
+
+class Welcome(Message, frozen=True):
+    """Coordinator -> any role: the incarnation of the replica, the job, and the addresses of all replicas."""
+
+    KIND = 0x41
+    LIMIT = Limit(16 * MIB)  # a configuration of thousands of features
+    incarnation: Count
+    run: bytes
+    """The resolved run as JSON."""
+    job: bytes
+    """The plan of the job as JSON."""
+    addresses: dict[str, list[str]]
+    """Role -> addresses of its replicas, by index."""
+
+
+class Hello(Request[Welcome], frozen=True):
+    """Any role -> coordinator: join the job; Welcome once every replica has joined."""
+
+    KIND = 0x40
+    LIMIT = Limit(4 * KIB)
+    role: str
+    index: Count
+    pid: Count
+    host: str
+    version: str
+    """Version of the program; the coordinator refuses versions other than its own."""
+    protocol: Count
+    address: str
+    """Address at which the replica serves requests; empty if it serves none."""
+
+
+class Ready(Request[Ack], frozen=True):
+    """Any role -> coordinator: the replica has started and is ready."""
+
+    KIND = 0x42
+    sender: Sender
+    parameters: Count
+    """Number of dense weights that an NN worker trains; 0 for all other roles."""
+    rows: Count = 0
+    """Number of rows that an embedding server has loaded from a checkpoint."""
+
+
+class TrainSteps(FieldSet, frozen=True, tag="training"):
+    """Train the steps [first, last)."""
+
+    first: Count
+    last: Count
+
+
+class EvaluateSteps(FieldSet, frozen=True, tag="evaluating"):
+    """Evaluate the steps [first, last) of the eval split, numbered over all evaluations of the job."""
+
+    first: Count
+    last: Count
+
+
+class PredictSteps(FieldSet, frozen=True, tag="predicting"):
+    """Send the scores of the steps [first, last)."""
+
+    first: Count
+    last: Count
+
+
+class SaveModel(FieldSet, frozen=True, tag="saving"):
+    """Write the model as it is after `step` steps into a folder."""
+
+    folder: str
+    step: Count
+
+
+class Pause(FieldSet, frozen=True, tag="paused"):
+    """Wait before a step; the driver of a benchmark ends this."""
+
+    step: Count
+
+
+class Stop(FieldSet, frozen=True, tag="stop"):
+    """End, for this reason; empty if all is done."""
+
+    why: str = ""
+
+
+PhaseWork = TrainSteps | EvaluateSteps | PredictSteps | SaveModel | Pause | Stop
+
+
+class Instruction(Message, frozen=True):
+    """Coordinator -> any role: the next instruction."""
+
+    KIND = 0x44
+    LIMIT = Limit(64 * KIB)
+    number: Count
+    work: PhaseWork
+
+
+class Next(Request[Instruction], frozen=True):
+    """Any role -> coordinator: ask for the instruction after number `after`; parked until there is one."""
+
+    KIND = 0x43
+    sender: Sender
+    after: Count
+
+
+class Done(Request[Ack], frozen=True):
+    """Any role -> coordinator: instruction `number` is done."""
+
+    KIND = 0x45
+    LIMIT = Limit(4 * MIB)  # the files that a replica saved, or the counters of its tables
+    sender: Sender
+    number: Count
+    files: tuple[SavedFile, ...] = ()
+    """Files written for a checkpoint."""
+    figures: ReplicaFigures | None = None
+    """The last figures of a replica that ends."""
+
+
+class Item(Message, frozen=True):
+    """Coordinator -> data loader: a work item, the steps [first, last); with `end`, no steps are left."""
+
+    KIND = 0x47
+    first: Count
+    last: Count
+    end: bool
+
+
+class TakeItem(Request[Item], frozen=True):
+    """Data loader -> coordinator: ask for a work item; parked until there is one."""
+
+    KIND = 0x46
+    sender: Sender
+    split: Annotated[int, msgspec.Meta(ge=0, le=1)]
+
+
+class ScoreCounts(NamedTuple):
+    """An encoded `persia_cli.observe.scores.ScoreHistogram`."""
+
+    counted: Annotated[NDArray[np.uint64], "count"]
+    counts: Annotated[NDArray[np.float64], "count"]
+    sums: Annotated[NDArray[np.float64], "task sum"]
+
+
+class ScoredSamples(NamedTuple):
+    """Single samples with their scores."""
+
+    query_ids: Annotated[NDArray[np.uint64], "sample"]
+    logits: Annotated[NDArray[np.float32], "sample task"]
+    labels: Annotated[NDArray[np.float32], "sample task"]
+    weights: Annotated[NDArray[np.float32], "sample"] | None
+    """None where all samples weigh 1."""
+
+
+class Report(Request[Ack], frozen=True):
+    """NN worker -> coordinator: figures of one interval and the histogram of its scores; each number counts once.
+
+    Ack when all ranks have reported the interval, so that no rank is further ahead than REPORTS_AHEAD.
+    """
+
+    KIND = 0x48
+    LIMIT = Limit(MIB, arrays=7, nbytes=256 * MIB)  # a portion of an evaluation, sample by sample
+    sender: Sender
+    number: Count
+    figures: IntervalFigures
+    scores: ScoreCounts
+    samples: ScoredSamples | None
+    """The samples of an evaluation that needs metrics within queries."""
+
+
+class Scores(Request[Ack], frozen=True):
+    """NN worker -> coordinator: the network's predictions for a batch of a prediction run; Ack when they are stored."""
+
+    KIND = 0x4C
+    LIMIT = Limit(MIB, arrays=1, nbytes=256 * MIB)
+    sender: Sender
+    batch: BatchId
+    logits: Annotated[NDArray[np.float32], "sample task"]
+
+
+class Beat(Message, frozen=True):
+    """Coordinator -> any role: the heartbeat arrived; `stop` asks the replica to end."""
+
+    KIND = 0x4A
+    stop: bool
+
+
+class Heartbeat(Request[Beat], frozen=True):
+    """Any role -> coordinator, about twice a second: the replica is alive; its present work and how long it takes."""
+
+    KIND = 0x49
+    LIMIT = Limit(MIB)  # a dozen counters of each table
+    sender: Sender
+    doing: str
+    """Work that has no visible result before it is done, such as "training step 7"; empty while waiting for others."""
+    doing_s: float
+    """Seconds since the work last made progress; time in which the replica did not run does not count."""
+    figures: ReplicaFigures
+
+
+class Leave(Request[Ack], frozen=True):
+    """Any role -> coordinator, also before Welcome: this process got a signal to stop, so the job must end."""
+
+    KIND = 0x4D
+    role: str
+    index: Count
+    pid: Count
+    signal: str
+    """Name of the signal, such as SIGTERM."""
+
+
+class Fail(Request[Ack], frozen=True):
+    """Any role -> coordinator: the replica cannot go on; `error` is a sentence with the reason."""
+
+    KIND = 0x4B
+    LIMIT = Limit(64 * KIB)
+    sender: Sender
+    error: str
+    exit_code: Count
+    """2 if the user can correct it, 1 otherwise."""
