@@ -1,4 +1,4 @@
-"""The kinds of errors that users see, and their exit codes."""
+"""The kinds of errors that users see, their exit codes, and words that messages share."""
 
 
 class PersiaError(Exception):
@@ -40,3 +40,8 @@ class RoleError(PersiaError):
 def one_line(error: BaseException) -> str:
     """Return an error's text without line breaks and without a full stop."""
     return " ".join(str(error).split()).removesuffix(".")
+
+
+def count(number: int, noun: str) -> str:
+    """Return `1 step` or `12,000 steps`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -10,9 +10,10 @@ from rich.text import Text
 
 from persia_cli.bench.machine import BUSY, Machine, this_machine
 from persia_cli.bench.result import Result, Side
-from persia_cli.commands.screen import count, err, labelled, out, paragraph, say, size
+from persia_cli.commands.screen import err, labelled, out, paragraph, say, size
 from persia_cli.commands.screen_tables import columns, print_rows, print_whole
 from persia_cli.config.schema import Run
+from persia_cli.errors import count
 
 SHARED = {
     "ring": "all read the same batches, which repeat from memory: the job's loader keeps them and sends them on, "

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from persia_cli.commands.options import ConfDir, Words, examples
+from persia_cli.commands.options import AsJson, ConfDir, Words, examples
 
 SHOW = (
     "persia config show conf=criteo",
@@ -41,12 +41,11 @@ def show(words: Words = None, conf_dir: ConfDir = None) -> None:
 def model(
     words: Words = None,
     conf_dir: ConfDir = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print the layers of the dense network that these words result in, with output per sample and weights of each."""
-    import json
 
-    from persia_cli.commands.screen import err, labelled, out, say
+    from persia_cli.commands.screen import err, labelled, out, say_json
     from persia_cli.commands.screen_tables import columns, print_rows
     from persia_cli.config.compose import compose_run
     from persia_cli.errors import ConfigError
@@ -58,7 +57,7 @@ def model(
         raise ConfigError(layers)
     total = sum(layer["parameters"] for layer in layers)
     if as_json:
-        say(out(), json.dumps({"model": run.model.kind, "parameters": total, "layers": layers}))
+        say_json({"model": run.model.kind, "parameters": total, "layers": layers})
         return
     table = columns("layer", "kind", "output", "parameters")
     table.columns[1].justify = "left"

@@ -10,9 +10,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from persia_cli.commands.screen import count, err, labelled, paragraph, say, size
+from persia_cli.commands.screen import err, labelled, paragraph, say, size
 from persia_cli.commands.screen_tables import columns, print_whole
 from persia_cli.config.schema import DenseOptimizer, Optimizer, ParquetDataset, Run, SyncMode
+from persia_cli.errors import count
 from persia_cli.observe.processor import this_processor
 from persia_cli.plan.job import JobPlan
 

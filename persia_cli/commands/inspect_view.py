@@ -6,9 +6,10 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from persia_cli.commands.screen import count, key_values, labelled, paragraph, say, size
+from persia_cli.commands.screen import key_values, labelled, paragraph, say, size
 from persia_cli.commands.screen_tables import columns, print_whole
 from persia_cli.commands.table_view import UNKNOWN, bars
+from persia_cli.errors import count
 from persia_cli.inspect.ids import STANDARD_ERROR
 from persia_cli.inspect.inspection import Inspection
 from persia_cli.inspect.profile import ColumnProfile

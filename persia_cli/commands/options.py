@@ -65,3 +65,4 @@ Step = Annotated[
         "--step", metavar="N", help="Load the checkpoint of this step.", show_default="the best, else the last"
     ),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]

@@ -169,7 +169,8 @@ def run(
 
 def _prepare(recipe: "Recipe", source: Path, output: Path, options: "PrepareOptions") -> "PrepareReport":
     """Prepare with a progress bar, and report the result."""
-    from persia_cli.commands.screen import count, err, labelled, say, size
+    from persia_cli.commands.screen import err, labelled, say, size
+    from persia_cli.errors import count
     from persia_cli.prepare.unfinished import KEPT
 
     try:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from persia_cli.commands.options import examples
+from persia_cli.commands.options import AsJson, examples
 
 LS = (
     "persia runs ls                          # runs in the folder runs",
@@ -14,8 +14,6 @@ LS = (
 COMPARE = ("persia runs compare runs/shop-20261121-081500 runs/shop-20261121-091500",)
 
 app = typer.Typer(no_args_is_help=True, help="List and compare runs.", epilog=examples(*LS, *COMPARE))
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.command(epilog=examples(*LS))
@@ -26,12 +24,11 @@ def ls(
     as_json: AsJson = False,
 ) -> None:
     """List runs, the newest first, with their states, AUC and checkpoints."""
-    import json
     import time
     from dataclasses import asdict
 
     from persia_cli.commands.runs_view import show_runs
-    from persia_cli.commands.screen import err, labelled, out, propose, say
+    from persia_cli.commands.screen import err, labelled, out, propose, say_json
     from persia_cli.errors import UserError
     from persia_cli.observe.overview import summaries
 
@@ -39,7 +36,7 @@ def ls(
         raise UserError(f"there is no folder {folder}; `persia train` puts runs into the folder runs")
     found = summaries(folder, time.time())
     if as_json:
-        say(out(), json.dumps({"runs": [asdict(each) for each in found]}))
+        say_json({"runs": [asdict(each) for each in found]})
         return
     if not found:
         labelled(err(), "note", f"{folder} holds no runs")
@@ -56,10 +53,9 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Show the settings in which runs differ, and their figures side by side."""
-    import json
 
     from persia_cli.commands.runs_view import show_side_by_side
-    from persia_cli.commands.screen import err, out, propose, say
+    from persia_cli.commands.screen import err, out, propose, say_json
     from persia_cli.errors import UserError
     from persia_cli.observe.history import key_figures, read_history
     from persia_cli.observe.overview import differing_settings
@@ -74,7 +70,7 @@ def compare(
     }
     if as_json:
         named = {"runs": list(map(str, runs)), "settings": settings, "figures": side_by_side}
-        say(out(), json.dumps(named))
+        say_json(named)
         return
     show_side_by_side(out(), runs, settings, side_by_side)
     propose(err(), f"persia report {runs[0]}")

@@ -40,6 +40,11 @@ def say(console: Console, text: str | Text, style: str = "") -> None:
     console.print(text if isinstance(text, Text) else Text(text, style), soft_wrap=True)
 
 
+def say_json(value: Any) -> None:
+    """Print a value as one line of JSON on stdout."""
+    say(out(), json.dumps(value))
+
+
 def paragraph(console: Console, text: str | Text, head: str = "", style: str = "", head_style: str = "bold") -> None:
     """Print text beside its head; a terminal wraps it between words and indents it, and keeps words whole.
 
@@ -98,11 +103,6 @@ def fitting(parts: Sequence[str], width: int) -> str:
             continue
         kept.append(part)
     return "  ".join(kept)
-
-
-def count(number: int, noun: str) -> str:
-    """Return `1 step` or `12,000 steps`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def size(nbytes: float) -> str:

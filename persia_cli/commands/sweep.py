@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from persia_cli.commands.options import ConfDir, Words, examples
+from persia_cli.commands.options import AsJson, ConfDir, Words, examples
 
 EXAMPLES = examples(
     "persia sweep mode=sync,hybrid mode.staleness=3,8 'seed=range(0,5)'  # sync once, hybrid at two bounds",
@@ -50,7 +50,7 @@ def sweep(
         typer.Option("--resume", metavar="FOLDER", help="Continue a sweep; finished points are not trained again."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and list the points, but start none.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
     conf_dir: ConfDir = None,
 ) -> None:
     """Train every combination of values and compare: quality over seeds, speed, staleness.

@@ -1,6 +1,5 @@
 """Run a planned sweep with its progress on the screen: train the points, compare their settings, draw the picture."""
 
-import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,9 +10,9 @@ import typer
 
 from persia_cli.commands.describe import warn_of_stand_in
 from persia_cli.commands.job import INTERRUPTED
-from persia_cli.commands.screen import count, err, labelled, out, paragraph, propose, say
+from persia_cli.commands.screen import err, labelled, out, paragraph, propose, say, say_json
 from persia_cli.commands.sweep_view import Shown, as_object, legend, show_table, showing, spread
-from persia_cli.errors import PersiaError, UserError
+from persia_cli.errors import PersiaError, UserError, count
 from persia_cli.sweep.comparison import Row
 from persia_cli.sweep.folder import (
     FRONTIER,
@@ -81,7 +80,7 @@ def _show(plan: SweepPlan, outcomes: Sequence[PointOutcome], as_json: bool) -> N
     picture = _picture(plan, rows)
     failed = [outcome for outcome in outcomes if outcome.error]
     if as_json:
-        say(out(), json.dumps(_as_object(plan, rows, outcomes, picture)))
+        say_json(_as_object(plan, rows, outcomes, picture))
     else:
         show_table(out(), rows)
         paragraph(err(), legend(plan.metric, plan.baseline), style="dim")

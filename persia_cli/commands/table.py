@@ -1,10 +1,8 @@
 """`persia table`."""
 
-from typing import Annotated
-
 import typer
 
-from persia_cli.commands.options import Model, examples
+from persia_cli.commands.options import AsJson, Model, examples
 
 STATS_EXAMPLES = examples(
     "persia table stats runs/criteo-20261121-081500                       # its best checkpoint, else its newest",
@@ -18,22 +16,21 @@ app = typer.Typer(no_args_is_help=True, help="Look at embedding tables.", epilog
 @app.command("stats", epilog=STATS_EXAMPLES)
 def stats(
     folder: Model,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show rows, memory and hit rates of tables.
 
     Also, for each table, how large its embeddings are, and how long ago they were used.
     """
-    import json
     import shlex
 
-    from persia_cli.commands.screen import err, labelled, out, propose, say
+    from persia_cli.commands.screen import err, labelled, out, propose, say_json
     from persia_cli.commands.table_view import as_object, show_tables
     from persia_cli.observe.table_report import report_tables
 
     report = report_tables(folder)
     if as_json:
-        say(out(), json.dumps(as_object(report)))
+        say_json(as_object(report))
         return
     labelled(err(), "read", f"{report.checkpoint}, saved after {report.step:,} steps")
     show_tables(out(), report)

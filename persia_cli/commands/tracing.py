@@ -6,8 +6,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from persia_cli.commands.screen import count, labelled
-from persia_cli.errors import UserError
+from persia_cli.commands.screen import labelled
+from persia_cli.errors import UserError, count
 from persia_cli.observe.trace import join_trace
 from persia_cli.plan.job import JobPlan
 

@@ -11,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from persia_cli.config import expected, offers
 from persia_cli.config.explain import did_you_mean, nearest, spell
-from persia_cli.config.primary import read_primary
+from persia_cli.config.files import read_primary
 from persia_cli.config.schema import Run
 
 

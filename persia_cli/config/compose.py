@@ -17,9 +17,8 @@ from pydantic import ValidationError
 
 from persia_cli.config import expected, offers
 from persia_cli.config.broken import broken_file, first_line
-from persia_cli.config.dataset_file import names_a_file, read_dataset_file
 from persia_cli.config.explain import did_you_mean, explain, nearest, needs_a_value, spell, unknown_key
-from persia_cli.config.primary import hidden_base, own_name, read_primary
+from persia_cli.config.files import hidden_base, names_a_file, own_name, read_dataset_file, read_primary
 from persia_cli.config.schema import Run
 from persia_cli.config.words import DEFAULT_CONF, Words, key_and_value, read_words
 from persia_cli.errors import ConfigError

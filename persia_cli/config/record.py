@@ -1,16 +1,18 @@
 """The record of a run's configuration: every key with its value, in a file that persia can run again."""
 
 from pathlib import Path
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
 
 from persia_cli import __version__
 from persia_cli.config.explain import explain
-from persia_cli.config.schema import Run
+from persia_cli.config.schema import Node, Run
 from persia_cli.disk import write_whole
 from persia_cli.errors import ConfigError
 
+NodeT = TypeVar("NodeT", bound=Node)
 _HEAD = f"""\
 # The complete configuration of a run, written by persia {__version__}.
 # `persia train conf=PATH` with the path of this file runs it again.
@@ -29,14 +31,23 @@ def write_run(run: Run, path: Path) -> None:
 
 def read_run(path: Path) -> Run:
     """Read a file of `write_run`; raises ConfigError if it is missing, damaged or of another version."""
+    return checked(Run, load_yaml(path, f"{path}"), path)
+
+
+def load_yaml(path: Path, name: str) -> Any:
+    """Return the values in a YAML file; raises ConfigError, with the `name` that the user gave it, if it cannot be."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"{path}: there is no such file") from None
+        raise ConfigError(f"{name}: there is no such file") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: cannot be read, {str(error).splitlines()[0]}") from error
+        raise ConfigError(f"{name}: cannot be read, {str(error).splitlines()[0]}") from error
+
+
+def checked(kind: type[NodeT], values: Any, file: Path | str) -> NodeT:
+    """Return the values of a file as a config class; raises ConfigError naming the file and every mistake in it."""
     try:
-        return Run.model_validate(values)
+        return kind.model_validate(values)
     except ValidationError as error:
-        mistakes = explain(error, Run, values)
-        raise ConfigError("\n".join(f"{path}: {sentence}" for sentence in mistakes.values())) from error
+        mistakes = explain(error, kind, values)
+        raise ConfigError("\n".join(f"{file}: {sentence}" for sentence in mistakes.values())) from error

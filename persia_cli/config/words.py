@@ -9,9 +9,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, QuotedString
 from hydra.errors import HydraException
 
-from persia_cli.config.dataset_file import names_a_file
 from persia_cli.config.expected import any_of, field_expectation, keys
 from persia_cli.config.explain import did_you_mean, nearest
+from persia_cli.config.files import names_a_file
 from persia_cli.config.schema import Run
 
 DEFAULT_CONF = "base"
@@ -81,7 +81,6 @@ def key_and_value(override: str) -> tuple[str, Any]:
 
 def quoted(text: str) -> str:
     """Quote text by Hydra's grammar: backslashes are doubled only before a quote."""
-    """Guess the intended form of a word without `=`."""
     escaped = re.sub(r"(\\*)'", r"\1\1\\'", text)
     escaped = re.sub(r"(\\+)$", r"\1\1", escaped)
     return f"'{escaped}'"

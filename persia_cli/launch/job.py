@@ -15,7 +15,7 @@ from persia_cli.disk import write_whole, writing
 from persia_cli.errors import DiskError, PersiaError, UserError
 from persia_cli.observe.history import CONFIG, ENDS
 from persia_cli.observe.journal import EVENTS, METRICS, Journal, drop_half_a_line, read_journal
-from persia_cli.plan.job import Job, JobPlan
+from persia_cli.plan.job import JobPlan
 
 JOB = "job.json"
 ROLES = "roles"
@@ -71,7 +71,9 @@ def prepare_run_dir(plan: JobPlan) -> JobPlan:
             (run_dir / ROLES).mkdir()
         except FileExistsError:
             raise UserError(f"{run_dir} already contains a run; choose another --run-dir or remove it") from None
-    plan = replace(plan, run=_anchored(plan.run), job=_anchored_job(plan.job))
+    load = plan.job.load and str(Path(plan.job.load).absolute())
+    job = replace(plan.job, run_dir=str(run_dir.absolute()), load=load)
+    plan = replace(plan, run=_anchored(plan.run), job=job)
     try:
         write_run(plan.run, run_dir / CONFIG)
         write_whole(run_dir / JOB, plan.job.to_json() + b"\n")
@@ -95,10 +97,6 @@ def _anchored(run: Run) -> Run:
     if isinstance(model, CustomModel):
         model = model.model_copy(update={"file": str(Path(model.file).expanduser().absolute())})
     return run.model_copy(update={"dataset": dataset, "model": model})
-
-
-def _anchored_job(job: Job) -> Job:
-    return replace(job, run_dir=str(Path(job.run_dir).absolute()), load=job.load and str(Path(job.load).absolute()))
 
 
 def killed_by(number: int) -> str:

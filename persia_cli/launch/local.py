@@ -198,7 +198,11 @@ class Processes:
             self._signal(self._started, signal.SIGTERM)
             self._wait(self._started, limit_s)
         finally:
-            self._kill()
+            # With their children (a compiler, say): each leads a process group.
+            for started in self._started:
+                if started.process.poll() is None:
+                    os.killpg(started.process.pid, signal.SIGKILL)
+                started.process.wait()
 
     @property
     def _ended_well(self) -> bool:
@@ -213,10 +217,3 @@ class Processes:
         for started in replicas:
             if started.process.poll() is None:
                 started.process.send_signal(number)
-
-    def _kill(self) -> None:
-        """Kill the processes that still run, with their children (a compiler, say): each leads a process group."""
-        for started in self._started:
-            if started.process.poll() is None:
-                os.killpg(started.process.pid, signal.SIGKILL)
-            started.process.wait()

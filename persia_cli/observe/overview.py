@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from persia_cli.config.explain import leaves
 from persia_cli.errors import PersiaError
 from persia_cli.observe.history import CONFIG, RunHistory, read_history
 from persia_cli.store.manifest import finished_steps
@@ -73,7 +74,8 @@ def summarize(run_dir: Path, now: float) -> Summary:
 
 def differing_settings(histories: Sequence[RunHistory]) -> dict[str, list[str]]:
     """Return the settings that differ between runs, with the value in each run as JSON; `-` if a run has none."""
-    flat = [dict(_flat(history.run.model_dump(mode="json"))) for history in histories]
+    dumped = [history.run.model_dump(mode="json") for history in histories]
+    flat = [{key: json.dumps(value) for top in run for key, value in leaves(top, run[top])} for run in dumped]
     keys = dict.fromkeys(key for settings in flat for key in settings)
     values = {key: [settings.get(key, "-") for settings in flat] for key in keys}
     return {key: texts for key, texts in values.items() if len(set(texts)) > 1}
@@ -81,12 +83,3 @@ def differing_settings(histories: Sequence[RunHistory]) -> dict[str, list[str]]:
 
 def _by_label(history: RunHistory, line: Mapping[str, Any], figure: str) -> dict[str, float | None]:
     return {label: history.figure(line, figure, label) for label in history.labels}
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Return key paths with their values as JSON; a list counts as one value."""
-    pairs: list[tuple[str, str]] = []
-    for key, value in settings.items():
-        below = isinstance(value, Mapping) and value
-        pairs += _flat(value, f"{prefix}{key}.") if below else [(f"{prefix}{key}", json.dumps(value))]
-    return pairs

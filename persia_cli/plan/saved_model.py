@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from persia_cli.config.schema import Run, Table
-from persia_cli.errors import CheckpointError, ConfigError
+from persia_cli.errors import CheckpointError, ConfigError, count
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.network import input_shape
 from persia_cli.store.layout import EmbeddingLayout
@@ -98,24 +98,21 @@ def _why(key: str, before: Any, verb: str) -> str:
 
 def _other_inputs(saved: Run, run: Run) -> Iterator[str]:
     """Yield a sentence for each difference between the inputs of the network in the two data sets."""
-    (old, had), (new, has) = ((layout, input_shape(each, layout)) for each, layout in _layouts(saved, run))
+    old, new = embedding_layout(saved), embedding_layout(run)
+    had, has = input_shape(saved, old), input_shape(run, new)
     if had.tasks != has.tasks:
-        yield f"dataset.labels: the saved model has {_count(had.tasks, 'label')}, and not {has.tasks}"
+        yield f"dataset.labels: the saved model has {count(had.tasks, 'label')}, and not {has.tasks}"
     if had.dense != has.dense:
-        yield f"dataset.dense: the saved model reads {_count(had.dense, 'dense feature')}, and not {has.dense}"
+        yield f"dataset.dense: the saved model reads {count(had.dense, 'dense feature')}, and not {has.dense}"
     before, now = _features(old), _features(new)
     if before != now:
         first = next((pair for pair in zip(before, now, strict=False) if pair[0] != pair[1]), None)
         what = (
             f"{first[0]}, and not {first[1]}"
             if first
-            else f"{_count(len(before), 'sparse feature')}, and not {len(now)}"
+            else f"{count(len(before), 'sparse feature')}, and not {len(now)}"
         )
         yield f"dataset.sparse: the saved model reads {what}; keep names, tables, pooling and order as they were"
-
-
-def _layouts(saved: Run, run: Run) -> Iterator[tuple[Run, EmbeddingLayout]]:
-    yield from ((each, embedding_layout(each)) for each in (saved, run))
 
 
 def _features(layout: EmbeddingLayout) -> list[str]:
@@ -126,10 +123,6 @@ def _features(layout: EmbeddingLayout) -> list[str]:
         f"{f', max_length {feature.max_length}' if feature.pooling == 'none' else ''})"
         for feature in layout.features
     ]
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _spelled(value: Any) -> str:

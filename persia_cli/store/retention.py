@@ -57,7 +57,7 @@ class Retention:
         self._saved.append(step)
         if best is not None:
             self._best = step
-            _write_best(self._run_dir, step, best)
+            write_checked(self._run_dir / CHECKPOINTS / BEST, BestNote(step, best.metric, best.value))
         for old in superfluous(self._saved, self._best, self._keep, self._every):
             self._saved.remove(old)
             _remove(checkpoint_folder(self._run_dir, old))
@@ -72,10 +72,6 @@ def superfluous(saved: Sequence[int], best: int | None, keep: int | None, every:
     due = [step for step in saved if (every and step % every == 0) or (step == saved[-1] and step != best)]
     kept = {*(due if keep is None else due[-keep:]), best}
     return [step for step in saved if step not in kept]
-
-
-def _write_best(run_dir: Path, step: int, best: Best) -> None:
-    write_checked(run_dir / CHECKPOINTS / BEST, BestNote(step, best.metric, best.value))
 
 
 def _remove(folder: Path) -> None:

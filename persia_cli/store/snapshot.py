@@ -28,6 +28,7 @@ from persia_cli.store.layout import GroupSpec
 from persia_cli.store.manifest import verify
 from persia_cli.store.row_store import MAX_STEP, RowStore
 from persia_cli.store.shard import Shard
+from persia_cli.store.table_stats import record_batches
 from persia_cli.wire.figures import SavedFile, SavedRows
 
 ROWS_PER_BATCH = 65536
@@ -147,10 +148,7 @@ def _save_group(shard: Shard, store: RowStore, directory: Path, on_rows: Callabl
 
 def _rows_by_table(batch: pa.RecordBatch) -> dict[str, int]:
     """Return the number of rows of each table that has any in a record batch."""
-    column = batch.column("table")
-    places, counts = np.unique(column.indices.to_numpy(), return_counts=True)
-    names = column.dictionary.to_pylist()
-    return {names[place]: int(count) for place, count in zip(places, counts, strict=True)}
+    return {each["values"]: each["counts"] for each in batch.column("table").value_counts().to_pylist()}
 
 
 def _vectors(group: GroupSpec) -> dict[str, int]:
@@ -202,15 +200,10 @@ def _windows(store: RowStore) -> Iterator[tuple[int, int]]:
 
 def _load_file(shard: Shard, path: Path, saved: SavedRows, progress: Progress) -> None:
     rows: Counter[str] = Counter()
-    try:
-        with pa.OSFile(str(path)) as source:
-            reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(use_threads=False))
-            for number in range(reader.num_record_batches):
-                batch = reader.get_batch(number)
-                progress.rows_loaded += _load_batch(shard, batch, saved, path)
-                rows.update(_rows_by_table(batch))
-    except (pa.ArrowException, OSError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise CheckpointError(f"{path} is damaged or not a file of a Persia checkpoint: {error}") from error
+    with record_batches(path) as batches:
+        for batch in batches:
+            progress.rows_loaded += _load_batch(shard, batch, saved, path)
+            rows.update(_rows_by_table(batch))
     if dict(rows) != saved.tables:
         raise CheckpointError(f"{path} has {dict(rows)} rows of its tables, but {saved.tables} were saved")
 

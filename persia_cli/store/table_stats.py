@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,7 +58,9 @@ def table_stats(folder: Path, manifest: Manifest) -> dict[str, TableStats]:
     for saved in manifest.row_files(with_dense=True):
         path = folder / saved.folder / saved.name
         verify(path, saved)
-        _count_file(path, manifest.step, counts)
+        with record_batches(path) as batches:
+            for batch in batches:
+                _count(batch, manifest.step, counts)
     return {name: counted.stats(manifest.step) for name, counted in counts.items()}
 
 
@@ -97,13 +100,14 @@ class _Counts:
         return TableStats(self.ages.total(), norm_histogram(self.norms), self.odd[ZERO], self.odd[NOT_FINITE], ages)
 
 
-def _count_file(path: Path, step: int, counts: Mapping[str, _Counts]) -> None:
+@contextmanager
+def record_batches(path: Path) -> Iterator[Iterator[pa.RecordBatch]]:
+    """Yield the record batches of a file of rows; raises CheckpointError if the block cannot read them as such."""
     try:
         with pa.OSFile(str(path)) as source:
             reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(use_threads=False))
-            for number in range(reader.num_record_batches):
-                _count(reader.get_batch(number), step, counts)
-    except (pa.ArrowException, OSError, KeyError, AttributeError, ValueError) as error:
+            yield map(reader.get_batch, range(reader.num_record_batches))
+    except (pa.ArrowException, OSError, KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         raise CheckpointError(f"{path} is damaged or not a file of a Persia checkpoint: {error}") from error
 
 

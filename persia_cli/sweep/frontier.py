@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from persia_cli.errors import count
 from persia_cli.observe.drawing import INK, SMALL, dress, empty_figure, save_png, thousands
 from persia_cli.sweep.comparison import Mean
 
@@ -67,7 +68,7 @@ def _frontier(axes: "Axes", spots: Sequence[Spot], metric: str) -> None:
     axes.margins(0.16, 0.16)
     thousands(axes.xaxis)
     seeds = max(spot.quality.count for spot in spots)
-    axes.set_title(f"quality and speed; bars: 95 % confidence over {seeds} seed{'s' * (seeds > 1)}", **SMALL)
+    axes.set_title(f"quality and speed; bars: 95 % confidence over {count(seeds, 'seed')}", **SMALL)
     axes.legend(frameon=False, fontsize=9, loc="best")
 
 

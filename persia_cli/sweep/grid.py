@@ -14,7 +14,7 @@ from persia_cli.config import offers
 from persia_cli.config.compose import compose_run
 from persia_cli.config.expected import keys
 from persia_cli.config.schema import Run
-from persia_cli.errors import ConfigError
+from persia_cli.errors import ConfigError, count
 from persia_cli.sweep.points import Axis, Point, combine, key_of
 
 MOST_POINTS = 10_000
@@ -116,7 +116,7 @@ def _sentence(sentence: str, labels: Sequence[str], points: int) -> str:
     if len(labels) == points:
         return sentence
     others = len(labels) - 1
-    more = f" and {others} more point{'s' * (others > 1)}" if others else ""
+    more = f" and {count(others, 'more point')}" if others else ""
     return f"{sentence} (point {labels[0]}{more})"
 
 
@@ -139,7 +139,7 @@ class _Fits:
         if there is None:
             return point
         for key in self._partial:
-            if key not in there and self._elsewhere(key):
+            if key not in there and key in {path for path, _ in keys(Run)}:
                 point = point.without(key)
         return point
 
@@ -153,6 +153,3 @@ class _Fits:
             except ConfigError:
                 self._there[words] = None
         return self._there[words]
-
-    def _elsewhere(self, key: str) -> bool:
-        return key in {path for path, _ in keys(Run)}

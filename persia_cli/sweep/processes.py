@@ -118,8 +118,10 @@ class Sweep:
         task, code = ended.task, ended.process.returncode
         figures = figures_in(task.run_dir, self._metric) if code == 0 else None
         error = None
-        if code < 0:
-            self._record_death(task, code)
+        if code < 0 and (task.run_dir / CONFIG).exists():
+            # A signal killed the launcher, and the kernel its replicas with it.
+            text = f"the launcher {killed_by(-code)}"
+            record_end(task.run_dir, phase="failed", error=text, exit_code=PersiaError.exit_code)
         if ended.stop_requested is not None:
             error = f"took longer than {self._limit_s:g} s and was stopped"
         elif code != 0:
@@ -129,12 +131,6 @@ class Sweep:
         _keep_log(task)
         where = str(task.run_dir.relative_to(self._folder))
         return PointOutcome(task.point, task.seed, where, round(seconds, 1), figures if error is None else None, error)
-
-    def _record_death(self, task: Task, code: int) -> None:
-        """Record that a signal killed a point's process, and its replicas with it."""
-        if (task.run_dir / CONFIG).exists():
-            text = f"the launcher {killed_by(-code)}"
-            record_end(task.run_dir, phase="failed", error=text, exit_code=PersiaError.exit_code)
 
     def _stop(self) -> None:
         """End all processes that still run: ask them to stop, and kill them after a while or at a second interrupt."""

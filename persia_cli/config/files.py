@@ -1,14 +1,56 @@
-"""Checks of a user's primary configuration as it is written: mistakes that composing would not report."""
+"""Configuration files that users write: data sets in files of their own, and primary configurations as written."""
 
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from persia_cli.config.record import checked, load_yaml
+from persia_cli.config.schema import Dataset, Node
+from persia_cli.config.schema.dataset import BUILTIN
 from persia_cli.errors import ConfigError
 from persia_cli.shipped import shipped
 
 BASE = "base"
+
+
+class _File(Node):
+    """The contents of such a file, under their key in a job."""
+
+    dataset: Dataset
+    """The data set."""
+
+
+def names_a_file(choice: object) -> bool:
+    """Return True if the choice for `dataset` is the path of a file rather than the name of an option."""
+    return isinstance(choice, str) and (choice.endswith((".yaml", ".yml")) or "/" in choice)
+
+
+def read_dataset_file(name: str) -> dict[str, Any]:
+    """Return the keys of `dataset` in a file, with its relative path made absolute from the file's folder.
+
+    Raises ConfigError naming the file and every mistake in it.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir():
+        raise ConfigError(f"dataset={name}: this is a folder; name the file, {path / 'dataset.yaml'}")
+    values = load_yaml(path, f"dataset={name}")
+    if not isinstance(values, dict):
+        raise ConfigError(f"{name}: expected the keys of a data set, such as kind, path and labels")
+    found: dict[str, Any] = checked(_File, {"dataset": values}, name).dataset.model_dump(mode="json")
+    if "path" in found:
+        given = found["path"]
+        found["path"] = (
+            _whole(given, path.parent) if isinstance(given, str) else [_whole(each, path.parent) for each in given]
+        )
+    return found
+
+
+def _whole(path: str, folder: Path) -> str:
+    """Return a path as seen from the current folder; absolute paths and URIs stay as they are."""
+    if path.startswith(BUILTIN) or "://" in path:
+        return path
+    return str(folder / Path(path).expanduser())
 
 
 def read_primary(file: Path) -> dict[str, Any]:
