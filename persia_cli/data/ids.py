@@ -28,13 +28,14 @@ def text_ids(name: str, texts: Any) -> Any:
 
 
 def text_buffers(texts: Any) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the bytes of an Arrow array of n texts, and their bounds [n + 1]; a null is as an empty text."""
+    """Return the bytes of an Arrow array of n texts, and their bounds [n + 1] from 0; a null is as an empty text."""
     texts = texts.cast(pa.large_binary())
     if not len(texts):
         return np.empty(0, np.uint8), np.zeros(1, np.int64)
     _, offsets, data = texts.buffers()
     bounds = np.frombuffer(offsets, np.int64, len(texts) + 1, 8 * texts.offset)
-    return np.frombuffer(data or b"", np.uint8), bounds
+    content = np.frombuffer(data or b"", np.uint8)[bounds[0] : bounds[-1]]
+    return content, bounds - bounds[0] if bounds[0] else bounds
 
 
 def seed_of(name: str) -> int:

@@ -81,11 +81,8 @@ def values_of(kind: Kind, column: str, texts: Any) -> tuple[Any, list[Flaw]]:
             reject(wrong, reason)
         return (texts if kind.name == "bytes" else text_ids(kind.table or column, texts)), flaws
     if kind.name == "integer":
-        # A cast reads hexadecimal numbers and longer integers, too.
-        is_plain = longest <= 18 and content.max(initial=0) <= ord("9")
-        values = _cast(texts, pa.int64()) if is_plain else None
-        if values is None:
-            values = _matching(texts, _INTEGER).cast(pa.int64())
+        reject(_wrong_integers(texts, content, bounds), f"is not {kind.noun}")
+        values = texts.cast(pa.int64())
     elif kind.name == "number":
         # With 20 characters no exponent has more than 18 digits. A cast reads infinity and nan, too.
         values = _cast(texts, pa.float64()) if longest <= 20 else None
@@ -98,6 +95,16 @@ def values_of(kind: Kind, column: str, texts: Any) -> tuple[Any, list[Flaw]]:
         wrong = pc.and_(texts.is_valid(), values.is_null())
         reject(wrong.to_numpy(zero_copy_only=False), f"is not {kind.noun}")
     return values, flaws
+
+
+def _wrong_integers(texts: Any, content: NDArray[np.uint8], bounds: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return True for each text that is no integer; a cast would also read longer ones, and 0x1F."""
+    others = np.flatnonzero(content - np.uint8(ord("0")) > np.uint8(9))  # a minus, or what does not belong there
+    rows = np.union1d(np.searchsorted(bounds, others, side="right") - 1, np.flatnonzero(np.diff(bounds) > 18))
+    wrong = np.zeros(len(texts), np.bool_)
+    some = texts.take(pa.array(rows, pa.int64())).cast(pa.binary())
+    wrong[rows] = ~pc.match_substring_regex(some, _INTEGER).fill_null(True).to_numpy(zero_copy_only=False)
+    return wrong
 
 
 def _cast(texts: Any, kind: Any) -> Any:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import csv
 
-from persia_cli.data.ids import text_id, text_ids
+from persia_cli.data.ids import text_buffers, text_id, text_ids
 from persia_cli.errors import DataError
 from persia_cli.prepare.kinds import SKIP, Kind, values_of
 from persia_cli.prepare.lines import MARK, first_line
@@ -134,7 +134,7 @@ class TextBlock:
 def parse_block(data: bytes, format: TextFormat, reject: Reject, first_line: int) -> tuple[TextBlock, int]:
     """Parse whole lines, the first of which is line `first_line`; return their rows and the number of lines."""
     count = data.count(b"\n")
-    lines, columns, others = _split(data, format)
+    lines, columns, others = _split(data, count, format)
     if others:
         numbers = sorted(others)
         reject(np.array(numbers, np.int64) + first_line, [others[number] for number in numbers])
@@ -146,8 +146,8 @@ def parse_block(data: bytes, format: TextFormat, reject: Reject, first_line: int
     return block, count
 
 
-def _split(data: bytes, format: TextFormat) -> tuple[NDArray[np.int64], dict[str, Any], dict[int, str]]:
-    """Split lines into fields by pyarrow's CSV reader.
+def _split(data: bytes, count: int, format: TextFormat) -> tuple[NDArray[np.int64], dict[str, Any], dict[int, str]]:
+    """Split `count` lines into fields by pyarrow's CSV reader.
 
     Return the line of each row, the texts of each column that is used (Arrow strings, not checked to be UTF-8, null for
     empty fields), and for each line that is neither a row nor allowed the reason.
@@ -164,26 +164,28 @@ def _split(data: bytes, format: TextFormat) -> tuple[NDArray[np.int64], dict[str
     if b"\r" in data and data.count(b"\r") != data.count(b"\r\n"):
         stand_in = _unused(data + delimiter)
         stand_ins[stand_in] = "\r"
-        data = re.sub(rb"\r(?!\n)", stand_in, data)
+        data = data.replace(b"\r", stand_in).replace(stand_in + b"\n", b"\n")
+    has_quotes = format.quoted and b'"' in data
     others: dict[int, str] = {}
-    rows = np.arange(data.count(b"\n"))
+    rows = np.arange(count)
 
     def drop(wrong: NDArray[np.bool_], reason: str | None) -> None:
         nonlocal data, rows
         if wrong.any():
             others.update({} if reason is None else dict.fromkeys(rows[wrong].tolist(), reason))
             rows = rows[~wrong]
-            raw, bounds = _lines(data)
-            data = raw[np.repeat(~wrong, np.diff(bounds))].tobytes()
+            bounds = _bounds_of(data)
+            edges = bounds[np.flatnonzero(np.diff(wrong, prepend=True, append=True))].tolist()
+            data = b"".join(data[start:stop] for start, stop in zip(edges[::2], edges[1::2], strict=True))
 
     if format.comment:
         drop(_begin_with(data, format.comment), None)
     drop(_begin_with(data, "\r\n"), None if format.blank_lines else "the line is empty")
-    if format.stripped:
-        data = _without_blanks(data, delimiter, format.quoted)
-        if len(format.columns) > 1:
-            drop(_begin_with(data, "\r\n"), f"1 column where {len(format.columns)} belong")
-    if format.quoted and b'"' in data:
+    if has_quotes:
+        if format.stripped:
+            data = _without_blanks(data, delimiter)
+            if len(format.columns) > 1:
+                drop(_begin_with(data, "\r\n"), f"1 column where {len(format.columns)} belong")
         drop(~_closed(data, delimiter), "a quote is not closed where its field ends")
     if not rows.size:
         return rows, {name: pa.array([], pa.string()) for name in format.columns}, others
@@ -192,8 +194,12 @@ def _split(data: bytes, format: TextFormat) -> tuple[NDArray[np.int64], dict[str
         raise pa.ArrowInvalid(f"{table.num_rows + len(wrong)} rows were found in {rows.size} lines")
     others |= {int(rows[row]): reason for row, reason in wrong.items()}
     columns = {name: table.column(name).combine_chunks() for name in table.column_names}
+    if format.stripped and not has_quotes:
+        columns = {name: _trimmed(texts) for name, texts in columns.items()}
     for stand_in, text in stand_ins.items():
-        columns = {name: pc.replace_substring(texts, stand_in.decode(), text) for name, texts in columns.items()}
+        for name, texts in columns.items():
+            if ord(stand_in) in text_buffers(texts)[0]:
+                columns[name] = pc.replace_substring(texts, stand_in.decode(), text)
     return np.delete(rows, list(wrong)), columns, others
 
 
@@ -205,30 +211,35 @@ def _unused(data: bytes) -> bytes:
     raise pa.ArrowInvalid("it holds all control characters, so it is not text")
 
 
-def _lines(data: bytes) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return the bytes, and where lines begin and the last one ends."""
-    raw = np.frombuffer(data, np.uint8)
-    return raw, np.concatenate([[0], np.flatnonzero(raw == ord("\n")) + 1])
+def _bounds_of(data: bytes) -> NDArray[np.int64]:
+    """Return where each line begins, and where the last one ends."""
+    return np.concatenate([[0], np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1])
 
 
 def _begin_with(data: bytes, characters: str) -> NDArray[np.bool_]:
     """Return True for each line that begins with one of the characters."""
-    raw, bounds = _lines(data)
-    return np.isin(raw[bounds[:-1]], np.frombuffer(characters.encode(), np.uint8))
+    first = np.frombuffer(data, np.uint8)[_bounds_of(data)[:-1]]
+    return np.isin(first, np.frombuffer(characters.encode(), np.uint8))
 
 
-def _without_blanks(data: bytes, delimiter: bytes, quoted: bool) -> bytes:
+def _without_blanks(data: bytes, delimiter: bytes) -> bytes:
+    """Return lines without the blanks around values; those in quotes are left."""
     end = re.escape(delimiter)
-    field = rb'"(?:[^"\n]|"")*"|' if quoted else b""
-    return re.sub(rb" *(%s[^%s\n]*?) *(%s|\r?\n)" % (field, end, end), rb"\1\2", data)
+    return re.sub(rb' *("(?:[^"\n]|"")*"|[^%s\n]*?) *(%s|\r?\n)' % (end, end), rb"\1\2", data)
+
+
+def _trimmed(texts: Any) -> Any:
+    """Return texts without the blanks around them, null where nothing is left."""
+    trimmed = pc.ascii_trim(texts, " ")
+    return pc.if_else(pc.equal(pc.binary_length(trimmed), 0), None, trimmed)
 
 
 def _closed(data: bytes, delimiter: bytes) -> NDArray[np.bool_]:
     """Return True for each line whose quotes are closed where their fields end."""
     end = f"\\x{delimiter[0]:02x}"
     field = rf'(?:"(?:[^"\n]|"")*"|[^"{end}\r\n][^{end}\r\n]*|)'
-    raw, bounds = _lines(data)
-    lines = pa.Array.from_buffers(pa.large_binary(), bounds.size - 1, [None, pa.py_buffer(bounds), pa.py_buffer(raw)])
+    bounds = _bounds_of(data)
+    lines = pa.Array.from_buffers(pa.large_binary(), bounds.size - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
     whole = pc.match_substring_regex(lines, rf"^{field}(?:{end}{field})*\r?\n$")
     found: NDArray[np.bool_] = whole.to_numpy(zero_copy_only=False)
     return found
