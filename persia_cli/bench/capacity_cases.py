@@ -10,7 +10,7 @@ import numpy as np
 from persia_cli.bench import stores
 from persia_cli.bench.alternate import Scale, Turn, alternate, compared, single
 from persia_cli.bench.result import OURS, Result
-from persia_cli.bench.stores import Block, RowRequest, distinct, one_table
+from persia_cli.bench.stores import Block, RowRequest, distinct, layout_of
 from persia_cli.store.shard import Shard
 
 FULL = 0.97
@@ -59,7 +59,7 @@ class Traffic:
     """Endless skewed requests for a store, each with the next step's number."""
 
     def __init__(self, capacity: int, dim: int, ids: int, draws: int) -> None:
-        self.shard = Shard(one_table(dim, "adagrad", capacity), 0, 1)
+        self.shard = Shard(layout_of(dim, "adagrad", capacity), 0, 1)
         self.asked: list[RowRequest] = []
         self._rng = np.random.default_rng(9)
         self._ids, self._draws, self._fresh = ids, draws, ids

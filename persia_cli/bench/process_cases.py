@@ -24,8 +24,8 @@ DIM = 16
 REQUEST = 1 << 16
 SERVER = (
     "from persia_cli.roles import embedding_server; from persia_cli.kernels.warm import warm; "
-    "from persia_cli.bench.stores import one_table; from persia_cli.store.shard import Shard; "
-    "warm(); Shard(one_table(16, 'adagrad', 10_000_000), 0, 1)"
+    "from persia_cli.bench.stores import layout_of; from persia_cli.store.shard import Shard; "
+    "warm(); Shard(layout_of(16, 'adagrad', 10_000_000), 0, 1)"
 )
 """All the work of a server before it reports ready."""
 
@@ -64,7 +64,7 @@ def filled_memory(capacity: int, dim: int) -> dict[str, int]:
     """Add ids up to four thirds of a store's capacity; return the process's bytes before and after, and the rows."""
     warm()
     before = resident_bytes()
-    shard = Shard(stores.one_table(dim, "adagrad", capacity), 0, 1)
+    shard = Shard(stores.layout_of(dim, "adagrad", capacity), 0, 1)
     last = capacity + capacity // 3
     for start in range(0, last, REQUEST):
         asked = stores.request(np.arange(start, min(last, start + REQUEST)))

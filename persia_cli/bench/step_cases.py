@@ -12,7 +12,7 @@ from persia_cli.bench import stores
 from persia_cli.bench.alternate import Scale, alternate, compared
 from persia_cli.bench.machine import available_bytes
 from persia_cli.bench.result import OURS, Result
-from persia_cli.bench.stores import CHUNK, EPS, LR, SPARE, Kind, criteo_layout, keys_of
+from persia_cli.bench.stores import CHUNK, EPS, LR, SPARE, Kind, keys_of, layout_of
 from persia_cli.kernels.pool import MODES, pool_backward, pool_forward
 from persia_cli.store.batch_rows import RowPlanner
 from persia_cli.store.layout import INDEX_BYTES
@@ -48,7 +48,7 @@ class EmbeddingStep:
 
     def __init__(self, cardinalities: Sequence[int], dim: int, kind: Kind, samples: int, rows: int) -> None:
         """Make a store for `rows` rows; each sample has one id per feature."""
-        self._layout = criteo_layout(dim, kind, cardinalities, int(rows * ROOM) + 4096)
+        self._layout = layout_of(dim, kind, int(rows * ROOM) + 4096, len(cardinalities))
         self._planner = RowPlanner(self._layout, 1)
         self._shard = Shard(self._layout, 0, 1)
         self._modes = np.full(len(cardinalities), MODES["sum"], np.uint8)
@@ -91,7 +91,7 @@ class EmbeddingStep:
 
     def _keys_of(self, feature: int, ids: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.uint16]]:
         table = self._layout.features[feature].table
-        return keys_of(ids, table, int(self._layout.salts()[table])), np.full(ids.size, table, np.uint16)
+        return keys_of(ids, table), np.full(ids.size, table, np.uint16)
 
 
 def matches() -> list[Match]:

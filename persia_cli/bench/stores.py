@@ -29,8 +29,6 @@ CRITEO = (
 )  # fmt: skip
 """Distinct values of the 26 categorical columns of the Criteo challenge."""
 SKEW = 1.05
-SALT = 0x5BD1E995_9E3779B9
-"""Salt of the keys in measurements of a single table."""
 
 Ids = NDArray[np.int64]
 Keys = NDArray[np.uint64]
@@ -78,40 +76,24 @@ def _few(rng: np.random.Generator, values: int, size: int) -> Ids:
     return rng.permutation(found)[:size]
 
 
-def keys_of(ids: Ids, table: int = 0, salt: int = SALT) -> Keys:
+def keys_of(ids: Ids, table: int = 0) -> Keys:
     """Return uint64 keys of one table's ids."""
     keys = np.empty(ids.size, np.uint64)
-    salts = np.zeros(table + 1, np.uint64)
-    salts[table] = salt
+    salts = np.array([table_salt(_name(number)) for number in range(table + 1)], np.uint64)
     hashing.hash_ids(ids.astype(np.uint64), np.full(ids.size, table, np.uint16), salts, keys)
     return keys
 
 
-def one_table(dim: int, kind: Kind, capacity: int, evict: bool = True) -> EmbeddingLayout:
-    """Return the layout of a single table of float32 rows."""
-    table = TableSpec("bench", number=0, salt=SALT, init_bound=0.01)
-    group = GroupSpec(
-        number=0,
-        dim=dim,
-        optimizer=RowOptimizer(kind, lr=LR, eps=EPS),
-        tables=(table,),
-        capacity=capacity,
-        partitions=partitions_for(capacity, PARTITIONS),
-    )
-    feature = FeatureSpec("bench", group=0, table=0, pooling="sum")
-    return EmbeddingLayout((group,), (feature,), seed=0, when_full="evict" if evict else "refuse")
-
-
-def criteo_layout(dim: int, kind: Kind, cardinalities: Sequence[int], capacity: int) -> EmbeddingLayout:
-    """Return the layout of one table per feature, all in one feature group."""
-    tables = tuple(
-        TableSpec(f"feature-{number}", number, table_salt(f"feature-{number}"), init_bound=0.01)
-        for number in range(len(cardinalities))
-    )
+def layout_of(dim: int, kind: Kind, capacity: int, features: int = 1) -> EmbeddingLayout:
+    """Return the layout of one table of float32 rows per feature, all in one feature group."""
+    tables = tuple(TableSpec(_name(n), n, table_salt(_name(n)), init_bound=0.01) for n in range(features))
     optimizer = RowOptimizer(kind, lr=LR, eps=EPS)
     group = GroupSpec(0, dim, optimizer, tables, capacity, partitions_for(capacity, PARTITIONS))
-    features = tuple(FeatureSpec(table.name, 0, table.number, "sum") for table in tables)
-    return EmbeddingLayout((group,), features, seed=0)
+    return EmbeddingLayout((group,), tuple(FeatureSpec(each.name, 0, each.number, "sum") for each in tables), seed=0)
+
+
+def _name(table: int) -> str:
+    return f"feature-{table}"
 
 
 @dataclass(frozen=True)
@@ -126,7 +108,7 @@ class RowRequest:
 
 def filled(dim: int, kind: Kind, rows: int, servers: int = 1, load: float = LOAD) -> list[Shard]:
     """Return the shards of all servers, together holding the rows of ids 0 … rows - 1 in random order."""
-    layout = one_table(dim, kind, int(rows / load))
+    layout = layout_of(dim, kind, int(rows / load))
     shards = [Shard(layout, server, servers) for server in range(servers)]
     rng = np.random.default_rng(1)
     ids = rng.permutation(rows)

@@ -25,9 +25,9 @@ def dedup(scale: Scale) -> Iterator[Result]:
     """Measure the distinct keys of a batch of Criteo's shape, and each id's number among them."""
     rng = np.random.default_rng(5)
     ids = stores.batch(rng, stores.CRITEO, scale.batch, skewed=True)
-    layout = stores.criteo_layout(16, "adagrad", stores.CRITEO, 1_000_000)
-    salts, tables = layout.salts(), np.repeat(np.arange(26, dtype=np.uint16), scale.batch)
-    keys = np.concatenate([stores.keys_of(row, table, int(salts[table])) for table, row in enumerate(ids)])
+    layout = stores.layout_of(16, "adagrad", 1_000_000, len(stores.CRITEO))
+    tables = np.repeat(np.arange(26, dtype=np.uint16), scale.batch)
+    keys = np.concatenate([stores.keys_of(row, table) for table, row in enumerate(ids)])
     raw, offsets = ids.reshape(-1).astype(np.uint64), np.arange(ids.size + 1, dtype=np.uint32)
     # numpy gets ids with their feature in the upper bits: it sorts these faster than keys, which are hashes.
     plain = (ids.astype(np.uint64) | np.arange(26, dtype=np.uint64).reshape(-1, 1) << np.uint64(56)).reshape(-1)

@@ -36,6 +36,9 @@ TIER_EXAMPLES = examples(
     "cluster.embedding_servers=2",
 )
 
+Rounds = Annotated[int, typer.Option("--rounds", min=1, help="Turns of each.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
 app = typer.Typer(no_args_is_help=True, help="Measure speed.", epilog=EXAMPLES)
 
 
@@ -63,15 +66,16 @@ def throughput(
     quick: Annotated[
         bool, typer.Option("--quick", help="One round of 8 steps and a ring of 4 with --compare: to see if it runs.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
     conf_dir: ConfDir = None,
 ) -> None:
     """Measure samples per second of a job from end to end, and the CPU seconds of each role.
 
     With --compare, in turns with baselines that train the same model on the same batches in one process.
     """
-    from persia_cli.commands.screen import err, labelled, out, say, size
-    from persia_cli.commands.screen_tables import columns, print_rows
+    from persia_cli.bench.throughput import measure
+    from persia_cli.commands import bench_views as views
+    from persia_cli.commands.screen import err, out, say
     from persia_cli.config.compose import compose_run
 
     run = compose_run(words or [], conf_dir or [])
@@ -79,24 +83,16 @@ def throughput(
         steps, rounds, ring = (8, 1, 4) if quick else (steps or 48, rounds, ring)
         _compare(run, baselines.split(","), source, steps, rounds, ring, quick, as_json)
         return
-    from persia_cli.bench.throughput import measure
-
     steps = steps or 200
-    if not as_json:
-        say(err(), f"measuring {run.name}, {run.mode.kind}: {steps} steps to warm up, then {steps} that are timed …")
+    note = views.noting(as_json)
+    note(f"measuring {run.name}, {run.mode.kind}: {steps} steps to warm up, then {steps} that are timed")
     measured = measure(run, steps)
     if as_json:
         say(out(), json.dumps(asdict(measured)))
         return
     if measured.stand_in:
         say(err(), f"STAND-IN DATA: there are no files at {measured.stand_in}; the samples are generated")
-    labelled(out(), "samples/s", f"{measured.samples_per_s:,.0f}")
-    labelled(out(), "measured", f"{measured.samples:,} samples in {measured.steps} steps, {measured.seconds:.2f} s")
-    table = columns("replica", "CPU seconds", "per million samples", "memory")
-    for role in measured.roles:
-        per_million = role.cpu_s / measured.samples * 1e6
-        table.add_row(role.replica, f"{role.cpu_s:.2f}", f"{per_million:.2f}", size(role.rss))
-    print_rows(out(), table)
+    views.show_throughput(measured)
 
 
 def _compare(
@@ -137,7 +133,7 @@ def modes(
     steps: Annotated[int, typer.Option("--steps", min=5, help="Steps of each run.")] = 400,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Runs of each mode and delay.")] = 3,
     quick: Annotated[bool, typer.Option("--quick", help="One run of 20 steps each: to see if it runs.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
     conf_dir: ConfDir = None,
 ) -> None:
     """Measure speed and AUC of every mode, without and with delay between NN workers, embedding workers and servers."""
@@ -162,10 +158,10 @@ def modes(
 def tier(
     words: Words = None,
     steps: Annotated[int, typer.Option("--steps", min=4, help="Steps of a turn.")] = 400,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Turns of each.")] = 5,
+    rounds: Rounds = 5,
     ring: Annotated[int, typer.Option("--ring", min=1, help="Batches that repeat from memory.")] = 64,
     quick: Annotated[bool, typer.Option("--quick", help="One round of 20 steps: to see if it runs.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
     conf_dir: ConfDir = None,
 ) -> None:
     """Measure ids per second of embedding workers and servers alone, in turns with FBGEMM in one process."""
@@ -192,7 +188,7 @@ def kernels(
         str | None, typer.Option("--only", metavar="PATTERN", help="Run cases with this text in their names.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small tables, few rounds: to see if it runs.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Measure the embedding store's parts against torch and against the memory's limits, on one thread, in turns."""
     from persia_cli.bench import kernels as bench

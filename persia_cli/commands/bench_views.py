@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.table import Table
 from rich.text import Text
@@ -14,6 +14,9 @@ from persia_cli.commands.screen import err, labelled, out, paragraph, say, size
 from persia_cli.commands.screen_tables import columns, print_rows, print_whole
 from persia_cli.config.schema import Run
 from persia_cli.errors import count
+
+if TYPE_CHECKING:
+    from persia_cli.bench.throughput import Throughput
 
 SHARED = {
     "ring": "all read the same batches, which repeat from memory: the job's loader keeps them and sends them on, "
@@ -48,6 +51,17 @@ def warn_of_others(results: Iterable[Result]) -> None:
         paragraph(err(), text, style="yellow")
 
 
+def show_throughput(measured: "Throughput") -> None:
+    """Print the speed of a job and the cost of each role."""
+    labelled(out(), "samples/s", f"{measured.samples_per_s:,.0f}")
+    labelled(out(), "measured", f"{measured.samples:,} samples in {measured.steps} steps, {measured.seconds:.2f} s")
+    table = columns("replica", "CPU seconds", "per million samples", "memory")
+    for role in measured.roles:
+        per_million = role.cpu_s / measured.samples * 1e6
+        table.add_row(role.replica, f"{role.cpu_s:.2f}", f"{per_million:.2f}", size(role.rss))
+    print_rows(out(), table)
+
+
 def show_comparison(run: Run, result: Result) -> None:
     """Print a job beside its baselines, with one source of batches."""
     ours = result.sides[0]
@@ -73,8 +87,8 @@ def show_comparison(run: Run, result: Result) -> None:
     print_rows(out(), table)
     print_rows(out(), _stages(result, "ms/step"))
     table = columns("on the wire", "bytes/sample")
-    for name, size_ in {hop.hop: hop.bytes_per_sample for hop in result.hops}.items():
-        table.add_row(name, f"{size_:,.0f}")
+    for hop in result.hops:
+        table.add_row(hop.hop, f"{hop.bytes_per_sample:,.0f}")
     table.add_row("all", f"{sum(hop.bytes_per_sample for hop in result.hops):,.0f}")
     print_rows(out(), table)
     labelled(out(), "limit", result.bottleneck)
