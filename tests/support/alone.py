@@ -36,6 +36,7 @@ class LoneLink:
     stop: bool = False
     is_ready: bool = False
     own_address: str = ""
+    clients: list[Client] = field(default_factory=list)
     figures: Callable[[], Counters] = field(default=Counters)
     trace: Trace = field(default_factory=Trace)
 
@@ -51,7 +52,8 @@ class LoneLink:
 
     def connect(self, role: str) -> list[Client]:
         """Connect to the servers."""
-        return [self.loop.connect(address, role, self.name.encode(), 0.5, LIMIT_S) for address in self.servers]
+        self.clients = [self.loop.connect(each, role, self.name.encode(), 0.5, LIMIT_S) for each in self.servers]
+        return self.clients
 
     def ready(self, on_instruction: Any, parameters: int = 0, rows: int = 0) -> None:
         """Note that the role serves from now on."""

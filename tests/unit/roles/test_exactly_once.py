@@ -1,0 +1,173 @@
+"""Embedding servers and workers know a repeat by its batch: whoever sends it, and under whatever number.
+
+The wire gives a repeat of the same request the same answer, so it would hide a role that does not know one. Here each
+repeat has another number, or another sender, and reaches the role.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+import pytest
+
+from persia_cli.config.schema import Run
+from persia_cli.control.position import EVAL, TRAIN
+from persia_cli.plan.job import Job
+from persia_cli.store.batch_rows import RowPlanner
+from persia_cli.store.wire_rows import decode_rows, encode_rows
+from persia_cli.wire.messages import (
+    Ack,
+    GroupGradients,
+    GroupKeys,
+    LookUp,
+    Pull,
+    PushGradients,
+    PutIds,
+    Refused,
+    Update,
+)
+from persia_cli.wire.parts import BatchId
+from tests.conftest import poll_for
+from tests.support.alone import Alone, LoneLink, alone
+from tests.support.runs import make_run
+from tests.support.stranger import Stranger
+
+DIM, RATE, SIZE = 5, 0.1, 8
+MODES = ["hybrid", "sync"]
+KEYS, TABLES = np.arange(3, dtype=np.uint64), np.zeros(3, np.uint16)
+GRADIENTS = encode_rows(np.arange(3 * DIM, dtype=np.float32).reshape(3, DIM), "float32")
+IDS, OFFSETS = np.arange(SIZE, dtype=np.uint64), np.arange(SIZE + 1, dtype=np.uint32)
+
+
+def run_of(mode: str, ranks: int = 1, servers: int = 1) -> Run:
+    return make_run(
+        sparse=["a"],
+        model={"kind": "ffnn", "dim": DIM, "hidden": [4]},
+        embedding={"capacity": 1000},
+        mode={"kind": mode},
+        cluster={"kind": "local", "embedding_servers": servers, "nn_workers": ranks},
+        train={"batch_size": SIZE * ranks},
+    )
+
+
+def job_of(ranks: int = 1) -> Job:
+    return Job("train", "", None, train_rows=10 * SIZE * ranks, eval_rows=SIZE * ranks, steps=10, eval_steps=1)
+
+
+def updates_of(link: LoneLink) -> dict[str, int]:
+    """The updates that a server applied, and those that it knew as repeats."""
+    updates = link.figures().updates
+    return {count: updates[count] for count in ("applied", "repeated")}
+
+
+def rows_at(stranger: Stranger, batch: BatchId) -> np.ndarray:
+    """Look up the three keys at a server."""
+    [group] = stranger.ask_for(LookUp(batch, True, [GroupKeys(KEYS, TABLES)])).groups
+    return decode_rows(group.rows, DIM, "float32")
+
+
+def update(batch: BatchId) -> Update:
+    return Update(batch, [GroupGradients(KEYS, TABLES, GRADIENTS)])
+
+
+def put_ids(batch: BatchId) -> PutIds:
+    return PutIds(batch, IDS, OFFSETS)
+
+
+def push(batch: BatchId) -> PushGradients:
+    ones = encode_rows(np.ones((SIZE, DIM), np.float32), "float32")
+    return PushGradients(batch, [ones] if batch.split == TRAIN else [])
+
+
+def two_strangers(stack: ExitStack, address: str, roles: Alone) -> list[Stranger]:
+    """Two clients of a replica, as one would be before and after it lost its connection for good."""
+    return [stack.enter_context(Stranger(address, roles.token, name)) for name in ("first", "second")]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_server_applies_an_update_once_whoever_brings_it_how_often(mode: str) -> None:
+    batch, later = BatchId(0, TRAIN, 0, 0), BatchId(0, TRAIN, 1, 0)
+    with ExitStack() as stack:
+        roles = stack.enter_context(alone(run_of(mode), job_of()))
+        first, second = two_strangers(stack, roles.servers[0], roles)
+        before = rows_at(first, batch)
+        for sender in (first, first, second, second):
+            assert sender.ask(update(batch)) == Ack()
+        expected = before - RATE * decode_rows(GRADIENTS, DIM, "float32")
+        for sender in (first, second):
+            np.testing.assert_allclose(rows_at(sender, later), expected, rtol=1e-6)
+        assert updates_of(roles.links[0]) == {"applied": 1, "repeated": 3}
+
+
+def test_an_update_that_waits_for_other_ranks_counts_once() -> None:
+    """In sync mode a repeat can come while its update is still held: it takes the place of the first."""
+    step = [BatchId(0, TRAIN, 0, rank) for rank in range(2)]
+    with ExitStack() as stack:
+        roles = stack.enter_context(alone(run_of("sync", ranks=2), job_of(ranks=2)))
+        first, second = two_strangers(stack, roles.servers[0], roles)
+        before = rows_at(first, step[0])
+        first.begin(update(step[0]))
+        repeat = first.begin(update(step[0]))
+        rows_at(first, step[0])  # answered after both have been handled
+        assert second.ask(update(step[1])) == Ack()
+        assert first.await_reply(repeat) == Ack()
+        for sender, batch in ((first, step[0]), (second, step[1])):
+            assert sender.ask(update(batch)) == Ack()
+        expected = before - RATE * 2 * decode_rows(GRADIENTS, DIM, "float32")
+        np.testing.assert_allclose(rows_at(first, BatchId(0, TRAIN, 1, 0)), expected, rtol=1e-6)
+        assert updates_of(roles.links[0]) == {"applied": 1, "repeated": 2}
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the batches that embedding workers plan, as they plan them."""
+    sizes: list[int] = []
+    plan = RowPlanner.plan
+
+    def noted(planner: RowPlanner, ids: Any, offsets: Any, size: int) -> Any:
+        sizes.append(size)
+        return plan(planner, ids, offsets, size)
+
+    monkeypatch.setattr(RowPlanner, "plan", noted)
+    return sizes
+
+
+@pytest.mark.parametrize("split", [TRAIN, EVAL])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_worker_takes_ids_and_gradients_once_whoever_brings_them_how_often(
+    mode: str, split: int, planned: list[int]
+) -> None:
+    batch = BatchId(0, split, 0, 0)
+    with ExitStack() as stack:
+        roles = stack.enter_context(alone(run_of(mode, servers=2), job_of()))
+        strangers = two_strangers(stack, roles.worker, roles)
+        senders: Iterator[Stranger] = cycle(strangers)
+        for message in (put_ids(batch), Pull(batch), put_ids(batch), push(batch), push(batch), put_ids(batch)):
+            for sender in (next(senders), next(senders)):
+                reply = sender.ask(message)
+                assert not isinstance(reply, Refused), f"{message} was refused: {reply}"
+        assert strangers[0].ask(Pull(batch)) == Ack()
+        assert planned == [SIZE]
+        applied = {"applied": int(split == TRAIN), "repeated": 0}
+        assert [updates_of(server) for server in roles.links[:-1]] == [applied, applied]
+
+
+def test_gradients_that_come_again_while_servers_are_at_work_are_not_sent_again() -> None:
+    """The servers hold rank 0's update until rank 1's is there, so the repeat surely comes before their answers."""
+    step = [BatchId(0, TRAIN, 0, rank) for rank in range(2)]
+    with ExitStack() as stack:
+        roles = stack.enter_context(alone(run_of("sync", ranks=2, servers=2), job_of(ranks=2)))
+        first, second = two_strangers(stack, roles.worker, roles)
+        for batch in step:
+            assert first.ask(put_ids(batch)) == Ack()
+            first.ask(Pull(batch))
+        first.begin(push(step[0]))
+        repeat = first.begin(push(step[0]))
+        assert first.ask(put_ids(step[0])) == Ack()  # answered after both have been handled
+        assert second.ask(push(step[1])) == Ack()
+        assert first.await_reply(repeat) == Ack()
+        worker, servers = roles.links[-1], roles.links[:-1]
+        poll_for(lambda: not any(client.pending for client in worker.clients), 10.0, "answers to all that was sent")
+        assert [updates_of(server) for server in servers] == [{"applied": 1, "repeated": 0}] * 2
