@@ -15,14 +15,12 @@ from typing import NamedTuple
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from persia_cli.kernels.compile import helper, inlined, write
-from persia_cli.kernels.intrinsics import prefetch
+from persia_cli.kernels.intrinsics import ARRAY, I32, I64, address, instruction, lowest_bit, prefetch
 
-U8, U16, U32, U64, I32 = types.uint8, types.uint16, types.uint32, types.uint64, types.int32
+U8, U16, U32, U64 = types.uint8, types.uint16, types.uint32, types.uint64
 SLOTS = 4
 KEYS = np.uint64(8)
 """uint64 words of a bucket; the keys come first."""
@@ -65,54 +63,35 @@ class Index(NamedTuple):
 
 SCRATCH = 2 * max(CHUNK, PATHS)
 INDEX = types.NamedTuple(
-    (write(U64), write(U32), write(U16), write(U8), write(I32), U64, U64, U64, types.boolean, write(U64)), Index
+    (write(U64), write(U32), write(U16), write(U8), write(types.int32), U64, U64, U64, types.boolean, write(U64)), Index
 )
 
 
-@intrinsic
-def _match(typing_context, buckets, at, key):
+FOUR_KEYS, FOUR_ROWS = ir.VectorType(I64, SLOTS), ir.VectorType(I32, SLOTS)
+
+
+def _as_bits(builder, four):
+    """Return four truth values as the lowest bits of a uint64."""
+    return builder.zext(builder.bitcast(four, ir.IntType(SLOTS)), I64)
+
+
+@instruction(U64, ARRAY, U64, U64)
+def _match(builder, buckets, at, key):
     """Return a bit mask: bit s is set if buckets[at + s] equals the key, s in 0..3."""
-
-    def generate(context, builder, signature, arguments):
-        four, word = ir.VectorType(ir.IntType(64), SLOTS), ir.IntType(32)
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        keys = builder.load(builder.bitcast(builder.gep(data, [arguments[1]]), ir.PointerType(four)))
-        keys.align = 8
-        nothing = ir.Constant(four, ir.Undefined)
-        lane = builder.insert_element(nothing, arguments[2], word(0))
-        wanted = builder.shuffle_vector(lane, nothing, ir.Constant(ir.VectorType(word, SLOTS), [0] * SLOTS))
-        return builder.zext(
-            builder.bitcast(builder.icmp_unsigned("==", keys, wanted), ir.IntType(SLOTS)), ir.IntType(64)
-        )
-
-    return types.uint64(buckets, types.uint64, types.uint64), generate
+    keys = builder.load(address(builder, buckets, at, FOUR_KEYS))
+    keys.align = 8
+    nothing = ir.Constant(FOUR_KEYS, ir.Undefined)
+    first = builder.insert_element(nothing, key, I32(0))
+    wanted = builder.shuffle_vector(first, nothing, FOUR_ROWS(None))
+    return _as_bits(builder, builder.icmp_unsigned("==", keys, wanted))
 
 
-@intrinsic
-def _occupied(typing_context, marks, at):
+@instruction(U64, ARRAY, U64)
+def _occupied(builder, marks, at):
     """Return a bit mask: bit s is set if marks[at + s] is not 0, s in 0..3."""
-
-    def generate(context, builder, signature, arguments):
-        four = ir.VectorType(ir.IntType(32), SLOTS)
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        rows = builder.load(builder.bitcast(builder.gep(data, [arguments[1]]), ir.PointerType(four)))
-        rows.align = 4
-        bits = builder.bitcast(builder.icmp_unsigned("!=", rows, four(None)), ir.IntType(SLOTS))
-        return builder.zext(bits, ir.IntType(64))
-
-    return types.uint64(marks, types.uint64), generate
-
-
-@intrinsic
-def lowest_bit(typing_context, bits):
-    """Return the number of the lowest bit that is set; `bits` must not be 0."""
-
-    def generate(context, builder, signature, arguments):
-        word, flag = ir.IntType(64), ir.IntType(1)
-        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(word, [word, flag]), "llvm.cttz.i64")
-        return builder.call(function, [arguments[0], flag(1)])
-
-    return types.uint64(types.uint64), generate
+    rows = builder.load(address(builder, marks, at, FOUR_ROWS))
+    rows.align = 4
+    return _as_bits(builder, builder.icmp_unsigned("!=", rows, FOUR_ROWS(None)))
 
 
 @inlined

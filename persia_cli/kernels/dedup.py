@@ -74,6 +74,7 @@ def _number(unique, key, table, one_table, mask, epoch, count):
     slot = key & mask
     while True:
         word = unique.scratch[slot]
+        # An old epoch ends the search as an empty slot does: nothing of this epoch was ever pushed past this slot.
         if word >> HIGH != epoch:
             unique.scratch[slot] = epoch << HIGH | count
             unique.keys[count] = key
@@ -139,6 +140,8 @@ def order_by_server(keys, tables, owners, place, inverse, ordered_keys, ordered_
     `owners` is the server of each partition. The keys of server s end up in [bounds[s], bounds[s + 1]). `place` [keys]
     is scratch: the new number of each key.
     """
+    # Stable, so that keys keep the order of first appearance within a server: new keys then
+    # get their rows, and evict others, in the same order whatever the number of servers.
     partitions, size = np.uint64(owners.size), np.uint64(keys.size)
     for s in range(bounds.size):
         bounds[s] = 0
@@ -164,6 +167,7 @@ def order_by_server(keys, tables, owners, place, inverse, ordered_keys, ordered_
 @kernel(types.void(read(F32), read(I32), I64, write(F32)))
 def add_rows(values, inverse, dim, sums):
     """Add row i of values (flat [n, dim]) to row inverse[i] of sums (flat [unique, dim]), in order."""
+    # In order, so that sums of floats have the same bits each time; so no two rows may be added at once.
     for i in range(inverse.size):
         if i + AHEAD < inverse.size:
             for c in range(0, dim, LANES):

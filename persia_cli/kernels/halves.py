@@ -8,25 +8,23 @@ from functools import cache
 import llvmlite.binding as llvm
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
+from numba.core.registry import cpu_target
 
+from persia_cli.kernels.intrinsics import ARRAY, I32, call, instruction
 from persia_cli.kernels.simd import (
     FLOATS,
-    HALF,
     I16,
-    I32,
     INTS,
     LANES,
     NUMBERS,
     all_lanes,
-    call,
     f32x16,
     read_lanes,
     spread,
     write_lanes,
 )
 
-SHORTS, HALVES = ir.VectorType(I16, LANES), ir.VectorType(HALF, LANES)
+SHORTS, HALVES = ir.VectorType(I16, LANES), ir.VectorType(ir.HalfType(), LANES)
 
 
 PROBE = """define <16 x half> @narrow(<16 x float> %x) {
@@ -36,17 +34,18 @@ PROBE = """define <16 x half> @narrow(<16 x float> %x) {
 
 
 @cache
-def _converts(context):
+def _converts():
     """Return True if the processor has instructions to convert float16.
 
     Without them LLVM would emit calls of library functions that are not linked in.
     """
-    return "__truncsfhf2" not in context.codegen()._tm.emit_assembly(llvm.parse_assembly(PROBE))
+    machine = cpu_target.target_context.codegen()._tm
+    return "__truncsfhf2" not in machine.emit_assembly(llvm.parse_assembly(PROBE))
 
 
-def _widened(context, builder, halves):
+def _widened(builder, halves):
     """Return the float32 values of float16 bits."""
-    if _converts(context):
+    if _converts():
         return builder.fpext(builder.bitcast(halves, HALVES), FLOATS)
     bits = builder.zext(halves, INTS)
     sign = builder.shl(builder.and_(bits, all_lanes(INTS, 0x8000)), all_lanes(INTS, 16))
@@ -58,9 +57,9 @@ def _widened(context, builder, halves):
     return builder.bitcast(builder.or_(value, sign), FLOATS)
 
 
-def _narrowed(context, builder, value):
+def _narrowed(builder, value):
     """Return the float16 bits of float32 values, rounded to nearest even."""
-    if _converts(context):
+    if _converts():
         return builder.bitcast(builder.fptrunc(value, HALVES), SHORTS)
     bits = builder.bitcast(value, INTS)
     size = builder.and_(bits, all_lanes(INTS, 0x7FFFFFFF))
@@ -78,53 +77,43 @@ def _narrowed(context, builder, value):
     return builder.trunc(builder.or_(half, sign), SHORTS)
 
 
-@intrinsic
-def load_float16(typing_context, array, at, lanes):
-    """Return float16 lanes from uint16 array[at], converted to float32."""
-
-    def generate(context, builder, kind, arguments):
-        bits = read_lanes(context, builder, kind.args[0], *arguments, SHORTS, "v16i16", 1)
-        return _widened(context, builder, bits)
-
-    return f32x16(array, types.uintp, types.int64), generate
+def _read(builder, data, at, lanes):
+    return read_lanes(builder, data, at, lanes, SHORTS, "v16i16", 1)
 
 
-@intrinsic
-def load_bfloat16(typing_context, array, at, lanes):
-    """Return bfloat16 lanes from uint16 array[at], converted to float32."""
-
-    def generate(context, builder, kind, arguments):
-        bits = read_lanes(context, builder, kind.args[0], *arguments, SHORTS, "v16i16", 1)
-        return builder.bitcast(builder.shl(builder.zext(bits, INTS), all_lanes(INTS, 16)), FLOATS)
-
-    return f32x16(array, types.uintp, types.int64), generate
+def _write(builder, data, at, bits, lanes):
+    """Write the lower 16 bits of int32 lanes, or int16 lanes."""
+    shorts = bits if bits.type == SHORTS else builder.trunc(bits, SHORTS)
+    write_lanes(builder, data, at, shorts, lanes, "v16i16", 1)
 
 
-@intrinsic
-def store_float16(typing_context, array, at, value, lanes):
+@instruction(f32x16, ARRAY, types.uintp, types.int64)
+def load_float16(builder, data, at, lanes):
+    """Return float16 lanes from uint16 data[at], converted to float32."""
+    return _widened(builder, _read(builder, data, at, lanes))
+
+
+@instruction(f32x16, ARRAY, types.uintp, types.int64)
+def load_bfloat16(builder, data, at, lanes):
+    """Return bfloat16 lanes from uint16 data[at], converted to float32."""
+    bits = builder.zext(_read(builder, data, at, lanes), INTS)
+    return builder.bitcast(builder.shl(bits, all_lanes(INTS, 16)), FLOATS)
+
+
+@instruction(types.void, ARRAY, types.uintp, f32x16, types.int64)
+def store_float16(builder, data, at, value, lanes):
     """Write lanes as float16, rounded to nearest even."""
-
-    def generate(context, builder, kind, arguments):
-        array, at, value, lanes = arguments
-        bits = _narrowed(context, builder, value)
-        return write_lanes(context, builder, kind.args[0], array, at, bits, lanes, "v16i16", 1)
-
-    return types.void(array, types.uintp, f32x16, types.int64), generate
+    _write(builder, data, at, _narrowed(builder, value), lanes)
 
 
-@intrinsic
-def store_bfloat16(typing_context, array, at, value, lanes):
+@instruction(types.void, ARRAY, types.uintp, f32x16, types.int64)
+def store_bfloat16(builder, data, at, value, lanes):
     """Write lanes as bfloat16, rounded to nearest even; NaN stays NaN."""
-
-    def generate(context, builder, kind, arguments):
-        array, at, value, lanes = arguments
-        bits = builder.bitcast(value, INTS)
-        odd = builder.and_(builder.lshr(bits, all_lanes(INTS, 16)), all_lanes(INTS, 1))
-        rounded = builder.lshr(builder.add(bits, builder.add(odd, all_lanes(INTS, 0x7FFF))), all_lanes(INTS, 16))
-        kept = builder.select(builder.fcmp_unordered("uno", value, value), all_lanes(INTS, 0x7FC0), rounded)
-        return write_lanes(context, builder, kind.args[0], array, at, builder.trunc(kept, SHORTS), lanes, "v16i16", 1)
-
-    return types.void(array, types.uintp, f32x16, types.int64), generate
+    bits = builder.bitcast(value, INTS)
+    odd = builder.and_(builder.lshr(bits, all_lanes(INTS, 16)), all_lanes(INTS, 1))
+    rounded = builder.lshr(builder.add(bits, builder.add(odd, all_lanes(INTS, 0x7FFF))), all_lanes(INTS, 16))
+    kept = builder.select(builder.fcmp_unordered("uno", value, value), all_lanes(INTS, 0x7FC0), rounded)
+    _write(builder, data, at, kept, lanes)
 
 
 def _noise(builder, start, at):
@@ -136,44 +125,32 @@ def _noise(builder, start, at):
     return builder.xor(x, builder.lshr(x, all_lanes(INTS, 15)))
 
 
-@intrinsic
-def store_bfloat16_at_random(typing_context, array, at, value, lanes, start, column):
+@instruction(types.void, ARRAY, types.uintp, f32x16, types.int64, types.uint32, types.int64)
+def store_bfloat16_at_random(builder, data, at, value, lanes, start, column):
     """Write lanes as bfloat16 with stochastic rounding, whose mean is the value; random bits from start and column."""
-
-    def generate(context, builder, kind, arguments):
-        array, at, value, lanes, start, column = arguments
-        noise = builder.and_(_noise(builder, start, column), all_lanes(INTS, 0xFFFF))
-        rounded = builder.lshr(builder.add(builder.bitcast(value, INTS), noise), all_lanes(INTS, 16))
-        return write_lanes(
-            context, builder, kind.args[0], array, at, builder.trunc(rounded, SHORTS), lanes, "v16i16", 1
-        )
-
-    return types.void(array, types.uintp, f32x16, types.int64, types.uint32, types.int64), generate
+    noise = builder.and_(_noise(builder, start, column), all_lanes(INTS, 0xFFFF))
+    rounded = builder.lshr(builder.add(builder.bitcast(value, INTS), noise), all_lanes(INTS, 16))
+    _write(builder, data, at, rounded, lanes)
 
 
-@intrinsic
-def store_float16_at_random(typing_context, array, at, value, lanes, start, column):
+@instruction(types.void, ARRAY, types.uintp, f32x16, types.int64, types.uint32, types.int64)
+def store_float16_at_random(builder, data, at, value, lanes, start, column):
     """Write lanes as float16 with stochastic rounding; values beyond its range become its greatest value.
 
     From 2^-14 on, random bits are added to the 13 mantissa bits that float16 lacks. Smaller values are subnormal: they
     are rounded to multiples of 2^-24.
     """
 
-    def generate(context, builder, kind, arguments):
-        array, at, value, lanes, start, column = arguments
-        noise = builder.and_(_noise(builder, start, column), all_lanes(INTS, 0x1FFF))
-        value = call(builder, "llvm.minnum.v16f32", FLOATS, value, all_lanes(FLOATS, 65504.0))
-        value = call(builder, "llvm.maxnum.v16f32", FLOATS, value, all_lanes(FLOATS, -65504.0))
-        sum_ = builder.add(builder.bitcast(value, INTS), noise)
-        normal = builder.bitcast(builder.and_(sum_, all_lanes(INTS, 0xFFFFE000)), FLOATS)
-        chance = builder.fmul(builder.uitofp(noise, FLOATS), all_lanes(FLOATS, 2.0**-13))
-        steps = call(
-            builder, "llvm.floor.v16f32", FLOATS, builder.fadd(builder.fmul(value, all_lanes(FLOATS, 2.0**24)), chance)
-        )
-        tiny = builder.fmul(steps, all_lanes(FLOATS, 2.0**-24))
-        size = call(builder, "llvm.fabs.v16f32", FLOATS, value)
-        rounded = builder.select(builder.fcmp_ordered("<", size, all_lanes(FLOATS, 2.0**-14)), tiny, normal)
-        bits = _narrowed(context, builder, rounded)
-        return write_lanes(context, builder, kind.args[0], array, at, bits, lanes, "v16i16", 1)
+    def scaled(numbers, exponent):
+        return builder.fmul(numbers, all_lanes(FLOATS, 2.0**exponent))
 
-    return types.void(array, types.uintp, f32x16, types.int64, types.uint32, types.int64), generate
+    noise = builder.and_(_noise(builder, start, column), all_lanes(INTS, 0x1FFF))
+    value = call(builder, "llvm.minnum.v16f32", FLOATS, value, all_lanes(FLOATS, 65504.0))
+    value = call(builder, "llvm.maxnum.v16f32", FLOATS, value, all_lanes(FLOATS, -65504.0))
+    sum_ = builder.add(builder.bitcast(value, INTS), noise)
+    normal = builder.bitcast(builder.and_(sum_, all_lanes(INTS, 0xFFFFE000)), FLOATS)
+    chance = scaled(builder.uitofp(noise, FLOATS), -13)
+    steps = call(builder, "llvm.floor.v16f32", FLOATS, builder.fadd(scaled(value, 24), chance))
+    size = call(builder, "llvm.fabs.v16f32", FLOATS, value)
+    is_tiny = builder.fcmp_ordered("<", size, all_lanes(FLOATS, 2.0**-14))
+    _write(builder, data, at, _narrowed(builder, builder.select(is_tiny, scaled(steps, -24), normal)), lanes)

@@ -11,7 +11,6 @@ from persia_cli.kernels.buckets import (
     SLOTS,
     first_bucket,
     last_used_word,
-    lowest_bit,
     row_at,
     seek,
     settle,
@@ -20,6 +19,7 @@ from persia_cli.kernels.buckets import (
     touch,
 )
 from persia_cli.kernels.compile import inlined, kernel, read, write
+from persia_cli.kernels.intrinsics import lowest_bit
 
 U8, U16, U32, U64, I64 = types.uint8, types.uint16, types.uint32, types.uint64, types.int64
 

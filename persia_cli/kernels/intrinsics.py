@@ -1,47 +1,81 @@
 """Instructions that numba does not offer by itself; they are inlined into the kernels that use them."""
 
+from collections.abc import Callable
+from inspect import Parameter, Signature, signature
+from typing import Any
+
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-
-@intrinsic
-def prefetch(typing_context, array, position):
-    """Start to load the cache line of array[position] of a flat array, without waiting for it."""
-
-    def generate(context, builder, signature, arguments):
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        number, byte = ir.IntType(32), ir.PointerType(ir.IntType(8))
-        kind = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        address = builder.bitcast(builder.gep(data, [arguments[1]]), byte)
-        read, keep, data_cache = number(0), number(3), number(1)
-        builder.call(function, [address, read, keep, data_cache])
-        return context.get_dummy_value()
-
-    return types.void(array, types.uint64), generate
+BYTE, I32, I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+ARRAY = None
+"""Stands for a flat array of any dtype among the types of an instruction's arguments."""
 
 
-@intrinsic
-def load64(typing_context, data, position):
-    """Read 8 bytes of a flat array of bytes from `position` on, aligned or not, as a little-endian uint64."""
+def instruction(result: Any, *kinds: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Return a decorator: it makes an instruction, for kernels, of a function that writes LLVM code for it.
 
-    def generate(context, builder, signature, arguments):
-        start = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        address = builder.gep(start, [arguments[1]])
-        word = builder.load(builder.bitcast(address, ir.PointerType(ir.IntType(64))))
-        word.align = 1
-        return word
+    The function takes llvmlite's IRBuilder and an LLVM value for each argument, whose numba types are `kinds`; for an
+    ARRAY it is the address of element 0. It returns the value of the result, which is dropped if `result` is void.
+    """
 
-    return types.uint64(data, types.uint64), generate
+    def register(generate: Callable[..., Any]) -> Any:
+        def define(typing_context: Any, *given: Any) -> Any:
+            def lower(context: Any, builder: Any, types_: Any, values: Any) -> Any:
+                arguments = [
+                    context.make_array(kind)(context, builder, value).data if isinstance(kind, types.Array) else value
+                    for kind, value in zip(types_.args, values, strict=True)
+                ]
+                value = generate(builder, *arguments)
+                return context.get_dummy_value() if result is types.void else value
+
+            return result(*(own if kind is ARRAY else kind for kind, own in zip(kinds, given, strict=True))), lower
+
+        # numba reads the names of an intrinsic's arguments from the signature, and the first is always the context.
+        names = list(signature(generate).parameters)[1:]
+        parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ("typing_context", *names)]
+        define.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        define.__name__, define.__doc__ = generate.__name__, generate.__doc__
+        return intrinsic(define)
+
+    return register
 
 
-@intrinsic
-def bits_of(typing_context, value):
-    """Return the bits of a float64 as uint64."""
+def call(builder: Any, name: str, result: Any, *arguments: Any) -> Any:
+    """Call one of LLVM's intrinsic functions."""
+    kind = ir.FunctionType(result, [argument.type for argument in arguments])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
 
-    def generate(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], ir.IntType(64))
 
-    return types.uint64(types.float64), generate
+def address(builder: Any, data: Any, at: Any, kind: Any) -> Any:
+    """Return the address of element `at` of an array whose element 0 is at `data`, as that of an LLVM type."""
+    return builder.bitcast(builder.gep(data, [at]), ir.PointerType(kind))
+
+
+def unaligned(builder: Any, data: Any, at: Any, kind: Any) -> Any:
+    """Read a value of an LLVM type from element `at` of an array, at whatever byte it lies."""
+    value = builder.load(address(builder, data, at, kind))
+    value.align = 1
+    return value
+
+
+@instruction(types.void, ARRAY, types.uint64)
+def prefetch(builder, data, at):
+    """Start to load the cache line of data[at], without waiting for it."""
+    read, keep, data_cache = I32(0), I32(3), I32(1)
+    return call(builder, "llvm.prefetch.p0", ir.VoidType(), address(builder, data, at, BYTE), read, keep, data_cache)
+
+
+@instruction(types.uint64, ARRAY, types.uint64)
+def load64(builder, data, at):
+    """Read 8 bytes of an array of bytes from data[at] on, aligned or not, as a little-endian uint64."""
+    return unaligned(builder, data, at, I64)
+
+
+@instruction(types.uint64, types.uint64)
+def lowest_bit(builder, bits):
+    """Return the number of the lowest bit that is set; `bits` must not be 0."""
+    undefined_for_zero = ir.IntType(1)(1)
+    return call(builder, "llvm.cttz.i64", I64, bits, undefined_for_zero)

@@ -21,7 +21,6 @@ from persia_cli.kernels.buckets import (
     SLOTS,
     first_bucket,
     last_used_word,
-    lowest_bit,
     partition_of,
     row_at,
     row_word,
@@ -30,6 +29,7 @@ from persia_cli.kernels.buckets import (
     taken,
 )
 from persia_cli.kernels.compile import helper, inlined, kernel, read, write
+from persia_cli.kernels.intrinsics import lowest_bit
 
 U16, U32, U64, I64 = types.uint16, types.uint32, types.uint64, types.int64
 REPEATED = -2
@@ -65,6 +65,9 @@ def _shift(index, one, other):
     The search is breadth first, so that as few keys as possible move. `scratch` is its queue, two words an entry: the
     entry and slot whose key would move here (parent << 2 | slot), then the bucket.
     """
+    # Each of the eight keys in the two full buckets could move to exactly one other bucket, the four keys of that one
+    # to four others, and so on: a tree of buckets. The first of them with an empty slot ends the shortest path. A
+    # random walk, which is simpler, moves more keys and may not end.
     # Nothing moves before a path to an empty slot is found, so a search that fails leaves the index as it was.
     paths = index.scratch
     paths[1], paths[3] = one, other
@@ -77,6 +80,8 @@ def _shift(index, one, other):
             key = index.buckets[bucket * KEYS + place]
             home = first_bucket(index, key)
             away = second_bucket(index, key, home) if home == bucket else home
+            # The bucket that a key leaves stays full, as `buckets` demands: the next key of the path, or in the end the
+            # new key, takes the slot.
             if taken(index, away) != np.uint64(15):
                 # Move keys from the end of the path back to its start: each one goes to the slot that was just left,
                 # so at every moment each key is in the index.
@@ -130,7 +135,7 @@ def _release(index, bucket, step):
     """Remove a key of another bucket that was last used before `step`; returns its row, -1 if none was found.
 
     Searches up to PATHS buckets behind the given one. Full buckets are passed over unless buckets are few, since a full
-    bucket must stay full (see `buckets`).
+    bucket must stay full (see `buckets`): keys that overflowed to their second buckets would not be found any more.
     """
     lowest = np.uint32(min(step, np.uint64(2**32 - 1)))
     first = bucket - bucket % index.size
@@ -169,6 +174,7 @@ def claim(index, key, step, most, evict):
         return NOWHERE
     slot = least_used(index, one, two, step)
     if slot == NOWHERE:
+        # All candidates are in use at this very step, and the rows of this batch are in flight: they must stay.
         slot = _empty_slot(index, one, two)
         if slot != NOWHERE:
             row = _release(index, slot >> np.uint64(2), step)

@@ -9,25 +9,21 @@ import operator
 
 from llvmlite import ir
 
-# The public numba.extending has no vector type, and its @overload cannot give `+` a meaning in LLVM instructions for
-# such a type without a Python body. Hence these private parts of numba.core; pyproject.toml bounds numba's version.
+# Why private parts of numba (`numba.core`): the public `numba.extending` has no vector type. It can register a type of
+# our own, but its `@overload` can only give `+` a body in Python, and there is no Python for "add sixteen lanes". So
+# the typing rule (AbstractTemplate, infer_global) and the LLVM instruction (lower_builtin) of each operator are
+# registered the way numba registers its own. pyproject.toml bounds numba's version for that reason.
 from numba import types
 from numba.core import cgutils
 from numba.core.imputils import lower_builtin
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
-from numba.extending import intrinsic, models, register_model
+from numba.extending import models, register_model
+
+from persia_cli.kernels.intrinsics import ARRAY, I32, I64, address, call, instruction, unaligned
 
 LANES = 16
-BIT, I16, I32, I64, FLOAT, HALF = (
-    ir.IntType(1),
-    ir.IntType(16),
-    ir.IntType(32),
-    ir.IntType(64),
-    ir.FloatType(),
-    ir.HalfType(),
-)
-FLOATS, INTS = (ir.VectorType(kind, LANES) for kind in (FLOAT, I32))
-MASK = ir.VectorType(BIT, LANES)
+I16, FLOAT = ir.IntType(16), ir.FloatType()
+FLOATS, INTS = ir.VectorType(FLOAT, LANES), ir.VectorType(I32, LANES)
 NUMBERS = ir.Constant(INTS, list(range(LANES)))
 """The numbers of the lanes, 0 to 15."""
 EXPONENT, MAGNITUDE = 0x7F800000, 0x7FFFFFFF
@@ -85,25 +81,14 @@ def spread(builder, scalar, kind):
     return builder.shuffle_vector(builder.insert_element(nothing, scalar, I32(0)), nothing, all_lanes(INTS, 0))
 
 
-def _address(context, builder, array_type, array, at, kind):
-    data = context.make_array(array_type)(context, builder, array).data
-    return builder.bitcast(builder.gep(data, [at]), ir.PointerType(kind))
-
-
-def call(builder, name, result, *arguments):
-    """Call one of LLVM's intrinsic functions."""
-    kind = ir.FunctionType(result, [argument.type for argument in arguments])
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
-
-
 def _first(builder, lanes):
     """Return the mask of the first `lanes` lanes."""
     return builder.icmp_signed("<", NUMBERS, spread(builder, builder.trunc(lanes, I32), INTS))
 
 
-def read_lanes(context, builder, array_type, array, at, lanes, kind, suffix, align):
-    """Read a vector of `kind` from array[at]; all sixteen lanes are one unmasked load."""
-    pointer = _address(context, builder, array_type, array, at, kind)
+def read_lanes(builder, data, at, lanes, kind, suffix, align):
+    """Read a vector of `kind` from data[at]; all sixteen lanes are one unmasked load."""
+    pointer = address(builder, data, at, kind)
     place = cgutils.alloca_once(builder, kind)
     with builder.if_else(builder.icmp_signed(">=", lanes, I64(LANES)), likely=True) as (full, part):
         with full:
@@ -111,179 +96,129 @@ def read_lanes(context, builder, array_type, array, at, lanes, kind, suffix, ali
             value.align = align
             builder.store(value, place)
         with part:
-            masked = call(
-                builder, f"llvm.masked.load.{suffix}.p0", kind, pointer, I32(align), _first(builder, lanes), kind(None)
-            )
+            mask, nothing = _first(builder, lanes), kind(None)
+            masked = call(builder, f"llvm.masked.load.{suffix}.p0", kind, pointer, I32(align), mask, nothing)
             builder.store(masked, place)
     return builder.load(place)
 
 
-def write_lanes(context, builder, array_type, array, at, value, lanes, suffix, align):
-    """Write a vector to array[at]; all sixteen lanes are one unmasked store."""
-    pointer = _address(context, builder, array_type, array, at, value.type)
+def write_lanes(builder, data, at, value, lanes, suffix, align):
+    """Write a vector to data[at]; all sixteen lanes are one unmasked store."""
+    pointer = address(builder, data, at, value.type)
     with builder.if_else(builder.icmp_signed(">=", lanes, I64(LANES)), likely=True) as (full, part):
         with full:
             builder.store(value, pointer).align = align
         with part:
-            call(
-                builder,
-                f"llvm.masked.store.{suffix}.p0",
-                ir.VoidType(),
-                value,
-                pointer,
-                I32(align),
-                _first(builder, lanes),
-            )
-    return context.get_dummy_value()
+            mask, nothing = _first(builder, lanes), ir.VoidType()
+            call(builder, f"llvm.masked.store.{suffix}.p0", nothing, value, pointer, I32(align), mask)
 
 
 # float32 in memory.
 
 
-@intrinsic
-def load(typing_context, array, at, lanes):
-    """Return float32 lanes from array[at]."""
-
-    def generate(context, builder, kind, arguments):
-        return read_lanes(context, builder, kind.args[0], *arguments, FLOATS, "v16f32", 4)
-
-    return f32x16(array, types.uintp, types.int64), generate
+@instruction(f32x16, ARRAY, types.uintp, types.int64)
+def load(builder, data, at, lanes):
+    """Return float32 lanes from data[at]."""
+    return read_lanes(builder, data, at, lanes, FLOATS, "v16f32", 4)
 
 
-@intrinsic
-def store(typing_context, array, at, value, lanes):
-    """Write float32 lanes to array[at]."""
-
-    def generate(context, builder, kind, arguments):
-        return write_lanes(context, builder, kind.args[0], *arguments, "v16f32", 4)
-
-    return types.void(array, types.uintp, f32x16, types.int64), generate
+@instruction(types.void, ARRAY, types.uintp, f32x16, types.int64)
+def store(builder, data, at, value, lanes):
+    """Write float32 lanes to data[at]."""
+    write_lanes(builder, data, at, value, lanes, "v16f32", 4)
 
 
-@intrinsic
-def load_scalar(typing_context, array, at):
-    """Return one float32 that begins at array[at] of an array of any dtype, aligned or not."""
-
-    def generate(context, builder, kind, arguments):
-        value = builder.load(_address(context, builder, kind.args[0], *arguments, FLOAT))
-        value.align = 1
-        return value
-
-    return types.float32(array, types.uintp), generate
+@instruction(types.float32, ARRAY, types.uintp)
+def load_scalar(builder, data, at):
+    """Return one float32 that begins at data[at] of an array of any dtype, aligned or not."""
+    return unaligned(builder, data, at, FLOAT)
 
 
-@intrinsic
-def store_scalar(typing_context, array, at, value):
-    """Write one float32 to the position of array[at], aligned or not."""
-
-    def generate(context, builder, kind, arguments):
-        pointer = _address(context, builder, kind.args[0], *arguments[:2], FLOAT)
-        builder.store(arguments[2], pointer).align = 1
-        return context.get_dummy_value()
-
-    return types.void(array, types.uintp, types.float32), generate
+@instruction(types.void, ARRAY, types.uintp, types.float32)
+def store_scalar(builder, data, at, value):
+    """Write one float32 to the position of data[at], aligned or not."""
+    builder.store(value, address(builder, data, at, FLOAT)).align = 1
 
 
 # Between lanes.
 
 
-@intrinsic
-def splat(typing_context, scalar):
+@instruction(f32x16, types.float32)
+def splat(builder, scalar):
     """Return the scalar in all lanes."""
-
-    def generate(context, builder, kind, arguments):
-        return spread(builder, arguments[0], FLOATS)
-
-    return f32x16(types.float32), generate
+    return spread(builder, scalar, FLOATS)
 
 
-@intrinsic
-def total(typing_context, value):
+@instruction(types.float32, f32x16)
+def total(builder, value):
     """Return the sum of the lanes, added pairwise and always in the same order."""
-
-    def generate(context, builder, kind, arguments):
-        (value,) = arguments
-        width = LANES
-        while width > 1:
-            width //= 2
-            parts = [
-                builder.shuffle_vector(
-                    value, value, ir.Constant(ir.VectorType(I32, width), list(range(at, at + width)))
-                )
-                for at in (0, width)
-            ]
-            value = builder.fadd(*parts)
-        return builder.extract_element(value, I32(0))
-
-    return types.float32(f32x16), generate
+    width = LANES
+    while width > 1:
+        width //= 2
+        numbers = ir.VectorType(I32, width)
+        low, high = (ir.Constant(numbers, list(range(at, at + width))) for at in (0, width))
+        value = builder.fadd(builder.shuffle_vector(value, value, low), builder.shuffle_vector(value, value, high))
+    return builder.extract_element(value, I32(0))
 
 
-def _elementwise(name):
-    @intrinsic
-    def function(typing_context, value):
-        def generate(context, builder, kind, arguments):
-            return call(builder, f"llvm.{name}.v16f32", FLOATS, *arguments)
-
-        return f32x16(f32x16), generate
-
-    return function
+@instruction(f32x16, f32x16)
+def square_root(builder, value):
+    """Return the square root of each lane."""
+    return call(builder, "llvm.sqrt.v16f32", FLOATS, value)
 
 
-def _pairwise(name):
-    @intrinsic
-    def function(typing_context, one, other):
-        def generate(context, builder, kind, arguments):
-            return call(builder, f"llvm.{name}.v16f32", FLOATS, *arguments)
-
-        return f32x16(f32x16, f32x16), generate
-
-    return function
+@instruction(f32x16, f32x16)
+def absolute(builder, value):
+    """Return the absolute value of each lane."""
+    return call(builder, "llvm.fabs.v16f32", FLOATS, value)
 
 
-square_root, absolute = _elementwise("sqrt"), _elementwise("fabs")
-smaller, greater, with_sign_of = _pairwise("minnum"), _pairwise("maxnum"), _pairwise("copysign")
+@instruction(f32x16, f32x16, f32x16)
+def smaller(builder, one, other):
+    """Return the smaller value per lane; of NaN and a number, the number."""
+    return call(builder, "llvm.minnum.v16f32", FLOATS, one, other)
 
 
-@intrinsic
-def finite(typing_context, value):
+@instruction(f32x16, f32x16, f32x16)
+def greater(builder, one, other):
+    """Return the greater value per lane; of NaN and a number, the number."""
+    return call(builder, "llvm.maxnum.v16f32", FLOATS, one, other)
+
+
+@instruction(f32x16, f32x16, f32x16)
+def with_sign_of(builder, one, other):
+    """Return the lanes of `one` with the signs of `other`."""
+    return call(builder, "llvm.copysign.v16f32", FLOATS, one, other)
+
+
+@instruction(types.boolean, f32x16)
+def finite(builder, value):
     """Return True if no lane is NaN or infinite."""
-
-    def generate(context, builder, kind, arguments):
-        exponents = builder.and_(builder.bitcast(arguments[0], INTS), all_lanes(INTS, EXPONENT))
-        bad = builder.icmp_unsigned("==", exponents, all_lanes(INTS, EXPONENT))
-        return builder.icmp_unsigned("==", builder.bitcast(bad, I16), I16(0))
-
-    return types.boolean(f32x16), generate
+    exponents = builder.and_(builder.bitcast(value, INTS), all_lanes(INTS, EXPONENT))
+    bad = builder.icmp_unsigned("==", exponents, all_lanes(INTS, EXPONENT))
+    return builder.icmp_unsigned("==", builder.bitcast(bad, I16), I16(0))
 
 
-@intrinsic
-def where_zero(typing_context, value, one, other):
+@instruction(f32x16, f32x16, f32x16, f32x16)
+def where_zero(builder, value, one, other):
     """Return the lanes of `one` where the value is 0, of `other` elsewhere."""
-
-    def generate(context, builder, kind, arguments):
-        value, one, other = arguments
-        return builder.select(builder.fcmp_ordered("==", value, FLOATS(None)), one, other)
-
-    return f32x16(f32x16, f32x16, f32x16), generate
+    return builder.select(builder.fcmp_ordered("==", value, FLOATS(None)), one, other)
 
 
-@intrinsic
-def greater_magnitude(typing_context, one, other):
+def _magnitude(builder, value):
+    """Return the bits of absolute values: as integers they are in the order of the values, with NaN above all."""
+    return builder.and_(builder.bitcast(value, INTS), all_lanes(INTS, MAGNITUDE))
+
+
+@instruction(f32x16, f32x16, f32x16)
+def greater_magnitude(builder, one, other):
     """Return the greater absolute value per lane; NaN is greater than anything."""
-
-    def generate(context, builder, kind, arguments):
-        sizes = [builder.and_(builder.bitcast(each, INTS), all_lanes(INTS, MAGNITUDE)) for each in arguments]
-        return builder.bitcast(call(builder, "llvm.umax.v16i32", INTS, *sizes), FLOATS)
-
-    return f32x16(f32x16, f32x16), generate
+    greatest = call(builder, "llvm.umax.v16i32", INTS, _magnitude(builder, one), _magnitude(builder, other))
+    return builder.bitcast(greatest, FLOATS)
 
 
-@intrinsic
-def greatest_magnitude(typing_context, value):
+@instruction(types.float32, f32x16)
+def greatest_magnitude(builder, value):
     """Return the greatest absolute value of all lanes; NaN is greater than anything."""
-
-    def generate(context, builder, kind, arguments):
-        sizes = builder.and_(builder.bitcast(arguments[0], INTS), all_lanes(INTS, MAGNITUDE))
-        return builder.bitcast(call(builder, "llvm.vector.reduce.umax.v16i32", I32, sizes), FLOAT)
-
-    return types.float32(f32x16), generate
+    greatest = call(builder, "llvm.vector.reduce.umax.v16i32", I32, _magnitude(builder, value))
+    return builder.bitcast(greatest, FLOAT)

@@ -27,8 +27,11 @@ ACCUMULATORS = ("adagrad_sum", "adagrad_row_sum", "ftrl_n")
 KEPT = 255
 """Number of a group's look-ups whose rows are kept for their updates.
 
-The index stores the number of the look-up that last reused a row in one byte, so for older look-ups it is not known if
-a row was reused since.
+Between a look-up and the update of its batch other look-ups may evict some of its rows and give them to other keys. To
+apply a gradient there would change a stranger's row. The index therefore stores for each row the number of the look-up
+that last gave it to another key, in one byte: it is written only at evictions and read only by `index.verify`, so it
+costs no cache line on the way of a look-up. A byte repeats after 256 look-ups; up to 255 later, the difference of two
+numbers still says which came first. Permits (`control.watermarks`) bound how many batches are between the two anyway.
 """
 
 
@@ -245,8 +248,6 @@ class Shard:
         """Return the present rows of the keys, int64[n], from the batch's look-up if its rows are still right."""
         store = self.stores[group]
         kept = self._kept[group].pop(batch, None)
-        # `reused` has the number of a look-up modulo 256. A difference to the kept look-up's number is unambiguous only
-        # up to KEPT look-ups later, so older rows are searched anew.
         if kept is not None and self._look_ups[group] - kept.number <= KEPT:
             fit = index.still_fit(keys, tables, kept.keys, kept.tables, kept.rows)
             if fit and (fit == SOME_MISSING or self._evicted(group) > kept.evictions):

@@ -188,7 +188,10 @@ class _Borrowed:
     def __del__(self) -> None:
         # Handlers may keep views of arrays, even in other threads, so only reference counting knows when the last one
         # is gone. One aligned 32-bit store needs no lock, so it may run in any thread; the lender, which polls the
-        # cell, sees the old or the new value. All reads of the arrays come before it in program order.
+        # cell, sees the old or the new value. All reads of the arrays come before it in program order, and it must not
+        # become visible before them, or the lender would write over what is still read. x86-64 never lets a store pass
+        # an earlier load. Processors of weaker order may, but only within the few hundred instructions that they have
+        # in flight, and from the last read of an array to here the interpreter executes thousands.
         self._lender.cells[self._cell] = 0
 
 
