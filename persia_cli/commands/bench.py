@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from persia_cli.commands.options import ConfDir, Words, examples
+from persia_cli.commands.options import AsJson, ConfDir, Words, examples
 
 if TYPE_CHECKING:
     from persia_cli.config.schema import Run
@@ -37,7 +37,6 @@ TIER_EXAMPLES = examples(
 )
 
 Rounds = Annotated[int, typer.Option("--rounds", min=1, help="Turns of each.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed.", epilog=EXAMPLES)
 
@@ -66,7 +65,7 @@ def throughput(
     quick: Annotated[
         bool, typer.Option("--quick", help="One round of 8 steps and a ring of 4 with --compare: to see if it runs.")
     ] = False,
-    as_json: Json = False,
+    as_json: AsJson = False,
     conf_dir: ConfDir = None,
 ) -> None:
     """Measure samples per second of a job from end to end, and the CPU seconds of each role.
@@ -133,7 +132,7 @@ def modes(
     steps: Annotated[int, typer.Option("--steps", min=5, help="Steps of each run.")] = 400,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Runs of each mode and delay.")] = 3,
     quick: Annotated[bool, typer.Option("--quick", help="One run of 20 steps each: to see if it runs.")] = False,
-    as_json: Json = False,
+    as_json: AsJson = False,
     conf_dir: ConfDir = None,
 ) -> None:
     """Measure speed and AUC of every mode, without and with delay between NN workers, embedding workers and servers."""
@@ -161,7 +160,7 @@ def tier(
     rounds: Rounds = 5,
     ring: Annotated[int, typer.Option("--ring", min=1, help="Batches that repeat from memory.")] = 64,
     quick: Annotated[bool, typer.Option("--quick", help="One round of 20 steps: to see if it runs.")] = False,
-    as_json: Json = False,
+    as_json: AsJson = False,
     conf_dir: ConfDir = None,
 ) -> None:
     """Measure ids per second of embedding workers and servers alone, in turns with FBGEMM in one process."""
@@ -188,7 +187,7 @@ def kernels(
         str | None, typer.Option("--only", metavar="PATTERN", help="Run cases with this text in their names.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Small tables, few rounds: to see if it runs.")] = False,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure the embedding store's parts against torch and against the memory's limits, on one thread, in turns."""
     from persia_cli.bench import kernels as bench

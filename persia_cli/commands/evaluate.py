@@ -29,8 +29,7 @@ def evaluate(
     step: Step = None,
 ) -> None:
     """Evaluate a saved model, on any number of servers."""
-    from persia_cli.commands.job import carry_out, claimed
-    from persia_cli.commands.saved_job import other_data, plan_saved
+    from persia_cli.commands.job import carry_out, claimed, other_data, plan_saved
     from persia_cli.observe.saved_run import find_model
 
     model = find_model(run, step)

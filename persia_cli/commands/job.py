@@ -1,23 +1,40 @@
-"""Run a planned job with its progress on the screen."""
+"""A job of the command line: planned for a saved model, run with its progress on the screen, traced."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import typer
+from rich.console import Console
 
 from persia_cli.commands.describe import describe, warn_of_slow_precision, warn_of_stand_in
+from persia_cli.commands.facts import facts_of
 from persia_cli.commands.progress import following
 from persia_cli.commands.results import show_results
-from persia_cli.commands.screen import err, say
-from persia_cli.commands.tracing import leave_trace
+from persia_cli.commands.screen import err, labelled, say
+from persia_cli.config.compose import compose_run
+from persia_cli.config.words import quoted
 from persia_cli.disk import claim_folder
+from persia_cli.errors import UserError, count
 from persia_cli.launch.job import require_free, timed
-from persia_cli.plan.job import JobPlan
-from persia_cli.store.manifest import checkpoint_folder, finished_steps
+from persia_cli.launch.readiness import require_ready
+from persia_cli.observe.saved_run import SavedModel
+from persia_cli.observe.trace import join_trace
+from persia_cli.plan.embedding import embedding_layout
+from persia_cli.plan.job import JobPlan, Task, plan_job
+from persia_cli.plan.saved_model import require_room, require_saved_model
+from persia_cli.store.manifest import checkpoint_folder, finished_steps, read_manifest
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as in shells."""
+
+FOLDERS: dict[Task, str] = {"evaluate": "evals", "predict": "predictions"}
+"""The folder in a run directory for each task with its model."""
+DOING: dict[Task, str] = {"evaluate": "evaluating", "predict": "predicting"}
+WARM_UP = 20
+"""Number of steps that are skipped by default, until buffers and caches are filled."""
+STEPS = 200
 
 
 def carry_out(plan: JobPlan, words: Sequence[str], trace: Path | None = None) -> None:
@@ -70,3 +87,73 @@ def _kept(plan: JobPlan) -> str:
         "the model is lost, since nothing was saved yet (checkpoint.every_steps saves during training); "
         f"{plan.run_dir} keeps the metrics"
     )
+
+
+def plan_saved(model: SavedModel, task: Task, words: Sequence[str], without: Sequence[str] = ()) -> JobPlan:
+    """Plan a job by the run's configuration and the words that change it; `without` are words that remove keys.
+
+    Raises UserError for settings that change the model or leave too little memory, and for those that the machine
+    does not support.
+    """
+    run = compose_run([f"conf={model.config}", *words, *without])
+    require_saved_model(model.run, run, DOING[task], tuple(word.partition("=")[0] for word in without))
+    require_room(read_manifest(model.checkpoint).tables, embedding_layout(run))
+    place = timed(model.run_dir / FOLDERS[task])
+    plan = plan_job(run, facts_of(run.dataset), task, place, model.checkpoint)
+    require_ready([plan])
+    return plan
+
+
+def other_data(paths: Sequence[str], split: str) -> list[str]:
+    """Return the words that replace the training's files by others, with one kind of split for all of them."""
+    return [
+        f"dataset.path=[{','.join(map(quoted, paths))}]",
+        "dataset.if_missing=error",
+        "dataset.recipe=null",  # The recipe makes the training data, not these files.
+        f"dataset.split={{kind: {split}}}",
+    ]
+
+
+def trace_window(words: str | None, steps: int) -> tuple[int, int]:
+    """Return the steps [first, last) that `FIRST:LAST` names, by default 200 after the first 20 (a tenth, if fewer).
+
+    Raises UserError for other words, and for steps that a training of `steps` steps does not have.
+    """
+    if words is None:
+        first = min(WARM_UP, steps // 10)
+        return first, min(first + STEPS, steps)
+    found = re.fullmatch(r"(\d+):(\d+)", words)
+    if found is None or int(found[1]) >= int(found[2]):
+        raise UserError(f"--trace-steps={words}: expected FIRST:LAST with FIRST below LAST, such as 20:220")
+    first, last = int(found[1]), min(int(found[2]), steps)
+    if first >= last:
+        raise UserError(f"--trace-steps={words}: the training has the steps 0 to {steps - 1} only")
+    return first, last
+
+
+def traced(plan: JobPlan, path: Path, steps: str | None) -> JobPlan:
+    """Return the job's plan with these steps traced; raises UserError for steps or a file that cannot be."""
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise UserError(f"--trace={path}: this is not a file in a folder that exists")
+    first, last = trace_window(steps, plan.job.steps)
+    return replace(plan, job=replace(plan.job, trace_first=first, trace_last=last))
+
+
+def leave_trace(console: Console, plan: JobPlan, path: Path) -> None:
+    """Join the replicas' recordings into one file; report missing ones, and how to open the file."""
+    replicas = [replica.name for replica in plan.replicas if replica.role != "coordinator"]
+    try:
+        joined = join_trace(plan.run_dir, replicas, path)
+    except OSError as error:
+        labelled(console, "trace", f"cannot be written to {path}: {error.strerror}")
+        return
+    if not joined.spans:
+        labelled(console, "trace", f"none: the job ended before step {plan.job.trace_first}")
+        return
+    window = f"steps {plan.job.trace_first} to {plan.job.trace_last - 1}"
+    labelled(console, "trace", f"{path}: {window}, {count(joined.spans, 'span')}; open it at https://ui.perfetto.dev")
+    if joined.dropped:
+        lost = f"{count(joined.dropped, 'span')} did not fit; trace fewer steps with --trace-steps"
+        labelled(console, "", lost)
+    if joined.missing:
+        labelled(console, "", f"without {', '.join(joined.missing)}: killed, or without work in these steps")

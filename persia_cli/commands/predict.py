@@ -62,7 +62,7 @@ def predict(
     """
     from dataclasses import replace
 
-    from persia_cli.commands.saved_job import other_data, plan_saved
+    from persia_cli.commands.job import other_data, plan_saved
     from persia_cli.config.schema import ParquetDataset
     from persia_cli.errors import UserError
     from persia_cli.observe.saved_run import find_model

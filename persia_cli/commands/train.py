@@ -41,8 +41,7 @@ def train(
 
         die_with(parent)
     from persia_cli.commands.facts import facts_of
-    from persia_cli.commands.job import carry_out, choose_run_dir, claimed
-    from persia_cli.commands.tracing import traced
+    from persia_cli.commands.job import carry_out, choose_run_dir, claimed, traced
     from persia_cli.config.compose import compose_run
     from persia_cli.errors import UserError
     from persia_cli.launch.readiness import require_ready

@@ -42,8 +42,7 @@ class LinearBranches(nn.Module):
     def forward(self, batch: ModelBatch) -> torch.Tensor:
         """Return logits float32 [n, tasks]."""
         branches = [self.dense(batch.dense), self.sparse(batch.concatenated(self.features))]
-        logits: torch.Tensor = self.last(torch.cat(branches, dim=1))
-        return logits
+        return self.last(torch.cat(branches, dim=1))
 
 
 def build(model: Branches, shape: InputShape) -> nn.Module:

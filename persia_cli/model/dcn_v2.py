@@ -21,8 +21,7 @@ class Cross(nn.Module):
 
     def forward(self, first: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
         """Return [n, width] of the input x0 of all cross layers and of this one, both [n, width]."""
-        crossed: torch.Tensor = first * self.up(self.down(last)) + last
-        return crossed
+        return first * self.up(self.down(last)) + last
 
 
 class ExpertCross(nn.Module):
@@ -46,8 +45,7 @@ class ExpertCross(nn.Module):
         inner = torch.tanh(self.down(last)).view(-1, self.experts, self.rank)
         inner = torch.tanh(torch.einsum("nkr,krs->nks", inner, self.mix))
         # Gates add up to 1, so one product with all U side by side also adds the bias just once.
-        crossed: torch.Tensor = first * self.up((inner * gates.unsqueeze(2)).flatten(1)) + last
-        return crossed
+        return first * self.up((inner * gates.unsqueeze(2)).flatten(1)) + last
 
 
 class DeepCross(nn.Module):
@@ -72,8 +70,7 @@ class DeepCross(nn.Module):
         for layer in self.cross:
             crossed = layer(first, crossed)
         deep = self.deep(crossed) if self.stacked else torch.cat([crossed, self.deep(first)], dim=1)
-        logits: torch.Tensor = self.last(deep)
-        return logits
+        return self.last(deep)
 
 
 def _cross(width: int, rank: int | None, experts: int | None) -> nn.Module:

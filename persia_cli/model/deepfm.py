@@ -28,8 +28,7 @@ class DeepFactorizationMachine(nn.Module):
     def forward(self, batch: ModelBatch) -> torch.Tensor:
         """Return logits float32 [n, tasks]."""
         first_order, vectors = self.fields(batch)
-        logits: torch.Tensor = self.network(vectors.flatten(1)) + first_order + pair_products(vectors)
-        return logits
+        return self.network(vectors.flatten(1)) + first_order + pair_products(vectors)
 
 
 def pair_products(vectors: torch.Tensor) -> torch.Tensor:

@@ -50,8 +50,7 @@ class DeepInterest(nn.Module):
             for attention, (target, sequence) in zip(self.attention, self.pairs, strict=True)
         ]
         inputs = torch.cat([batch.dense, batch.concatenated(self.features), *interests], dim=1)
-        logits: torch.Tensor = self.network(inputs)
-        return logits
+        return self.network(inputs)
 
 
 def build(model: Din, shape: InputShape) -> nn.Module:

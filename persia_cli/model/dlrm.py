@@ -35,8 +35,7 @@ class DeepRecommender(nn.Module):
         vectors = torch.cat([dense.unsqueeze(1), batch.stacked(self.features)], dim=1)
         products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)
         # index_select on the flat matrix: its backward is several times faster than that of advanced indexing.
-        logits: torch.Tensor = self.top(torch.cat([dense, products.index_select(1, self.pairs)], dim=1))
-        return logits
+        return self.top(torch.cat([dense, products.index_select(1, self.pairs)], dim=1))
 
 
 def build(model: Dlrm, shape: InputShape) -> nn.Module:

@@ -22,8 +22,7 @@ class FeedForward(nn.Module):
 
     def forward(self, batch: ModelBatch) -> torch.Tensor:
         """Return logits float32 [n, tasks]."""
-        logits: torch.Tensor = self.network(torch.cat([batch.dense, batch.concatenated(self.features)], dim=1))
-        return logits
+        return self.network(torch.cat([batch.dense, batch.concatenated(self.features)], dim=1))
 
 
 def build(model: Ffnn, shape: InputShape) -> nn.Module:

@@ -30,8 +30,7 @@ class FeatureGate(nn.Module):
     def forward(self, inputs: torch.Tensor, batch: ModelBatch) -> torch.Tensor:
         """Return [n, width] of inputs [n, width]."""
         context = batch.concatenated(self.context) if self.learned is None else self.learned
-        gated: torch.Tensor = inputs * (2.0 * torch.sigmoid(self.network(context)))
-        return gated
+        return inputs * (2.0 * torch.sigmoid(self.network(context)))
 
 
 class BilinearFusion(nn.Module):
@@ -55,8 +54,7 @@ class BilinearFusion(nn.Module):
         left, right = self.columns
         mapped = torch.einsum("nha,hab->nhb", first.view(-1, self.heads, left), self.inner)
         products = mapped.view(-1, self.heads, self.tasks, right) * second.view(-1, self.heads, 1, right)
-        logits: torch.Tensor = self.first(first) + self.second(second) + products.sum((1, 3))
-        return logits
+        return self.first(first) + self.second(second) + products.sum((1, 3))
 
 
 class TwoStreams(nn.Module):
@@ -77,8 +75,7 @@ class TwoStreams(nn.Module):
         """Return logits float32 [n, tasks]."""
         inputs = torch.cat([batch.dense, batch.concatenated(self.features)], dim=1)
         left, right = (gate(inputs, batch) for gate in self.gates) if self.gates else (inputs, inputs)
-        logits: torch.Tensor = self.fusion(self.first(left), self.second(right))
-        return logits
+        return self.fusion(self.first(left), self.second(right))
 
 
 def _gates(shape: InputShape, settings: FinalMlp, width: int) -> list[FeatureGate]:

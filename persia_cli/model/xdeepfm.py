@@ -54,8 +54,7 @@ class ExtremeDeepFactorizationMachine(nn.Module):
     def forward(self, batch: ModelBatch) -> torch.Tensor:
         """Return logits float32 [n, tasks]."""
         first_order, vectors = self.fields(batch)
-        logits: torch.Tensor = self.network(vectors.flatten(1)) + first_order + self.weights(self.interactions(vectors))
-        return logits
+        return self.network(vectors.flatten(1)) + first_order + self.weights(self.interactions(vectors))
 
 
 def build(model: XDeepFm, shape: InputShape) -> nn.Module:

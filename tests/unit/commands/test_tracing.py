@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.commands.tracing import trace_window
+from persia_cli.commands.job import trace_window
 from persia_cli.errors import UserError
 from tests.support.traced import read_trace
 
