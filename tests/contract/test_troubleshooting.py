@@ -19,7 +19,7 @@ import torch
 
 from persia_cli.launch.job import killed_by
 from persia_cli.main import main
-from persia_cli.observe.record import NOTIFICATIONS
+from persia_cli.observe.record import ALL_IN_USE, NOTIFICATIONS
 from scripts.readme import Block, blocks
 from tests.contract.test_docs import GUIDE, write_files
 
@@ -67,5 +67,6 @@ def test_there_are_twenty_errors_and_more() -> None:
 def test_what_is_said_without_a_command_is_what_the_code_says() -> None:
     text = PAGE.read_text()
     assert f"embedding-server-0 {killed_by(signal.SIGKILL)}" in text
-    for counter in ("evicted", "refused", "gradients_refused"):
-        assert NOTIFICATIONS[counter][1].format(table="item") in text
+    notifications = [NOTIFICATIONS[counter][1] for counter in ("evicted", "refused", "gradients_refused")]
+    for each in (*notifications, ALL_IN_USE):
+        assert each.format(table="item", room="table item", budget="embedding.memory") in text

@@ -1,7 +1,7 @@
 """A run's record as the coordinator keeps it, and what it has written."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,14 @@ class Recorded:
     samples: int = 0
     window: int = 10
     group_by: str | None = None
+    sparse: tuple[str, ...] = ("a",)
+    embedding: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         cluster = {"kind": "local", "nn_workers": self.ranks}
         run = make_run(
+            list(self.sparse),
+            embedding=self.embedding,
             train={"batch_size": 12, "window": self.window},
             cluster=cluster,
             dataset={"labels": self.labels, "group_by": self.group_by},

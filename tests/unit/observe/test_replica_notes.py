@@ -63,8 +63,8 @@ def test_the_first_evictions_are_a_note_and_no_warning(recording: Recording) -> 
         recorded.record.note(f"embedding-server-{server}", used(tables={"a": {"evicted": evicted}}))
     assert recorded.told("note") == [
         {
-            "text": "table a is full: new ids replace the rows used longest ago; raise embedding.memory or "
-            "embedding.capacity to keep more of them"
+            "text": "table a is full: new ids replace the rows used longest ago; raise embedding.memory to keep more "
+            "of them"
         }
     ]
     assert recorded.warnings == []
@@ -77,11 +77,33 @@ def test_ids_that_are_not_admitted_are_nothing_to_tell(recording: Recording) -> 
     assert (recorded.told("note"), recorded.warnings) == ([], [])
 
 
-def test_a_full_table_is_told_once(recording: Recording) -> None:
-    recorded = recording()
-    for server, refused in product((0, 1), (0, 2, 9)):
-        recorded.record.note(f"embedding-server-{server}", used(tables={"a": {"refused": refused}}))
-    assert recorded.warnings == ["table a is full and refuses new ids; raise embedding.memory or embedding.capacity"]
+def test_a_full_table_is_told_once_with_the_key_that_counts(recording: Recording) -> None:
+    for budget, given in (("memory", "1GiB"), ("capacity", 100)):
+        recorded = recording(embedding={"when_full": "refuse", budget: given})
+        for server, refused in product((0, 1), (0, 2, 9)):
+            recorded.record.note(f"embedding-server-{server}", used(tables={"a": {"refused": refused}}))
+        assert recorded.warnings == [
+            f"table a is full and refuses new ids, which count as zeros; raise embedding.{budget}"
+        ]
+
+
+def test_ids_without_a_row_where_rows_are_evicted_have_another_reason(recording: Recording) -> None:
+    recorded = recording(embedding={"when_full": "evict"})
+    recorded.record.note("embedding-server-0", used(tables={"a": {"refused": 2}}))
+    assert recorded.warnings == [
+        "table a is too small for some batches: every row that a new id could have replaced was in use in the same "
+        "step, so the id counts as zeros; raise embedding.memory"
+    ]
+
+
+def test_tables_that_share_room_are_told_of_together(recording: Recording) -> None:
+    alone = {"tables": {"b": {"share": 0.25}}, "when_full": "refuse"}
+    recorded = recording(sparse=("a", "b", "c", "d", "e"), embedding=alone)
+    for server in range(2):
+        full = {table: {"refused": 1} for table in "edcb"}
+        recorded.record.note(f"embedding-server-{server}", used(tables=full))
+    rest = "is full and refuses new ids, which count as zeros; raise embedding.memory"
+    assert recorded.warnings == [f"the shared room of 4 tables (a, c, d, …) {rest}", f"table b {rest}"]
 
 
 def test_gradients_that_are_not_finite_are_told_once(recording: Recording) -> None:
@@ -94,10 +116,14 @@ def test_gradients_that_are_not_finite_are_told_once(recording: Recording) -> No
 
 
 def test_each_table_has_its_warnings_whatever_its_name(recording: Recording) -> None:
-    recorded = recording()
-    full = {"refused": 1, "gradients_refused": 1}
-    recorded.record.note("embedding-server-0", used(tables={"ad:id": full, "ad:slot": full}))
-    assert [text.split()[1] for text in recorded.warnings] == ["ad:id", "ad:id", "ad:slot", "ad:slot"]
+    recorded = recording(sparse=("ad:id", "{table}"))
+    wrong = {"gradients_refused": 1}
+    recorded.record.note("embedding-server-0", used(tables={"ad:id": wrong, "{table}": wrong, "of nobody": wrong}))
+    assert [text.partition(" received")[0] for text in recorded.warnings] == [
+        "table ad:id",
+        "table {table}",
+        "table of nobody",
+    ]
 
 
 def test_what_a_loader_changed_and_what_was_refused_is_told_once_of_each_replica(recording: Recording) -> None:
