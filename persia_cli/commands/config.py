@@ -74,7 +74,7 @@ def list_(
     all_keys: Annotated[bool, typer.Option("--keys", help="List every key, what it expects and what it does.")] = False,
     conf_dir: ConfDir = None,
 ) -> None:
-    """List the configurations, and the options of each group."""
+    """List the configurations, and the options of each config group."""
     from persia_cli.commands.screen import out, pairs
     from persia_cli.config import offers
 

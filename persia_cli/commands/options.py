@@ -30,8 +30,8 @@ Words = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="conf=NAME | KEY=VALUE",
-        help="A configuration, by name or path of a .yaml file (without it: base), and settings of it: a group's "
-        "option such as model=dlrm, or a single key such as train.epochs=2.",
+        help="A configuration, by name or path of a .yaml file (without it: base), and settings of it: a config "
+        "group's option such as model=dlrm, or a single key such as train.epochs=2.",
         autocompletion=complete_word,
         show_default=False,
     ),

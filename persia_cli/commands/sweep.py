@@ -55,7 +55,7 @@ def sweep(
 ) -> None:
     """Train every combination of values and compare: quality over seeds, speed, staleness.
 
-    Any key or group takes several values: KEY=A,B,C or KEY=range(1,4). Models are not saved unless
+    Any key or config group takes several values: KEY=A,B,C or KEY=range(1,4). Models are not saved unless
     checkpoint.at_end=true is among the words.
     """
     from persia_cli.commands.facts import facts_of

@@ -26,7 +26,7 @@ def broken_file(file: Path, error: Exception) -> str:
     unmatched = re.search(r"Could not override '([^']+)'", str(error))
     if unmatched:
         hint = did_you_mean(nearest(unmatched[1], list(offers.groups())))
-        return f"{file}: its defaults override '{unmatched[1]}', which is not a group{hint}"
+        return f"{file}: its defaults override '{unmatched[1]}', which is not a config group{hint}"
     if "Cannot merge" in str(error) and (mistakes := _misplaced(file)):
         return "\n".join(mistakes)
     key = getattr(error.__cause__, "full_key", None)

@@ -15,7 +15,7 @@ INTERPOLATION: Json = {"type": "string", "pattern": r"\$\{"}
 """A value that is computed when the file is read, such as `${oc.env:HOME}`."""
 DEFAULTS: Json = {
     "type": "array",
-    "description": "The configurations and group options that this file starts from, in order; `_self_` is this file.",
+    "description": "The configurations and options that this file starts from, in order; `_self_` is this file.",
 }
 
 

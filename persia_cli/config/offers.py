@@ -1,4 +1,4 @@
-"""The configurations and group options in the search path."""
+"""The configurations and the options of config groups in the search path."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ def primaries(folders: Sequence[Path] = ()) -> dict[str, Path]:
 
 
 def groups(folders: Sequence[Path] = ()) -> dict[str, dict[str, Path]]:
-    """Return the file of every option by group and name; users can add options, but no groups."""
+    """Return the file of every option by config group and name; users can add options, but no groups."""
     names = sorted(folder.name for folder in shipped("conf").iterdir() if folder.is_dir())
     return {name: _files([folder / name for folder in _search(folders)]) for name in names}
 
