@@ -28,4 +28,4 @@ def metric_aims(run: Run) -> dict[str, Aim]:
 
 def label_names(run: Run) -> tuple[str, ...]:
     """Return the name of each task's label."""
-    return run.dataset.label_names if isinstance(run.dataset, ParquetDataset) else ("label",)
+    return run.dataset.label_names

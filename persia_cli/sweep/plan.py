@@ -7,13 +7,13 @@ from pathlib import Path
 from persia_cli.config.expected import any_of
 from persia_cli.config.explain import did_you_mean, nearest
 from persia_cli.config.schema import Dataset, HybridMode
-from persia_cli.config.schema.metric import AIMS, aim_of, goodness, metrics_of
+from persia_cli.config.schema.metric import AIMS, aim_of, goodness
 from persia_cli.data.facts import DatasetFacts
 from persia_cli.errors import ConfigError, UserError
 from persia_cli.launch.job import timed
 from persia_cli.launch.readiness import require_ready
 from persia_cli.observe.outcome import figures_in
-from persia_cli.plan.columns import has_query_ids, label_names
+from persia_cli.plan.columns import has_query_ids, metric_aims
 from persia_cli.plan.job import JobPlan, plan_job
 from persia_cli.sweep.comparison import Row, compare
 from persia_cli.sweep.folder import PointOutcome, SweepRequest, digest, read_results, run_dir_of
@@ -86,7 +86,7 @@ def choose_metric(grid: Sequence[GridRun], asked: str | None) -> str:
     early = first.train.stop_early.metric if first.train.stop_early else None
     metric = asked or early or first.checkpoint.best_by or "auc"
     for each in grid:
-        keys = metrics_of(label_names(each.run), has_query_ids(each.run))
+        keys = metric_aims(each.run)
         there = [*dict.fromkeys([*keys, *(figure for figure in AIMS if figure != "gauc" or has_query_ids(each.run))])]
         if metric not in there:
             hint = did_you_mean(nearest(metric, there))

@@ -43,6 +43,11 @@ class GeneratedDataset(Node):
     shuffle: bool = False
     """Must be false: generated samples are in random order already."""
 
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """Name of each label."""
+        return ("label",)
+
     @model_validator(mode="after")
     def _is_random_already(self) -> Self:
         if self.shuffle:

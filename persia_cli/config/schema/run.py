@@ -94,10 +94,6 @@ def _name(value: Any) -> Any:
     return text
 
 
-def _labels(dataset: Dataset) -> list[str]:
-    return list(dataset.label_names) if isinstance(dataset, ParquetDataset) else ["label"]
-
-
 class Run(Node):
     """A complete training job."""
 
@@ -148,7 +144,7 @@ class Run(Node):
 
     def _require(self, key: str, metric: str) -> None:
         """Raise ValueError if evaluations do not have the metric, or if there are none to compare."""
-        labels = _labels(self.dataset)
+        labels = self.dataset.label_names
         metrics = metrics_of(labels, isinstance(self.dataset, ParquetDataset) and self.dataset.group_by is not None)
         if metric not in metrics and metric in metrics_of(labels, queries=True):
             raise ValueError(f"{key}={metric} needs query ids; set dataset.group_by")
@@ -161,7 +157,7 @@ class Run(Node):
 
     @model_validator(mode="after")
     def _losses_have_labels(self) -> Self:
-        labels = _labels(self.dataset)
+        labels = self.dataset.label_names
         for name in self.train.losses:
             if name not in labels:
                 near = difflib.get_close_matches(name, labels, n=1)
