@@ -16,6 +16,7 @@ from persia_cli.commands import (
     predict,
     recipe,
     report,
+    resume,
     runs,
     sweep,
     table,
@@ -31,6 +32,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"]},
 )
 app.command(epilog=train.EXAMPLES)(train.train)
+app.command(epilog=resume.EXAMPLES)(resume.resume)
 app.command(epilog=sweep.EXAMPLES)(sweep.sweep)
 app.command("eval", epilog=evaluate.EXAMPLES)(evaluate.evaluate)
 app.command(epilog=predict.EXAMPLES)(predict.predict)

@@ -82,7 +82,8 @@ def _kept(plan: JobPlan) -> str:
     if plan.job.task == "evaluate":
         return "the model is unchanged"
     if steps := finished_steps(plan.run_dir):
-        return f"the model of step {steps[-1]:,} is kept in {checkpoint_folder(plan.run_dir, steps[-1])}"
+        kept = checkpoint_folder(plan.run_dir, steps[-1])
+        return f"the model of step {steps[-1]:,} is kept in {kept}; persia resume {plan.run_dir} goes on from there"
     return (
         "the model is lost, since nothing was saved yet (checkpoint.every_steps saves during training); "
         f"{plan.run_dir} keeps the metrics"

@@ -1,11 +1,16 @@
 """`persia train`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from persia_cli.commands.options import ConfDir, Words, examples
+from persia_cli.commands.resume import split_word
+
+if TYPE_CHECKING:
+    from persia_cli.config.schema import Run
+    from persia_cli.plan.job import JobPlan
 
 EXAMPLES = examples(
     "persia train                                        # census data that ships with persia",
@@ -47,10 +52,12 @@ def train(
     from persia_cli.launch.readiness import require_ready
     from persia_cli.plan.job import plan_job
 
-    words = words or []
+    words, resumed = split_word(words or [])
     run = compose_run(words, conf_dir or [])
-    plan = plan_job(run, facts_of(run.dataset), "train", choose_run_dir(run.name, run_dir))
-    if parent is None:  # the points of a sweep are checked against the machine together
+    plan = _resumed(resumed, run, run_dir) if resumed else None
+    if plan is None:
+        plan = plan_job(run, facts_of(run.dataset), "train", choose_run_dir(run.name, run_dir))
+    if parent is None and not resumed:  # the points of a sweep are checked against the machine together
         require_ready([plan])
     if trace_steps and not trace:
         raise UserError("--trace-steps selects the steps that --trace FILE traces; give --trace too")
@@ -65,3 +72,37 @@ def train(
         warn_of_stand_in(err(), plan, again)
     else:
         carry_out(plan if run_dir else claimed(plan), again, trace)
+
+
+def _resumed(source: str, run: "Run", run_dir: Path | None) -> "JobPlan | None":
+    """Return the plan of a run that goes on; None if `source` is `auto` and there is no run or no checkpoint yet."""
+    from persia_cli.commands.job import choose_run_dir
+    from persia_cli.commands.resume import AUTO, plan_resumed
+    from persia_cli.commands.screen import err, say
+    from persia_cli.errors import UserError
+    from persia_cli.launch.job import JOB, ROLES
+    from persia_cli.launch.resumed import newest_of, start_over
+    from persia_cli.observe.history import CONFIG
+    from persia_cli.observe.journal import EVENTS
+    from persia_cli.plan.resumed import FinishedError
+
+    if source == AUTO:
+        if run_dir is None:
+            raise UserError("resume=auto goes on with the run in --run-dir if there is one; give --run-dir")
+        if newest_of(run_dir):
+            try:
+                return plan_resumed(run_dir, run, run_dir)
+            except FinishedError as finished:
+                say(err(), str(finished))
+                raise typer.Exit from None
+        if (run_dir / CONFIG).exists():
+            say(err(), f"the run in {run_dir} has no complete checkpoint, so it begins again")
+            start_over(run_dir, (EVENTS, ROLES, CONFIG, JOB))
+        return None
+    path = Path(source)
+    if not path.is_dir():
+        raise UserError(
+            f"resume={source}: there is no such folder; give a run directory, one of its checkpoints, or auto"
+        )
+    inside = run_dir is not None and run_dir.absolute() == path.absolute()
+    return plan_resumed(path, run, run_dir if inside and run_dir else choose_run_dir(run.name, run_dir))

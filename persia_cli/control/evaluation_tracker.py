@@ -60,6 +60,17 @@ class EvaluationTracker:
         self.improved = self._keep is not None and self._keep.note(step, figures[self._keep.metric])
         return self.improved if self._keep else risen
 
+    @property
+    def tracked(self) -> list[Best]:
+        """The best evaluations by each metric, for `restore`."""
+        return [best for best in (self._stop, self._keep) if best is not None]
+
+    def restore(self, metric: str, step: int | None, value: float | None, since: int) -> None:
+        """Go on from the best evaluation so far by a metric; does nothing if this tracker has no such metric."""
+        for best in self.tracked:
+            if best.metric == metric:
+                best.step, best.value, best.since = step, value, since
+
     def kept_at(self, step: int) -> Best | None:
         """Return the best evaluation if it is of this step and its weights should be saved."""
         return self._keep if self._keep and self._keep.step == step else None

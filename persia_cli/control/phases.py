@@ -30,13 +30,14 @@ def schedule(
     save_every: int | None,
     save_at_end: bool,
     tracker: EvaluationTracker | None = None,
+    first: int = 0,
 ) -> Iterator[Phase]:
-    """Yield the phases of a training job of `steps` steps whose evaluation split has `eval_steps` steps.
+    """Yield the phases of training the steps [first, steps), with an evaluation split of `eval_steps` steps.
 
     After each evaluation, which must be added to `tracker` before the next phase is requested, `tracker` may end the
     job or have the step saved.
     """
-    position, passes, ended = 0, 0, steps == 0
+    position, passes, ended = first, 0, steps == first
     tracker = tracker or EvaluationTracker()
     while not ended:
         stops = [position + every - position % every for every in (eval_every, save_every) if every]

@@ -77,6 +77,11 @@ class Permits:
     end: int = 0
     finished: Window = field(default_factory=Window)
 
+    @classmethod
+    def starting_at(cls, step: int, bound: int) -> "Permits":
+        """Return the permits of a rank whose steps before `step` are finished."""
+        return cls(bound, next=step, end=step, finished=Window(watermark=step - 1))
+
     def take(self) -> int | None:
         """Return the next step that may start, or None."""
         if self.next >= self.end or self.next - self.finished.watermark > self.bound:

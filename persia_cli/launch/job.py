@@ -13,7 +13,8 @@ from persia_cli.config.schema import CustomModel, ParquetDataset, Run
 from persia_cli.config.schema.dataset import BUILTIN
 from persia_cli.disk import write_whole, writing
 from persia_cli.errors import DiskError, PersiaError, UserError
-from persia_cli.observe.history import CONFIG, ENDS
+from persia_cli.launch.resumed import take_up_record
+from persia_cli.observe.history import CONFIG, EARLIER, ENDS
 from persia_cli.observe.journal import EVENTS, METRICS, Journal, drop_half_a_line, read_journal
 from persia_cli.plan.job import JobPlan
 
@@ -53,7 +54,7 @@ def require_free(run_dir: Path) -> None:
         raise UserError(f"{run_dir} is a file; choose another --run-dir")
     if (run_dir / ROLES).exists() or (run_dir / CONFIG).exists():
         raise UserError(f"{run_dir} already contains a run; choose another --run-dir or remove it")
-    if any(run_dir.iterdir()):
+    if any(path.name != EARLIER for path in run_dir.iterdir()):
         raise UserError(f"{run_dir.absolute()} contains other files; choose an empty folder or a new one as --run-dir")
 
 
@@ -64,9 +65,13 @@ def prepare_run_dir(plan: JobPlan) -> JobPlan:
     it.
     """
     run_dir = plan.run_dir
-    require_free(run_dir)
     with writing(run_dir):
         run_dir.mkdir(parents=True, exist_ok=True)
+    if plan.is_resumed:
+        take_up_record(plan, moved=(EVENTS, ROLES), copied=(CONFIG, JOB))
+    else:
+        require_free(run_dir)
+    with writing(run_dir):
         try:
             (run_dir / ROLES).mkdir()
         except FileExistsError:

@@ -19,6 +19,9 @@ CONFIG = "config.yaml"
 EVALS = "evals"
 """Folder of later evaluations in a run directory."""
 
+EARLIER = "earlier"
+"""Folder of a run directory; its folders `start`, `start-2`, … have what each start before the last one recorded."""
+
 ENDS = ("done", "failed", "stopped")
 """Phases that are the last one of a job."""
 

@@ -63,6 +63,12 @@ class Journal:
                 os.ftruncate(self._file.fileno(), whole)
                 raise
 
+    def sync(self) -> int:
+        """Sync all lines to disk and return the size of the file in bytes; raises DiskError."""
+        with writing(self._path):
+            os.fsync(self._file.fileno())
+            return os.fstat(self._file.fileno()).st_size
+
     def close(self) -> None:
         """Close the file."""
         self._file.close()

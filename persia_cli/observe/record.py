@@ -14,6 +14,7 @@ from persia_cli.errors import WireError
 from persia_cli.observe import staleness
 from persia_cli.observe.journal import METRICS, Journal
 from persia_cli.observe.query_scores import QueryScores
+from persia_cli.observe.record_state import RecordState
 from persia_cli.observe.scores import MOST, MOST_IN_TRAINING, RecentScores, ScoreHistogram, reliability
 from persia_cli.observe.tensorboard import TensorBoardWriter
 from persia_cli.plan.columns import has_query_ids, label_names
@@ -103,8 +104,20 @@ class RunRecord:
     so that the same run gives the same lines.
     """
 
-    def __init__(self, run_dir: Path, events: Journal, run: Run, grid: StepGrid, step: int, samples: int) -> None:
-        """Begin the record of a model that has been trained for `step` steps and `samples` samples so far."""
+    def __init__(
+        self,
+        run_dir: Path,
+        events: Journal,
+        run: Run,
+        grid: StepGrid,
+        step: int,
+        samples: int,
+        state: RecordState | None = None,
+    ) -> None:
+        """Begin the record of a model that has been trained for `step` steps and `samples` samples so far.
+
+        A resumed run goes on from the `state` of its record.
+        """
         self._metrics = Journal(run_dir / METRICS)
         self._tensorboard = TensorBoardWriter(run_dir) if run.train.tensorboard else None
         self._events = events
@@ -118,6 +131,8 @@ class RunRecord:
         self._recent = RecentScores(len(self._labels), run.train.window)
         self._evaluation = EvaluationReports(len(self._labels))
         self._tables: tuple[TableTotals, ...] = ()
+        self._tables_before = TableTotals()
+        """Counters of the tables when the run was resumed; servers count from there."""
         self._ids = self._unknown = 0
         """Number of look-ups of training so far, and of those that found no row."""
         self._figures: dict[str, ReplicaFigures] = {}
@@ -132,6 +147,14 @@ class RunRecord:
         }
         self._notified: set[Hashable] = set()
         self._step, self._samples = step, samples
+        if state is not None:
+            self._progressive, self._ids, self._unknown = state.scores, state.look_ups, state.unknown
+            self._tables_before = state.tables
+
+    def state(self) -> RecordState:
+        """Return what a resumed run needs to go on with the record; its file is synced to disk."""
+        totals = together([self._tables_before, *self._tables])
+        return RecordState(self._progressive, self._ids, self._unknown, totals, self._metrics.sync())
 
     def note(self, name: str, figures: ReplicaFigures) -> None:
         """Store a replica's latest figures, and notify the user once of each problem in them."""
@@ -181,7 +204,7 @@ class RunRecord:
         `hit_rate` counts the distinct ids of each batch, `look_up_hit_rate` all look-ups, repeats included.
         """
         self._tables = latest([self._tables, *(each.tables for each in intervals)])
-        totals = together(self._tables)
+        totals = together([self._tables_before, *self._tables])
         hit_rate = _fraction(totals.hits, totals.hits + totals.misses)
         of_look_ups = _fraction(self._ids - self._unknown, self._ids)
         figures = {"rows": totals.rows, "hit_rate": hit_rate, "look_up_hit_rate": of_look_ups}

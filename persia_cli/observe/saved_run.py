@@ -8,8 +8,9 @@ from pydantic import ValidationError
 from persia_cli.config.record import read_run
 from persia_cli.config.schema import Run
 from persia_cli.errors import CheckpointError, UserError
-from persia_cli.observe.history import CONFIG
+from persia_cli.observe.history import CONFIG, EARLIER
 from persia_cli.observe.journal import EVENTS, is_being_written
+from persia_cli.plan.resumed import is_changeable
 from persia_cli.plan.saved_model import differences
 from persia_cli.store.manifest import CHECKPOINTS, MANIFEST, Manifest, read_manifest, unfinished_folders
 from persia_cli.store.retention import choose_checkpoint, remove_unfinished
@@ -71,6 +72,8 @@ def _require_same(config: Path, run: Run, manifest: Manifest) -> None:
         return  # of another version of persia, whose settings cannot be compared one by one
     found = differences(trained.model_dump(mode="json"), run.model_dump(mode="json"))
     for key, (before, now) in found:
+        if (config.parent / EARLIER).is_dir() and is_changeable(key):
+            continue  # the run was resumed with another value
         raise CheckpointError(
             f"{config} has changed since the model was trained: {key} is {now} and was {before}; restore it, and "
             "change settings on the command line"

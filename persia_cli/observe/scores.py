@@ -96,6 +96,14 @@ class ScoreHistogram:
         made.merge_encoded(encoded)
         return made
 
+    @classmethod
+    def restored(cls, tasks: int, most: int, encoded: ScoreCounts) -> Self:
+        """Return an encoded histogram that goes on as the original would; raises WireError as `decode` does."""
+        made = cls(tasks, most)
+        made.merge_encoded(encoded)
+        made._settle()
+        return made
+
     def merge_encoded(self, encoded: ScoreCounts) -> None:
         """Add an encoded histogram of as many tasks; raises WireError if the arrays are not valid."""
         counted, counts, sums = encoded

@@ -60,7 +60,7 @@ class Job:
     """The data of a job that every role gets in addition to the run: task, size and paths of files.
 
     `load` is the checkpoint folder to start from; `steps` and `eval_steps` count global batches of the whole training
-    and of one evaluation.
+    and of one evaluation. A resumed training begins at `first_step`, after the last step of that checkpoint.
     """
 
     task: Task
@@ -70,6 +70,7 @@ class Job:
     eval_rows: int
     steps: int
     eval_steps: int
+    first_step: int = 0
     benchmark: Benchmark | None = None
     trace_first: int = 0
     trace_last: int = 0
@@ -112,6 +113,11 @@ class JobPlan:
         return Path(self.job.run_dir)
 
     @property
+    def is_resumed(self) -> bool:
+        """True if the job goes on with the training that saved a checkpoint."""
+        return self.job.task == "train" and self.job.load is not None
+
+    @property
     def memory(self) -> int:
         """Largest number of bytes of rows and index of the features' tables, of all servers together."""
         return sum(group.nbytes for group in self.layout.feature_groups)
@@ -151,9 +157,12 @@ def job_batches(run: Run, job: Job) -> JobBatches:
     return JobBatches(grids, job.steps, ranks)
 
 
-def plan_job(run: Run, facts: "DatasetFacts", task: Task, run_dir: Path, load: Path | None = None) -> JobPlan:
+def plan_job(
+    run: Run, facts: "DatasetFacts", task: Task, run_dir: Path, load: Path | None = None, first_step: int = 0
+) -> JobPlan:
     """Return the plan of a job; raises DataError if the data set has no samples for the task.
 
+    A training that is resumed from the checkpoint `load` begins at `first_step`.
     Raises ConfigError for wrong tables, and for a network that does not fit the data. Of a custom network only the
     existence of its file is checked.
     """
@@ -184,6 +193,7 @@ def plan_job(run: Run, facts: "DatasetFacts", task: Task, run_dir: Path, load: P
         eval_rows=facts.eval_rows,
         steps=steps if task == "train" else 0,
         eval_steps=evaluation.steps,
+        first_step=first_step,
     )
     layout = embedding_layout(run)
     require_places(layout, run.cluster.embedding_servers)
@@ -210,7 +220,13 @@ def job_phases(run: Run, job: Job, tracker: EvaluationTracker) -> PhaseMachine:
     """Return the state machine of the job's phases; in training `tracker` decides on saves and the end."""
     if job.task == "train":
         phases = schedule(
-            job.steps, job.eval_steps, run.eval.every_steps, run.checkpoint.every_steps, run.checkpoint.at_end, tracker
+            job.steps,
+            job.eval_steps,
+            run.eval.every_steps,
+            run.checkpoint.every_steps,
+            run.checkpoint.at_end,
+            tracker,
+            job.first_step,
         )
         if job.benchmark:
             phases = in_turns(phases, job.benchmark.turn_steps)

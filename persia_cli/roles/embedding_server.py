@@ -89,7 +89,7 @@ class EmbeddingServer:
         self._shard = Shard(embedding_layout(run), self._link.index, servers, self._loop.empty)
         self._groups = len(self._shard.layout.groups)
         self._known = job_batches(run, job)
-        self._watermarks = Watermarks(run.cluster.nn_workers)
+        self._watermarks = Watermarks(run.cluster.nn_workers, last_step=job.first_step - 1)
         synchronous = isinstance(run.mode, SyncMode)
         # Where ranks' gradients are added up by key, no update comes with the keys of a look-up.
         self._keeps_rows = not synchronous or run.cluster.nn_workers == 1

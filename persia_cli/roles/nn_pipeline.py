@@ -87,7 +87,10 @@ class Pipeline:
         self._dense, self._tasks = dense_count(run), len(label_names(run))
         self._has_queries = {TRAIN: False, EVAL: has_query_ids(run)}
         self._workers = self._link.connect("embedding-worker")
-        self._lanes = {split: Lane(Permits(bound)) for split, bound in in_flight.items()}
+        firsts = {TRAIN: job.first_step, EVAL: 0}
+        self._lanes = {
+            split: Lane(Permits.starting_at(firsts[split], bound), firsts[split]) for split, bound in in_flight.items()
+        }
         self._server.on(PutSamples, self._on_samples)
         self._server.on(WaitCredit, self._on_wait_credit)
 

@@ -20,7 +20,7 @@ from persia_cli.store.layout import DENSE_TABLE
 from persia_cli.wire.figures import Positive, Record, SavedFile
 from persia_cli.wire.parts import Count
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 MANIFEST = "manifest.json"
 CHECKPOINTS = "checkpoints"
 EMBEDDINGS = "embeddings"
@@ -45,6 +45,32 @@ class SavedTable(Record, frozen=True, forbid_unknown_fields=True):
     rows: Count
 
 
+class TrackedFigure(Record, frozen=True, forbid_unknown_fields=True):
+    """The best evaluation so far by a metric, and the number of evaluations after it."""
+
+    metric: str
+    step: Count | None
+    value: float | None
+    since: Count
+
+
+class RunProgress(Record, frozen=True, forbid_unknown_fields=True):
+    """The state of a run beside its model, from which a resumed run goes on."""
+
+    train_rows: Count
+    eval_rows: Count
+    metrics_bytes: Count
+    """Size of `metrics.jsonl` when the checkpoint was saved."""
+    look_ups: Count
+    unknown: Count
+    """Number of look-ups of training so far, and of those that found no row."""
+    hits: Count
+    misses: Count
+    evicted: Count
+    """Counters of all tables of features so far."""
+    tracked: list[TrackedFigure]
+
+
 class Manifest(Record, frozen=True, forbid_unknown_fields=True):
     """The contents of a checkpoint."""
 
@@ -58,6 +84,7 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True):
     tables: list[SavedTable]
     groups: dict[str, Count]
     """Rows of each feature group, by its number."""
+    progress: RunProgress
     files: list[SavedFile]
 
     def row_count(self, with_dense: bool) -> int:
@@ -147,6 +174,14 @@ def finished_steps(run_dir: Path) -> list[int]:
         for path in (run_dir / CHECKPOINTS).glob("step-*")
         if (match := _FINISHED.fullmatch(path.name)) and (path / MANIFEST).is_file()
     )
+
+
+def step_of(checkpoint: Path) -> int:
+    """Return the step in the name of a finished checkpoint's folder; raises ValueError for another name."""
+    match = _FINISHED.fullmatch(checkpoint.name)
+    if match is None:
+        raise ValueError(f"{checkpoint} is not named after a step")
+    return int(match[1])
 
 
 def newest_checkpoint(run_dir: Path) -> Path:

@@ -17,6 +17,7 @@ from persia_cli.store.manifest import (
     finished_steps,
     newest_checkpoint,
     read_checked,
+    step_of,
     unfinished_folders,
     write_checked,
 )
@@ -43,14 +44,16 @@ class Retention:
     """The checkpoints that a job has saved; it removes those that should not be kept."""
 
     def __init__(self, run_dir: Path, keep: int | None, every: int | None) -> None:
-        """Start without checkpoints.
+        """Start with the checkpoints in the run directory, which a resumed run has.
 
         `keep` is the number of checkpoints to keep in addition to the best (None: all), `every` the number of steps
         between regular ones.
         """
         self._run_dir, self._keep, self._every = run_dir, keep, every
-        self._saved: list[int] = []
-        self._best: int | None = None
+        best = best_checkpoint(run_dir)
+        self._best = step_of(best) if best else None
+        # What an earlier start saved at its end is left alone, whatever is kept of the others.
+        self._saved = [step for step in finished_steps(run_dir) if step == self._best or (every and step % every == 0)]
 
     def add(self, step: int, best: Best | None) -> None:
         """Add the checkpoint of a step that has just been published; `best` is given if it is the best so far."""

@@ -42,6 +42,7 @@ FROZEN = {
                    "--workers", "name", "words"],
     "recipe show": ["--help", "name"],
     "report": ["--help", "--output", "run"],
+    "resume": ["--dry-run", "--help", "run", "words"],
     "runs": ["--help"],
     "runs compare": ["--help", "--json", "runs"],
     "runs ls": ["--help", "--json", "folder"],

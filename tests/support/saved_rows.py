@@ -14,7 +14,15 @@ from persia_cli import __version__
 from persia_cli.config import record
 from persia_cli.config.schema import Run
 from persia_cli.observe.journal import EVENTS
-from persia_cli.store.manifest import EMBEDDINGS, FORMAT_VERSION, Manifest, SavedTable, publish, unfinished_folder
+from persia_cli.store.manifest import (
+    EMBEDDINGS,
+    FORMAT_VERSION,
+    Manifest,
+    RunProgress,
+    SavedTable,
+    publish,
+    unfinished_folder,
+)
 from persia_cli.wire.figures import SavedFile, SavedRows
 
 
@@ -80,6 +88,7 @@ def write_run(
         config=run.model_dump(mode="json"),
         tables=[SavedTable(name, dim, "float32", 0, every.count(name)) for name in names],
         groups={"0": sum(map(len, files))},
+        progress=RunProgress(0, 0, 0, 0, 0, 0, 0, 0, []),
         files=saved,
     )
     if counters is not None:

@@ -6,13 +6,17 @@ from typing import Any
 
 from persia_cli import __version__
 from persia_cli.config.schema import Run
-from persia_cli.control.evaluation_tracker import Best
+from persia_cli.control.evaluation_tracker import EvaluationTracker
 from persia_cli.disk import writing
+from persia_cli.observe.record_state import RecordState, save_scores
 from persia_cli.plan.embedding import embedding_layout
+from persia_cli.plan.job import Job
 from persia_cli.store.manifest import (
     FORMAT_VERSION,
     Manifest,
+    RunProgress,
     SavedTable,
+    TrackedFigure,
     publish,
     unfinished_folder,
 )
@@ -23,9 +27,9 @@ from persia_cli.wire.figures import SavedFile
 class Checkpointing:
     """One checkpoint after another, each of the files that the replicas report."""
 
-    def __init__(self, run: Run, run_dir: Path) -> None:
-        self._run = run
-        self._run_dir = run_dir
+    def __init__(self, run: Run, job: Job, tracker: EvaluationTracker) -> None:
+        self._run, self._job, self._tracker = run, job, tracker
+        self._run_dir = run_dir = Path(job.run_dir)
         self._files: dict[str, Sequence[SavedFile]] = {}
         self._retention = Retention(run_dir, run.checkpoint.keep, run.checkpoint.every_steps)
 
@@ -41,13 +45,14 @@ class Checkpointing:
         """Note the files that a replica wrote."""
         self._files[name] = files
 
-    def publish(self, step: int, samples: int, best: Best | None = None) -> dict[str, Any]:
+    def publish(self, step: int, samples: int, state: RecordState) -> dict[str, Any]:
         """Give the checkpoint its manifest and name; return path, size and the rows of features in it.
 
-        `best` is given where no evaluation was better than that of this step. Older checkpoints go that are not to be
+        `state` is that of the run's record. Older checkpoints go that are not to be
         kept. Raises CheckpointError if a file is not where it should be, DiskError if one cannot be written.
         """
         files = [file for name in sorted(self._files) for file in self._files[name]]
+        files.append(save_scores(unfinished_folder(self._run_dir, step), state.scores))
         layout = embedding_layout(self._run)
         rows = [file.rows for file in files if file.rows is not None]
         totals = {
@@ -73,9 +78,23 @@ class Checkpointing:
                 for table in group.tables
             ],
             groups={str(number): total for number, total in totals.items()},
+            progress=self._progress(state),
             files=files,
         )
         folder = publish(self._run_dir, manifest)
-        self._retention.add(step, best)
+        self._retention.add(step, self._tracker.kept_at(step))
         features = sum(totals[group.number] for group in layout.feature_groups)
         return {"path": str(folder), "step": step, "nbytes": sum(file.nbytes for file in files), "rows": features}
+
+    def _progress(self, state: RecordState) -> RunProgress:
+        return RunProgress(
+            train_rows=self._job.train_rows,
+            eval_rows=self._job.eval_rows,
+            metrics_bytes=state.metrics_bytes,
+            look_ups=state.look_ups,
+            unknown=state.unknown,
+            hits=state.tables.hits,
+            misses=state.tables.misses,
+            evicted=state.tables.evicted,
+            tracked=[TrackedFigure(best.metric, best.step, best.value, best.since) for best in self._tracker.tracked],
+        )

@@ -20,8 +20,9 @@ from persia_cli.control.position import EVAL, TRAIN, StepGrid
 from persia_cli.errors import CheckpointError, DiskError, PersiaError, RoleError, UserError
 from persia_cli.observe.journal import EVENTS, Journal
 from persia_cli.observe.record import RunRecord
+from persia_cli.observe.record_state import load_state
 from persia_cli.observe.usage import cpu_seconds, resident_bytes
-from persia_cli.plan.columns import metric_aims
+from persia_cli.plan.columns import label_names, metric_aims
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job, job_phases, participants
 from persia_cli.roles.coordinator.checkpointing import Checkpointing
@@ -92,11 +93,15 @@ class Coordinator:
         samples = loaded.samples if loaded else 0
         self._rows_saved = loaded.row_count(embedding_layout(run).dense_group is not None) if loaded else 0
         self._rows_loaded: dict[str, int] = {}
-        self._record = RunRecord(self._run_dir, self._events, run, self._grids[TRAIN], self._step, samples)
+        resumed = loaded if job.task == "train" else None
+        state = load_state(Path(job.load), resumed, len(label_names(run))) if job.load and resumed else None
+        self._record = RunRecord(self._run_dir, self._events, run, self._grids[TRAIN], self._step, samples, state)
         self._membership = Membership(participants(run, job))
         self._tracker = tracker_of(run, metric_aims(run))
+        for figure in resumed.progress.tracked if resumed else ():
+            self._tracker.restore(figure.metric, figure.step, figure.value, figure.since)
         self._phases = job_phases(run, job, self._tracker)
-        self._checkpointing = Checkpointing(run, self._run_dir)
+        self._checkpointing = Checkpointing(run, job, self._tracker)
         self._stall = StallDetector()
         self._awake = AwakeTime(time.monotonic())
         self._liveness = LivenessMonitor(run.cluster, self._membership, self._phases, self._stall, self._now())
@@ -111,7 +116,7 @@ class Coordinator:
         self._reporting = Reporting(
             self._server, self._joining, run, job, self._record, self._events, self._tracker, self._give_up
         )
-        self._work = WorkQueue(self._server, job.steps)
+        self._work = WorkQueue(self._server, job.first_step, job.steps)
         self._dismissal = Dismissal(self._server, self._joining, self._membership, self._work, self._now, self._give_up)
         self._register_handlers()
         self.address = advertise or self._server.address
@@ -291,7 +296,7 @@ class Coordinator:
     def _publish(self, step: int) -> None:
         try:
             samples = self._grids[TRAIN].samples_before(step)
-            saved = self._checkpointing.publish(step, samples, self._tracker.kept_at(step))
+            saved = self._checkpointing.publish(step, samples, self._record.state())
         except UserError as error:
             self._give_up(str(error), error.exit_code)
         else:

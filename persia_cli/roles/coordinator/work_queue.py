@@ -11,9 +11,10 @@ ITEM_STEPS = 16
 class WorkQueue:
     """Keeps who asks until it can be answered; no work is dealt out before the first instruction."""
 
-    def __init__(self, server: Server, train_steps: int) -> None:
+    def __init__(self, server: Server, first_step: int, train_steps: int) -> None:
+        """Keep the training steps [first_step, train_steps) for data loaders."""
         self._server = server
-        self._items = {TRAIN: WorkItems(0, train_steps, ITEM_STEPS), EVAL: WorkItems(0, 0, ITEM_STEPS)}
+        self._items = {TRAIN: WorkItems(first_step, train_steps, ITEM_STEPS), EVAL: WorkItems(0, 0, ITEM_STEPS)}
         self._instruction: Instruction | None = None
         """The last one; whom it concerns has done the ones before, and nobody else needs them."""
         self._nexts: dict[str, tuple[Peer, int]] = {}

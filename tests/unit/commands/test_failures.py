@@ -142,7 +142,10 @@ def test_ctrl_c_names_the_checkpoint_that_is_kept(persia, monkeypatch: pytest.Mo
     monkeypatch.setattr("persia_cli.launch.embedded.launch", interrupted)
     ended = persia("train", "dataset=tiny", "cluster=embedded", "--run-dir", "run")
     assert ended.code == 130
-    kept = "interrupted; everything is stopped; the model of step 100 is kept in run/checkpoints/step-100\n"
+    kept = (
+        "interrupted; everything is stopped; the model of step 100 is kept in run/checkpoints/step-100; "
+        "persia resume run goes on from there\n"
+    )
     assert ended.err.endswith(kept)
 
 

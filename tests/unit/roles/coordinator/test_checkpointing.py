@@ -3,14 +3,25 @@
 from pathlib import Path
 
 from persia_cli.config.schema import Run
-from persia_cli.control.evaluation_tracker import Best
+from persia_cli.control.evaluation_tracker import Best, EvaluationTracker
+from persia_cli.observe.record_state import RecordState
+from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.plan.embedding import embedding_layout
+from persia_cli.plan.job import Job
 from persia_cli.roles.coordinator.checkpointing import Checkpointing
-from persia_cli.store.manifest import EMBEDDINGS, SavedTable, finished_steps, read_manifest
+from persia_cli.store.manifest import EMBEDDINGS, RunProgress, SavedTable, finished_steps, read_manifest
 from persia_cli.store.retention import choose_checkpoint
 from persia_cli.store.shard import Shard
 from persia_cli.store.snapshot import save_shard
+from persia_cli.wire.parts import TableTotals
 from tests.support.runs import make_run
+
+STATE = RecordState(ScoreHistogram(1), 30, 10, TableTotals(rows=9, evicted=1, hits=20, misses=5), 123)
+
+
+def checkpointing_of(run: Run, run_dir: Path, tracker: EvaluationTracker | None = None) -> Checkpointing:
+    job = Job("train", str(run_dir), None, train_rows=96, eval_rows=32, steps=30, eval_steps=1)
+    return Checkpointing(run, job, tracker or EvaluationTracker())
 
 
 def save(checkpointing: Checkpointing, run: Run, step: int) -> int:
@@ -25,10 +36,11 @@ def save(checkpointing: Checkpointing, run: Run, step: int) -> int:
 def test_the_manifest_tells_of_every_table_and_of_the_run(tmp_path: Path) -> None:
     tables = {"b": {"dim": 4, "dtype": "float16"}, "c": {"share": 0.5, "hash_stack": {"rounds": 2, "size": 9}}}
     run = make_run(["a", "b", "c", "d"], embedding={"dtype": "bfloat16", "tables": tables}, seed=3)
-    checkpointing = Checkpointing(run, tmp_path)
+    checkpointing = checkpointing_of(run, tmp_path)
     nbytes = save(checkpointing, run, 7)
-    saved = checkpointing.publish(7, 224)
-    assert (saved["step"], saved["rows"], saved["nbytes"]) == (7, 0, nbytes)
+    saved = checkpointing.publish(7, 224, STATE)
+    assert (saved["step"], saved["rows"]) == (7, 0)
+    assert saved["nbytes"] > nbytes
     manifest = read_manifest(Path(saved["path"]))
     assert manifest.tables == [
         SavedTable("a", 8, "bfloat16", 0, rows=0),
@@ -38,13 +50,16 @@ def test_the_manifest_tells_of_every_table_and_of_the_run(tmp_path: Path) -> Non
     ]
     assert (manifest.step, manifest.samples, manifest.seed) == (7, 224, 3)
     assert Run.model_validate(manifest.config) == run
+    assert manifest.progress == RunProgress(96, 32, 123, 30, 10, 20, 5, 1, [])
 
 
 def test_as_many_are_kept_as_the_run_says(tmp_path: Path) -> None:
     changes = {"checkpoint": {"every_steps": 5, "keep": 1, "best_by": "auc"}, "eval": {"every_steps": 5}}
-    checkpointing = Checkpointing(make_run(**changes), tmp_path)
-    for step in (5, 10, 15):
+    tracker = EvaluationTracker(keep=Best("auc", "high"))
+    checkpointing = checkpointing_of(make_run(**changes), tmp_path, tracker)
+    for step, auc in ((5, 0.7), (10, 0.6), (15, 0.65)):
         save(checkpointing, make_run(**changes), step)
-        checkpointing.publish(step, 32 * step, Best("auc", "high", step=5, value=0.7) if step == 5 else None)
+        tracker.note(step, {"auc": auc})
+        checkpointing.publish(step, 32 * step, STATE)
     assert finished_steps(tmp_path) == [5, 15]
     assert choose_checkpoint(tmp_path).name == "step-5"

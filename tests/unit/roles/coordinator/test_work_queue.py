@@ -26,7 +26,7 @@ def take(split: int = TRAIN) -> TakeItem:
 def queue_of(steps: int) -> tuple[WorkQueue, Answers]:
     """Work of so many steps, given out from now on."""
     answers = Answers()
-    work = WorkQueue(cast(Server, answers), steps)
+    work = WorkQueue(cast(Server, answers), 0, steps)
     work.instruct(Instruction(1, TrainSteps(0, 40)))
     return work, answers
 

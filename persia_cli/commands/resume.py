@@ -1,0 +1,84 @@
+"""`persia resume`, and the word `resume=` of `persia train`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from persia_cli.commands.options import Overrides, examples
+
+if TYPE_CHECKING:
+    from persia_cli.config.schema import Run
+    from persia_cli.plan.job import JobPlan
+
+EXAMPLES = examples(
+    "persia resume runs/criteo-20261121-081500                              # go on from its newest checkpoint",
+    "persia resume runs/criteo-20261121-081500 train.epochs=3               # and train longer",
+    "persia resume runs/criteo-20261121-081500 cluster.embedding_servers=4  # on four servers",
+)
+WORD = "resume="
+AUTO = "auto"
+
+
+def resume(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)],
+    words: Overrides = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and start nothing.")] = False,
+) -> None:
+    """Go on with the training of a run from its newest checkpoint."""
+    from persia_cli.commands.job import carry_out
+    from persia_cli.config.compose import compose_run
+    from persia_cli.errors import UserError
+    from persia_cli.observe.history import CONFIG
+
+    if not (run / CONFIG).is_file():
+        raise UserError(f"{run} is not a run directory: it has no {CONFIG}; give the folder that persia train named")
+    again = [f"conf={run / CONFIG}", *(words or [])]
+    plan = plan_resumed(run, compose_run(again), run)
+    if dry_run:
+        from persia_cli.commands.describe import describe_plan
+        from persia_cli.commands.screen import out
+
+        describe_plan(out(), plan, again)
+    else:
+        carry_out(plan, again)
+
+
+def split_word(words: list[str]) -> tuple[list[str], str | None]:
+    """Return the words without `resume=VALUE`, and its value; raises UserError if it is given twice."""
+    from persia_cli.errors import UserError
+
+    values = [word.removeprefix(WORD) for word in words if word.startswith(WORD)]
+    if len(values) > 1:
+        raise UserError("resume= is given twice; give it once")
+    return [word for word in words if not word.startswith(WORD)], values[0] if values else None
+
+
+def plan_resumed(source: Path, run: "Run", run_dir: Path) -> "JobPlan":
+    """Plan the rest of a training whose checkpoint is in `source`, a run directory (the newest) or a checkpoint.
+
+    Raises UserError for settings or data that differ from those of the checkpoint, and if no step is left.
+    """
+    from persia_cli.commands.facts import facts_of
+    from persia_cli.errors import UserError
+    from persia_cli.launch.readiness import require_ready
+    from persia_cli.observe.saved_run import find_model
+    from persia_cli.plan.embedding import embedding_layout
+    from persia_cli.plan.job import plan_job
+    from persia_cli.plan.resumed import require_same_training, require_steps_left
+    from persia_cli.plan.saved_model import require_room
+    from persia_cli.store.manifest import MANIFEST, newest_checkpoint, read_manifest
+
+    model = find_model(source if (source / MANIFEST).is_file() else newest_checkpoint(source))
+    newest = newest_checkpoint(model.run_dir)
+    if run_dir.absolute() == model.run_dir.absolute() and newest.absolute() != model.checkpoint.absolute():
+        raise UserError(
+            f"{run_dir} has a newer checkpoint, {newest}; to go on from {model.checkpoint}, choose another --run-dir"
+        )
+    require_same_training(model.run, run)
+    manifest = read_manifest(model.checkpoint)
+    require_room(manifest.tables, embedding_layout(run))
+    plan = plan_job(run, facts_of(run.dataset), "train", run_dir, model.checkpoint, manifest.step)
+    require_steps_left(plan, manifest)
+    require_ready([plan])
+    return plan

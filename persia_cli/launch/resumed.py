@@ -1,0 +1,89 @@
+"""The record of a run that is resumed: what was written after the checkpoint goes, the rest is kept."""
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from persia_cli.disk import claim_folder, is_held, rename, sync, writing
+from persia_cli.errors import CheckpointError, UserError
+from persia_cli.observe.history import EARLIER
+from persia_cli.observe.journal import EVENTS, METRICS, is_being_written
+from persia_cli.plan.job import JobPlan
+from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder, finished_steps, read_manifest
+from persia_cli.store.retention import remove_unfinished
+
+
+def take_up_record(plan: JobPlan, moved: Sequence[str], copied: Sequence[str]) -> None:
+    """Prepare the run directory of a job that goes on from a checkpoint, which is its newest or is in another run.
+
+    Lines of metrics after the checkpoint are removed: those steps are trained again. The files and folders `moved` and
+    `copied` of the last start are kept in a folder of their own. Raises UserError if the run still goes on,
+    CheckpointError if the record of the run is shorter than it was, DiskError.
+    """
+    assert plan.job.load is not None
+    checkpoint, run_dir = Path(plan.job.load).absolute(), plan.run_dir.absolute()
+    source = checkpoint.parents[1]
+    with locked(run_dir):
+        size = read_manifest(checkpoint).progress.metrics_bytes
+        _require_lines(source / METRICS, size)
+        if source == run_dir:
+            remove_unfinished(run_dir)
+            _set_aside(run_dir, moved, copied)
+        elif any(run_dir.iterdir()):
+            raise UserError(f"{run_dir} contains other files; choose an empty folder or a new one as --run-dir")
+        else:
+            with writing(run_dir / METRICS):
+                shutil.copyfile(source / METRICS, run_dir / METRICS)
+        with writing(run_dir / METRICS):
+            os.truncate(run_dir / METRICS, size)
+            sync(run_dir / METRICS)
+
+
+def start_over(run_dir: Path, moved: Sequence[str]) -> None:
+    """Move what a run without a checkpoint has recorded to a folder of its own, so that it can begin again.
+
+    Raises UserError if the run still goes on, DiskError.
+    """
+    with locked(run_dir):
+        remove_unfinished(run_dir)
+        _set_aside(run_dir, [*moved, METRICS, CHECKPOINTS], ())
+
+
+@contextmanager
+def locked(run_dir: Path) -> Iterator[None]:
+    """Raise UserError if a process writes the record of the run, or another one is in this context."""
+    lock = os.open(run_dir, os.O_RDONLY)
+    try:
+        if is_held(lock) or ((run_dir / EVENTS).exists() and is_being_written(run_dir / EVENTS)):
+            raise UserError(f"the run in {run_dir} still goes on, or is being resumed by another command")
+        yield
+    finally:
+        os.close(lock)
+
+
+def _require_lines(metrics: Path, size: int) -> None:
+    found = metrics.stat().st_size if metrics.exists() else 0
+    if found < size:
+        raise CheckpointError(
+            f"{metrics} has {found:,} bytes and had {size:,} when the checkpoint was saved: lines were removed; "
+            "restore the file"
+        )
+
+
+def _set_aside(run_dir: Path, moved: Sequence[str], copied: Sequence[str]) -> None:
+    with writing(run_dir / EARLIER):
+        folder = claim_folder(run_dir / EARLIER / "start")
+        for name in copied:
+            if (run_dir / name).exists():
+                shutil.copyfile(run_dir / name, folder / name)
+        for name in moved:
+            if (run_dir / name).exists():
+                rename(run_dir / name, folder / name)
+
+
+def newest_of(run_dir: Path) -> Path | None:
+    """Return the newest complete checkpoint of a run; None if it has none."""
+    steps = finished_steps(run_dir)
+    return checkpoint_folder(run_dir, steps[-1]) if steps else None

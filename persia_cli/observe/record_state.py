@@ -1,0 +1,62 @@
+"""The state of a run's record in a checkpoint: what lines of metrics count from the first step of the run on."""
+
+import hashlib
+from pathlib import Path
+from typing import NamedTuple
+
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from persia_cli.disk import write_whole, writing
+from persia_cli.errors import CheckpointError, WireError
+from persia_cli.observe.scores import MOST_IN_TRAINING, ScoreHistogram
+from persia_cli.store.manifest import Manifest, verified_folder
+from persia_cli.wire.figures import SavedFile
+from persia_cli.wire.job_messages import ScoreCounts
+from persia_cli.wire.parts import TableTotals
+
+RECORD = "record"
+"""Folder of a checkpoint that holds the state of the record."""
+SCORES = "scores.safetensors"
+
+
+class RecordState(NamedTuple):
+    """The figures of a run that have no end of interval: they count from its first step."""
+
+    scores: ScoreHistogram
+    """Scores of all samples trained so far, each before the model learnt from it."""
+    look_ups: int
+    """Number of look-ups of training so far, and of those that found no row."""
+    unknown: int
+    tables: TableTotals
+    """Counters of all tables that features read; `rows` has no meaning."""
+    metrics_bytes: int
+    """Size of the file of metrics."""
+
+
+def save_scores(folder: Path, scores: ScoreHistogram) -> SavedFile:
+    """Write the scores into the checkpoint `folder` as safetensors; raises DiskError.
+
+    The tensors are those of `ScoreHistogram.encode`: counted uint64[k], counts float64[k], sums float64[tasks, 4].
+    """
+    content = save(scores.encode()._asdict())
+    path = folder / RECORD / SCORES
+    with writing(path.parent):
+        path.parent.mkdir(exist_ok=True)
+    write_whole(path, content)
+    return SavedFile(RECORD, SCORES, len(content), hashlib.sha256(content).hexdigest())
+
+
+def load_state(folder: Path, manifest: Manifest, tasks: int) -> RecordState:
+    """Return the state in a checkpoint, with scores equal to the bit.
+
+    Raises CheckpointError if they are damaged or not of so many tasks.
+    """
+    path, progress = folder / RECORD / SCORES, manifest.progress
+    try:
+        found = load((verified_folder(folder, RECORD) / SCORES).read_bytes())
+        scores = ScoreHistogram.restored(tasks, MOST_IN_TRAINING, ScoreCounts(**found))
+    except (OSError, SafetensorError, TypeError, WireError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}; use another checkpoint") from error
+    tables = TableTotals(evicted=progress.evicted, hits=progress.hits, misses=progress.misses)
+    return RecordState(scores, progress.look_ups, progress.unknown, tables, progress.metrics_bytes)

@@ -1,0 +1,69 @@
+"""Checks of a training that goes on from a checkpoint against the run that saved it."""
+
+from persia_cli.config.schema import Run
+from persia_cli.errors import ConfigError, DataError, UserError
+from persia_cli.plan.job import JobPlan
+from persia_cli.plan.saved_model import differences
+from persia_cli.store.manifest import Manifest
+
+_CHANGEABLE = (
+    "name",
+    "train.epochs",
+    "train.steps",
+    "train.threads",
+    "train.device",
+    "train.compile",
+    "train.tensorboard",
+    "train.stop_early",
+    "eval",
+    "checkpoint",
+    "cluster",
+    "embedding.memory",
+    "embedding.capacity",
+    "embedding.num_partitions",
+)
+"""Keys, with all keys below them, that a resumed run may change: none of them changes what a step computes."""
+
+
+class FinishedError(UserError):
+    """A run that cannot go on since all its steps are done."""
+
+
+def is_changeable(key: str) -> bool:
+    """Return True if a resumed run may give this key another value."""
+    return any(key == each or key.startswith(f"{each}.") for each in _CHANGEABLE)
+
+
+def require_same_training(saved: Run, run: Run) -> None:
+    """Raise ConfigError, with one line for each setting of `run` that must be the `saved` run's and is not."""
+    found = differences(saved.model_dump(mode="json"), run.model_dump(mode="json"))
+    wrong = [
+        f"{key}={_spelled(now)}: the run was trained with {_spelled(before)}, and a resumed run cannot change it; "
+        "leave it out, or start a new run"
+        for key, (before, now) in found
+        if not is_changeable(key)
+    ]
+    if wrong:
+        raise ConfigError("\n".join(wrong))
+
+
+def require_steps_left(plan: JobPlan, manifest: Manifest) -> None:
+    """Raise DataError if the data set has changed since the checkpoint, FinishedError if its training is finished."""
+    for split, before, now in (
+        ("training", manifest.progress.train_rows, plan.job.train_rows),
+        ("evaluation", manifest.progress.eval_rows, plan.job.eval_rows),
+    ):
+        if before != now:
+            raise DataError(
+                f"the data set has {now:,} {split} samples and had {before:,} when the checkpoint was saved; "
+                "a resumed run needs the same files"
+            )
+    if manifest.step >= plan.job.steps:
+        raise FinishedError(
+            f"all {plan.job.steps:,} steps of the run are done; give train.epochs or train.steps a higher value to "
+            "train on"
+        )
+
+
+def _spelled(value: object) -> str:
+    return "nothing" if value is None else str(value)

@@ -1,0 +1,151 @@
+"""A run that is resumed computes what an undisturbed one does: to the bit in sync mode, on any number of replicas."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from persia_cli.launch.job import JobResult, result_of
+from persia_cli.main import app
+from persia_cli.store.manifest import checkpoint_folder, newest_checkpoint
+from tests.support.checkpoints import assert_same_model
+from tests.support.jobs import train
+
+STEPS, HALF = 60, 25
+WORDS = [
+    *("conf=synthetic", "cluster=embedded", "mode=sync", "train.batch_size=32", "train.log_every_steps=5"),
+    *("dataset.generator.train_rows=640", "dataset.generator.eval_rows=96", f"train.steps={STEPS}", "train.epochs=5"),
+    *("eval.every_steps=15", f"checkpoint.every_steps={HALF}"),
+    "optimizer.dense.schedule={kind: cosine, over_steps: 60}",
+]
+"""Steps 20, 40 and 60 end an epoch, so the checkpoint of step 25 lies within one."""
+
+
+def persia(*words: str | Path) -> Result:
+    return CliRunner().invoke(app, list(map(str, words)))
+
+
+def lines(run_dir: Path) -> list[dict[str, Any]]:
+    """Every figure of a run but speed, time, and those of windows, which begin anew."""
+    kept = []
+    for text in (run_dir / "metrics.jsonl").read_text().splitlines():
+        line = json.loads(text)
+        kept.append({k: v for k, v in line.items() if k not in ("time", "samples_per_s") and "window_" not in k})
+    return kept
+
+
+def training(run_dir: Path) -> list[dict[str, Any]]:
+    return [line for line in lines(run_dir) if line["split"] == "train"]
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> JobResult:
+    """The run, undisturbed."""
+    return train(WORDS, tmp_path_factory.mktemp("straight") / "run")
+
+
+@pytest.fixture
+def stopped(straight: JobResult, tmp_path: Path) -> Path:
+    """The run as if it had been killed at step 44, after the checkpoint of step 25 and lines of later steps."""
+    run_dir = tmp_path / "run"
+    shutil.copytree(straight.run_dir, run_dir)
+    for step in (50, STEPS):
+        shutil.rmtree(checkpoint_folder(run_dir, step))
+    whole = (run_dir / "metrics.jsonl").read_text().splitlines(keepends=True)
+    later = [number for number, text in enumerate(whole) if json.loads(text)["step"] > 44]
+    (run_dir / "metrics.jsonl").write_text("".join(whole[: later[0]]) + whole[later[0]][:40])
+    (checkpoint_folder(run_dir, 50).with_suffix(".partial") / "embeddings").mkdir(parents=True)
+    return run_dir
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["cluster.embedding_servers=3"],
+        ["cluster.embedding_workers=2", "cluster.data_loaders=3", "cluster.embedding_servers=2"],
+        ["embedding.num_partitions=64"],
+    ],
+    ids=["again", "servers", "all", "partitions"],
+)
+def test_a_resumed_run_has_the_bits_of_an_undisturbed_one(stopped: Path, straight: JobResult, words: list[str]) -> None:
+    ended = persia("resume", stopped, *words)
+    assert ended.exit_code == 0, ended.output
+    assert lines(stopped) == lines(straight.run_dir)
+    assert_same_model(newest_checkpoint(stopped), newest_checkpoint(straight.run_dir))
+    assert not list((stopped / "checkpoints").glob("*.partial"))
+    began = [event for event in result_of(stopped).events if event["event"] == "phase"]
+    assert (began[0]["phase"], began[0]["step"]) == ("training", HALF)
+    assert (stopped / "earlier" / "start" / "events.jsonl").is_file()
+
+
+@pytest.mark.parametrize("changes", [["mode=hybrid", "mode.staleness=1"], ["mode=async", "mode.staleness=1"]])
+def test_other_modes_resume(tmp_path: Path, changes: list[str]) -> None:
+    """With one step in flight these have one order of updates too."""
+    words = [*WORDS, *changes, "optimizer.embedding.kind=adam"]
+    straight = train(words, tmp_path / "straight")
+    train([*words, "train.steps=40"], tmp_path / "run")
+    ended = persia("resume", tmp_path / "run", "train.steps=60")
+    assert ended.exit_code == 0, ended.output
+    ours, theirs = (training(each) for each in (tmp_path / "run", straight.run_dir))
+    assert ours == theirs
+    assert_same_model(newest_checkpoint(tmp_path / "run"), newest_checkpoint(straight.run_dir))
+
+
+@pytest.mark.processes
+def test_processes_and_ranks_resume(tmp_path: Path) -> None:
+    words = [*WORDS, "cluster=local"]
+    straight = train(words, tmp_path / "straight")
+    train([*words, f"train.steps={HALF}", "cluster.embedding_servers=2"], tmp_path / "run")
+    ended = persia("resume", tmp_path / "run", f"train.steps={STEPS}", "cluster.nn_workers=2")
+    assert ended.exit_code == 0, ended.output
+    final, expected = lines(tmp_path / "run")[-1], lines(straight.run_dir)[-1]
+    assert final["step"] == expected["step"] == STEPS
+    assert final["loss"] == pytest.approx(expected["loss"], rel=1e-4)
+
+
+def test_another_folder_gets_the_lines_up_to_the_checkpoint(straight: JobResult, tmp_path: Path) -> None:
+    checkpoint, run_dir = checkpoint_folder(straight.run_dir, HALF), tmp_path / "branch"
+    ended = persia("train", *WORDS, f"resume={checkpoint}", "--run-dir", run_dir, "train.steps=40")
+    assert ended.exit_code == 0, ended.output
+    assert training(run_dir) == [line for line in training(straight.run_dir) if line["step"] <= 40]
+    assert not (run_dir / "earlier").exists()
+
+
+def test_auto_begins_goes_on_and_ends(tmp_path: Path, straight: JobResult) -> None:
+    """The same command, as a scheduler repeats it: at first, without a checkpoint, with one, and when all is done."""
+    run_dir = tmp_path / "run"
+    command = ["train", *WORDS, "resume=auto", "--run-dir", run_dir]
+    shutil.copytree(straight.run_dir, run_dir)
+    shutil.rmtree(run_dir / "checkpoints")
+    again = persia(*command)
+    assert again.exit_code == 0, again.output
+    assert "has no complete checkpoint, so it begins again" in again.stderr
+    assert lines(run_dir) == lines(straight.run_dir)
+    done = persia(*command)
+    assert done.exit_code == 0, done.output
+    assert f"all {STEPS} steps of the run are done" in done.stderr
+    assert "give --run-dir" in str(persia("train", *WORDS, "resume=auto").exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["train.batch_size=64"], "train.batch_size=64: the run was trained with 32"),
+        (["seed=4"], "seed=4: the run was trained with 0"),
+        (["model.top=[8]"], "model.top"),
+        (["optimizer.embedding.lr=0.5"], "optimizer.embedding.lr=0.5: the run was trained with"),
+        (["dataset.generator.train_rows=641"], "dataset.generator.train_rows=641"),
+        ([f"train.steps={HALF}"], f"all {HALF} steps of the run are done"),
+    ],
+)
+def test_what_differs_is_refused_in_a_sentence(stopped: Path, words: list[str], reason: str) -> None:
+    before = (stopped / "metrics.jsonl").read_bytes()
+    ended = persia("resume", stopped, *words)
+    assert ended.exit_code != 0
+    assert reason in str(ended.exception or ended.output)
+    assert (stopped / "metrics.jsonl").read_bytes() == before
+    assert not (stopped / "earlier").exists()
