@@ -93,12 +93,12 @@ def bottleneck(run: Run, ours: Side, dense: Side | None, stages: Sequence[Stage]
     total, nn = sum(roles.values()), roles.get("nn-worker", 0.0)
     tier = {role: ms for role, ms in ours.cpu_ms.items() if not role.startswith(("nn-worker", "coordinator"))}
     busiest = max(tier, key=lambda role: tier[role])
-    shares = ", ".join(f"{role} {ms:.1f}" for role, ms in sorted(roles.items(), key=lambda each: -each[1]))
+    parts = ", ".join(f"{role} {ms:.1f}" for role, ms in sorted(roles.items(), key=lambda each: -each[1]))
     bound = f"; the dense network alone takes {_step_ms(run, dense):.1f} ms" if dense is not None else ""
     if total + ours.busy_cores * step_ms >= FULL * cores * step_ms:
         return (
             f"The {cores} cores are the bottleneck: a step of {step_ms:.1f} ms needs {total:.1f} ms of CPU "
-            f"({shares}), with {ours.busy_cores:.1f} cores used by others{bound}."
+            f"({parts}), with {ours.busy_cores:.1f} cores used by others{bound}."
         )
     count = f"{run.train.threads} thread{'s' if run.train.threads > 1 else ''}"
     waits = [stage.ms for stage in stages if stage.stage == WAITING]

@@ -128,11 +128,11 @@ def _at_capacity(scale: Scale, dim: int) -> Iterator[Result]:
         scale.rounds,
         scale.at_least,
     )
-    shares = [
+    fractions = [
         f"{(_misses(each) - misses) / (each.keys_asked - asked):.0%}"
         for each, (misses, asked) in zip((full, roomy), begun, strict=True)
     ]
-    note = f"of the keys {shares[0]} are new here, {shares[1]} there"
+    note = f"of the keys {fractions[0]} are new here, {fractions[1]} there"
     label = f"store at capacity, Zipf, dim {dim}"
     yield compared(f"{label}, speed", timed, REQUESTS, "requests/s", note)
     spent = []

@@ -117,8 +117,8 @@ class GpuUsage:
 
     def since(self, begin: float) -> float | None:
         """Return the mean fraction of the time since `begin` (perf_counter) in which a kernel ran; None if unknown."""
-        shares = [share for at, share in list(self._seen) if at >= begin]
-        return fmean(shares) if shares else None
+        fractions = [fraction for at, fraction in list(self._seen) if at >= begin]
+        return fmean(fractions) if fractions else None
 
     def _read(self) -> None:
         assert self._process is not None

@@ -155,8 +155,8 @@ def compare(
 def fitting(cardinalities: Sequence[int], dim: int) -> tuple[Sequence[int], str]:
     """Return the cardinalities, scaled down if both sides do not fit into memory, and then a note."""
     each = 2 * 2 * dim * 4 + 2 * INDEX_BYTES
-    share = available_bytes() * (SPARE + 0.25) / each / sum(cardinalities)
-    if share >= 1:
+    fraction = available_bytes() * (SPARE + 0.25) / each / sum(cardinalities)
+    if fraction >= 1:
         return cardinalities, ""
-    smaller = tuple(max(3, int(values * share)) for values in cardinalities)
-    return smaller, f"cardinalities scaled by {share:.2g} to fit the memory"
+    smaller = tuple(max(3, int(values * fraction)) for values in cardinalities)
+    return smaller, f"cardinalities scaled by {fraction:.2g} to fit the memory"

@@ -102,7 +102,7 @@ def _column(found: Inspection, column: ColumnProfile) -> dict[str, Any]:
         "distinct": column.distinct,
         "is_exact": column.is_exact if column.distinct is not None else None,
         "most_frequent": column.top[0][0] if column.top else None,
-        "most_frequent_share": column.top[0][1] if column.top else None,
+        "most_frequent_fraction": column.top[0][1] if column.top else None,
         "least": numbers.least if numbers else None,
         "mean": numbers.mean if numbers else None,
         "greatest": numbers.greatest if numbers else None,

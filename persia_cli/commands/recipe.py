@@ -52,7 +52,7 @@ Split = Annotated[
     str | None,
     typer.Option(
         "--split",
-        metavar="ORDER:SHARE",
+        metavar="ORDER:FRACTION",
         help="Part of the rows for evaluation: random:0.1, or chronological:0.1 for the last ones.",
         show_default="the recipe's own",
     ),

@@ -20,7 +20,7 @@ class StepGrid:
     """A split cut into steps of `batch_size` samples, each shared by `world_size` ranks.
 
     Step t of the job is step t mod `steps` of pass (epoch) t div `steps`. Only the last step of a pass can be short; a
-    rank's share keeps its place in the full batch, so a rank may get no sample of a short step.
+    rank's part keeps its place in the full batch, so a rank may get no sample of a short step.
     """
 
     rows: int

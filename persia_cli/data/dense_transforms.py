@@ -154,8 +154,8 @@ def _with_boundaries(feature: SparseFeature, samples: dict[str, list[Floats]]) -
     values = np.concatenate(samples[feature.column_name])
     if not values.size:
         raise DataError(f"sparse feature {feature.name} has no numbers to make buckets of; leave it out")
-    shares = np.arange(1, feature.buckets) / feature.buckets
-    boundaries = np.unique(np.quantile(values, shares, method="inverted_cdf"))
+    fractions = np.arange(1, feature.buckets) / feature.buckets
+    boundaries = np.unique(np.quantile(values, fractions, method="inverted_cdf"))
     return feature.model_copy(update={"buckets": tuple(map(float, boundaries))})
 
 

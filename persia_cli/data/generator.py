@@ -8,7 +8,7 @@ from persia_cli.data.batch import Batch, assemble, join
 from persia_cli.data.random_bits import normal, salt, stream, uniform
 
 _ROWS, _DENSE, _SPARSE, _LABEL, _DENSE_WEIGHTS, _ID_WEIGHTS = range(6)
-_DENSE_SHARE = 0.25
+_DENSE_FRACTION = 0.25
 _FREQUENT = 300.0
 _GRID = 1 << 14
 _PIECE = 4096
@@ -25,7 +25,7 @@ class GeneratedRows:
 
     def __init__(self, generator: Generator, tasks: int, seed: int, with_queries: bool = False) -> None:
         dense, features = generator.dense, len(generator.cardinalities)
-        share = _DENSE_SHARE if features and dense else float(features == 0)
+        fraction = _DENSE_FRACTION if features and dense else float(features == 0)
         self._generator = generator
         self._with_queries = with_queries
         self._row_key = salt(seed, _ROWS)
@@ -33,9 +33,9 @@ class GeneratedRows:
         self._sparse_keys = _keys(features, _SPARSE)
         self._label_keys = _keys(tasks, _LABEL)
         self._cardinalities = np.array(generator.cardinalities, np.float64).reshape(features, 1)
-        self._dense_weights = [_spread(_keys(dense, seed, _DENSE_WEIGHTS, task), share) for task in range(tasks)]
+        self._dense_weights = [_spread(_keys(dense, seed, _DENSE_WEIGHTS, task), fraction) for task in range(tasks)]
         self._id_keys = [_keys(features, seed, _ID_WEIGHTS, task) for task in range(tasks)]
-        self._moments = [self._moments_of(keys, 1.0 - share) for keys in self._id_keys]
+        self._moments = [self._moments_of(keys, 1.0 - fraction) for keys in self._id_keys]
         self._bias = _bias(generator.label_rate, generator.signal)
 
     def rows(self, start: int, stop: int) -> Batch:
@@ -63,12 +63,12 @@ class GeneratedRows:
         chances: NDArray[np.float64] = 1.0 / (1.0 + np.exp(-(self._bias + self._generator.signal * z)))
         return chances
 
-    def _moments_of(self, keys: NDArray[np.uint64], share: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _moments_of(self, keys: NDArray[np.uint64], fraction: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return, per feature, the mean of its weights over the Zipf law, and the factor for an equal contribution."""
         grid = (np.arange(_GRID) + 0.5) / _GRID
         weights = _id_weights(keys, zipf_ranks(grid, self._cardinalities, self._generator.zipf))
         deviation = weights.std(axis=1, keepdims=True)
-        target = (share / max(1, len(keys))) ** 0.5
+        target = (fraction / max(1, len(keys))) ** 0.5
         scale = np.divide(target, deviation, out=np.zeros_like(deviation), where=deviation > 0.0)
         return weights.mean(axis=1, keepdims=True), scale
 
@@ -111,10 +111,10 @@ def _keys(count: int, *parts: int) -> NDArray[np.uint64]:
     return stream(salt(*parts), np.arange(count, dtype=np.uint64)).reshape(count, 1)
 
 
-def _spread(keys: NDArray[np.uint64], share: float) -> NDArray[np.float64]:
-    """Return random weights, one per key, whose squares sum to `share`."""
+def _spread(keys: NDArray[np.uint64], fraction: float) -> NDArray[np.float64]:
+    """Return random weights, one per key, whose squares sum to `fraction`."""
     weights = normal(keys.reshape(-1))
-    weights *= share**0.5 / max(float(np.sqrt((weights * weights).sum())), 1e-9)
+    weights *= fraction**0.5 / max(float(np.sqrt((weights * weights).sum())), 1e-9)
     return weights
 
 

@@ -153,8 +153,8 @@ class _Column:
                 if len(texts) == len(numbers):  # all of them are in the sample, or these are all rows
                     break
             shown = {number: _text(value) for number, value in texts.items()}
-        shares = ids.counts[places].sum(1) / max(1, int(ids.totals.sum()))
-        return tuple(zip((shown[number] for number in numbers), shares.tolist(), strict=True))
+        fractions = ids.counts[places].sum(1) / max(1, int(ids.totals.sum()))
+        return tuple(zip((shown[number] for number in numbers), fractions.tolist(), strict=True))
 
     def _sampled_numbers(self) -> list[NDArray[np.float64]]:
         """Return the finite numbers of the sampled rows in each split."""

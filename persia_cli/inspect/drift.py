@@ -10,7 +10,7 @@ from persia_cli.inspect.ids import IdCounts
 
 BINS = 10
 """Bins of numbers, with equally many training rows in each; also the number of frequent ids with a bin each."""
-LEAST_SHARE = 1e-4
+LEAST_FRACTION = 1e-4
 """The content assumed for an empty bin, so that the index stays finite."""
 
 Counts = NDArray[np.int64]
@@ -55,7 +55,7 @@ def drift_of(
 def _stability(bins: Counts, nulls: NDArray[np.float64]) -> float:
     totals = bins.sum(1, keepdims=True)
     filled = bins / np.maximum(totals, 1) * (1.0 - nulls[:, None])
-    p, q = np.maximum(np.column_stack([filled, nulls]), LEAST_SHARE)
+    p, q = np.maximum(np.column_stack([filled, nulls]), LEAST_FRACTION)
     return float(((q - p) * np.log(q / p)).sum())
 
 
@@ -75,6 +75,6 @@ def _unseen(ids: IdCounts) -> tuple[float | None, float | None, float | None]:
     if not evaluates.any():
         return None, None, None
     new = evaluates & (sample.counts[:, 0] == 0)
-    share = float(new.sum() / evaluates.sum())
-    error = 0.0 if ids.is_exact else math.sqrt(share * (1.0 - share) / int(evaluates.sum()))
-    return share, min(1.0, float(sample.counts[new, 1].sum()) * 2.0**ids.level / float(ids.totals[1])), error
+    fraction = float(new.sum() / evaluates.sum())
+    error = 0.0 if ids.is_exact else math.sqrt(fraction * (1.0 - fraction) / int(evaluates.sum()))
+    return fraction, min(1.0, float(sample.counts[new, 1].sum()) * 2.0**ids.level / float(ids.totals[1])), error

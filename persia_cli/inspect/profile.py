@@ -40,10 +40,10 @@ class LengthFigures:
     counts: tuple[int, ...]
     """Number of lists of length 0, 1, 2 to 3, 4 to 7, and so on, doubling."""
 
-    def covering(self, share: float) -> int:
+    def covering(self, fraction: float) -> int:
         """Return a length that this fraction of the lists does not exceed: a power of two less 1, or the greatest."""
         seen = np.cumsum(self.counts)
-        return min(self.greatest, (1 << int(np.searchsorted(seen, share * seen[-1]))) - 1)
+        return min(self.greatest, (1 << int(np.searchsorted(seen, fraction * seen[-1]))) - 1)
 
 
 @dataclass(frozen=True, slots=True)

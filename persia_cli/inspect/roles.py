@@ -16,7 +16,7 @@ LABELS = ("label", "labels", "target", "y", "click", "clicked", "clk", "is_click
 WEIGHTS = ("weight", "weights", "sample_weight")
 TIMES = ("timestamp", "time", "date", "datetime", "ts", "time_stamp")
 POSITIVE = ("yes", "true", "y", "t", "1", "positive", "click", "clicked", "bought")
-ROW_NUMBER_SHARE = 0.95
+ROW_NUMBER_FRACTION = 0.95
 """Distinct ids per row from which on a column only identifies rows."""
 _FEW_ROWS = 1000
 _ROWS_PER_ID = 20
@@ -142,7 +142,7 @@ def _transform(numbers: NumberFigures) -> str | None:
 
 
 def _tells_rows_apart(column: ColumnProfile, rows: int) -> bool:
-    return rows >= _FEW_ROWS and (column.distinct or 0) > ROW_NUMBER_SHARE * rows
+    return rows >= _FEW_ROWS and (column.distinct or 0) > ROW_NUMBER_FRACTION * rows
 
 
 def _shared(profile: DatasetProfile, guesses: dict[str, Guess]) -> dict[str, Guess]:

@@ -44,7 +44,7 @@ class _Overlap:
 
     name: str
     """The column of single ids."""
-    share: float
+    fraction: float
     """Their fraction of the list's ids."""
     by_chance: float
     """The same, expected by chance: the fraction of integers in the list's range that are ids of the column."""
@@ -56,7 +56,7 @@ def shared_tables(lists: list[ColumnProfile], singles: list[ColumnProfile]) -> M
     """Return the findings for each list that has most of its ids in common with a column of single ids."""
     found = {}
     for column in lists:
-        near = [common for other in singles if (common := _overlap(column, other)).share >= SHARED]
+        near = [common for other in singles if (common := _overlap(column, other)).fraction >= SHARED]
         if near:
             found[column.name] = _decide(column, near)
     return found
@@ -64,14 +64,16 @@ def shared_tables(lists: list[ColumnProfile], singles: list[ColumnProfile]) -> M
 
 def _decide(column: ColumnProfile, near: list[_Overlap]) -> Sharing:
     named = [other for other in near if _is_named_after(column.name, other.name)]
-    telling = [other for other in near if (column.distinct or 0) >= FEW_IDS and other.share >= LIFT * other.by_chance]
+    telling = [
+        other for other in near if (column.distinct or 0) >= FEW_IDS and other.fraction >= LIFT * other.by_chance
+    ]
     chosen = [other for other in named if other in telling] or named or telling
     if not chosen:
         names = " and ".join(other.name for other in near[:3])
         return Sharing(None, f"numbered alike as {names}, which need not mean the same: `table: NAME` if it does")
     best = max(chosen, key=lambda other: other.of_either)
     why = ", as its name says" if best in named else ""
-    return Sharing(best.name, f"{best.share:.0%} of them ids of {best.name}{why}")
+    return Sharing(best.name, f"{best.fraction:.0%} of them ids of {best.name}{why}")
 
 
 def _overlap(column: ColumnProfile, other: ColumnProfile) -> _Overlap:

@@ -12,7 +12,7 @@ class SplitChoice(NamedTuple):
     """A split that the user asks for in place of the recipe's."""
 
     order: Literal["random", "chronological"]
-    share: float
+    fraction: float
     """Of the rows, for evaluation."""
 
 
@@ -61,13 +61,15 @@ class PrepareReport:
 
 def parse_split(text: str) -> SplitChoice:
     """Read `random:0.1` or `chronological:0.1`; raises DataError."""
-    order, _, share = text.partition(":")
+    order, _, fraction = text.partition(":")
     try:
-        value = float(share)
+        value = float(fraction)
     except ValueError:
         value = 0.0
     if order == "random" and 0 < value < 1:
         return SplitChoice("random", value)
     if order == "chronological" and 0 < value < 1:
         return SplitChoice("chronological", value)
-    raise DataError(f"--split {text}: expected random:SHARE or chronological:SHARE with a share between 0 and 1")
+    raise DataError(
+        f"--split {text}: expected random:FRACTION or chronological:FRACTION with a fraction between 0 and 1"
+    )

@@ -97,25 +97,25 @@ class Prescan:
         rows = np.arange(first_row, first_row + table.num_rows, dtype=np.uint64)
         if self._options.split.order == "random":
             key = salt(int.from_bytes(sha256(part.encode()).digest()[:8], "little"))
-            return uniform(stream(key, rows)) < self._options.split.share
+            return uniform(stream(key, rows)) < self._options.split.fraction
         with self._lock:
             if self._cut is None:
-                self._cut = self._find_cut(1.0 - self._options.split.share)
+                self._cut = self._find_cut(1.0 - self._options.split.fraction)
         if self._time is not None:
             return np.asarray(self._times_of(table) >= self._cut)
         before = sum(count for _, count in takewhile(lambda each: each[0] != part, self._rows.items()))
         return np.asarray(rows + np.uint64(before) >= self._cut)
 
-    def _find_cut(self, share: float) -> float:
+    def _find_cut(self, fraction: float) -> float:
         """Return the time, or the row number, from which on rows evaluate."""
         if self._time is None:
-            return round(share * sum(self._rows.values()))
+            return round(fraction * sum(self._rows.values()))
         times = np.concatenate([times for times, _ in self._times])
         weights = np.concatenate([np.full(len(times), weight) for times, weight in self._times])
         order = np.argsort(times, kind="stable")
         reached = np.cumsum(weights[order])
         times = times[order]
-        at = min(bisect_right(reached, share * reached[-1]), len(times) - 1)
+        at = min(bisect_right(reached, fraction * reached[-1]), len(times) - 1)
         if times[at] == times[0]:  # otherwise no row would train
             at = bisect_right(times, times[0])
         if at == len(times):

@@ -61,7 +61,7 @@ def test_options_reach_the_data(persia) -> None:
     planned = persia("train", "conf=criteo", "dataset=data/criteo/dataset.yaml", "--dry-run")
     assert "8 training and 2 evaluation samples" in planned.out
     wrong = persia(*words, "--output", "x", "--split", "sorted")
-    assert wrong.err.startswith("error: --split sorted: expected random:SHARE or chronological:SHARE")
+    assert wrong.err.startswith("error: --split sorted: expected random:FRACTION or chronological:FRACTION")
 
 
 def test_an_interruption_is_no_failure(persia, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -266,8 +266,8 @@ def test_conf_itself_is_wrong(mistakes: Told, user_conf: Path, tmp_path: Path) -
         ("defaults: [bsae]\n", "{file}: its defaults ask for bsae, which does not exist; did you mean base?"),
         ("defaults: [base, override model: dlmr]\n", "{file}: its defaults ask for model/dlmr, which does not exist; "
          "did you mean model/dlrm?"),
-        ("defaults: [base, override modle: dlrm]\n", "{file}: its defaults override 'modle', which is not a config group; "
-         "did you mean model?"),
+        ("defaults: [base, override modle: dlrm]\n", "{file}: its defaults override 'modle', which is not a config "
+         "group; did you mean model?"),
         ("defaults: [wrong]\n", "{file}: its defaults refer back to itself; begin the file with defaults: [base, "
          "_self_]"),
         ("defaults: [base, override dataset: tiny]\nname: ${train.steps\n", "{file}: name: no viable alternative at "

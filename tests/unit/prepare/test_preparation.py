@@ -314,7 +314,7 @@ def test_an_output_that_cannot_take_its_name_is_refused_at_once(source: Source, 
 
 @pytest.mark.parametrize("text", ["random", "random:0", "random:1", "chronological:x", "sorted:0.5", ""])
 def test_splits_that_cannot_be_read(text: str) -> None:
-    with pytest.raises(DataError, match="expected random:SHARE or chronological:SHARE"):
+    with pytest.raises(DataError, match="expected random:FRACTION or chronological:FRACTION"):
         parse_split(text)
 
 
