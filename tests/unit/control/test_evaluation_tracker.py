@@ -137,3 +137,23 @@ def test_a_schedule_saves_the_best_and_each_step_but_once():
     assert saved(phases_of([0.5, 0.7, 0.6, 0.6, 0.6], keep=keep[0])) == [2, 4, 10]
     assert saved(phases_of([0.5, 0.4, 0.6, 0.6, 0.7], keep=keep[1])) == [2, 6, 10]
     assert saved(phases_of([0.5, 0.4, 0.6, 0.6, 0.5], keep=keep[2], save_every=3, at_end=False)) == [2, 3, 6, 9]
+
+
+@given(st.lists(FIGURES, min_size=1, max_size=12), st.data())
+def test_a_restored_tracker_decides_as_the_first_one_would(figures: list[float | None], data: st.DataObject) -> None:
+    def tracker() -> EvaluationTracker:
+        return EvaluationTracker(Best("auc", "high", min_delta=0.1), 2, Best("ne", "low"))
+
+    whole, first, second = tracker(), tracker(), tracker()
+    half = data.draw(st.integers(0, len(figures)))
+    for step, figure in enumerate(figures[:half]):
+        first.note(step, {"auc": figure, "ne": figure})
+    for best in first.tracked:
+        second.restore(best.metric, best.step, best.value, best.since)
+    second.restore("a metric that is no longer tracked", 3, 0.5, 1)
+    for step, figure in enumerate(figures):
+        whole.note(step, {"auc": figure, "ne": figure})
+        if step >= half:
+            second.note(step, {"auc": figure, "ne": figure})
+            assert (second.over, second.improved) == (whole.over, whole.improved)
+    assert second.tracked == whole.tracked

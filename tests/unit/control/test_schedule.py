@@ -138,3 +138,24 @@ def test_in_turns_pauses_before_each_turn_and_leaves_the_rest_as_it_was() -> Non
         Phase("saving", last=7),
         Phase("done"),
     ]
+
+
+@given(st.integers(0, 100), st.integers(0, 7), EVERY, EVERY, st.booleans(), st.data())
+def test_a_resumed_schedule_is_the_rest_of_the_whole_one(
+    steps: int, eval_steps: int, eval_every: int | None, save_every: int | None, save_at_end: bool, data: st.DataObject
+) -> None:
+    whole = list(schedule(steps, eval_steps, eval_every, save_every, save_at_end))
+    saved = [number for number, phase in enumerate(whole) if phase.kind == "saving"]
+    if not saved:
+        return
+    number = data.draw(st.sampled_from(saved))
+    rest = list(schedule(steps, eval_steps, eval_every, save_every, save_at_end, first=whole[number].last))
+    if whole[number].last == steps:
+        assert rest == [Phase("done")]
+        return
+
+    def without_passes(phases: list[Phase]) -> list[Phase]:
+        """Evaluations are numbered anew."""
+        return [Phase("evaluating") if phase.kind == "evaluating" else phase for phase in phases]
+
+    assert without_passes(rest) == without_passes(whole[number + 1 :])

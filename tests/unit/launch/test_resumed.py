@@ -1,0 +1,130 @@
+"""The record of a run that is resumed: what goes, what stays, and what is refused before anything has changed."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from persia_cli.disk import is_held
+from persia_cli.errors import CheckpointError, UserError
+from persia_cli.launch import resumed
+from persia_cli.launch.resumed import newest_of, start_over, take_up_record
+from persia_cli.observe.journal import EVENTS, METRICS, Journal
+from persia_cli.store.manifest import MANIFEST, read_manifest, unfinished_folder, write_checked
+from tests.support.jobs import plan
+from tests.support.runs import make_run
+from tests.support.saved_rows import made_up_rows, write_run
+
+BEFORE, AFTER = b'{"step": 5}\n', b'{"step": 9}\n{"step'
+"""Lines of metrics up to the checkpoint, and what came after it."""
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """The newest checkpoint of a run that was killed later."""
+    run_dir = tmp_path / "run"
+    made = write_run(run_dir, make_run(), 9, [made_up_rows(20, 8, 9, ("a",))], {})
+    manifest = read_manifest(made)
+    progress = msgspec.structs.replace(manifest.progress, metrics_bytes=len(BEFORE))
+    write_checked(made / MANIFEST, msgspec.structs.replace(manifest, progress=progress))
+    (run_dir / METRICS).write_bytes(BEFORE + AFTER)
+    (run_dir / "roles").mkdir()
+    (run_dir / "roles" / "coordinator-0.log").write_text("a log\n")
+    return made
+
+
+@pytest.fixture
+def take_up(checkpoint: Path, tmp_path: Path) -> Callable[..., None]:
+    def take(run_dir: Path | None = None) -> None:
+        job = plan(["conf=synthetic", "cluster=embedded"], run_dir or checkpoint.parents[1])
+        job = replace(job, job=replace(job.job, load=str(checkpoint)))
+        take_up_record(job, moved=(EVENTS, "roles"), copied=("config.yaml", "job.json"))
+
+    return take
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_lines_after_the_checkpoint_go_and_the_last_start_is_kept(
+    checkpoint: Path, take_up: Callable[..., None]
+) -> None:
+    run_dir = checkpoint.parents[1]
+    unfinished_folder(run_dir, 12).mkdir()
+    events = (run_dir / EVENTS).read_bytes()
+    take_up()
+    assert (run_dir / METRICS).read_bytes() == BEFORE
+    assert not (run_dir / EVENTS).exists()
+    assert not unfinished_folder(run_dir, 12).exists()
+    kept = content(run_dir / "earlier" / "start")
+    assert kept == {
+        EVENTS: events,
+        "roles/coordinator-0.log": b"a log\n",
+        "config.yaml": (run_dir / "config.yaml").read_bytes(),
+    }
+    take_up()
+    assert sorted(path.name for path in (run_dir / "earlier").iterdir()) == ["start", "start-2"]
+
+
+def test_another_folder_gets_a_copy_of_the_lines(
+    checkpoint: Path, take_up: Callable[..., None], tmp_path: Path
+) -> None:
+    before = content(checkpoint.parents[1])
+    (tmp_path / "other").mkdir()
+    take_up(tmp_path / "other")
+    assert content(tmp_path / "other") == {METRICS: BEFORE}
+    assert content(checkpoint.parents[1]) == before
+    with pytest.raises(UserError, match="contains other files"):
+        take_up(tmp_path / "other")
+
+
+def test_a_shorter_record_is_refused(checkpoint: Path, take_up: Callable[..., None]) -> None:
+    metrics = checkpoint.parents[1] / METRICS
+    metrics.write_bytes(BEFORE[:-1])
+    before = content(checkpoint.parents[1])
+    with pytest.raises(CheckpointError, match=r"has 11 bytes and had 12 when the checkpoint was saved"):
+        take_up()
+    metrics.unlink()
+    with pytest.raises(CheckpointError, match=r"has 0 bytes and had 12"):
+        take_up()
+    metrics.write_bytes(BEFORE[:-1])
+    assert content(checkpoint.parents[1]) == before
+
+
+def test_a_run_that_goes_on_is_left_alone(checkpoint: Path, take_up: Callable[..., None]) -> None:
+    run_dir = checkpoint.parents[1]
+    writer = Journal(run_dir / EVENTS, alone=True)
+    before = content(run_dir)
+    for attempt in (take_up, lambda: start_over(run_dir, (EVENTS,))):
+        with pytest.raises(UserError, match="still goes on, or is being resumed by another command"):
+            attempt()
+    assert content(run_dir) == before
+    writer.close()
+    take_up()
+
+
+def test_of_two_that_resume_at_once_one_is_refused(
+    checkpoint: Path, take_up: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def moved_meanwhile(*_: Any) -> None:
+        other = os.open(checkpoint.parents[1], os.O_RDONLY)
+        assert is_held(other)
+        os.close(other)
+
+    monkeypatch.setattr(resumed, "_set_aside", moved_meanwhile)
+    take_up()
+
+
+def test_a_run_without_a_checkpoint_begins_again(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    (run_dir / "roles").mkdir(parents=True)
+    (run_dir / METRICS).write_bytes(BEFORE)
+    assert newest_of(run_dir) is None
+    start_over(run_dir, ("roles",))
+    assert content(run_dir) == {f"earlier/start/{METRICS}": BEFORE}
+    assert (run_dir / "earlier" / "start" / "roles").is_dir()
