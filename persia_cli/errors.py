@@ -34,7 +34,7 @@ class WireError(PersiaError):
 
 
 class RoleError(PersiaError):
-    """A replica that died, is stuck or was replaced by a newer incarnation."""
+    """A replica that died, is stuck, was stopped, or does what the job does not expect."""
 
 
 def one_line(error: BaseException) -> str:

@@ -66,7 +66,7 @@ class Membership:
         if known is None:
             raise WireError(f"{role}-{index} has not joined this job")
         if known.incarnation != incarnation:
-            raise WireError(f"{known.name} is in life {known.incarnation}; life {incarnation} is over")
+            raise WireError(f"{known.name} is at incarnation {known.incarnation}, so incarnation {incarnation} is over")
         return known
 
     @property

@@ -118,7 +118,10 @@ class Rows(Message, frozen=True):
 
 
 class Pull(Request[Rows], frozen=True):
-    """NN worker -> embedding worker: ask for the rows of a batch; Rows once all servers have answered."""
+    """NN worker -> embedding worker: ask for the rows of a batch; Rows once all servers have answered.
+
+    A repeat that comes when the batch is finished gets Ack; nobody waits for its rows any more.
+    """
 
     KIND = 0x20
     batch: BatchId

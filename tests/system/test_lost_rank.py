@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from persia_cli.launch.job import prepare_run_dir, recorded_failure
+from persia_cli.observe.journal import METRICS, read_journal
+from persia_cli.store.manifest import finished_steps
 from persia_cli.wire.token import TOKEN
 from tests.conftest import poll_for
 from tests.support.jobs import plan
@@ -18,8 +21,11 @@ from tests.support.threads import free_address
 
 SILENCE_S = 6
 WORDS = [*ENDLESS, f"cluster.silence_timeout_s={SILENCE_S}", "cluster.stop_timeout_s=1", "cluster.embedding_workers=2"]
+EVERY = 400
+"""Steps between two checkpoints."""
 LIMIT_S = SILENCE_S + 20.0
 """Silence, a second for torch to notice, and the end of the processes on a machine that is busy."""
+STEPS_S = 60.0
 
 pytestmark = pytest.mark.processes
 
@@ -87,3 +93,32 @@ def test_without_a_launcher_to_see_it_the_coordinator_finds_out(tmp_path: Path) 
     failure = recorded_failure(job.run_dir)
     assert failure is not None
     assert re.match(r"nn-worker-1 \(process|\S+-\d+: nn-worker-1 at \S+ has not answered", str(failure))
+
+
+def _last_step(run_dir: Path) -> int:
+    return int(read_journal(run_dir / METRICS)[-1]["step"])
+
+
+@pytest.mark.parametrize("mode", ["hybrid", pytest.param("sync", marks=pytest.mark.slow)])
+def test_no_checkpoint_comes_after_updates_that_not_all_servers_have(mode: str, tmp_path: Path) -> None:
+    """An embedding worker is killed while one of two servers stands still, and so lacks what the other has."""
+    words = [*WORDS, f"mode={mode}", "cluster.embedding_servers=2", f"checkpoint.every_steps={EVERY}"]
+    run_dir = tmp_path / "run"
+    with Launched(words, run_dir) as job:
+        pids = job.wait_for_training()
+        # Well after the first checkpoint and long before the next, so that none is being written.
+        poll_for(lambda: 50 < _last_step(run_dir) - EVERY < EVERY / 2, STEPS_S, "steps after a checkpoint")
+        os.kill(pids["embedding-server-1"], signal.SIGSTOP)
+        stopped = psutil.Process(pids["embedding-server-1"])
+        poll_for(lambda: stopped.status() == psutil.STATUS_STOPPED, LIMIT_S, "a server that stands still")
+        saved = finished_steps(run_dir)
+        os.kill(pids["embedding-worker-0"], signal.SIGKILL)
+        poll_for(lambda: "embedding-worker-0" not in running(pids), LIMIT_S, "the end of the worker")
+        os.kill(pids["embedding-server-1"], signal.SIGCONT)
+        code, _ = job.end(within_s=LIMIT_S)
+
+        assert code == 1
+        assert saved == [EVERY]
+        assert errors(job)[0].startswith("error: embedding-worker-0 was killed by SIGKILL (out of memory?)")
+        assert finished_steps(run_dir) == saved
+        assert running(pids) == []

@@ -58,7 +58,7 @@ def test_only_the_present_life_of_a_replica_may_speak():
     member = members.join("nn-worker", 0, pid=7, host="a", address="x", now=1.0)
     assert members.find("nn-worker", 0, 1) is member
     for life in (0, 2):
-        with pytest.raises(WireError, match=f"nn-worker-0 is in life 1; life {life} is over"):
+        with pytest.raises(WireError, match=f"nn-worker-0 is at incarnation 1, so incarnation {life} is over"):
             members.find("nn-worker", 0, life)
 
 
