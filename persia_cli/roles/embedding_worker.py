@@ -90,7 +90,10 @@ class EmbeddingWorker:
         self._known_ids = KnownIds(layout)
         self._link.figures = lambda: Counters(tables=self._known_ids.figures())
         self._known = job_batches(run, job)
-        self._finished = {split: Window(limit=WINDOW_STEPS * self._ranks) for split in (TRAIN, EVAL)}
+        earlier = job.first_step * self._ranks  # batches of all workers that the job before has trained
+        own = (earlier + self._workers - 1 - self._link.index) // self._workers
+        limit = WINDOW_STEPS * self._ranks
+        self._finished = {TRAIN: Window(watermark=own - 1, limit=limit), EVAL: Window(limit=limit)}
         self._groups, self._dense = layout.groups, layout.dense_group
         self._servers = self._link.connect("embedding-server")
         self._server.on(PutIds, self._on_put_ids)

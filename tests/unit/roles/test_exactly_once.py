@@ -154,6 +154,21 @@ def test_a_worker_takes_ids_and_gradients_once_whoever_brings_them_how_often(
         assert [updates_of(server) for server in roles.links[:-1]] == [applied, applied]
 
 
+@pytest.mark.parametrize("first", [4, 50_000])
+def test_a_resumed_job_begins_with_windows_that_end_before_its_first_step(first: int) -> None:
+    """Its worker takes steps far from 0, and takes earlier ones, as of the job before, for finished."""
+    job = Job("train", "", None, train_rows=SIZE, eval_rows=SIZE, steps=first + 4, eval_steps=1, first_step=first)
+    with ExitStack() as stack:
+        roles = stack.enter_context(alone(run_of("hybrid", servers=2), job))
+        stranger = stack.enter_context(Stranger(roles.worker, roles.token))
+        for step in (first - 1, first, first + 1):
+            batch = BatchId(0, TRAIN, step, 0)
+            for message in (put_ids(batch), Pull(batch), push(batch)):
+                reply = stranger.ask(message)
+                assert isinstance(reply, Ack) is (step < first or not isinstance(message, Pull)), reply
+        assert [updates_of(server)["applied"] for server in roles.links[:-1]] == [2, 2]
+
+
 def test_gradients_that_come_again_while_servers_are_at_work_are_not_sent_again() -> None:
     """The servers hold rank 0's update until rank 1's is there, so the repeat surely comes before their answers."""
     step = [BatchId(0, TRAIN, 0, rank) for rank in range(2)]
