@@ -51,6 +51,8 @@ def split_word(words: list[str]) -> tuple[list[str], str | None]:
     values = [word.removeprefix(WORD) for word in words if word.startswith(WORD)]
     if len(values) > 1:
         raise UserError("resume= is given twice; give it once")
+    if "" in values:
+        raise UserError("resume= needs a value: a run directory, one of its checkpoints, or auto")
     return [word for word in words if not word.startswith(WORD)], values[0] if values else None
 
 

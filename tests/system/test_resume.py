@@ -128,6 +128,8 @@ def test_auto_begins_goes_on_and_ends(tmp_path: Path, straight: JobResult) -> No
     done = persia(*command)
     assert done.exit_code == 0, done.output
     assert f"all {STEPS} steps of the run are done" in done.stderr
+    assert "resume= needs a value" in str(persia("train", *WORDS, "resume=").exception)
+    assert "given twice" in str(persia("train", *WORDS, "resume=auto", "resume=auto").exception)
     assert "give --run-dir" in str(persia("train", *WORDS, "resume=auto").exception)
 
 
