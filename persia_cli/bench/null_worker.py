@@ -4,6 +4,7 @@ import queue
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -15,7 +16,7 @@ from persia_cli.plan.columns import label_names
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
 from persia_cli.roles.link import Link
-from persia_cli.roles.nn_pipeline import Pipeline
+from persia_cli.roles.nn_pipeline import JobEndedError, Pipeline
 from persia_cli.roles.start import address_beside
 from persia_cli.store.wire_rows import encode_rows
 from persia_cli.wire.context import Context
@@ -55,7 +56,8 @@ class NullWorker:
             io.start()
             try:
                 self._pipeline.call(lambda: self._link.ready(self._on_instruction))
-                self._follow()
+                with suppress(JobEndedError):
+                    self._follow()
             finally:
                 self._ended.set()
                 self._pipeline.wake()
@@ -104,9 +106,7 @@ class NullWorker:
         samples, staleness = 0, Counter[int]()
         since = time.monotonic()
         for step in range(first, last):
-            ready = self._pipeline.take(lambda: self._link.stop)
-            if ready is None:
-                return
+            ready = self._pipeline.take()
             sizes = [sum(map(len, group.rows)) for group in ready.rows.groups]
             pushed = [values[:size] for values, size in zip(self._gradients, sizes, strict=True)]
             self._pipeline.push(ready.batch, pushed)
@@ -117,8 +117,8 @@ class NullWorker:
                 steps = dict(staleness)
                 self._report(IntervalFigures("train", step + 1, samples, staleness.total(), steps, now - since, 0.0))
                 samples, staleness, since = 0, Counter(), now
-        self._pipeline.wait_drained(TRAIN, lambda: self._link.stop)
+        self._pipeline.wait_drained(TRAIN)
 
     def _report(self, figures: IntervalFigures) -> None:
         report = (figures, self._scores.encode(), None)
-        self._pipeline.report(lambda: report, lambda: self._link.stop)
+        self._pipeline.report(lambda: report)

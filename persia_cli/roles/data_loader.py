@@ -3,7 +3,6 @@
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -18,8 +17,6 @@ from persia_cli.wire.job_messages import Item
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import Credit, PutIds, PutSamples, WaitCredit
 from persia_cli.wire.parts import BatchId
-
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(slots=True)

@@ -7,8 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from persia_cli.config.schema import Run, SyncMode
 from persia_cli.control.position import TRAIN
 from persia_cli.control.watermarks import StepGate, Watermarks, Window
@@ -24,6 +22,7 @@ from persia_cli.store.batch_rows import Merged, merge_gradients
 from persia_cli.store.manifest import EMBEDDINGS, read_manifest
 from persia_cli.store.shard import Shard
 from persia_cli.store.snapshot import Progress, load_shard, save_shard
+from persia_cli.wire.arrays import Array
 from persia_cli.wire.figures import Counters
 from persia_cli.wire.job_messages import PhaseWork, SaveModel
 from persia_cli.wire.loop import Loop
@@ -32,8 +31,6 @@ from persia_cli.wire.parts import BatchId
 from persia_cli.wire.server import Peer
 
 log = logging.getLogger(__name__)
-
-Array = np.ndarray[Any, Any]
 
 
 class HeldUpdate(NamedTuple):

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from persia_cli.roles.link import Link
 from persia_cli.store.batch_rows import RowPlanner, UniqueRows, dense_rows
 from persia_cli.store.known_ids import KnownIds
 from persia_cli.store.wire_rows import row_bytes
+from persia_cli.wire.arrays import Array
 from persia_cli.wire.client import Client
 from persia_cli.wire.figures import Counters
 from persia_cli.wire.loop import Loop
@@ -37,8 +37,6 @@ from persia_cli.wire.messages import (
 )
 from persia_cli.wire.parts import BatchId
 from persia_cli.wire.server import Peer
-
-Array = np.ndarray[Any, Any]
 
 WINDOW_STEPS = 4096
 """Steps a rank can be ahead of another one's oldest: more than the greatest staleness and what loaders send ahead."""

@@ -4,19 +4,19 @@ import math
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
-
-import numpy as np
+from typing import TypeVar
 
 from persia_cli.config.schema import Run
 from persia_cli.control.position import EVAL, TRAIN
 from persia_cli.control.watermarks import Permits
-from persia_cli.errors import RoleError, WireError
+from persia_cli.errors import PersiaError, RoleError, WireError
 from persia_cli.plan.columns import dense_count, has_query_ids, label_names
 from persia_cli.plan.job import Job, job_batches
 from persia_cli.roles.link import IntervalReport, Link
+from persia_cli.wire.arrays import Array
 from persia_cli.wire.client import Client
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import (
@@ -33,10 +33,14 @@ from persia_cli.wire.messages import (
 from persia_cli.wire.parts import BatchId
 from persia_cli.wire.server import Peer
 
-Array = np.ndarray[Any, Any]
+Item = TypeVar("Item")
 
 WAIT_S = 0.2
 """Seconds between two looks at whether the job is over."""
+
+
+class JobEndedError(PersiaError):
+    """The job has ended while the rank was at work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +59,9 @@ class ReadyBatch:
 class Pipeline:
     """Feeds the training thread of one rank, in the order of steps.
 
-    The methods of the first part are for the training thread, those of the second run on the I/O thread, which owns
-    the loop; the two meet in queues.
+    The methods of the first part are for the training thread; those that wait raise JobEndedError when the job ends,
+    or what the I/O thread died of. The methods of the second part run on the I/O thread, which owns the loop; the two
+    meet in queues.
     """
 
     def __init__(self, loop: Loop, link: Link, bind: str, advertise: str | None = None) -> None:
@@ -66,7 +71,7 @@ class Pipeline:
         self.empty = loop.empty
         self.address = advertise or self._server.address
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._ready: queue.SimpleQueue[ReadyBatch | BaseException] = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[ReadyBatch] = queue.SimpleQueue()
         self._waker = loop.waker()
         self._lanes: dict[int, Lane] = {}
         self._waiting: dict[tuple[bytes, int], tuple[Peer, WaitCredit]] = {}
@@ -107,44 +112,29 @@ class Pipeline:
 
     def start(self, split: int, last: int) -> None:
         """Let the split's steps go on up to (not including) `last`."""
+        if not self._ready.empty():
+            raise RoleError("a batch is ready that nobody asked for")
         self._lanes[split].drained.clear()
         self.call(lambda: self._extend(split, last))
 
-    def take(self, stopped: Callable[[], bool]) -> ReadyBatch | None:
-        """Wait for the next step's batch; None once `stopped()`. Raises what the I/O thread died of."""
-        while not stopped():
-            try:
-                batch = self._ready.get(timeout=WAIT_S)
-            except queue.Empty:
-                continue
-            if isinstance(batch, BaseException):
-                raise batch
-            self._trace.end("ready", batch.batch)
-            return batch
-        return None
+    def take(self) -> ReadyBatch:
+        """Wait for the next step's batch."""
+        batch = self._await(self._ready)
+        self._trace.end("ready", batch.batch)
+        return batch
 
     def push(self, batch: BatchId, gradients: list[Array]) -> None:
         """Send one block of encoded gradients per group, or none to release an evaluation batch."""
         self.call(lambda: self._push(batch, gradients))
 
-    def report(self, figures: Callable[[], IntervalReport], stopped: Callable[[], bool]) -> bool:
-        """Have `figures()` called and sent, once the coordinator is not too far behind; False once `stopped()`.
-
-        Raises what the I/O thread died of.
-        """
+    def report(self, figures: Callable[[], IntervalReport]) -> None:
+        """Have `figures()` called and sent, once the coordinator is not too far behind."""
         while not self._link.report_room.acquire(timeout=WAIT_S):
-            if self._died is not None:
-                raise self._died
-            if stopped():
-                return False
+            self.check()
         self.call(lambda: self._link.report(figures()))
-        return True
 
-    def weights(self, split: int, step: int, stopped: Callable[[], bool]) -> GroupRows | None:
-        """Wait for the dense weights as the embedding servers have them now; None once `stopped()`.
-
-        `split` and `step` are of any batch that the job has. Raises what the I/O thread died of.
-        """
+    def weights(self, split: int, step: int) -> GroupRows:
+        """Wait for the dense weights as the embedding servers have them now; `split` and `step` are of any batch."""
         batch = BatchId(self._generation, split, step, self._rank)
         answer: queue.SimpleQueue[GroupRows] = queue.SimpleQueue()
 
@@ -156,30 +146,31 @@ class Pipeline:
             )
 
         self.call(ask)
-        while not stopped():
-            try:
-                return answer.get(timeout=WAIT_S)
-            except queue.Empty:
-                self.check()
-        return None
+        return self._await(answer)
 
-    def wait_drained(self, split: int, stopped: Callable[[], bool]) -> None:
-        """Wait until no step of the split is in flight. Raises what the I/O thread died of."""
-        while not self._lanes[split].drained.wait(WAIT_S) and not stopped():
+    def wait_drained(self, split: int) -> None:
+        """Wait until no step of the split is in flight."""
+        while not self._lanes[split].drained.wait(WAIT_S):
             self.check()
+        self.check()
 
     def check(self) -> None:
-        """Raise what the I/O thread died of, if it did; for use while no batch is expected."""
-        if not self._ready.empty():
-            batch = self._ready.get()
-            if isinstance(batch, BaseException):
-                raise batch
-            raise RoleError(f"a batch of step {batch.batch.step} is ready that nobody asked for")
+        """Raise JobEndedError if the job has ended, or what the I/O thread died of."""
+        if self._died is not None:
+            raise self._died
+        if self._link.stop:
+            raise JobEndedError("the job has ended")
+
+    def _await(self, answers: "queue.SimpleQueue[Item]") -> Item:
+        while True:
+            self.check()
+            with suppress(queue.Empty):
+                return answers.get(timeout=WAIT_S)
 
     # On the I/O thread
 
     def serve(self, ended: threading.Event) -> None:
-        """Run the loop, and what the training thread asks for, until `ended`; that thread is handed an error."""
+        """Run the loop, and what the training thread asks for, until `ended`; an error is for that thread to raise."""
         try:
             while not ended.is_set():
                 self._loop.poll(WAIT_S)
@@ -187,7 +178,6 @@ class Pipeline:
                     self._calls.get()()
         except Exception as error:
             self._died = error
-            self._ready.put(error)
 
     def _extend(self, split: int, last: int) -> None:
         lane = self._lanes[split]

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from persia_cli.config.schema import AsyncMode, Run, SyncMode
 from persia_cli.control.awake import AwakeTime
 from persia_cli.control.position import EVAL, SPLIT_NAMES, TRAIN
-from persia_cli.errors import PersiaError
 from persia_cli.kernels.needed import pooling_kernels
 from persia_cli.kernels.warm import warm
 from persia_cli.observe.scores import MOST_IN_TRAINING
@@ -22,7 +21,7 @@ from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
 from persia_cli.roles.interval import Interval
 from persia_cli.roles.link import HEARTBEAT_S, Link
-from persia_cli.roles.nn_pipeline import Pipeline, ReadyBatch
+from persia_cli.roles.nn_pipeline import JobEndedError, Pipeline, ReadyBatch
 from persia_cli.roles.work import COMPILING, Work
 from persia_cli.store.manifest import verified_folder
 from persia_cli.store.wire_rows import encode_rows
@@ -52,10 +51,6 @@ WORK = {TRAIN: "training", EVAL: "scoring"}
 
 DENSE = "dense"
 """Folder of a checkpoint that holds the dense weights and optimizer."""
-
-
-class JobEndedError(PersiaError):
-    """The job has ended while the rank was at work."""
 
 
 class NNWorker:
@@ -213,25 +208,18 @@ class NNWorker:
         """Give the rank the dense weights that all ranks' updates came to, if embedding servers keep them."""
         if trainer.dense_rows == 0:
             return
-        rows = self._pipeline.weights(split, step, lambda: self._link.stop)
-        if rows is None:
-            raise JobEndedError("the job has ended")
-        trainer.refresh(rows)
+        trainer.refresh(self._pipeline.weights(split, step))
 
     def _batches(self, split: int, first: int, last: int) -> Iterator[ReadyBatch]:
         """Yield the rank's batches of the steps [first, last), then wait until all of them are applied."""
         self._pipeline.start(split, last)
         for step in range(first, last):
             with self._trace.span(TRAINING, "wait for batch", BatchId(0, split, step, self._link.index)):
-                batch = self._pipeline.take(lambda: self._link.stop)
-            if batch is None:
-                raise JobEndedError("the job has ended")
+                batch = self._pipeline.take()
             self._link.work.begin(f"{WORK[split]} step {step}")
             yield batch
             self._link.work.end()
-        self._pipeline.wait_drained(split, lambda: self._link.stop)
-        if self._link.stop:
-            raise JobEndedError("the job has ended")
+        self._pipeline.wait_drained(split)
 
     def _report(self, split: int, last: int, interval: Interval, since: float, more: bool = False) -> float:
         """Report an interval that began at `since` and ends now; returns when that is."""
@@ -239,8 +227,7 @@ class NNWorker:
         report = partial(interval.report, SPLIT_NAMES[split], last, now - since, more)
         # Where the coordinator cannot keep up, this rank waits for it.
         self._link.work.end()
-        if not self._pipeline.report(report, lambda: self._link.stop):
-            raise JobEndedError("the job has ended")
+        self._pipeline.report(report)
         return now
 
 

@@ -8,7 +8,7 @@ loan). Arrays that the loan covers lie in memory that sender and receiver share;
 import hmac
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -54,9 +54,21 @@ def has_arrays(kind: type[Message]) -> bool:
     return bool(_FORMS[kind].arrays)
 
 
-def arrays_of(message: Message) -> list[Array]:
-    """Return the arrays of a message in the order of its frames; raises MalformedMessage as `encode` does."""
-    return _flatten(message)[2]
+class Parts(NamedTuple):
+    """What a message is encoded from."""
+
+    fields: Any
+    shapes: list[Any]
+    arrays: list[Array]
+    """All arrays of the message, in the order of their frames."""
+
+
+def parts_of(message: Message) -> Parts:
+    """Return the parts of a message; raises MalformedMessage if its arrays are not those that it declares."""
+    try:
+        return Parts(*_FORMS[type(message)].flatten(message))
+    except WireError as error:
+        raise MalformedMessage(f"{type(message).__name__}: {error}") from None
 
 
 class MalformedMessage(WireError):  # noqa: N818 - the name says what it is
@@ -72,27 +84,21 @@ class ForeignMessage(MalformedMessage):
 
 
 def encode(
-    request: int, message: Message, loan: Loan | None = None, token: bytes = NO_TOKEN
+    request: int, message: Message, loan: Loan | None = None, token: bytes = NO_TOKEN, parts: Parts | None = None
 ) -> list[bytes | memoryview]:
     """Return the frames of a message; C-contiguous arrays are not copied but become frames themselves.
 
-    Arrays that `loan` lends are not in the frames. Raises MalformedMessage if the arrays are not those that the message
-    declares, or if it is larger than the limit of its kind.
+    Arrays that `loan` lends are not in the frames; `parts` are those of the message, if they are known. Raises
+    MalformedMessage if the arrays are not those that the message declares, or if it is larger than the limit of its
+    kind.
     """
     kind = type(message)
-    fields, shapes, arrays = _flatten(message)
+    fields, shapes, arrays = parts or parts_of(message)
     header = _ENCODER.encode((request, fields, shapes, loan))
     _check_size(kind, len(header), len(arrays), sum([array.nbytes for array in arrays]))
     framed = arrays if loan is None else [a for a, place in zip(arrays, loan.places, strict=True) if place is None]
     raw = [np.ascontiguousarray(array).data if array.size else b"" for array in framed]
     return [bytes((kind.KIND,)) + token, header, *raw]
-
-
-def _flatten(message: Message) -> tuple[Any, list[Any], list[Array]]:
-    try:
-        return _FORMS[type(message)].flatten(message)
-    except WireError as error:
-        raise MalformedMessage(f"{type(message).__name__}: {error}") from None
 
 
 def decode(frames: Sequence[Frame], memory: SharedMemory | None = None, token: bytes = NO_TOKEN) -> tuple[int, Message]:

@@ -10,7 +10,7 @@ from persia_cli.errors import WireError
 from persia_cli.wire.addresses import AddressError, check_local
 from persia_cli.wire.authentication import USER, PortGuard, password_of
 from persia_cli.wire.context import Context
-from persia_cli.wire.frames import MAX_FRAMES, NO_TOKEN, Frame, MalformedMessage, arrays_of, encode
+from persia_cli.wire.frames import MAX_FRAMES, NO_TOKEN, Frame, MalformedMessage, encode, parts_of
 from persia_cli.wire.loans import SharedMemory
 from persia_cli.wire.parts import BATCH_PART, Message
 
@@ -127,10 +127,11 @@ def send_message(
 
     Returns False if the peer is gone or its queue is full; raises MalformedMessage as `encode` does.
     """
-    loan = None if memory is None else memory.lend(arrays_of(message))
+    parts = parts_of(message)
+    loan = None if memory is None else memory.lend(parts.arrays)
     sent = False
     try:
-        frames = encode(number, message, loan, token)
+        frames = encode(number, message, loan, token, parts)
         sent = send(socket, frames if to is None else [to, *frames])
     finally:
         if not sent and memory is not None and loan is not None:

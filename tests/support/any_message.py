@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import msgspec
 import numpy as np
 
-from persia_cli.wire.frames import arrays_of
+from persia_cli.wire.frames import parts_of
 from persia_cli.wire.parts import Message
 
 COUNTS = st.integers(0, 2**63 - 1)
@@ -115,4 +115,4 @@ def same(message: Message, other: Message) -> bool:
 
 def nbytes(message: Message) -> list[int]:
     """The sizes of a message's arrays."""
-    return [array.nbytes for array in arrays_of(message)]
+    return [array.nbytes for array in parts_of(message).arrays]

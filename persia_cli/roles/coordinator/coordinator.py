@@ -7,9 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from persia_cli.config.schema import Run
 from persia_cli.control.awake import AwakeTime
@@ -60,8 +58,6 @@ from persia_cli.wire.server import Peer
 
 if TYPE_CHECKING:
     from persia_cli.roles.coordinator.scoring import Scoring
-
-Array = np.ndarray[Any, Any]
 
 log = logging.getLogger(__name__)
 

@@ -1,9 +1,6 @@
 """The coordinator's part in endings: replicas that give up or are stopped, and telling all others to stop."""
 
 from collections.abc import Callable
-from typing import Any
-
-import numpy as np
 
 from persia_cli.control.membership import Membership
 from persia_cli.errors import RoleError, WireError
@@ -13,8 +10,6 @@ from persia_cli.roles.link import REASON_LIMIT
 from persia_cli.wire.job_messages import Fail, Instruction, Leave, Stop
 from persia_cli.wire.messages import Ack
 from persia_cli.wire.server import Peer, Server
-
-Array = np.ndarray[Any, Any]
 
 LISTENING_S = 2.0
 """Seconds after which a replica that has not been heard of is not waited for at the end of a job."""

@@ -6,8 +6,6 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from persia_cli import __version__
 from persia_cli.config.schema import Run
 from persia_cli.control.membership import Member, Membership, MisplacedError
@@ -19,8 +17,6 @@ from persia_cli.wire.parts import Sender
 from persia_cli.wire.server import Peer, Server
 
 log = logging.getLogger(__name__)
-
-Array = np.ndarray[Any, Any]
 
 
 class JoinHandler:

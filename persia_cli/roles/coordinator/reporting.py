@@ -4,8 +4,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from persia_cli.config.schema import Run
 from persia_cli.control.evaluation_tracker import EvaluationTracker
 from persia_cli.control.phases import Phase
@@ -17,8 +15,6 @@ from persia_cli.roles.coordinator.joining import JoinHandler
 from persia_cli.wire.job_messages import Report
 from persia_cli.wire.messages import Ack
 from persia_cli.wire.server import Peer, Server
-
-Array = np.ndarray[Any, Any]
 
 EVERY_S = 2.0
 """Seconds between two reports of progress."""

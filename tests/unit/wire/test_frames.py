@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from msgspec.structs import replace
 
 from persia_cli.wire.figures import Counters, IntervalFigures, ReplicaFigures
-from persia_cli.wire.frames import BY_KIND, MAX_FRAMES, ForeignMessage, MalformedMessage, arrays_of, decode, encode
+from persia_cli.wire.frames import BY_KIND, MAX_FRAMES, ForeignMessage, MalformedMessage, decode, encode, parts_of
 from persia_cli.wire.job_messages import Done, Heartbeat, Report, ScoreCounts, ScoredSamples
 from persia_cli.wire.messages import (
     Ack,
@@ -50,7 +50,7 @@ def rows_of(*blocks: np.ndarray) -> Rows:
 
 def received(frames: list[Any]) -> list[np.ndarray]:
     """The arrays of a message that has come."""
-    return arrays_of(decode(frames)[1])
+    return parts_of(decode(frames)[1]).arrays
 
 
 @pytest.mark.parametrize("kind", BY_KIND.values(), ids=lambda kind: kind.__name__)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 from persia_cli.wire import loans
 from persia_cli.wire.arrays import Array
-from persia_cli.wire.frames import BY_KIND, MalformedMessage, arrays_of, decode, encode
+from persia_cli.wire.frames import BY_KIND, MalformedMessage, decode, encode, parts_of
 from persia_cli.wire.loans import Loan, SharedMemory, share_memory
 from persia_cli.wire.messages import (
     GroupGradients,
@@ -40,11 +40,11 @@ def memory(nbytes: int = SIZE) -> SharedMemory:
 
 def send(sender: SharedMemory, message: Message) -> list[bytes]:
     """The frames of a message that lends its arrays, as a socket carries them."""
-    return raw(encode(5, message, sender.lend(arrays_of(message))))
+    return raw(encode(5, message, sender.lend(parts_of(message).arrays)))
 
 
 def receive(receiver: SharedMemory, frames: list[bytes]) -> list[Array]:
-    return arrays_of(decode(frames, receiver)[1])
+    return parts_of(decode(frames, receiver)[1]).arrays
 
 
 def gradients(count: int = 1) -> list[Array]:
@@ -71,7 +71,7 @@ def test_every_message_survives_being_lent(kind: type[Message], data: st.DataObj
     number, received = decode(frames, receiver)
     assert number == 5
     assert same(received, message)
-    assert all(array.flags.writeable and array.flags.aligned for array in arrays_of(received))
+    assert all(array.flags.writeable and array.flags.aligned for array in parts_of(received).arrays)
 
 
 def test_what_is_not_large_travels_in_frames() -> None:
