@@ -18,7 +18,7 @@ MOST_IDS = 1 << 15
 """Most ids that are all counted, approximately, and most ids in a sample."""
 STANDARD_ERROR = 1.0 / math.sqrt(MOST_IDS / 2)
 """Relative standard error of a number of distinct ids that is estimated, 0.8 %."""
-_CANDIDATES = 64
+_CANDIDATES = 1024
 """Most frequent ids of the sampled rows, which are counted in all rows whether or not they are in the sample."""
 
 

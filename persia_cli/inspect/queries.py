@@ -208,10 +208,11 @@ class _StoreFile:
         self._place.at = place
 
     def read(self, nbytes: int) -> bytes:
-        block, start = divmod(self._place.at, _BLOCK_BYTES)
-        blocks = range(block, (self._place.at + nbytes - 1) // _BLOCK_BYTES + 1)
+        place = getattr(self._place, "at", 0)
+        block, start = divmod(place, _BLOCK_BYTES)
+        blocks = range(block, (place + nbytes - 1) // _BLOCK_BYTES + 1)
         found = b"".join(map(self._block, blocks))[start : start + nbytes]
-        self._place.at += len(found)
+        self._place.at = place + len(found)
         return found
 
     def close(self) -> None:

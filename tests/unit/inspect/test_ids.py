@@ -49,7 +49,7 @@ def test_numbers_of_ids_are_within_the_stated_error(size: int, small: float, tmp
     assert max(map(abs, errors)) <= (4 * small if size > 700 else 0.0)
     for column in found.profile.columns.values():
         assert column.ids is not None
-        assert 400 < column.ids.ids.size < 1600 or size <= 700
+        assert 400 < column.ids.ids.size < 2700 or size <= 700
 
 
 def test_the_standard_error_is_that_of_the_smallest_sample() -> None:
