@@ -48,6 +48,7 @@ def inspect_data(
     form = form or (known.csv if known else CsvFormat())
     source = open_files(path, form, converting)
     with closing(Queries(source, progress)) as queries:
+        queries.open()
         split_rule = split_rule_of(queries, known.split if known else None)
         queries.divide(split_rule.sql(queries))
         profile = DatasetProfile(source, split_rule, *profile_columns(queries))

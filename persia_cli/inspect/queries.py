@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import accumulate
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -39,44 +40,38 @@ CREATE TEMP MACRO bits(v) AS CASE WHEN v < 0 THEN (v::HUGEINT + 1844674407370955
 
 
 class Queries:
-    """Files as the DuckDB view `data`, and a sample of its rows as the table `sample`.
+    """Files as views of DuckDB: `every_row`, and `data` without the rows of neither split; `sample` has rows of `data`.
 
-    Columns are `c0`, `c1`, ... in the order of the schema, because DuckDB takes names that differ only in case for
-    the same; `row` is the number of a row over all files, and `file` that of its file. After `divide`, `split` is 0 for
-    training rows and 1 for evaluation rows, and rows of neither split are left out. Close after use.
+    Their columns are `c0`, `c1`, ... in the order of the schema, because DuckDB takes names that differ only in case
+    for the same; `row`, the number of a row over all files; `file`, that of its file; and in `data` and `sample` also
+    `split`, 0 for training and 1 for evaluation. Close after use.
     """
 
     def __init__(self, source: SourceFiles, progress: Progress) -> None:
         self.source = source
         self.total = sum(source.rows)
-        self.steps, self.done = 1, 0
-        """Queries that are expected, and those that have ended."""
+        self.steps, self.done = 0, 0
+        """Queries that are expected, 0 until that is known, and those that have ended."""
         self._progress = progress
         self._folder = TemporaryDirectory(prefix="persia-inspect-")
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="persia-query")
         self._database = duckdb.connect()
         settings = {
-            "memory_limit": f"'{MEMORY}'",
-            "temp_directory": f"'{self._folder.name}'",
+            "memory_limit": MEMORY,
+            "temp_directory": self._folder.name.replace("'", "''"),
             "threads": min(MOST_THREADS, len(os.sched_getaffinity(0))),
             "preserve_insertion_order": False,
             "parquet_metadata_cache": True,
-            "disable_parquet_prefetching": True,  # which would read all columns of a row group into memory
+            "disable_parquet_prefetching": True,  # which would read whole row groups into memory
             "autoinstall_known_extensions": False,  # nothing is downloaded
             "autoload_known_extensions": False,
             "enable_progress_bar": True,
             "enable_progress_bar_print": False,
         }
-        self._database.execute(";".join(f"SET {name} = {value}" for name, value in settings.items()) + ";" + _MACROS)
+        self._database.execute("".join(f"SET {name} = '{value}';" for name, value in settings.items()) + _MACROS)
         self._is_local = isinstance(source.filesystem, LocalFileSystem)
         if not self._is_local:
             self._database.register_filesystem(_Store(source.filesystem, source.files))
-        paths = [
-            glob.escape(file.path) if self._is_local else f"{_STORE}://{number}"
-            for number, file in enumerate(source.files)
-        ]
-        self._database.execute("SET VARIABLE paths = ?", [paths])
-        self._define()
 
     def close(self) -> None:
         """Remove all that queries have left."""
@@ -92,11 +87,40 @@ class Queries:
             raise DataError(f"{self.source.path}: there is no column {name}; correct the split in dataset.yaml")
         return f"c{self.source.schema.names.index(name)}"
 
+    def open(self) -> None:
+        """Make the view `every_row`: the columns that files hold, and those that their folders name."""
+        source, names = self.source, self.source.schema.names
+        paths = [
+            glob.escape(file.path) if self._is_local else f"{_STORE}://{number}"
+            for number, file in enumerate(source.files)
+        ]
+        self._database.execute("SET VARIABLE paths = ?", [paths])
+        held = [name for name in names if not all(name in constants for constants in source.constants)]
+        named = [name for name in names if any(name in constants for constants in source.constants)]
+        files = {"file": range(len(paths)), "first": list(accumulate(source.rows, initial=0))[:-1]} | {
+            self.column(name): pa.array(
+                [each[name].as_py() if name in each else None for each in source.constants],
+                source.schema.field(name).type,
+            )
+            for name in named
+        }
+        self._database.register("files", pa.table(files))
+        columns = []
+        for number, name in enumerate(names):
+            tables = ["held"] * (name in held) + ["files"] * (name in named)
+            columns.append(f"coalesce({', '.join(f'{table}.c{number}' for table in tables)}) AS c{number}")
+        is_mixed = len(held) + len(named) > len(names)
+        self.run(
+            f"CREATE TEMP VIEW every_row AS SELECT {', '.join(columns)}, first + file_row_number AS row, file FROM "
+            f"read_parquet(getvariable('paths'), hive_partitioning = false, union_by_name = {is_mixed}) "
+            f"AS held({', '.join(map(self.column, held))}) JOIN files ON file = file_index"
+        )
+
     def divide(self, split: str) -> None:
-        """Set the SQL that says 0 for a row that trains, 1 for one that evaluates, and NULL for other rows."""
-        self._database.execute(
-            f"CREATE OR REPLACE TEMP VIEW data AS "
-            f"SELECT * FROM (SELECT *, {split} AS split FROM every_row) WHERE split IS NOT NULL"
+        """Make the view `data`; `split` is SQL for 0 where a row trains, 1 where it evaluates, and else NULL."""
+        self.run(
+            f"CREATE TEMP VIEW data AS SELECT * FROM (SELECT *, {split} AS split FROM every_row) "
+            "WHERE split IS NOT NULL"
         )
 
     def take_sample(self, columns: Sequence[str]) -> None:
@@ -125,33 +149,9 @@ class Queries:
 
     def report(self, part: float = 0.0) -> None:
         """Report progress; `part` is what is done of the query that runs."""
-        done = min(self.done + max(part, 0.0), self.steps)
-        self._progress(int(self.total * done / self.steps), self.total)
-
-    def _define(self) -> None:
-        """Define the view `every_row`: the columns of the files and those that folders name."""
-        source, names = self.source, self.source.schema.names
-        folders = {name for name in names if all(name in constants for constants in source.constants)}
-        first, files = 0, []
-        for number, (rows, constants) in enumerate(zip(source.rows, source.constants, strict=True)):
-            files.append({"file": number, "first": first})
-            files[-1] |= {f"c{names.index(name)}": value.as_py() for name, value in constants.items()}
-            first += rows
-        named = sorted({name for constants in source.constants for name in constants}, key=names.index)
-        types = [(f"c{names.index(name)}", source.schema.field(name).type) for name in named]
-        table = pa.Table.from_pylist(files, pa.schema([("file", pa.int64()), ("first", pa.int64()), *types]))
-        self._database.register("named", table)
-        self._database.execute("CREATE TEMP TABLE files AS SELECT * FROM named")
-        columns, held = [], []
-        for number, name in enumerate(names):
-            found = ([] if name in folders else [f"held.c{number}"]) + ([f"files.c{number}"] if name in named else [])
-            columns.append(f"coalesce({', '.join(found)}) AS c{number}")
-            held += [] if name in folders else [f"c{number}"]
-        self._database.execute(
-            f"CREATE TEMP VIEW every_row AS SELECT {', '.join(columns)}, first + file_row_number AS row, file FROM "
-            f"read_parquet(getvariable('paths'), hive_partitioning = false, union_by_name = {folders != set(named)}) "
-            f"AS held({', '.join(held)}) JOIN files ON file = file_index"
-        )
+        if self.steps:
+            done = min(self.done + max(part, 0.0), self.steps)
+            self._progress(int(self.total * done / self.steps), self.total)
 
     def _failure(self, error: duckdb.Error) -> DataError:
         """Return the error of a query with the name of the first file that cannot be read whole."""

@@ -152,6 +152,45 @@ def test_a_store_on_other_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert there.suggestion == here.suggestion
 
 
+def test_a_store_that_fails_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "a.parquet", {"y": np.arange(5000)})
+    store = fs.SubTreeFileSystem("/", fs.LocalFileSystem())
+
+    def elsewhere(*given: Any) -> Any:
+        return dataclasses.replace(open_files(*given), filesystem=store)
+
+    def fails(self: Any, nbytes: int) -> bytes:
+        raise OSError("the connection was lost")
+
+    monkeypatch.setattr(inspection, "open_files", elsewhere)
+    monkeypatch.setattr(queries._StoreFile, "read", fails)
+    with pytest.raises(DataError, match=r"a.parquet: cannot be read \(.*the connection was lost") as failure:
+        look(tmp_path)
+    assert "\n" not in str(failure.value)
+
+
+def test_text_that_is_no_text_is_one_sentence(tmp_path: Path) -> None:
+    bad = pa.Array.from_buffers(
+        pa.string(), 2, [None, pa.py_buffer(np.array([0, 1, 2], np.int32)), pa.py_buffer(b"\xffa")]
+    )
+    with pytest.raises(DataError, match=r"a.parquet: cannot be read \(.*not valid UTF8") as failure:
+        look(write(tmp_path / "a.parquet", {"word": bad, "y": [0, 1]}))
+    assert "\n" not in str(failure.value)
+
+
+def test_a_file_that_is_gone_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "a.parquet", {"y": np.arange(5000)})
+
+    def gone(*given: Any) -> Any:
+        source = open_files(*given)
+        path.unlink()
+        return source
+
+    monkeypatch.setattr(inspection, "open_files", gone)
+    with pytest.raises(DataError, match=r"a.parquet: cannot be read"):
+        look(tmp_path)
+
+
 def test_the_damaged_one_of_many_files_is_named(tmp_path: Path) -> None:
     for name in "abc":
         write(tmp_path / f"{name}.parquet", {"y": np.random.default_rng(0).random(5000)}, 5000)
