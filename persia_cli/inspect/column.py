@@ -23,27 +23,30 @@ _STEPS = 5
 """Queries about each column alone, as a rule."""
 _SPLITS: tuple[SplitName, SplitName] = ("train", "eval")
 
-Figures = dict[int | None, dict[str, Any]]
-"""The figures of training rows (0), of evaluation rows (1), and of all (None); a split without rows has none."""
+Figures = dict[str, Any]
+"""The figures of some rows, as queries name them; empty if there are no rows."""
 
 
-def profile_columns(queries: Queries) -> tuple[dict[SplitName, int], dict[str, ColumnProfile]]:
+def profile_columns(queries: Queries, split: str) -> tuple[dict[SplitName, int], dict[str, ColumnProfile]]:
     """Return the rows of each split and the figures of each column, in memory that does not depend on the rows."""
-    columns = [_Column(queries, name) for name in queries.source.schema.names]
-    queries.steps = queries.done + 2 * -(-len(columns) // AT_ONCE) + _STEPS * len(columns)
+    columns = [_Column(queries, name, f"c{number}") for number, name in enumerate(queries.source.schema.names)]
+    queries.steps = queries.done + 3 * -(-len(columns) // AT_ONCE) + _STEPS * len(columns)
+    totals = np.zeros(2, np.int64)
     profiles = {}
     for start in range(0, len(columns), AT_ONCE):
         part = columns[start : start + AT_ONCE]
-        queries.take_sample([column.sql for column in part if column.kind not in ("time", "other")])
-        answers = queries.run(
-            f"SELECT split, count(*), {', '.join(column.figures_sql for column in part)} FROM data "
-            "GROUP BY GROUPING SETS ((split), ())"
-        )
-        rows = {split: total for split, total, *_ in answers}
-        totals = np.array([rows.get(0, 0), rows.get(1, 0)])
-        for place, column in enumerate(part):
+        sampled = [column.sql for column in part if column.kind not in ("time", "other")]
+        queries.select({column.sql: column.name for column in part}, split, sampled)
+        figures: list[list[Figures]] = [[{}, {}] for _ in part]
+        for number, rows, *found in queries.run(
+            f"SELECT split, count(*), {', '.join(column.figures_sql for column in part)} FROM data GROUP BY split"
+        ):
+            totals[number] = rows
+            for both, own in zip(figures, found, strict=True):
+                both[number] = own
+        for column, both in zip(part, figures, strict=True):
             expected = queries.done + _STEPS
-            profiles[column.name] = column.profile({answer[0]: answer[2 + place] for answer in answers}, totals)
+            profiles[column.name] = column.profile(both, totals)
             queries.done = expected
     queries.report()
     return dict(zip(_SPLITS, totals.tolist(), strict=True)), profiles
@@ -66,10 +69,10 @@ def kind_of(arrow_type: Any) -> Kind:
 class _Column:
     """A column, as SQL names it."""
 
-    def __init__(self, queries: Queries, name: str) -> None:
+    def __init__(self, queries: Queries, name: str, sql: str) -> None:
         arrow_type = plain_type(queries.source.schema.field(name).type)
         element = plain_type(arrow_type.value_type) if is_list(arrow_type) else arrow_type
-        self.name, self.sql, self.kind = name, queries.column(name), kind_of(arrow_type)
+        self.name, self.sql, self.kind = name, sql, kind_of(arrow_type)
         self._queries = queries
         self._type = f"list<{element}>" if is_list(arrow_type) else str(arrow_type)
         self._is_text, self._is_unsigned = is_text(element), pa.types.is_unsigned_integer(element)
@@ -82,7 +85,7 @@ class _Column:
         figures = {"filled": f"count({self.sql})", "count": f"count({self.sql})"}
         size = {"integer": f"finite({self.sql})", "number": f"finite({self.sql})", "list": f"len({self.sql})"}
         if (number := size.get(self.kind)) is not None:
-            figures |= {"least": f"min({number})", "greatest": f"max({number})", "mean": f"avg({number})"}
+            figures |= {"least": f"min({number})", "greatest": f"max({number})", "total": f"sum({number})"}
         if self.kind == "list":
             bin_ = f"CASE WHEN {number} > 0 THEN 1 + floor(log2({number}))::INTEGER ELSE 0 END"
             figures["count"] = f"coalesce(sum(list_count({self.sql})), 0)"
@@ -93,15 +96,14 @@ class _Column:
             figures["is_whole"] = f"bool_and(trunc({number}) = {number} AND abs({number}) < {2**53})"
         return "{" + ", ".join(f"'{name}': {sql}" for name, sql in figures.items()) + "}"
 
-    def profile(self, figures: Figures, rows: NDArray[np.int64]) -> ColumnProfile:
-        """Return the figures of the column; `rows` are those of each split."""
-        nulls = rows - _of_both(figures, "filled")
+    def profile(self, parts: list[Figures], rows: NDArray[np.int64]) -> ColumnProfile:
+        """Return the figures of the column; `parts` and `rows` are those of each split."""
+        nulls = rows - [part.get("filled", 0) for part in parts]
         total = int(rows.sum())
         sample = self._sampled_numbers() if self.kind == "number" else None
-        bins = _bins(figures) if self.kind == "list" else None
-        ids = self._ids(figures)
-        numbers = _number_figures(figures[None], sample) if self.kind in ("number", "integer") else None
-        means = {name: figures[split]["mean"] for split, name in enumerate(_SPLITS) if numbers and split in figures}
+        bins = _bins(parts) if self.kind == "list" else None
+        ids = self._ids(parts)
+        has_numbers = self.kind in ("number", "integer")
         return ColumnProfile(
             name=self.name,
             type=self._type,
@@ -110,26 +112,28 @@ class _Column:
             coverage=1.0 - int(nulls.sum()) / total if total else 0.0,
             ids=ids,
             top=() if ids is None else self._top(ids),
-            numbers=numbers,
-            lengths=None if bins is None else _length_figures(figures[None], bins.sum(0)),
-            means={name: mean for name, mean in means.items() if mean is not None},
+            numbers=_number_figures(parts, sample) if has_numbers else None,
+            lengths=None if bins is None else _length_figures(parts, bins.sum(0)),
+            means={
+                name: part["total"] / part["count"]
+                for name, part in zip(_SPLITS, parts, strict=True)
+                if has_numbers and part.get("count")
+            },
             drift=drift_of(rows, nulls, ids, sample, bins),
         )
 
-    def _ids(self, figures: Figures) -> IdCounts | None:
+    def _ids(self, parts: list[Figures]) -> IdCounts | None:
         """Count the ids; None for a column without ids, and for numbers with a fraction or too many whole ones."""
-        if self.kind in ("time", "other") or (self.kind == "number" and not self._holds_few(figures)):
+        if self.kind in ("time", "other"):
             return None
-        id_ = "hash(v)" if self._is_text else "bits(v)"
-        ids = count_ids(self._queries, self._values, id_, _of_both(figures, "count"))
+        if self.kind == "number" and (
+            any(part.get("is_whole") is False for part in parts)
+            or self._run("SELECT count(DISTINCT v) FROM", "sample")[0][0] > FEW
+        ):
+            return None
+        totals = np.array([part.get("count", 0) for part in parts], np.int64)
+        ids = count_ids(self._queries, self._values, "hash(v)" if self._is_text else "bits(v)", totals)
         return None if self.kind == "number" and (not ids.is_exact or ids.distinct > FEW) else ids
-
-    def _holds_few(self, figures: Figures) -> bool:
-        """Return True if all numbers are whole, and those of the sampled rows few."""
-        if figures[None]["is_whole"] is False:
-            return False
-        ((distinct,),) = self._run("SELECT count(DISTINCT v) FROM", "sample")
-        return bool(distinct <= FEW)
 
     def _top(self, ids: IdCounts) -> tuple[tuple[str, float], ...]:
         """Return the most frequent ids, as text or as numbers with the sign of their type, and their parts of all."""
@@ -140,7 +144,7 @@ class _Column:
             condition = f"WHERE hash(v) IN ({', '.join(map(str, numbers))}) GROUP BY hash(v)"
             texts = dict(self._run("SELECT hash(v), any_value(v) FROM", "sample", condition))
             if len(texts) < len(numbers):
-                texts = dict(self._run("SELECT hash(v), any_value(v) FROM", "data", condition))
+                texts = dict(self._run("SELECT hash(v), any_value(v) FROM", self._queries.whole, condition))
             shown = {number: _text(value) for number, value in texts.items()}
         fractions = ids.counts[places].sum(1) / max(1, int(ids.totals.sum()))
         return tuple(zip((shown[number] for number in numbers), fractions.tolist(), strict=True))
@@ -154,35 +158,35 @@ class _Column:
         return self._queries.run(f"{select} {self._values.format(table)} {condition}")
 
 
-def _of_both(figures: Figures, name: str) -> NDArray[np.int64]:
-    """Return a figure of each split."""
-    return np.array([figures[split][name] if split in figures else 0 for split in (0, 1)], np.int64)
-
-
 def _text(value: Any) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
-def _number_figures(figures: dict[str, Any], sample: list[NDArray[np.float64]] | None) -> NumberFigures:
-    least, greatest, mean, not_finite = (figures[name] for name in ("least", "greatest", "mean", "filled"))
-    if mean is None:
-        return NumberFigures(None, None, None, None, not_finite, False)
+def _number_figures(parts: list[Figures], sample: list[NDArray[np.float64]] | None) -> NumberFigures:
+    filled, count = (sum(part.get(name, 0) for part in parts) for name in ("filled", "count"))
+    full = [part for part in parts if part.get("count")]
+    if not full:
+        return NumberFigures(None, None, None, None, filled, False)
+    least, greatest = min(part["least"] for part in full), max(part["greatest"] for part in full)
+    mean = sum(part["total"] for part in full) / count
     median = None if sample is None else float(np.median(np.concatenate(sample)))
-    is_binary = least < greatest and figures["is_binary"]
-    return NumberFigures(least, greatest, mean, median, not_finite - figures["count"], is_binary)
+    is_binary = least < greatest and all(part["is_binary"] for part in full)
+    return NumberFigures(least, greatest, mean, median, filled - count, is_binary)
 
 
-def _bins(figures: Figures) -> NDArray[np.int64]:
+def _bins(parts: list[Figures]) -> NDArray[np.int64]:
     """Return the number of lists of length 0, 1, 2 to 3, 4 to 7, and so on, in each split, [2, 64]."""
     bins = np.zeros((2, 64), np.int64)
-    for split in figures.keys() - {None}:
-        for number, lists in (figures[split]["bins"] or {}).items():
-            bins[split, number] = lists
+    for own, part in zip(bins, parts, strict=True):
+        for number, lists in (part.get("bins") or {}).items():
+            own[number] = lists
     return bins
 
 
-def _length_figures(figures: dict[str, Any], bins: NDArray[np.int64]) -> LengthFigures | None:
-    if not figures["filled"]:
+def _length_figures(parts: list[Figures], bins: NDArray[np.int64]) -> LengthFigures | None:
+    full = [part for part in parts if part.get("filled")]
+    if not full:
         return None
+    least, greatest = min(part["least"] for part in full), max(part["greatest"] for part in full)
     counts = tuple(np.trim_zeros(bins, "b").tolist())
-    return LengthFigures(figures["least"], figures["greatest"], figures["mean"], counts)
+    return LengthFigures(least, greatest, sum(part["total"] for part in full) / sum(counts), counts)

@@ -92,7 +92,7 @@ def count_ids(queries: Queries, values: str, id_: str, totals: NDArray[np.int64]
     while True:
         found = queries.run(
             f"SELECT id, hash(id), count(*) FILTER (split = 0), count(*) FILTER (split = 1) "
-            f"FROM (SELECT split, {id_} AS id FROM {values.format('data')}) "
+            f"FROM (SELECT split, {id_} AS id FROM {values.format(queries.whole)}) "
             f"WHERE hash(id) & {(1 << level) - 1} = 0 OR id IN ({wanted}) GROUP BY id ORDER BY hash(id)"
         )
         table = np.array(found, np.uint64).reshape(-1, 4)

@@ -48,10 +48,8 @@ def inspect_data(
     form = form or (known.csv if known else CsvFormat())
     source = open_files(path, form, converting)
     with closing(Queries(source, progress)) as queries:
-        queries.open()
         split_rule = split_rule_of(queries, known.split if known else None)
-        queries.divide(split_rule.sql(queries))
-        profile = DatasetProfile(source, split_rule, *profile_columns(queries))
+        profile = DatasetProfile(source, split_rule, *profile_columns(queries, split_rule.sql(queries)))
     roles = roles_of(profile, known)
     is_local = "://" not in path and not path.startswith(BUILTIN)
     place = str(Path(path).absolute()) if is_local else path

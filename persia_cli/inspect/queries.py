@@ -3,7 +3,7 @@
 import glob
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -29,6 +29,8 @@ SAMPLED_ROWS = 1 << 16
 Progress = Callable[[int, int], None]
 """Called with the rows read so far and in total; a row counts in parts while its columns are read one by one."""
 
+ROW = "(first + file_row_number)"
+"""SQL for the number of a row, counted over all files."""
 _POLL_S = 0.1
 _STORE = "persia-store"
 _BLOCK_BYTES, _BLOCKS = 1 << 20, 64
@@ -40,16 +42,13 @@ CREATE TEMP MACRO bits(v) AS CASE WHEN v < 0 THEN (v::HUGEINT + 1844674407370955
 
 
 class Queries:
-    """Files as views of DuckDB: `every_row`, and `data` without the rows of neither split; `sample` has rows of `data`.
-
-    Their columns are `c0`, `c1`, ... in the order of the schema, because DuckDB takes names that differ only in case
-    for the same; `row`, the number of a row over all files; `file`, that of its file; and in `data` and `sample` also
-    `split`, 0 for training and 1 for evaluation. Close after use.
-    """
+    """Queries about the rows of files, each with `file`, the number of its file; close after use."""
 
     def __init__(self, source: SourceFiles, progress: Progress) -> None:
         self.source = source
         self.total = sum(source.rows)
+        self.whole = "data" if self.total > SAMPLED_ROWS else "sample"
+        """The table of all rows that is fastest to read: a sample of few rows has them all."""
         self.steps, self.done = 0, 0
         """Queries that are expected, 0 until that is known, and those that have ended."""
         self._progress = progress
@@ -72,6 +71,9 @@ class Queries:
         self._is_local = isinstance(source.filesystem, LocalFileSystem)
         if not self._is_local:
             self._database.register_filesystem(_Store(source.filesystem, source.files))
+        self._columns: dict[str, str] = {}
+        self.tables = self._tables()
+        """SQL of all rows, to stand after FROM."""
 
     def close(self) -> None:
         """Remove all that queries have left."""
@@ -82,52 +84,26 @@ class Queries:
         self._folder.cleanup()
 
     def column(self, name: str) -> str:
-        """Return the name that queries give a column of the files; raises DataError if there is none."""
-        if name not in self.source.schema.names:
+        """Return SQL for a column of `tables`; raises DataError if there is none."""
+        if name not in self._columns:
             raise DataError(f"{self.source.path}: there is no column {name}; correct the split in dataset.yaml")
-        return f"c{self.source.schema.names.index(name)}"
+        return self._columns[name]
 
-    def open(self) -> None:
-        """Make the view `every_row`: the columns that files hold, and those that their folders name."""
-        source, names = self.source, self.source.schema.names
-        paths = [
-            glob.escape(file.path) if self._is_local else f"{_STORE}://{number}"
-            for number, file in enumerate(source.files)
-        ]
-        self._database.execute("SET VARIABLE paths = ?", [paths])
-        held = [name for name in names if not all(name in constants for constants in source.constants)]
-        named = [name for name in names if any(name in constants for constants in source.constants)]
-        files = {"file": range(len(paths)), "first": list(accumulate(source.rows, initial=0))[:-1]} | {
-            self.column(name): pa.array(
-                [each[name].as_py() if name in each else None for each in source.constants],
-                source.schema.field(name).type,
-            )
-            for name in named
-        }
-        self._database.register("files", pa.table(files))
-        columns = []
-        for number, name in enumerate(names):
-            tables = ["held"] * (name in held) + ["files"] * (name in named)
-            columns.append(f"coalesce({', '.join(f'{table}.c{number}' for table in tables)}) AS c{number}")
-        is_mixed = len(held) + len(named) > len(names)
+    def select(self, columns: Mapping[str, str], split: str, sampled: Sequence[str]) -> None:
+        """Make the view `data` of columns, from the names that queries are to give them to those of the files.
+
+        `split` is SQL of `tables` for 0 where a row trains, 1 where it evaluates, and else NULL; the latter rows are
+        left out. The table `sample` has the rows of `data` that a hash of their number picks, the same each time, with
+        the columns `sampled`.
+        """
+        named = ", ".join(f"{self.column(name)} AS {short}" for short, name in columns.items())
         self.run(
-            f"CREATE TEMP VIEW every_row AS SELECT {', '.join(columns)}, first + file_row_number AS row, file FROM "
-            f"read_parquet(getvariable('paths'), hive_partitioning = false, union_by_name = {is_mixed}) "
-            f"AS held({', '.join(map(self.column, held))}) JOIN files ON file = file_index"
+            "CREATE OR REPLACE TEMP VIEW data AS SELECT * FROM "
+            f"(SELECT {split} AS split, {ROW} AS row, {named} FROM {self.tables}) WHERE split IS NOT NULL"
         )
-
-    def divide(self, split: str) -> None:
-        """Make the view `data`; `split` is SQL for 0 where a row trains, 1 where it evaluates, and else NULL."""
-        self.run(
-            f"CREATE TEMP VIEW data AS SELECT * FROM (SELECT *, {split} AS split FROM every_row) "
-            "WHERE split IS NOT NULL"
-        )
-
-    def take_sample(self, columns: Sequence[str]) -> None:
-        """Make the table `sample` of these columns; a hash of a row's number decides, so it is the same each time."""
         most = min(2**64 - 1, 2**64 * SAMPLED_ROWS // self.total)
         self.run(
-            f"CREATE OR REPLACE TEMP TABLE sample AS SELECT {', '.join(['split', *columns])} FROM data "
+            f"CREATE OR REPLACE TEMP TABLE sample AS SELECT {', '.join(['split', *sampled])} FROM data "
             f"WHERE hash(row) <= {most}::UBIGINT"
         )
 
@@ -152,6 +128,36 @@ class Queries:
         if self.steps:
             done = min(self.done + max(part, 0.0), self.steps)
             self._progress(int(self.total * done / self.steps), self.total)
+
+    def _tables(self) -> str:
+        """Return SQL of all rows; the names of columns are numbers, for DuckDB tells no `d` from `D`.
+
+        The table `files` has the number of each file's first row, and the columns that folders name.
+        """
+        source = self.source
+        paths = [
+            glob.escape(file.path) if self._is_local else f"{_STORE}://{number}"
+            for number, file in enumerate(source.files)
+        ]
+        self._database.execute("SET VARIABLE paths = ?", [paths])
+        files: dict[str, Any] = {"file": range(len(paths)), "first": list(accumulate(source.rows, initial=0))[:-1]}
+        held = []
+        for number, field in enumerate(source.schema):
+            values = [constants.get(field.name) for constants in source.constants]
+            places = []
+            if None in values:
+                held.append(f"c{number}")
+                places.append(f"held.c{number}")
+            if values != [None] * len(values):
+                files[f"c{number}"] = pa.array([value and value.as_py() for value in values], field.type)
+                places.append(f"files.c{number}")
+            self._columns[field.name] = f"coalesce({', '.join(places)})"
+        self._database.register("files", pa.table(files))
+        is_mixed = len(held) + len(files) - 2 > len(source.schema)
+        return (
+            f"read_parquet(getvariable('paths'), hive_partitioning = false, union_by_name = {is_mixed}) "
+            f"AS held({', '.join(held)}) JOIN files ON file = file_index"
+        )
 
     def _failure(self, error: duckdb.Error) -> DataError:
         """Return the error of a query with the name of the first file that cannot be read whole."""

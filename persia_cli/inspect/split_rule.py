@@ -8,7 +8,7 @@ from persia_cli.control.position import SplitName
 from persia_cli.data.arrow_types import class_of, is_text, plain_type
 from persia_cli.data.files import find_files, locate
 from persia_cli.inspect.files import SourceFiles
-from persia_cli.inspect.queries import Queries
+from persia_cli.inspect.queries import ROW, Queries
 
 COLUMNS = ("split", "part", "subset", "partition", "fold", "set", "phase")
 """Usual names of columns that name the split."""
@@ -38,10 +38,10 @@ class SplitRule:
                 return "all rows evaluate"
 
     def sql(self, queries: Queries) -> str:
-        """Return SQL for 0 where a row of `every_row` trains, 1 where it evaluates, and NULL where it does neither."""
+        """Return SQL for 0 where a row trains, 1 where it evaluates, and NULL where it does neither."""
         match self.split:
             case None:
-                return f"CASE WHEN row < {queries.total * 4 // 5} THEN 0 ELSE 1 END"
+                return f"CASE WHEN {ROW} < {queries.total * 4 // 5} THEN 0 ELSE 1 END"
             case ColumnSplit():
                 evaluates = _is_one_of(queries, self.split, "eval")
                 trains = "true" if self.split.train is None else _is_one_of(queries, self.split, "train")
@@ -50,7 +50,7 @@ class SplitRule:
                 numbers = [_numbers_of(queries.source, patterns) for patterns in (self.split.eval, self.split.train)]
                 return f"CASE WHEN file IN ({numbers[0]}) THEN 1 WHEN file IN ({numbers[1]}) THEN 0 END"
             case EverySplit(n=n, offset=offset):
-                return f"CASE WHEN (row - {offset}) % {n} = 0 THEN 1 ELSE 0 END"
+                return f"CASE WHEN ({ROW} - {offset}) % {n} = 0 THEN 1 ELSE 0 END"
             case _:
                 return "1"
 
@@ -81,9 +81,8 @@ def _by_column(queries: Queries) -> ColumnSplit | None:
         if name not in schema.names or not is_text(plain_type(schema.field(name).type)):
             continue
         begins = " OR ".join(f"starts_with(lower(v), '{word}')" for word in ("train", *EVALUATING))
-        found = queries.run(
-            f"SELECT DISTINCT {queries.column(name)}::VARCHAR AS v FROM every_row WHERE {begins} ORDER BY v LIMIT 1000"
-        )
+        values = f"SELECT DISTINCT {queries.column(name)}::VARCHAR AS v FROM {queries.tables}"
+        found = queries.run(f"{values} WHERE {begins} ORDER BY v LIMIT 1000")
         train, evaluation = _pair([value for (value,) in found])
         if train and evaluation:
             return ColumnSplit(kind="column", column=name, train=train, eval=evaluation)
