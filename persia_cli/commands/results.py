@@ -40,11 +40,12 @@ def show_results(plan: JobPlan, result: JobResult, words: Sequence[str]) -> None
             labelled(err(), "note", text)
     elif training := last_of(result.metrics, "train"):
         say(out(), key_values(in_words(training)))
+    saved = [event["path"] for event in result.events if event["event"] == "saved"]
     if losses := lost(result.events):
-        labelled(err(), "tables", losses)
+        more = f"; see persia table stats {result.run_dir}" if saved and plan.job.task == "train" else ""
+        labelled(err(), "tables", losses + more)
     if fraction := unknown(result.events):
         labelled(err(), "unknown", fraction)
-    saved = [event["path"] for event in result.events if event["event"] == "saved"]
     if saved:
         labelled(err(), "saved", saved[-1])
     if plan.job.task == "train" and (chosen := best_checkpoint(result.run_dir)):

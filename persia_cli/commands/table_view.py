@@ -49,9 +49,9 @@ def _figures(table: TableReport) -> dict[str, Any]:
         "rows": table.stats.rows,
         "bytes": table.nbytes,
         "row_bytes": table.row_bytes,
-        "pool_tables": len(table.pool) or 1,
-        "pool_capacity": table.capacity,
-        "pool_fraction": table.pool_fraction,
+        "room_tables": len(table.sharing) or 1,
+        "room_capacity": table.capacity,
+        "room_fraction": table.room_fraction,
         "hit_rate": table.hit_rate,
         "look_up_hit_rate": table.look_up_hit_rate,
         "zeros": table.stats.zeros,
@@ -80,7 +80,7 @@ def _show_figures(console: Console, report: CheckpointReport) -> None:
             Text(name),
             f"{table.stats.rows:,}",
             UNKNOWN if table.nbytes is None else size(table.nbytes),
-            _percent(table.pool_fraction),
+            _percent(table.room_fraction),
             _percent(table.hit_rate),
             _percent(table.look_up_hit_rate),
             *(f"{counters[key]:,}" if key in counters else UNKNOWN for key in ("evicted", "refused")),
@@ -105,9 +105,9 @@ def _show_histograms(console: Console, report: CheckpointReport) -> None:
         )
     print_whole(console, shown)
     paragraph(console, "norm: length of an embedding; age: steps since a row was last used", style="dim")
-    pools = {table.pool: table.capacity for table in report.tables.values() if table.pool}
-    for pool, capacity in pools.items():
-        paragraph(console, f"of room: {', '.join(pool)} share room for {capacity:,} rows", style="dim")
+    rooms = {table.sharing: table.capacity for table in report.tables.values() if table.sharing}
+    for sharing, capacity in rooms.items():
+        paragraph(console, f"of room: {', '.join(sharing)} share room for {capacity:,} rows", style="dim")
 
 
 def _odd(stats: TableStats) -> Text:

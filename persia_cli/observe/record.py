@@ -16,9 +16,9 @@ from persia_cli.observe.journal import METRICS, Journal
 from persia_cli.observe.query_scores import QueryScores
 from persia_cli.observe.record_state import RecordState
 from persia_cli.observe.scores import MOST, MOST_IN_TRAINING, RecentScores, ScoreHistogram, reliability
+from persia_cli.observe.table_notes import TableNotes
 from persia_cli.observe.tensorboard import TensorBoardWriter
 from persia_cli.plan.columns import has_query_ids, label_names
-from persia_cli.plan.embedding import embedding_layout
 from persia_cli.wire.figures import IntervalFigures, ReplicaFigures, latest, together
 from persia_cli.wire.job_messages import REPORTS_AHEAD, ScoreCounts, ScoredSamples
 from persia_cli.wire.parts import TableTotals
@@ -34,28 +34,6 @@ QUALITY = {
     "accuracy": ScoreHistogram.accuracy,
 }
 """Key in a line of metrics -> figure of the scores of a task."""
-NOTIFICATIONS = {
-    "evicted": (
-        "note",
-        "{room} is full: new ids replace the rows used longest ago; raise {budget} to keep more of them",
-    ),
-    "refused": ("warning", "{room} is full and refuses new ids, which count as zeros; raise {budget}"),
-    "left_out": (
-        "warning",
-        "{room} could not take all rows of the checkpoint: those used longest ago were left out; raise {budget} to "
-        "load all of them",
-    ),
-    "gradients_refused": (
-        "warning",
-        "table {table} received gradients that are not finite or are beyond 1.8e19; those rows were not updated",
-    ),
-}
-"""Counters of a table that the user is notified of when they first leave 0: the kind of event and its text."""
-ALL_IN_USE = (
-    "{room} is too small for some batches: every row that a new id could have replaced was in use in the same step, so "
-    "the id counts as zeros; raise {budget}"
-)
-"""Text for the counter "refused" where full tables evict rows."""
 WORK = ("steps_sent", "steps_scored", "bytes_verified", "rows_loaded")
 """Counts of regular work of replicas; all other counts are of irregular events."""
 
@@ -136,15 +114,7 @@ class RunRecord:
         self._ids = self._unknown = 0
         """Number of look-ups of training so far, and of those that found no row."""
         self._figures: dict[str, ReplicaFigures] = {}
-        self._notifications = dict(NOTIFICATIONS)
-        if run.embedding.when_full == "evict":
-            self._notifications["refused"] = ("warning", ALL_IN_USE)
-        self._budget = "embedding.memory" if run.embedding.capacity is None else "embedding.capacity"
-        self._rooms = {
-            table.name: _room([each.name for each in group.tables])
-            for group in embedding_layout(run).groups
-            for table in group.tables
-        }
+        self._table_notes = TableNotes(run)
         self._notified: set[Hashable] = set()
         self._step, self._samples = step, samples
         if state is not None:
@@ -160,11 +130,8 @@ class RunRecord:
         """Store a replica's latest figures, and notify the user once of each problem in them."""
         self._figures[name] = figures
         for table, counters in figures.counters.tables.items():
-            room = self._rooms.get(table, f"table {table}")
-            for counter, (event, template) in self._notifications.items():
-                if counters.get(counter):
-                    text = template.format(table=table, room=room, budget=self._budget)
-                    self._notify(event, text, text)
+            for event, text in self._table_notes.of(table, counters):
+                self._notify(event, text, text)
         refused = {"refused messages": figures.messages.get("refused", 0)}
         for count, value in (figures.counters.counts | refused).items():
             if value and count not in WORK:
@@ -346,10 +313,3 @@ def _fraction(part: int, whole: int) -> float | None:
 
 def _copied(array: Array | None) -> Any:
     return None if array is None else array.copy()
-
-
-def _room(tables: Sequence[str]) -> str:
-    """Name the room for rows that the tables of a feature group share: any of them may have any row."""
-    if len(tables) == 1:
-        return f"table {tables[0]}"
-    return f"the shared room of {len(tables)} tables ({', '.join([*tables[:3], *(['…'] if len(tables) > 3 else [])])})"

@@ -20,10 +20,10 @@ class TableReport:
     stats: TableStats
     row_bytes: int | None
     """Memory of a row in bytes: embedding, states, padding."""
-    pool: tuple[str, ...]
+    sharing: tuple[str, ...]
     """Names of the tables that share a capacity with this one, itself included; empty if there are no others."""
     capacity: int | None
-    """Capacity in rows of all servers and all tables of the pool; None for dense weights, which have no limit."""
+    """Capacity in rows of all servers and all tables that share it; None for dense weights, which have no limit."""
     counters: dict[str, int] | None
     """Counters of the embedding servers over the whole run."""
 
@@ -33,8 +33,8 @@ class TableReport:
         return None if self.row_bytes is None else self.stats.rows * self.row_bytes
 
     @property
-    def pool_fraction(self) -> float | None:
-        """Fraction of the capacity, which may be that of a pool, that this table's rows take."""
+    def room_fraction(self) -> float | None:
+        """Fraction of the capacity, which other tables may share, that this table's rows take."""
         return None if self.capacity is None else self.stats.rows / self.capacity
 
     @property
@@ -79,7 +79,7 @@ def report_tables(folder: Path) -> CheckpointReport:
         tables[name] = TableReport(
             stats=stats,
             row_bytes=group.width * 4 if group else None,
-            pool=tuple(table.name for table in group.tables) if group and len(group.tables) > 1 else (),
+            sharing=tuple(table.name for table in group.tables) if group and len(group.tables) > 1 else (),
             capacity=group.capacity if group and name != DENSE_TABLE else None,
             counters=counted.get(name),
         )

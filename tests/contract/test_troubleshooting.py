@@ -19,7 +19,7 @@ import torch
 
 from persia_cli.launch.job import killed_by
 from persia_cli.main import main
-from persia_cli.observe.record import ALL_IN_USE, NOTIFICATIONS
+from persia_cli.observe.table_notes import ALL_IN_USE, NOTIFICATIONS
 from scripts.readme import Block, blocks
 from tests.contract.test_docs import GUIDE, write_files
 

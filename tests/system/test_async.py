@@ -128,7 +128,7 @@ def test_the_table_of_dense_weights_is_reported(saved: JobResult) -> None:
     assert result.exit_code == 0, result.stderr
     table = json.loads(result.stdout)["tables"]["(dense)"]
     rows = len(read_rows(newest_checkpoint(saved.run_dir))["(dense)"].ids)
-    assert (table["rows"], table["counters"]["rows"], table["pool_capacity"]) == (rows, rows, None)
+    assert (table["rows"], table["counters"]["rows"], table["room_capacity"]) == (rows, rows, None)
     assert table["counters"]["evicted"] == table["counters"]["gradients_missing"] == 0
 
 

@@ -51,7 +51,7 @@ def test_json_tells_everything(persia, run_dir: Path) -> None:
     assert (told["checkpoint"], told["step"]) == (str(run_dir / "checkpoints" / f"step-{STEP}"), STEP)
     table = told["tables"]["a"]
     assert (table["rows"], table["row_bytes"], table["bytes"]) == (OF_A, 32, 32 * OF_A)
-    assert (table["pool_tables"], table["pool_capacity"], table["pool_fraction"]) == (2, CAPACITY, OF_A / CAPACITY)
+    assert (table["room_tables"], table["room_capacity"], table["room_fraction"]) == (2, CAPACITY, OF_A / CAPACITY)
     assert (table["hit_rate"], table["look_up_hit_rate"], table["counters"]) == (0.75, 0.9, COUNTERS["a"])
     assert sum(table["norms"]["counts"]) + table["zeros"] == sum(table["ages"]["counts"]) == OF_A
     assert len(table["norms"]["edges"]) == len(table["norms"]["counts"]) + 1
@@ -96,7 +96,7 @@ def test_a_config_of_another_version_hides_only_what_it_tells(persia, run_dir: P
     assert ended.code == 0, ended.err
     table = json.loads(ended.out)["tables"]["a"]
     assert (table["rows"], table["hit_rate"]) == (OF_A, 0.75)
-    assert (table["bytes"], table["pool_capacity"], table["pool_fraction"]) == (None, None, None)
+    assert (table["bytes"], table["room_capacity"], table["room_fraction"]) == (None, None, None)
 
 
 def test_a_folder_of_something_else_is_refused(persia, run_dir: Path, tmp_path: Path) -> None:
