@@ -84,16 +84,19 @@ def count_ids(queries: Queries, values: str, id_: str, totals: NDArray[np.int64]
     `values` is SQL for `split` and `v` of each value that is not null, with `{}` in place of the table; `id_` is SQL
     for the id of `v`.
     """
-    candidates = queries.run(
-        f"SELECT {id_} AS id FROM {values.format('sample')} GROUP BY id ORDER BY count(*) DESC, id LIMIT {_CANDIDATES}"
-    )
-    wanted = ", ".join(str(number) for (number,) in candidates) or "NULL"
-    level = _level(int(totals.sum()))
+    level, wanted = _level(int(totals.sum())), ""
+    if level:
+        candidates = queries.run(
+            f"SELECT {id_} AS id FROM {values.format('sample')} "
+            f"GROUP BY id ORDER BY count(*) DESC, id LIMIT {_CANDIDATES}"
+        )
+        wanted = ", ".join(str(number) for (number,) in candidates) or "NULL"
     while True:
+        condition = f"WHERE hash(id) & {(1 << level) - 1} = 0 OR id IN ({wanted})" if level else ""
         found = queries.run(
             f"SELECT id, hash(id), count(*) FILTER (split = 0), count(*) FILTER (split = 1) "
-            f"FROM (SELECT split, {id_} AS id FROM {values.format(queries.whole)}) "
-            f"WHERE hash(id) & {(1 << level) - 1} = 0 OR id IN ({wanted}) GROUP BY id ORDER BY hash(id)"
+            f"FROM (SELECT split, {id_} AS id FROM {values.format(queries.whole)}) {condition} "
+            "GROUP BY id ORDER BY hash(id)"
         )
         table = np.array(found, np.uint64).reshape(-1, 4)
         ids = IdCounts(table[:, 0], table[:, 1], table[:, 2:].astype(np.int64), totals, level)
