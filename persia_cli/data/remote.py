@@ -23,7 +23,7 @@ _CAUSES = (
     (("NETWORK_CONNECTION", "resolve", "refused", "Could not connect", "connect", "UNAVAILABLE", "timed out"),
      "it cannot be reached: check the network and the endpoint"),
 )  # fmt: skip
-"""Texts in a store's answer, and the sentence for each."""
+"""Words in a store's answer, and the sentence for each; a number may also be part of a port or an address."""
 
 
 def ask(place: str, call: Callable[[], Result], deadline_s: float | None = None) -> Result:
@@ -70,5 +70,9 @@ def without_secret(uri: str) -> str:
 def explain(error: OSError) -> str:
     """Return the meaning of a store's error, and its text."""
     text = " ".join(str(error).split()).removesuffix(".")
-    cause = next((cause for signs, cause in _CAUSES if any(sign in text for sign in signs)), "it cannot be read")
+    cause = next((cause for signs, cause in _CAUSES if any(_says(text, sign) for sign in signs)), "it cannot be read")
     return f"{cause} ({text})"
+
+
+def _says(text: str, sign: str) -> bool:
+    return re.search(rf"\b{sign}\b" if sign.isdigit() else sign, text) is not None

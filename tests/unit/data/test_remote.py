@@ -134,3 +134,16 @@ def test_what_errors_mean(text: str, cause: str) -> None:
         remote.ask("s3://b", fail)
     assert str(caught.value).startswith(f"s3://b: {cause}")
     assert text.removesuffix(".") in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("HTTP response code 403, no rights", "you may not read it"),
+        ("Failed connect to 127.0.0.1 port 34013: refused", "it cannot be reached"),
+        ("port 40404: Connection refused", "it cannot be reached"),
+        ("answer: 404.", "there is no such bucket"),
+    ],
+)
+def test_a_port_is_no_code(text: str, cause: str) -> None:
+    assert remote.explain(OSError(text)).startswith(cause)
