@@ -47,17 +47,21 @@ def train(
         die_with(parent)
     from persia_cli.commands.facts import facts_of
     from persia_cli.commands.job import carry_out, choose_run_dir, claimed, traced
+    from persia_cli.commands.screen import err, out, say
     from persia_cli.config.compose import compose_run
     from persia_cli.errors import UserError
+    from persia_cli.launch.job import BEGINNING, has_begun
     from persia_cli.launch.readiness import require_ready
+    from persia_cli.launch.resumed import start_over
     from persia_cli.plan.job import plan_job
 
     words, resumed = split_word(words or [])
     run = compose_run(words, conf_dir or [])
     plan = _resumed(resumed, run, run_dir) if resumed else None
+    unsaved = run_dir if resumed and plan is None and run_dir and has_begun(run_dir) else None
     if plan is None:
-        plan = plan_job(run, facts_of(run.dataset), "train", choose_run_dir(run.name, run_dir))
-    if parent is None and not resumed:  # the points of a sweep are checked against the machine together
+        plan = plan_job(run, facts_of(run.dataset), "train", unsaved or choose_run_dir(run.name, run_dir))
+    if parent is None and not plan.is_resumed:  # the points of a sweep are checked against the machine together
         require_ready([plan])
     if trace_steps and not trace:
         raise UserError("--trace-steps selects the steps that --trace FILE traces; give --trace too")
@@ -66,11 +70,13 @@ def train(
     again = [*words, *(word for folder in conf_dir or [] for word in ("--conf-dir", str(folder)))]
     if dry_run:
         from persia_cli.commands.describe import describe_plan, warn_of_stand_in
-        from persia_cli.commands.screen import err, out
 
         describe_plan(out(), plan, again)
         warn_of_stand_in(err(), plan, again)
     else:
+        if unsaved:
+            say(err(), f"the run in {unsaved} has no complete checkpoint, so it begins again")
+            start_over(unsaved, BEGINNING)
         carry_out(plan if run_dir else claimed(plan), again, trace)
 
 
@@ -80,10 +86,7 @@ def _resumed(source: str, run: "Run", run_dir: Path | None) -> "JobPlan | None":
     from persia_cli.commands.resume import AUTO, plan_resumed
     from persia_cli.commands.screen import err, say
     from persia_cli.errors import UserError
-    from persia_cli.launch.job import JOB, ROLES
-    from persia_cli.launch.resumed import newest_of, start_over
-    from persia_cli.observe.history import CONFIG
-    from persia_cli.observe.journal import EVENTS
+    from persia_cli.launch.resumed import newest_of
     from persia_cli.plan.resumed import FinishedError
 
     if source == AUTO:
@@ -95,9 +98,6 @@ def _resumed(source: str, run: "Run", run_dir: Path | None) -> "JobPlan | None":
             except FinishedError as finished:
                 say(err(), str(finished))
                 raise typer.Exit from None
-        if (run_dir / CONFIG).exists():
-            say(err(), f"the run in {run_dir} has no complete checkpoint, so it begins again")
-            start_over(run_dir, (EVENTS, ROLES, CONFIG, JOB))
         return None
     path = Path(source)
     if not path.is_dir():

@@ -1,7 +1,7 @@
 """The decisions that evaluations make during training: the best step so far, and when to stop."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from persia_cli.config.schema import Run
@@ -65,11 +65,16 @@ class EvaluationTracker:
         """The best evaluations by each metric, for `restore`."""
         return [best for best in (self._stop, self._keep) if best is not None]
 
-    def restore(self, metric: str, step: int | None, value: float | None, since: int) -> None:
-        """Go on from the best evaluation so far by a metric; does nothing if this tracker has no such metric."""
-        for best in self.tracked:
-            if best.metric == metric:
-                best.step, best.value, best.since = step, value, since
+    def restore(self, tracked: Sequence[tuple[str, int | None, float | None, int]]) -> None:
+        """Go on from what `tracked` of another tracker was: metric, step, value and since of each, in its order.
+
+        Where both decisions go by one metric they still differ, by `min_delta`. Other metrics are passed over.
+        """
+        for best, order in ((self._stop, tracked), (self._keep, tracked[::-1])):
+            for metric, step, value, since in order:
+                if best is not None and best.metric == metric:
+                    best.step, best.value, best.since = step, value, since
+                    break
 
     def kept_at(self, step: int) -> Best | None:
         """Return the best evaluation if it is of this step and its weights should be saved."""

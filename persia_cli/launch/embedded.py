@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from persia_cli.launch.job import (
     SWITCH_INTERVAL_S,
     JobResult,
-    prepare_run_dir,
+    prepared_run_dir,
     recorded_end,
     recorded_failure,
     result_of,
@@ -32,10 +32,9 @@ def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResul
 
     Ctrl-C (or SIGTERM) stops all threads and is raised again. Raises the error of the replica that failed first.
     """
-    prepared = prepare_run_dir(plan)
     before = sys.getswitchinterval()
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    with terminating_interrupts(), recorded_end(plan.run_dir):
+    with prepared_run_dir(plan) as prepared, terminating_interrupts(), recorded_end(plan.run_dir):
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
         with Compiling(plan) as kernels:
             kernels.compile(follow)
         job = EmbeddedJob(prepared)

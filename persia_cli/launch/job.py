@@ -13,7 +13,7 @@ from persia_cli.config.schema import CustomModel, ParquetDataset, Run
 from persia_cli.config.schema.dataset import BUILTIN
 from persia_cli.disk import write_whole, writing
 from persia_cli.errors import DiskError, PersiaError, UserError
-from persia_cli.launch.resumed import take_up_record
+from persia_cli.launch.resumed import locked, take_up_record
 from persia_cli.observe.history import CONFIG, EARLIER, ENDS
 from persia_cli.observe.journal import EVENTS, METRICS, Journal, drop_half_a_line, read_journal
 from persia_cli.plan.job import JobPlan
@@ -21,6 +21,8 @@ from persia_cli.plan.job import JobPlan
 JOB = "job.json"
 ROLES = "roles"
 """Folder of a run's logs; the process that creates it owns the run directory."""
+BEGINNING = (EVENTS, JOB, CONFIG, ROLES)
+"""What every start of a run makes; the folder is first, and so it is the last to go where a run begins again."""
 COORDINATOR_ADDRESS = "coordinator.address"
 
 
@@ -46,6 +48,11 @@ def timed(parent: Path, prefix: str = "") -> Path:
     return parent / f"{prefix}{datetime.now():%Y%m%d-%H%M%S}"
 
 
+def has_begun(run_dir: Path) -> bool:
+    """Return True if a run was started in the folder, though it may have come to nothing."""
+    return any((run_dir / name).exists() for name in BEGINNING)
+
+
 def require_free(run_dir: Path) -> None:
     """Raise UserError unless the run directory does not exist or is empty."""
     if not run_dir.exists():
@@ -56,6 +63,18 @@ def require_free(run_dir: Path) -> None:
         raise UserError(f"{run_dir} already contains a run; choose another --run-dir or remove it")
     if any(path.name != EARLIER for path in run_dir.iterdir()):
         raise UserError(f"{run_dir.absolute()} contains other files; choose an empty folder or a new one as --run-dir")
+
+
+@contextmanager
+def prepared_run_dir(plan: JobPlan) -> Iterator[JobPlan]:
+    """Prepare the run directory, and let no other process resume or begin the run until the block ends.
+
+    Yields and raises what `prepare_run_dir` returns and raises.
+    """
+    with writing(plan.run_dir):
+        plan.run_dir.mkdir(parents=True, exist_ok=True)
+    with locked(plan.run_dir):
+        yield prepare_run_dir(plan)
 
 
 def prepare_run_dir(plan: JobPlan) -> JobPlan:

@@ -17,7 +17,7 @@ from persia_cli.launch.job import (
     SIGNALLED,
     JobResult,
     killed_by,
-    prepare_run_dir,
+    prepared_run_dir,
     recorded_end,
     recorded_failure,
     result_of,
@@ -45,8 +45,8 @@ def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResul
     `cluster.stop_timeout_s`. A second one kills them at once. KeyboardInterrupt is raised again in the end. Raises the
     failure of the replica that failed first.
     """
-    prepare_run_dir(plan)
     with (
+        prepared_run_dir(plan),
         terminating_interrupts(),
         recorded_end(plan.run_dir),
         Compiling(plan) as kernels,

@@ -19,26 +19,25 @@ def take_up_record(plan: JobPlan, moved: Sequence[str], copied: Sequence[str]) -
     """Prepare the run directory of a job that goes on from a checkpoint, which is its newest or is in another run.
 
     Lines of metrics after the checkpoint are removed: those steps are trained again. The files and folders `moved` and
-    `copied` of the last start are kept in a folder of their own. Raises UserError if the run still goes on,
-    CheckpointError if the record of the run is shorter than it was, DiskError.
+    `copied` of the last start are kept in a folder of their own. The folder must be `locked`. Raises UserError if it
+    has other files, CheckpointError if the record of the run is shorter than it was or edited, DiskError.
     """
     assert plan.job.load is not None
     checkpoint, run_dir = Path(plan.job.load).absolute(), plan.run_dir.absolute()
     source = checkpoint.parents[1]
-    with locked(run_dir):
-        size = read_manifest(checkpoint).progress.metrics_bytes
-        _require_lines(source / METRICS, size)
-        if source == run_dir:
-            remove_unfinished(run_dir)
-            _set_aside(run_dir, moved, copied)
-        elif any(run_dir.iterdir()):
-            raise UserError(f"{run_dir} contains other files; choose an empty folder or a new one as --run-dir")
-        else:
-            with writing(run_dir / METRICS):
-                shutil.copyfile(source / METRICS, run_dir / METRICS)
+    size = read_manifest(checkpoint).progress.metrics_bytes
+    _require_lines(source / METRICS, size)
+    if source == run_dir:
+        remove_unfinished(run_dir)
+        _set_aside(run_dir, moved, copied)
+    elif any(run_dir.iterdir()):
+        raise UserError(f"{run_dir} contains other files; choose an empty folder or a new one as --run-dir")
+    else:
         with writing(run_dir / METRICS):
-            os.truncate(run_dir / METRICS, size)
-            sync(run_dir / METRICS)
+            shutil.copyfile(source / METRICS, run_dir / METRICS)
+    with writing(run_dir / METRICS):
+        os.truncate(run_dir / METRICS, size)
+        sync(run_dir / METRICS)
 
 
 def start_over(run_dir: Path, moved: Sequence[str]) -> None:
@@ -48,28 +47,41 @@ def start_over(run_dir: Path, moved: Sequence[str]) -> None:
     """
     with locked(run_dir):
         remove_unfinished(run_dir)
-        _set_aside(run_dir, [*moved, METRICS, CHECKPOINTS], ())
+        _set_aside(run_dir, [METRICS, CHECKPOINTS, *moved], ())
 
 
 @contextmanager
 def locked(run_dir: Path) -> Iterator[None]:
-    """Raise UserError if a process writes the record of the run, or another one is in this context."""
+    """Raise UserError if a process writes the record of the run, or another one is in this context.
+
+    A launcher is in it from before it prepares the folder until the end of its job, since the coordinator writes the
+    record only from later on: kernels may have to be compiled first.
+    """
     lock = os.open(run_dir, os.O_RDONLY)
     try:
-        if is_held(lock) or ((run_dir / EVENTS).exists() and is_being_written(run_dir / EVENTS)):
+        if _is_locked(lock) or ((run_dir / EVENTS).exists() and is_being_written(run_dir / EVENTS)):
             raise UserError(f"the run in {run_dir} still goes on, or is being resumed by another command")
         yield
     finally:
         os.close(lock)
 
 
+def _is_locked(folder: int) -> bool:
+    try:
+        return is_held(folder)
+    except OSError:
+        return False  # Some network file systems lock no folders.
+
+
 def _require_lines(metrics: Path, size: int) -> None:
-    found = metrics.stat().st_size if metrics.exists() else 0
-    if found < size:
+    content = metrics.read_bytes() if metrics.exists() else b""
+    if len(content) < size:
         raise CheckpointError(
-            f"{metrics} has {found:,} bytes and had {size:,} when the checkpoint was saved: lines were removed; "
+            f"{metrics} has {len(content):,} bytes and had {size:,} when the checkpoint was saved: lines were removed; "
             "restore the file"
         )
+    if size and content[size - 1 : size] != b"\n":
+        raise CheckpointError(f"{metrics} was edited: no line ends where one did at the checkpoint; restore the file")
 
 
 def _set_aside(run_dir: Path, moved: Sequence[str], copied: Sequence[str]) -> None:

@@ -1,7 +1,7 @@
 """Checks of a training that goes on from a checkpoint against the run that saved it."""
 
 from persia_cli.config.schema import Run
-from persia_cli.errors import ConfigError, DataError, UserError
+from persia_cli.errors import ConfigError, DataError, UserError, count
 from persia_cli.plan.job import JobPlan
 from persia_cli.plan.saved_model import differences
 from persia_cli.store.manifest import Manifest
@@ -26,7 +26,7 @@ _CHANGEABLE = (
 
 
 class FinishedError(UserError):
-    """A run that cannot go on since all its steps are done."""
+    """A run that cannot go on since all its steps are done, or since `train.stop_early` has ended it."""
 
 
 def is_changeable(key: str) -> bool:
@@ -48,7 +48,7 @@ def require_same_training(saved: Run, run: Run) -> None:
 
 
 def require_steps_left(plan: JobPlan, manifest: Manifest) -> None:
-    """Raise DataError if the data set has changed since the checkpoint, FinishedError if its training is finished."""
+    """Raise DataError if the data set has changed since the checkpoint, FinishedError if no step is left."""
     for split, before, now in (
         ("training", manifest.progress.train_rows, plan.job.train_rows),
         ("evaluation", manifest.progress.eval_rows, plan.job.eval_rows),
@@ -63,6 +63,15 @@ def require_steps_left(plan: JobPlan, manifest: Manifest) -> None:
             f"all {plan.job.steps:,} steps of the run are done; give train.epochs or train.steps a higher value to "
             "train on"
         )
+    stop = plan.run.train.stop_early
+    for figure in manifest.progress.tracked:
+        if stop and figure.metric == stop.metric:
+            if figure.since >= stop.patience:
+                raise FinishedError(
+                    f"the training ended early, at step {manifest.step:,}, as {stop.metric} had not got better in "
+                    f"{count(figure.since, 'evaluation')}; raise train.stop_early.patience to train on"
+                )
+            break
 
 
 def _spelled(value: object) -> str:

@@ -56,8 +56,9 @@ class Retention:
         self._saved = [step for step in finished_steps(run_dir) if step == self._best or (every and step % every == 0)]
 
     def add(self, step: int, best: Best | None) -> None:
-        """Add the checkpoint of a step that has just been published; `best` is given if it is the best so far."""
-        self._saved.append(step)
+        """Add the checkpoint of the newest step, once it is published; `best` is given if it is the best so far."""
+        if step not in self._saved:
+            self._saved.append(step)
         if best is not None:
             self._best = step
             write_checked(self._run_dir / CHECKPOINTS / BEST, BestNote(step, best.metric, best.value))

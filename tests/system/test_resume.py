@@ -133,6 +133,34 @@ def test_auto_begins_goes_on_and_ends(tmp_path: Path, straight: JobResult) -> No
     assert "give --run-dir" in str(persia("train", *WORDS, "resume=auto").exception)
 
 
+def test_a_start_that_came_to_nothing_begins_again(tmp_path: Path) -> None:
+    """As if it was killed before it wrote its configuration; a dry run leaves all where it is."""
+    run_dir = tmp_path / "run"
+    (run_dir / "roles").mkdir(parents=True)
+    command = ["train", *WORDS, "train.steps=15", "resume=auto", "--run-dir", run_dir]
+    assert persia(*command, "--dry-run").exit_code == 0
+    assert [path.name for path in run_dir.iterdir()] == ["roles"]
+    ended = persia(*command)
+    assert ended.exit_code == 0, ended.output
+    assert (run_dir / "earlier" / "start" / "roles").is_dir()
+    assert lines(run_dir)[-1]["step"] == 15
+
+
+def test_a_training_that_ended_early_is_finished(tmp_path: Path) -> None:
+    words = [*WORDS, "train.stop_early={metric: auc, patience: 1, min_delta: 1.0}"]
+    command = ["train", *words, "resume=auto", "--run-dir", tmp_path / "run"]
+    train(words, tmp_path / "run")
+    before = lines(tmp_path / "run")
+    assert before[-1]["step"] == 30
+    done = persia(*command)
+    assert done.exit_code == 0, done.output
+    assert "the training ended early, at step 30, as auc had not got better in 1 evaluation" in done.stderr
+    assert lines(tmp_path / "run") == before
+    on = persia("resume", tmp_path / "run", "train.stop_early.patience=2")
+    assert on.exit_code == 0, on.output
+    assert lines(tmp_path / "run")[-1]["step"] == 45
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

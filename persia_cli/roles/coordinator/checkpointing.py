@@ -17,6 +17,7 @@ from persia_cli.store.manifest import (
     RunProgress,
     SavedTable,
     TrackedFigure,
+    finished_steps,
     publish,
     unfinished_folder,
 )
@@ -32,6 +33,9 @@ class Checkpointing:
         self._run_dir = run_dir = Path(job.run_dir)
         self._files: dict[str, Sequence[SavedFile]] = {}
         self._retention = Retention(run_dir, run.checkpoint.keep, run.checkpoint.every_steps)
+        if (best := tracker.kept_at(job.first_step)) and job.first_step in finished_steps(run_dir):
+            # A run that was killed after it had published this checkpoint may not have noted that it is the best.
+            self._retention.add(job.first_step, best)
 
     def begin(self, step: int) -> Path:
         """Make the folder that replicas write the checkpoint of a step into; raises DiskError."""

@@ -94,8 +94,9 @@ class Coordinator:
         self._record = RunRecord(self._run_dir, self._events, run, self._grids[TRAIN], self._step, samples, state)
         self._membership = Membership(participants(run, job))
         self._tracker = tracker_of(run, metric_aims(run))
-        for figure in resumed.progress.tracked if resumed else ():
-            self._tracker.restore(figure.metric, figure.step, figure.value, figure.since)
+        if resumed:
+            tracked = resumed.progress.tracked
+            self._tracker.restore([(each.metric, each.step, each.value, each.since) for each in tracked])
         self._phases = job_phases(run, job, self._tracker)
         self._checkpointing = Checkpointing(run, job, self._tracker)
         self._stall = StallDetector()

@@ -1,20 +1,22 @@
 """The record of a run that is resumed: what goes, what stays, and what is refused before anything has changed."""
 
-import os
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
-from persia_cli.disk import is_held
+from persia_cli.control.evaluation_tracker import Best, EvaluationTracker
 from persia_cli.errors import CheckpointError, UserError
 from persia_cli.launch import resumed
-from persia_cli.launch.resumed import newest_of, start_over, take_up_record
+from persia_cli.launch.job import prepared_run_dir
+from persia_cli.launch.resumed import locked, newest_of, start_over, take_up_record
 from persia_cli.observe.journal import EVENTS, METRICS, Journal
+from persia_cli.roles.coordinator.checkpointing import Checkpointing
 from persia_cli.store.manifest import MANIFEST, read_manifest, unfinished_folder, write_checked
+from persia_cli.store.retention import best_checkpoint
 from tests.support.jobs import plan
 from tests.support.runs import make_run
 from tests.support.saved_rows import made_up_rows, write_run
@@ -42,7 +44,8 @@ def take_up(checkpoint: Path, tmp_path: Path) -> Callable[..., None]:
     def take(run_dir: Path | None = None) -> None:
         job = plan(["conf=synthetic", "cluster=embedded"], run_dir or checkpoint.parents[1])
         job = replace(job, job=replace(job.job, load=str(checkpoint)))
-        take_up_record(job, moved=(EVENTS, "roles"), copied=("config.yaml", "job.json"))
+        with locked(job.run_dir):
+            take_up_record(job, moved=(EVENTS, "roles"), copied=("config.yaml", "job.json"))
 
     return take
 
@@ -108,16 +111,35 @@ def test_a_run_that_goes_on_is_left_alone(checkpoint: Path, take_up: Callable[..
     take_up()
 
 
-def test_of_two_that_resume_at_once_one_is_refused(
-    checkpoint: Path, take_up: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def moved_meanwhile(*_: Any) -> None:
-        other = os.open(checkpoint.parents[1], os.O_RDONLY)
-        assert is_held(other)
-        os.close(other)
-
-    monkeypatch.setattr(resumed, "_set_aside", moved_meanwhile)
+def test_nobody_else_resumes_a_run_from_its_launch_on(checkpoint: Path, take_up: Callable[..., None]) -> None:
+    """Before its coordinator writes the record, a launcher may compile kernels for minutes."""
+    run_dir = checkpoint.parents[1]
+    job = plan(["conf=synthetic", "cluster=embedded"], run_dir)
+    with prepared_run_dir(replace(job, job=replace(job.job, load=str(checkpoint)))):
+        before = content(run_dir)
+        assert EVENTS not in before
+        for attempt in (take_up, lambda: start_over(run_dir, (EVENTS,))):
+            with pytest.raises(UserError, match="still goes on, or is being resumed by another command"):
+                attempt()
+        assert content(run_dir) == before
     take_up()
+
+
+def test_a_folder_that_cannot_be_locked_is_used(take_up: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int) -> bool:
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+    monkeypatch.setattr(resumed, "is_held", refuse)
+    take_up()
+
+
+def test_an_edited_record_is_refused(checkpoint: Path, take_up: Callable[..., None]) -> None:
+    metrics = checkpoint.parents[1] / METRICS
+    metrics.write_bytes(b" " + BEFORE + AFTER)
+    before = content(checkpoint.parents[1])
+    with pytest.raises(CheckpointError, match="was edited: no line ends where one did at the checkpoint"):
+        take_up()
+    assert content(checkpoint.parents[1]) == before
 
 
 def test_a_run_without_a_checkpoint_begins_again(tmp_path: Path) -> None:
@@ -128,3 +150,17 @@ def test_a_run_without_a_checkpoint_begins_again(tmp_path: Path) -> None:
     start_over(run_dir, ("roles",))
     assert content(run_dir) == {f"earlier/start/{METRICS}": BEFORE}
     assert (run_dir / "earlier" / "start" / "roles").is_dir()
+
+
+def test_the_best_checkpoint_is_known_though_its_note_was_not_written(checkpoint: Path, tmp_path: Path) -> None:
+    """A run may be killed after it has published a checkpoint and before it notes that this one is the best."""
+    run_dir = checkpoint.parents[1]
+    job = plan(["conf=synthetic", "cluster=embedded"], run_dir)
+    tracker = EvaluationTracker(keep=Best("auc", "high"))
+    tracker.restore([("auc", 9, 0.7, 0)])
+    assert best_checkpoint(run_dir) is None
+    elsewhere = replace(job.job, first_step=9, run_dir=str(tmp_path / "branch"))
+    Checkpointing(job.run, elsewhere, tracker)
+    assert best_checkpoint(tmp_path / "branch") is None
+    Checkpointing(job.run, replace(job.job, first_step=9), tracker)
+    assert best_checkpoint(run_dir) == checkpoint
