@@ -63,6 +63,7 @@ def plan_resumed(source: Path, run: "Run", run_dir: Path) -> "JobPlan":
     """
     from persia_cli.commands.facts import facts_of
     from persia_cli.errors import UserError
+    from persia_cli.launch.job import anchored
     from persia_cli.launch.readiness import require_ready
     from persia_cli.observe.saved_run import find_model
     from persia_cli.plan.embedding import embedding_layout
@@ -77,10 +78,13 @@ def plan_resumed(source: Path, run: "Run", run_dir: Path) -> "JobPlan":
         raise UserError(
             f"{run_dir} has a newer checkpoint, {newest}; to go on from {model.checkpoint}, choose another --run-dir"
         )
-    require_same_training(model.run, run)
+    facts = facts_of(run.dataset)
+    # A run records its data set as it was understood: absolute paths, and what was left open settled by the files.
+    meant = run if facts.settled is None else run.model_copy(update={"dataset": facts.settled})
+    require_same_training(model.run, anchored(meant))
     manifest = read_manifest(model.checkpoint)
     require_room(manifest.tables, embedding_layout(run))
-    plan = plan_job(run, facts_of(run.dataset), "train", run_dir, model.checkpoint, manifest.step)
+    plan = plan_job(run, facts, "train", run_dir, model.checkpoint, manifest.step)
     require_steps_left(plan, manifest)
     require_ready([plan])
     return plan

@@ -97,7 +97,7 @@ def prepare_run_dir(plan: JobPlan) -> JobPlan:
             raise UserError(f"{run_dir} already contains a run; choose another --run-dir or remove it") from None
     load = plan.job.load and str(Path(plan.job.load).absolute())
     job = replace(plan.job, run_dir=str(run_dir.absolute()), load=load)
-    plan = replace(plan, run=_anchored(plan.run), job=job)
+    plan = replace(plan, run=anchored(plan.run), job=job)
     try:
         write_run(plan.run, run_dir / CONFIG)
         write_whole(run_dir / JOB, plan.job.to_json() + b"\n")
@@ -109,7 +109,7 @@ def prepare_run_dir(plan: JobPlan) -> JobPlan:
     return plan
 
 
-def _anchored(run: Run) -> Run:
+def anchored(run: Run) -> Run:
     """Return the run with its relative paths made absolute: roles and later commands may run in other folders."""
     dataset, model = run.dataset, run.model
     if isinstance(dataset, ParquetDataset):

@@ -5,6 +5,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -131,6 +134,21 @@ def test_auto_begins_goes_on_and_ends(tmp_path: Path, straight: JobResult) -> No
     assert "resume= needs a value" in str(persia("train", *WORDS, "resume=").exception)
     assert "given twice" in str(persia("train", *WORDS, "resume=auto", "resume=auto").exception)
     assert "give --run-dir" in str(persia("train", *WORDS, "resume=auto").exception)
+
+
+def test_the_same_command_goes_on_with_files_of_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record has the absolute path, and the kinds of ids that the command left to the files."""
+    draw = np.random.default_rng(0)
+    columns = {"y": draw.integers(0, 2, 320), "item": draw.integers(0, 30, 320), "shop": ["corner", "mall"] * 160}
+    pq.write_table(pa.table(columns), tmp_path / "visits.parquet")
+    monkeypatch.chdir(tmp_path)
+    data = ["dataset=parquet", "dataset.path=visits.parquet", "dataset.labels=[y]", "dataset.sparse=[item, shop]"]
+    small = ["model.hidden=[8]", "model.dim=4", "cluster=embedded", "mode=sync", "train.batch_size=32"]
+    command = ["train", *data, *small, "dataset.split={kind: every, n: 2}", "resume=auto", "--run-dir", "run"]
+    for steps in (2, 4):
+        ended = persia(*command, f"train.steps={steps}")
+        assert ended.exit_code == 0, (ended.output, ended.exception)
+        assert lines(tmp_path / "run")[-1]["step"] == steps
 
 
 def test_a_start_that_came_to_nothing_begins_again(tmp_path: Path) -> None:
