@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from persia_cli.wire import messages
+from persia_cli.wire.frames import BY_KIND
 from scripts.draw import PICTURES, draw, read, read_boxes
 
 SEQUENCE = "lanes: a | b\na -> b: x\nb: a text far longer than the name of its lane\na: y\nb --> a: z"
@@ -65,5 +65,5 @@ def test_a_line_that_names_what_is_not_there_is_refused(text: str, line: str) ->
 def test_every_message_on_the_way_of_a_batch_is_one() -> None:
     _, steps = read((PICTURES / "batch.txt").read_text())
     named = [re.match(r"(?:\d+ )?(\w+)", step.text) for step in steps if step.to is not None]
-    known = {kind.__name__ for kind in messages.BY_KIND.values()}
+    known = {kind.__name__ for kind in BY_KIND.values()}
     assert [found[1] for found in named if found is not None and found[1] not in known] == []

@@ -26,6 +26,7 @@ def test_census_data_out_of_the_box(tmp_path: Path) -> None:
     assert took_s < LIMIT_S
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "least"), [(["mode=sync"], 0.755), (["mode=hybrid", "mode.staleness=2"], 0.754)], ids=["sync", "hybrid"]
 )

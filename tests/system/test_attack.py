@@ -57,6 +57,7 @@ def ports(launcher: psutil.Process) -> set[int]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
 @pytest.mark.skipif(attacker.IDLE <= FILES + 100, reason="this machine lets a process open too few files to attack")
 def test_a_hostile_user_cannot_end_a_job_over_tcp_nor_change_its_result(tmp_path: Path) -> None:

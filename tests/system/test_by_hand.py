@@ -77,7 +77,7 @@ def test_a_coordinator_that_is_told_to_stop_sends_everybody_away(tmp_path: Path)
     assert read_history(run_dir).outcome(time.time()) == RunOutcome("stopped")
     [stopped] = [event for event in read_journal(run_dir / EVENTS) if event.get("phase") == "stopped"]
     assert stopped["step"] > 0
-    assert "'why': 'coordinator-0 was stopped (SIGTERM)'" in (run_dir / "roles" / "data-loader-0.log").read_text()
+    assert "Stop(why='coordinator-0 was stopped (SIGTERM)')" in (run_dir / "roles" / "data-loader-0.log").read_text()
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ def errors(job: Launched) -> list[str]:
     return [line for line in job.output.splitlines() if line.startswith("error:")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", TWO_OR_FOUR)
 @pytest.mark.parametrize("mode", ["hybrid", pytest.param("sync", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["nn-worker-1", pytest.param("embedding-worker-1", marks=pytest.mark.slow)])

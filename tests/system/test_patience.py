@@ -42,11 +42,13 @@ def words(folder: Path, seconds: float) -> list[str]:
     return [*kept, model, f"cluster.silence_timeout_s={SILENCE_S}", "cluster.stop_timeout_s=1"]
 
 
+@pytest.mark.slow
 def test_a_slow_first_step_is_no_silence(tmp_path: Path) -> None:
     with Launched(words(tmp_path, 3 * SILENCE_S), tmp_path / "run") as job:
         job.wait_for_training()
 
 
+@pytest.mark.slow
 def test_a_step_that_never_ends_is_named(tmp_path: Path) -> None:
     with Launched([*words(tmp_path, 3600), "cluster.work_timeout_s=15"], tmp_path / "run") as job:
         poll_for(lambda: job.process.poll() is not None, 90.0, "the end of the job")

@@ -98,6 +98,7 @@ def test_other_modes_resume(tmp_path: Path, changes: list[str]) -> None:
     assert_same_model(newest_checkpoint(tmp_path / "run"), newest_checkpoint(straight.run_dir))
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_processes_and_ranks_resume(tmp_path: Path) -> None:
     words = [*WORDS, "cluster=local"]

@@ -124,7 +124,7 @@ def test_a_replica_that_is_killed_is_named(tmp_path, name):
         death = f"{name} was killed by SIGKILL (out of memory?)"
         assert f"error: {death}\nThe job was stopped. The end of {job.run_dir}" in job.output
         assert read_history(job.run_dir).outcome(time.time()) == RunOutcome("failed", death)
-        assert "instruction 1: training" in job.output or name == "coordinator-0"
+        assert "instruction 1: TrainSteps" in job.output or name == "coordinator-0"
         assert running(pids) == []
 
 
