@@ -39,6 +39,8 @@ PAGES = [
     *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY", "CHANGELOG")),
 ]
 GUIDE = ROOT / "docs" / "guide"
+LONG = {"checkpoint-format.md"}
+"""Pages whose commands run for half a minute; they run where slow tests do."""
 MARKS = {"run", "run slow", "dry-run", "parse", "checkout"}
 TOP = ("persia_cli", "tests", "conf", "recipes", "scripts", "docs", ".ci")
 
@@ -109,7 +111,11 @@ def test_every_command_says_how_it_is_checked(page: Path) -> None:
             assert not re.search(r"^persia ", block.code, re.M), f"a command in a block that is not `sh`: {block.code}"
 
 
-@every_page
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.slow] if page.name in LONG else []) for page in PAGES],
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
+)
 def test_commands_run(page: Path, tmp_path: Path) -> None:
     run(page, tmp_path, "run")
 

@@ -14,6 +14,7 @@ from tests.support.printed import key_values
 LIMIT_S = 60.0
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_census_data_out_of_the_box(tmp_path: Path) -> None:
     """As a new user does it: every role a process, every setting as it comes."""

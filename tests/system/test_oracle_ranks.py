@@ -33,6 +33,7 @@ def test_fifty_steps_have_the_losses_of_one_rank_and_of_plain_torch(criteo_rows:
     np.testing.assert_allclose(two, one, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_every_weight_agrees_though_a_rank_has_no_sample_in_the_last_step(tmp_path: Path) -> None:
     job = plan([*lists_job(tmp_path), *TWO_RANKS, "checkpoint.every_steps=1"], tmp_path / "run")
     result = launch(job)
@@ -40,6 +41,7 @@ def test_every_weight_agrees_though_a_rank_has_no_sample_in_the_last_step(tmp_pa
     assert_every_step_agrees(job, result, STEPS)
 
 
+@pytest.mark.slow
 def test_labels_with_losses_of_their_own(tmp_path: Path) -> None:
     words = ["train.losses={click: {kind: focal, weight: 0.5}}", "optimizer.dense.clip_norm=0.05"]
     job = plan([*lists_job(tmp_path), *TWO_RANKS, *words, "checkpoint.every_steps=1"], tmp_path / "run")

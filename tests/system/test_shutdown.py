@@ -162,6 +162,7 @@ def test_a_replica_that_fails_at_its_start_says_why(tmp_path):
         ) in job.output
 
 
+@pytest.mark.slow
 def test_a_gpu_without_room_is_the_users_to_put_right(tmp_path):
     full = NETWORK.replace("self.batches > 100 and distributed.get_rank() == 0", "batch.size > 2")
     full = full.replace('ValueError("one hundred batches are enough")', 'torch.OutOfMemoryError("CUDA out of memory")')

@@ -138,7 +138,7 @@ def test_large_arrays_pass_in_shared_memory(context: Context, ipc_directory: Pat
 
     def rows_of(server: Server) -> None:
         def answer(peer: Peer, message: LookUp) -> None:
-            if message.batch.step == 0 and server.repeated < 5:
+            if message.batch.step == 0 and server.repeated < 3:
                 hold.append(peer)
                 return
             keys = message.groups[0].keys
@@ -162,7 +162,7 @@ def test_large_arrays_pass_in_shared_memory(context: Context, ipc_directory: Pat
         keys = np.arange(3000, dtype=np.uint64)
         few = np.zeros(3000, np.uint16)
         client.request(LookUp(BatchId(0, 0, 0, 0), True, [GroupKeys(keys, few)]), first.append)
-        poll_until(loop, lambda: client.resent >= 5 and server.repeated >= 5)
+        poll_until(loop, lambda: client.resent >= 3 and server.repeated >= 3)
         client.request(WaitCredit(0, 0))
         poll_until(loop, lambda: not client.pending)
         assert len(first) == 1
