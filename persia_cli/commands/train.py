@@ -104,5 +104,6 @@ def _resumed(source: str, run: "Run", run_dir: Path | None) -> "JobPlan | None":
         raise UserError(
             f"resume={source}: there is no such folder; give a run directory, one of its checkpoints, or auto"
         )
-    inside = run_dir is not None and run_dir.absolute() == path.absolute()
-    return plan_resumed(path, run, run_dir if inside and run_dir else choose_run_dir(run.name, run_dir))
+    if run_dir is not None and path.resolve().is_relative_to(run_dir.resolve()):
+        return plan_resumed(path, run, run_dir)  # the run itself, or one of its checkpoints
+    return plan_resumed(path, run, choose_run_dir(run.name, run_dir))

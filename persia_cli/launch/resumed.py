@@ -74,14 +74,21 @@ def _is_locked(folder: int) -> bool:
 
 
 def _require_lines(metrics: Path, size: int) -> None:
-    content = metrics.read_bytes() if metrics.exists() else b""
-    if len(content) < size:
+    """Raise CheckpointError unless a line of the file ends at `size`, as one did when the checkpoint was saved."""
+    found = metrics.stat().st_size if metrics.exists() else 0
+    if found < size:
         raise CheckpointError(
-            f"{metrics} has {len(content):,} bytes and had {size:,} when the checkpoint was saved: lines were removed; "
+            f"{metrics} has {found:,} bytes and had {size:,} when the checkpoint was saved: lines were removed; "
             "restore the file"
         )
-    if size and content[size - 1 : size] != b"\n":
-        raise CheckpointError(f"{metrics} was edited: no line ends where one did at the checkpoint; restore the file")
+    if not size:
+        return
+    with metrics.open("rb") as file:
+        file.seek(size - 1)
+        if file.read(1) != b"\n":
+            raise CheckpointError(
+                f"{metrics} was edited: no line ends where one did at the checkpoint; restore the file"
+            )
 
 
 def _set_aside(run_dir: Path, moved: Sequence[str], copied: Sequence[str]) -> None:

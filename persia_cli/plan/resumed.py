@@ -22,7 +22,11 @@ _CHANGEABLE = (
     "embedding.capacity",
     "embedding.num_partitions",
 )
-"""Keys, with all keys below them, that a resumed run may change: none of them changes what a step computes."""
+"""Keys, with all keys below them, that a resumed run may change.
+
+They decide how long and where it trains. Of what a step computes they change at most the rounding of sums, and which
+rows are evicted.
+"""
 
 
 class FinishedError(UserError):

@@ -119,6 +119,13 @@ def test_another_folder_gets_the_lines_up_to_the_checkpoint(straight: JobResult,
     assert not (run_dir / "earlier").exists()
 
 
+def test_an_older_checkpoint_goes_on_in_another_folder_alone(straight: JobResult) -> None:
+    older = checkpoint_folder(straight.run_dir, HALF)
+    ended = persia("train", *WORDS, f"resume={older}", "--run-dir", straight.run_dir, "train.steps=80")
+    assert f"has a newer checkpoint, {checkpoint_folder(straight.run_dir, STEPS)}" in str(ended.exception)
+    assert not (straight.run_dir / "earlier").exists()
+
+
 def test_auto_begins_goes_on_and_ends(tmp_path: Path, straight: JobResult) -> None:
     """The same command, as a scheduler repeats it: at first, without a checkpoint, with one, and when all is done."""
     run_dir = tmp_path / "run"
