@@ -86,6 +86,39 @@ class _Findings:
             raise DataError("\n".join(lines))
 
 
+class _Contents:
+    """The contents of the files whose footers were read so far, in the order that rows are numbered in."""
+
+    def __init__(self, dataset: ParquetDataset, findings: _Findings) -> None:
+        self._dataset, self._findings = dataset, findings
+        self._plain = {each.name for each in dataset.dense_features if each.transform is None}
+        self.files: list[DataFile] = []
+        self.schemas: list[Any] = []
+        self.groups: list[RowGroup] = []
+        self.unread: dict[str, UnreadRows] = {}
+        self.scales: dict[str, float] = {}
+        self.rows = 0
+
+    def add(
+        self, part: SplitName | None, file: DataFile, metadata: Any, hive: HiveColumns, lines: TextLines | None
+    ) -> None:
+        """Add a file of the split `part` (None if files do not make the split); `lines` are those of its text file."""
+        own = metadata.schema.to_arrow_schema()
+        self.files.append(file)
+        self.schemas.append(hive.schema(file.name, own))
+        self._findings.note(self._dataset, self.schemas[-1])
+        self.unread[file.name] = unread_rows(metadata)
+        for name, scale in column_scales(metadata, self._plain).items():
+            self.scales[name] = max(scale, self.scales.get(name, 0.0))
+        constants, start = hive.constants(file.name, own), self.rows
+        for number in range(metadata.num_row_groups):
+            rows, before = metadata.row_group(number).num_rows, self.rows - start
+            self.groups.append(
+                RowGroup(file.path, number, self.rows, rows, part, constants, file.source, before, lines)
+            )
+            self.rows += rows
+
+
 def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
     """Read every file's footer, and the split column if there is one; text files are converted first.
 
@@ -95,9 +128,6 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
     places = locate_all(dataset.paths)
     filesystem = places[0].filesystem
     findings = _Findings()
-    groups: list[RowGroup] = []
-    files: list[DataFile] = []
-    schemas: list[Any] = []
     kind, everything = of_one_format(find_all(places), dataset.format)
     parts = _parts(dataset, places, set(everything), findings)
     texts = filesystem
@@ -107,56 +137,37 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
         parts = [(part, tuple(converted[file] for file in files)) for part, files in parts]
         filesystem = LocalFileSystem()
     hive = HiveColumns(file.name for _, members in parts for file in members)
-    unread: dict[str, UnreadRows] = {}
-    plain = {each.name for each in dataset.dense_features if each.transform is None}
-    scales: dict[str, float] = {}
-    first_row = 0
+    found = _Contents(dataset, findings)
     for part, members in parts:
         for file in members:
             metadata = _footer(filesystem, file, places[0].uri if kind == "parquet" else None, findings)
-            if metadata is None:
-                continue
-            own = metadata.schema.to_arrow_schema()
-            files.append(file)
-            schemas.append(hive.schema(file.name, own))
-            findings.note(dataset, schemas[-1])
-            constants = hive.constants(file.name, own)
-            unread[file.name] = unread_rows(metadata)
-            for name, scale in column_scales(metadata, plain).items():
-                scales[name] = max(scale, scales.get(name, 0.0))
-            start = first_row
-            lines = (
-                None if file.source is None else TextLines(texts, DataFile(file.source, file.nbytes), kind, dataset.csv)
-            )
-            for number in range(metadata.num_row_groups):
-                rows = metadata.row_group(number).num_rows
-                groups.append(
-                    RowGroup(file.path, number, first_row, rows, part, constants, file.source, first_row - start, lines)
-                )
-                first_row += rows
-    _allow(unread, dataset.max_bad_rows)
+            if metadata is not None:
+                text = None if file.source is None else DataFile(file.source, file.nbytes)
+                lines = None if text is None else TextLines(texts, text, kind, dataset.csv)
+                found.add(part, file, metadata, hive, lines)
+    _allow(found.unread, dataset.max_bad_rows)
     settled = _settled(dataset, findings, kind != "parquet")
-    for file, schema in zip(files, schemas, strict=True):
+    for file, schema in zip(found.files, found.schemas, strict=True):
         findings.check(settled, file, schema)
         if kind == "csv":
-            for text in fractions_as_text(settled, schema):
-                findings.of_file(file.name, text)
+            for problem in fractions_as_text(settled, schema):
+                findings.of_file(file.name, problem)
     findings.raise_if_any()
-    split_rows = count_rows(dataset.split, filesystem, groups)
-    _require_rows(dataset, first_row, split_rows)
+    split_rows = count_rows(dataset.split, filesystem, found.groups)
+    _require_rows(dataset, found.rows, split_rows)
     if not is_fitted(settled):
-        settled = fit(settled, filesystem, groups, split_rows.train)
+        settled = fit(settled, filesystem, found.groups, split_rows.train)
     return ParquetScan(
         filesystem=filesystem,
-        files=tuple(files),
-        groups=tuple(groups),
-        schemas=tuple(schemas),
+        files=tuple(found.files),
+        groups=tuple(found.groups),
+        schemas=tuple(found.schemas),
         lists=frozenset(findings.lists),
         split_rows=split_rows,
         format=kind,
-        unread=sum(each.count for each in unread.values()),
+        unread=sum(each.count for each in found.unread.values()),
         settled=settled,
-        scales=scales,
+        scales=found.scales,
     )
 
 
