@@ -9,6 +9,7 @@ import typer
 from persia_cli import __version__
 from persia_cli.commands import (
     bench,
+    checkpoint,
     config,
     data,
     evaluate,
@@ -39,6 +40,7 @@ app.command(epilog=predict.EXAMPLES)(predict.predict)
 app.command(epilog=report.EXAMPLES)(report.report)
 app.command("launch-role", epilog=launch_role.EXAMPLES)(launch_role.launch_role)
 app.add_typer(runs.app, name="runs")
+app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(table.app, name="table")
 app.add_typer(bench.app, name="bench")
 app.add_typer(recipe.app, name="recipe")

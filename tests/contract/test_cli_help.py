@@ -22,6 +22,8 @@ FROZEN = {
     "bench throughput": ["--compare", "--conf-dir", "--help", "--json", "--quick", "--ring", "--rounds", "--source",
                          "--steps", "words"],
     "bench tier": ["--conf-dir", "--help", "--json", "--quick", "--ring", "--rounds", "--steps", "words"],
+    "checkpoint": ["--help"],
+    "checkpoint ls": ["--help", "--json", "run"],
     "config": ["--help"],
     "config list": ["--conf-dir", "--help", "--keys"],
     "config model": ["--conf-dir", "--help", "--json", "words"],

@@ -30,6 +30,7 @@ FLOORS = (
     ("train",),
     ("roles",),
     ("launch",),
+    ("checkpoint",),
     ("bench",),
     ("config",),
     ("sweep",),

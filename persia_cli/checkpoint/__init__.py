@@ -1,0 +1,1 @@
+"""What `persia checkpoint` runs: checkpoints listed, described, verified, compared, exported and removed."""

@@ -1,0 +1,132 @@
+"""The list of a run's checkpoints: what each one has, which is the best, and what was left unfinished."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from persia_cli.errors import CheckpointError, UserError
+from persia_cli.observe.history import CONFIG
+from persia_cli.observe.journal import EVENTS, is_being_written
+from persia_cli.store.manifest import (
+    MANIFEST,
+    PARTIAL,
+    checkpoint_folder,
+    finished_steps,
+    read_manifest,
+    unfinished_folders,
+)
+from persia_cli.store.retention import best_checkpoint
+
+FULL = "full"
+
+
+@dataclass(frozen=True)
+class ListedCheckpoint:
+    """A complete checkpoint of a run; what a damaged manifest does not tell is None."""
+
+    step: int
+    path: str
+    kind: str = FULL
+    samples: int | None = None
+    saved_s: float | None = None
+    """When its manifest was written, in seconds since 1970."""
+    nbytes: int | None = None
+    """Size of all its files."""
+    rows: int | None = None
+    """Rows of all tables that features read."""
+    best: bool = False
+    """True for the one that `best.json` names."""
+    resumes: bool = False
+    """True for the one that `persia resume` would go on from."""
+    damage: str = ""
+    """The first flaw that its manifest, and the names and sizes of its files, show; `verify` finds all."""
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """A folder of a checkpoint that was not finished, or not completely removed."""
+
+    path: str
+    state: str
+    """`being written`, `unfinished`, or `partly removed`."""
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class CheckpointList:
+    """All checkpoints of a run, by step, and what was left of others."""
+
+    run_dir: str
+    running: bool
+    checkpoints: tuple[ListedCheckpoint, ...]
+    leftovers: tuple[Leftover, ...]
+    note: str = ""
+    """What is wrong with the note of the best checkpoint."""
+
+
+def require_run(folder: Path) -> None:
+    """Raise UserError unless the folder is a run directory."""
+    if (folder / MANIFEST).is_file():
+        raise UserError(f"{folder} is a checkpoint; give the run directory, two folders above it")
+    if not (folder / CONFIG).is_file():
+        raise UserError(f"{folder} is not a run directory: it has no {CONFIG}; give the folder that persia train named")
+
+
+def is_running(run_dir: Path) -> bool:
+    """Return True if a process writes the record of the run, or if that cannot be known."""
+    return (run_dir / EVENTS).exists() and is_being_written(run_dir / EVENTS)
+
+
+def list_checkpoints(run_dir: Path) -> CheckpointList:
+    """Return what a run directory has of checkpoints; raises UserError for another folder."""
+    require_run(run_dir)
+    running, steps, note, best = is_running(run_dir), finished_steps(run_dir), "", None
+    try:
+        best = best_checkpoint(run_dir)
+    except CheckpointError as error:
+        note = str(error)
+    if best is not None and best not in [checkpoint_folder(run_dir, step) for step in steps]:
+        note = f"best.json names {best.name}, which is not there"
+    return CheckpointList(
+        run_dir=str(run_dir),
+        running=running,
+        checkpoints=tuple(_listed(checkpoint_folder(run_dir, step), step, best, step == steps[-1]) for step in steps),
+        leftovers=tuple(_leftover(folder, running) for folder in unfinished_folders(run_dir)),
+        note=note,
+    )
+
+
+def folder_bytes(folder: Path) -> int:
+    """Return the size of all files in a folder and below; files that vanish meanwhile count nothing."""
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.lstat().st_size if path.is_symlink() or path.is_file() else 0
+        except FileNotFoundError:
+            continue
+    return total
+
+
+def _listed(folder: Path, step: int, best: Path | None, newest: bool) -> ListedCheckpoint:
+    is_best = best is not None and best == folder
+    try:
+        saved_s = (folder / MANIFEST).stat().st_mtime
+        manifest = read_manifest(folder)
+    except (CheckpointError, FileNotFoundError) as error:
+        return ListedCheckpoint(
+            step, str(folder), damage=str(error), nbytes=folder_bytes(folder), best=is_best, resumes=newest
+        )
+    return ListedCheckpoint(
+        step=step,
+        path=str(folder),
+        samples=manifest.samples,
+        saved_s=saved_s,
+        nbytes=folder_bytes(folder),
+        rows=manifest.row_count(with_dense=False),
+        best=is_best,
+        resumes=newest,
+    )
+
+
+def _leftover(folder: Path, running: bool) -> Leftover:
+    unfinished = "being written" if running else "unfinished"
+    return Leftover(str(folder), unfinished if folder.suffix == PARTIAL else "partly removed", folder_bytes(folder))
