@@ -57,7 +57,7 @@ class Store:
         self.buckets = {partition: [[] for _ in range(self.group.buckets)] for partition in own}
         self.tables = {table.number: table for table in self.group.tables}
         self.counts = {number: Counter() for number in self.tables}
-        self.kept, self.look_ups = {}, 0
+        self.kept, self.look_ups, self.gone = {}, 0, []
         self.few = self.group.buckets <= FEW
 
     def rows(self):
@@ -130,6 +130,7 @@ class Store:
     def evicted(self, row):
         """Count a row that makes room."""
         self.counts[row.name[1]]["evicted"] += 1
+        self.gone.append(row.name)
 
     def released(self, key, first, second, step):
         """(bucket, place) of an empty slot, if a row of another bucket can be evicted for it; otherwise None."""

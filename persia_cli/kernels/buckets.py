@@ -59,12 +59,22 @@ class Index(NamedTuple):
     """True if the group has more than one table."""
     scratch: NDArray[np.uint64]
     """uint64[SCRATCH]: memory for intermediate results."""
+    evicted_keys: NDArray[np.uint64]
+    """uint64[n]: keys that lost their rows to others since the last cut, as far as there is room for them."""
+    evicted_tables: NDArray[np.uint16]
+    """uint16[n]: their table numbers."""
+    evictions: NDArray[np.int64]
+    """int64[1]: number of these, counted on beyond `n`."""
 
 
 SCRATCH = 2 * max(CHUNK, PATHS)
 INDEX = types.NamedTuple(
-    (write(U64), write(U32), write(U16), write(U8), write(types.int32), U64, U64, U64, types.boolean, write(U64)), Index
-)
+    (
+        write(U64), write(U32), write(U16), write(U8), write(types.int32), U64, U64, U64, types.boolean, write(U64),
+        write(U64), write(U16), write(types.int64),
+    ),
+    Index,
+)  # fmt: skip
 
 
 FOUR_KEYS, FOUR_ROWS = ir.VectorType(I64, SLOTS), ir.VectorType(I32, SLOTS)

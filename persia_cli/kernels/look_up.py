@@ -23,7 +23,7 @@ from persia_cli.kernels.buckets import (
 from persia_cli.kernels.compile import helper, inlined, kernel, read, write
 from persia_cli.kernels.hashing import mix, unmix
 from persia_cli.kernels.intrinsics import prefetch
-from persia_cli.kernels.room import claim, least_used, occupy
+from persia_cli.kernels.room import claim, least_used, note_eviction, occupy
 from persia_cli.kernels.rows import NO_ROW, ROWS, begin_row, prefetch_words, send_row, send_rows
 
 F32, U16, U32, U64, I64, U8 = types.float32, types.uint16, types.uint32, types.uint64, types.int64, types.uint8
@@ -172,6 +172,7 @@ def _admit(index, rows, row_init, counts, key, table, step, number, used):
     if row >= 0:
         counts.evicted[index.tables[row]] += 1
         index.reused[row] = number
+        note_eviction(index, slot)
     else:
         row = used
         index.fill[partition_of(index, key)] += np.int32(1)

@@ -131,12 +131,13 @@ def _least_used_in(index, bucket, below):
 
 
 @helper
-def _release(index, bucket, step):
-    """Remove a key of another bucket that was last used before `step`; returns its row, -1 if none was found.
+def _release(index, target, step):
+    """Move a key of another bucket that was last used before `step` to the empty slot `target`; returns if it did.
 
     Searches up to PATHS buckets behind the given one. Full buckets are passed over unless buckets are few, since a full
     bucket must stay full (see `buckets`): keys that overflowed to their second buckets would not be found any more.
     """
+    bucket = target >> np.uint64(2)
     lowest = np.uint32(min(step, np.uint64(2**32 - 1)))
     first = bucket - bucket % index.size
     for _ in range(min(index.size - np.uint64(1), np.uint64(PATHS))):
@@ -145,13 +146,13 @@ def _release(index, bucket, step):
         if index.size <= FEW or bits != np.uint64(15):
             slot = _least_used_in(index, bucket, lowest)
             if slot != NOWHERE:
-                row = row_at(index, slot)
+                _move(index, slot, target)
                 # The slots of a bucket are filled without gaps, so the last key moves to where this one was.
                 last = bucket * np.uint64(SLOTS) + lowest_bit(~bits) - np.uint64(1)
                 _move(index, last, slot)
                 index.marks[row_word(last)] = np.uint32(0)
-                return row
-    return np.int64(-1)
+                return True
+    return False
 
 
 @helper
@@ -160,7 +161,7 @@ def claim(index, key, step, most, evict):
 
     In a partition of fewer than `most` rows it is an empty slot, if need be one freed by moving keys. Otherwise, with
     `evict`, it is the least recently used slot of the candidate buckets. If all of these are in use at this step, it is
-    an empty slot that gets the row of a key of another bucket.
+    an empty slot, to which a key of another bucket has moved to be evicted.
     """
     one = first_bucket(index, key)
     two = second_bucket(index, key, one)
@@ -176,11 +177,8 @@ def claim(index, key, step, most, evict):
     if slot == NOWHERE:
         # All candidates are in use at this very step, and the rows of this batch are in flight: they must stay.
         slot = _empty_slot(index, one, two)
-        if slot != NOWHERE:
-            row = _release(index, slot >> np.uint64(2), step)
-            if row < 0:
-                return NOWHERE
-            index.marks[row_word(slot)] = np.uint32(row + 1)
+        if slot != NOWHERE and not _release(index, slot, step):
+            return NOWHERE
     return slot
 
 
@@ -192,6 +190,16 @@ def _empty_slot(index, one, two):
         if places != np.uint64(15):
             return bucket * np.uint64(SLOTS) + lowest_bit(~places)
     return NOWHERE
+
+
+@inlined
+def note_eviction(index, slot):
+    """Remember the key of a slot, whose row another key gets, for the next checkpoint."""
+    place = index.evictions[0]
+    if place < index.evicted_keys.size:
+        index.evicted_keys[place] = index.buckets[(slot >> np.uint64(2)) * KEYS + (slot & np.uint64(3))]
+        index.evicted_tables[place] = index.tables[row_at(index, slot)]
+    index.evictions[0] = place + 1
 
 
 @inlined

@@ -26,6 +26,11 @@ ROW_BYTES = 3
 """Memory of a row's table number (2 bytes) and of its last reuse (1 byte)."""
 INDEX_BYTES = BUCKET_BYTES / SLOTS / MOST_FULL + ROW_BYTES
 """Memory of a row in addition to its values, in bytes."""
+EVICTION_BYTES = 10
+"""Memory of a remembered eviction: key (8 bytes) and table number (2 bytes)."""
+ROWS_PER_EVICTION = 8
+"""Rows of capacity for each eviction that a store remembers. If more are evicted between two checkpoints, so many rows
+are new that the later one may as well have all rows."""
 DENSE_TABLE = "(dense)"
 """Name of the reserved table for dense weights that train asynchronously. No feature may read it."""
 ROWS_PER_PARTITION = 2048
@@ -137,6 +142,8 @@ class GroupSpec:
     dtype: Storage = "float32"
     wire: Storage = "float32"
     """Dtype in which its rows and their gradients travel."""
+    remembers_evictions: bool = False
+    """True if stores remember which keys were evicted since the last checkpoint, so that one of changes can follow."""
 
     @property
     def width(self) -> int:
@@ -159,9 +166,14 @@ class GroupSpec:
         return max(LEAST_BUCKETS, math.ceil(self.rows_per_partition / (SLOTS * MOST_FULL)))
 
     @property
+    def evictions_per_partition(self) -> int:
+        """Largest number of evictions that a store remembers, for each partition."""
+        return math.ceil(self.rows_per_partition / ROWS_PER_EVICTION) if self.remembers_evictions else 0
+
+    @property
     def nbytes(self) -> int:
         """Memory of rows and index at capacity, of all servers together, in bytes."""
-        index = self.buckets * BUCKET_BYTES + FILL_BYTES
+        index = self.buckets * BUCKET_BYTES + FILL_BYTES + self.evictions_per_partition * EVICTION_BYTES
         return self.partitions * (index + self.rows_per_partition * (self.width * 4 + ROW_BYTES))
 
 

@@ -98,6 +98,25 @@ class RowStore:
         order = np.lexsort((tables, keys))
         return PartitionRows(keys[order], tables[order], rows[order], last_used[order].astype(np.int64))
 
+    def take_evicted(self) -> tuple[Keys, Tables] | None:
+        """Return the keys without a row that were evicted since the last call, ordered by key, then table number.
+
+        Returns None if more were evicted than the store remembers. Some of the keys may have got their rows since the
+        last call too. From now on further evictions are remembered.
+        """
+        evictions = int(self.index.evictions[0])
+        self.index.evictions[0] = 0
+        if evictions > self.index.evicted_keys.size:
+            return None
+        keys, tables = self.index.evicted_keys[:evictions], self.index.evicted_tables[:evictions]
+        order = np.lexsort((tables, keys))
+        keys, tables = keys[order], tables[order]
+        again = (keys[1:] == keys[:-1]) & (tables[1:] == tables[:-1])
+        once = np.concatenate([np.ones(min(keys.size, 1), np.bool_), ~again])
+        keys, tables = keys[once], tables[once]
+        gone = self.find(keys, tables) < 0
+        return keys[gone], tables[gone]
+
     def read_rows(self, rows: NDArray[np.int64]) -> dict[str, Floats]:
         """Return the embedding and each optimizer state by name, float32[n, columns]."""
         words = self.rows.arena.reshape(-1, self.group.width)[rows]
@@ -122,6 +141,7 @@ class RowStore:
 
 def _index(group: GroupSpec, partitions: range, rows: int) -> buckets.Index:
     words = memory.zeros(group.buckets * len(partitions) * 8, np.uint64)
+    evictions = group.evictions_per_partition * len(partitions)
     return buckets.Index(
         buckets=words,
         marks=words.view(np.uint32),
@@ -133,6 +153,9 @@ def _index(group: GroupSpec, partitions: range, rows: int) -> buckets.Index:
         size=np.uint64(group.buckets),
         several=len(group.tables) > 1,
         scratch=np.zeros(buckets.SCRATCH, np.uint64),
+        evicted_keys=memory.zeros(evictions, np.uint64),
+        evicted_tables=memory.zeros(evictions, np.uint16),
+        evictions=np.zeros(1, np.int64),
     )
 
 

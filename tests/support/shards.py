@@ -44,13 +44,13 @@ def layout_of(
     admission: float = 1.0,
     dtype: Any = "float32",
     wire: Any = "float32",
+    remembers_evictions: bool = False,
     **settings: Any,
 ) -> EmbeddingLayout:
     """Return a layout of one group."""
     tables = tuple(replace(table, admission=admission) for table in tables)
-    return EmbeddingLayout(
-        (GroupSpec(0, dim, optimizer, tables, capacity, partitions, dtype, wire),), (), **{"seed": SEED, **settings}
-    )
+    group = GroupSpec(0, dim, optimizer, tables, capacity, partitions, dtype, wire, remembers_evictions)
+    return EmbeddingLayout((group,), (), **{"seed": SEED, **settings})
 
 
 def arrays(names: Iterable[Name]) -> tuple[NDArray[np.uint64], NDArray[np.uint16]]:

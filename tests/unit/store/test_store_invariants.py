@@ -24,6 +24,7 @@ LAYOUTS = st.builds(
     dtype=DTYPES,
     wire=DTYPES,
     when_full=st.sampled_from(["evict", "evict", "refuse"]),
+    remembers_evictions=st.booleans(),
 )
 PLACES = st.lists(st.tuples(st.integers(0, 49), st.integers(0, 2)), max_size=12)
 
@@ -123,6 +124,16 @@ class Life(RuleBasedStateMachine):
         last_used = rng.integers(0, self.step + 2, len(names))
         inserted = self.shard.insert(0, *arrays(names), last_used, parts)
         assert inserted == self.twin.insert(names, last_used.tolist(), parts)
+
+    @rule()
+    def take_evicted(self):
+        """The keys that have no row any more, unless too many were evicted to remember."""
+        gone, alive = self.twin.gone, {row.name for row in self.twin.rows()}
+        found = self.shard.stores[0].take_evicted()
+        assert (found is None) == (len(gone) > self.group.evictions_per_partition * self.group.partitions)
+        if found is not None:
+            assert list(zip(*(array.tolist() for array in found), strict=True)) == sorted({*gone} - alive)
+        gone.clear()
 
     def image(self):
         store = self.shard.stores[0]
