@@ -245,4 +245,4 @@ def job_phases(run: Run, job: Job, tracker: EvaluationTracker) -> PhaseMachine:
         "paused": frozenset({f"{DRIVER}-0"}),
         "done": everyone,
     }
-    return PhaseMachine(phases, taking_part)
+    return PhaseMachine(phases, taking_part, waits_for_files=not run.checkpoint.while_training)

@@ -23,7 +23,7 @@ from persia_cli.store.manifest import EMBEDDINGS, read_manifest
 from persia_cli.store.shard import Shard
 from persia_cli.store.snapshot import Progress, load_shard, save_shard
 from persia_cli.wire.arrays import Array
-from persia_cli.wire.figures import Counters
+from persia_cli.wire.figures import Counters, SavedFile
 from persia_cli.wire.job_messages import PhaseWork, SaveModel
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import Ack, GroupGradients, LookedUp, LookedUpRows, LookUp, Update
@@ -206,8 +206,12 @@ class EmbeddingServer:
         self._write(
             "writing its rows",
             lambda: save_shard(self._shard, folder, self._note_written),
-            lambda saved: self._link.done(number, tuple(saved)),
+            lambda saved: self._report_saved(number, work.step, saved),
         )
+
+    def _report_saved(self, number: int, step: int, files: list[SavedFile]) -> None:
+        self._link.saved(step, files)
+        self._link.done(number)
 
     def _note_written(self, rows: int) -> None:
         self._updates["rows_written"] += rows

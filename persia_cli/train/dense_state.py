@@ -2,16 +2,16 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import safetensors
 import safetensors.torch
 import torch
 from torch import nn
 
-from persia_cli.disk import write_whole
+from persia_cli.disk import write_whole, writing
 from persia_cli.errors import CheckpointError, PersiaError
 from persia_cli.wire.figures import SavedFile
 
@@ -24,10 +24,31 @@ Tensors = dict[str, torch.Tensor]
 LossScaleState = dict[str, float]
 
 
-def save_dense(
-    directory: Path, module: nn.Module, optimizer: torch.optim.Optimizer, loss_scale: LossScaleState | None = None
-) -> list[SavedFile]:
-    """Write `WEIGHTS` (parameters and buffers) and `OPTIMIZER` (its state per parameter) into `directory`.
+class TensorFile(NamedTuple):
+    """The content of a file of tensors, on which training has no effect any more."""
+
+    name: str
+    tensors: Tensors
+    record: dict[str, Any]
+
+    def write(self, directory: Path) -> SavedFile:
+        """Write the file into `directory`, which exists; raises DiskError."""
+        content = safetensors.torch.save(self.tensors, {"persia": json.dumps(self.record, sort_keys=True)})
+        write_whole(directory / self.name, content)
+        return SavedFile(directory.name, self.name, len(content), hashlib.sha256(content).hexdigest())
+
+
+def write_files(files: Iterable[TensorFile], directory: Path) -> list[SavedFile]:
+    """Write files into a folder, which is made if there is none; raises DiskError."""
+    with writing(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+    return [file.write(directory) for file in files]
+
+
+def dense_files(
+    module: nn.Module, optimizer: torch.optim.Optimizer, loss_scale: LossScaleState | None = None
+) -> list[TensorFile]:
+    """Return copies of `WEIGHTS` (parameters and buffers) and `OPTIMIZER` (its state per parameter).
 
     State of parameter p is named `p/key`, such as `network.0.weight/exp_avg`; the header's metadata, under `persia`,
     is a JSON object with the optimizer's kind and settings, the names of its parameters in order, and the state of
@@ -47,13 +68,13 @@ def save_dense(
     if loss_scale is not None:
         record["loss_scale"] = loss_scale
     return [
-        _write(directory / WEIGHTS, weights, {"kind": type(module).__name__}),
-        _write(directory / OPTIMIZER, tensors, record),
+        _copied(WEIGHTS, weights, {"kind": type(module).__name__}),
+        _copied(OPTIMIZER, tensors, record),
     ]
 
 
 def load_dense(directory: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> LossScaleState | None:
-    """Read what `save_dense` wrote, in place; the optimizer's settings (learning rate …) stay those of the config.
+    """Read the files of `dense_files`, in place; the optimizer's settings (learning rate …) stay those of the config.
 
     Returns the state of the loss scale, if one was saved.
 
@@ -78,15 +99,15 @@ def load_dense(directory: Path, module: nn.Module, optimizer: torch.optim.Optimi
 
 
 def load_weights(directory: Path, module: nn.Module) -> None:
-    """Read only the weights that `save_dense` wrote; raises CheckpointError as `load_dense` does."""
+    """Read only the weights of `dense_files`; raises CheckpointError as `load_dense` does."""
     weights, _ = _read(directory / WEIGHTS)
     _require_same(directory / WEIGHTS, weights, _weights(module))
     module.load_state_dict(weights)
 
 
-def save_initial(directory: Path, weights: Tensors) -> SavedFile:
-    """Write `INITIAL` into `directory`."""
-    return _write(directory / INITIAL, weights, {})
+def initial_file(weights: Tensors) -> TensorFile:
+    """Return a copy of initial weights as `INITIAL`."""
+    return _copied(INITIAL, weights, {})
 
 
 def load_initial(directory: Path, wanted: Tensors) -> Tensors | None:
@@ -112,12 +133,10 @@ def _parameter_names(module: nn.Module, optimizer: torch.optim.Optimizer) -> lis
     return [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _write(path: Path, tensors: Mapping[str, torch.Tensor], record: dict[str, Any]) -> SavedFile:
-    # Clones, because safetensors refuses tensors that share memory (tied weights).
-    own = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
-    content = safetensors.torch.save(own, {"persia": json.dumps(record, sort_keys=True)})
-    write_whole(path, content)
-    return SavedFile(path.parent.name, path.name, len(content), hashlib.sha256(content).hexdigest())
+def _copied(name: str, tensors: Mapping[str, torch.Tensor], record: dict[str, Any]) -> TensorFile:
+    # Copies of each, also because safetensors refuses tensors that share memory (tied weights).
+    own = {key: value.detach().to("cpu", copy=True).contiguous() for key, value in tensors.items()}
+    return TensorFile(name, own, record)
 
 
 def _read(path: Path) -> tuple[Tensors, dict[str, Any]]:
