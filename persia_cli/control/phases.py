@@ -79,20 +79,47 @@ def in_turns(phases: Iterator[Phase], steps: int) -> Iterator[Phase]:
 
 @dataclass(slots=True)
 class PhaseMachine:
-    """A state machine of the phases; a phase is over when every participant has reported it done."""
+    """A state machine of the phases; a phase is over when every participant has reported it done.
+
+    Files of a checkpoint may still be written when its saving phase is over. Until they all are, neither the next
+    checkpoint nor the end can begin; with `waits_for_files`, no other phase either.
+    """
 
     phases: Iterator[Phase]
     participants: dict[PhaseKind, frozenset[str]]
+    waits_for_files: bool = False
     current: Phase | None = None
     number: int = 0
     waiting: set[str] = field(default_factory=set)
+    saved_step: int = 0
+    """Step of the last checkpoint that was begun."""
+    writing: set[str] = field(default_factory=set)
+    """Participants that have not yet written their part of that checkpoint."""
+    _upcoming: Phase | None = None
+
+    @property
+    def held(self) -> bool:
+        """True if the next phase cannot begin before the last checkpoint is complete; ask only between phases."""
+        if self._upcoming is None:
+            self._upcoming = next(self.phases)
+        return bool(self.writing) and (self.waits_for_files or self._upcoming.kind in ("saving", "done"))
 
     def advance(self) -> Phase:
         """Enter the next phase and return it; its instruction carries `number`."""
-        self.current = next(self.phases)
+        self.current = self._upcoming or next(self.phases)
+        self._upcoming = None
         self.number += 1
         self.waiting = set(self.participants[self.current.kind])
+        if self.current.kind == "saving":
+            self.saved_step, self.writing = self.current.last, set(self.waiting)
         return self.current
+
+    def note_written(self, name: str, step: int) -> bool:
+        """Record that a participant's part of a checkpoint is written; returns False for a repeat."""
+        if step != self.saved_step or name not in self.writing:
+            return False
+        self.writing.discard(name)
+        return True
 
     def finish(self, name: str, number: int) -> bool:
         """Record that a participant is done; returns True if that ends the phase. Repeats change nothing."""

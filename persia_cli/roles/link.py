@@ -5,7 +5,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ from persia_cli.wire.job_messages import (
     PhaseWork,
     Ready,
     Report,
+    Saved,
     ScoreCounts,
     ScoredSamples,
     Scores,
@@ -180,10 +181,14 @@ class Link:
             raise RoleError(f"{self.name} has not joined the job")
         return self._sender
 
-    def done(self, number: int, files: tuple[SavedFile, ...] = ()) -> None:
+    def done(self, number: int) -> None:
         """Report an instruction done, once the coordinator has acknowledged all figures sent before."""
-        self._after_reports.append(Done(self.sender, number, files))
+        self._after_reports.append(Done(self.sender, number))
         self._send_done()
+
+    def saved(self, step: int, files: Sequence[SavedFile]) -> None:
+        """Report that this replica's part of the checkpoint of a step is on disk."""
+        self._client.request(Saved(self.sender, step, tuple(files)), waiting_for="the coordinator to note its files")
 
     def _send_done(self) -> None:
         while self._after_reports and not self._unacked_reports:

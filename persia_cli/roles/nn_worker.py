@@ -4,6 +4,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -23,16 +24,16 @@ from persia_cli.roles.interval import Interval
 from persia_cli.roles.link import HEARTBEAT_S, Link
 from persia_cli.roles.nn_pipeline import JobEndedError, Pipeline, ReadyBatch
 from persia_cli.roles.work import COMPILING, Work
-from persia_cli.storage.places import place_of
 from persia_cli.store.manifest import verified_folder
 from persia_cli.store.wire_rows import encode_rows
 from persia_cli.train.compiling import watched_compiling
+from persia_cli.train.dense_state import TensorFile, write_files
 from persia_cli.train.dense_trainer import DenseTrainer
 from persia_cli.train.device import device_of, devices_are_apart, told_of_full_memory
 from persia_cli.train.distributed import LostRankError, World
 from persia_cli.train.inputs import Samples
 from persia_cli.train.step import TRAINING
-from persia_cli.wire.figures import Counters, SavedFile
+from persia_cli.wire.figures import Counters
 from persia_cli.wire.job_messages import EvaluateSteps, PhaseWork, PredictSteps, SaveModel, TrainSteps
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.parts import BatchId
@@ -64,6 +65,8 @@ class NNWorker:
         self._instructions: queue.SimpleQueue[tuple[int, PhaseWork]] = queue.SimpleQueue()
         self._steps_scored = 0
         self._ended = threading.Event()
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"{link.name}-files")
+        self._writing: Future[None] | None = None
 
     def run(self) -> None:
         """Train and evaluate as instructed until the job is over."""
@@ -88,6 +91,7 @@ class NNWorker:
             if not self._is_stopped_within(run.cluster.silence_timeout_s + 2 * HEARTBEAT_S):
                 raise
         finally:
+            self._writer.shutdown()
             self._ended.set()
             self._pipeline.wake()
             io.join()
@@ -123,7 +127,7 @@ class NNWorker:
             warm(pooling_kernels((feature.pooling for feature in embedding_layout(run).features), job.task == "train"))
         if job.load:
             self._link.work.begin("reading the dense weights")
-            trainer.load(verified_folder(place_of(job.load), DENSE))
+            trainer.load(verified_folder(Path(job.load), DENSE))
         self._link.work.end()
         self._pipeline.call(lambda: self._link.ready(self._on_instruction, trainer.parameters))
         self._follow(trainer)
@@ -134,8 +138,8 @@ class NNWorker:
             try:
                 number, work = self._instructions.get(timeout=0.05)
             except queue.Empty:
+                self._raise_failed_writing()
                 continue
-            files: tuple[SavedFile, ...] = ()
             match work:
                 case TrainSteps():
                     self._train(trainer, work)
@@ -144,8 +148,9 @@ class NNWorker:
                 case PredictSteps():
                     self._predict(trainer, work)
                 case SaveModel():
-                    files = self._save(trainer, work)
-            self._pipeline.call(partial(self._link.done, number, files))
+                    self._save(trainer, work)
+            self._pipeline.call(partial(self._link.done, number))
+            self._raise_failed_writing()
 
     def _train(self, trainer: DenseTrainer, work: TrainSteps) -> None:
         interval, since = Interval(trainer.task_weights, MOST_IN_TRAINING), time.monotonic()
@@ -196,14 +201,25 @@ class NNWorker:
             self._pipeline.call(partial(self._link.send_scores, ready.batch, scored.logits, release))
             self._steps_scored += 1
 
-    def _save(self, trainer: DenseTrainer, work: SaveModel) -> tuple[SavedFile, ...]:
+    def _save(self, trainer: DenseTrainer, work: SaveModel) -> None:
+        """Copy what is dense, and have it written while training goes on; all ranks have the same."""
         if self._link.index != 0:
-            return ()
+            return
         self._refresh(trainer, TRAIN, work.step - 1)
-        self._link.work.begin("writing the dense weights")
-        files = trainer.save(place_of(work.folder) / DENSE)
+        self._link.work.begin("copying the dense weights")
+        files = trainer.files()
         self._link.work.end()
-        return tuple(files)
+        self._writing = self._writer.submit(self._write, Path(work.folder) / DENSE, work.step, files)
+
+    def _write(self, folder: Path, step: int, files: list[TensorFile]) -> None:
+        """Write a checkpoint's dense part; on a thread of its own."""
+        self._pipeline.call(partial(self._link.saved, step, write_files(files, folder)))
+
+    def _raise_failed_writing(self) -> None:
+        """Raise the error because of which the dense part of a checkpoint could not be written, if there is one."""
+        if self._writing is not None and self._writing.done():
+            self._writing.result()
+            self._writing = None
 
     def _refresh(self, trainer: DenseTrainer, split: int, step: int) -> None:
         """Give the rank the dense weights that all ranks' updates came to, if embedding servers keep them."""
@@ -217,6 +233,7 @@ class NNWorker:
         for step in range(first, last):
             with self._trace.span(TRAINING, "wait for batch", BatchId(0, split, step, self._link.index)):
                 batch = self._pipeline.take()
+            self._raise_failed_writing()
             self._link.work.begin(f"{WORK[split]} step {step}")
             yield batch
             self._link.work.end()

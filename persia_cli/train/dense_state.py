@@ -2,16 +2,17 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import safetensors
 import safetensors.torch
 import torch
 from torch import nn
 
+from persia_cli.disk import write_whole, writing
 from persia_cli.errors import CheckpointError, PersiaError
-from persia_cli.storage.places import Place, put
 from persia_cli.wire.figures import SavedFile
 
 WEIGHTS = "dense.safetensors"
@@ -23,10 +24,31 @@ Tensors = dict[str, torch.Tensor]
 LossScaleState = dict[str, float]
 
 
-def save_dense(
-    directory: Place, module: nn.Module, optimizer: torch.optim.Optimizer, loss_scale: LossScaleState | None = None
-) -> list[SavedFile]:
-    """Write `WEIGHTS` (parameters and buffers) and `OPTIMIZER` (its state per parameter) into `directory`.
+class TensorFile(NamedTuple):
+    """The content of a file of tensors, on which training has no effect any more."""
+
+    name: str
+    tensors: Tensors
+    record: dict[str, Any]
+
+    def write(self, directory: Path) -> SavedFile:
+        """Write the file into `directory`, which exists; raises DiskError."""
+        content = safetensors.torch.save(self.tensors, {"persia": json.dumps(self.record, sort_keys=True)})
+        write_whole(directory / self.name, content)
+        return SavedFile(directory.name, self.name, len(content), hashlib.sha256(content).hexdigest())
+
+
+def write_files(files: Iterable[TensorFile], directory: Path) -> list[SavedFile]:
+    """Write files into a folder, which is made if there is none; raises DiskError."""
+    with writing(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+    return [file.write(directory) for file in files]
+
+
+def dense_files(
+    module: nn.Module, optimizer: torch.optim.Optimizer, loss_scale: LossScaleState | None = None
+) -> list[TensorFile]:
+    """Return copies of `WEIGHTS` (parameters and buffers) and `OPTIMIZER` (its state per parameter).
 
     State of parameter p is named `p/key`, such as `network.0.weight/exp_avg`; the header's metadata, under `persia`,
     is a JSON object with the optimizer's kind and settings, the names of its parameters in order, and the state of
@@ -46,13 +68,13 @@ def save_dense(
     if loss_scale is not None:
         record["loss_scale"] = loss_scale
     return [
-        _write(directory / WEIGHTS, weights, {"kind": type(module).__name__}),
-        _write(directory / OPTIMIZER, tensors, record),
+        _copied(WEIGHTS, weights, {"kind": type(module).__name__}),
+        _copied(OPTIMIZER, tensors, record),
     ]
 
 
-def load_dense(directory: Place, module: nn.Module, optimizer: torch.optim.Optimizer) -> LossScaleState | None:
-    """Read what `save_dense` wrote, in place; the optimizer's settings (learning rate …) stay those of the config.
+def load_dense(directory: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> LossScaleState | None:
+    """Read the files of `dense_files`, in place; the optimizer's settings (learning rate …) stay those of the config.
 
     Returns the state of the loss scale, if one was saved.
 
@@ -76,22 +98,22 @@ def load_dense(directory: Place, module: nn.Module, optimizer: torch.optim.Optim
     return saved
 
 
-def load_weights(directory: Place, module: nn.Module) -> None:
-    """Read only the weights that `save_dense` wrote; raises CheckpointError as `load_dense` does."""
+def load_weights(directory: Path, module: nn.Module) -> None:
+    """Read only the weights of `dense_files`; raises CheckpointError as `load_dense` does."""
     weights, _ = _read(directory / WEIGHTS)
     _require_same(directory / WEIGHTS, weights, _weights(module))
     module.load_state_dict(weights)
 
 
-def save_initial(directory: Place, weights: Tensors) -> SavedFile:
-    """Write `INITIAL` into `directory`."""
-    return _write(directory / INITIAL, weights, {})
+def initial_file(weights: Tensors) -> TensorFile:
+    """Return a copy of initial weights as `INITIAL`."""
+    return _copied(INITIAL, weights, {})
 
 
-def load_initial(directory: Place, wanted: Tensors) -> Tensors | None:
+def load_initial(directory: Path, wanted: Tensors) -> Tensors | None:
     """Read `INITIAL`; None if there is none. Raises CheckpointError for names or shapes other than the `wanted`."""
     path = directory / INITIAL
-    if not path.is_file():
+    if not path.exists():
         return None
     weights, _ = _read(path)
     _require_same(path, weights, wanted)
@@ -111,19 +133,17 @@ def _parameter_names(module: nn.Module, optimizer: torch.optim.Optimizer) -> lis
     return [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _write(path: Place, tensors: Mapping[str, torch.Tensor], record: dict[str, Any]) -> SavedFile:
-    # Clones, because safetensors refuses tensors that share memory (tied weights).
-    own = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
-    content = safetensors.torch.save(own, {"persia": json.dumps(record, sort_keys=True)})
-    put(path, content)
-    return SavedFile(path.parent.name, path.name, len(content), hashlib.sha256(content).hexdigest())
+def _copied(name: str, tensors: Mapping[str, torch.Tensor], record: dict[str, Any]) -> TensorFile:
+    # Copies of each, also because safetensors refuses tensors that share memory (tied weights).
+    own = {key: value.detach().to("cpu", copy=True).contiguous() for key, value in tensors.items()}
+    return TensorFile(name, own, record)
 
 
-def _read(path: Place) -> tuple[Tensors, dict[str, Any]]:
+def _read(path: Path) -> tuple[Tensors, dict[str, Any]]:
     try:
-        content = path.read_bytes()
-        tensors = safetensors.torch.load(content)
-        record = json.loads(_metadata(content)["persia"])
+        with safetensors.safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            record = json.loads((file.metadata() or {})["persia"])
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} is missing from the checkpoint") from error
     except (safetensors.SafetensorError, KeyError, ValueError, OSError) as error:
@@ -131,14 +151,7 @@ def _read(path: Place) -> tuple[Tensors, dict[str, Any]]:
     return tensors, record
 
 
-def _metadata(content: bytes) -> dict[str, str]:
-    """Return the metadata of a safetensors file: 8 bytes with the header's size, then the header as JSON."""
-    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    found: dict[str, str] = header.get("__metadata__", {})
-    return found
-
-
-def _require_same(path: Place, found: Tensors, wanted: Tensors) -> None:
+def _require_same(path: Path, found: Tensors, wanted: Tensors) -> None:
     def described(tensors: Tensors, name: str) -> str:
         return f"{name} {list(tensors[name].shape)} {tensors[name].dtype}" if name in tensors else f"no {name}"
 
@@ -151,7 +164,7 @@ def _require_same(path: Place, found: Tensors, wanted: Tensors) -> None:
 
 
 def _by_parameter(
-    path: Place, tensors: Tensors, names: list[str], parameters: Mapping[str, torch.Tensor]
+    path: Path, tensors: Tensors, names: list[str], parameters: Mapping[str, torch.Tensor]
 ) -> dict[int, dict[str, torch.Tensor]]:
     state: dict[int, dict[str, torch.Tensor]] = {}
     numbers = {name: number for number, name in enumerate(names)}

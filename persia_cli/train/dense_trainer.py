@@ -1,6 +1,7 @@
 """The dense network of one rank: training, evaluation, saving, loading, and the figures of an interval."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +13,8 @@ from persia_cli.observe.trace import Trace
 from persia_cli.plan.columns import dense_count, label_names
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.network import input_shape
-from persia_cli.storage.places import Place
 from persia_cli.train.compiling import compile_network
-from persia_cli.train.dense_state import load_dense, load_weights, save_dense
+from persia_cli.train.dense_state import TensorFile, dense_files, load_dense, load_weights
 from persia_cli.train.device import prepare_torch
 from persia_cli.train.distributed import World, refuse_local_statistics
 from persia_cli.train.inputs import Samples, group_shapes
@@ -22,7 +22,6 @@ from persia_cli.train.loss import Objective
 from persia_cli.train.optimizer import LearningRate, dense_optimizer
 from persia_cli.train.shared_weights import SharedWeights
 from persia_cli.train.step import TRAINING, DenseStep, Scored, StepSettings
-from persia_cli.wire.figures import SavedFile
 from persia_cli.wire.messages import GroupRows
 
 
@@ -96,15 +95,15 @@ class DenseTrainer:
         refuse_local_statistics(self._module)
         self._step.rehearse()
 
-    def save(self, folder: Place) -> list[SavedFile]:
-        """Write weights and optimizer state to a new folder; raises DiskError if that fails."""
+    def files(self) -> list[TensorFile]:
+        """Return copies of weights and optimizer state, as a checkpoint has them."""
         assert self._optimizer is not None
         scale = self._step.loss_scale
-        files = save_dense(folder, self._module, self._optimizer, scale.state() if scale else None)
-        return [*files, self._shared.save(folder)] if self._shared else files
+        files = dense_files(self._module, self._optimizer, scale.state() if scale else None)
+        return [*files, self._shared.initial_file()] if self._shared else files
 
-    def load(self, folder: Place) -> None:
-        """Read what `save` wrote, the weights alone if the rank does not train; raises CheckpointError.
+    def load(self, folder: Path) -> None:
+        """Read the files of `files`, the weights alone if the rank does not train; raises CheckpointError.
 
         The checkpoint must be of the same model, and for training of the same kind of optimizer.
         """

@@ -6,6 +6,7 @@ initial weights, which all ranks draw from the same seed.
 """
 
 import math
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,10 +17,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from persia_cli.errors import ConfigError
 from persia_cli.kernels.dedup import add_rows
 from persia_cli.plan.dense import DIM, require_room
-from persia_cli.storage.places import Place
 from persia_cli.store.wire_rows import decode_rows
-from persia_cli.train.dense_state import load_initial, save_initial
-from persia_cli.wire.figures import SavedFile
+from persia_cli.train.dense_state import TensorFile, initial_file, load_initial
 from persia_cli.wire.messages import GroupRows
 
 ALIGNED = 16
@@ -77,11 +76,11 @@ class SharedWeights:
         gradients: NDArray[np.float32] = self._gradient.numpy().reshape(self.rows, DIM)
         return gradients.take(self._ids, axis=0)
 
-    def save(self, folder: Place) -> SavedFile:
-        """Write the initial weights, to which the saved rows are differences."""
-        return save_initial(folder, self._named(self._initial))
+    def initial_file(self) -> TensorFile:
+        """Return the initial weights, to which the saved rows are differences."""
+        return initial_file(self._named(self._initial))
 
-    def load(self, folder: Place) -> None:
+    def load(self, folder: Path) -> None:
         """Load the initial weights of a checkpoint whose weights the module has loaded.
 
         If servers did not store the dense weights of that run, the loaded weights become the initial ones.

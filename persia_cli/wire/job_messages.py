@@ -77,7 +77,10 @@ class PredictSteps(FieldSet, frozen=True, tag="predicting"):
 
 
 class SaveModel(FieldSet, frozen=True, tag="saving"):
-    """Write the model as it is after `step` steps into a folder."""
+    """Write the model as it is after `step` steps into a folder.
+
+    Done as soon as what comes later cannot change what is written; `Saved` follows once it is written.
+    """
 
     folder: str
     step: Count
@@ -119,13 +122,21 @@ class Done(Request[Ack], frozen=True):
     """Any role -> coordinator: instruction `number` is done."""
 
     KIND = 0x45
-    LIMIT = Limit(4 * MIB)  # the files that a replica saved, or the counters of its tables
+    LIMIT = Limit(4 * MIB)  # the counters of its tables
     sender: Sender
     number: Count
-    files: tuple[SavedFile, ...] = ()
-    """Files written for a checkpoint."""
     figures: ReplicaFigures | None = None
     """The last figures of a replica that ends."""
+
+
+class Saved(Request[Ack], frozen=True):
+    """Embedding server or NN worker -> coordinator: its part of the checkpoint of a step is on disk, as these files."""
+
+    KIND = 0x4F
+    LIMIT = Limit(4 * MIB)  # thousands of files
+    sender: Sender
+    step: Count
+    files: tuple[SavedFile, ...]
 
 
 class Item(Message, frozen=True):

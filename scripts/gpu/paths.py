@@ -12,7 +12,7 @@ from persia_cli.errors import UserError
 from persia_cli.kernels.pool import MODES
 from persia_cli.model.shape import FeatureShape
 from persia_cli.store.wire_rows import encode_rows
-from persia_cli.train.dense_state import load_dense, save_dense
+from persia_cli.train.dense_state import dense_files, load_dense, write_files
 from persia_cli.train.device import CPU, Copier, drawing_from, prepare_torch, told_of_full_memory
 from persia_cli.train.device_pooling import DevicePooling
 from persia_cli.train.distributed import World
@@ -139,7 +139,7 @@ def _checkpoint(model: Model, device: torch.device) -> Finding:
     first, *followers = (Trainer(model, World(device=place), dense=ADAGRAD) for place in (device, device, CPU))
     first.trajectory(3, BATCH)
     with tempfile.TemporaryDirectory(prefix="persia-gpu-") as folder:
-        save_dense(Path(folder), first.module, first.step.optimizer)
+        write_files(dense_files(first.module, first.step.optimizer), Path(folder))
         for follower in followers:
             follower.trajectory(3, BATCH)
             load_dense(Path(folder), follower.module, follower.step.optimizer)

@@ -25,6 +25,7 @@ from persia_cli.wire.job_messages import (
     PredictSteps,
     Ready,
     Report,
+    Saved,
     SaveModel,
     ScoreCounts,
     ScoredSamples,
@@ -94,7 +95,8 @@ SAMPLES: list[Message] = [
     Ready(SENDER, 5000, 0),
     Next(SENDER, after=4),
     Instruction(5, TrainSteps(0, 100)),
-    Done(SENDER, 5, (SavedFile("dense", "dense.safetensors", 9, "0f" * 32),), None),
+    Done(SENDER, 5, None),
+    Saved(SENDER, 300, (SavedFile("dense", "dense.safetensors", 9, "0f" * 32),)),
     TakeItem(SENDER, split=0),
     Item(first=16, last=32, end=False),
     Report(

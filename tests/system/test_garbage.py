@@ -14,7 +14,16 @@ from persia_cli.observe.journal import read_journal
 from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.wire.figures import Counters, IntervalFigures, ReplicaFigures, SavedFile
 from persia_cli.wire.frames import MAX_FRAMES, Frame, encode
-from persia_cli.wire.job_messages import Done, Heartbeat, Hello, Next, Report, ScoreCounts, ScoredSamples, TakeItem
+from persia_cli.wire.job_messages import (
+    Heartbeat,
+    Hello,
+    Next,
+    Report,
+    Saved,
+    ScoreCounts,
+    ScoredSamples,
+    TakeItem,
+)
 from persia_cli.wire.messages import (
     PROTOCOL,
     Ack,
@@ -171,7 +180,7 @@ def ask_coordinator(stranger: Stranger, now: int) -> None:
     many = Counters(tables={"feature_0": {"rows": "many"}})
     stranger.is_refused("header of Heartbeat cannot be read", Heartbeat(server, "", 0.0, ReplicaFigures(1.0, -1)))
     stranger.is_refused("Expected `int`", Heartbeat(server, "", 0.0, ReplicaFigures(1.0, 1, {}, many)))
-    stranger.is_refused("header of Done cannot be read", Done(server, 1, (SavedFile("rows", "../a", 1, "0" * 64),)))
+    stranger.is_refused("header of Saved cannot be read", Saved(server, 1, (SavedFile("rows", "../a", 1, "0" * 64),)))
     stranger.is_refused("for a replica of the role nn-worker", Report(loader, STEPS, interval, scores, None))
     stranger.is_refused("header of Report", Report(rank, STEPS, replace(interval, seconds=-1.0), scores, None))
     wrong = ScoreCounts(np.array([2, 2], np.uint64), np.ones(2), scores.sums)

@@ -18,7 +18,6 @@ FLOORS = (
     ("errors",),
     ("shipped",),
     ("disk",),
-    ("storage",),
     ("config.schema",),
     ("config.expected",),
     ("config.explain",),

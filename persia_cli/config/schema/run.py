@@ -81,6 +81,8 @@ class Checkpoint(Node):
     """Save when training is done."""
     keep: Count | None = None
     """Number of newest checkpoints to keep, besides the best; without it all are kept."""
+    while_training: bool = True
+    """Go on training while the files of a checkpoint are written; otherwise training waits for them."""
     best_by: str | None = None
     """Save after each evaluation that is the best so far by this figure, and keep it until there is a better one."""
 

@@ -1,29 +1,40 @@
 """The coordinator's part in a checkpoint: gather what every replica wrote, and publish it as one."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from persia_cli import __version__
 from persia_cli.config.schema import Run
-from persia_cli.control.evaluation_tracker import EvaluationTracker
+from persia_cli.control.evaluation_tracker import Best, EvaluationTracker
+from persia_cli.disk import writing
 from persia_cli.observe.record_state import RecordState, save_scores
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
-from persia_cli.storage.places import Place
 from persia_cli.store.manifest import (
-    CHECKPOINTS,
     FORMAT_VERSION,
     Manifest,
     RunProgress,
     SavedTable,
     TrackedFigure,
-    begin_checkpoint,
     finished_steps,
     publish,
+    unfinished_folder,
 )
 from persia_cli.store.retention import Retention
 from persia_cli.wire.figures import SavedFile
+
+
+class Cut(NamedTuple):
+    """What a checkpoint has of the coordinator, as it was when the saving phase began."""
+
+    step: int
+    samples: int
+    progress: RunProgress
+    best: Best | None
+    """Given if the checkpoint is the best so far."""
+    scores: SavedFile
 
 
 class Checkpointing:
@@ -31,32 +42,42 @@ class Checkpointing:
 
     def __init__(self, run: Run, job: Job, tracker: EvaluationTracker) -> None:
         self._run, self._job, self._tracker = run, job, tracker
-        self._checkpoints = Path(job.run_dir) / CHECKPOINTS
-        self._draft: Place = self._checkpoints
+        self._run_dir = run_dir = Path(job.run_dir)
         self._files: dict[str, Sequence[SavedFile]] = {}
-        self._retention = Retention(self._checkpoints, run.checkpoint.keep, run.checkpoint.every_steps)
-        if (best := tracker.kept_at(job.first_step)) and job.first_step in finished_steps(self._checkpoints):
+        self._cut: Cut | None = None
+        self._retention = Retention(run_dir, run.checkpoint.keep, run.checkpoint.every_steps)
+        if (best := tracker.kept_at(job.first_step)) and job.first_step in finished_steps(run_dir):
             # A run that was killed after it had published this checkpoint may not have noted that it is the best.
             self._retention.add(job.first_step, best)
 
-    def begin(self, step: int) -> Place:
-        """Make and return the folder that replicas write the checkpoint of a step into; raises DiskError."""
+    def begin(self, step: int, samples: int, state: RecordState) -> Path:
+        """Make the folder that replicas write the checkpoint of a step into; returns it.
+
+        What the checkpoint has of the coordinator is kept as it is now: training may go on before all is written.
+        `state` is that of the run's record, of so many samples. Raises DiskError.
+        """
+        folder = unfinished_folder(self._run_dir, step)
+        with writing(folder):
+            folder.mkdir(parents=True)
+        best = self._tracker.kept_at(step)
         self._files = {}
-        self._draft = begin_checkpoint(self._checkpoints, step)
-        return self._draft
+        scores = save_scores(folder, state.scores)
+        self._cut = Cut(step, samples, self._progress(state), replace(best) if best else None, scores)
+        return folder
 
     def add(self, name: str, files: Sequence[SavedFile]) -> None:
         """Note the files that a replica wrote."""
         self._files[name] = files
 
-    def publish(self, step: int, samples: int, state: RecordState) -> dict[str, Any]:
+    def publish(self) -> dict[str, Any]:
         """Give the checkpoint its manifest and name; return path, size and the rows of features in it.
 
-        `state` is that of the run's record. Older checkpoints go that are not to be
-        kept. Raises CheckpointError if a file is not where it should be, DiskError if one cannot be written.
+        Older checkpoints go that are not to be kept. Raises CheckpointError if a file is not where it should be,
+        DiskError if one cannot be written.
         """
-        files = [file for name in sorted(self._files) for file in self._files[name]]
-        files.append(save_scores(self._draft, state.scores))
+        assert self._cut is not None
+        step, samples, progress, best, scores = self._cut
+        files = [*(file for name in sorted(self._files) for file in self._files[name]), scores]
         layout = embedding_layout(self._run)
         rows = [file.rows for file in files if file.rows is not None]
         totals = {
@@ -82,11 +103,11 @@ class Checkpointing:
                 for table in group.tables
             ],
             groups={str(number): total for number, total in totals.items()},
-            progress=self._progress(state),
+            progress=progress,
             files=files,
         )
-        folder = publish(self._checkpoints, self._draft, manifest)
-        self._retention.add(step, self._tracker.kept_at(step))
+        folder = publish(self._run_dir, manifest)
+        self._retention.add(step, best)
         features = sum(totals[group.number] for group in layout.feature_groups)
         return {"path": str(folder), "step": step, "nbytes": sum(file.nbytes for file in files), "rows": features}
 

@@ -24,12 +24,11 @@ from persia_cli.plan.columns import label_names, metric_aims
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job, job_phases, participants
 from persia_cli.roles.coordinator.checkpointing import Checkpointing
-from persia_cli.roles.coordinator.dismissal import Dismissal
+from persia_cli.roles.coordinator.dismissal import Dismissal, ReplicaError
 from persia_cli.roles.coordinator.joining import JoinHandler
 from persia_cli.roles.coordinator.liveness import LivenessMonitor
 from persia_cli.roles.coordinator.reporting import Reporting
 from persia_cli.roles.coordinator.work_queue import WorkQueue
-from persia_cli.storage.places import address_of, place_of
 from persia_cli.store.manifest import read_manifest
 from persia_cli.wire.figures import ReplicaFigures
 from persia_cli.wire.job_messages import (
@@ -47,6 +46,7 @@ from persia_cli.wire.job_messages import (
     PredictSteps,
     Ready,
     Report,
+    Saved,
     SaveModel,
     Scores,
     Stop,
@@ -63,14 +63,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class ReplicaError(PersiaError):
-    """The job ended because of this error of a replica."""
-
-    def __init__(self, text: str, exit_code: int) -> None:
-        super().__init__(text)
-        self.exit_code = exit_code
-
-
 class Coordinator:
     """Holds one job together; every method runs on the poll loop's thread."""
 
@@ -85,13 +77,13 @@ class Coordinator:
             TRAIN: StepGrid(job.train_rows, run.train.batch_size, run.cluster.nn_workers),
             EVAL: StepGrid(job.eval_rows, run.train.batch_size, run.cluster.nn_workers),
         }
-        loaded = read_manifest(place_of(job.load)) if job.load else None
+        loaded = read_manifest(Path(job.load)) if job.load else None
         self._step = loaded.step if loaded else 0
         samples = loaded.samples if loaded else 0
         self._rows_saved = loaded.row_count(embedding_layout(run).dense_group is not None) if loaded else 0
         self._rows_loaded: dict[str, int] = {}
         resumed = loaded if job.task == "train" else None
-        state = load_state(place_of(job.load), resumed, len(label_names(run))) if job.load and resumed else None
+        state = load_state(Path(job.load), resumed, len(label_names(run))) if job.load and resumed else None
         self._record = RunRecord(self._run_dir, self._events, run, self._grids[TRAIN], self._step, samples, state)
         self._membership = Membership(participants(run, job))
         self._tracker = tracker_of(run, metric_aims(run))
@@ -124,6 +116,7 @@ class Coordinator:
         self._server.on(Ready, self._on_ready)
         self._server.on(Next, self._on_next)
         self._server.on(Done, self._on_done)
+        self._server.on(Saved, self._on_saved)
         self._server.on(TakeItem, self._on_take_item)
         self._server.on(Report, self._reporting.on_report)
         self._server.on(Heartbeat, self._on_heartbeat)
@@ -241,13 +234,16 @@ class Coordinator:
         return False
 
     def _advance(self) -> None:
+        """Begin the next phase, unless it must wait until the last checkpoint is complete."""
+        if self._phases.held:
+            return
         phase = self._phases.advance()
         self._events.write(event="phase", phase=phase.kind, step=self._step)
         begin: dict[PhaseKind, Callable[[Phase], PhaseWork]] = {
             "training": lambda phase: TrainSteps(phase.first, phase.last),
             "evaluating": self._begin_evaluating,
             "predicting": self._begin_predicting,
-            "saving": lambda phase: SaveModel(address_of(self._checkpointing.begin(phase.last)), phase.last),
+            "saving": self._begin_saving,
             "paused": lambda phase: Pause(phase.last),
             "done": lambda phase: Stop(),
         }
@@ -264,10 +260,13 @@ class Coordinator:
         self._begin_evaluating(phase)
         return PredictSteps(phase.first, phase.last)
 
+    def _begin_saving(self, phase: Phase) -> SaveModel:
+        samples = self._grids[TRAIN].samples_before(phase.last)
+        folder = self._checkpointing.begin(phase.last, samples, self._record.state())
+        return SaveModel(str(folder), phase.last)
+
     def _on_done(self, peer: Peer, message: Done) -> None:
         member = self._joining.find(message.sender)
-        if message.files:
-            self._checkpointing.add(member.name, message.files)
         if message.figures is not None:
             self._record.note(member.name, message.figures)
         self._server.reply(peer, Ack())
@@ -284,26 +283,28 @@ class Coordinator:
             self._step = phase.last
             if phase.last == self._job.steps:
                 self._reporting.require_weight("training", self._record.samples, self._record.has_weight)
-        elif phase.kind == "saving":
-            self._publish(phase.last)
         elif phase.kind == "predicting":
-            self._publish_scores()
+            assert self._scoring is not None
+            self._publish("scored", self._scoring)
         if self._failure is None:
             self._advance()
 
-    def _publish(self, step: int) -> None:
-        try:
-            samples = self._grids[TRAIN].samples_before(step)
-            saved = self._checkpointing.publish(step, samples, self._record.state())
-        except UserError as error:
-            self._give_up(str(error), error.exit_code)
-        else:
-            self._events.write(event="saved", **saved)
+    def _on_saved(self, peer: Peer, message: Saved) -> None:
+        member = self._joining.find(message.sender)
+        self._server.reply(peer, Ack())
+        if self._dismissal.begun or not self._phases.note_written(member.name, message.step):
+            return
+        self._checkpointing.add(member.name, message.files)
+        if self._phases.writing:
+            return
+        self._publish("saved", self._checkpointing)
+        # A phase that is over, and yet the last one, waited for this.
+        if not self._phases.waiting and self._failure is None:
+            self._advance()
 
-    def _publish_scores(self) -> None:
-        assert self._scoring is not None
+    def _publish(self, event: str, result: "Checkpointing | Scoring") -> None:
         try:
-            self._events.write(event="scored", **self._scoring.publish())
+            self._events.write(event=event, **result.publish())
         except UserError as error:
             self._give_up(str(error), error.exit_code)
 

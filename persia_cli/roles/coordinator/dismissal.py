@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from persia_cli.control.membership import Membership
-from persia_cli.errors import RoleError, WireError
+from persia_cli.errors import PersiaError, RoleError, WireError
 from persia_cli.roles.coordinator.joining import JoinHandler
 from persia_cli.roles.coordinator.work_queue import WorkQueue
 from persia_cli.roles.link import REASON_LIMIT
@@ -13,6 +13,14 @@ from persia_cli.wire.server import Peer, Server
 
 LISTENING_S = 2.0
 """Seconds after which a replica that has not been heard of is not waited for at the end of a job."""
+
+
+class ReplicaError(PersiaError):
+    """The job ended because of this error of a replica."""
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
 
 
 class Dismissal:

@@ -72,7 +72,8 @@ class LivenessMonitor:
             return None
         return (
             f"all replicas are alive, yet nothing has moved for {still_s:.0f} s while {phase.kind}, waiting for "
-            f"{', '.join(sorted(self._phases.waiting))}; see the logs (cluster.silence_timeout_s raises the limit)"
+            f"{', '.join(sorted(self._phases.waiting | self._phases.writing))}; see the logs "
+            "(cluster.silence_timeout_s raises the limit)"
         )
 
     def _lateness(self, now: float) -> str | None:

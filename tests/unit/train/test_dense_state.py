@@ -7,7 +7,7 @@ import torch
 
 from persia_cli.config.schema import DenseAdagrad, DenseAdam, DenseSgd
 from persia_cli.errors import CheckpointError, PersiaError
-from persia_cli.train.dense_state import OPTIMIZER, WEIGHTS, load_dense, save_dense
+from persia_cli.train.dense_state import OPTIMIZER, WEIGHTS, dense_files, load_dense, write_files
 from persia_cli.train.optimizer import dense_optimizer
 
 CONFIGS = [DenseSgd(kind="sgd", lr=0.1), DenseAdagrad(kind="adagrad", lr=0.1), DenseAdam(kind="adam", lr=0.01)]
@@ -53,7 +53,7 @@ def equal(one: torch.nn.Module, other: torch.nn.Module) -> bool:
 def test_what_was_saved_goes_on_identically(tmp_path, config, steps):
     module, optimizer = built(config, seed=1)
     advance(module, optimizer, steps)
-    save_dense(tmp_path, module, optimizer)
+    write_files(dense_files(module, optimizer), tmp_path)
     again, restored = built(config, seed=2)
     advance(again, restored, 1)
     load_dense(tmp_path, again, restored)
@@ -67,16 +67,16 @@ def test_what_was_saved_goes_on_identically(tmp_path, config, steps):
 def test_files_are_described_and_the_same_each_time(tmp_path):
     module, optimizer = built(CONFIGS[2], seed=1)
     advance(module, optimizer, 2)
-    files = save_dense(tmp_path, module, optimizer)
+    files = write_files(dense_files(module, optimizer), tmp_path)
     assert [file.name for file in files] == [WEIGHTS, OPTIMIZER]
     for file in files:
         content = (tmp_path / file.name).read_bytes()
         assert (len(content), hashlib.sha256(content).hexdigest()) == (file.nbytes, file.sha256)
-    assert save_dense(tmp_path, module, optimizer) == files
+    assert write_files(dense_files(module, optimizer), tmp_path) == files
 
 
 def test_settings_are_those_of_the_config_not_of_the_file(tmp_path):
-    save_dense(tmp_path, *built(DenseSgd(kind="sgd", lr=0.1), seed=1))
+    write_files(dense_files(*built(DenseSgd(kind="sgd", lr=0.1), seed=1)), tmp_path)
     module, optimizer = built(DenseSgd(kind="sgd", lr=0.7), seed=1)
     load_dense(tmp_path, module, optimizer)
     assert optimizer.param_groups[0]["lr"] == 0.7
@@ -85,7 +85,7 @@ def test_settings_are_those_of_the_config_not_of_the_file(tmp_path):
 @pytest.mark.parametrize("missing", [WEIGHTS, OPTIMIZER])
 def test_a_missing_file_is_named(tmp_path, missing):
     module, optimizer = built(CONFIGS[0], seed=1)
-    save_dense(tmp_path, module, optimizer)
+    write_files(dense_files(module, optimizer), tmp_path)
     (tmp_path / missing).unlink()
     with pytest.raises(CheckpointError, match=f"{missing} is missing"):
         load_dense(tmp_path, module, optimizer)
@@ -96,7 +96,7 @@ def test_a_missing_file_is_named(tmp_path, missing):
 def test_a_damaged_file_is_refused(tmp_path, name, damage):
     module, optimizer = built(CONFIGS[2], seed=1)
     advance(module, optimizer, 1)
-    save_dense(tmp_path, module, optimizer)
+    write_files(dense_files(module, optimizer), tmp_path)
     path = tmp_path / name
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(CheckpointError, match=f"{name} is damaged"):
@@ -104,7 +104,7 @@ def test_a_damaged_file_is_refused(tmp_path, name, damage):
 
 
 def test_another_model_is_refused_and_changes_nothing(tmp_path):
-    save_dense(tmp_path, *built(CONFIGS[0], seed=1))
+    write_files(dense_files(*built(CONFIGS[0], seed=1)), tmp_path)
     module, optimizer = built(CONFIGS[0], seed=2, width=5)
     before = {name: value.clone() for name, value in module.state_dict().items()}
     with pytest.raises(CheckpointError, match=r"first.bias \[4\] torch.float32, .* first.bias \[5\] torch.float32"):
@@ -113,7 +113,7 @@ def test_another_model_is_refused_and_changes_nothing(tmp_path):
 
 
 def test_a_weight_too_many_is_refused(tmp_path):
-    save_dense(tmp_path, *built(CONFIGS[0], seed=1))
+    write_files(dense_files(*built(CONFIGS[0], seed=1)), tmp_path)
     module = torch.nn.Sequential()
     module.first = torch.nn.Linear(3, 4)
     with pytest.raises(CheckpointError, match=r"config's model has no norm\.bias"):
@@ -121,7 +121,7 @@ def test_a_weight_too_many_is_refused(tmp_path):
 
 
 def test_another_optimizer_is_refused(tmp_path):
-    save_dense(tmp_path, *built(CONFIGS[1], seed=1))
+    write_files(dense_files(*built(CONFIGS[1], seed=1)), tmp_path)
     module, optimizer = built(CONFIGS[2], seed=1)
     with pytest.raises(CheckpointError, match=r"state of Adagrad over .* asks for Adam"):
         load_dense(tmp_path, module, optimizer)
@@ -134,4 +134,4 @@ def test_state_that_is_no_tensor_cannot_be_saved(tmp_path):
 
     module = Odd(2, 1)
     with pytest.raises(PersiaError, match="_extra_state"):
-        save_dense(tmp_path, module, dense_optimizer(CONFIGS[0], module))
+        write_files(dense_files(module, dense_optimizer(CONFIGS[0], module)), tmp_path)

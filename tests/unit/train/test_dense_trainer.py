@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from persia_cli.errors import CheckpointError
+from persia_cli.train.dense_state import write_files
 from persia_cli.train.dense_trainer import DenseTrainer
 from persia_cli.train.distributed import World
 from tests.support.runs import make_run
@@ -27,7 +28,7 @@ def test_a_rank_that_only_scores_reads_the_weights_and_builds_no_optimizer(tmp_p
     trained = DenseTrainer(make_run([]), World())
     for weight in trained._module.parameters():
         weight.data += 1
-    trained.save(tmp_path)
+    write_files(trained.files(), tmp_path)
     (tmp_path / "dense_optimizer.safetensors").unlink()
     done = subprocess.run([sys.executable, "-c", SCORE, str(tmp_path)], capture_output=True, text=True, check=True)
     compiler, total = done.stdout.split()

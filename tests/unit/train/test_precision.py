@@ -11,6 +11,7 @@ from torch.nn import functional
 from persia_cli.config.schema import DenseSgd
 from persia_cli.errors import PersiaError
 from persia_cli.model.inputs import ModelBatch
+from persia_cli.train.dense_state import write_files
 from persia_cli.train.dense_trainer import DenseTrainer
 from persia_cli.train.distributed import World
 from persia_cli.train.inputs import Samples
@@ -211,7 +212,7 @@ def test_a_resumed_rank_goes_on_with_its_scale_to_the_bit(tmp_path):
     train_rank(whole, 0, 12)
     train_rank(before, 0, 5)
     assert 0 < before._step.loss_scale.skipped < 5
-    before.save(tmp_path / "dense")
+    write_files(before.files(), tmp_path / "dense")
     after.load(tmp_path / "dense")
     train_rank(after, 5, 12)
     assert after._step.loss_scale.state() == whole._step.loss_scale.state()
@@ -220,8 +221,8 @@ def test_a_resumed_rank_goes_on_with_its_scale_to_the_bit(tmp_path):
 
 
 def test_precision_may_change_between_save_and_load(tmp_path):
-    rank_of("float32").save(tmp_path / "full")
-    rank_of("float16").save(tmp_path / "half")
+    write_files(rank_of("float32").files(), tmp_path / "full")
+    write_files(rank_of("float16").files(), tmp_path / "half")
     fresh = rank_of("float16")
     fresh.load(tmp_path / "full")
     assert fresh._step.loss_scale.state() == LossScale().state()

@@ -293,7 +293,7 @@ def test_what_are_no_figures_of_a_replica_is_refused(wrong: dict[str, Any]) -> N
     for figures in (USED, replace(USED, counters=Counters(tables={"a": {"rows": 1}}))):
         sent = Heartbeat(SENDER, "", 0.0, figures)
         assert decode(raw(encode(1, sent))) == (1, sent)
-    for message in (Heartbeat(SENDER, "", 0.0, replace(USED, **wrong)), Done(SENDER, 1, (), replace(USED, **wrong))):
+    for message in (Heartbeat(SENDER, "", 0.0, replace(USED, **wrong)), Done(SENDER, 1, replace(USED, **wrong))):
         with pytest.raises(MalformedMessage, match=r"the header of \w+ cannot be read"):
             decode(raw(encode(1, message)))
 

@@ -9,7 +9,7 @@ from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
 from persia_cli.roles.coordinator.checkpointing import Checkpointing
-from persia_cli.store.manifest import CHECKPOINTS, EMBEDDINGS, RunProgress, SavedTable, finished_steps, read_manifest
+from persia_cli.store.manifest import EMBEDDINGS, RunProgress, SavedTable, finished_steps, read_manifest
 from persia_cli.store.retention import choose_checkpoint
 from persia_cli.store.shard import Shard
 from persia_cli.store.snapshot import save_shard
@@ -26,7 +26,7 @@ def checkpointing_of(run: Run, run_dir: Path, tracker: EvaluationTracker | None 
 
 def save(checkpointing: Checkpointing, run: Run, step: int) -> int:
     """Have one server write its rows, of which there are none, and report; return the bytes of its files."""
-    folder = checkpointing.begin(step) / EMBEDDINGS
+    folder = checkpointing.begin(step, 32 * step, STATE) / EMBEDDINGS
     folder.mkdir()
     files = save_shard(Shard(embedding_layout(run), 0, 1), folder)
     checkpointing.add("embedding-server-0", files)
@@ -38,7 +38,7 @@ def test_the_manifest_tells_of_every_table_and_of_the_run(tmp_path: Path) -> Non
     run = make_run(["a", "b", "c", "d"], embedding={"dtype": "bfloat16", "tables": tables}, seed=3)
     checkpointing = checkpointing_of(run, tmp_path)
     nbytes = save(checkpointing, run, 7)
-    saved = checkpointing.publish(7, 224, STATE)
+    saved = checkpointing.publish()
     assert (saved["step"], saved["rows"]) == (7, 0)
     assert saved["nbytes"] > nbytes
     manifest = read_manifest(Path(saved["path"]))
@@ -58,8 +58,10 @@ def test_as_many_are_kept_as_the_run_says(tmp_path: Path) -> None:
     tracker = EvaluationTracker(keep=Best("auc", "high"))
     checkpointing = checkpointing_of(make_run(**changes), tmp_path, tracker)
     for step, auc in ((5, 0.7), (10, 0.6), (15, 0.65)):
-        save(checkpointing, make_run(**changes), step)
         tracker.note(step, {"auc": auc})
-        checkpointing.publish(step, 32 * step, STATE)
-    assert finished_steps(tmp_path / CHECKPOINTS) == [5, 15]
-    assert choose_checkpoint(tmp_path / CHECKPOINTS).name == "step-5"
+        save(checkpointing, make_run(**changes), step)
+        # Training goes on: whatever comes before the files are complete is of later checkpoints.
+        tracker.note(step + 1, {"auc": auc + 0.001})
+        checkpointing.publish()
+    assert finished_steps(tmp_path) == [5, 15]
+    assert choose_checkpoint(tmp_path).name == "step-5"
