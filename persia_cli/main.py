@@ -86,7 +86,7 @@ def main() -> None:
         error = in_our_words(error)
 
         code = report_failure(error, debug=len(arguments) < len(sys.argv) - 1)
-        remote = sys.modules.get("persia_cli.data.remote")
+        remote = sys.modules.get("persia_cli.storage.remote")
         if remote is not None and remote.is_waiting():
             # A library that still waits for a store on the network would not let the process end.
             sys.stdout.flush()

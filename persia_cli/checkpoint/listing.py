@@ -6,9 +6,10 @@ from pathlib import Path
 from persia_cli.errors import CheckpointError, UserError
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.journal import EVENTS, is_being_written
+from persia_cli.storage.places import PARTIAL, Place, modified_s, nbytes_below
 from persia_cli.store.manifest import (
+    CHECKPOINTS,
     MANIFEST,
-    PARTIAL,
     checkpoint_folder,
     finished_steps,
     read_manifest,
@@ -79,54 +80,46 @@ def is_running(run_dir: Path) -> bool:
 def list_checkpoints(run_dir: Path) -> CheckpointList:
     """Return what a run directory has of checkpoints; raises UserError for another folder."""
     require_run(run_dir)
-    running, steps, note, best = is_running(run_dir), finished_steps(run_dir), "", None
+    checkpoints = run_dir / CHECKPOINTS
+    running, steps, note, best = is_running(run_dir), finished_steps(checkpoints), "", None
     try:
-        best = best_checkpoint(run_dir)
+        best = best_checkpoint(checkpoints)
     except CheckpointError as error:
         note = str(error)
-    if best is not None and best not in [checkpoint_folder(run_dir, step) for step in steps]:
+    if best is not None and best not in [checkpoint_folder(checkpoints, step) for step in steps]:
         note = f"best.json names {best.name}, which is not there"
     return CheckpointList(
         run_dir=str(run_dir),
         running=running,
-        checkpoints=tuple(_listed(checkpoint_folder(run_dir, step), step, best, step == steps[-1]) for step in steps),
-        leftovers=tuple(_leftover(folder, running) for folder in unfinished_folders(run_dir)),
+        checkpoints=tuple(
+            _listed(checkpoint_folder(checkpoints, step), step, best, step == steps[-1]) for step in steps
+        ),
+        leftovers=tuple(_leftover(folder, running) for folder in unfinished_folders(checkpoints)),
         note=note,
     )
 
 
-def folder_bytes(folder: Path) -> int:
-    """Return the size of all files in a folder and below; files that vanish meanwhile count nothing."""
-    total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.lstat().st_size if path.is_symlink() or path.is_file() else 0
-        except FileNotFoundError:
-            continue
-    return total
-
-
-def _listed(folder: Path, step: int, best: Path | None, newest: bool) -> ListedCheckpoint:
+def _listed(folder: Place, step: int, best: Place | None, newest: bool) -> ListedCheckpoint:
     is_best = best is not None and best == folder
     try:
-        saved_s = (folder / MANIFEST).stat().st_mtime
+        saved_s = modified_s(folder / MANIFEST)
         manifest = read_manifest(folder)
     except (CheckpointError, FileNotFoundError) as error:
         return ListedCheckpoint(
-            step, str(folder), damage=str(error), nbytes=folder_bytes(folder), best=is_best, resumes=newest
+            step, str(folder), damage=str(error), nbytes=nbytes_below(folder), best=is_best, resumes=newest
         )
     return ListedCheckpoint(
         step=step,
         path=str(folder),
         samples=manifest.samples,
         saved_s=saved_s,
-        nbytes=folder_bytes(folder),
+        nbytes=nbytes_below(folder),
         rows=manifest.row_count(with_dense=False),
         best=is_best,
         resumes=newest,
     )
 
 
-def _leftover(folder: Path, running: bool) -> Leftover:
+def _leftover(folder: Place, running: bool) -> Leftover:
     unfinished = "being written" if running else "unfinished"
-    return Leftover(str(folder), unfinished if folder.suffix == PARTIAL else "partly removed", folder_bytes(folder))
+    return Leftover(str(folder), unfinished if folder.suffix == PARTIAL else "partly removed", nbytes_below(folder))

@@ -9,7 +9,7 @@ from persia_cli.commands.screen import err, labelled
 from persia_cli.config.schema import Dataset, ParquetDataset
 from persia_cli.data.converted import Progress, cache_folder
 from persia_cli.data.facts import DatasetFacts, inspect
-from persia_cli.data.remote import without_secret
+from persia_cli.storage.remote import without_secret
 
 
 def facts_of(dataset: Dataset) -> DatasetFacts:

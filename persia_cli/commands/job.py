@@ -24,7 +24,7 @@ from persia_cli.observe.trace import join_trace
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import JobPlan, Task, plan_job
 from persia_cli.plan.saved_model import require_room, require_saved_model
-from persia_cli.store.manifest import checkpoint_folder, finished_steps, read_manifest
+from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder, finished_steps, read_manifest
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as in shells."""
@@ -81,8 +81,8 @@ def _kept(plan: JobPlan) -> str:
         return f"no scores are written to {plan.job.output}"
     if plan.job.task == "evaluate":
         return "the model is unchanged"
-    if steps := finished_steps(plan.run_dir):
-        kept = checkpoint_folder(plan.run_dir, steps[-1])
+    if steps := finished_steps(plan.run_dir / CHECKPOINTS):
+        kept = checkpoint_folder(plan.run_dir / CHECKPOINTS, steps[-1])
         return f"the model of step {steps[-1]:,} is kept in {kept}; persia resume {plan.run_dir} goes on from there"
     return (
         "the model is lost, since nothing was saved yet (checkpoint.every_steps saves during training); "

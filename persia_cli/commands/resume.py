@@ -70,11 +70,12 @@ def plan_resumed(source: Path, run: "Run", run_dir: Path) -> "JobPlan":
     from persia_cli.plan.job import plan_job
     from persia_cli.plan.resumed import require_same_training, require_steps_left
     from persia_cli.plan.saved_model import require_room
-    from persia_cli.store.manifest import MANIFEST, newest_checkpoint, read_manifest
+    from persia_cli.storage.places import address_of
+    from persia_cli.store.manifest import CHECKPOINTS, MANIFEST, newest_checkpoint, read_manifest
 
-    model = find_model(source if (source / MANIFEST).is_file() else newest_checkpoint(source))
-    newest = newest_checkpoint(model.run_dir)
-    if run_dir.absolute() == model.run_dir.absolute() and newest.absolute() != model.checkpoint.absolute():
+    model = find_model(source if (source / MANIFEST).is_file() else newest_checkpoint(source / CHECKPOINTS))
+    newest = newest_checkpoint(model.run_dir / CHECKPOINTS)
+    if run_dir.absolute() == model.run_dir.absolute() and address_of(newest) != address_of(model.checkpoint):
         raise UserError(
             f"{run_dir} has a newer checkpoint, {newest}; to go on from {model.checkpoint}, choose another --run-dir"
         )

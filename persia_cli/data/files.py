@@ -11,9 +11,9 @@ from typing import Any, Literal
 from pyarrow import fs
 
 from persia_cli.config.schema.dataset import BUILTIN
-from persia_cli.data.remote import LISTING_DEADLINE_S, ask
 from persia_cli.errors import DataError
 from persia_cli.shipped import shipped
+from persia_cli.storage.remote import LISTING_DEADLINE_S, ask
 
 Format = Literal["parquet", "csv", "jsonl"]
 

@@ -12,9 +12,9 @@ from persia_cli.control.position import SplitName
 from persia_cli.data.arrow_types import without_extensions
 from persia_cli.data.files import DataFile
 from persia_cli.data.hive import with_constants
-from persia_cli.data.remote import ask
 from persia_cli.data.text_files import TextLines
 from persia_cli.errors import DataError, one_line
+from persia_cli.storage.remote import ask
 
 
 def read_footer(filesystem: Any, file: DataFile, uri: str | None) -> tuple[Any, Any]:

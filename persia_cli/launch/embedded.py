@@ -18,6 +18,7 @@ from persia_cli.launch.job import (
 from persia_cli.launch.kernels import Compiling
 from persia_cli.launch.processes import terminating_interrupts
 from persia_cli.plan.job import JobPlan, Replica
+from persia_cli.store.manifest import CHECKPOINTS
 from persia_cli.store.retention import remove_unfinished
 from persia_cli.wire.context import Context
 
@@ -48,7 +49,7 @@ def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResul
             try:
                 job.close()
             finally:
-                remove_unfinished(plan.run_dir)
+                remove_unfinished(plan.run_dir / CHECKPOINTS)
                 follow()
     return result_of(plan.run_dir)
 

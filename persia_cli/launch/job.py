@@ -17,6 +17,7 @@ from persia_cli.launch.resumed import locked, take_up_record
 from persia_cli.observe.history import CONFIG, EARLIER, ENDS
 from persia_cli.observe.journal import EVENTS, METRICS, Journal, drop_half_a_line, read_journal
 from persia_cli.plan.job import JobPlan
+from persia_cli.storage.places import address_of, place_of
 
 JOB = "job.json"
 ROLES = "roles"
@@ -95,7 +96,7 @@ def prepare_run_dir(plan: JobPlan) -> JobPlan:
             (run_dir / ROLES).mkdir()
         except FileExistsError:
             raise UserError(f"{run_dir} already contains a run; choose another --run-dir or remove it") from None
-    load = plan.job.load and str(Path(plan.job.load).absolute())
+    load = plan.job.load and address_of(place_of(plan.job.load))
     job = replace(plan.job, run_dir=str(run_dir.absolute()), load=load)
     plan = replace(plan, run=anchored(plan.run), job=job)
     try:

@@ -25,6 +25,7 @@ from persia_cli.launch.job import (
 from persia_cli.launch.kernels import Compiling
 from persia_cli.launch.processes import python_module, terminating_interrupts
 from persia_cli.plan.job import JobPlan, Replica
+from persia_cli.store.manifest import CHECKPOINTS
 from persia_cli.store.retention import remove_unfinished
 from persia_cli.wire.addresses import ipc_address
 from persia_cli.wire.folder import private_directory
@@ -64,7 +65,7 @@ def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResul
             try:
                 processes.stop()
             finally:
-                remove_unfinished(plan.run_dir)
+                remove_unfinished(plan.run_dir / CHECKPOINTS)
                 follow()
     return result_of(plan.run_dir)
 

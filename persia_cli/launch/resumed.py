@@ -11,6 +11,7 @@ from persia_cli.errors import CheckpointError, UserError
 from persia_cli.observe.history import EARLIER
 from persia_cli.observe.journal import EVENTS, METRICS, is_being_written
 from persia_cli.plan.job import JobPlan
+from persia_cli.storage.places import Place
 from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder, finished_steps, read_manifest
 from persia_cli.store.retention import remove_unfinished
 
@@ -28,7 +29,7 @@ def take_up_record(plan: JobPlan, moved: Sequence[str], copied: Sequence[str]) -
     size = read_manifest(checkpoint).progress.metrics_bytes
     _require_lines(source / METRICS, size)
     if source == run_dir:
-        remove_unfinished(run_dir)
+        remove_unfinished(run_dir / CHECKPOINTS)
         _set_aside(run_dir, moved, copied)
     elif any(run_dir.iterdir()):
         raise UserError(f"{run_dir} contains other files; choose an empty folder or a new one as --run-dir")
@@ -46,7 +47,7 @@ def start_over(run_dir: Path, moved: Sequence[str]) -> None:
     Raises UserError if the run still goes on, DiskError.
     """
     with locked(run_dir):
-        remove_unfinished(run_dir)
+        remove_unfinished(run_dir / CHECKPOINTS)
         _set_aside(run_dir, [METRICS, CHECKPOINTS, *moved], ())
 
 
@@ -102,7 +103,7 @@ def _set_aside(run_dir: Path, moved: Sequence[str], copied: Sequence[str]) -> No
                 rename(run_dir / name, folder / name)
 
 
-def newest_of(run_dir: Path) -> Path | None:
+def newest_of(run_dir: Path) -> Place | None:
     """Return the newest complete checkpoint of a run; None if it has none."""
-    steps = finished_steps(run_dir)
-    return checkpoint_folder(run_dir, steps[-1]) if steps else None
+    steps = finished_steps(run_dir / CHECKPOINTS)
+    return checkpoint_folder(run_dir / CHECKPOINTS, steps[-1]) if steps else None

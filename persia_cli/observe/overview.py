@@ -9,7 +9,7 @@ from typing import Any
 from persia_cli.config.explain import leaves
 from persia_cli.errors import PersiaError
 from persia_cli.observe.history import CONFIG, RunHistory, read_history
-from persia_cli.store.manifest import finished_steps
+from persia_cli.store.manifest import CHECKPOINTS, finished_steps
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def summarize(run_dir: Path, now: float) -> Summary:
         auc=None if line is None else _by_label(history, line, "auc"),
         log_loss=None if line is None else _by_label(history, line, "log_loss"),
         judged_step=None if judged is None else judged["step"],
-        checkpoints=tuple(finished_steps(run_dir)),
+        checkpoints=tuple(finished_steps(run_dir / CHECKPOINTS)),
     )
 
 

@@ -1,15 +1,14 @@
 """The state of a run's record in a checkpoint: what lines of metrics count from the first step of the run on."""
 
 import hashlib
-from pathlib import Path
 from typing import NamedTuple
 
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from persia_cli.disk import write_whole, writing
 from persia_cli.errors import CheckpointError, WireError
 from persia_cli.observe.scores import MOST_IN_TRAINING, ScoreHistogram
+from persia_cli.storage.places import Place, put
 from persia_cli.store.manifest import Manifest, verified_folder
 from persia_cli.wire.figures import SavedFile
 from persia_cli.wire.job_messages import ScoreCounts
@@ -34,20 +33,18 @@ class RecordState(NamedTuple):
     """Size of the file of metrics."""
 
 
-def save_scores(folder: Path, scores: ScoreHistogram) -> SavedFile:
+def save_scores(folder: Place, scores: ScoreHistogram) -> SavedFile:
     """Write the scores into the checkpoint `folder` as safetensors; raises DiskError.
 
     The tensors are those of `ScoreHistogram.encode`: counted uint64[k], counts float64[k], sums float64[tasks, 4].
     """
     content = save(scores.encode()._asdict())
     path = folder / RECORD / SCORES
-    with writing(path.parent):
-        path.parent.mkdir(exist_ok=True)
-    write_whole(path, content)
+    put(path, content)
     return SavedFile(RECORD, SCORES, len(content), hashlib.sha256(content).hexdigest())
 
 
-def load_state(folder: Path, manifest: Manifest, tasks: int) -> RecordState:
+def load_state(folder: Place, manifest: Manifest, tasks: int) -> RecordState:
     """Return the state in a checkpoint, with scores equal to the bit.
 
     Raises CheckpointError if they are damaged or not of so many tasks.

@@ -12,6 +12,7 @@ from persia_cli.observe.history import CONFIG, EARLIER
 from persia_cli.observe.journal import EVENTS, is_being_written
 from persia_cli.plan.resumed import is_changeable
 from persia_cli.plan.saved_model import differences
+from persia_cli.storage.places import Place
 from persia_cli.store.manifest import CHECKPOINTS, MANIFEST, Manifest, read_manifest, unfinished_folders
 from persia_cli.store.retention import choose_checkpoint, remove_unfinished
 
@@ -21,7 +22,7 @@ class SavedModel:
     """A checkpoint whose manifest has been checked, and its run."""
 
     run_dir: Path
-    checkpoint: Path
+    checkpoint: Place
     run: Run
 
     @property
@@ -30,7 +31,7 @@ class SavedModel:
         return self.run_dir / CONFIG
 
 
-def find_model(folder: Path, step: int | None = None) -> SavedModel:
+def find_model(folder: Place, step: int | None = None) -> SavedModel:
     """Return the model in `folder`, a run directory or a checkpoint in one; `step` selects a checkpoint of a run.
 
     Unfinished checkpoints of a killed run are removed. Raises UserError for a folder that is neither, CheckpointError
@@ -39,14 +40,14 @@ def find_model(folder: Path, step: int | None = None) -> SavedModel:
     checkpoint, run_dir = locate_model(folder, step)
     if run_dir is None:
         raise UserError(f"{folder} is a checkpoint without its run: {CONFIG} is missing two folders above it")
-    if unfinished_folders(run_dir) and not is_being_written(run_dir / EVENTS):
-        remove_unfinished(run_dir)
+    if unfinished_folders(run_dir / CHECKPOINTS) and not is_being_written(run_dir / EVENTS):
+        remove_unfinished(run_dir / CHECKPOINTS)
     run = read_run(run_dir / CONFIG)
     _require_same(run_dir / CONFIG, run, read_manifest(checkpoint))
     return SavedModel(run_dir, checkpoint, run)
 
 
-def locate_model(folder: Path, step: int | None = None) -> tuple[Path, Path | None]:
+def locate_model(folder: Place, step: int | None = None) -> tuple[Place, Path | None]:
     """Return the selected checkpoint, and its run directory if it is in one.
 
     Raises UserError for a folder that is neither, CheckpointError for a run without such a checkpoint.
@@ -54,14 +55,20 @@ def locate_model(folder: Path, step: int | None = None) -> tuple[Path, Path | No
     if (folder / MANIFEST).is_file():
         if step is not None:
             raise UserError(f"{folder} is a checkpoint already; leave out --step, or give the run directory")
-        run_dir = folder.resolve().parents[1] if folder.resolve().parent.name == CHECKPOINTS else None
+        run_dir = _run_of(folder)
         return folder, run_dir if run_dir and (run_dir / CONFIG).is_file() else None
-    if not (folder / CONFIG).is_file():
+    if not isinstance(folder, Path) or not (folder / CONFIG).is_file():
         raise UserError(
             f"{folder} is neither a run directory nor a checkpoint: it has no {CONFIG} and no {MANIFEST}; "
             "give the folder that persia train named at its start"
         )
-    return choose_checkpoint(folder, step), folder
+    return choose_checkpoint(folder / CHECKPOINTS, step), folder
+
+
+def _run_of(checkpoint: Place) -> Path | None:
+    """Return the folder that would be the run directory of a checkpoint; None if its place says that it is in none."""
+    folder = checkpoint.resolve() if isinstance(checkpoint, Path) else None
+    return folder.parents[1] if folder and folder.parent.name == CHECKPOINTS else None
 
 
 def _require_same(config: Path, run: Run, manifest: Manifest) -> None:

@@ -8,6 +8,7 @@ from persia_cli.errors import ConfigError
 from persia_cli.observe.journal import EVENTS, Tail, understanding
 from persia_cli.observe.saved_run import locate_model
 from persia_cli.plan.embedding import embedding_layout
+from persia_cli.storage.places import Place
 from persia_cli.store.layout import DENSE_TABLE, EmbeddingLayout
 from persia_cli.store.manifest import Manifest, read_manifest
 from persia_cli.store.table_stats import TableStats, table_stats
@@ -56,7 +57,7 @@ class TableReport:
 class CheckpointReport:
     """The tables of one checkpoint, by name."""
 
-    checkpoint: Path
+    checkpoint: Place
     run_dir: Path | None
     """Run directory of the checkpoint; None if it is not in one."""
     step: int

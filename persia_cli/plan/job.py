@@ -22,6 +22,7 @@ from persia_cli.wire.token import TOKEN
 if TYPE_CHECKING:
     # Every role imports this module, and most do not need pyarrow.
     from persia_cli.data.facts import DatasetFacts
+    from persia_cli.storage.places import Place
 
 Task = Literal["train", "evaluate", "predict"]
 
@@ -158,7 +159,7 @@ def job_batches(run: Run, job: Job) -> JobBatches:
 
 
 def plan_job(
-    run: Run, facts: "DatasetFacts", task: Task, run_dir: Path, load: Path | None = None, first_step: int = 0
+    run: Run, facts: "DatasetFacts", task: Task, run_dir: Path, load: "Place | None" = None, first_step: int = 0
 ) -> JobPlan:
     """Return the plan of a job; raises DataError if the data set has no samples for the task.
 
@@ -188,7 +189,7 @@ def plan_job(
     job = Job(
         task=task,
         run_dir=str(run_dir),
-        load=str(load) if load else None,
+        load=_address(load) if load else None,
         train_rows=facts.train_rows,
         eval_rows=facts.eval_rows,
         steps=steps if task == "train" else 0,
@@ -201,6 +202,10 @@ def plan_job(
     replicas = [Replica("coordinator", 0)]
     replicas += [Replica(role, i) for role, count in expected_replicas(run).items() for i in range(count)]
     return JobPlan(run=run, facts=facts, job=job, replicas=tuple(replicas), layout=layout)
+
+
+def _address(load: "Place") -> str:
+    return str(load) if isinstance(load, Path) else load.uri
 
 
 def check_extras(run: Run) -> None:

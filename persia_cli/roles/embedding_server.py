@@ -4,13 +4,11 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from persia_cli.config.schema import Run, SyncMode
 from persia_cli.control.position import TRAIN
 from persia_cli.control.watermarks import StepGate, Watermarks, Window
-from persia_cli.disk import writing
 from persia_cli.errors import WireError
 from persia_cli.kernels.needed import SERVER, training_kernels
 from persia_cli.kernels.warm import warm
@@ -18,8 +16,9 @@ from persia_cli.observe.trace import LOOP
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job, job_batches
 from persia_cli.roles.link import Link
+from persia_cli.storage.places import Place, place_of
 from persia_cli.store.batch_rows import Merged, merge_gradients
-from persia_cli.store.manifest import EMBEDDINGS, read_manifest
+from persia_cli.store.manifest import EMBEDDINGS, read_manifest, subfolder
 from persia_cli.store.shard import Shard
 from persia_cli.store.snapshot import Progress, load_shard, save_shard
 from persia_cli.wire.arrays import Array
@@ -70,7 +69,7 @@ class EmbeddingServer:
         self._server.on(Update, self._on_update)
         self._link.figures = self._figures
         if job.load:
-            folder = Path(job.load)
+            folder = place_of(job.load)
             self._write("reading its rows", lambda: self._load(folder), self._ready)
         else:
             self._ready(0)
@@ -200,9 +199,7 @@ class EmbeddingServer:
     def _on_instruction(self, number: int, work: PhaseWork) -> None:
         if not isinstance(work, SaveModel):
             return
-        folder = Path(work.folder) / EMBEDDINGS
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        folder = place_of(work.folder) / EMBEDDINGS
         self._write(
             "writing its rows",
             lambda: save_shard(self._shard, folder, self._note_written),
@@ -216,10 +213,11 @@ class EmbeddingServer:
     def _note_written(self, rows: int) -> None:
         self._updates["rows_written"] += rows
 
-    def _load(self, folder: Path) -> int:
+    def _load(self, folder: Place) -> int:
         # Without a table for them, dense weights are in the checkpoint's dense folder too, as they are.
-        files = read_manifest(folder).row_files(with_dense=self._shard.layout.dense_group is not None)
-        rows = load_shard(self._shard, folder / EMBEDDINGS, files, self._loading)
+        manifest = read_manifest(folder)
+        files = manifest.row_files(with_dense=self._shard.layout.dense_group is not None)
+        rows = load_shard(self._shard, subfolder(folder, manifest, EMBEDDINGS), files, self._loading)
         log.info("loaded %d rows from %s", rows, folder)
         return rows
 

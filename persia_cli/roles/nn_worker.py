@@ -24,6 +24,7 @@ from persia_cli.roles.interval import Interval
 from persia_cli.roles.link import HEARTBEAT_S, Link
 from persia_cli.roles.nn_pipeline import JobEndedError, Pipeline, ReadyBatch
 from persia_cli.roles.work import COMPILING, Work
+from persia_cli.storage.places import Place, place_of
 from persia_cli.store.manifest import verified_folder
 from persia_cli.store.wire_rows import encode_rows
 from persia_cli.train.compiling import watched_compiling
@@ -127,7 +128,7 @@ class NNWorker:
             warm(pooling_kernels((feature.pooling for feature in embedding_layout(run).features), job.task == "train"))
         if job.load:
             self._link.work.begin("reading the dense weights")
-            trainer.load(verified_folder(Path(job.load), DENSE))
+            trainer.load(verified_folder(place_of(job.load), DENSE))
         self._link.work.end()
         self._pipeline.call(lambda: self._link.ready(self._on_instruction, trainer.parameters))
         self._follow(trainer)
@@ -209,9 +210,9 @@ class NNWorker:
         self._link.work.begin("copying the dense weights")
         files = trainer.files()
         self._link.work.end()
-        self._writing = self._writer.submit(self._write, Path(work.folder) / DENSE, work.step, files)
+        self._writing = self._writer.submit(self._write, place_of(work.folder) / DENSE, work.step, files)
 
-    def _write(self, folder: Path, step: int, files: list[TensorFile]) -> None:
+    def _write(self, folder: Place, step: int, files: list[TensorFile]) -> None:
         """Write a checkpoint's dense part; on a thread of its own."""
         self._pipeline.call(partial(self._link.saved, step, write_files(files, folder)))
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import msgspec
 
-from persia_cli.disk import rename, sync, write_whole, writing
 from persia_cli.errors import CheckpointError
+from persia_cli.storage import places
+from persia_cli.storage.places import Place, inside, put, reading, size_of, subfolders
 from persia_cli.store.layout import DENSE_TABLE
 from persia_cli.wire.figures import Positive, Record, SavedFile
 from persia_cli.wire.parts import Count
@@ -25,8 +26,6 @@ MANIFEST = "manifest.json"
 CHECKPOINTS = "checkpoints"
 EMBEDDINGS = "embeddings"
 """Subfolder of a checkpoint with the rows."""
-PARTIAL, REMOVED = ".partial", ".removed"
-"""Suffixes of a checkpoint's folder while it is written, and while it is removed."""
 CHUNK_BYTES = 2**22
 
 _FINISHED = re.compile(r"step-(\d+)")
@@ -102,39 +101,44 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True):
 _DECODER = msgspec.json.Decoder(Manifest)
 
 
-def checkpoint_folder(run_dir: Path, step: int) -> Path:
+def checkpoint_folder(checkpoints: Place, step: int) -> Place:
     """Return the folder of the finished checkpoint of a step."""
-    return run_dir / CHECKPOINTS / f"step-{step}"
+    return checkpoints / f"step-{step}"
 
 
-def unfinished_folder(run_dir: Path, step: int) -> Path:
-    """Return the folder in which a checkpoint is written before it is published."""
-    return run_dir / CHECKPOINTS / f"step-{step}{PARTIAL}"
+def owner(checkpoints: Place) -> Place:
+    """Return what people know a run's checkpoints by: the run directory, unless they are elsewhere."""
+    return checkpoints.parent if isinstance(checkpoints, Path) and checkpoints.name == CHECKPOINTS else checkpoints
 
 
-def publish(run_dir: Path, manifest: Manifest) -> Path:
-    """Write the manifest to the unfinished checkpoint and give the folder its final name; returns the folder.
+def begin_checkpoint(checkpoints: Place, step: int) -> Place:
+    """Make and return the folder in which the checkpoint of a step is written before it is published.
 
-    Everything is synced to disk then. Raises CheckpointError if a file is missing or has another size (a role wrote it
+    Raises DiskError.
+    """
+    return places.draft_of(checkpoint_folder(checkpoints, step))
+
+
+def publish(checkpoints: Place, draft: Place, manifest: Manifest) -> Place:
+    """Make what was written to the draft, and the manifest, the checkpoint of a step; returns its folder.
+
+    Everything is safe then. Raises CheckpointError if a file is missing or has another size (a role wrote it
     to a disk that this process cannot see) or if the files are not a whole model, DiskError if the manifest cannot be
     written.
     """
-    partial = unfinished_folder(run_dir, manifest.step)
     for saved in manifest.files:
-        path = partial / saved.folder / saved.name
-        if not path.is_file() or path.stat().st_size != saved.nbytes:
+        path = draft / saved.folder / saved.name
+        if size_of(path) != saved.nbytes:
             raise CheckpointError(
-                f"{path} was written by another replica and cannot be seen from here; run all roles on a shared disk"
+                f"{path} was written by another replica and cannot be seen from here; run all roles on a shared disk, "
+                "or give checkpoint.path a URI that all of them reach"
             )
     if gap := contradiction(manifest):
-        raise CheckpointError(f"the checkpoint {partial} is incomplete: {gap}")
-    final = checkpoint_folder(run_dir, manifest.step)
-    with writing(final):
-        for folder in {saved.folder for saved in manifest.files}:
-            sync(partial / folder)
-        write_checked(partial / MANIFEST, manifest)
-        rename(partial, final)
-        sync(run_dir)
+        raise CheckpointError(f"the checkpoint {draft} is incomplete: {gap}")
+    final = checkpoint_folder(checkpoints, manifest.step)
+    beginning = inside(final, draft)
+    files = [msgspec.structs.replace(file, folder=f"{beginning}{file.folder}") for file in manifest.files]
+    places.publish(final, draft, MANIFEST, checked(msgspec.structs.replace(manifest, files=files)))
     return final
 
 
@@ -162,21 +166,21 @@ def contradiction(manifest: Manifest) -> str | None:
     return None
 
 
-def unfinished_folders(run_dir: Path) -> list[Path]:
+def unfinished_folders(checkpoints: Place) -> list[Place]:
     """Return the folders of checkpoints that were not finished or not completely removed."""
-    return sorted(path for path in (run_dir / CHECKPOINTS).glob("step-*") if path.suffix in (PARTIAL, REMOVED))
+    return [folder for folder in places.drafts(checkpoints, MANIFEST) if folder.name.startswith("step-")]
 
 
-def finished_steps(run_dir: Path) -> list[int]:
+def finished_steps(checkpoints: Place) -> list[int]:
     """Return the steps of all complete checkpoints of a run, in ascending order."""
     return sorted(
         int(match[1])
-        for path in (run_dir / CHECKPOINTS).glob("step-*")
-        if (match := _FINISHED.fullmatch(path.name)) and (path / MANIFEST).is_file()
+        for folder in subfolders(checkpoints)
+        if (match := _FINISHED.fullmatch(folder.name)) and (folder / MANIFEST).is_file()
     )
 
 
-def step_of(checkpoint: Path) -> int:
+def step_of(checkpoint: Place) -> int:
     """Return the step in the name of a finished checkpoint's folder; raises ValueError for another name."""
     match = _FINISHED.fullmatch(checkpoint.name)
     if match is None:
@@ -184,17 +188,17 @@ def step_of(checkpoint: Path) -> int:
     return int(match[1])
 
 
-def newest_checkpoint(run_dir: Path) -> Path:
+def newest_checkpoint(checkpoints: Place) -> Place:
     """Return the folder of the last complete checkpoint; raises CheckpointError if there is none."""
-    steps = finished_steps(run_dir)
+    steps = finished_steps(checkpoints)
     if not steps:
         raise CheckpointError(
-            f"{run_dir} has no complete checkpoint; train it to its end, or set checkpoint.every_steps"
+            f"{owner(checkpoints)} has no complete checkpoint; train it to its end, or set checkpoint.every_steps"
         )
-    return checkpoint_folder(run_dir, steps[-1])
+    return checkpoint_folder(checkpoints, steps[-1])
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Place) -> Manifest:
     """Return a checkpoint's manifest, after checking names and sizes of the files, but not their contents.
 
     Raises CheckpointError if it is missing, damaged or of another format, and if a file is missing, has another size or
@@ -220,7 +224,7 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def _refuse_other_format(folder: Path) -> None:
+def _refuse_other_format(folder: Place) -> None:
     """Raise CheckpointError for a manifest of another format version; version 1 had no checksum."""
     try:
         version = json.loads((folder / MANIFEST).read_bytes())["format_version"]
@@ -230,16 +234,23 @@ def _refuse_other_format(folder: Path) -> None:
         raise CheckpointError(f"{folder} has checkpoint format {version}; this persia reads format {FORMAT_VERSION}")
 
 
-def _check_files(folder: Path, manifest: Manifest) -> None:
+def _check_files(folder: Place, manifest: Manifest) -> None:
     for file in manifest.files:
         path = folder / file.folder / file.name
-        if not path.is_file():
+        found = size_of(path)
+        if found is None:
             raise CheckpointError(f"{path} is missing; the checkpoint is incomplete, use another")
-        if (found := path.stat().st_size) != file.nbytes:
+        if found != file.nbytes:
             raise CheckpointError(
                 f"{path} has changed since it was saved: it has {found:,} bytes, not {file.nbytes:,}; "
                 "use another checkpoint"
             )
+    if isinstance(folder, Path):
+        _refuse_unlisted(folder, manifest)
+
+
+def _refuse_unlisted(folder: Path, manifest: Manifest) -> None:
+    """Raise CheckpointError for a file that is not listed; at a URI such files are leftovers of other attempts."""
     listed = {folder / MANIFEST} | {folder / file.folder / file.name for file in manifest.files}
     for part in sorted({folder, *(path.parent for path in listed)}):
         for path in sorted(part.iterdir()):
@@ -248,47 +259,59 @@ def _check_files(folder: Path, manifest: Manifest) -> None:
                 raise CheckpointError(f"{path} is not listed in the checkpoint's {MANIFEST}; move it elsewhere")
 
 
-def verify(path: Path, file: SavedFile, on_bytes: Callable[[int], None] = lambda nbytes: None) -> None:
+def verify(path: Place, file: SavedFile, on_bytes: Callable[[int], None] = lambda nbytes: None) -> None:
     """Compare the content of a file with its checksum; calls `on_bytes` with the size of each portion read.
 
     Raises CheckpointError if the file is missing or has changed.
     """
     digest = hashlib.sha256()
-    try:
-        with path.open("rb", buffering=0) as source:
-            while chunk := source.read(CHUNK_BYTES):
-                digest.update(chunk)
-                on_bytes(len(chunk))
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}; use another checkpoint") from error
+    with reading(path) as source:
+        while chunk := source.read(CHUNK_BYTES):
+            digest.update(chunk)
+            on_bytes(len(chunk))
     if digest.hexdigest() != file.sha256:
         raise CheckpointError(
             f"{path} has changed since it was saved (its sha256 is {digest.hexdigest()[:12]}…); use another checkpoint"
         )
 
 
-def verified_folder(folder: Path, part: str) -> Path:
+def subfolder(folder: Place, manifest: Manifest, part: str) -> Place:
+    """Return the folder of the checkpoint's files of one kind, such as `EMBEDDINGS`."""
+    return next((folder / file.folder for file in manifest.files if _kind(file) == part), folder / part)
+
+
+def verified_folder(folder: Place, part: str) -> Place:
     """Return the checkpoint's subfolder `part` after comparing its files with their checksums.
 
     Raises CheckpointError if a file is missing or has changed.
     """
-    for file in read_manifest(folder).files:
-        if file.folder == part:
-            verify(folder / part / file.name, file)
-    return folder / part
+    manifest = read_manifest(folder)
+    for file in manifest.files:
+        if _kind(file) == part:
+            verify(folder / file.folder / file.name, file)
+    return subfolder(folder, manifest, part)
+
+
+def _kind(file: SavedFile) -> str:
+    return file.folder.rpartition("/")[2]
 
 
 class ChangedError(ValueError):
     """An error for a file whose text does not match its checksum."""
 
 
-def write_checked(path: Path, content: Any) -> None:
-    """Write an object as JSON with `write_whole`; its first key is the SHA-256 of the text after it."""
+def checked(content: Any) -> bytes:
+    """Return an object as JSON whose first key is the SHA-256 of the text after it."""
     text = msgspec.json.format(msgspec.json.encode(content), indent=2).removeprefix(b"{\n") + b"\n"
-    write_whole(path, _OPENING % hashlib.sha256(text).hexdigest().encode() + text)
+    return _OPENING % hashlib.sha256(text).hexdigest().encode() + text
 
 
-def read_checked(path: Path) -> bytes:
+def write_checked(path: Place, content: Any) -> None:
+    """Write what `checked` returns as a whole file; raises DiskError."""
+    put(path, checked(content))
+
+
+def read_checked(path: Place) -> bytes:
     """Return the JSON object that `write_checked` wrote, without its checksum.
 
     Raises OSError if it cannot be read, ValueError if it has no checksum, ChangedError if the checksum does not match.

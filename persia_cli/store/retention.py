@@ -1,21 +1,20 @@
 """The retention of a run's checkpoints: the choice of those to keep, of the best one, and of the one to use."""
 
 import logging
-import shutil
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
 from persia_cli.control.evaluation_tracker import Best
-from persia_cli.disk import rename
-from persia_cli.errors import CheckpointError
+from persia_cli.errors import CheckpointError, DiskError
+from persia_cli.storage import places
+from persia_cli.storage.places import Place
 from persia_cli.store.manifest import (
-    CHECKPOINTS,
-    REMOVED,
+    MANIFEST,
     checkpoint_folder,
     finished_steps,
     newest_checkpoint,
+    owner,
     read_checked,
     step_of,
     unfinished_folders,
@@ -43,17 +42,19 @@ _BEST_DECODER = msgspec.json.Decoder(BestNote)
 class Retention:
     """The checkpoints that a job has saved; it removes those that should not be kept."""
 
-    def __init__(self, run_dir: Path, keep: int | None, every: int | None) -> None:
-        """Start with the checkpoints in the run directory, which a resumed run has.
+    def __init__(self, checkpoints: Place, keep: int | None, every: int | None) -> None:
+        """Start with the checkpoints that are there, as a resumed run has them.
 
         `keep` is the number of checkpoints to keep in addition to the best (None: all), `every` the number of steps
         between regular ones.
         """
-        self._run_dir, self._keep, self._every = run_dir, keep, every
-        best = best_checkpoint(run_dir)
+        self._checkpoints, self._keep, self._every = checkpoints, keep, every
+        best = best_checkpoint(checkpoints)
         self._best = step_of(best) if best else None
         # What an earlier start saved at its end is left alone, whatever is kept of the others.
-        self._saved = [step for step in finished_steps(run_dir) if step == self._best or (every and step % every == 0)]
+        self._saved = [
+            step for step in finished_steps(checkpoints) if step == self._best or (every and step % every == 0)
+        ]
 
     def add(self, step: int, best: Best | None) -> None:
         """Add the checkpoint of the newest step, once it is published; `best` is given if it is the best so far."""
@@ -61,10 +62,10 @@ class Retention:
             self._saved.append(step)
         if best is not None:
             self._best = step
-            write_checked(self._run_dir / CHECKPOINTS / BEST, BestNote(step, best.metric, best.value))
+            write_checked(self._checkpoints / BEST, BestNote(step, best.metric, best.value))
         for old in superfluous(self._saved, self._best, self._keep, self._every):
             self._saved.remove(old)
-            _remove(checkpoint_folder(self._run_dir, old))
+            _remove(checkpoint_folder(self._checkpoints, old))
 
 
 def superfluous(saved: Sequence[int], best: int | None, keep: int | None, every: int | None) -> list[int]:
@@ -78,45 +79,40 @@ def superfluous(saved: Sequence[int], best: int | None, keep: int | None, every:
     return [step for step in saved if step not in kept]
 
 
-def _remove(folder: Path) -> None:
-    """Remove a checkpoint; it is renamed first, so that a partly removed one never looks complete."""
-    doomed = folder.with_name(f"{folder.name}{REMOVED}")
+def _remove(folder: Place) -> None:
+    """Remove a checkpoint so that a partly removed one never looks complete; a failure is logged."""
     try:
-        rename(folder, doomed)
-        shutil.rmtree(doomed)
-    except OSError as error:
+        places.remove(folder, MANIFEST)
+    except (OSError, DiskError, CheckpointError) as error:
         log.warning("the checkpoint %s could not be removed: %s", folder, error)
 
 
-def remove_unfinished(run_dir: Path) -> None:
+def remove_unfinished(checkpoints: Place) -> None:
     """Remove unfinished checkpoints; call this only if no process writes them any more."""
-    for folder in unfinished_folders(run_dir):
-        try:
-            shutil.rmtree(folder)
-        except OSError as error:
-            log.warning("the unfinished checkpoint %s could not be removed: %s", folder, error)
+    for folder in unfinished_folders(checkpoints):
+        _remove(folder)
 
 
-def best_checkpoint(run_dir: Path) -> Path | None:
+def best_checkpoint(checkpoints: Place) -> Place | None:
     """Return the folder of the best checkpoint, None if none was chosen; raises CheckpointError if BEST is damaged."""
-    path = run_dir / CHECKPOINTS / BEST
+    path = checkpoints / BEST
     try:
-        return checkpoint_folder(run_dir, _BEST_DECODER.decode(read_checked(path)).step)
+        return checkpoint_folder(checkpoints, _BEST_DECODER.decode(read_checked(path)).step)
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} is damaged ({error}); choose a checkpoint with --step") from error
 
 
-def choose_checkpoint(run_dir: Path, step: int | None = None) -> Path:
+def choose_checkpoint(checkpoints: Place, step: int | None = None) -> Place:
     """Return the folder of a step's checkpoint; without a step, of the best, or of the newest if there is no best.
 
     Raises CheckpointError if there is none.
     """
     if step is None:
-        return best_checkpoint(run_dir) or newest_checkpoint(run_dir)
-    there = finished_steps(run_dir)
+        return best_checkpoint(checkpoints) or newest_checkpoint(checkpoints)
+    there = finished_steps(checkpoints)
     if step not in there:
         steps = f"it has those of steps {', '.join(map(str, there))}" if there else "it has no complete checkpoint"
-        raise CheckpointError(f"{run_dir} has no checkpoint of step {step}; {steps}")
-    return checkpoint_folder(run_dir, step)
+        raise CheckpointError(f"{owner(checkpoints)} has no checkpoint of step {step}; {steps}")
+    return checkpoint_folder(checkpoints, step)

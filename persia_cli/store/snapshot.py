@@ -8,22 +8,20 @@ any number of servers, with any number of partitions, can load any set of files.
 
 import hashlib
 import io
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from persia_cli.disk import writing
 from persia_cli.errors import CheckpointError
 from persia_cli.kernels import hashing
+from persia_cli.storage.places import Place, writing_file
 from persia_cli.store.layout import GroupSpec
 from persia_cli.store.manifest import verify
 from persia_cli.store.row_store import MAX_STEP, RowStore
@@ -38,10 +36,10 @@ PARTITIONS_KEY = b"persia.partitions"
 
 
 class _HashingFile(io.RawIOBase):
-    """A file whose SHA-256 is computed while it is written."""
+    """A file that is being written; its SHA-256 is computed meanwhile."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("wb")
+    def __init__(self, sink: Any) -> None:
+        self._sink = sink
         self._digest = hashlib.sha256()
         self.nbytes = 0
 
@@ -51,25 +49,18 @@ class _HashingFile(io.RawIOBase):
     def write(self, data: Any) -> int:
         self._digest.update(data)
         self.nbytes += len(data)
-        return self._file.write(data)
+        written: int = self._sink.write(data)
+        return written
 
     def tell(self) -> int:
         return self.nbytes
-
-    def close(self) -> None:
-        if self.closed:
-            return
-        super().close()
-        with self._file:
-            self._file.flush()
-            os.fsync(self._file.fileno())
 
     def sha256(self) -> str:
         return self._digest.hexdigest()
 
 
-def save_shard(shard: Shard, directory: Path, on_rows: Callable[[int], None] = lambda rows: None) -> list[SavedFile]:
-    """Write one file per feature group into `directory`, which exists; the files are on disk when this returns.
+def save_shard(shard: Shard, directory: Place, on_rows: Callable[[int], None] = lambda rows: None) -> list[SavedFile]:
+    """Write one file per feature group into `directory`; the files are safe when this returns.
 
     Calls `on_rows` with the number of rows of each portion written. Raises DiskError if a file cannot be written, and
     removes that file.
@@ -85,7 +76,7 @@ class Progress:
     rows_loaded: int = 0
 
 
-def load_shard(shard: Shard, directory: Path, files: Sequence[SavedFile], progress: Progress | None = None) -> int:
+def load_shard(shard: Shard, directory: Place, files: Sequence[SavedFile], progress: Progress | None = None) -> int:
     """Add those rows of the files whose keys are in the shard's partitions; returns the shard's number of rows then.
 
     Files without such rows are not read. Of the others, the content is compared with the checksum, and the number of
@@ -97,8 +88,9 @@ def load_shard(shard: Shard, directory: Path, files: Sequence[SavedFile], progre
     progress = progress or Progress()
     for file in files:
         if file.rows is not None and _concerns(shard, file.rows):
-            verify(directory / file.name, file, partial(_count_bytes, progress))
-            _load_file(shard, directory / file.name, file.rows, progress)
+            path = directory / file.name
+            verify(path, file, partial(_count_bytes, progress))
+            _load_file(shard, path, file.rows, progress)
     return sum(store.used for store in shard.stores)
 
 
@@ -121,29 +113,24 @@ def _concerns(shard: Shard, rows: SavedRows) -> bool:
     return False
 
 
-def _save_group(shard: Shard, store: RowStore, directory: Path, on_rows: Callable[[int], None]) -> SavedFile:
+def _save_group(shard: Shard, store: RowStore, directory: Place, on_rows: Callable[[int], None]) -> SavedFile:
     group = store.group
     name = f"group-{group.number}-partitions-{store.partitions.start:04d}-{store.partitions.stop - 1:04d}.arrow"
     path = directory / name
     schema = _schema(group).with_metadata({PARTITIONS_KEY: str(group.partitions)})
     rows: Counter[str] = Counter()
-    try:
-        with writing(path), _HashingFile(path) as file:
-            with (
-                pa.PythonFile(file, mode="w") as sink,
-                pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(use_threads=False)) as writer,
-            ):
-                for batch in _batches(shard, store, schema):
-                    writer.write_batch(batch)
-                    rows.update(_rows_by_table(batch))
-                    on_rows(batch.num_rows)
-            nbytes, sha256 = file.nbytes, file.sha256()
-    except BaseException:
-        # If the disk is full, the space is needed to write the error message.
-        path.unlink(missing_ok=True)
-        raise
+    with writing_file(path) as sink:
+        file = _HashingFile(sink)
+        with (
+            pa.PythonFile(file, mode="w") as out,
+            pa.ipc.new_file(out, schema, options=pa.ipc.IpcWriteOptions(use_threads=False)) as writer,
+        ):
+            for batch in _batches(shard, store, schema):
+                writer.write_batch(batch)
+                rows.update(_rows_by_table(batch))
+                on_rows(batch.num_rows)
     saved = SavedRows(group.number, group.partitions, store.partitions.start, store.partitions.stop, dict(rows))
-    return SavedFile(directory.name, name, nbytes, sha256, saved)
+    return SavedFile(directory.name, name, file.nbytes, file.sha256(), saved)
 
 
 def _rows_by_table(batch: pa.RecordBatch) -> dict[str, int]:
@@ -198,7 +185,7 @@ def _windows(store: RowStore) -> Iterator[tuple[int, int]]:
     return pairwise(first + count * edge // windows for edge in range(windows + 1))
 
 
-def _load_file(shard: Shard, path: Path, saved: SavedRows, progress: Progress) -> None:
+def _load_file(shard: Shard, path: Place, saved: SavedRows, progress: Progress) -> None:
     rows: Counter[str] = Counter()
     with record_batches(path) as batches:
         for batch in batches:
@@ -208,7 +195,7 @@ def _load_file(shard: Shard, path: Path, saved: SavedRows, progress: Progress) -
         raise CheckpointError(f"{path} has {dict(rows)} rows of its tables, but {saved.tables} were saved")
 
 
-def _load_batch(shard: Shard, batch: pa.RecordBatch, saved: SavedRows, path: Path) -> int:
+def _load_batch(shard: Shard, batch: pa.RecordBatch, saved: SavedRows, path: Place) -> int:
     """Insert the rows of one record batch that belong to the shard, group by group; returns their number."""
     batch.validate(full=True)
     column = batch.column("table")
@@ -250,7 +237,7 @@ def _partitions(keys: NDArray[np.uint64], partitions: int) -> NDArray[np.uint64]
     return ((keys >> np.uint64(32)) * np.uint64(partitions)) >> np.uint64(32)
 
 
-def _table_numbers(shard: Shard, names: list[str], used: NDArray[np.int32], path: Path) -> NDArray[np.uint16]:
+def _table_numbers(shard: Shard, names: list[str], used: NDArray[np.int32], path: Place) -> NDArray[np.uint16]:
     """Return table numbers by position in the file's dictionary; only the positions that rows use must be known."""
     known = {table.name: table.number for table in shard.layout.tables()}
     unknown = [names[place] for place in used if names[place] not in known]
@@ -262,7 +249,7 @@ def _table_numbers(shard: Shard, names: list[str], used: NDArray[np.int32], path
     return np.array([known.get(name, 0) for name in names], np.uint16)
 
 
-def _values(batch: pa.RecordBatch, group: GroupSpec, path: Path) -> dict[str, NDArray[np.float32]]:
+def _values(batch: pa.RecordBatch, group: GroupSpec, path: Place) -> dict[str, NDArray[np.float32]]:
     """Return embedding and states, float32[n, columns]; raises CheckpointError if they are not those of the group."""
     expected = _vectors(group)
     found = {field.name: field.type for field in batch.schema if pa.types.is_fixed_size_list(field.type)}
@@ -279,7 +266,7 @@ def _values(batch: pa.RecordBatch, group: GroupSpec, path: Path) -> dict[str, ND
     }
 
 
-def _require_room(shard: Shard, store: RowStore, path: Path) -> None:
+def _require_room(shard: Shard, store: RowStore, path: Place) -> None:
     """Raise CheckpointError if the rows loaded for the group so far are more than its store has room for."""
     counters = shard.counters()
     rows = store.used + sum(counters[table.name].left_out for table in store.group.tables)

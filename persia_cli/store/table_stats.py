@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from persia_cli.errors import CheckpointError
+from persia_cli.storage.places import Place
 from persia_cli.store.manifest import Manifest, verify
 
 BINS = 10
@@ -48,7 +49,7 @@ class TableStats:
     """Steps from a row's last use to the checkpoint: 1 for rows of the last step before it."""
 
 
-def table_stats(folder: Path, manifest: Manifest) -> dict[str, TableStats]:
+def table_stats(folder: Place, manifest: Manifest) -> dict[str, TableStats]:
     """Return the statistics of every table of the checkpoint in `folder`, in the manifest's order.
 
     It needs the memory of one record batch, whatever the size of the files. Raises CheckpointError for a file that is
@@ -101,10 +102,10 @@ class _Counts:
 
 
 @contextmanager
-def record_batches(path: Path) -> Iterator[Iterator[pa.RecordBatch]]:
+def record_batches(path: Place) -> Iterator[Iterator[pa.RecordBatch]]:
     """Yield the record batches of a file of rows; raises CheckpointError if the block cannot read them as such."""
     try:
-        with pa.OSFile(str(path)) as source:
+        with pa.OSFile(str(path)) if isinstance(path, Path) else path.open_file() as source:
             reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(use_threads=False))
             yield map(reader.get_batch, range(reader.num_record_batches))
     except (pa.ArrowException, OSError, KeyError, TypeError, AttributeError, IndexError, ValueError) as error:

@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import safetensors
@@ -11,8 +10,8 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from persia_cli.disk import write_whole, writing
 from persia_cli.errors import CheckpointError, PersiaError
+from persia_cli.storage.places import Place, put
 from persia_cli.wire.figures import SavedFile
 
 WEIGHTS = "dense.safetensors"
@@ -31,17 +30,15 @@ class TensorFile(NamedTuple):
     tensors: Tensors
     record: dict[str, Any]
 
-    def write(self, directory: Path) -> SavedFile:
-        """Write the file into `directory`, which exists; raises DiskError."""
+    def write(self, directory: Place) -> SavedFile:
+        """Write the file into `directory`; raises DiskError."""
         content = safetensors.torch.save(self.tensors, {"persia": json.dumps(self.record, sort_keys=True)})
-        write_whole(directory / self.name, content)
+        put(directory / self.name, content)
         return SavedFile(directory.name, self.name, len(content), hashlib.sha256(content).hexdigest())
 
 
-def write_files(files: Iterable[TensorFile], directory: Path) -> list[SavedFile]:
+def write_files(files: Iterable[TensorFile], directory: Place) -> list[SavedFile]:
     """Write files into a folder, which is made if there is none; raises DiskError."""
-    with writing(directory):
-        directory.mkdir(parents=True, exist_ok=True)
     return [file.write(directory) for file in files]
 
 
@@ -73,7 +70,7 @@ def dense_files(
     ]
 
 
-def load_dense(directory: Path, module: nn.Module, optimizer: torch.optim.Optimizer) -> LossScaleState | None:
+def load_dense(directory: Place, module: nn.Module, optimizer: torch.optim.Optimizer) -> LossScaleState | None:
     """Read the files of `dense_files`, in place; the optimizer's settings (learning rate …) stay those of the config.
 
     Returns the state of the loss scale, if one was saved.
@@ -98,7 +95,7 @@ def load_dense(directory: Path, module: nn.Module, optimizer: torch.optim.Optimi
     return saved
 
 
-def load_weights(directory: Path, module: nn.Module) -> None:
+def load_weights(directory: Place, module: nn.Module) -> None:
     """Read only the weights of `dense_files`; raises CheckpointError as `load_dense` does."""
     weights, _ = _read(directory / WEIGHTS)
     _require_same(directory / WEIGHTS, weights, _weights(module))
@@ -110,10 +107,10 @@ def initial_file(weights: Tensors) -> TensorFile:
     return _copied(INITIAL, weights, {})
 
 
-def load_initial(directory: Path, wanted: Tensors) -> Tensors | None:
+def load_initial(directory: Place, wanted: Tensors) -> Tensors | None:
     """Read `INITIAL`; None if there is none. Raises CheckpointError for names or shapes other than the `wanted`."""
     path = directory / INITIAL
-    if not path.exists():
+    if not path.is_file():
         return None
     weights, _ = _read(path)
     _require_same(path, weights, wanted)
@@ -139,11 +136,11 @@ def _copied(name: str, tensors: Mapping[str, torch.Tensor], record: dict[str, An
     return TensorFile(name, own, record)
 
 
-def _read(path: Path) -> tuple[Tensors, dict[str, Any]]:
+def _read(path: Place) -> tuple[Tensors, dict[str, Any]]:
     try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            record = json.loads((file.metadata() or {})["persia"])
+        content = path.read_bytes()
+        tensors = safetensors.torch.load(content)
+        record = json.loads(_metadata(content)["persia"])
     except FileNotFoundError as error:
         raise CheckpointError(f"{path} is missing from the checkpoint") from error
     except (safetensors.SafetensorError, KeyError, ValueError, OSError) as error:
@@ -151,7 +148,14 @@ def _read(path: Path) -> tuple[Tensors, dict[str, Any]]:
     return tensors, record
 
 
-def _require_same(path: Path, found: Tensors, wanted: Tensors) -> None:
+def _metadata(content: bytes) -> dict[str, str]:
+    """Return the metadata of a safetensors file: 8 bytes with the header's size, then the header as JSON."""
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    found: dict[str, str] = header.get("__metadata__", {})
+    return found
+
+
+def _require_same(path: Place, found: Tensors, wanted: Tensors) -> None:
     def described(tensors: Tensors, name: str) -> str:
         return f"{name} {list(tensors[name].shape)} {tensors[name].dtype}" if name in tensors else f"no {name}"
 
@@ -164,7 +168,7 @@ def _require_same(path: Path, found: Tensors, wanted: Tensors) -> None:
 
 
 def _by_parameter(
-    path: Path, tensors: Tensors, names: list[str], parameters: Mapping[str, torch.Tensor]
+    path: Place, tensors: Tensors, names: list[str], parameters: Mapping[str, torch.Tensor]
 ) -> dict[int, dict[str, torch.Tensor]]:
     state: dict[int, dict[str, torch.Tensor]] = {}
     numbers = {name: number for number, name in enumerate(names)}

@@ -1,7 +1,6 @@
 """The dense network of one rank: training, evaluation, saving, loading, and the figures of an interval."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +12,7 @@ from persia_cli.observe.trace import Trace
 from persia_cli.plan.columns import dense_count, label_names
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.network import input_shape
+from persia_cli.storage.places import Place
 from persia_cli.train.compiling import compile_network
 from persia_cli.train.dense_state import TensorFile, dense_files, load_dense, load_weights
 from persia_cli.train.device import prepare_torch
@@ -102,7 +102,7 @@ class DenseTrainer:
         files = dense_files(self._module, self._optimizer, scale.state() if scale else None)
         return [*files, self._shared.initial_file()] if self._shared else files
 
-    def load(self, folder: Path) -> None:
+    def load(self, folder: Place) -> None:
         """Read the files of `files`, the weights alone if the rank does not train; raises CheckpointError.
 
         The checkpoint must be of the same model, and for training of the same kind of optimizer.

@@ -6,7 +6,6 @@ initial weights, which all ranks draw from the same seed.
 """
 
 import math
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -17,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from persia_cli.errors import ConfigError
 from persia_cli.kernels.dedup import add_rows
 from persia_cli.plan.dense import DIM, require_room
+from persia_cli.storage.places import Place
 from persia_cli.store.wire_rows import decode_rows
 from persia_cli.train.dense_state import TensorFile, initial_file, load_initial
 from persia_cli.wire.messages import GroupRows
@@ -80,7 +80,7 @@ class SharedWeights:
         """Return the initial weights, to which the saved rows are differences."""
         return initial_file(self._named(self._initial))
 
-    def load(self, folder: Path) -> None:
+    def load(self, folder: Place) -> None:
         """Load the initial weights of a checkpoint whose weights the module has loaded.
 
         If servers did not store the dense weights of that run, the loaded weights become the initial ones.

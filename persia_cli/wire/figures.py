@@ -13,6 +13,7 @@ from persia_cli.wire.parts import Count, FieldSet, TableTotals
 Staleness = Annotated[int, msgspec.Meta(ge=0, le=MAX_STALENESS)]
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 FileName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
+FolderName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?$")]
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 
@@ -105,7 +106,7 @@ class SavedRows(Record, frozen=True, forbid_unknown_fields=True):
 class SavedFile(Record, frozen=True, forbid_unknown_fields=True):
     """A file of a checkpoint: its place, size and checksum, and, if it contains rows, which ones."""
 
-    folder: FileName
+    folder: FolderName
     name: FileName
     nbytes: Count
     sha256: Digest

@@ -15,13 +15,14 @@ from persia_cli.config import record
 from persia_cli.config.schema import Run
 from persia_cli.observe.journal import EVENTS
 from persia_cli.store.manifest import (
+    CHECKPOINTS,
     EMBEDDINGS,
     FORMAT_VERSION,
     Manifest,
     RunProgress,
     SavedTable,
+    begin_checkpoint,
     publish,
-    unfinished_folder,
 )
 from persia_cli.wire.figures import SavedFile, SavedRows
 
@@ -67,7 +68,7 @@ def write_run(
     """Make a run directory with one checkpoint of all its tables; return the checkpoint. `counters` are its record."""
     run_dir.mkdir()
     record.write_run(run, run_dir / "config.yaml")
-    folder = unfinished_folder(run_dir, step)
+    folder = begin_checkpoint(run_dir / CHECKPOINTS, step)
     (folder / EMBEDDINGS).mkdir(parents=True)
     dim = run.model.dim
     saved = [
@@ -94,4 +95,4 @@ def write_run(
     if counters is not None:
         events = [{"time": 1.0, "event": "ready"}, {"time": 2.0, "event": "tables", "tables": counters}]
         (run_dir / EVENTS).write_text("".join(f"{json.dumps(event)}\n" for event in events))
-    return publish(run_dir, manifest)
+    return publish(run_dir / CHECKPOINTS, folder, manifest)

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from persia_cli.launch.job import JobResult
 from persia_cli.plan.job import JobPlan
-from persia_cli.store.manifest import checkpoint_folder
+from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder
 from tests.support.checkpoints import read_rows
 from tests.support.jobs import losses
 from tests.support.oracle import Oracle
@@ -29,10 +29,10 @@ def assert_every_step_agrees(plan: JobPlan, result: JobResult, steps: int) -> No
     oracle = Oracle(plan.run, steps)
     for step, loss in enumerate(losses(result)):
         if step > 0:
-            oracle.reset(checkpoint_folder(plan.run_dir, step), step)
+            oracle.reset(checkpoint_folder(plan.run_dir / CHECKPOINTS, step), step)
         before = {name: table.bag.weight.detach().numpy().copy() for name, table in oracle.tables.items()}
         assert oracle.step(step) == pytest.approx(loss, abs=1e-6), f"loss of step {step}"
-        after = checkpoint_folder(plan.run_dir, step + 1)
+        after = checkpoint_folder(plan.run_dir / CHECKPOINTS, step + 1)
         _assert_dense_agrees(oracle, after, f"step {step}")
         _assert_rows_agree(oracle, before, after, f"step {step}")
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from persia_cli.launch.job import JobResult
 from persia_cli.main import app
-from persia_cli.store.manifest import checkpoint_folder, newest_checkpoint
+from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder, newest_checkpoint
 from tests.support.checkpoints import read_rows
 from tests.support.jobs import CRITEO_FFNN, evaluation, launch, losses, plan, train
 from tests.support.oracle import Oracle
@@ -50,7 +50,9 @@ def test_with_one_step_in_flight_every_weight_is_that_of_synchronous_training(
     theirs = train([*words, "mode=sync"], tmp_path / "sync")
     np.testing.assert_allclose(losses(ours), losses(theirs), rtol=0, atol=1e-6)
     for step in range(1, 9):
-        assert_close(checkpoint_folder(ours.run_dir, step), checkpoint_folder(theirs.run_dir, step))
+        assert_close(
+            checkpoint_folder(ours.run_dir / CHECKPOINTS, step), checkpoint_folder(theirs.run_dir / CHECKPOINTS, step)
+        )
 
 
 def assert_close(one: Path, other: Path) -> None:
@@ -100,7 +102,7 @@ def test_a_model_of_another_mode_evaluates_to_the_same_digits(tmp_path: Path) ->
 
 
 def test_saved_weights_are_the_initial_ones_and_what_rows_add(saved: JobResult) -> None:
-    last = newest_checkpoint(saved.run_dir)
+    last = newest_checkpoint(saved.run_dir / CHECKPOINTS)
     weights, initial = (load_file(last / "dense" / f"{name}.safetensors") for name in ("dense", "dense_initial"))
     with safe_open(last / "dense" / "dense_optimizer.safetensors", framework="pt") as file:
         names = json.loads(file.metadata()["persia"])["parameters"]
@@ -114,7 +116,7 @@ def test_saved_weights_are_the_initial_ones_and_what_rows_add(saved: JobResult) 
         moved = first.numpy() + flat[start : start + first.numel()].reshape(first.shape)
         np.testing.assert_array_equal(weights[name].numpy(), moved)
         start += -(-first.numel() // 16) * 16
-    half = load_file(checkpoint_folder(saved.run_dir, 10) / "dense" / "dense.safetensors")
+    half = load_file(checkpoint_folder(saved.run_dir / CHECKPOINTS, 10) / "dense" / "dense.safetensors")
     assert any((half[name] != weights[name]).any() for name in weights)
 
 
@@ -127,7 +129,7 @@ def test_the_table_of_dense_weights_is_reported(saved: JobResult) -> None:
     result = CliRunner().invoke(app, ["table", "stats", str(saved.run_dir), "--json"])
     assert result.exit_code == 0, result.stderr
     table = json.loads(result.stdout)["tables"]["(dense)"]
-    rows = len(read_rows(newest_checkpoint(saved.run_dir))["(dense)"].ids)
+    rows = len(read_rows(newest_checkpoint(saved.run_dir / CHECKPOINTS))["(dense)"].ids)
     assert (table["rows"], table["counters"]["rows"], table["room_capacity"]) == (rows, rows, None)
     assert table["counters"]["evicted"] == table["counters"]["gradients_missing"] == 0
 
@@ -143,7 +145,7 @@ def test_two_ranks_learn(tmp_path: Path) -> None:
     assert aucs[-1] >= 0.915
     lines = [line for line in result.metrics if line["split"] == "train"]
     assert max(line["staleness_max"] for line in lines) <= 3
-    weights = load_file(newest_checkpoint(result.run_dir) / "dense" / "dense.safetensors")
+    weights = load_file(newest_checkpoint(result.run_dir / CHECKPOINTS) / "dense" / "dense.safetensors")
     assert sum(weight.numel() for weight in weights.values()) == 362_001
     # Evaluated by one rank, the model that two ranks evaluated halves of: sums are rounded otherwise.
     assert float(printed(result.run_dir, "cluster=embedded", "cluster.nn_workers=1")["auc"]) == pytest.approx(aucs[-1])

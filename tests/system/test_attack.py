@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from persia_cli.launch.job import result_of
-from persia_cli.store.manifest import newest_checkpoint
+from persia_cli.store.manifest import CHECKPOINTS, newest_checkpoint
 from tests.conftest import poll_for
 from tests.support import attacker
 from tests.support.checkpoints import assert_same_model
@@ -89,7 +89,7 @@ def test_a_hostile_user_cannot_end_a_job_over_tcp_nor_change_its_result(tmp_path
     assert all(sent > 10 and opened >= attacker.IDLE - 10 for sent, opened in amounts), amounts
     result = result_of(run_dir)
     assert figures(result) == figures(undisturbed)
-    assert_same_model(newest_checkpoint(run_dir), newest_checkpoint(undisturbed.run_dir))
+    assert_same_model(newest_checkpoint(run_dir / CHECKPOINTS), newest_checkpoint(undisturbed.run_dir / CHECKPOINTS))
     for role in LISTENING:
         assert counted(result, role, "turned_away") > 0
         assert counted(result, role, "foreign") == 0, "a message of a stranger was read"

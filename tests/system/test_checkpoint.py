@@ -16,7 +16,7 @@ from persia_cli.launch.job import JobResult
 from persia_cli.main import app
 from persia_cli.observe.journal import EVENTS, read_journal
 from persia_cli.store import snapshot
-from persia_cli.store.manifest import newest_checkpoint
+from persia_cli.store.manifest import CHECKPOINTS, newest_checkpoint
 from tests.support.checkpoints import embedding_files, read_rows
 from tests.support.jobs import CRITEO_FFNN, evaluation, train
 from tests.support.lists import STEPS, lists_job
@@ -102,8 +102,8 @@ def spread(tmp_path_factory: pytest.TempPathFactory) -> JobResult:
 
 def test_servers_read_the_files_that_hold_their_rows_and_load_each_row_once(spread: JobResult) -> None:
     run_dir = spread.run_dir
-    files = embedding_files(newest_checkpoint(run_dir))
-    rows = sum(len(table.ids) for table in read_rows(newest_checkpoint(run_dir)).values())
+    files = embedding_files(newest_checkpoint(run_dir / CHECKPOINTS))
+    rows = sum(len(table.ids) for table in read_rows(newest_checkpoint(run_dir / CHECKPOINTS)).values())
     for servers in (1, 2, 3):
         assert evaluate(run_dir, f"cluster.embedding_servers={servers}", "cluster=embedded").exit_code == 0
         counts = loaded_by(run_dir)
@@ -124,7 +124,7 @@ def test_rows_that_are_not_loaded_are_missed(spread: JobResult, monkeypatch: pyt
 
 
 def test_rows_open_in_pandas(saved: JobResult) -> None:
-    checkpoint = newest_checkpoint(saved.run_dir)
+    checkpoint = newest_checkpoint(saved.run_dir / CHECKPOINTS)
     states = {"adagrad": ["adagrad_sum"], "sgd": [], "adam": ["adam_mean", "adam_square"]}
     groups = {
         ("item", "user"): (8, "adagrad"),
@@ -153,7 +153,7 @@ def test_rows_open_in_pandas(saved: JobResult) -> None:
 
 
 def test_the_manifest_says_what_is_there(saved: JobResult) -> None:
-    checkpoint = newest_checkpoint(saved.run_dir)
+    checkpoint = newest_checkpoint(saved.run_dir / CHECKPOINTS)
     assert [path.name for path in sorted(checkpoint.parent.iterdir())] == [f"step-{STEPS}", f"step-{STEPS // 2}"]
     manifest = json.loads((checkpoint / "manifest.json").read_text())
     listed = {(file["folder"], file["name"]): file["nbytes"] for file in manifest["files"]}
@@ -172,7 +172,7 @@ def test_the_manifest_says_what_is_there(saved: JobResult) -> None:
 
 
 def test_the_statistics_of_its_tables(saved: JobResult) -> None:
-    rows = read_rows(newest_checkpoint(saved.run_dir))
+    rows = read_rows(newest_checkpoint(saved.run_dir / CHECKPOINTS))
     result = CliRunner().invoke(app, ["table", "stats", str(saved.run_dir), "--json"])
     assert result.exit_code == 0, result.stderr
     told = json.loads(result.stdout)
@@ -224,7 +224,7 @@ def test_a_harmed_file_is_named(
     find: Callable[[Path], Path], harm: Callable[[Path], None], sentence: str, saved: JobResult, tmp_path: Path
 ) -> None:
     run_dir = copy_of(saved, tmp_path)
-    path = find(newest_checkpoint(run_dir))
+    path = find(newest_checkpoint(run_dir / CHECKPOINTS))
     harm(path)
     error = evaluate(run_dir).exception
     assert isinstance(error, UserError)
@@ -240,7 +240,7 @@ def copy_of(saved: JobResult, folder: Path) -> Path:
 
 def test_a_damaged_manifest_is_named(saved: JobResult, tmp_path: Path) -> None:
     run_dir = copy_of(saved, tmp_path)
-    manifest = newest_checkpoint(run_dir) / "manifest.json"
+    manifest = newest_checkpoint(run_dir / CHECKPOINTS) / "manifest.json"
     shorten(manifest)
     error = evaluate(run_dir).exception
     assert isinstance(error, CheckpointError)
@@ -249,7 +249,7 @@ def test_a_damaged_manifest_is_named(saved: JobResult, tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_another_format_is_refused(saved: JobResult, tmp_path: Path) -> None:
     run_dir = copy_of(saved, tmp_path)
-    manifest = newest_checkpoint(run_dir) / "manifest.json"
+    manifest = newest_checkpoint(run_dir / CHECKPOINTS) / "manifest.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format_version": 99}))
     error = evaluate(run_dir).exception
     assert isinstance(error, CheckpointError)
@@ -258,12 +258,12 @@ def test_a_checkpoint_of_another_format_is_refused(saved: JobResult, tmp_path: P
 
 def test_an_unfinished_checkpoint_is_passed_over(saved: JobResult, tmp_path: Path) -> None:
     run_dir = copy_of(saved, tmp_path)
-    last = newest_checkpoint(run_dir)
+    last = newest_checkpoint(run_dir / CHECKPOINTS)
     last.rename(last.with_name(f"{last.name}.partial"))
     result = evaluate(run_dir)
     assert result.exit_code == 0, result.stderr
     assert int(key_values(result.stdout)["step"]) == STEPS // 2
-    half = newest_checkpoint(run_dir)
+    half = newest_checkpoint(run_dir / CHECKPOINTS)
     (half / "manifest.json").unlink()
     error = evaluate(run_dir).exception
     assert isinstance(error, CheckpointError)

@@ -16,7 +16,7 @@ from persia_cli.launch.job import JobResult
 from persia_cli.plan.job import plan_job
 from persia_cli.roles import nn_worker
 from persia_cli.roles.interval import Interval
-from persia_cli.store.manifest import newest_checkpoint
+from persia_cli.store.manifest import CHECKPOINTS, newest_checkpoint
 from tests.support.jobs import evaluation, launch, train
 
 ROWS, USERS = 1200, 40
@@ -87,7 +87,9 @@ def test_it_is_the_same_over_ranks_and_loaders(tmp_path: Path, visits: Any) -> N
 
     def evaluated(name: str, *cluster: str) -> JobResult:
         run = compose_run([*words(tmp_path, "user"), *cluster])
-        plan = plan_job(run, inspect(run.dataset), "evaluate", tmp_path / name, newest_checkpoint(trained.run_dir))
+        plan = plan_job(
+            run, inspect(run.dataset), "evaluate", tmp_path / name, newest_checkpoint(trained.run_dir / CHECKPOINTS)
+        )
         return launch(plan)
 
     two = evaluation(evaluated("two", "cluster=local", "cluster.nn_workers=2", "cluster.data_loaders=2"))

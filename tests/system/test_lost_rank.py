@@ -12,7 +12,7 @@ import pytest
 
 from persia_cli.launch.job import prepare_run_dir, recorded_failure
 from persia_cli.observe.journal import METRICS, read_journal
-from persia_cli.store.manifest import finished_steps
+from persia_cli.store.manifest import CHECKPOINTS, finished_steps
 from persia_cli.wire.token import TOKEN
 from tests.conftest import poll_for
 from tests.support.jobs import plan
@@ -112,7 +112,7 @@ def test_no_checkpoint_comes_after_updates_that_not_all_servers_have(mode: str, 
         os.kill(pids["embedding-server-1"], signal.SIGSTOP)
         stopped = psutil.Process(pids["embedding-server-1"])
         poll_for(lambda: stopped.status() == psutil.STATUS_STOPPED, LIMIT_S, "a server that stands still")
-        saved = finished_steps(run_dir)
+        saved = finished_steps(run_dir / CHECKPOINTS)
         os.kill(pids["embedding-worker-0"], signal.SIGKILL)
         poll_for(lambda: "embedding-worker-0" not in running(pids), LIMIT_S, "the end of the worker")
         os.kill(pids["embedding-server-1"], signal.SIGCONT)
@@ -121,5 +121,5 @@ def test_no_checkpoint_comes_after_updates_that_not_all_servers_have(mode: str, 
         assert code == 1
         assert saved == [EVERY]
         assert errors(job)[0].startswith("error: embedding-worker-0 was killed by SIGKILL (out of memory?)")
-        assert finished_steps(run_dir) == saved
+        assert finished_steps(run_dir / CHECKPOINTS) == saved
         assert running(pids) == []

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from persia_cli.launch.job import JobResult
-from persia_cli.store.manifest import finished_steps, read_manifest
+from persia_cli.store.manifest import CHECKPOINTS, finished_steps, read_manifest
 from persia_cli.store.retention import choose_checkpoint
 from tests.support.jobs import train
 
@@ -108,6 +108,6 @@ def test_training_ends_early_and_keeps_the_best(tmp_path: Path, cluster: list[st
     best = min(losses, key=lambda step: losses[step])
     last = events(result, "best")[-1]
     assert (last["step"], last["metric"], last["value"]) == (best, "log_loss", losses[best])
-    assert finished_steps(result.run_dir) == sorted({best, 6})
-    assert choose_checkpoint(result.run_dir).name == f"step-{best}"
+    assert finished_steps(result.run_dir / CHECKPOINTS) == sorted({best, 6})
+    assert choose_checkpoint(result.run_dir / CHECKPOINTS).name == f"step-{best}"
     assert [event["phase"] for event in events(result, "phase")][-3:] == ["evaluating", "saving", "done"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from persia_cli.launch.job import JobResult
-from persia_cli.store.manifest import newest_checkpoint
+from persia_cli.store.manifest import CHECKPOINTS, newest_checkpoint
 from tests.support.checkpoints import assert_same_model
 from tests.support.jobs import CRITEO_FFNN, evaluation, losses, staleness, train
 
@@ -48,7 +48,7 @@ def test_sync_has_the_same_bits(deployment: list[str], words: list[str], result:
     other = train([*words, *deployment], tmp_path / "run")
     assert len(losses(other)) == 40
     assert figures(other) == figures(result)
-    assert_same_model(newest_checkpoint(other.run_dir), newest_checkpoint(result.run_dir))
+    assert_same_model(newest_checkpoint(other.run_dir / CHECKPOINTS), newest_checkpoint(result.run_dir / CHECKPOINTS))
 
 
 def test_the_last_line_tells_of_tables_what_they_came_to(result: JobResult) -> None:
@@ -69,7 +69,7 @@ def test_evaluating_and_saving_in_between_changes_nothing(words: list[str], resu
     assert [line["step"] for line in other.metrics if line["split"] == "eval"] == [15, 30, 40]
     assert losses(other) == losses(result)
     assert figures(other)[-1] == figures(result)[-1]
-    assert_same_model(newest_checkpoint(other.run_dir), newest_checkpoint(result.run_dir))
+    assert_same_model(newest_checkpoint(other.run_dir / CHECKPOINTS), newest_checkpoint(result.run_dir / CHECKPOINTS))
 
 
 def test_another_seed_has_other_bits(words: list[str], result: JobResult, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_another_seed_has_other_bits(words: list[str], result: JobResult, tmp_pa
 def test_hybrid_with_one_step_in_flight_is_sync(words: list[str], result: JobResult, tmp_path: Path) -> None:
     other = train([*words, "mode=hybrid", "mode.staleness=1", "cluster.embedding_servers=2"], tmp_path / "run")
     assert figures(other) == figures(result)
-    assert_same_model(newest_checkpoint(other.run_dir), newest_checkpoint(result.run_dir))
+    assert_same_model(newest_checkpoint(other.run_dir / CHECKPOINTS), newest_checkpoint(result.run_dir / CHECKPOINTS))
 
 
 def test_sync_is_never_stale(result: JobResult) -> None:

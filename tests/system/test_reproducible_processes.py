@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from persia_cli.launch.job import JobResult
-from persia_cli.store.manifest import newest_checkpoint
+from persia_cli.store.manifest import CHECKPOINTS, newest_checkpoint
 from tests.support.by_hand import run_by_hand
 from tests.support.checkpoints import assert_same_model
 from tests.support.jobs import CRITEO_FFNN, evaluation, losses, plan, train
@@ -46,4 +46,4 @@ def assert_same_outcome(result: JobResult, other: JobResult) -> None:
     assert losses(result) == losses(other)
     for figure in ("auc", "log_loss", "ne", "calibration"):
         assert evaluation(result)[figure] == evaluation(other)[figure]
-    assert_same_model(newest_checkpoint(result.run_dir), newest_checkpoint(other.run_dir))
+    assert_same_model(newest_checkpoint(result.run_dir / CHECKPOINTS), newest_checkpoint(other.run_dir / CHECKPOINTS))

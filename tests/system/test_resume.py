@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from persia_cli.launch.job import JobResult, result_of
 from persia_cli.main import app
-from persia_cli.store.manifest import checkpoint_folder, newest_checkpoint
+from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder, newest_checkpoint
 from tests.support.checkpoints import assert_same_model
 from tests.support.jobs import train
 
@@ -56,11 +56,11 @@ def stopped(straight: JobResult, tmp_path: Path) -> Path:
     run_dir = tmp_path / "run"
     shutil.copytree(straight.run_dir, run_dir)
     for step in (50, STEPS):
-        shutil.rmtree(checkpoint_folder(run_dir, step))
+        shutil.rmtree(checkpoint_folder(run_dir / CHECKPOINTS, step))
     whole = (run_dir / "metrics.jsonl").read_text().splitlines(keepends=True)
     later = [number for number, text in enumerate(whole) if json.loads(text)["step"] > 44]
     (run_dir / "metrics.jsonl").write_text("".join(whole[: later[0]]) + whole[later[0]][:40])
-    (checkpoint_folder(run_dir, 50).with_suffix(".partial") / "embeddings").mkdir(parents=True)
+    (checkpoint_folder(run_dir / CHECKPOINTS, 50).with_suffix(".partial") / "embeddings").mkdir(parents=True)
     return run_dir
 
 
@@ -78,7 +78,7 @@ def test_a_resumed_run_has_the_bits_of_an_undisturbed_one(stopped: Path, straigh
     ended = persia("resume", stopped, *words)
     assert ended.exit_code == 0, ended.output
     assert lines(stopped) == lines(straight.run_dir)
-    assert_same_model(newest_checkpoint(stopped), newest_checkpoint(straight.run_dir))
+    assert_same_model(newest_checkpoint(stopped / CHECKPOINTS), newest_checkpoint(straight.run_dir / CHECKPOINTS))
     assert not list((stopped / "checkpoints").glob("*.partial"))
     began = [event for event in result_of(stopped).events if event["event"] == "phase"]
     assert (began[0]["phase"], began[0]["step"]) == ("training", HALF)
@@ -95,7 +95,9 @@ def test_other_modes_resume(tmp_path: Path, changes: list[str]) -> None:
     assert ended.exit_code == 0, ended.output
     ours, theirs = (training(each) for each in (tmp_path / "run", straight.run_dir))
     assert ours == theirs
-    assert_same_model(newest_checkpoint(tmp_path / "run"), newest_checkpoint(straight.run_dir))
+    assert_same_model(
+        newest_checkpoint(tmp_path / "run" / CHECKPOINTS), newest_checkpoint(straight.run_dir / CHECKPOINTS)
+    )
 
 
 @pytest.mark.slow
@@ -112,7 +114,7 @@ def test_processes_and_ranks_resume(tmp_path: Path) -> None:
 
 
 def test_another_folder_gets_the_lines_up_to_the_checkpoint(straight: JobResult, tmp_path: Path) -> None:
-    checkpoint, run_dir = checkpoint_folder(straight.run_dir, HALF), tmp_path / "branch"
+    checkpoint, run_dir = checkpoint_folder(straight.run_dir / CHECKPOINTS, HALF), tmp_path / "branch"
     ended = persia("train", *WORDS, f"resume={checkpoint}", "--run-dir", run_dir, "train.steps=40")
     assert ended.exit_code == 0, ended.output
     assert training(run_dir) == [line for line in training(straight.run_dir) if line["step"] <= 40]
@@ -120,9 +122,9 @@ def test_another_folder_gets_the_lines_up_to_the_checkpoint(straight: JobResult,
 
 
 def test_an_older_checkpoint_goes_on_in_another_folder_alone(straight: JobResult) -> None:
-    older = checkpoint_folder(straight.run_dir, HALF)
+    older = checkpoint_folder(straight.run_dir / CHECKPOINTS, HALF)
     ended = persia("train", *WORDS, f"resume={older}", "--run-dir", straight.run_dir, "train.steps=80")
-    assert f"has a newer checkpoint, {checkpoint_folder(straight.run_dir, STEPS)}" in str(ended.exception)
+    assert f"has a newer checkpoint, {checkpoint_folder(straight.run_dir / CHECKPOINTS, STEPS)}" in str(ended.exception)
     assert not (straight.run_dir / "earlier").exists()
 
 

@@ -18,6 +18,7 @@ FLOORS = (
     ("errors",),
     ("shipped",),
     ("disk",),
+    ("storage",),
     ("config.schema",),
     ("config.expected",),
     ("config.explain",),

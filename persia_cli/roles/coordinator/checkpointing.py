@@ -8,19 +8,20 @@ from typing import Any, NamedTuple
 from persia_cli import __version__
 from persia_cli.config.schema import Run
 from persia_cli.control.evaluation_tracker import Best, EvaluationTracker
-from persia_cli.disk import writing
 from persia_cli.observe.record_state import RecordState, save_scores
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
+from persia_cli.storage.places import Place
 from persia_cli.store.manifest import (
+    CHECKPOINTS,
     FORMAT_VERSION,
     Manifest,
     RunProgress,
     SavedTable,
     TrackedFigure,
+    begin_checkpoint,
     finished_steps,
     publish,
-    unfinished_folder,
 )
 from persia_cli.store.retention import Retention
 from persia_cli.wire.figures import SavedFile
@@ -42,28 +43,27 @@ class Checkpointing:
 
     def __init__(self, run: Run, job: Job, tracker: EvaluationTracker) -> None:
         self._run, self._job, self._tracker = run, job, tracker
-        self._run_dir = run_dir = Path(job.run_dir)
+        self._checkpoints = Path(job.run_dir) / CHECKPOINTS
+        self._draft: Place = self._checkpoints
         self._files: dict[str, Sequence[SavedFile]] = {}
         self._cut: Cut | None = None
-        self._retention = Retention(run_dir, run.checkpoint.keep, run.checkpoint.every_steps)
-        if (best := tracker.kept_at(job.first_step)) and job.first_step in finished_steps(run_dir):
+        self._retention = Retention(self._checkpoints, run.checkpoint.keep, run.checkpoint.every_steps)
+        if (best := tracker.kept_at(job.first_step)) and job.first_step in finished_steps(self._checkpoints):
             # A run that was killed after it had published this checkpoint may not have noted that it is the best.
             self._retention.add(job.first_step, best)
 
-    def begin(self, step: int, samples: int, state: RecordState) -> Path:
+    def begin(self, step: int, samples: int, state: RecordState) -> Place:
         """Make the folder that replicas write the checkpoint of a step into; returns it.
 
         What the checkpoint has of the coordinator is kept as it is now: training may go on before all is written.
         `state` is that of the run's record, of so many samples. Raises DiskError.
         """
-        folder = unfinished_folder(self._run_dir, step)
-        with writing(folder):
-            folder.mkdir(parents=True)
+        self._draft = begin_checkpoint(self._checkpoints, step)
         best = self._tracker.kept_at(step)
         self._files = {}
-        scores = save_scores(folder, state.scores)
+        scores = save_scores(self._draft, state.scores)
         self._cut = Cut(step, samples, self._progress(state), replace(best) if best else None, scores)
-        return folder
+        return self._draft
 
     def add(self, name: str, files: Sequence[SavedFile]) -> None:
         """Note the files that a replica wrote."""
@@ -106,7 +106,7 @@ class Checkpointing:
             progress=progress,
             files=files,
         )
-        folder = publish(self._run_dir, manifest)
+        folder = publish(self._checkpoints, self._draft, manifest)
         self._retention.add(step, best)
         features = sum(totals[group.number] for group in layout.feature_groups)
         return {"path": str(folder), "step": step, "nbytes": sum(file.nbytes for file in files), "rows": features}

@@ -29,6 +29,7 @@ from persia_cli.roles.coordinator.joining import JoinHandler
 from persia_cli.roles.coordinator.liveness import LivenessMonitor
 from persia_cli.roles.coordinator.reporting import Reporting
 from persia_cli.roles.coordinator.work_queue import WorkQueue
+from persia_cli.storage.places import address_of, place_of
 from persia_cli.store.manifest import read_manifest
 from persia_cli.wire.figures import ReplicaFigures
 from persia_cli.wire.job_messages import (
@@ -77,13 +78,13 @@ class Coordinator:
             TRAIN: StepGrid(job.train_rows, run.train.batch_size, run.cluster.nn_workers),
             EVAL: StepGrid(job.eval_rows, run.train.batch_size, run.cluster.nn_workers),
         }
-        loaded = read_manifest(Path(job.load)) if job.load else None
+        loaded = read_manifest(place_of(job.load)) if job.load else None
         self._step = loaded.step if loaded else 0
         samples = loaded.samples if loaded else 0
         self._rows_saved = loaded.row_count(embedding_layout(run).dense_group is not None) if loaded else 0
         self._rows_loaded: dict[str, int] = {}
         resumed = loaded if job.task == "train" else None
-        state = load_state(Path(job.load), resumed, len(label_names(run))) if job.load and resumed else None
+        state = load_state(place_of(job.load), resumed, len(label_names(run))) if job.load and resumed else None
         self._record = RunRecord(self._run_dir, self._events, run, self._grids[TRAIN], self._step, samples, state)
         self._membership = Membership(participants(run, job))
         self._tracker = tracker_of(run, metric_aims(run))
@@ -263,7 +264,7 @@ class Coordinator:
     def _begin_saving(self, phase: Phase) -> SaveModel:
         samples = self._grids[TRAIN].samples_before(phase.last)
         folder = self._checkpointing.begin(phase.last, samples, self._record.state())
-        return SaveModel(str(folder), phase.last)
+        return SaveModel(address_of(folder), phase.last)
 
     def _on_done(self, peer: Peer, message: Done) -> None:
         member = self._joining.find(message.sender)

@@ -6,7 +6,7 @@ import pytest
 
 from persia_cli.errors import PersiaError, RoleError
 from persia_cli.plan.job import JobPlan
-from persia_cli.store.manifest import checkpoint_folder
+from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder
 
 
 def test_mistakes_in_words(persia) -> None:
@@ -135,8 +135,8 @@ def test_ctrl_c_ends_with_a_sentence(persia, monkeypatch: pytest.MonkeyPatch) ->
 def test_ctrl_c_names_the_checkpoint_that_is_kept(persia, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(plan: JobPlan, _: object) -> None:
         for step in (20, 100):
-            checkpoint_folder(plan.run_dir, step).mkdir(parents=True)
-            (checkpoint_folder(plan.run_dir, step) / "manifest.json").touch()
+            checkpoint_folder(plan.run_dir / CHECKPOINTS, step).mkdir(parents=True)
+            (checkpoint_folder(plan.run_dir / CHECKPOINTS, step) / "manifest.json").touch()
         raise KeyboardInterrupt
 
     monkeypatch.setattr("persia_cli.launch.embedded.launch", interrupted)

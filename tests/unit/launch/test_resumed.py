@@ -15,7 +15,7 @@ from persia_cli.launch.job import prepared_run_dir
 from persia_cli.launch.resumed import locked, newest_of, start_over, take_up_record
 from persia_cli.observe.journal import EVENTS, METRICS, Journal
 from persia_cli.roles.coordinator.checkpointing import Checkpointing
-from persia_cli.store.manifest import MANIFEST, read_manifest, unfinished_folder, write_checked
+from persia_cli.store.manifest import CHECKPOINTS, MANIFEST, read_manifest, write_checked
 from persia_cli.store.retention import best_checkpoint
 from tests.support.jobs import plan
 from tests.support.runs import make_run
@@ -58,12 +58,12 @@ def test_lines_after_the_checkpoint_go_and_the_last_start_is_kept(
     checkpoint: Path, take_up: Callable[..., None]
 ) -> None:
     run_dir = checkpoint.parents[1]
-    unfinished_folder(run_dir, 12).mkdir()
+    (run_dir / CHECKPOINTS / "step-12.partial").mkdir()
     events = (run_dir / EVENTS).read_bytes()
     take_up()
     assert (run_dir / METRICS).read_bytes() == BEFORE
     assert not (run_dir / EVENTS).exists()
-    assert not unfinished_folder(run_dir, 12).exists()
+    assert not (run_dir / CHECKPOINTS / "step-12.partial").exists()
     kept = content(run_dir / "earlier" / "start")
     assert kept == {
         EVENTS: events,
@@ -158,9 +158,9 @@ def test_the_best_checkpoint_is_known_though_its_note_was_not_written(checkpoint
     job = plan(["conf=synthetic", "cluster=embedded"], run_dir)
     tracker = EvaluationTracker(keep=Best("auc", "high"))
     tracker.restore([("auc", 9, 0.7, 0)])
-    assert best_checkpoint(run_dir) is None
+    assert best_checkpoint(run_dir / CHECKPOINTS) is None
     elsewhere = replace(job.job, first_step=9, run_dir=str(tmp_path / "branch"))
     Checkpointing(job.run, elsewhere, tracker)
-    assert best_checkpoint(tmp_path / "branch") is None
+    assert best_checkpoint(tmp_path / "branch" / CHECKPOINTS) is None
     Checkpointing(job.run, replace(job.job, first_step=9), tracker)
-    assert best_checkpoint(run_dir) == checkpoint
+    assert best_checkpoint(run_dir / CHECKPOINTS) == checkpoint

@@ -11,7 +11,7 @@ import yaml
 from persia_cli.errors import CheckpointError, ConfigError, UserError
 from persia_cli.observe.journal import EVENTS, Journal
 from persia_cli.observe.saved_run import find_model, locate_model
-from persia_cli.store.manifest import checkpoint_folder, unfinished_folder
+from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder
 from tests.support.runs import make_run
 from tests.support.saved_rows import made_up_rows, write_run
 
@@ -25,7 +25,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 def test_a_run_or_one_of_its_checkpoints(run_dir: Path, tmp_path: Path) -> None:
-    checkpoint = checkpoint_folder(run_dir, 9)
+    checkpoint = checkpoint_folder(run_dir / CHECKPOINTS, 9)
     for folder, step in ((run_dir, None), (run_dir, 9), (checkpoint, None)):
         model = find_model(folder, step)
         assert (model.run_dir, model.checkpoint, model.run) == (run_dir, checkpoint, make_run())
@@ -78,7 +78,10 @@ def test_a_file_of_settings_with_any_bit_changed_is_refused_or_means_the_same(ru
 
 
 def test_what_a_dead_process_left_is_removed_and_what_a_living_one_writes_is_not(run_dir: Path) -> None:
-    left = [unfinished_folder(run_dir, 20), checkpoint_folder(run_dir, 5).with_name("step-5.removed")]
+    left = [
+        run_dir / CHECKPOINTS / "step-20.partial",
+        checkpoint_folder(run_dir / CHECKPOINTS, 5).with_name("step-5.removed"),
+    ]
     for folder in left:
         (folder / "embeddings").mkdir(parents=True)
     journal = Journal(run_dir / EVENTS, alone=True)
@@ -89,4 +92,4 @@ def test_what_a_dead_process_left_is_removed_and_what_a_living_one_writes_is_not
     journal.close()
     find_model(run_dir)
     assert not any(folder.exists() for folder in left)
-    assert checkpoint_folder(run_dir, 9).is_dir()
+    assert checkpoint_folder(run_dir / CHECKPOINTS, 9).is_dir()

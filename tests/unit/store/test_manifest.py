@@ -15,10 +15,10 @@ from persia_cli.store.manifest import (
     EMBEDDINGS,
     MANIFEST,
     Manifest,
+    begin_checkpoint,
     checkpoint_folder,
     publish,
     read_manifest,
-    unfinished_folder,
     verify,
     write_checked,
 )
@@ -228,13 +228,13 @@ def test_a_manifest_without_checksum_is_of_another_format_or_damaged(checkpoint:
 
 
 def test_no_checkpoint_is_published_that_is_not_a_whole_model(checkpoint: Path, tmp_path: Path) -> None:
-    partial = unfinished_folder(tmp_path, 9)
+    partial = begin_checkpoint(tmp_path / CHECKPOINTS, 9)
     shutil.copytree(checkpoint / EMBEDDINGS, partial / EMBEDDINGS)
     whole = read_manifest(checkpoint)
     lacking = msgspec.structs.replace(whole, files=whole.files[1:])
     with pytest.raises(CheckpointError, match=r"step-9\.partial is incomplete"):
-        publish(tmp_path, lacking)
+        publish(tmp_path / CHECKPOINTS, partial, lacking)
     assert [path.name for path in (tmp_path / CHECKPOINTS).iterdir()] == ["step-9.partial"]
-    publish(tmp_path, whole)
-    assert read_manifest(checkpoint_folder(tmp_path, 9)) == whole
+    publish(tmp_path / CHECKPOINTS, partial, whole)
+    assert read_manifest(checkpoint_folder(tmp_path / CHECKPOINTS, 9)) == whole
     assert isinstance(whole, Manifest)

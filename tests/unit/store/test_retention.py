@@ -13,7 +13,7 @@ from persia_cli.store.retention import BEST, Retention, best_checkpoint, choose_
 
 
 def publish(run_dir: Path, step: int) -> None:
-    folder = checkpoint_folder(run_dir, step)
+    folder = checkpoint_folder(run_dir / CHECKPOINTS, step)
     (folder / "dense").mkdir(parents=True)
     (folder / "dense" / "dense.safetensors").write_bytes(b"weights")
     (folder / MANIFEST).write_text("{}")
@@ -23,11 +23,11 @@ def keep(
     run_dir: Path, steps: list[int], best: set[int], keep: int | None = None, every: int | None = None
 ) -> list[int]:
     """Publish checkpoints of these steps, those of `best` being the best so far, and return those that are left."""
-    retention = Retention(run_dir, keep, every)
+    retention = Retention(run_dir / CHECKPOINTS, keep, every)
     for step in steps:
         publish(run_dir, step)
         retention.add(step, Best("auc", "high", step=step, value=0.5) if step in best else None)
-    return finished_steps(run_dir)
+    return finished_steps(run_dir / CHECKPOINTS)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,9 @@ def test_what_is_left(
 ) -> None:
     assert keep(tmp_path, steps, best, most, every) == left
     expected = max(best, default=None)
-    assert best_checkpoint(tmp_path) == (checkpoint_folder(tmp_path, expected) if best else None)
+    assert best_checkpoint(tmp_path / CHECKPOINTS) == (
+        checkpoint_folder(tmp_path / CHECKPOINTS, expected) if best else None
+    )
     assert {path.name for path in (tmp_path / CHECKPOINTS).iterdir()} == {f"step-{step}" for step in left} | (
         {BEST} if best else set()
     )
@@ -69,26 +71,26 @@ def test_the_newest_and_the_best_always_stay_and_no_more_than_asked_for(steps: s
 
 def test_the_best_is_meant_or_else_the_newest_or_a_step(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no complete checkpoint"):
-        choose_checkpoint(tmp_path)
+        choose_checkpoint(tmp_path / CHECKPOINTS)
     keep(tmp_path, [2, 4], set())
-    assert choose_checkpoint(tmp_path) == checkpoint_folder(tmp_path, 4)
+    assert choose_checkpoint(tmp_path / CHECKPOINTS) == checkpoint_folder(tmp_path / CHECKPOINTS, 4)
     keep(tmp_path, [6, 8, 10], {6}, every=2)
-    assert choose_checkpoint(tmp_path) == checkpoint_folder(tmp_path, 6)
-    assert choose_checkpoint(tmp_path, 10) == checkpoint_folder(tmp_path, 10)
+    assert choose_checkpoint(tmp_path / CHECKPOINTS) == checkpoint_folder(tmp_path / CHECKPOINTS, 6)
+    assert choose_checkpoint(tmp_path / CHECKPOINTS, 10) == checkpoint_folder(tmp_path / CHECKPOINTS, 10)
     with pytest.raises(CheckpointError, match=r"no checkpoint of step 5; it has those of steps 4, 6, 8, 10$"):
-        choose_checkpoint(tmp_path, 5)
+        choose_checkpoint(tmp_path / CHECKPOINTS, 5)
     with pytest.raises(CheckpointError, match="it has no complete checkpoint"):
-        choose_checkpoint(tmp_path / "other", 5)
+        choose_checkpoint(tmp_path / "other" / CHECKPOINTS, 5)
 
 
 def test_a_damaged_note_is_told(tmp_path: Path) -> None:
     keep(tmp_path, [2], {2})
     (tmp_path / CHECKPOINTS / BEST).write_text("{")
     with pytest.raises(CheckpointError, match=r"best\.json is damaged .*--step"):
-        best_checkpoint(tmp_path)
+        best_checkpoint(tmp_path / CHECKPOINTS)
 
 
 def test_a_checkpoint_that_cannot_be_removed_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (checkpoint_folder(tmp_path, 2).with_name("step-2.removed") / "in the way").mkdir(parents=True)
+    (checkpoint_folder(tmp_path / CHECKPOINTS, 2).with_name("step-2.removed") / "in the way").mkdir(parents=True)
     assert keep(tmp_path, [2, 4], set(), keep=1, every=2) == [2, 4]
     assert "could not be removed" in caplog.text

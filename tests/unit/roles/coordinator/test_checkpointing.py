@@ -9,7 +9,7 @@ from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
 from persia_cli.roles.coordinator.checkpointing import Checkpointing
-from persia_cli.store.manifest import EMBEDDINGS, RunProgress, SavedTable, finished_steps, read_manifest
+from persia_cli.store.manifest import CHECKPOINTS, EMBEDDINGS, RunProgress, SavedTable, finished_steps, read_manifest
 from persia_cli.store.retention import choose_checkpoint
 from persia_cli.store.shard import Shard
 from persia_cli.store.snapshot import save_shard
@@ -63,5 +63,5 @@ def test_as_many_are_kept_as_the_run_says(tmp_path: Path) -> None:
         # Training goes on: whatever comes before the files are complete is of later checkpoints.
         tracker.note(step + 1, {"auc": auc + 0.001})
         checkpointing.publish()
-    assert finished_steps(tmp_path) == [5, 15]
-    assert choose_checkpoint(tmp_path).name == "step-5"
+    assert finished_steps(tmp_path / CHECKPOINTS) == [5, 15]
+    assert choose_checkpoint(tmp_path / CHECKPOINTS).name == "step-5"

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from persia_cli.errors import DataError
+from persia_cli.errors import DataError, UserError
 
 DEADLINE_S = 30.0
 """Deadline for the first answer of a store."""
@@ -17,8 +17,8 @@ Result = TypeVar("Result")
 _THREAD = "persia-ask"
 
 _CAUSES = (
-    (("ACCESS_DENIED", "403", "credential", "PERMISSION", "Unauthenticated", "401"),
-     "you may not read it: check credentials (AWS_PROFILE, GOOGLE_APPLICATION_CREDENTIALS or the like) and rights"),
+    (("ACCESS_DENIED", "403", "credential", "PERMISSION", "Unauthenticated", "401", "INVALID_ACCESS_KEY"),
+     "you may not {verb} it: check credentials (AWS_PROFILE, GOOGLE_APPLICATION_CREDENTIALS or the like) and rights"),
     (("NO_SUCH_BUCKET", "404", "NotFound", "not found", "does not exist"), "there is no such bucket: check its name"),
     (("NETWORK_CONNECTION", "resolve", "refused", "Could not connect", "connect", "UNAVAILABLE", "timed out"),
      "it cannot be reached: check the network and the endpoint"),
@@ -26,10 +26,17 @@ _CAUSES = (
 """Words in a store's answer, and the sentence for each; a number may also be part of a port or an address."""
 
 
-def ask(place: str, call: Callable[[], Result], deadline_s: float | None = None) -> Result:
+def ask(
+    place: str,
+    call: Callable[[], Result],
+    deadline_s: float | None = None,
+    raising: type[UserError] = DataError,
+    verb: str = "read",
+) -> Result:
     """Return the result of `call`, by default within DEADLINE_S; `place` is the URI that it asks.
 
-    Raises DataError if the call takes longer (it then goes on in its thread), or if it raises an OSError.
+    Raises `raising` if the call takes longer (it then goes on in its thread), or if it raises an OSError; `verb` is
+    what the call wants to do there.
     """
     place = without_secret(place)
     limit = DEADLINE_S if deadline_s is None else deadline_s
@@ -48,12 +55,12 @@ def ask(place: str, call: Callable[[], Result], deadline_s: float | None = None)
     if results:
         return results[0]
     if not errors:
-        raise DataError(
+        raise raising(
             f"{place} has not answered within {limit:g} s; check the network, the name of the bucket, and credentials "
             "(GOOGLE_APPLICATION_CREDENTIALS, AWS_PROFILE or the like)"
         )
     if isinstance(errors[0], OSError):
-        raise DataError(f"{place}: {explain(errors[0])}") from errors[0]
+        raise raising(f"{place}: {explain(errors[0], verb)}") from errors[0]
     raise errors[0]
 
 
@@ -62,16 +69,23 @@ def is_waiting() -> bool:
     return any(thread.name == _THREAD for thread in threading.enumerate())
 
 
-def without_secret(uri: str) -> str:
-    """Return a URI without its password."""
-    return re.sub(r"//([^:@/]*):[^@/]*@", r"//\1:***@", uri)
+def without_secret(text: str) -> str:
+    """Return a text without the user names, passwords and queries of the URIs in it.
+
+    A secret may hold any character but white space, also those that a URI should have encoded.
+    """
+    text = re.sub(r"://[^/?@\s]*(:|%3[Aa])\S*@", "://***@", text)
+    return re.sub(r"(://[^\s?]*)\?[^\s,;'\")\]]*", r"\1", text)
 
 
-def explain(error: OSError) -> str:
-    """Return the meaning of a store's error, and its text."""
-    text = " ".join(str(error).split()).removesuffix(".")
-    cause = next((cause for signs, cause in _CAUSES if any(_says(text, sign) for sign in signs)), "it cannot be read")
-    return f"{cause} ({text})"
+def explain(error: OSError, verb: str = "read") -> str:
+    """Return the meaning of a store's error, and its text; `verb` is what was to be done."""
+    text = without_secret(" ".join(str(error).split())).removesuffix(".")
+    found = (cause.format(verb=verb) for signs, cause in _CAUSES if any(_says(text, sign) for sign in signs))
+    return f"{next(found, f'it cannot be {PARTICIPLES[verb]}')} ({text})"
+
+
+PARTICIPLES = {"read": "read", "write": "written"}
 
 
 def _says(text: str, sign: str) -> bool:

@@ -1,0 +1,1 @@
+"""Files on local disks and in object stores: paths of both, calls with deadlines, writing whole files."""

@@ -1,0 +1,225 @@
+"""The place of a run's checkpoints, on a local disk or at a URI, and what differs between the two.
+
+`Place` is a folder or file of either kind; both have `/`, `name`, `parent`, `suffix`, `is_file`, `read_bytes` and
+`iterdir`. All else goes through the functions here:
+
+- `place_of` opens a path or URI, `address_of` gives the text that opens it again on another machine.
+- `writing_file` and `put` write a file that is whole and safe when they return; a folder needs no making.
+- `size_of` and `reading` (a stream of bytes) read; `subfolders` lists.
+- `draft_of` gives a new folder to write the content of a subfolder into, `publish` makes it appear at once, complete.
+  On a local disk the draft has another name, and publishing is fsync, seal last, rename. An object store renames
+  nothing: the draft is a folder of its own name inside of the subfolder, and publishing puts the seal, so a folder is
+  read only if it has its seal, and a writer that should be dead can never change a file that a seal lists.
+- `drafts` lists what was never published, `remove` removes; a local folder is renamed before, of a remote one the seal
+  goes first, so half a folder never looks like a whole one.
+"""
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from persia_cli import disk
+from persia_cli.errors import CheckpointError, DiskError
+from persia_cli.storage.remote import ask, explain
+from persia_cli.storage.remote_path import RemotePath
+
+Place = Path | RemotePath
+
+PARTIAL, REMOVED = ".partial", ".removed"
+"""Suffixes of a local folder while it is written, and while it is removed."""
+FLUSH_BYTES = 2**26
+"""Bytes after which a remote file waits until all of it has been sent, which bounds what is in memory."""
+
+
+def place_of(address: str | Path) -> Place:
+    """Return the place that a local path or a URI names; raises CheckpointError if pyarrow cannot open the URI."""
+    if isinstance(address, Path) or "://" not in address:
+        return Path(address).expanduser()
+    from pyarrow import fs
+
+    # pyarrow would retry a Google store for a quarter of an hour.
+    patient = address if not address.startswith(("gs://", "gcs://")) or "?" in address else _patient(address)
+    try:
+        filesystem, path = ask(address, lambda: fs.FileSystem.from_uri(patient), raising=CheckpointError)
+    except (ValueError, NotImplementedError) as error:
+        from persia_cli.storage.remote import without_secret
+
+        raise CheckpointError(f"{without_secret(address)} is not a place that pyarrow can open: {error}") from error
+    return Path(path) if isinstance(filesystem, fs.LocalFileSystem) else RemotePath(filesystem, path, address)
+
+
+def _patient(address: str) -> str:
+    return f"{address}?retry_limit_seconds=30"
+
+
+def address_of(place: Place) -> str:
+    """Return the text by which `place_of` opens the place in another process; it may hold credentials."""
+    return place.uri if isinstance(place, RemotePath) else str(place.absolute())
+
+
+def size_of(place: Place) -> int | None:
+    """Return the number of bytes of a file, None if there is no such file."""
+    if isinstance(place, RemotePath):
+        return place.size()
+    return place.stat().st_size if place.is_file() else None
+
+
+def nbytes_below(place: Place) -> int:
+    """Return the size of all files in a folder and below; files that vanish meanwhile count nothing."""
+    if isinstance(place, RemotePath):
+        return sum(place.sizes_below())
+    total = 0
+    for path in place.rglob("*"):
+        with suppress(FileNotFoundError):
+            total += path.lstat().st_size if path.is_symlink() or path.is_file() else 0
+    return total
+
+
+def modified_s(place: Place) -> float:
+    """Return when a file was written, in seconds since 1970; raises FileNotFoundError if there is none."""
+    return place.modified_s() if isinstance(place, RemotePath) else place.stat().st_mtime
+
+
+@contextmanager
+def reading(place: Place) -> Iterator[Any]:
+    """Yield a file as a stream with `read`; raises CheckpointError if it cannot be opened or read."""
+    try:
+        with place.open("rb", buffering=0) if isinstance(place, Path) else place.open_stream() as source:
+            yield source
+    except OSError as error:
+        said = explain(error) if isinstance(place, RemotePath) else f"it cannot be read: {error.strerror or error}"
+        raise CheckpointError(f"{place}: {said}; use another checkpoint") from error
+
+
+@contextmanager
+def writing_file(place: Place) -> Iterator[BinaryIO]:
+    """Yield a file to write; when the block ends, it is on disk or in the store. Raises DiskError and removes it."""
+    sink: Any
+    try:
+        if isinstance(place, RemotePath):
+            with _errors(place), _remote_file(place) as sink:
+                yield sink
+        else:
+            with disk.writing(place):
+                place.parent.mkdir(parents=True, exist_ok=True)
+                with place.open("wb") as sink:
+                    yield sink
+                    sink.flush()
+                    os.fsync(sink.fileno())
+    except BaseException:
+        # If the disk is full, the space is needed to write the error message.
+        with suppress(OSError, DiskError, CheckpointError):
+            place.unlink(missing_ok=True) if isinstance(place, Path) else place.remove()
+        raise
+
+
+class _RemoteFile:
+    """A file that is being sent; what waits to be sent stays within FLUSH_BYTES."""
+
+    def __init__(self, sink: Any) -> None:
+        self._sink, self._waiting = sink, 0
+
+    def write(self, data: Any) -> int:
+        nbytes: int = memoryview(data).nbytes
+        self._sink.write(data)
+        self._waiting += nbytes
+        if self._waiting >= FLUSH_BYTES:
+            self._sink.flush()
+            self._waiting = 0
+        return nbytes
+
+
+@contextmanager
+def _remote_file(place: RemotePath) -> Iterator[Any]:
+    if place.filesystem.type_name == "hdfs":
+        place.filesystem.create_dir(place.parent.path, recursive=True)
+    with place.filesystem.open_output_stream(place.path) as sink:
+        yield _RemoteFile(sink)
+
+
+@contextmanager
+def _errors(place: RemotePath) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DiskError(f"{place}: {explain(error, 'write')}") from error
+
+
+def put(place: Place, content: bytes) -> None:
+    """Write a whole file, which appears at once; an existing one is replaced. Raises DiskError."""
+    if isinstance(place, RemotePath):
+        place.write_bytes(content)
+    else:
+        with disk.writing(place):
+            place.parent.mkdir(parents=True, exist_ok=True)
+        disk.write_whole(place, content)
+
+
+def subfolders(place: Place) -> list[Place]:
+    """Return the folders in a folder, ordered by name; none if there is no such folder."""
+    if isinstance(place, RemotePath):
+        return list(place.folders())
+    return [path for path in sorted(place.iterdir()) if path.is_dir()] if place.is_dir() else []
+
+
+def draft_of(place: Place) -> Place:
+    """Make and return the folder in which the content of the folder `place` is written until it is published.
+
+    Raises DiskError.
+    """
+    if isinstance(place, RemotePath):
+        return place / secrets.token_hex(4)
+    draft = place.with_name(f"{place.name}{PARTIAL}")
+    with disk.writing(draft):
+        draft.mkdir(parents=True)
+    return draft
+
+
+def inside(place: Place, draft: Place) -> str:
+    """Return how the names of a draft's files begin in the published folder: empty, or `NAME/`."""
+    return f"{draft.name}/" if isinstance(place, RemotePath) else ""
+
+
+def publish(place: Place, draft: Place, seal: str, content: bytes) -> None:
+    """Make a draft the folder `place`; the file `seal` is written last, once all files of the draft are safe.
+
+    Raises DiskError.
+    """
+    if isinstance(place, RemotePath):
+        put(place / seal, content)
+        return
+    assert isinstance(draft, Path)
+    with disk.writing(place):
+        for folder in sorted(path for path in draft.rglob("*") if path.is_dir()):
+            disk.sync(folder)
+        disk.write_whole(draft / seal, content)
+        disk.rename(draft, place)
+        disk.sync(place.parent.parent)
+
+
+def drafts(places: Place, seal: str) -> list[Place]:
+    """Return the folders in `places` that were not published, or not completely removed."""
+    if isinstance(places, RemotePath):
+        # Each seal is asked for by its name: a list may be older than the seal.
+        return [folder for folder in subfolders(places) if not (folder / seal).is_file()]
+    return [folder for folder in subfolders(places) if folder.suffix in (PARTIAL, REMOVED)]
+
+
+def remove(place: Place, seal: str) -> None:
+    """Remove a folder, published or not, so that what is left of it after a failure is in `drafts`.
+
+    Raises OSError or DiskError.
+    """
+    if isinstance(place, RemotePath):
+        (place / seal).remove()
+        place.remove()
+        return
+    doomed = place
+    if place.suffix not in (PARTIAL, REMOVED):
+        doomed = place.with_name(f"{place.name}{REMOVED}")
+        disk.rename(place, doomed)
+    shutil.rmtree(doomed)
