@@ -1,13 +1,18 @@
 """What `persia checkpoint` prints: a table on a terminal, else a line of words for each thing."""
 
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 
 from rich.console import Console
 
 from persia_cli.checkpoint.listing import CheckpointList, ListedCheckpoint
-from persia_cli.commands.screen import key_values, labelled, say, size
+from persia_cli.checkpoint.verification import Verification, VerifyingProgress
+from persia_cli.commands.progress_bar import ProgressBar
+from persia_cli.commands.screen import clock, key_values, labelled, say, size
 from persia_cli.commands.screen_tables import columns, print_whole
+from persia_cli.errors import count
 
 UNKNOWN = "-"
 
@@ -42,6 +47,37 @@ def show_list(console: Console, notes: Console, found: CheckpointList) -> None:
             labelled(notes, "leftover", f"{left.path}, {size(left.nbytes)}: {left.state}")
     if found.note:
         labelled(notes, "note", found.note)
+
+
+@contextmanager
+def verifying(console: Console) -> Iterator[VerifyingProgress]:
+    """Yield the progress of a verification, shown on a terminal."""
+    with ProgressBar(console, "verifying", stays=False) as bar:
+        began = time.monotonic()
+
+        def show(progress: VerifyingProgress) -> None:
+            seconds = max(time.monotonic() - began, 1e-9)
+            rate = f"{progress.rows / seconds:,.0f} rows/s"
+            bar.show(progress.work, progress.of, [f"{progress.rows:,} rows", f"{clock(bar.left_s)} left", rate])
+
+        yield VerifyingProgress(on_change=show)
+
+
+def show_verification(
+    console: Console, notes: Console, found: Sequence[Verification], of_run: Sequence[str] = ()
+) -> None:
+    """Print each checkpoint with its flaws, one to a line."""
+    for each in found:
+        if not console.is_terminal:
+            figures = {"path": each.path, "step": each.step, "rows": each.rows, "nbytes": each.nbytes}
+            say(console, key_values(figures | {"flaws": len(each.flaws)}))
+        else:
+            state = count(len(each.flaws), "flaw") if each.flaws else "sound"
+            labelled(console, state, f"{each.path}, {each.rows:,} rows, {size(each.nbytes)}")
+    for flaw in [*of_run, *(flaw for each in found for flaw in each.flaws)]:
+        labelled(notes, "flaw", flaw)
+    for note in dict.fromkeys(note for each in found for note in each.notes):
+        labelled(notes, "note", note)
 
 
 def moment(seconds: float | None) -> str:

@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +204,17 @@ def read_manifest(folder: Place) -> Manifest:
     Raises CheckpointError if it is missing, damaged or of another format, and if a file is missing, has another size or
     is not listed.
     """
+    manifest = decode_manifest(folder)
+    for flaw in file_flaws(folder, manifest):
+        raise CheckpointError(flaw)
+    return manifest
+
+
+def decode_manifest(folder: Place) -> Manifest:
+    """Return a checkpoint's manifest without a look at other files.
+
+    Raises CheckpointError if it is missing, damaged or of another format.
+    """
     path = folder / MANIFEST
     try:
         manifest = _DECODER.decode(read_checked(path))
@@ -220,7 +231,6 @@ def read_manifest(folder: Place) -> Manifest:
         )
     if flaw := contradiction(manifest):
         raise CheckpointError(f"{path} is damaged: {flaw}; use another checkpoint")
-    _check_files(folder, manifest)
     return manifest
 
 
@@ -234,29 +244,30 @@ def _refuse_other_format(folder: Place) -> None:
         raise CheckpointError(f"{folder} has checkpoint format {version}; this persia reads format {FORMAT_VERSION}")
 
 
-def _check_files(folder: Place, manifest: Manifest) -> None:
+def file_flaws(folder: Place, manifest: Manifest) -> Iterator[str]:
+    """Yield a sentence for each file that is missing, has another size than in the manifest, or is not listed there."""
     for file in manifest.files:
         path = folder / file.folder / file.name
         found = size_of(path)
         if found is None:
-            raise CheckpointError(f"{path} is missing; the checkpoint is incomplete, use another")
-        if found != file.nbytes:
-            raise CheckpointError(
+            yield f"{path} is missing; the checkpoint is incomplete, use another"
+        elif found != file.nbytes:
+            yield (
                 f"{path} has changed since it was saved: it has {found:,} bytes, not {file.nbytes:,}; "
                 "use another checkpoint"
             )
     if isinstance(folder, Path):
-        _refuse_unlisted(folder, manifest)
+        yield from _unlisted(folder, manifest)
 
 
-def _refuse_unlisted(folder: Path, manifest: Manifest) -> None:
-    """Raise CheckpointError for a file that is not listed; at a URI such files are leftovers of other attempts."""
+def _unlisted(folder: Path, manifest: Manifest) -> Iterator[str]:
+    """Yield a sentence for each file that is not listed; at a URI such files are leftovers of other attempts."""
     listed = {folder / MANIFEST} | {folder / file.folder / file.name for file in manifest.files}
     for part in sorted({folder, *(path.parent for path in listed)}):
-        for path in sorted(part.iterdir()):
+        for path in sorted(part.iterdir()) if part.is_dir() else ():
             # Network file systems leave hidden files behind for a while.
             if path not in listed and not path.is_dir() and not path.name.startswith("."):
-                raise CheckpointError(f"{path} is not listed in the checkpoint's {MANIFEST}; move it elsewhere")
+                yield f"{path} is not listed in the checkpoint's {MANIFEST}; move it elsewhere"
 
 
 def verify(path: Place, file: SavedFile, on_bytes: Callable[[int], None] = lambda nbytes: None) -> None:
@@ -277,7 +288,7 @@ def verify(path: Place, file: SavedFile, on_bytes: Callable[[int], None] = lambd
 
 def subfolder(folder: Place, manifest: Manifest, part: str) -> Place:
     """Return the folder of the checkpoint's files of one kind, such as `EMBEDDINGS`."""
-    return next((folder / file.folder for file in manifest.files if _kind(file) == part), folder / part)
+    return next((folder / file.folder for file in manifest.files if kind_of(file) == part), folder / part)
 
 
 def verified_folder(folder: Place, part: str) -> Place:
@@ -287,12 +298,12 @@ def verified_folder(folder: Place, part: str) -> Place:
     """
     manifest = read_manifest(folder)
     for file in manifest.files:
-        if _kind(file) == part:
+        if kind_of(file) == part:
             verify(folder / file.folder / file.name, file)
     return subfolder(folder, manifest, part)
 
 
-def _kind(file: SavedFile) -> str:
+def kind_of(file: SavedFile) -> str:
     return file.folder.rpartition("/")[2]
 
 

@@ -41,7 +41,7 @@ def layers(run: Run) -> list[dict[str, Any]]:
     parts = [(name, module, own) for name, module in network.named_modules() if (own := _own_weights(module, seen))]
     hooks = [module.register_forward_hook(note) for _, module, _ in parts]
     with torch.no_grad():
-        network(_zeros(layout, shape.dense))
+        network(samples_of_zeros(layout, shape.dense))
     for hook in hooks:
         hook.remove()
     return [
@@ -69,7 +69,7 @@ def _own_weights(module: nn.Module, seen: set[nn.Parameter]) -> int:
     return sum(weight.numel() for weight in new)
 
 
-def _zeros(layout: EmbeddingLayout, dense: int) -> ModelBatch:
+def samples_of_zeros(layout: EmbeddingLayout, dense: int) -> ModelBatch:
     """Return samples of zeros, sequences of full length."""
     groups, names, sequences = [], [], {}
     for group in group_shapes(layout):

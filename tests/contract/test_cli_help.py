@@ -24,6 +24,7 @@ FROZEN = {
     "bench tier": ["--conf-dir", "--help", "--json", "--quick", "--ring", "--rounds", "--steps", "words"],
     "checkpoint": ["--help"],
     "checkpoint ls": ["--help", "--json", "run"],
+    "checkpoint verify": ["--help", "--json", "folder"],
     "config": ["--help"],
     "config list": ["--conf-dir", "--help", "--keys"],
     "config model": ["--conf-dir", "--help", "--json", "words"],

@@ -47,7 +47,7 @@ ONLY_IN = {
     "hydra": ("config.broken", "sweep.grid", "config.compose", "config.words"),
     "omegaconf": ("config.broken", "config.compose"),
     "torch": ("model", "train", "roles.nn_worker", "bench.baselines"),
-    "safetensors": ("observe.record_state", "train"),
+    "safetensors": ("observe.record_state", "train", "checkpoint"),
     "zmq": ("wire", "bench.delay_line"),
     "matplotlib": ("observe.drawing", "observe.panels", "sweep.frontier"),
     "tensorboard": ("observe.tensorboard",),

@@ -1,0 +1,173 @@
+"""The flaws of a file of rows: everything that a sound file of a checkpoint never has."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from persia_cli.checkpoint.initial_rows import moved_without_trace
+from persia_cli.checkpoint.rows import RowBlock, row_blocks, tables_of
+from persia_cli.errors import CheckpointError, one_line
+from persia_cli.storage.places import Place
+from persia_cli.store.layout import EmbeddingLayout, GroupSpec, TableSpec
+from persia_cli.store.manifest import Manifest
+from persia_cli.wire.figures import SavedRows
+
+NEVER_NEGATIVE = ("adagrad_sum", "adagrad_row_sum", "adam_square", "ftrl_n")
+"""States that are sums or means of squares."""
+
+
+@dataclass
+class _Found:
+    """How many rows have a flaw, and the id of the first."""
+
+    rows: int
+    first: int
+
+
+@dataclass
+class RowFlaws:
+    """The check of one file, block by block; memory does not grow with the rows."""
+
+    path: Place
+    saved: SavedRows
+    manifest: Manifest
+    layout: EmbeddingLayout | None
+    """Layout of the checkpoint's configuration; None if it cannot be made, then optimizer states are not known."""
+    found: dict[tuple[str, str], _Found] = field(default_factory=dict)
+    """By table and what is wrong."""
+    columns: dict[str, int] | None = None
+    rows: dict[str, int] = field(default_factory=dict)
+    last: tuple[int, int] = (-1, 0)
+    """Key and table of the row before."""
+
+    def sentences(self, on_rows: Callable[[int], None]) -> Iterator[str]:
+        """Yield a sentence for each kind of flaw and table; calls `on_rows` with the rows of each portion."""
+        names = tables_of(self.manifest, self.saved.group)
+        try:
+            for block in row_blocks(self.path, names):
+                yield from self._wrong_columns(block)
+                self._check(block)
+                on_rows(block.keys.size)
+        except (CheckpointError, ValueError) as error:
+            yield one_line(error)
+            return
+        for (table, what), found in self.found.items():
+            more = f"{found.rows:,} rows {what}, the first with id" if found.rows > 1 else f"a row {what}, with id"
+            yield f"{self.path}: table {table} has {more} {found.first}"
+        for name in dict.fromkeys([*self.saved.tables, *self.rows]):
+            listed, there = self.saved.tables.get(name, 0), self.rows.get(name, 0)
+            if listed != there:
+                yield f"{self.path} has {there:,} rows of table {name}, and {listed:,} were saved"
+
+    @property
+    def group(self) -> GroupSpec | None:
+        """The file's feature group, as the configuration describes it."""
+        groups = {group.number: group for group in self.layout.groups} if self.layout else {}
+        return groups.get(self.saved.group)
+
+    def _wrong_columns(self, block: RowBlock) -> Iterator[str]:
+        """Yield a sentence for each column of vectors that is missing, too many or of another size, once."""
+        if self.columns is not None:
+            return
+        self.columns = {name: values.shape[1] for name, values in block.vectors.items()}
+        dims = {table.dim for table in self.manifest.tables if table.group == self.saved.group}
+        wanted = {"embedding": min(dims, default=0)}
+        if self.group is not None:
+            wanted |= self.group.optimizer.states(self.group.dim)
+        of = f"table {', '.join(block.names)}"
+        for name in dict.fromkeys([*wanted, *self.columns]):
+            size = self.columns.get(name)
+            if size is None:
+                yield f"{self.path}: {of} has no column {name}, which its optimizer needs"
+            elif name not in wanted and self.group is not None:
+                yield f"{self.path}: {of} has a column {name}, which its optimizer does not have"
+            elif name in wanted and size != wanted[name]:
+                yield f"{self.path}: {of} has {size} values to a row in column {name}, and not {wanted[name]}"
+
+    def _check(self, block: RowBlock) -> None:
+        for place, count in enumerate(np.bincount(block.tables, minlength=len(block.names)).tolist()):
+            if count:
+                self.rows[block.names[place]] = self.rows.get(block.names[place], 0) + count
+        self._check_places(block)
+        self._check_values(block)
+
+    def _check_places(self, block: RowBlock) -> None:
+        """Check order, repeats, partitions and steps of last use."""
+        if not block.keys.size:
+            return
+        # A key in front, so that the first row is compared with the last of the block before.
+        keys = np.concatenate([np.array([max(self.last[0], 0)], np.uint64), block.keys])
+        tables = np.concatenate([np.array([self.last[1]], np.uint16), block.tables])
+        same = keys[1:] == keys[:-1]
+        again: NDArray[np.bool_] = same & (tables[1:] == tables[:-1])
+        falls: NDArray[np.bool_] = (keys[1:] < keys[:-1]) | (same & (tables[1:] < tables[:-1]))
+        if self.last[0] < 0:
+            again[0] = falls[0] = False
+        self.last = int(block.keys[-1]), int(block.tables[-1])
+        self._note(block, again, "twice")
+        self._note(block, falls, "out of the order of keys")
+        partition = ((block.keys >> np.uint64(32)) * np.uint64(self.saved.partitions)) >> np.uint64(32)
+        elsewhere: NDArray[np.bool_] = (partition < self.saved.first) | (partition >= self.saved.stop)
+        self._note(block, elsewhere, f"of other partitions than {self.saved.first} to {self.saved.stop - 1}")
+        newest = max(self.manifest.step - 1, 0)
+        late: NDArray[np.bool_] = (block.last_used < 0) | (block.last_used > newest)
+        self._note(block, late, f"last used in a step that is not one of 0 to {newest}")
+        for table in self.group.tables if self.group else ():
+            if table.rounds and table.name in block.names:
+                of = block.tables == block.names.index(table.name)
+                beyond = of & (block.ids >= np.uint64(table.rounds * table.size))
+                self._note(block, beyond, f"beyond the {table.rounds * table.size:,} of its hash stack")
+
+    def _check_values(self, block: RowBlock) -> None:
+        for name, values in block.vectors.items():
+            finite: NDArray[np.bool_] = np.isfinite(values)
+            what = "embedding" if name == "embedding" else f"state {name}"
+            if not finite.all():
+                self._note(block, _any_column(~finite), f"with NaN or infinite values in the {what}")
+            if name in NEVER_NEGATIVE and (negative := values < 0.0).any():
+                self._note(block, _any_column(negative), f"with negative values in the {what}")
+        group = self.group
+        if group is None or {n: v.shape[1] for n, v in block.vectors.items()} != {
+            "embedding": group.dim,
+            **group.optimizer.states(group.dim),
+        }:
+            return
+        unheld = _not_held(block.vectors["embedding"], group.dtype)
+        if unheld is not None:
+            self._note(block, unheld, f"with embeddings that {group.dtype} cannot hold")
+        by_name = {table.name: table for table in group.tables}
+        tables: list[TableSpec] = [by_name[name] for name in block.names if name in by_name]
+        if len(tables) == len(block.names):
+            moved = moved_without_trace(block, group, tables, self.manifest)
+            self._note(block, moved, "whose embedding has moved, while the states of its optimizer are untouched")
+
+    def _note(self, block: RowBlock, rows: NDArray[np.bool_], what: str) -> None:
+        if not rows.any():
+            return
+        where = np.flatnonzero(rows)
+        for place in np.unique(block.tables[where]).tolist():
+            of = where[block.tables[where] == place]
+            found = self.found.setdefault((block.names[place], what), _Found(0, int(block.ids[of[0]])))
+            found.rows += of.size
+
+
+def _not_held(embedding: NDArray[np.float32], dtype: str) -> NDArray[np.bool_] | None:
+    """Return which embeddings the dtype of memory, from where they come, cannot hold; None if it holds all."""
+    if dtype == "bfloat16":
+        low = embedding.view(np.uint32) & np.uint32(0xFFFF)
+        wrong = (low != 0) & ~np.isnan(embedding)
+    elif dtype == "float16":
+        with np.errstate(over="ignore"):
+            wrong = embedding.astype(np.float16).astype(np.float32) != embedding
+        wrong &= ~np.isnan(embedding)
+    else:
+        return None
+    return _any_column(wrong) if wrong.any() else None
+
+
+def _any_column(values: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which rows of bool [n, columns] have a true value."""
+    rows: NDArray[np.bool_] = np.logical_or.reduce(values, axis=1)
+    return rows

@@ -1,0 +1,127 @@
+"""The rows of a checkpoint's files, one record batch at a time, with their keys."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from persia_cli.errors import CheckpointError
+from persia_cli.kernels import hashing
+from persia_cli.storage.places import Place
+from persia_cli.store.layout import table_salt
+from persia_cli.store.manifest import Manifest
+from persia_cli.store.table_stats import record_batches
+from persia_cli.wire.figures import SavedFile
+
+FIRST_COLUMNS = {"table": pa.dictionary(pa.int32(), pa.string()), "id": pa.uint64(), "last_used": pa.int64()}
+"""The columns of every file of rows; those of vectors follow, the embedding first."""
+
+
+class RowBlock(NamedTuple):
+    """Some rows: keys and ids uint64[n], tables uint16[n] by position in `names`, last_used int64[n].
+
+    `vectors` are the embedding and each state of the optimizer, float32[n, columns].
+    """
+
+    names: list[str]
+    keys: NDArray[np.uint64]
+    tables: NDArray[np.uint16]
+    ids: NDArray[np.uint64]
+    last_used: NDArray[np.int64]
+    vectors: dict[str, NDArray[np.float32]]
+
+    def part(self, rows: slice | NDArray[np.int64] | NDArray[np.bool_]) -> "RowBlock":
+        """Return some of the rows."""
+        return RowBlock(
+            self.names,
+            self.keys[rows],
+            self.tables[rows],
+            self.ids[rows],
+            self.last_used[rows],
+            {name: values[rows] for name, values in self.vectors.items()},
+        )
+
+
+def tables_of(manifest: Manifest, group: int) -> list[str]:
+    """Return the names of a feature group's tables; rows of equal keys are in this order."""
+    return [table.name for table in manifest.tables if table.group == group]
+
+
+def row_blocks(path: Place, names: list[str]) -> Iterator[RowBlock]:
+    """Yield the rows of a file, whose tables are `names`; raises CheckpointError if it is not a file of such rows."""
+    with record_batches(path) as batches:
+        for batch in batches:
+            yield decoded(batch, names)
+
+
+def decoded(batch: pa.RecordBatch, names: list[str]) -> RowBlock:
+    """Return a record batch as arrays; raises ValueError for other columns, missing values and unknown tables."""
+    batch.validate(full=True)
+    for name, kind in FIRST_COLUMNS.items():
+        if batch.schema.get_field_index(name) < 0 or batch.column(name).type != kind:
+            raise ValueError(f"its column {name} is not of type {kind}")
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if column.null_count or (pa.types.is_fixed_size_list(column.type) and column.flatten().null_count):
+            raise ValueError(f"values of its column {name} are missing")
+    column = batch.column("table")
+    known = {name: place for place, name in enumerate(names)}
+    places, there = column.indices.to_numpy(), column.dictionary.to_pylist()
+    if unknown := [there[place] for place in np.unique(places).tolist() if there[place] not in known]:
+        raise ValueError(f"it has rows of table {unknown[0]!r}, which is not one of its feature group")
+    tables = np.array([known.get(name, 0) for name in there], np.uint16)[places]
+    ids = batch.column("id").to_numpy()
+    return RowBlock(
+        names=names,
+        keys=keys_of(ids, tables, names),
+        tables=tables,
+        ids=ids,
+        last_used=batch.column("last_used").to_numpy(),
+        vectors={
+            field.name: _vectors(batch.column(field.name))
+            for field in batch.schema
+            if pa.types.is_fixed_size_list(field.type) and field.type.value_type == pa.float32()
+        },
+    )
+
+
+def keys_of(ids: NDArray[np.uint64], tables: NDArray[np.uint16], names: list[str]) -> NDArray[np.uint64]:
+    """Return the key of each id, by which rows are placed and ordered."""
+    salts, keys = np.array([table_salt(name) for name in names], np.uint64), np.empty(ids.size, np.uint64)
+    hashing.hash_ids(ids, tables, salts, keys)
+    return keys
+
+
+def _vectors(column: pa.FixedSizeListArray) -> NDArray[np.float32]:
+    values: NDArray[np.float32] = column.flatten().to_numpy()
+    return values.reshape(len(column), column.type.list_size)
+
+
+class SortedRows:
+    """The rows of one feature group of a checkpoint, in the order of their keys, over all of its files.
+
+    Files are named after ranges of keys, and each is ordered, so no more than a record batch is in memory.
+    """
+
+    def __init__(self, folder: Place, manifest: Manifest, group: int) -> None:
+        """Take the group's files, whose contents should have been verified."""
+        self.names = tables_of(manifest, group)
+        self._folder = folder
+        self._files: list[SavedFile] = sorted(
+            (file for file in manifest.row_files(with_dense=True) if file.rows and file.rows.group == group),
+            key=lambda file: file.rows.first if file.rows else 0,
+        )
+
+    def __iter__(self) -> Iterator[RowBlock]:
+        """Yield all rows, without empty blocks; raises CheckpointError if they are not ordered."""
+        last = -1
+        for file in self._files:
+            path = self._folder / file.folder / file.name
+            for block in row_blocks(path, self.names):
+                if not block.keys.size:
+                    continue
+                if int(block.keys[0]) < last or (block.keys[1:] < block.keys[:-1]).any():
+                    raise CheckpointError(f"{path} is not ordered by key; persia checkpoint verify says more")
+                last = int(block.keys[-1])
+                yield block

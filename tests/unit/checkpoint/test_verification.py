@@ -1,0 +1,341 @@
+"""Every flaw of a checkpoint is found and named, whatever it is, and a sound one has none."""
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from persia_cli.checkpoint.verification import Verification, Verifier, VerifyingProgress
+from persia_cli.store.manifest import CHECKPOINTS
+from tests.support.forge import (
+    change_tensors,
+    read_arrow,
+    recount,
+    renew,
+    vectors_of,
+    with_vectors,
+    write_arrow,
+)
+from tests.support.jobs import train
+
+STEPS = 12
+WORDS = [
+    "conf=synthetic",
+    "cluster=embedded",
+    "mode=sync",
+    "optimizer=adagrad",
+    "model.hidden=[4]",
+    "model.dim=4",
+    "dataset.generator.train_rows=2000",
+    "dataset.generator.eval_rows=64",
+    "dataset.generator.dense=2",
+    "dataset.generator.cardinalities=[40, 300]",
+    "train.batch_size=32",
+    "train.log_every_steps=4",
+    f"train.steps={STEPS}",
+    "embedding.capacity=4096",
+    "embedding.num_partitions=64",
+    "cluster.embedding_servers=2",
+    "checkpoint.best_by=auc",
+    "eval.every_steps=4",
+]
+VERIFIER = Verifier(VerifyingProgress())
+Change = Callable[[Path], None]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run directory of a training with two servers."""
+    run_dir = tmp_path_factory.mktemp("verified") / "run"
+    train(WORDS, run_dir)
+    return run_dir
+
+
+@pytest.fixture
+def run_dir(trained: Path, tmp_path: Path) -> Path:
+    """A copy of it to damage."""
+    shutil.copytree(trained, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def checkpoint_of(run_dir: Path) -> Path:
+    return run_dir / CHECKPOINTS / f"step-{STEPS}"
+
+
+def verified(run_dir: Path) -> Verification:
+    return VERIFIER.verify(checkpoint_of(run_dir), run_dir)
+
+
+def rows_files(run_dir: Path) -> list[Path]:
+    return sorted((checkpoint_of(run_dir) / "embeddings").iterdir())
+
+
+def rows(change: Callable[[pa.Table], pa.Table], **of_table: int) -> Change:
+    """Change the first file of rows; `of_table` are numbers of rows to note in the manifest."""
+
+    def apply(run_dir: Path) -> None:
+        path = rows_files(run_dir)[0]
+        write_arrow(path, change(read_arrow(path)))
+
+        def note(manifest: dict[str, Any]) -> None:
+            [file] = [file for file in manifest["files"] if file["name"] == path.name]
+            table = read_arrow(path).column("table")
+            if not pa.types.is_dictionary(table.type):
+                return
+            counted = {each["values"]: each["counts"] for each in table.value_counts().to_pylist()}
+            if not of_table.get("stale"):
+                file["rows"]["tables"] = counted
+            recount(manifest)
+
+        renew(checkpoint_of(run_dir), note)
+
+    return apply
+
+
+def cell(name: str, row: int, value: float) -> Change:
+    def change(table: pa.Table) -> pa.Table:
+        values = vectors_of(table, name)
+        values[row, 1] = value
+        return with_vectors(table, name, values)
+
+    return rows(change)
+
+
+def scalar(name: str, row: int, value: int | None) -> Change:
+    def change(table: pa.Table) -> pa.Table:
+        values = table.column(name).to_pylist()
+        values[row] = value
+        column = pa.array(values, table.schema.field(name).type)
+        return table.set_column(table.schema.get_field_index(name), name, column)
+
+    return rows(change)
+
+
+def order(*take: int) -> Change:
+    """Put these rows in front of the others, which have these places in the file."""
+    return rows(lambda table: table.take([*take, *range(len(set(take)), table.num_rows)]))
+
+
+def of_other_file(run_dir: Path) -> None:
+    first, second = rows_files(run_dir)
+    table, other = read_arrow(first), read_arrow(second)
+    write_arrow(first, pa.concat_tables([table, other.slice(0, 1)]).unify_dictionaries().combine_chunks())
+
+    def note(manifest: dict[str, Any]) -> None:
+        for file in manifest["files"]:
+            if file["name"] == first.name:
+                file["rows"]["tables"][other.column("table")[0].as_py()] += 1
+        recount(manifest)
+
+    renew(checkpoint_of(run_dir), note)
+
+
+def moved(table: pa.Table) -> pa.Table:
+    sums, values = vectors_of(table, "adagrad_sum"), vectors_of(table, "embedding")
+    sums[7], values[7] = 0.0, 0.5
+    return with_vectors(with_vectors(table, "adagrad_sum", sums), "embedding", values)
+
+
+def other_table(run_dir: Path) -> None:
+    """Give a row to a table that the manifest does not know, though the numbers of rows fit."""
+    path = rows_files(run_dir)[0]
+    table = read_arrow(path)
+    names = table.column("table").to_pylist()
+    names[3] = "stranger"
+    write_arrow(path, table.set_column(0, "table", pa.array(names).dictionary_encode()))
+    renew(checkpoint_of(run_dir))
+
+
+def tensors(name: str, change: Callable[[dict[str, np.ndarray]], Any]) -> Change:
+    def apply(run_dir: Path) -> None:
+        change_tensors(checkpoint_of(run_dir) / "dense" / name, lambda found: (change(found), None)[1])
+        renew(checkpoint_of(run_dir))
+
+    return apply
+
+
+def manifest(change: Callable[[dict[str, Any]], Any]) -> Change:
+    return lambda run_dir: renew(checkpoint_of(run_dir), lambda note: (change(note), None)[1])
+
+
+def file(name: str, change: Callable[[Path], Any], renewed: bool = False) -> Change:
+    def apply(run_dir: Path) -> None:
+        change(checkpoint_of(run_dir) / name)
+        if renewed:
+            renew(checkpoint_of(run_dir))
+
+    return apply
+
+
+def metrics(change: Callable[[bytes], bytes]) -> Change:
+    def apply(run_dir: Path) -> None:
+        path = run_dir / "metrics.jsonl"
+        path.write_bytes(change(path.read_bytes()))
+
+    return apply
+
+
+WEIGHTS, STATE = "dense.safetensors", "dense_optimizer.safetensors"
+ONE = "network.0.weight"
+GROUP = "group-0-partitions-0000"
+
+DAMAGE: dict[str, tuple[Change, str, int]] = {
+    "a row twice": (order(0, 0, 1), "has a row twice, with id", 1),
+    "rows out of order": (order(1, 0), "out of the order of keys", 1),
+    "a row in the wrong file": (of_other_file, "of other partitions than 0 to", 1),
+    "NaN in an embedding": (cell("embedding", 5, np.nan), "NaN or infinite values in the embedding", 1),
+    "infinity in a state": (cell("adagrad_sum", 5, np.inf), "NaN or infinite values in the state adagrad_sum", 1),
+    "a negative square": (cell("adagrad_sum", 5, -1.0), "negative values in the state adagrad_sum", 1),
+    "last used too late": (scalar("last_used", 5, STEPS), f"not one of 0 to {STEPS - 1}", 1),
+    "last used before the first step": (scalar("last_used", 5, -1), f"not one of 0 to {STEPS - 1}", 1),
+    "a row is missing": (rows(lambda table: table.slice(1), stale=1), "rows of table", 1),
+    "no id": (scalar("id", 5, None), "values of its column id are missing", 1),
+    "a column of states is missing": (rows(lambda t: t.drop_columns(["adagrad_sum"])), "no column adagrad_sum", 1),
+    "a column too many": (
+        rows(lambda t: t.append_column("adam_mean", t.column("adagrad_sum"))),
+        "has a column adam_mean, which its optimizer does not have",
+        1,
+    ),
+    "a column of another size": (
+        rows(lambda t: with_vectors(t, "embedding", vectors_of(t, "embedding")[:, :3])),
+        "3 values to a row in column embedding, and not 4",
+        1,
+    ),
+    "ids of another type": (
+        rows(lambda t: t.set_column(1, "id", t.column("id").cast(pa.float64(), safe=False))),
+        "its column id is not of type uint64",
+        1,
+    ),
+    "a table that is not known": (other_table, "rows of table 'stranger'", 1),
+    "moved without a trace": (rows(moved), "has moved, while the states of its optimizer are untouched", 1),
+    "not a file of rows": (
+        file(f"embeddings/{GROUP}-0000.arrow", lambda path: path.with_name(path.name).write_bytes(b"nonsense"), True),
+        "damaged or not a file",
+        1,
+    ),
+    "NaN in a weight": (tensors(WEIGHTS, lambda t: t[ONE].__setitem__((0, 0), np.nan)), "1 values that are NaN", 1),
+    "a weight is missing": (tensors(WEIGHTS, lambda t: t.pop(ONE)), f"no {ONE}, which the configuration's", 1),
+    "a weight too many": (tensors(WEIGHTS, lambda t: t.update(more=t[ONE])), "more, which the configuration's", 1),
+    "a weight of another shape": (tensors(WEIGHTS, lambda t: t.update({ONE: t[ONE][:1]})), "has the shape [1,", 1),
+    "a state is missing": (tensors(STATE, lambda t: t.pop(f"{ONE}/sum")), f"has no {ONE}/sum", 1),
+    "a dense square is negative": (tensors(STATE, lambda t: t[f"{ONE}/sum"].__isub__(9)), "negative values", 1),
+    "an infinite state": (tensors(STATE, lambda t: t[f"{ONE}/sum"].__iadd__(np.inf)), "NaN or infinite", 1),
+    "one parameter is behind": (
+        tensors(STATE, lambda t: t.update({f"{ONE}/step": np.array(STEPS - 1, np.float32)})),
+        f"counts {STEPS - 1} steps",
+        1,
+    ),
+    "steps that never were": (
+        tensors(STATE, lambda t: t.update({k: np.array(STEPS + 1, np.float32) for k in t if k.endswith("/step")})),
+        f"counts {STEPS + 1} steps, and the checkpoint is of step {STEPS}",
+        4,
+    ),
+    "scores are nonsense": (
+        file("record/scores.safetensors", lambda path: path.write_bytes(b"\x08" + bytes(15)), True),
+        "scores.safetensors is damaged",
+        1,
+    ),
+    "samples that do not fit the step": (manifest(lambda m: m.update(samples=1)), "1 samples were trained", 2),
+    "another seed": (manifest(lambda m: m.update(seed=5)), "the seed is 5", 1),
+    "a best evaluation to come": (
+        manifest(lambda m: m["progress"]["tracked"][0].update(step=STEPS + 1)),
+        "after that of the checkpoint",
+        1,
+    ),
+    "more unknown than looked up": (manifest(lambda m: m["progress"].update(unknown=10**9)), "found no row", 1),
+    "a table with other rows": (manifest(lambda m: m["tables"][0].update(rows=1)), "is damaged: its files have", 1),
+    "a file that is not there": (file(f"dense/{WEIGHTS}", Path.unlink), "is missing", 2),
+    "a file too many": (file("dense/more", Path.touch), "is not listed", 1),
+    "metrics are shorter": (metrics(lambda content: content[:9]), "has 9 bytes, and had", 1),
+    "metrics were edited": (metrics(lambda content: b"x" + content), "no line ends at byte", 1),
+    "metrics of later steps": (
+        metrics(lambda content: content.replace(b'"step": 12,', b'"step": 13,')),
+        "is of step 13, which comes after",
+        1,
+    ),
+}
+
+
+def test_a_sound_checkpoint_has_no_flaw(run_dir: Path) -> None:
+    found = verified(run_dir)
+    assert (found.flaws, found.notes) == ([], [])
+    there = [read_arrow(path) for path in rows_files(run_dir)]
+    assert len(there) == 2
+    assert found.rows == sum(map(len, there))
+    renew(checkpoint_of(run_dir))
+    write_arrow(rows_files(run_dir)[0], there[0])
+    renew(checkpoint_of(run_dir))
+    assert verified(run_dir).flaws == []
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_flaw_is_found_and_named(run_dir: Path, damage: str) -> None:
+    change, words, number = DAMAGE[damage]
+    change(run_dir)
+    flaws = verified(run_dir).flaws
+    assert len(flaws) == number, flaws
+    assert words in flaws[0]
+    assert all("/" in flaw and len(flaw.splitlines()) == 1 for flaw in flaws)
+    if change is of_other_file or "a row" in damage:
+        assert str(rows_files(run_dir)[0]) in flaws[0]
+        assert "table" in flaws[0]
+
+
+def test_all_flaws_are_found_not_only_the_first(run_dir: Path) -> None:
+    together = ("NaN in an embedding", "a negative square", "a weight is missing", "another seed", "a file too many")
+    for damage in (*together, "metrics are shorter"):
+        DAMAGE[damage][0](run_dir)
+    flaws = "\n".join(verified(run_dir).flaws)
+    assert [name for name in together if DAMAGE[name][1] not in flaws] == []
+    assert DAMAGE["metrics are shorter"][1] in flaws
+
+
+def test_a_changed_bit_anywhere_is_noticed(run_dir: Path) -> None:
+    """In files of rows also those bits are tried that say where everything lies; nothing but a sentence may come."""
+    draw = random.Random(3)
+    for path in sorted(path for path in checkpoint_of(run_dir).rglob("*") if path.is_file()):
+        content = path.read_bytes()
+        places = {draw.randrange(len(content)) for _ in range(12)}
+        places |= {draw.randrange(min(len(content), 600)) for _ in range(8)}
+        places |= {len(content) - 1 - draw.randrange(min(len(content), 600)) for _ in range(8)}
+        for place in places:
+            damaged = bytearray(content)
+            damaged[place] ^= 1 << draw.randrange(8)
+            path.write_bytes(damaged)
+            flaws = verified(run_dir).flaws
+            assert any(str(path) in flaw for flaw in flaws), (path.name, place)
+        path.write_bytes(content)
+    assert verified(run_dir).flaws == []
+
+
+@pytest.mark.parametrize("cut", [0, 1, 0.5, -1])
+def test_half_a_file_is_noticed(run_dir: Path, cut: float) -> None:
+    for path in sorted(path for path in checkpoint_of(run_dir).rglob("*") if path.is_file()):
+        content = path.read_bytes()
+        path.write_bytes(content[: int(cut * len(content)) if isinstance(cut, float) else cut])
+        assert any(str(path) in flaw for flaw in verified(run_dir).flaws), path.name
+        path.write_bytes(content)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["mode=async", "optimizer.dense.kind=adam", "cluster.data_loaders=2"],
+        ["mode=hybrid", "optimizer=adam", "embedding.dtype=bfloat16", "train.precision=float16"],
+        ["mode=hybrid", "optimizer=rowwise_adagrad", "embedding.dtype=float16", "embedding.capacity=128"],
+        ["mode=hybrid", "optimizer=ftrl", "model=dcn_v2"],
+        ["optimizer=sgd", "embedding.tables.c1={hash_stack: {rounds: 2, size: 50}}"],
+    ],
+    ids=lambda words: words[0] + words[1],
+)
+def test_whatever_is_trained_has_no_flaw(tmp_path: Path, words: list[str]) -> None:
+    train([*WORDS, *words], tmp_path / "run")
+    found = verified(tmp_path / "run")
+    assert (found.flaws, found.notes) == ([], [])
+    assert found.rows > 50
