@@ -23,6 +23,7 @@ from persia_cli.kernels.buckets import (
 from persia_cli.kernels.compile import helper, inlined, kernel, read, write
 from persia_cli.kernels.hashing import mix, unmix
 from persia_cli.kernels.intrinsics import prefetch
+from persia_cli.kernels.old_rows import OLD_ROWS, concerns, keep_row
 from persia_cli.kernels.room import claim, least_used, note_eviction, occupy
 from persia_cli.kernels.rows import NO_ROW, ROWS, begin_row, prefetch_words, send_row, send_rows
 
@@ -95,13 +96,13 @@ def read_rows(index, rows, keys, tables, wire, found, out):
         send_rows(rows, found, start, stop, out, wire)
 
 
-@kernel(types.int64(INDEX, ROWS, ROW_INIT, COUNTS, read(U64), read(U16), U32, U8, I64, I64, FOUND_ROWS))
-def look_up(index, rows, row_init, counts, keys, tables, step, number, used, wire, found):
+@kernel(types.int64(INDEX, ROWS, OLD_ROWS, ROW_INIT, COUNTS, read(U64), read(U16), U32, U8, I64, I64, FOUND_ROWS))
+def look_up(index, rows, old, row_init, counts, keys, tables, step, number, used, wire, found):
     """Send the row of each (key, table) and give rows to new keys; returns the new number of rows in use.
 
     `used` is the number of rows in use before, `number` that of this look-up modulo 256. First all known keys are
     served and their steps of last use raised to `step`. Then new keys get rows in their order. So no new key evicts a
-    row that this batch uses.
+    row that this batch uses. Rows of a cut that they evict are kept in `old`, which has room for them.
     """
     unknown = np.uint64(0)
     for start in range(np.uint64(0), np.uint64(keys.size), np.uint64(CHUNK)):
@@ -124,7 +125,7 @@ def look_up(index, rows, row_init, counts, keys, tables, step, number, used, wir
         if m + NEAR < unknown:
             _prefetch_victim(index, rows, keys[found.new[m + NEAR]], step, row_init.most)
         at = found.new[m]
-        row = _admit(index, rows, row_init, counts, keys[at], tables[at], step, number, used)
+        row = _admit(index, rows, old, row_init, counts, keys[at], tables[at], step, number, used)
         found.rows[at] = row
         if row >= 0:
             used = max(used, row + 1)
@@ -153,7 +154,7 @@ def _prefetch_victim(index, rows, key, step, most):
 
 
 @helper
-def _admit(index, rows, row_init, counts, key, table, step, number, used):
+def _admit(index, rows, old, row_init, counts, key, table, step, number, used):
     """Give a new key a row; returns the row, -1 if it gets none."""
     slot = slot_of(index, key, table, first_bucket(index, key))
     if slot != NOWHERE:
@@ -173,6 +174,8 @@ def _admit(index, rows, row_init, counts, key, table, step, number, used):
         counts.evicted[index.tables[row]] += 1
         index.reused[row] = number
         note_eviction(index, slot)
+        if concerns(old, row):
+            keep_row(index, rows, old, slot, row)
     else:
         row = used
         index.fill[partition_of(index, key)] += np.int32(1)

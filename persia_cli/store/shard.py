@@ -12,6 +12,7 @@ from persia_cli.errors import WireError
 from persia_cli.kernels import index, look_up, room, update
 from persia_cli.kernels.memory import Empty
 from persia_cli.kernels.rows import CODES
+from persia_cli.store.cut import NOTHING, ShardCut
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer, partitions_of
 from persia_cli.store.row_store import MAX_STEP, Floats, Keys, RowStore, Tables
 from persia_cli.store.wire_rows import decode_rows, row_bytes
@@ -102,6 +103,16 @@ class Shard:
         self._row_inits = tuple(_row_init(layout, group, self.salts) for group in layout.groups)
         self._kept: tuple[OrderedDict[Hashable, KeptRows], ...] = tuple(OrderedDict() for _ in layout.groups)
         self._look_ups = [0 for _ in layout.groups]
+        self._cut: ShardCut | None = None
+
+    def begin_cut(self, places: int | None = None) -> ShardCut:
+        """Begin a cut of all rows as they are now, and end the one before; see `persia_cli.store.cut`."""
+        self._cut = ShardCut(self.stores, self._look_ups, places)
+        return self._cut
+
+    def end_cut(self) -> None:
+        """End the cut: rows are not kept any more."""
+        self._cut = None
 
     def look_up(
         self,
@@ -142,11 +153,12 @@ class Shard:
         if not create:
             look_up.read_rows(store.index, store.rows, keys, tables, wire, rows, out)
             return block, np.flatnonzero(rows < 0).astype(np.uint32)
+        old = NOTHING if self._cut is None else self._cut.before_look_up(group, keys, tables)
         self._look_ups[group] += 1
         counts = self._counts if counted else self._uncounted
         hits, found = counts.hits.sum(), look_up.FoundRows(rows, np.empty(keys.size, np.uint64), out)
         store.used = look_up.look_up(
-            store.index, store.rows, self._row_inits[group], counts, keys, tables, step,
+            store.index, store.rows, old, self._row_inits[group], counts, keys, tables, step,
             self._look_ups[group] % 256, store.used, wire, found,
         )  # fmt: skip
         if batch is not None:
@@ -248,13 +260,16 @@ class Shard:
         """Return the present rows of the keys, int64[n], from the batch's look-up if its rows are still right."""
         store = self.stores[group]
         kept = self._kept[group].pop(batch, None)
+        fit = 0
         if kept is not None and self._look_ups[group] - kept.number <= KEPT:
             fit = index.still_fit(keys, tables, kept.keys, kept.tables, kept.rows)
-            if fit and (fit == SOME_MISSING or self._evicted(group) > kept.evictions):
+        if self._cut is not None:
+            self._cut.before_update(group, keys, tables, kept.number if kept is not None and fit else None)
+        if kept is not None and fit:
+            if fit == SOME_MISSING or self._evicted(group) > kept.evictions:
                 age = self._look_ups[group] - kept.number
                 index.verify(store.index, keys, tables, step, kept.number % 256, age, kept.rows)
-            if fit:
-                return kept.rows
+            return kept.rows
         rows = np.empty(keys.size, np.int64)
         index.find_and_touch(store.index, keys, tables, step, rows)
         return rows

@@ -9,10 +9,9 @@ any number of servers, with any number of partitions, can load any set of files.
 import hashlib
 import io
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from persia_cli.errors import CheckpointError
 from persia_cli.kernels import hashing
 from persia_cli.storage.places import Place, writing_file
+from persia_cli.store.cut import Portion
 from persia_cli.store.layout import GroupSpec
 from persia_cli.store.manifest import verify
 from persia_cli.store.row_store import MAX_STEP, RowStore
@@ -65,7 +65,26 @@ def save_shard(shard: Shard, directory: Place, on_rows: Callable[[int], None] = 
     Calls `on_rows` with the number of rows of each portion written. Raises DiskError if a file cannot be written, and
     removes that file.
     """
-    return [_save_group(shard, store, directory, on_rows) for store in shard.stores if len(store.partitions)]
+    cut = shard.begin_cut()
+    try:
+        return write_portions(shard, cut.portions, directory, on_rows)
+    finally:
+        shard.end_cut()
+
+
+def write_portions(
+    shard: Shard, portions: Callable[[int], Iterable[Portion]], directory: Place, on_rows: Callable[[int], None]
+) -> list[SavedFile]:
+    """Write what `save_shard` does from the rows of a cut; `portions` returns those of a group, in order.
+
+    It is called for one group after the other. Only what never changes of the shard is read, so this may run on a
+    thread beside the one that owns the shard.
+    """
+    return [
+        _save_group(shard, store, portions(store.group.number), directory, on_rows)
+        for store in shard.stores
+        if len(store.partitions)
+    ]
 
 
 @dataclass
@@ -113,7 +132,9 @@ def _concerns(shard: Shard, rows: SavedRows) -> bool:
     return False
 
 
-def _save_group(shard: Shard, store: RowStore, directory: Place, on_rows: Callable[[int], None]) -> SavedFile:
+def _save_group(
+    shard: Shard, store: RowStore, portions: Iterable[Portion], directory: Place, on_rows: Callable[[int], None]
+) -> SavedFile:
     group = store.group
     name = f"group-{group.number}-partitions-{store.partitions.start:04d}-{store.partitions.stop - 1:04d}.arrow"
     path = directory / name
@@ -125,7 +146,7 @@ def _save_group(shard: Shard, store: RowStore, directory: Place, on_rows: Callab
             pa.PythonFile(file, mode="w") as out,
             pa.ipc.new_file(out, schema, options=pa.ipc.IpcWriteOptions(use_threads=False)) as writer,
         ):
-            for batch in _batches(shard, store, schema):
+            for batch in _batches(shard, store, portions, schema):
                 writer.write_batch(batch)
                 rows.update(_rows_by_table(batch))
                 on_rows(batch.num_rows)
@@ -156,15 +177,16 @@ def _list_of(size: int) -> pa.DataType:
     return pa.list_(pa.float32(), size)
 
 
-def _batches(shard: Shard, store: RowStore, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the store's rows in their order, at most ROWS_PER_BATCH to a batch."""
+def _batches(shard: Shard, store: RowStore, portions: Iterable[Portion], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a store's cut in their order, at most ROWS_PER_BATCH to a batch."""
     names = pa.array([table.name for table in store.group.tables], pa.string())
     places = np.zeros(shard.salts.size, np.int32)
     for place, table in enumerate(store.group.tables):
         places[table.number] = place
-    for low, high in _windows(store):
+    for portion in portions:
         # A partition is a range of keys, so the order of keys is the order of partitions too.
-        keys, tables, rows, last_used = store.in_partitions(low, high)
+        order = _order(portion.keys, portion.tables)
+        keys, tables, last_used = portion.keys[order], portion.tables[order], portion.last_used[order].astype(np.int64)
         ids = np.empty_like(keys)
         hashing.recover_ids(keys, tables, shard.salts, ids)
         for first in range(0, keys.size, ROWS_PER_BATCH):
@@ -172,17 +194,18 @@ def _batches(shard: Shard, store: RowStore, schema: pa.Schema) -> Iterator[pa.Re
             table_column = pa.DictionaryArray.from_arrays(pa.array(places[tables[part]]), names)
             vectors = [
                 pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
-                for values in store.read_rows(rows[part]).values()
+                for values in store.split(portion.words.take(order[part], axis=0)).values()
             ]
             columns = [table_column, pa.array(ids[part]), pa.array(last_used[part]), *vectors]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _windows(store: RowStore) -> Iterator[tuple[int, int]]:
-    """Yield ranges of partitions with about ROWS_PER_BATCH rows each, or of one partition."""
-    first, count = store.partitions.start, len(store.partitions)
-    windows = min(max(1, store.used // ROWS_PER_BATCH), count)
-    return pairwise(first + count * edge // windows for edge in range(windows + 1))
+def _order(keys: NDArray[np.uint64], tables: NDArray[np.uint16]) -> NDArray[np.int64]:
+    """Return the order by key, then table number, of distinct (key, table)."""
+    order = np.argsort(keys)
+    ordered = keys[order]
+    # Two tables rarely have rows of equal keys, and sorting by two columns takes three times as long.
+    return np.lexsort((tables, keys)) if np.any(ordered[1:] == ordered[:-1]) else order
 
 
 def _load_file(shard: Shard, path: Place, saved: SavedRows, progress: Progress) -> None:

@@ -1,0 +1,164 @@
+"""A cut: the rows of a shard as they are at one moment, taken portion by portion while the shard goes on.
+
+Nothing is copied when a cut begins. `next_portion` copies the rows of the next few partitions. Before a row changes
+whose turn has not come, the shard has it kept (`persia_cli.kernels.old_rows`), in room for a fraction of the rows. If
+that is full, more portions must be taken first. All of this happens on the thread that owns the shard, one call after
+the other, so that no row is ever read while it is written.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from persia_cli.kernels import old_rows
+from persia_cli.kernels.old_rows import OldRows
+from persia_cli.store.row_store import Floats, Keys, RowStore, Tables
+
+PORTION_BYTES = 2**21
+"""Approximate size of a portion, which takes about a millisecond to copy; at least one partition."""
+KEPT_FRACTION = 0.05
+"""Largest fraction of the rows that are kept as they were at the same time."""
+KEPT_BYTES = 2**22
+"""Size of the rows that may be kept whatever the fraction: small stores are kept whole."""
+ENTRY_BYTES = 8 + 4 + 2 + 2 * 8
+"""Memory of a kept row in addition to its words."""
+
+
+class Portion(NamedTuple):
+    """Rows of a cut, those of some partitions, in no particular order."""
+
+    keys: Keys
+    tables: Tables
+    last_used: NDArray[np.uint32]
+    words: Floats
+    """float32[n, width]: the rows' words in the arena; `RowStore.split` makes embedding and states of them."""
+
+
+def nothing_kept(partitions: int = 0, rows: int = 0, places: int = 0, width: int = 0) -> OldRows:
+    """Return room for old rows, all of it free; without arguments that of a store without a cut."""
+    return OldRows(
+        settled=np.zeros(rows, np.uint8),
+        keys=np.empty(places, np.uint64),
+        last_used=np.empty(places, np.uint32),
+        tables=np.empty(places, np.uint16),
+        words=np.empty(places * width, np.float32),
+        # The lowest places are taken first and again, so that memory is used only as far as it is needed.
+        free=np.arange(places - 1, -1, -1, np.int64),
+        counts=np.array([places, rows]),
+        heads=np.full(partitions, old_rows.NONE, np.int64),
+        following=np.empty(places, np.int64),
+    )
+
+
+NOTHING = nothing_kept()
+
+
+class StoreCut:
+    """The cut of one row store."""
+
+    def __init__(self, store: RowStore, places: int | None = None) -> None:
+        """Begin it; `places` is the number of rows that can be kept, by default as many as the constants say."""
+        self._store = store
+        nbytes = store.group.width * 4 + ENTRY_BYTES
+        if places is None:
+            places = min(store.used, max(int(store.used * KEPT_FRACTION), KEPT_BYTES // nbytes))
+        self.old = nothing_kept(len(store.partitions), store.used, places, store.group.width)
+        windows = max(1, store.used * nbytes // PORTION_BYTES)
+        windows = min(windows, len(store.partitions))
+        self._edges = [len(store.partitions) * edge // windows for edge in range(windows + 1)] if windows else [0]
+        self.over = len(self._edges) == 1
+
+    def next_portion(self) -> Portion:
+        """Copy the rows of the next partitions; sets `over` with the last of them."""
+        store = self._store
+        first, last = self._edges[:2]
+        size = int(store.index.fill[first:last].sum())
+        keys, tables = np.empty(size, np.uint64), np.empty(size, np.uint16)
+        last_used, sources = np.empty(size, np.uint32), np.empty(size, np.int64)
+        count = old_rows.list_rows(store.index, self.old, first, last, keys, tables, last_used, sources)
+        words = np.empty((count, store.group.width), np.float32)
+        old_rows.take_rows(store.rows, self.old, sources[:count], words.reshape(-1))
+        del self._edges[0]
+        if len(self._edges) == 1:
+            self.over, self.old = True, NOTHING
+        return Portion(keys[:count], tables[:count], last_used[:count], words)
+
+    def has_room(self, keys: Keys, tables: Tables) -> bool:
+        """Return whether the rows that a look-up of the keys may change or take from others can be kept."""
+        free, unsettled = self.old.counts
+        return bool(
+            min(keys.size, unsettled) <= free
+            or sum(old_rows.count_changing(self._store.index, self.old, keys, tables)) <= free
+        )
+
+    def keep(self, keys: Keys, tables: Tables, evicts: bool, write_on: Callable[[], None]) -> None:
+        """Keep the rows of keys before they change, and leave room for rows that new keys take with `evicts`.
+
+        Calls `write_on`, which is to take a portion, as often as there is no room.
+        """
+        store, at = self._store, 0
+        while True:
+            at = old_rows.keep_before_write(store.index, store.rows, self.old, keys, tables, at)
+            if at == keys.size:
+                break
+            write_on()
+        while evicts and not self.has_room(keys, tables):
+            write_on()
+
+
+class ShardCut:
+    """The cuts of all row stores of a shard, begun at the same moment and taken one after the other."""
+
+    def __init__(self, stores: Sequence[RowStore], look_ups: Sequence[int], places: int | None = None) -> None:
+        """Begin it; `look_ups` are the numbers of each group's look-ups so far."""
+        self._cuts = [StoreCut(store, places) for store in stores]
+        self._look_ups = tuple(look_ups)
+        self.write_on: Callable[[], None] = self._refuse
+        """Called when a row must be kept and there is no room; takes a portion, or raises."""
+        self.pauses = 0
+        """Number of times that happened."""
+
+    def _refuse(self) -> None:
+        raise RuntimeError("a row of the cut changes, and nobody takes the rows before it")
+
+    @property
+    def over(self) -> bool:
+        """True if all rows are taken."""
+        return all(cut.over for cut in self._cuts)
+
+    def next_portion(self) -> tuple[int, Portion, bool]:
+        """Copy the next rows; returns their group, the rows, and whether they are the last of the group."""
+        group = next(number for number, cut in enumerate(self._cuts) if not cut.over)
+        portion = self._cuts[group].next_portion()
+        return group, portion, self._cuts[group].over
+
+    def portions(self, group: int) -> Iterator[Portion]:
+        """Yield what is left of a group's rows; those of the groups before it must be taken."""
+        while not self._cuts[group].over:
+            yield self.next_portion()[1]
+
+    def has_room(self, group: int, keys: Keys, tables: Tables) -> bool:
+        """Return whether a look-up of the keys would not have to wait until more portions are taken."""
+        return self._cuts[group].has_room(keys, tables)
+
+    def before_look_up(self, group: int, keys: Keys, tables: Tables) -> OldRows:
+        """Keep the rows of keys that are looked up; returns room for the rows that new keys take from others."""
+        self._keep(group, keys, tables, evicts=True)
+        return self._cuts[group].old
+
+    def before_update(self, group: int, keys: Keys, tables: Tables, looked_up: int | None) -> None:
+        """Keep the rows of keys that are updated; `looked_up` is the number of the look-up that found the same keys.
+
+        What such a look-up found after the cut began, it has kept; keys that it did not find have no row of the cut.
+        """
+        if looked_up is None or looked_up <= self._look_ups[group]:
+            self._keep(group, keys, tables, evicts=False)
+
+    def _keep(self, group: int, keys: Keys, tables: Tables, evicts: bool) -> None:
+        def write_on() -> None:
+            self.pauses += 1
+            self.write_on()
+
+        self._cuts[group].keep(keys, tables, evicts, write_on)

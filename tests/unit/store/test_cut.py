@@ -1,0 +1,197 @@
+"""A cut that is taken while the shard goes on has what a save at the moment of the cut would have had."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from persia_cli.store.cut import Portion, ShardCut
+from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer, TableSpec, table_salt
+from persia_cli.store.shard import Shard
+from persia_cli.store.snapshot import save_shard, write_portions
+from tests import naive
+
+TABLES = tuple(TableSpec(name, number, table_salt(name), 0.1) for number, name in enumerate("abc"))
+GROUPS = ((0, TABLES[:2]), (1, TABLES[2:]))
+
+
+def layout_of(optimizer: str = "adagrad", dtype: Any = "float32", dim: int = 3, capacity: int = 24) -> EmbeddingLayout:
+    """Two groups of four partitions with few rows, so that new keys soon take the rows of others."""
+    first = GroupSpec(0, dim, RowOptimizer(optimizer, 0.1), TABLES[:2], capacity, 4, dtype)
+    second = GroupSpec(1, 5, RowOptimizer("sgd", 0.1), TABLES[2:], capacity, 4)
+    return replace(EmbeddingLayout((first, second), (), 1), when_full="evict")
+
+
+Op = tuple[str, int, frozenset[int], int]
+"""What happens (look-up, update, both, read, portion), to which group, to which ids, and since how many steps."""
+IDS = st.frozensets(st.integers(0, 40), min_size=1, max_size=12)
+OPS = st.lists(
+    st.tuples(st.sampled_from(["look up", "update", "train", "read", "portion"]), st.integers(0, 1), IDS, st.just(0)),
+    max_size=30,
+)
+
+
+class Driver:
+    """Does the same to any shard, step by step."""
+
+    def __init__(self, shard: Shard) -> None:
+        self.shard, self.step, self.batch = shard, 0, 0
+
+    def do(self, kind: str, group: int, ids: frozenset[int]) -> None:
+        tables = np.array([GROUPS[group][1][id_ % len(GROUPS[group][1])].number for id_ in sorted(ids)], np.uint16)
+        keys = np.array(
+            [naive.keys_of(TABLES[table].salt, [id_])[0] for id_, table in zip(sorted(ids), tables, strict=True)],
+            np.uint64,
+        )
+        self.step += 1
+        self.batch += 1
+        kept = self.batch if kind == "train" else None
+        if kind in ("look up", "train"):
+            self.shard.look_up(group, keys, tables, self.step, True, kept)
+        if kind in ("update", "train"):
+            dim = self.shard.stores[group].group.dim
+            gradients = np.random.default_rng(self.step).normal(size=(keys.size, dim)).astype(np.float32)
+            self.shard.update(group, keys, tables, gradients, self.step, kept)
+        if kind == "read":
+            self.shard.look_up(group, keys, tables, self.step, False)
+
+
+class Taken:
+    """The portions of a cut, in the order in which they are taken; what must not be lost while there is no room."""
+
+    def __init__(self, cut: ShardCut) -> None:
+        self.cut = cut
+        cut.write_on = self.take
+        self.of_group: dict[int, list[Portion]] = {0: [], 1: []}
+
+    def take(self) -> None:
+        group, portion, _ = self.cut.next_portion()
+        self.of_group[group].append(portion)
+
+    def portions(self, group: int) -> Iterator[Portion]:
+        while not self.cut.over:
+            self.take()
+        return iter(self.of_group[group])
+
+
+def contents(shard: Shard) -> set[tuple[str, int, int, bytes]]:
+    """Every row of a shard by the index and the arena: table, key, step of last use, words."""
+    found = set()
+    for store in shard.stores:
+        keys, tables, rows, last_used = store.in_partitions(store.partitions.start, store.partitions.stop)
+        words = store.rows.arena.reshape(-1, store.group.width)[rows]
+        for key, table, used, word in zip(keys.tolist(), tables, last_used.tolist(), words, strict=True):
+            found.add((TABLES[table].name, key, used, word.tobytes()))
+    return found
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def check(before: list[Op], during: list[Op], layout: EmbeddingLayout, places: int | None, small: bool) -> int:
+    """Compare a cut taken while `during` happens with a save before it; returns how often rows had to be taken."""
+    busy, still = Driver(Shard(layout, 0, 1)), Driver(Shard(layout, 0, 1))
+    for kind, group, ids, _ in before:
+        for driver in (busy, still):
+            driver.do(kind, group, ids)
+    with TemporaryDirectory() as one, TemporaryDirectory() as other:
+        at_the_cut = contents(still.shard)
+        saved = save_shard(still.shard, Path(one))
+        taken = Taken(busy.shard.begin_cut(places))
+        for kind, group, ids, _ in during:
+            if kind == "portion":
+                if not taken.cut.over:
+                    taken.take()
+                continue
+            busy.do(kind, group, ids)
+            still.do(kind, group, ids)
+        pauses = taken.cut.pauses
+        listed = write_portions(busy.shard, taken.portions, Path(other), lambda rows: None)
+        busy.shard.end_cut()
+        assert bytes_of(Path(other)) == bytes_of(Path(one))
+        assert [replace_folder(file) for file in listed] == [replace_folder(file) for file in saved]
+        if small:
+            words = {
+                (portion.keys[i], int(portion.last_used[i]), portion.words[i].tobytes())
+                for portions in taken.of_group.values()
+                for portion in portions
+                for i in range(portion.keys.size)
+            }
+            assert {(key, used, word) for _, key, used, word in at_the_cut} == words
+    assert contents(busy.shard) == contents(still.shard), "a cut changes nothing of what the shard computes"
+    assert busy.shard.counters() == still.shard.counters()
+    return pauses
+
+
+def replace_folder(file: Any) -> Any:
+    """A saved file without its folder, which is a temporary one here."""
+    return (file.name, file.nbytes, file.sha256, file.rows)
+
+
+@given(OPS, OPS, st.sampled_from(["sgd", "adagrad", "rowwise_adagrad", "adam", "ftrl"]), st.integers(0, 8) | st.none())
+@settings(deadline=None, max_examples=150)
+def test_whatever_happens_meanwhile_the_file_is_that_of_the_cut(
+    before: list[Op], during: list[Op], optimizer: str, places: int | None
+) -> None:
+    check(before, during, layout_of(optimizer), places, small=True)
+
+
+@pytest.mark.slow
+@given(OPS, OPS, st.sampled_from(["float16", "bfloat16"]), st.integers(0, 3), st.sampled_from([1, 16, 17, 64]))
+@settings(deadline=None, max_examples=2000)
+def test_every_dtype_and_dim(before: list[Op], during: list[Op], dtype: str, places: int, dim: int) -> None:
+    check(before, during, layout_of("adam", dtype, dim, capacity=16), places, small=True)
+
+
+@pytest.mark.parametrize("places", [0, 1, 7, None])
+def test_every_row_changes_and_goes_before_its_turn(places: int | None) -> None:
+    fill = [("train", group, frozenset(range(start, start + 12)), 0) for group in (0, 1) for start in (0, 12, 24)]
+    pauses = check(
+        fill, [("train", group, ids, 0) for _, group, ids, _ in [*fill[::-1], *fill]], layout_of(), places, True
+    )
+    assert pauses > 0 if places is not None else pauses == 0
+
+
+def test_without_anybody_to_take_portions_a_full_room_is_an_error_and_nothing_is_lost(tmp_path: Path) -> None:
+    driver = Driver(Shard(layout_of(), 0, 1))
+    driver.do("train", 0, frozenset(range(12)))
+    before = contents(driver.shard)
+    cut = driver.shard.begin_cut(places=3)
+    with pytest.raises(RuntimeError, match="nobody takes the rows before it"):
+        driver.do("train", 0, frozenset(range(12)))
+    assert contents(driver.shard) == before, "no row was changed before it was kept"
+    rows = sum(portion.keys.size for group in (0, 1) for portion in cut.portions(group))
+    assert rows == len(before)
+
+
+def test_room_is_told_before_it_is_needed() -> None:
+    driver = Driver(Shard(layout_of(capacity=64), 0, 1))
+    ids = np.arange(12, dtype=np.uint64)
+    keys, tables = naive.keys_of(TABLES[0].salt, ids.tolist()), np.zeros(12, np.uint16)
+    driver.shard.look_up(0, keys, tables, 1, True)
+    cut = driver.shard.begin_cut(places=4)
+    assert cut.has_room(0, keys[:4], tables[:4])
+    assert not cut.has_room(0, keys[:5], tables[:5])
+    driver.shard.look_up(0, keys[:4], tables[:4], 2, True)
+    assert cut.has_room(0, keys[:4], tables[:4]), "they are kept already"
+    assert not cut.has_room(0, keys[:5], tables[:5])
+    while not cut.over:
+        cut.next_portion()
+    assert cut.has_room(0, keys, tables)
+    assert cut.pauses == 0
+
+
+def test_files_can_be_read_as_ever(tmp_path: Path) -> None:
+    driver = Driver(Shard(layout_of(), 0, 1))
+    driver.do("train", 0, frozenset(range(12)))
+    saved = save_shard(driver.shard, tmp_path)
+    with pa.ipc.open_file(tmp_path / saved[0].name) as reader:
+        assert reader.read_all().num_rows == len(contents(driver.shard))
