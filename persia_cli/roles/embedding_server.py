@@ -1,6 +1,8 @@
 """The embedding server: owns a shard of every table, answers look-ups, applies updates, saves and loads."""
 
 import logging
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
@@ -16,13 +18,14 @@ from persia_cli.observe.trace import LOOP
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job, job_batches
 from persia_cli.roles.link import Link
+from persia_cli.roles.shard_saving import ShardSaving
 from persia_cli.storage.places import Place, place_of
 from persia_cli.store.batch_rows import Merged, merge_gradients
 from persia_cli.store.manifest import EMBEDDINGS, read_manifest, subfolder
 from persia_cli.store.shard import Shard
-from persia_cli.store.snapshot import Progress, load_shard, save_shard
+from persia_cli.store.snapshot import Progress, load_shard
 from persia_cli.wire.arrays import Array
-from persia_cli.wire.figures import Counters, SavedFile
+from persia_cli.wire.figures import Counters
 from persia_cli.wire.job_messages import PhaseWork, SaveModel
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import Ack, GroupGradients, LookedUp, LookedUpRows, LookUp, Update
@@ -53,7 +56,12 @@ class EmbeddingServer:
         self._writing: tuple[Future[Any], Callable[[Any], None]] | None = None
         self._looked_up: dict[BatchId, list[Array]] = {}
         """Batches of training that have been looked up and not yet updated: the keys of each group without a row."""
-        self._updates = {"applied": 0, "repeated": 0, "rows_written": 0}
+        self._updates = {"applied": 0, "repeated": 0, "rows_written": 0, "save_pauses": 0, "save_waits_ms": 0}
+        self._saving: ShardSaving | None = None
+        self._saved_step = 0
+        self._waiting: deque[tuple[Peer, LookUp]] = deque()
+        """Look-ups that wait until a checkpoint is written further, in the order in which they came."""
+        self._waiting_since: float | None = None
         self._loading = Progress()
 
     def run(self) -> None:
@@ -75,10 +83,13 @@ class EmbeddingServer:
             self._ready(0)
         try:
             while not self._link.stop:
-                self._loop.poll(0.2)
+                self._loop.poll(0 if self._saving is not None and self._saving.can_take else 0.2)
                 self._finish_writing()
+                self._save_on()
             self._link.farewell()
         finally:
+            if self._saving is not None:
+                self._saving.abandon()
             self._writer.shutdown()
 
     def _prepare(self, run: Run, job: Job, servers: int) -> None:
@@ -105,6 +116,14 @@ class EmbeddingServer:
                 self._shard.check(number, group.keys, group.tables, batch.step)
             self._gate.hold_look_up(batch.step, batch.rank, (peer, message))
             self._trace.begin("look-up held", batch)
+            return
+        self._answer_in_turn(peer, message)
+
+    def _answer_in_turn(self, peer: Peer, message: LookUp) -> None:
+        """Answer a look-up, at once or when the checkpoint under way is written so far that its rows may change."""
+        if message.create and (self._waiting or not self._has_room(message)):
+            self._waiting.append((peer, message))
+            self._waiting_since = self._waiting_since or time.monotonic()
             return
         self._answer(peer, message)
 
@@ -159,7 +178,7 @@ class EmbeddingServer:
                 self._watermarks.of(update.batch.rank, update.batch.generation).mark(update.batch.step)
                 self._server.reply(update.peer, Ack())
             for peer, message in self._gate.released(self._watermarks.lowest):
-                self._answer(peer, message)
+                self._answer_in_turn(peer, message)
 
     def _merge(self, updates: Sequence[HeldUpdate]) -> list[Merged]:
         """Sum the ranks' gradients per row, in the order of ranks; they become float32."""
@@ -200,15 +219,36 @@ class EmbeddingServer:
         if not isinstance(work, SaveModel):
             return
         folder = place_of(work.folder) / EMBEDDINGS
-        self._write(
-            "writing its rows",
-            lambda: save_shard(self._shard, folder, self._note_written),
-            lambda saved: self._report_saved(number, work.step, saved),
-        )
-
-    def _report_saved(self, number: int, step: int, files: list[SavedFile]) -> None:
-        self._link.saved(step, files)
+        if self._saving is not None:
+            raise RuntimeError(f"the checkpoint of step {self._saved_step} is still being written")
+        # From here on changes do not concern the checkpoint, so training may go on.
+        self._saving = ShardSaving(self._shard, folder, self._writer, self._waker, self._note_written)
+        self._saved_step = work.step
+        self._link.work.begin("writing its rows")
         self._link.done(number)
+
+    def _save_on(self) -> None:
+        """Take some rows of the checkpoint under way; answer look-ups that waited for that."""
+        if self._saving is None:
+            return
+        self._saving.take()
+        if self._saving.done:
+            saving, self._saving = self._saving, None
+            self._link.work.end()
+            self._updates["save_pauses"] += saving.pauses
+            self._link.saved(self._saved_step, saving.finish())
+        while self._waiting and self._has_room(self._waiting[0][1]):
+            self._answer(*self._waiting.popleft())
+        if not self._waiting and self._waiting_since is not None:
+            self._updates["save_waits_ms"] += round(1000 * (time.monotonic() - self._waiting_since))
+            self._waiting_since = None
+
+    def _has_room(self, message: LookUp) -> bool:
+        """Return whether rows that a look-up changes can be kept for the checkpoint under way."""
+        saving = self._saving
+        if saving is None or not message.create:
+            return True
+        return all(saving.has_room(number, *group) for number, group in enumerate(message.groups))
 
     def _note_written(self, rows: int) -> None:
         self._updates["rows_written"] += rows

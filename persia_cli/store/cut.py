@@ -26,7 +26,7 @@ ENTRY_BYTES = 8 + 4 + 2 + 2 * 8
 """Memory of a kept row in addition to its words."""
 
 
-class Portion(NamedTuple):
+class CutRows(NamedTuple):
     """Rows of a cut, those of some partitions, in no particular order."""
 
     keys: Keys
@@ -45,7 +45,7 @@ def nothing_kept(partitions: int = 0, rows: int = 0, places: int = 0, width: int
         tables=np.empty(places, np.uint16),
         words=np.empty(places * width, np.float32),
         # The lowest places are taken first and again, so that memory is used only as far as it is needed.
-        free=np.arange(places - 1, -1, -1, np.int64),
+        free=np.arange(places - 1, -1, -1, dtype=np.int64),
         counts=np.array([places, rows]),
         heads=np.full(partitions, old_rows.NONE, np.int64),
         following=np.empty(places, np.int64),
@@ -70,7 +70,7 @@ class StoreCut:
         self._edges = [len(store.partitions) * edge // windows for edge in range(windows + 1)] if windows else [0]
         self.over = len(self._edges) == 1
 
-    def next_portion(self) -> Portion:
+    def next_portion(self) -> CutRows:
         """Copy the rows of the next partitions; sets `over` with the last of them."""
         store = self._store
         first, last = self._edges[:2]
@@ -83,7 +83,7 @@ class StoreCut:
         del self._edges[0]
         if len(self._edges) == 1:
             self.over, self.old = True, NOTHING
-        return Portion(keys[:count], tables[:count], last_used[:count], words)
+        return CutRows(keys[:count], tables[:count], last_used[:count], words)
 
     def has_room(self, keys: Keys, tables: Tables) -> bool:
         """Return whether the rows that a look-up of the keys may change or take from others can be kept."""
@@ -128,16 +128,21 @@ class ShardCut:
         """True if all rows are taken."""
         return all(cut.over for cut in self._cuts)
 
-    def next_portion(self) -> tuple[int, Portion, bool]:
+    def next_portion(self) -> tuple[int, CutRows, bool]:
         """Copy the next rows; returns their group, the rows, and whether they are the last of the group."""
         group = next(number for number, cut in enumerate(self._cuts) if not cut.over)
         portion = self._cuts[group].next_portion()
         return group, portion, self._cuts[group].over
 
-    def portions(self, group: int) -> Iterator[Portion]:
+    def portions(self, group: int) -> Iterator[CutRows]:
         """Yield what is left of a group's rows; those of the groups before it must be taken."""
         while not self._cuts[group].over:
             yield self.next_portion()[1]
+
+    def drop(self) -> None:
+        """Give up what is left of the rows, because they cannot be written: from now on none is kept."""
+        for cut in self._cuts:
+            cut.over, cut.old = True, NOTHING
 
     def has_room(self, group: int, keys: Keys, tables: Tables) -> bool:
         """Return whether a look-up of the keys would not have to wait until more portions are taken."""

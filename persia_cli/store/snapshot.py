@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from persia_cli.errors import CheckpointError
 from persia_cli.kernels import hashing
 from persia_cli.storage.places import Place, writing_file
-from persia_cli.store.cut import Portion
+from persia_cli.store.cut import CutRows
 from persia_cli.store.layout import GroupSpec
 from persia_cli.store.manifest import verify
 from persia_cli.store.row_store import MAX_STEP, RowStore
@@ -73,7 +73,7 @@ def save_shard(shard: Shard, directory: Place, on_rows: Callable[[int], None] = 
 
 
 def write_portions(
-    shard: Shard, portions: Callable[[int], Iterable[Portion]], directory: Place, on_rows: Callable[[int], None]
+    shard: Shard, portions: Callable[[int], Iterable[CutRows]], directory: Place, on_rows: Callable[[int], None]
 ) -> list[SavedFile]:
     """Write what `save_shard` does from the rows of a cut; `portions` returns those of a group, in order.
 
@@ -133,7 +133,7 @@ def _concerns(shard: Shard, rows: SavedRows) -> bool:
 
 
 def _save_group(
-    shard: Shard, store: RowStore, portions: Iterable[Portion], directory: Place, on_rows: Callable[[int], None]
+    shard: Shard, store: RowStore, portions: Iterable[CutRows], directory: Place, on_rows: Callable[[int], None]
 ) -> SavedFile:
     group = store.group
     name = f"group-{group.number}-partitions-{store.partitions.start:04d}-{store.partitions.stop - 1:04d}.arrow"
@@ -177,7 +177,7 @@ def _list_of(size: int) -> pa.DataType:
     return pa.list_(pa.float32(), size)
 
 
-def _batches(shard: Shard, store: RowStore, portions: Iterable[Portion], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _batches(shard: Shard, store: RowStore, portions: Iterable[CutRows], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a store's cut in their order, at most ROWS_PER_BATCH to a batch."""
     names = pa.array([table.name for table in store.group.tables], pa.string())
     places = np.zeros(shard.salts.size, np.int32)

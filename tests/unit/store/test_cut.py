@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from persia_cli.store.cut import Portion, ShardCut
+from persia_cli.store.cut import CutRows, ShardCut
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer, TableSpec, table_salt
 from persia_cli.store.shard import Shard
 from persia_cli.store.snapshot import save_shard, write_portions
@@ -69,13 +69,13 @@ class Taken:
     def __init__(self, cut: ShardCut) -> None:
         self.cut = cut
         cut.write_on = self.take
-        self.of_group: dict[int, list[Portion]] = {0: [], 1: []}
+        self.of_group: dict[int, list[CutRows]] = {0: [], 1: []}
 
     def take(self) -> None:
         group, portion, _ = self.cut.next_portion()
         self.of_group[group].append(portion)
 
-    def portions(self, group: int) -> Iterator[Portion]:
+    def portions(self, group: int) -> Iterator[CutRows]:
         while not self.cut.over:
             self.take()
         return iter(self.of_group[group])

@@ -1,0 +1,110 @@
+"""Saving a shard while it serves: the poll loop takes rows, a thread beside it writes them."""
+
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from persia_cli.storage.places import Place
+from persia_cli.store.cut import CutRows
+from persia_cli.store.row_store import Keys, Tables
+from persia_cli.store.shard import Shard
+from persia_cli.store.snapshot import write_portions
+from persia_cli.wire.figures import SavedFile
+from persia_cli.wire.loop import Waker
+
+PORTIONS_AHEAD = 4
+"""Largest number of portions that are taken and not yet written."""
+NICENESS = 5
+"""How much the writing thread lets others go first where processors are scarce."""
+CHECK_S = 0.5
+
+
+class AbandonedError(Exception):
+    """The checkpoint is not needed any more."""
+
+
+class ShardSaving:
+    """One save of a shard, which may change meanwhile; every method but `_write` runs on the poll loop's thread."""
+
+    def __init__(
+        self, shard: Shard, folder: Place, writer: ThreadPoolExecutor, waker: Waker, on_rows: Callable[[int], None]
+    ) -> None:
+        """Begin it: the shard as it is now is saved. The waker is called when there is something to do."""
+        self._shard, self._on_rows, self._waker = shard, on_rows, waker
+        self._cut = shard.begin_cut()
+        self._cut.write_on = self._take_or_wait
+        self._taken: queue.Queue[tuple[int, CutRows, bool]] = queue.Queue(PORTIONS_AHEAD)
+        self._abandoned = threading.Event()
+        self._files: Future[list[SavedFile]] = writer.submit(self._write, folder)
+        self._files.add_done_callback(lambda _: waker.wake())
+
+    @property
+    def done(self) -> bool:
+        """True if all is written, or writing has failed."""
+        return self._files.done()
+
+    @property
+    def can_take(self) -> bool:
+        """True if rows are left to be taken and the writing thread is not behind."""
+        return not self._cut.over and not self._taken.full()
+
+    @property
+    def pauses(self) -> int:
+        """Number of times that an update had to wait until rows before it were taken."""
+        return self._cut.pauses
+
+    def take(self) -> None:
+        """Take the next rows, about a millisecond's work."""
+        if self.can_take:
+            self._taken.put_nowait(self._cut.next_portion())
+
+    def has_room(self, group: int, keys: Keys, tables: Tables) -> bool:
+        """Return whether a look-up of the keys can be answered before more rows are taken."""
+        return self._cut.has_room(group, keys, tables)
+
+    def finish(self) -> list[SavedFile]:
+        """Return the files, once `done`; raises the error because of which they could not be written."""
+        self._shard.end_cut()
+        return self._files.result()
+
+    def abandon(self) -> None:
+        """Stop writing as soon as possible; nobody will ask for the files."""
+        self._abandoned.set()
+        self._shard.end_cut()
+
+    def _take_or_wait(self) -> None:
+        """Take the next rows, if need be once the writing thread has done with others."""
+        while not self.can_take and not self.done:
+            self._abandoned.wait(0.001)
+        if self.done:
+            # It has failed: nobody needs the cut any more, and the loop is about to hear of it.
+            self._cut.drop()
+        else:
+            self.take()
+
+    # The writing thread
+
+    def _write(self, folder: Place) -> list[SavedFile]:
+        # Linux counts niceness by thread.
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        return write_portions(self._shard, self._portions, folder, self._on_rows)
+
+    def _portions(self, group: int) -> Iterator[CutRows]:
+        last = False
+        while not last:
+            number, portion, last = self._next()
+            assert number == group
+            # The room that this leaves can be filled at once.
+            self._waker.wake()
+            yield portion
+
+    def _next(self) -> tuple[int, CutRows, bool]:
+        while True:
+            if self._abandoned.is_set():
+                raise AbandonedError
+            try:
+                return self._taken.get(timeout=CHECK_S)
+            except queue.Empty:
+                continue
