@@ -29,6 +29,12 @@ class CheckpointError(UserError):
     """A checkpoint that is missing, incomplete or of another model."""
 
 
+class PreemptedError(PersiaError):
+    """A signal ended the job before all was done; exit code 75 (EX_TEMPFAIL of sysexits.h): it can go on later."""
+
+    exit_code = 75
+
+
 class WireError(PersiaError):
     """A peer that cannot be reached, does not answer, or refuses a request."""
 

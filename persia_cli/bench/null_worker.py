@@ -88,7 +88,8 @@ class NullWorker:
             self._gradients[-1][...] = encoded
 
     def _on_instruction(self, number: int, work: PhaseWork) -> None:
-        self._instructions.put((number, work))
+        if self._pipeline.obey(number, work):
+            self._instructions.put((number, work))
 
     def _follow(self) -> None:
         while not self._link.stop:
@@ -98,27 +99,29 @@ class NullWorker:
             except queue.Empty:
                 continue
             if isinstance(work, TrainSteps):
-                self._train(work.first, work.last)
+                self._train(work.first)
             self._pipeline.call(partial(self._link.done, number))
 
-    def _train(self, first: int, last: int) -> None:
-        self._pipeline.start(TRAIN, last)
+    def _train(self, first: int) -> None:
         samples, staleness = 0, Counter[int]()
         since = time.monotonic()
-        for step in range(first, last):
-            ready = self._pipeline.take()
+        done = first
+        while (ready := self._pipeline.take()) is not None:
             sizes = [sum(map(len, group.rows)) for group in ready.rows.groups]
             pushed = [values[:size] for values, size in zip(self._gradients, sizes, strict=True)]
             self._pipeline.push(ready.batch, pushed)
             samples += len(ready.samples.labels)
             staleness[ready.rows.staleness] += 1
-            if (step + 1) % self._every == 0 or step + 1 == last:
-                now = time.monotonic()
-                steps = dict(staleness)
-                self._report(IntervalFigures("train", step + 1, samples, staleness.total(), steps, now - since, 0.0))
-                samples, staleness, since = 0, Counter(), now
+            done = ready.batch.step + 1
+            if done % self._every == 0:
+                self._report(done, samples, staleness, since)
+                samples, staleness, since = 0, Counter(), time.monotonic()
+        if samples:
+            self._report(done, samples, staleness, since)
         self._pipeline.wait_drained(TRAIN)
 
-    def _report(self, figures: IntervalFigures) -> None:
+    def _report(self, done: int, samples: int, staleness: Counter[int], since: float) -> None:
+        steps, seconds = dict(staleness), time.monotonic() - since
+        figures = IntervalFigures("train", done, samples, staleness.total(), steps, seconds, 0.0)
         report = (figures, self._scores.encode(), None)
         self._pipeline.report(lambda: report)

@@ -1,6 +1,7 @@
 """A job of the command line: planned for a saved model, run with its progress on the screen, traced."""
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +17,11 @@ from persia_cli.commands.screen import err, labelled, say
 from persia_cli.config.compose import compose_run
 from persia_cli.config.words import quoted
 from persia_cli.disk import claim_folder
-from persia_cli.errors import UserError, count
+from persia_cli.errors import PreemptedError, UserError, count
 from persia_cli.launch.job import require_free, timed
 from persia_cli.launch.readiness import require_ready
+from persia_cli.launch.signals import PreemptedNow
+from persia_cli.observe.journal import EVENTS, read_journal
 from persia_cli.observe.saved_run import SavedModel
 from persia_cli.observe.trace import join_trace
 from persia_cli.plan.embedding import embedding_layout
@@ -54,6 +57,9 @@ def carry_out(plan: JobPlan, words: Sequence[str], trace: Path | None = None) ->
         with following(err(), plan.run_dir, plan.job, plan.run.train.batch_size) as follow:
             result = launch(plan, follow)
         show_results(plan, result, words)
+    except (PreemptedError, PreemptedNow) as ended:
+        say(err(), f"{ended}: everything is stopped; {going_on(plan, words)}")
+        raise typer.Exit(PreemptedError.exit_code) from None
     except KeyboardInterrupt:
         say(err(), f"interrupted; everything is stopped; {_kept(plan)}")
         raise typer.Exit(INTERRUPTED) from None
@@ -88,6 +94,32 @@ def _kept(plan: JobPlan) -> str:
         "the model is lost, since nothing was saved yet (checkpoint.every_steps saves during training); "
         f"{plan.run_dir} keeps the metrics"
     )
+
+
+def going_on(plan: JobPlan, words: Sequence[str]) -> str:
+    """Return in words what goes on with a job that a signal has ended, and what that does again."""
+    if plan.job.task != "train":
+        return f"{_kept(plan)}; the same command begins again"
+    run_dir = shlex.quote(str(plan.run_dir))
+    trained = _trained(plan.run_dir)
+    checkpoints = plan.run_dir / CHECKPOINTS
+    steps = finished_steps(checkpoints)
+    if not steps and plan.is_resumed:
+        return "nothing was saved yet; the same command begins again"
+    if not steps:
+        again = shlex.join(["persia", "train", *words, "resume=auto", "--run-dir", str(plan.run_dir)])
+        over = f", with the {count(trained, 'step')} that were trained" if trained else ""
+        return f"nothing was saved yet; {again} begins again{over}"
+    lost = max(trained - steps[-1], 0)
+    repeats = f" and trains {count(lost, 'step')} again" if lost else ""
+    saved = f"the model of step {steps[-1]:,} is saved in {checkpoint_folder(checkpoints, steps[-1])}"
+    return f"{saved}; persia resume {run_dir} goes on from there{repeats}"
+
+
+def _trained(run_dir: Path) -> int:
+    """Return how many steps were trained, as the record of a run that was stopped says."""
+    ends = [event for event in read_journal(run_dir / EVENTS) if event.get("phase") == "stopped"]
+    return int(ends[-1].get("step", 0)) if ends else 0
 
 
 def plan_saved(model: SavedModel, task: Task, words: Sequence[str], without: Sequence[str] = ()) -> JobPlan:

@@ -85,7 +85,7 @@ def plan_resumed(source: Path, run: "Run", run_dir: Path) -> "JobPlan":
     require_same_training(model.run, anchored(meant))
     manifest = read_manifest(model.checkpoint)
     require_room(manifest.tables, embedding_layout(run))
-    plan = plan_job(run, facts, "train", run_dir, model.checkpoint, manifest.step)
+    plan = plan_job(run, facts, "train", run_dir, model.checkpoint, manifest)
     require_steps_left(plan, manifest)
     require_ready([plan])
     return plan

@@ -1,5 +1,6 @@
 """`persia train`."""
 
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,6 +46,8 @@ def train(
         from persia_cli.launch.role import die_with
 
         die_with(parent)
+        # A sweep ends its points by SIGINT, also where it itself runs in the background and so ignores it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     from persia_cli.commands.facts import facts_of
     from persia_cli.commands.job import carry_out, choose_run_dir, claimed, traced
     from persia_cli.commands.screen import err, out, say

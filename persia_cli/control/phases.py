@@ -5,22 +5,43 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from persia_cli.control.evaluation_tracker import EvaluationTracker
+from persia_cli.control.step_agreement import StepAgreement
 
 PhaseKind = Literal["training", "evaluating", "predicting", "saving", "paused", "done"]
 
 
-@dataclass(frozen=True, slots=True)
+Trigger = Literal["steps", "minutes", "request", "signal", "best", "end"]
+"""Why a checkpoint is saved: at every so many steps or minutes, on request, on a signal, as the best, at the end."""
+
+
+@dataclass(slots=True)
 class Phase:
     """A part of the job between two drains.
 
     `first` and `last` are the steps [first, last) of a training, evaluating or predicting phase, numbered within their
     split over the whole job; of a saving phase `last` is the step that is saved, of a paused one the step before which
-    it waits.
+    it waits. `last` becomes less if the phase is cut short.
     """
 
     kind: PhaseKind
     first: int = 0
     last: int = 0
+    is_cut: bool = field(default=False, compare=False)
+    """True if the phase ended before it had done what it began for."""
+    trigger: Trigger = field(default="end", compare=False)
+    """Of a saving phase: why the model is saved."""
+    evaluation_due: bool = field(default=False, compare=False)
+    """Of a saving phase: the model is to be evaluated at this step, and has not been yet."""
+
+
+@dataclass(slots=True)
+class Wishes:
+    """What is wanted of a job besides its schedule, as soon as may be."""
+
+    save: Trigger | None = None
+    """Why a checkpoint is wanted, if one is; the schedule forgets this once there is one of the step."""
+    end: bool = False
+    """True if the job is to end after that."""
 
 
 def schedule(
@@ -31,27 +52,58 @@ def schedule(
     save_at_end: bool,
     tracker: EvaluationTracker | None = None,
     first: int = 0,
+    *,
+    wishes: Wishes | None = None,
+    evaluation_due: bool = False,
+    is_saved: bool = False,
 ) -> Iterator[Phase]:
     """Yield the phases of training the steps [first, steps), with an evaluation split of `eval_steps` steps.
 
     After each evaluation, which must be added to `tracker` before the next phase is requested, `tracker` may end the
-    job or have the step saved.
+    job or have the step saved. `wishes` is looked at whenever a phase is over. With `evaluation_due`, the evaluation
+    at step `first` is still to be done; with `is_saved`, the model of that step is in a checkpoint of this run.
     """
-    position, passes, ended = first, 0, steps == first
-    tracker = tracker or EvaluationTracker()
-    while not ended:
-        stops = [position + every - position % every for every in (eval_every, save_every) if every]
-        stop = min([*stops, steps])
-        yield Phase("training", position, stop)
-        position = stop
-        ended, improved = position == steps, False
-        if eval_steps and (ended or (eval_every and position % eval_every == 0)):
-            yield Phase("evaluating", passes * eval_steps, (passes + 1) * eval_steps)
-            passes += 1
-            ended, improved = ended or tracker.over, tracker.improved
-        if improved or (ended and save_at_end) or (save_every and position % save_every == 0):
-            yield Phase("saving", last=position)
-    yield Phase("done")
+    tracker, wishes = tracker or EvaluationTracker(), wishes or Wishes()
+    position, passes, over = first, 0, False
+    saved = (first, evaluation_due) if is_saved or not first else None
+    while (position < steps or evaluation_due) and not over and not wishes.end:
+        if not evaluation_due:
+            phase = Phase("training", position, _next_stop(position, steps, eval_every, save_every))
+            yield phase
+            position = phase.last
+            stops = position == steps or (eval_every and position % eval_every == 0)
+            evaluation_due = bool(eval_steps and stops and position > phase.first)
+        improved = False
+        if evaluation_due and not wishes.end:
+            phase = Phase("evaluating", passes * eval_steps, (passes + 1) * eval_steps)
+            yield phase
+            passes, evaluation_due = passes + 1, phase.is_cut
+            if not phase.is_cut:
+                over, improved = tracker.over, tracker.improved
+        over |= position == steps and not evaluation_due
+        trigger = _trigger(
+            bool(save_every and position % save_every == 0), improved, over and save_at_end, wishes, over
+        )
+        wishes.save = None
+        if trigger and saved != (position, evaluation_due):
+            saved = (position, evaluation_due)
+            yield Phase("saving", last=position, trigger=trigger, evaluation_due=evaluation_due)
+    yield Phase("done", is_cut=not over and (position < steps or evaluation_due))
+
+
+def _next_stop(position: int, steps: int, eval_every: int | None, save_every: int | None) -> int:
+    return min([steps, *(position + every - position % every for every in (eval_every, save_every) if every)])
+
+
+def _trigger(every: bool, improved: bool, at_end: bool, wishes: Wishes, over: bool) -> Trigger | None:
+    """Return why the model is to be saved now, None if it is not."""
+    if every:
+        return "steps"
+    if wishes.save:
+        return wishes.save
+    if wishes.end and not over:
+        return "signal"
+    return "best" if improved else "end" if at_end else None
 
 
 def evaluation_only(eval_steps: int) -> Iterator[Phase]:
@@ -73,8 +125,15 @@ def in_turns(phases: Iterator[Phase], steps: int) -> Iterator[Phase]:
             yield phase
             continue
         for first in range(phase.first, phase.last, steps):
-            yield Phase("paused", last=first)
-            yield Phase("training", first, min(first + steps, phase.last))
+            pause, turn = Phase("paused", last=first), Phase("training", first, min(first + steps, phase.last))
+            yield pause
+            if pause.is_cut:
+                phase.last = first
+                break
+            yield turn
+            if turn.is_cut:
+                phase.last = turn.last
+                break
 
 
 @dataclass(slots=True)
@@ -90,12 +149,17 @@ class PhaseMachine:
     waits_for_files: bool = False
     current: Phase | None = None
     number: int = 0
+    """The number of the last instruction of the job."""
     waiting: set[str] = field(default_factory=set)
     saved_step: int = 0
     """Step of the last checkpoint that was begun."""
     writing: set[str] = field(default_factory=set)
     """Participants that have not yet written their part of that checkpoint."""
+    agreement: StepAgreement | None = None
+    """The one about the step at which the phase is cut short, once it is sought."""
     _upcoming: Phase | None = None
+    _begun: int = 0
+    """The number of the instruction that began the phase."""
 
     @property
     def held(self) -> bool:
@@ -109,9 +173,11 @@ class PhaseMachine:
         self.current = self._upcoming or next(self.phases)
         self._upcoming = None
         self.number += 1
+        self._begun = self.number
         self.waiting = set(self.participants[self.current.kind])
         if self.current.kind == "saving":
             self.saved_step, self.writing = self.current.last, set(self.waiting)
+        self.agreement = None
         return self.current
 
     def note_written(self, name: str, step: int) -> bool:
@@ -123,7 +189,46 @@ class PhaseMachine:
 
     def finish(self, name: str, number: int) -> bool:
         """Record that a participant is done; returns True if that ends the phase. Repeats change nothing."""
-        if number != self.number or name not in self.waiting:
+        if number != self._begun or name not in self.waiting:
             return False
         self.waiting.discard(name)
         return not self.waiting
+
+    def hold(self) -> bool:
+        """Seek the step at which a phase of steps is cut short; returns False if it cannot be, or it is sought already.
+
+        The instruction to hold carries `number`.
+        """
+        phase = self.current
+        if phase is None or phase.kind not in ("training", "evaluating") or self.agreement is not None:
+            return False
+        self.number += 1
+        self.agreement = StepAgreement(self.number, phase.first, phase.last, self.participants[phase.kind])
+        return True
+
+    def cut(self, name: str, number: int, step: int) -> Phase | None:
+        """Record the first step that a rank has not started; returns the phase once it is known where all ranks end it.
+
+        That is its `last` from now on, and the instruction for it carries `number`. Repeats, and answers about another
+        phase, change nothing. Raises WireError for a step that is not of the phase.
+        """
+        if self.agreement is None or self.current is None or self.agreement.number != number:
+            return None
+        agreed = self.agreement.add(name, step)
+        if agreed is None:
+            return None
+        self.number += 1
+        self.current.is_cut = agreed < self.current.last
+        self.current.last = agreed
+        return self.current
+
+    @property
+    def is_cut(self) -> bool:
+        """True if the phase is, or was, cut short; the last phase is, where not all is done."""
+        return self.current is not None and self.current.is_cut
+
+    def skip(self) -> None:
+        """Cut a pause short, whoever has not ended it yet."""
+        if self.current is not None and self.current.kind == "paused":
+            self.current.is_cut = True
+            self.waiting.clear()

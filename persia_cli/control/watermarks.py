@@ -76,6 +76,8 @@ class Permits:
     next: int = 0
     end: int = 0
     finished: Window = field(default_factory=Window)
+    held: bool = False
+    """True while no more steps may start, until it is known which is to be the last."""
 
     @classmethod
     def starting_at(cls, step: int, bound: int) -> "Permits":
@@ -84,11 +86,20 @@ class Permits:
 
     def take(self) -> int | None:
         """Return the next step that may start, or None."""
-        if self.next >= self.end or self.next - self.finished.watermark > self.bound:
+        if self.held or self.next >= self.end or self.next - self.finished.watermark > self.bound:
             return None
         step = self.next
         self.next += 1
         return step
+
+    def begin(self, end: int) -> None:
+        """Let steps start up to (not including) `end`."""
+        self.end, self.held = end, False
+
+    def hold(self) -> int:
+        """Start no more steps for now; returns the first that has not started."""
+        self.held = True
+        return self.next
 
     def give_back(self, step: int) -> None:
         """Mark a step as finished: all servers applied its update, or, in evaluation, its batch was dropped."""
@@ -96,8 +107,8 @@ class Permits:
 
     @property
     def drained(self) -> bool:
-        """Return whether every step up to `end` is finished."""
-        return self.finished.watermark >= self.end - 1
+        """Return whether every step up to `end` is finished, and `end` is known."""
+        return not self.held and self.finished.watermark >= self.end - 1
 
     def credit(self, window: int) -> int:
         """Return the step before which loaders may send batches of this rank."""

@@ -4,7 +4,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from persia_cli.launch.job import (
@@ -16,7 +16,7 @@ from persia_cli.launch.job import (
     result_of,
 )
 from persia_cli.launch.kernels import Compiling
-from persia_cli.launch.processes import terminating_interrupts
+from persia_cli.launch.signals import JobSignals, end_soon
 from persia_cli.plan.job import JobPlan, Replica
 from persia_cli.store.manifest import CHECKPOINTS
 from persia_cli.store.retention import remove_unfinished
@@ -31,17 +31,23 @@ POLL_S = 0.1
 def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResult:
     """Run the job to its end in this process, calling `follow()` from this thread about ten times a second.
 
-    Ctrl-C (or SIGTERM) stops all threads and is raised again. Raises the error of the replica that failed first.
+    Ctrl-C stops all threads and is raised again. Signals are handled as JobSignals says; then PreemptedError is raised.
+    Raises the error of the replica that failed first.
     """
     before = sys.getswitchinterval()
-    with prepared_run_dir(plan) as prepared, terminating_interrupts(), recorded_end(plan.run_dir):
+    signals = JobSignals()
+    # A thread that is stuck in a step or in a compiler ends with the process alone.
+    signals.on_second = lambda: end_soon(follow)
+    with signals.handled(), prepared_run_dir(plan) as prepared, recorded_end(plan.run_dir, signals):
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         with Compiling(plan) as kernels:
             kernels.compile(follow)
         job = EmbeddedJob(prepared)
         job.start()
         try:
+            signals.trains = True
             while job.running:
+                job.pass_on(signals.passed_on())
                 follow()
                 job.wait(POLL_S)
         finally:
@@ -62,6 +68,8 @@ class EmbeddedJob:
         self._context = Context()
         self._coordinator = f"inproc://{uuid.uuid4()}"
         self._coordinators: list[Stoppable] = []
+        self._signals: list[str] = []
+        """Those that the coordinator has not been told of, since it has not started."""
         self._stoppables: list[Stoppable] = []
         self._errors: list[BaseException] = []
         # In CPython 3.11, a thread counts as ended if an interrupt comes while it is joined. So use these events.
@@ -83,6 +91,13 @@ class EmbeddedJob:
     def running(self) -> bool:
         """True if any thread still runs and none has failed."""
         return not self._errors and not all(ended.is_set() for ended in self._ended)
+
+    def pass_on(self, signals: Sequence[str]) -> None:
+        """Tell the coordinator of signals that came to this process."""
+        self._signals.extend(signals)
+        for coordinator in self._coordinators:
+            coordinator.signals.extend(self._signals)
+            self._signals.clear()
 
     def wait(self, seconds: float) -> None:
         """Wait until all threads have ended, at most so many seconds."""

@@ -12,8 +12,9 @@ from persia_cli.config.record import write_run
 from persia_cli.config.schema import CustomModel, ParquetDataset, Run
 from persia_cli.config.schema.dataset import BUILTIN
 from persia_cli.disk import write_whole, writing
-from persia_cli.errors import DiskError, PersiaError, UserError
+from persia_cli.errors import DiskError, PersiaError, PreemptedError, UserError
 from persia_cli.launch.resumed import locked, take_up_record
+from persia_cli.launch.signals import JobSignals, PreemptedNow
 from persia_cli.observe.history import CONFIG, EARLIER, ENDS
 from persia_cli.observe.journal import EVENTS, METRICS, Journal, drop_half_a_line, read_journal
 from persia_cli.plan.job import JobPlan
@@ -130,26 +131,47 @@ def killed_by(number: int) -> str:
 
 
 @contextmanager
-def recorded_end(run_dir: Path) -> Iterator[None]:
+def recorded_end(run_dir: Path, signals: JobSignals) -> Iterator[None]:
     """Record the end of the job if its coordinator could not, since it was killed or did not start.
 
-    Raises UserError if the record's folder has been removed. When the block ends, all other writers of the record must
-    have ended.
+    Raises PreemptedError if a signal ended it before all was done, UserError if the record's folder has been removed.
+    When the block ends, all other writers of the record must have ended.
     """
     try:
         yield
+    except PreemptedNow as ended:
+        _record_stop(run_dir, signal=signals.name)
+        raise PreemptedError(signals.name) from ended
     except KeyboardInterrupt:
-        if run_dir.exists() and not _last_words(run_dir):
-            record_end(run_dir, phase="stopped")
+        _record_stop(run_dir)
         raise
     except Exception as error:
         if not run_dir.exists():
             gone = f"{run_dir} was removed while the job was running; the job was stopped and its results are lost"
             raise UserError(gone) from error
-        if _last_words(run_dir) != "failed":
-            code = error.exit_code if isinstance(error, PersiaError) else PersiaError.exit_code
+        last, code = _last_words(run_dir), error.exit_code if isinstance(error, PersiaError) else PersiaError.exit_code
+        name = _ending_signal(run_dir) or signals.name
+        if name and last != "failed" and code != UserError.exit_code:
+            _record_stop(run_dir, signal=name, text=str(error))
+            raise PreemptedError(name) from error
+        if last != "failed":
             record_end(run_dir, phase="failed", error=str(error), exit_code=code)
         raise
+    else:
+        if name := _ending_signal(run_dir):
+            raise PreemptedError(signals.name or name)
+
+
+def _record_stop(run_dir: Path, **why: str) -> None:
+    """Record that the job was stopped, unless its end is recorded."""
+    if run_dir.exists() and not _last_words(run_dir):
+        record_end(run_dir, phase="stopped", **why)
+
+
+def _ending_signal(run_dir: Path) -> str:
+    """Return the name of the signal that ended the job, or was ending it; empty if there is none, or all is done."""
+    events = [each for each in read_journal(run_dir / EVENTS) if each["event"] == "ending" or each.get("phase") in ENDS]
+    return "" if not events or events[-1].get("phase") == "done" else str(events[-1].get("signal", ""))
 
 
 def record_end(run_dir: Path, **fields: Any) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from persia_cli.control.awake import AwakeTime
 from persia_cli.disk import writing
-from persia_cli.errors import DiskError, PersiaError, RoleError, UserError
+from persia_cli.errors import DiskError, PersiaError, PreemptedError, RoleError, UserError
 from persia_cli.launch.job import (
     COORDINATOR_ADDRESS,
     ROLES,
@@ -23,7 +23,8 @@ from persia_cli.launch.job import (
     result_of,
 )
 from persia_cli.launch.kernels import Compiling
-from persia_cli.launch.processes import python_module, terminating_interrupts
+from persia_cli.launch.processes import python_module
+from persia_cli.launch.signals import JobSignals, held_back
 from persia_cli.plan.job import JobPlan, Replica
 from persia_cli.store.manifest import CHECKPOINTS
 from persia_cli.store.retention import remove_unfinished
@@ -35,6 +36,8 @@ POLL_S = 0.1
 LOG_TAIL_LINES = 20
 ERROR = "error: "
 """Begin of the line in a replica's log with the error that ended it."""
+WELL = (0, PreemptedError.exit_code)
+"""Exit codes of replicas that were told that the job is over."""
 SETTLE_S = 3.0
 """Seconds that the coordinator has to record why a replica died, before the launcher reports it itself."""
 
@@ -42,28 +45,31 @@ SETTLE_S = 3.0
 def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResult:
     """Run the job to its end, calling `follow()` from this thread about ten times a second.
 
-    The first Ctrl-C (or SIGTERM) asks all replicas to stop, and kills those that still run after
-    `cluster.stop_timeout_s`. A second one kills them at once. KeyboardInterrupt is raised again in the end. Raises the
-    failure of the replica that failed first.
+    The first Ctrl-C asks all replicas to stop, and kills those that still run after `cluster.stop_timeout_s`. A second
+    one kills them at once. KeyboardInterrupt is raised again in the end. Signals are handled as JobSignals says; then
+    PreemptedError is raised. Raises the failure of the replica that failed first.
     """
+    signals = JobSignals()
     with (
+        signals.handled(),
         prepared_run_dir(plan),
-        terminating_interrupts(),
-        recorded_end(plan.run_dir),
+        recorded_end(plan.run_dir, signals),
         Compiling(plan) as kernels,
         private_directory() as sockets,
     ):
         processes = Processes(plan, sockets)
         try:
             processes.start()
+            signals.trains = True
             while processes.running:
+                processes.pass_on(signals.passed_on())
                 kernels.check()
                 follow()
                 time.sleep(POLL_S)
             processes.check()
         finally:
             try:
-                processes.stop()
+                processes.stop(signals.again)
             finally:
                 remove_unfinished(plan.run_dir / CHECKPOINTS)
                 follow()
@@ -98,6 +104,8 @@ class Processes:
         self.token_file = sockets / TOKEN
         write_token(self.token_file, self.token)
         self._started: list[Started] = []
+        self._saving: AwakeTime | None = None
+        """How long ago the coordinator was told to save the model and end the job."""
 
     @property
     def address(self) -> str:
@@ -124,7 +132,7 @@ class Processes:
         if advertised is not None:
             command += ["--advertise", advertised]
         log = self._plan.run_dir / ROLES / f"{replica.name}.log"
-        with writing(log), log.open("ab") as output:
+        with writing(log), log.open("ab") as output, held_back():
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )
@@ -146,11 +154,26 @@ class Processes:
     def running(self) -> bool:
         """True if the coordinator runs and no replica has failed."""
         codes = [started.process.poll() for started in self._started]
-        return codes[0] is None and not any(codes)
+        return codes[0] is None and not any(code not in (None, *WELL) for code in codes)
+
+    def pass_on(self, signals: Sequence[str]) -> None:
+        """Tell the coordinator of signals that came to the launcher; raises PersiaError if it takes too long to save.
+
+        SIGTERM becomes SIGUSR1: whoever sends it to all processes at once has sent it to the coordinator too, and two
+        would end it.
+        """
+        for name in signals:
+            self._signal(self._started[:1], signal.SIGUSR2 if name == "SIGUSR2" else signal.SIGUSR1)
+            if name != "SIGUSR2" and self._saving is None:
+                self._saving = AwakeTime(time.monotonic())
+        checkpoint, cluster = self._plan.run.checkpoint, self._plan.run.cluster
+        limit_s = checkpoint.grace_s + cluster.stop_timeout_s
+        if self._saving is not None and self._saving.at(time.monotonic()) > limit_s:
+            raise RoleError(f"coordinator-0 has not ended the job within {limit_s:g} s of a signal; see its log")
 
     def check(self) -> None:
         """Raise the failure that ended the job, if there was one."""
-        ended = [started for started in self._started if started.process.poll()]
+        ended = [started for started in self._started if started.process.poll() not in (None, *WELL)]
         if not ended:
             return
         for started in ended:
@@ -186,17 +209,18 @@ class Processes:
         death.add_note(f"The job was stopped. The end of {started.log}:\n{tail}")
         return death
 
-    def stop(self) -> None:
+    def stop(self, at_once: bool = False) -> None:
         """End all processes that still run: ask them to stop, and kill them after `cluster.stop_timeout_s`.
 
-        The coordinator is asked first: it notifies the others, so that each knows that the whole job ends.
+        The coordinator is asked first: it notifies the others, so that each knows that the whole job ends. With
+        `at_once` all are killed.
         """
-        limit_s = self._plan.run.cluster.stop_timeout_s
+        limit_s = 0.0 if at_once else self._plan.run.cluster.stop_timeout_s
         try:
             self._wait(self._started, limit_s if self._ended_well else 0.0)
-            self._signal(self._started[:1], signal.SIGTERM)
+            self._signal(self._started[:1], signal.SIGINT)
             self._wait(self._started[:1], limit_s)
-            self._signal(self._started, signal.SIGTERM)
+            self._signal(self._started, signal.SIGINT)
             self._wait(self._started, limit_s)
         finally:
             # With their children (a compiler, say): each leads a process group.
@@ -207,7 +231,7 @@ class Processes:
 
     @property
     def _ended_well(self) -> bool:
-        return bool(self._started) and self._started[0].process.poll() == 0
+        return bool(self._started) and self._started[0].process.poll() in WELL
 
     def _wait(self, replicas: Sequence[Started], seconds: float) -> None:
         awake = AwakeTime(time.monotonic())

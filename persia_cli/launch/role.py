@@ -16,13 +16,14 @@ from types import FrameType
 from persia_cli.config.record import read_run
 from persia_cli.control.awake import AwakeTime
 from persia_cli.disk import write_whole
-from persia_cli.errors import ConfigError, RoleError, UserError
+from persia_cli.errors import ConfigError, PreemptedError, RoleError, UserError
 from persia_cli.kernels.memory import keep_freed_memory
 from persia_cli.launch.job import COORDINATOR_ADDRESS, JOB, SIGNALLED, SWITCH_INTERVAL_S
+from persia_cli.launch.signals import SAVING_SIGNALS, Repeats, end_soon
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.usage import resident_bytes
 from persia_cli.plan.job import ROLES, Job
-from persia_cli.roles.link import Link
+from persia_cli.roles.link import EarlySignal, Link
 from persia_cli.roles.start import Stoppable, run_coordinator, run_role
 from persia_cli.wire.addresses import check_between_processes, check_free, check_reachable
 from persia_cli.wire.context import Context
@@ -48,26 +49,60 @@ def die_with(parent: int) -> None:
         raise RoleError(f"the launcher, process {parent}, has ended or did not start this process")
 
 
-class StopSignal:
-    """A handler of SIGTERM and SIGINT: the first signal stops a role's loop, the second one ends the process.
+class RoleSignals:
+    """The handler of a role's signals, from the start of its process on.
 
-    `number` is the number of the signal that arrived, 0 if none has.
+    SIGTERM and SIGUSR1 have the coordinator save the model and end the job; the role does its work until then. SIGUSR2
+    has the coordinator save and go on. SIGINT, and a second SIGTERM, stop the role's loop; one more ends the process.
+    `number` is the number of the signal that has stopped it, 0 if none has.
     """
 
     def __init__(self) -> None:
         self.number = 0
+        self._stoppable: Stoppable | None = None
+        self._early: list[int] = []
+        self._repeats = Repeats()
+        self.waits = False
+        """True while the role waits for a job, and a signal ends it at once."""
+        for number in SAVING_SIGNALS:
+            signal.signal(number, self._on_signal)
+        # A launcher starts its roles with these blocked, so that none of them comes before its handler is there.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SAVING_SIGNALS)
 
-    def stops(self, stoppable: Stoppable) -> None:
-        """Stop this role when a signal arrives."""
+    def go_to(self, stoppable: Stoppable) -> None:
+        """Give this role the signals from now on, and those that have come before."""
+        self._stoppable = stoppable
+        signal.signal(signal.SIGINT, self._on_signal)
+        for number in self._early:
+            self._handle(number, stoppable)
 
-        def on_signal(number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.waits:
+            sys.exit(PreemptedError.exit_code)
+        if self._stoppable is None:
+            self._early.append(number)
+        else:
+            self._handle(number, self._stoppable)
+
+    def _handle(self, number: int, stoppable: Stoppable) -> None:
+        name = signal.Signals(number).name
+        again = number == signal.SIGTERM and self._repeats.is_another()
+        if number == signal.SIGINT or again:
             signal.signal(number, signal.SIG_DFL)
-            self.number = number
-            stoppable.stopped_by = signal.Signals(number).name
-            stoppable.stop = True
+            self._stop(number, stoppable)
+            if again:
+                end_soon(lambda: None)
+        elif isinstance(stoppable, Link) and not stoppable.is_ready and number != signal.SIGUSR2:
+            self._stop(number, stoppable)
+            stoppable.goes_on = True
+            raise EarlySignal(f"{stoppable.name} got {name} before it was ready")
+        elif number != signal.SIGUSR2 or not isinstance(stoppable, Link):
+            stoppable.signals.append(name)
 
-        signal.signal(signal.SIGTERM, on_signal)
-        signal.signal(signal.SIGINT, on_signal)
+    def _stop(self, number: int, stoppable: Stoppable) -> None:
+        self.number = number
+        stoppable.stopped_by = signal.Signals(number).name
+        stoppable.stop = True
 
 
 def end_if_stuck(link: Link) -> None:
@@ -144,24 +179,29 @@ class RoleOptions:
 def run_process(options: RoleOptions) -> None:
     """Run one replica to the end of the job; the coordinator reads its run and job from its run directory.
 
-    Raises SystemExit if a signal stopped it.
+    Raises SystemExit if a signal stopped it, or ended the job to go on later.
     """
+    signals = RoleSignals()
     log_to_stderr(f"{options.role}-{options.index}")
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     keep_freed_memory()
     open_many_files()
     resident_bytes()  # opens its file now, before the process may run out of file descriptors
-    stop = StopSignal()
     if options.role == "coordinator":
-        _coordinate(options, stop)
+        goes_on = _coordinate(options, signals)
     else:
         assert options.token_file is not None
+        signals.waits = True
         token = await_token(options.token_file, JOIN_S, lambda text: print(text, file=sys.stderr, flush=True))
+        signals.waits = False
         context = Context(token)
 
+        links: list[Link] = []
+
         def on_start(link: Link) -> None:
-            stop.stops(link)
+            links.append(link)
             threading.Thread(target=end_if_stuck, args=(link,), name="end-if-stuck", daemon=True).start()
+            signals.go_to(link)
 
         try:
             run_role(
@@ -175,9 +215,13 @@ def run_process(options: RoleOptions) -> None:
             )
         finally:
             context.destroy(linger=0)
-    if stop.number:
-        log.info("stopped by %s", signal.Signals(stop.number).name)
-        sys.exit(SIGNALLED + stop.number)
+        goes_on = links[0].goes_on
+    if signals.number:
+        log.info("stopped by %s", signal.Signals(signals.number).name)
+    if goes_on:
+        sys.exit(PreemptedError.exit_code)
+    if signals.number:
+        sys.exit(SIGNALLED + signals.number)
 
 
 def _read_job(path: Path) -> Job:
@@ -197,7 +241,8 @@ def open_many_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def _coordinate(options: RoleOptions, stop: StopSignal) -> None:
+def _coordinate(options: RoleOptions, signals: RoleSignals) -> bool:
+    """Run the coordinator; returns True if a signal ended the job, which is to go on later."""
     run_dir = options.run_dir
     assert run_dir is not None
     run = read_run(run_dir / CONFIG)
@@ -209,8 +254,11 @@ def _coordinate(options: RoleOptions, stop: StopSignal) -> None:
     context = Context(read_token(file))
     address_file = run_dir / COORDINATOR_ADDRESS
 
+    coordinators: list[Stoppable] = []
+
     def on_start(coordinator: Stoppable, address: str) -> None:
-        stop.stops(coordinator)
+        coordinators.append(coordinator)
+        signals.go_to(coordinator)
         print(f"listening at {address}", file=sys.stderr, flush=True)
         write_whole(address_file, address + "\n")
 
@@ -221,6 +269,7 @@ def _coordinate(options: RoleOptions, stop: StopSignal) -> None:
         address_file.unlink(missing_ok=True)
         if own:
             remove_token(file)
+    return coordinators[0].goes_on
 
 
 def log_to_stderr(name: str) -> None:

@@ -11,12 +11,21 @@ import msgspec
 
 from persia_cli.config.schema import CustomModel, ParquetDataset, PredictSplit, Run
 from persia_cli.control.evaluation_tracker import EvaluationTracker
-from persia_cli.control.phases import PhaseKind, PhaseMachine, evaluation_only, in_turns, prediction_only, schedule
+from persia_cli.control.phases import (
+    PhaseKind,
+    PhaseMachine,
+    Wishes,
+    evaluation_only,
+    in_turns,
+    prediction_only,
+    schedule,
+)
 from persia_cli.control.position import EVAL, TRAIN, JobBatches, StepGrid
 from persia_cli.errors import ConfigError, DataError
 from persia_cli.plan.embedding import embedding_layout, require_places
 from persia_cli.plan.network import require_network
 from persia_cli.store.layout import EmbeddingLayout
+from persia_cli.store.manifest import Manifest
 from persia_cli.wire.token import TOKEN
 
 if TYPE_CHECKING:
@@ -72,6 +81,8 @@ class Job:
     steps: int
     eval_steps: int
     first_step: int = 0
+    evaluation_due: bool = False
+    """True if the model is to be evaluated at `first_step`, before the first step is trained."""
     benchmark: Benchmark | None = None
     trace_first: int = 0
     trace_last: int = 0
@@ -159,11 +170,16 @@ def job_batches(run: Run, job: Job) -> JobBatches:
 
 
 def plan_job(
-    run: Run, facts: "DatasetFacts", task: Task, run_dir: Path, load: "Place | None" = None, first_step: int = 0
+    run: Run,
+    facts: "DatasetFacts",
+    task: Task,
+    run_dir: Path,
+    load: "Place | None" = None,
+    resumed: Manifest | None = None,
 ) -> JobPlan:
     """Return the plan of a job; raises DataError if the data set has no samples for the task.
 
-    A training that is resumed from the checkpoint `load` begins at `first_step`.
+    A training that is `resumed` from the checkpoint `load` begins after its step.
     Raises ConfigError for wrong tables, and for a network that does not fit the data. Of a custom network only the
     existence of its file is checked.
     """
@@ -194,7 +210,8 @@ def plan_job(
         eval_rows=facts.eval_rows,
         steps=steps if task == "train" else 0,
         eval_steps=evaluation.steps,
-        first_step=first_step,
+        first_step=resumed.step if resumed else 0,
+        evaluation_due=bool(resumed and resumed.progress.evaluation_due and facts.eval_rows),
     )
     layout = embedding_layout(run)
     require_places(layout, run.cluster.embedding_servers)
@@ -221,8 +238,13 @@ def participants(run: Run, job: Job) -> dict[str, int]:
     return expected_replicas(run) | ({DRIVER: 1} if job.benchmark else {})
 
 
-def job_phases(run: Run, job: Job, tracker: EvaluationTracker) -> PhaseMachine:
-    """Return the state machine of the job's phases; in training `tracker` decides on saves and the end."""
+def job_phases(
+    run: Run, job: Job, tracker: EvaluationTracker, wishes: Wishes | None = None, is_saved: bool = False
+) -> PhaseMachine:
+    """Return the state machine of the job's phases; in training `tracker` and `wishes` decide on saves and the end.
+
+    `is_saved` is as in `schedule`.
+    """
     if job.task == "train":
         phases = schedule(
             job.steps,
@@ -232,6 +254,9 @@ def job_phases(run: Run, job: Job, tracker: EvaluationTracker) -> PhaseMachine:
             run.checkpoint.at_end,
             tracker,
             job.first_step,
+            wishes=wishes,
+            evaluation_due=job.evaluation_due,
+            is_saved=is_saved,
         )
         if job.benchmark:
             phases = in_turns(phases, job.benchmark.turn_steps)

@@ -62,6 +62,8 @@ def require_steps_left(plan: JobPlan, manifest: Manifest) -> None:
                 f"the data set has {now:,} {split} samples and had {before:,} when the checkpoint was saved; "
                 "a resumed run needs the same files"
             )
+    if plan.job.evaluation_due and manifest.step <= plan.job.steps:
+        return
     if manifest.step >= plan.job.steps:
         raise FinishedError(
             f"all {plan.job.steps:,} steps of the run are done; give train.epochs or train.steps a higher value to "

@@ -5,6 +5,7 @@ import os
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +30,7 @@ from persia_cli.wire.job_messages import (
     Done,
     Fail,
     Heartbeat,
+    Held,
     Hello,
     Instruction,
     Item,
@@ -56,6 +58,8 @@ IntervalReport = tuple[IntervalFigures, ScoreCounts, ScoredSamples | None]
 """The figures of an interval, the histogram of its scores, and those of single samples if metrics need them."""
 
 HEARTBEAT_S = 0.5
+SIGNALS_S = 0.2
+"""Seconds between two looks at whether a signal has come."""
 JOIN_RETRY_S = 0.5
 FAREWELL_S = 3.0
 REASON_LIMIT = 10_000
@@ -69,10 +73,15 @@ class StoppedError(PersiaError):
     """A replica was asked to stop before it had anything to do."""
 
 
+class EarlySignal(BaseException):
+    """A signal that ends the replica where it is, since it is not ready yet and so holds nothing that could be lost."""
+
+
 class Link:
     """One replica's client of the coordinator, on the replica's own poll loop.
 
     `stop` becomes True when the job is over, or when somebody else ends it; then `stopped_by` may name the signal.
+    Signals that end the job, but not before its model is saved, are appended to `signals` by name.
     `trace` is what the replica records its work in. `figures`, and the piece of `work` it is at, are asked at each
     heartbeat.
     """
@@ -83,6 +92,10 @@ class Link:
         self.index = index
         self.stop = False
         self.stopped_by = ""
+        self.signals: deque[str] = deque()
+        self.is_ready = False
+        self.goes_on = False
+        """True if the job was ended to go on later."""
         self.stop_timeout_s = STOP_S
         self.figures: Callable[[], Counters] = Counters
         self.work = Work()
@@ -107,6 +120,13 @@ class Link:
             silence_timeout_s=start_timeout_s,
             frame_bytes=Welcome.LIMIT.header,
         )
+        loop.every(SIGNALS_S, self._pass_signals_on)
+
+    def _pass_signals_on(self) -> None:
+        """Tell the coordinator of a signal, and do the replica's work until the coordinator ends the job."""
+        while self.signals:
+            leave = Leave(self.role, self.index, os.getpid(), self.signals.popleft(), serves=True)
+            self._client.request(leave, waiting_for="the coordinator to note a signal")
 
     @property
     def name(self) -> str:
@@ -169,6 +189,7 @@ class Link:
 
     def ready(self, on_instruction: Callable[[int, PhaseWork], None], parameters: int = 0, rows: int = 0) -> None:
         """Report ready and follow the coordinator's instructions from now on; `rows` are those loaded."""
+        self.is_ready = True
         self._on_instruction = on_instruction
         ready = Ready(self.sender, parameters, rows)
         self._client.request(ready, waiting_for="the coordinator to note that it is ready")
@@ -180,6 +201,10 @@ class Link:
         if self._sender is None:
             raise RoleError(f"{self.name} has not joined the job")
         return self._sender
+
+    def held(self, number: int, step: int) -> None:
+        """Report the first step that this rank has not started, as an instruction asked."""
+        self._client.request(Held(self.sender, number, step), waiting_for="the coordinator to choose a last step")
 
     def done(self, number: int) -> None:
         """Report an instruction done, once the coordinator has acknowledged all figures sent before."""
@@ -233,7 +258,7 @@ class Link:
     def leave(self) -> None:
         """Report to the coordinator, unless it knows already, that a signal ends this replica; best effort."""
         if self.stopped_by and not self._told_to_stop:
-            self._tell(Leave(self.role, self.index, os.getpid(), self.stopped_by), LEAVE_S)
+            self._tell(Leave(self.role, self.index, os.getpid(), self.stopped_by, serves=False), LEAVE_S)
 
     def _tell(self, message: Request[Ack], seconds: float) -> None:
         """Say the last word, whatever else is under way, and wait so long to be heard."""
@@ -272,6 +297,7 @@ class Link:
     def _obey(self, instruction: Instruction) -> None:
         log.info("instruction %d: %s", instruction.number, instruction.work)
         if isinstance(instruction.work, Stop):
+            self.goes_on = instruction.work.goes_on
             self._told_to_stop = self.stop = True
             self._stop_number = instruction.number
             return

@@ -18,6 +18,7 @@ from persia_cli.plan.job import Job, job_batches
 from persia_cli.roles.link import IntervalReport, Link
 from persia_cli.wire.arrays import Array
 from persia_cli.wire.client import Client
+from persia_cli.wire.job_messages import CutShort, EvaluateSteps, Hold, PhaseWork, PredictSteps, TrainSteps
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import (
     Ack,
@@ -71,7 +72,8 @@ class Pipeline:
         self.empty = loop.empty
         self.address = advertise or self._server.address
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._ready: queue.SimpleQueue[ReadyBatch] = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[ReadyBatch | None] = queue.SimpleQueue()
+        """Batches for the training thread, and None after the last one of a phase."""
         self._waker = loop.waker()
         self._lanes: dict[int, Lane] = {}
         self._waiting: dict[tuple[bytes, int], tuple[Peer, WaitCredit]] = {}
@@ -110,18 +112,12 @@ class Pipeline:
         """Let the I/O thread look up at once."""
         self._waker.wake()
 
-    def start(self, split: int, last: int) -> None:
-        """Let the split's steps go on up to (not including) `last`."""
-        if not self._ready.empty():
-            raise RoleError("a batch is ready that nobody asked for")
-        self._lanes[split].drained.clear()
-        self.call(lambda: self._extend(split, last))
-
-    def take(self) -> ReadyBatch:
-        """Wait for the next step's batch."""
-        batch = self._await(self._ready)
-        self._trace.end("ready", batch.batch)
-        return batch
+    def take(self) -> ReadyBatch | None:
+        """Wait for the batch of the phase's next step; returns None once there is none."""
+        ready = self._await(self._ready)
+        if ready is not None:
+            self._trace.end("ready", ready.batch)
+        return ready
 
     def push(self, batch: BatchId, gradients: list[Array]) -> None:
         """Send one block of encoded gradients per group, or none to release an evaluation batch."""
@@ -179,10 +175,35 @@ class Pipeline:
         except Exception as error:
             self._died = error
 
-    def _extend(self, split: int, last: int) -> None:
+    def obey(self, number: int, work: PhaseWork) -> bool:
+        """Begin the steps of a phase, or end them early; returns True if there is work for the training thread."""
+        match work:
+            case TrainSteps():
+                self._begin(TRAIN, work.last)
+            case EvaluateSteps() | PredictSteps():
+                self._begin(EVAL, work.last)
+            case Hold():
+                self._link.held(number, self._lanes[work.split].permits.hold())
+                return False
+            case CutShort():
+                if self._lanes[work.split].open:
+                    self._go_on(work.split, work.last)
+                return False
+        return True
+
+    def _begin(self, split: int, last: int) -> None:
         lane = self._lanes[split]
-        lane.permits.end = last
+        if lane.open or not self._ready.empty():
+            raise RoleError("a batch is ready that nobody asked for")
+        lane.open = True
+        lane.drained.clear()
+        self._go_on(split, last)
+
+    def _go_on(self, split: int, last: int) -> None:
+        lane = self._lanes[split]
+        lane.permits.begin(last)
         self._pull(split)
+        self._pass_on(lane)
         lane.note_drained()
 
     def _worker_of(self, batch: BatchId) -> Client:
@@ -240,6 +261,9 @@ class Pipeline:
             lane.next += 1
             self._trace.begin("ready", ready.batch)
             self._ready.put(ready)
+        if lane.open and not lane.permits.held and lane.next >= lane.permits.end:
+            lane.open = False
+            self._ready.put(None)
 
     def _push(self, batch: BatchId, gradients: list[Array]) -> None:
         self._trace.begin("push", batch)
@@ -272,13 +296,17 @@ class Pipeline:
 
 @dataclass(slots=True)
 class Lane:
-    """The steps of one split on their way to the training thread; `next` is the first one it has not been given."""
+    """The steps of one split on their way to the training thread; `next` is the first one it has not been given.
+
+    `open` is True while more batches of the phase are to come.
+    """
 
     permits: Permits
     next: int = 0
     samples: dict[int, PutSamples] = field(default_factory=dict)
     rows: dict[int, Rows] = field(default_factory=dict)
     drained: threading.Event = field(default_factory=threading.Event)
+    open: bool = False
 
     def note_drained(self) -> None:
         """Wake the training thread if no step is in flight."""

@@ -1,5 +1,6 @@
 """The NN worker: one rank, as a training thread that follows instructions and an I/O thread that owns the sockets."""
 
+import itertools
 import queue
 import threading
 import time
@@ -112,7 +113,8 @@ class NNWorker:
     # The I/O thread
 
     def _on_instruction(self, number: int, work: PhaseWork) -> None:
-        self._instructions.put((number, work))
+        if self._pipeline.obey(number, work):
+            self._instructions.put((number, work))
 
     # The training thread
 
@@ -155,7 +157,8 @@ class NNWorker:
 
     def _train(self, trainer: DenseTrainer, work: TrainSteps) -> None:
         interval, since = Interval(trainer.task_weights, MOST_IN_TRAINING), time.monotonic()
-        for ready in self._batches(TRAIN, work.first, work.last):
+        done = reported = work.first
+        for ready in self._batches(TRAIN, work.first):
             samples = _samples_of(ready)
             done = ready.batch.step + 1
             scored = trainer.train(
@@ -166,9 +169,12 @@ class NNWorker:
             )
             # Figures are none of the training thread's business: the I/O thread has the time.
             self._pipeline.call(partial(interval.add, samples, scored, ready.rows))
-            if done % trainer.log_every_steps == 0 or done == work.last:
-                since = self._report(TRAIN, done, interval, since)
+            if done % trainer.log_every_steps == 0:
+                since, reported = self._report(TRAIN, done, interval, since), done
                 interval = Interval(trainer.task_weights, MOST_IN_TRAINING)
+        if reported < done:
+            self._report(TRAIN, done, interval, since)
+        self._pipeline.wait_drained(TRAIN)
 
     def _send(self, batch: BatchId, gradients: list[NDArray[np.float32]]) -> None:
         with self._trace.span(TRAINING, "encode gradients", batch):
@@ -181,7 +187,8 @@ class NNWorker:
     def _evaluate(self, trainer: DenseTrainer, work: EvaluateSteps) -> None:
         self._refresh(trainer, EVAL, work.first)
         interval, since = Interval(trainer.task_weights), time.monotonic()
-        for ready in self._batches(EVAL, work.first, work.last):
+        done = work.first
+        for ready in self._batches(EVAL, work.first):
             samples = _samples_of(ready)
             scored = trainer.evaluate(ready.batch.step, samples, ready.rows.groups)
             self._pipeline.call(partial(interval.add, samples, scored, ready.rows))
@@ -191,16 +198,19 @@ class NNWorker:
             if (done - work.first) % self._portion == 0 and done < work.last:
                 since = self._report(EVAL, done, interval, since, more=True)
                 interval = Interval(trainer.task_weights)
-        self._report(EVAL, work.last, interval, since)
+        if done == work.last:  # an evaluation that is cut short has no figures
+            self._report(EVAL, work.last, interval, since)
+        self._pipeline.wait_drained(EVAL)
 
     def _predict(self, trainer: DenseTrainer, work: PredictSteps) -> None:
         self._refresh(trainer, EVAL, work.first)
-        for ready in self._batches(EVAL, work.first, work.last):
+        for ready in self._batches(EVAL, work.first):
             scored = trainer.evaluate(ready.batch.step, _samples_of(ready), ready.rows.groups)
             # A batch counts as in flight until its scores are written, so that they cannot pile up on the way.
             release = partial(self._pipeline.push, ready.batch, [])
             self._pipeline.call(partial(self._link.send_scores, ready.batch, scored.logits, release))
             self._steps_scored += 1
+        self._pipeline.wait_drained(EVAL)
 
     def _save(self, trainer: DenseTrainer, work: SaveModel) -> None:
         """Copy what is dense, and have it written while training goes on; all ranks have the same."""
@@ -228,17 +238,17 @@ class NNWorker:
             return
         trainer.refresh(self._pipeline.weights(split, step))
 
-    def _batches(self, split: int, first: int, last: int) -> Iterator[ReadyBatch]:
-        """Yield the rank's batches of the steps [first, last), then wait until all of them are applied."""
-        self._pipeline.start(split, last)
-        for step in range(first, last):
+    def _batches(self, split: int, first: int) -> Iterator[ReadyBatch]:
+        """Yield the rank's batches of a phase, the first of which is that of step `first`."""
+        for step in itertools.count(first):
             with self._trace.span(TRAINING, "wait for batch", BatchId(0, split, step, self._link.index)):
-                batch = self._pipeline.take()
+                ready = self._pipeline.take()
             self._raise_failed_writing()
+            if ready is None:
+                return
             self._link.work.begin(f"{WORK[split]} step {step}")
-            yield batch
+            yield ready
             self._link.work.end()
-        self._pipeline.wait_drained(split)
 
     def _report(self, split: int, last: int, interval: Interval, since: float, more: bool = False) -> float:
         """Report an interval that began at `since` and ends now; returns when that is."""

@@ -1,6 +1,7 @@
 """Run one role to its end: its loop and its link, in this thread; the same for a process and for a thread of one."""
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -9,7 +10,7 @@ from persia_cli.config.schema import Run
 from persia_cli.disk import refusal
 from persia_cli.errors import PersiaError
 from persia_cli.plan.job import Job
-from persia_cli.roles.link import Link, StoppedError, share_arrays
+from persia_cli.roles.link import EarlySignal, Link, StoppedError, share_arrays
 from persia_cli.wire.context import Context
 from persia_cli.wire.loop import Loop
 
@@ -17,10 +18,18 @@ log = logging.getLogger(__name__)
 
 
 class Stoppable(Protocol):
-    """Anything that another thread or a signal handler can ask to stop; the handler may name its signal."""
+    """Anything that another thread or a signal handler can ask to stop; the handler may name its signal.
+
+    It can also be told by name of signals that do not stop it at once.
+    """
 
     stop: bool
     stopped_by: str
+    signals: deque[str]
+
+    @property
+    def goes_on(self) -> bool:
+        """True if the job was ended to go on later."""
 
 
 def run_coordinator(
@@ -64,11 +73,11 @@ def run_role(
     loop = Loop(context, f"{role}-{index}")
     try:
         link = Link(loop, coordinator, role, index)
-        on_start(link)
         try:
+            on_start(link)
             _replica(role, loop, link, bind or address_beside(coordinator, link.name), advertise).run()
             link.leave()
-        except StoppedError as stopped:
+        except (StoppedError, EarlySignal) as stopped:
             log.info("%s", stopped)
             link.leave()
         except Exception as error:

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from persia_cli.control.phases import Trigger
 from persia_cli.errors import CheckpointError
 from persia_cli.storage import places
 from persia_cli.storage.places import Place, inside, put, reading, size_of, subfolders
@@ -68,6 +69,8 @@ class RunProgress(Record, frozen=True, forbid_unknown_fields=True):
     evicted: Count
     """Counters of all tables of features so far."""
     tracked: list[TrackedFigure]
+    evaluation_due: bool = False
+    """True if the model of this step is to be evaluated, and was saved before that."""
 
 
 class Manifest(Record, frozen=True, forbid_unknown_fields=True):
@@ -85,6 +88,8 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True):
     """Rows of each feature group, by its number."""
     progress: RunProgress
     files: list[SavedFile]
+    trigger: Trigger = "end"
+    """Why the checkpoint was saved."""
 
     def row_count(self, with_dense: bool) -> int:
         """Return the number of rows of all files, without those of dense weights unless `with_dense`."""

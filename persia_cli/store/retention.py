@@ -1,17 +1,19 @@
 """The retention of a run's checkpoints: the choice of those to keep, of the best one, and of the one to use."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import msgspec
 
 from persia_cli.control.evaluation_tracker import Best
+from persia_cli.control.phases import Trigger
 from persia_cli.errors import CheckpointError, DiskError
 from persia_cli.storage import places
 from persia_cli.storage.places import Place
 from persia_cli.store.manifest import (
     MANIFEST,
     checkpoint_folder,
+    decode_manifest,
     finished_steps,
     newest_checkpoint,
     owner,
@@ -42,41 +44,49 @@ _BEST_DECODER = msgspec.json.Decoder(BestNote)
 class Retention:
     """The checkpoints that a job has saved; it removes those that should not be kept."""
 
-    def __init__(self, checkpoints: Place, keep: int | None, every: int | None) -> None:
+    def __init__(self, checkpoints: Place, keep: int | None) -> None:
         """Start with the checkpoints that are there, as a resumed run has them.
 
-        `keep` is the number of checkpoints to keep in addition to the best (None: all), `every` the number of steps
-        between regular ones.
+        `keep` is the number of checkpoints to keep in addition to the best (None: all).
         """
-        self._checkpoints, self._keep, self._every = checkpoints, keep, every
+        self._checkpoints, self._keep = checkpoints, keep
         best = best_checkpoint(checkpoints)
         self._best = step_of(best) if best else None
+        triggers = {step: _trigger_of(checkpoint_folder(checkpoints, step)) for step in finished_steps(checkpoints)}
+        self._regular = {step for step, trigger in triggers.items() if trigger not in (None, "best", "end")}
         # What an earlier start saved at its end is left alone, whatever is kept of the others.
-        self._saved = [
-            step for step in finished_steps(checkpoints) if step == self._best or (every and step % every == 0)
-        ]
+        self._saved = [step for step in triggers if step == self._best or step in self._regular]
 
-    def add(self, step: int, best: Best | None) -> None:
+    def add(self, step: int, best: Best | None, trigger: Trigger) -> None:
         """Add the checkpoint of the newest step, once it is published; `best` is given if it is the best so far."""
         if step not in self._saved:
             self._saved.append(step)
+        if trigger not in ("best", "end"):
+            self._regular.add(step)
         if best is not None:
             self._best = step
             write_checked(self._checkpoints / BEST, BestNote(step, best.metric, best.value))
-        for old in superfluous(self._saved, self._best, self._keep, self._every):
+        for old in superfluous(self._saved, self._best, self._keep, self._regular):
             self._saved.remove(old)
             _remove(checkpoint_folder(self._checkpoints, old))
 
 
-def superfluous(saved: Sequence[int], best: int | None, keep: int | None, every: int | None) -> list[int]:
+def superfluous(saved: Sequence[int], best: int | None, keep: int | None, regular: Set[int]) -> list[int]:
     """Return the steps of `saved`, which is in ascending order, that should not be kept.
 
-    The best is kept, and the newest `keep` (None: all) of the regular ones and of the newest of all. One that was saved
-    only because it was the best is not regular.
+    The best is kept, and the newest `keep` (None: all) of the `regular` ones and of the newest of all. One that was
+    saved only because it was the best, or the end, is not regular.
     """
-    due = [step for step in saved if (every and step % every == 0) or (step == saved[-1] and step != best)]
+    due = [step for step in saved if step in regular or (step == saved[-1] and step != best)]
     kept = {*(due if keep is None else due[-keep:]), best}
     return [step for step in saved if step not in kept]
+
+
+def _trigger_of(folder: Place) -> Trigger | None:
+    try:
+        return decode_manifest(folder).trigger
+    except CheckpointError:
+        return None  # Nobody loses a damaged one unasked: whoever wants to use it is told.
 
 
 def _remove(folder: Place) -> None:

@@ -110,7 +110,7 @@ class Sweep:
                 on_end(self._outcome(each, now - each.since))
             elif each.stop_requested is None and now - each.since > self._limit_s:
                 each.stop_requested = now
-                each.process.send_signal(signal.SIGTERM)
+                each.process.send_signal(signal.SIGINT)
             elif each.stop_requested is not None and now - each.stop_requested > _grace_s(each.task):
                 each.process.kill()
 
@@ -137,7 +137,7 @@ class Sweep:
         try:
             for each in self._running:
                 if each.process.poll() is None:
-                    each.process.send_signal(signal.SIGTERM)
+                    each.process.send_signal(signal.SIGINT)
             deadline = time.monotonic() + max((_grace_s(each.task) for each in self._running), default=0.0)
             while any(each.process.poll() is None for each in self._running) and time.monotonic() < deadline:
                 time.sleep(0.02)

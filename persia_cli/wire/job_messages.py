@@ -10,6 +10,9 @@ from persia_cli.wire.figures import IntervalFigures, ReplicaFigures, SavedFile
 from persia_cli.wire.messages import Ack
 from persia_cli.wire.parts import KIB, MIB, BatchId, Count, FieldSet, Limit, Message, Request, Sender
 
+Split = Annotated[int, msgspec.Meta(ge=0, le=1)]
+"""0 train, 1 eval."""
+
 REPORTS_AHEAD = 16
 """Largest number of a rank's unanswered reports; they are answered when the reports of all ranks have been written."""
 
@@ -92,13 +95,27 @@ class Pause(FieldSet, frozen=True, tag="paused"):
     step: Count
 
 
+class Hold(FieldSet, frozen=True, tag="hold"):
+    """Start no more steps of this split, and send the first that has not started as Held: the phase is cut short."""
+
+    split: Split
+
+
+class CutShort(FieldSet, frozen=True, tag="cut"):
+    """Go on after Hold, and end the phase before the step `last`, which no rank has started."""
+
+    split: Split
+    last: Count
+
+
 class Stop(FieldSet, frozen=True, tag="stop"):
-    """End, for this reason; empty if all is done."""
+    """End, for this reason; empty if all is done. If the job is to go on later, processes end with exit code 75."""
 
     why: str = ""
+    goes_on: bool = False
 
 
-PhaseWork = TrainSteps | EvaluateSteps | PredictSteps | SaveModel | Pause | Stop
+PhaseWork = TrainSteps | EvaluateSteps | PredictSteps | SaveModel | Pause | Hold | CutShort | Stop
 
 
 class Instruction(Message, frozen=True):
@@ -116,6 +133,15 @@ class Next(Request[Instruction], frozen=True):
     KIND = 0x43
     sender: Sender
     after: Count
+
+
+class Held(Request[Ack], frozen=True):
+    """NN worker -> coordinator: as instruction `number` asks, no step from this one on has started nor will for now."""
+
+    KIND = 0x4E
+    sender: Sender
+    number: Count
+    step: Count
 
 
 class Done(Request[Ack], frozen=True):
@@ -153,7 +179,7 @@ class TakeItem(Request[Item], frozen=True):
 
     KIND = 0x46
     sender: Sender
-    split: Annotated[int, msgspec.Meta(ge=0, le=1)]
+    split: Split
 
 
 class ScoreCounts(NamedTuple):
@@ -221,7 +247,10 @@ class Heartbeat(Request[Beat], frozen=True):
 
 
 class Leave(Request[Ack], frozen=True):
-    """Any role -> coordinator, also before Welcome: this process got a signal to stop, so the job must end."""
+    """Any role -> coordinator, also before Welcome: this process got a signal to stop, so the job must end.
+
+    With `serves` it does its work until the model is saved; without, it ends now.
+    """
 
     KIND = 0x4D
     role: str
@@ -229,6 +258,7 @@ class Leave(Request[Ack], frozen=True):
     pid: Count
     signal: str
     """Name of the signal, such as SIGTERM."""
+    serves: bool
 
 
 class Fail(Request[Ack], frozen=True):

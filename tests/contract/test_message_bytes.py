@@ -11,11 +11,14 @@ from persia_cli.wire.figures import Counters, IntervalFigures, ReplicaFigures, S
 from persia_cli.wire.frames import BY_KIND, decode, encode
 from persia_cli.wire.job_messages import (
     Beat,
+    CutShort,
     Done,
     EvaluateSteps,
     Fail,
     Heartbeat,
+    Held,
     Hello,
+    Hold,
     Instruction,
     Item,
     Leave,
@@ -95,6 +98,7 @@ SAMPLES: list[Message] = [
     Ready(SENDER, 5000, 0),
     Next(SENDER, after=4),
     Instruction(5, TrainSteps(0, 100)),
+    Held(SENDER, 6, step=73),
     Done(SENDER, 5, None),
     Saved(SENDER, 300, (SavedFile("dense", "dense.safetensors", 9, "0f" * 32),)),
     TakeItem(SENDER, split=0),
@@ -109,10 +113,19 @@ SAMPLES: list[Message] = [
     Scores(SENDER, BATCH, FLOATS),
     Heartbeat(SENDER, "training step 7", 0.5, ReplicaFigures(1.25, 2**30, {"resent": 1}, Counters(counts={"a": 2}))),
     Beat(stop=True),
-    Leave("embedding-server", 1, 4321, "SIGTERM"),
+    Leave("embedding-server", 1, 4321, "SIGTERM", serves=True),
     Fail(SENDER, "out of memory", exit_code=1),
 ]  # fmt: skip
-WORK = [TrainSteps(0, 100), EvaluateSteps(5, 10), PredictSteps(0, 5), SaveModel("run/step-9", 9), Pause(3), Stop("why")]
+WORK = [
+    TrainSteps(0, 100),
+    EvaluateSteps(5, 10),
+    PredictSteps(0, 5),
+    SaveModel("run/step-9", 9),
+    Pause(3),
+    Hold(1),
+    CutShort(1, 7),
+    Stop("why", goes_on=True),
+]
 
 
 def frames_of(message: Message) -> list[str]:
@@ -143,7 +156,7 @@ def test_an_instruction_says_what_to_do_by_the_name_of_its_phase(work: PhaseWork
     _, header = encode(1, Instruction(5, work))
     assert decode(encode(1, Instruction(5, work))) == (1, Instruction(5, work))
     name, *values = msgspec.msgpack.decode(header)[1][1]
-    assert name in ("training", "evaluating", "predicting", "saving", "paused", "stop")
+    assert name in ("training", "evaluating", "predicting", "saving", "paused", "hold", "cut", "stop")
     assert tuple(values) == msgspec.structs.astuple(work)
 
 

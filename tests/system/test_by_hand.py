@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from persia_cli.errors import PreemptedError
 from persia_cli.launch.job import prepare_run_dir, recorded_failure
 from persia_cli.observe.history import RunOutcome, read_history
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
+from persia_cli.store.manifest import CHECKPOINTS, newest_checkpoint
 from persia_cli.wire.token import TOKEN
 from tests.conftest import poll_for
 from tests.support.jobs import plan
@@ -23,7 +25,8 @@ from tests.support.threads import free_address
 SILENCE_S = 600
 END_S = 60.0
 """Far less than the time after which silence is noticed; processes of a busy machine take many seconds to end."""
-TERMINATED = 128 + signal.SIGTERM
+INTERRUPTED = 128 + signal.SIGINT
+PREEMPTED = PreemptedError.exit_code
 
 pytestmark = pytest.mark.processes
 
@@ -70,14 +73,17 @@ def test_a_coordinator_that_is_told_to_stop_sends_everybody_away(tmp_path: Path)
     run_dir = tmp_path / "run"
     with by_hand(run_dir) as started:
         wait_for_training(run_dir)
-        started["coordinator-0"].send_signal(signal.SIGTERM)
+        started["coordinator-0"].send_signal(signal.SIGINT)
         codes = end(started)
-    assert codes.pop("coordinator-0") == TERMINATED
+    assert codes.pop("coordinator-0") == INTERRUPTED
     assert set(codes.values()) == {0}
     assert read_history(run_dir).outcome(time.time()) == RunOutcome("stopped")
     [stopped] = [event for event in read_journal(run_dir / EVENTS) if event.get("phase") == "stopped"]
     assert stopped["step"] > 0
-    assert "Stop(why='coordinator-0 was stopped (SIGTERM)')" in (run_dir / "roles" / "data-loader-0.log").read_text()
+    assert (
+        "Stop(why='coordinator-0 was stopped (SIGINT)', goes_on=False)"
+        in (run_dir / "roles" / "data-loader-0.log").read_text()
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,12 +93,12 @@ def test_a_role_that_is_told_to_stop_ends_the_job_by_name(name: str, tmp_path: P
     run_dir = tmp_path / "run"
     with by_hand(run_dir) as started:
         wait_for_training(run_dir)
-        started[name].send_signal(signal.SIGTERM)
+        started[name].send_signal(signal.SIGINT)
         codes = end(started)
-    assert (codes.pop(name), codes.pop("coordinator-0")) == (TERMINATED, 1)
+    assert (codes.pop(name), codes.pop("coordinator-0")) == (INTERRUPTED, 1)
     assert set(codes.values()) == {0}
-    assert str(recorded_failure(run_dir)) == f"{name} was stopped (SIGTERM)"
-    assert read_history(run_dir).outcome(time.time()) == RunOutcome("failed", f"{name} was stopped (SIGTERM)")
+    assert str(recorded_failure(run_dir)) == f"{name} was stopped (SIGINT)"
+    assert read_history(run_dir).outcome(time.time()) == RunOutcome("failed", f"{name} was stopped (SIGINT)")
 
 
 def test_a_role_that_is_told_to_stop_before_all_have_joined_ends_the_job_too(tmp_path: Path) -> None:
@@ -102,17 +108,19 @@ def test_a_role_that_is_told_to_stop_before_all_have_joined_ends_the_job_too(tmp
         poll_for(lambda: log.read_text().count(" joined: ") == len(started) - 1, 60.0, "all others to join")
         started["embedding-worker-0"].send_signal(signal.SIGTERM)
         codes = end(started)
-    assert (codes["embedding-worker-0"], codes["coordinator-0"]) == (TERMINATED, 1)
-    assert str(recorded_failure(run_dir)) == "embedding-worker-0 was stopped (SIGTERM)"
+    assert (codes["embedding-worker-0"], codes["coordinator-0"]) == (PREEMPTED, PREEMPTED)
+    [stopped] = [event for event in read_journal(run_dir / EVENTS) if event.get("phase") == "stopped"]
+    assert (stopped["signal"], stopped["replica"]) == ("SIGTERM", "embedding-worker-0")
 
 
 @pytest.mark.slow
-def test_all_told_to_stop_at_once_end_at_once(tmp_path: Path) -> None:
+def test_all_told_to_stop_at_once_save_first(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     with by_hand(run_dir) as started:
         wait_for_training(run_dir)
         for process in started.values():
             os.kill(process.pid, signal.SIGTERM)
         codes = end(started)
-    assert codes["coordinator-0"] in (TERMINATED, 1)
-    assert set(codes.values()) <= {TERMINATED, 0, 1}
+    assert set(codes.values()) == {PREEMPTED}
+    [stopped] = [event for event in read_journal(run_dir / EVENTS) if event.get("phase") == "stopped"]
+    assert newest_checkpoint(run_dir / CHECKPOINTS).name == f"step-{stopped['step']}"

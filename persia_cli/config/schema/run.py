@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from persia_cli.config.schema.base import NUMBER, BatchSize, Count, Few, Node, NonNegative
+from persia_cli.config.schema.base import NUMBER, BatchSize, Count, Few, Node, NonNegative, Positive, Seconds
 from persia_cli.config.schema.cluster import Cluster
 from persia_cli.config.schema.dataset import Dataset, ParquetDataset
 from persia_cli.config.schema.embedding import Embedding
@@ -77,6 +77,10 @@ class Checkpoint(Node):
 
     every_steps: Count | None = None
     """Steps between checkpoints during training."""
+    every_minutes: Positive | None = None
+    """Minutes after the last checkpoint, or the start, at which the next one is saved during training."""
+    grace_s: Seconds = 25.0
+    """Time in seconds after SIGTERM or SIGUSR1 in which the model is saved; after that the job ends without it."""
     at_end: bool = True
     """Save when training is done."""
     keep: Count | None = None

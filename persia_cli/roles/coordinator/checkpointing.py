@@ -5,26 +5,34 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from persia_cli import __version__
 from persia_cli.config.schema import Run
 from persia_cli.control.evaluation_tracker import Best, EvaluationTracker
+from persia_cli.control.phases import Phase, Trigger
 from persia_cli.observe.record_state import RecordState, save_scores
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
-from persia_cli.storage.places import Place
+from persia_cli.storage.places import Place, address_of
 from persia_cli.store.manifest import (
     CHECKPOINTS,
     FORMAT_VERSION,
+    MANIFEST,
     Manifest,
     RunProgress,
     SavedTable,
     TrackedFigure,
     begin_checkpoint,
+    checkpoint_folder,
+    decode_manifest,
     finished_steps,
     publish,
+    write_checked,
 )
 from persia_cli.store.retention import Retention
 from persia_cli.wire.figures import SavedFile
+from persia_cli.wire.job_messages import SaveModel
 
 
 class Cut(NamedTuple):
@@ -36,6 +44,7 @@ class Cut(NamedTuple):
     best: Best | None
     """Given if the checkpoint is the best so far."""
     scores: SavedFile
+    trigger: Trigger
 
 
 class Checkpointing:
@@ -47,36 +56,38 @@ class Checkpointing:
         self._draft: Place = self._checkpoints
         self._files: dict[str, Sequence[SavedFile]] = {}
         self._cut: Cut | None = None
-        self._retention = Retention(self._checkpoints, run.checkpoint.keep, run.checkpoint.every_steps)
+        self._retention = Retention(self._checkpoints, run.checkpoint.keep)
         if (best := tracker.kept_at(job.first_step)) and job.first_step in finished_steps(self._checkpoints):
             # A run that was killed after it had published this checkpoint may not have noted that it is the best.
-            self._retention.add(job.first_step, best)
+            self._retention.add(job.first_step, best, "best")
 
-    def begin(self, step: int, samples: int, state: RecordState) -> Place:
-        """Make the folder that replicas write the checkpoint of a step into; returns it.
+    def begin(self, phase: Phase, samples: int, state: RecordState) -> SaveModel:
+        """Make the folder that replicas write the checkpoint of a saving phase into; returns what they are to do.
 
         What the checkpoint has of the coordinator is kept as it is now: training may go on before all is written.
         `state` is that of the run's record, of so many samples. Raises DiskError.
         """
+        step = phase.last
         self._draft = begin_checkpoint(self._checkpoints, step)
         best = self._tracker.kept_at(step)
         self._files = {}
         scores = save_scores(self._draft, state.scores)
-        self._cut = Cut(step, samples, self._progress(state), replace(best) if best else None, scores)
-        return self._draft
+        progress = self._progress(state, phase.evaluation_due)
+        self._cut = Cut(step, samples, progress, replace(best) if best else None, scores, phase.trigger)
+        return SaveModel(address_of(self._draft), step)
 
     def add(self, name: str, files: Sequence[SavedFile]) -> None:
         """Note the files that a replica wrote."""
         self._files[name] = files
 
     def publish(self) -> dict[str, Any]:
-        """Give the checkpoint its manifest and name; return path, size and the rows of features in it.
+        """Give the checkpoint its manifest and name; return path, size and rows of features.
 
         Older checkpoints go that are not to be kept. Raises CheckpointError if a file is not where it should be,
         DiskError if one cannot be written.
         """
         assert self._cut is not None
-        step, samples, progress, best, scores = self._cut
+        step, samples, progress, best, scores, trigger = self._cut
         files = [*(file for name in sorted(self._files) for file in self._files[name]), scores]
         layout = embedding_layout(self._run)
         rows = [file.rows for file in files if file.rows is not None]
@@ -105,13 +116,29 @@ class Checkpointing:
             groups={str(number): total for number, total in totals.items()},
             progress=progress,
             files=files,
+            trigger=trigger,
         )
         folder = publish(self._checkpoints, self._draft, manifest)
-        self._retention.add(step, best)
+        self._retention.add(step, best, trigger)
         features = sum(totals[group.number] for group in layout.feature_groups)
-        return {"path": str(folder), "step": step, "nbytes": sum(file.nbytes for file in files), "rows": features}
+        size = sum(file.nbytes for file in files)
+        return {"path": str(folder), "step": step, "trigger": trigger, "nbytes": size, "rows": features}
 
-    def _progress(self, state: RecordState) -> RunProgress:
+    def has(self, step: int) -> bool:
+        """Return True if the run has a complete checkpoint of the step, saved before the evaluation that was due."""
+        return step in finished_steps(self._checkpoints)
+
+    def renew(self, step: int, state: RecordState) -> None:
+        """Note in the checkpoint of a step, whose model has been evaluated since, how far the record is now.
+
+        Raises CheckpointError if the checkpoint is damaged, DiskError if it cannot be written.
+        """
+        folder = checkpoint_folder(self._checkpoints, step)
+        manifest = decode_manifest(folder)
+        write_checked(folder / MANIFEST, msgspec.structs.replace(manifest, progress=self._progress(state)))
+        self._retention.add(step, self._tracker.kept_at(step), manifest.trigger)
+
+    def _progress(self, state: RecordState, evaluation_due: bool = False) -> RunProgress:
         return RunProgress(
             train_rows=self._job.train_rows,
             eval_rows=self._job.eval_rows,
@@ -122,4 +149,5 @@ class Checkpointing:
             misses=state.tables.misses,
             evicted=state.tables.evicted,
             tracked=[TrackedFigure(best.metric, best.step, best.value, best.since) for best in self._tracker.tracked],
+            evaluation_due=evaluation_due,
         )

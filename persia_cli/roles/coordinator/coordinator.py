@@ -1,6 +1,7 @@
 """The coordinator: gathers the roles, deals out work, walks through the phases, and keeps the record."""
 
 import logging
+import math
 import os
 import socket
 import time
@@ -13,9 +14,9 @@ from persia_cli.config.schema import Run
 from persia_cli.control.awake import AwakeTime
 from persia_cli.control.evaluation_tracker import tracker_of
 from persia_cli.control.membership import Membership, StallDetector
-from persia_cli.control.phases import Phase, PhaseKind
+from persia_cli.control.phases import Phase, PhaseKind, Wishes
 from persia_cli.control.position import EVAL, TRAIN, StepGrid
-from persia_cli.errors import CheckpointError, DiskError, PersiaError, RoleError, UserError
+from persia_cli.errors import DiskError, PersiaError, RoleError, UserError
 from persia_cli.observe.journal import EVENTS, Journal
 from persia_cli.observe.record import RunRecord
 from persia_cli.observe.record_state import load_state
@@ -24,12 +25,14 @@ from persia_cli.plan.columns import label_names, metric_aims
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job, job_phases, participants
 from persia_cli.roles.coordinator.checkpointing import Checkpointing
-from persia_cli.roles.coordinator.dismissal import Dismissal, ReplicaError
+from persia_cli.roles.coordinator.dismissal import AT_ONCE_S, Dismissal, ReplicaError
+from persia_cli.roles.coordinator.early_saves import EarlySaves
 from persia_cli.roles.coordinator.joining import JoinHandler
 from persia_cli.roles.coordinator.liveness import LivenessMonitor
+from persia_cli.roles.coordinator.readiness import Readiness
 from persia_cli.roles.coordinator.reporting import Reporting
 from persia_cli.roles.coordinator.work_queue import WorkQueue
-from persia_cli.storage.places import address_of, place_of
+from persia_cli.storage.places import place_of
 from persia_cli.store.manifest import read_manifest
 from persia_cli.wire.figures import ReplicaFigures
 from persia_cli.wire.job_messages import (
@@ -38,6 +41,7 @@ from persia_cli.wire.job_messages import (
     EvaluateSteps,
     Fail,
     Heartbeat,
+    Held,
     Hello,
     Instruction,
     Leave,
@@ -48,7 +52,6 @@ from persia_cli.wire.job_messages import (
     Ready,
     Report,
     Saved,
-    SaveModel,
     Scores,
     Stop,
     TakeItem,
@@ -81,8 +84,7 @@ class Coordinator:
         loaded = read_manifest(place_of(job.load)) if job.load else None
         self._step = loaded.step if loaded else 0
         samples = loaded.samples if loaded else 0
-        self._rows_saved = loaded.row_count(embedding_layout(run).dense_group is not None) if loaded else 0
-        self._rows_loaded: dict[str, int] = {}
+        rows = loaded.row_count(embedding_layout(run).dense_group is not None) if loaded else 0
         resumed = loaded if job.task == "train" else None
         state = load_state(place_of(job.load), resumed, len(label_names(run))) if job.load and resumed else None
         self._record = RunRecord(self._run_dir, self._events, run, self._grids[TRAIN], self._step, samples, state)
@@ -91,12 +93,12 @@ class Coordinator:
         if resumed:
             tracked = resumed.progress.tracked
             self._tracker.restore([(each.metric, each.step, each.value, each.since) for each in tracked])
-        self._phases = job_phases(run, job, self._tracker)
         self._checkpointing = Checkpointing(run, job, self._tracker)
+        wishes, is_saved = Wishes(), bool(resumed and self._checkpointing.has(self._step))
+        self._phases = job_phases(run, job, self._tracker, wishes, is_saved)
         self._stall = StallDetector()
         self._awake = AwakeTime(time.monotonic())
         self._liveness = LivenessMonitor(run.cluster, self._membership, self._phases, self._stall, self._now())
-        self._parameters = 0
         self._failure: ReplicaError | None = None
         self._over = False
         self.stop = False
@@ -108,14 +110,28 @@ class Coordinator:
             self._server, self._joining, run, job, self._record, self._events, self._tracker, self._give_up
         )
         self._work = WorkQueue(self._server, job.first_step, job.steps)
-        self._dismissal = Dismissal(self._server, self._joining, self._membership, self._work, self._now, self._give_up)
+        # fmt: off
+        self._readiness = Readiness(
+            self._server, self._joining, self._membership, self._events, (job.load, rows),
+            self._now, self._give_up, self._advance,
+        )
+        self._early = EarlySaves(
+            self._server, self._joining, run, job, self._phases, wishes, self._work, self._events,
+            self._now, self._advance,
+        )
+        # fmt: on
+        self.signals = self._early.signals
+        self._dismissal = Dismissal(
+            self._server, self._joining, self._membership, self._work, self._now, self._give_up, self._early.end
+        )
         self._register_handlers()
         self.address = advertise or self._server.address
 
     def _register_handlers(self) -> None:
         self._server.on(Hello, self._joining.on_hello)
-        self._server.on(Ready, self._on_ready)
+        self._server.on(Ready, self._readiness.on_ready)
         self._server.on(Next, self._on_next)
+        self._server.on(Held, self._early.on_held)
         self._server.on(Done, self._on_done)
         self._server.on(Saved, self._on_saved)
         self._server.on(TakeItem, self._on_take_item)
@@ -134,15 +150,16 @@ class Coordinator:
     def run(self) -> None:
         """Hold the job together until its end; raises ReplicaError if a replica failed, RoleError if one is missing."""
         try:
-            while not self._over and not self.stop and self._failure is None:
-                with self._needing_the_disk():
+            while not self._over and not self.stop and self._failure is None and self._early.reason is None:
+                with self._or_give_up():
                     self._loop.poll(0.2)
                     self._events.require_there()
                     self._tell_progress()
+                    self._early.tick()
                     self._watch()
             if not self._over:
                 self._end_early()
-            with self._needing_the_disk():
+            with self._or_give_up():
                 self._record.note("coordinator-0", self._figures())
                 self._record.write_roles()
             if self._failure is not None:
@@ -153,7 +170,7 @@ class Coordinator:
             # The others must not wait for a coordinator that has gone.
             said = str(error) if isinstance(error, PersiaError) else f"internal error: {type(error).__name__}: {error}"
             self._give_up(f"coordinator-0: {said}")
-            self._dismiss(str(self._failure))
+            self._dismiss(f"coordinator-0: {said}")
             raise
         finally:
             if self._scoring is not None:
@@ -162,11 +179,11 @@ class Coordinator:
             self._events.close()
 
     @contextmanager
-    def _needing_the_disk(self) -> Iterator[None]:
-        """Give the job up if the disk refuses what the context writes: there is no job without its record."""
+    def _or_give_up(self) -> Iterator[None]:
+        """Give the job up for what the user has to put right, such as a full disk."""
         try:
             yield
-        except DiskError as error:
+        except UserError as error:
             self._give_up(str(error), error.exit_code)
 
     def _now(self) -> float:
@@ -178,15 +195,17 @@ class Coordinator:
 
     def _watch(self) -> None:
         """Give the job up if a replica is late, silent or stuck; once all is done, wait for such a one no longer."""
-        now = self._now()
-        if complaint := self._liveness.complaint(now):
+        if complaint := self._liveness.complaint(self._now()):
             self._give_up(complaint)
         elif (phase := self._phases.current) is not None and phase.kind == "done":
-            for member in self._liveness.silent(now):
+            for member in self._liveness.silent(self._now()):
                 self._over |= self._phases.finish(member.name, self._phases.number)
 
     def _give_up(self, text: str, exit_code: int = RoleError.exit_code) -> None:
-        if self._failure is None:
+        if self._early.signal and exit_code != UserError.exit_code:
+            # Who sends signals to one process of a job, then kills others: that is one end, and no failure.
+            self._early.reason = self._early.reason or text
+        elif self._failure is None:
             self._failure = ReplicaError(text, exit_code)
             try:
                 self._events.write(event="phase", phase="failed", error=text, exit_code=exit_code)
@@ -197,60 +216,55 @@ class Coordinator:
         """Record that the job was stopped, unless it has failed, and send everybody away."""
         why = f"coordinator-0 was stopped ({self.stopped_by})" if self.stopped_by else "it was stopped"
         if self._failure is None:
-            with self._needing_the_disk():
-                self._events.write(event="phase", phase="stopped", step=max(self._step, self._record.step))
+            with self._or_give_up():
+                self._early.note_stopped(max(self._step, self._record.step))
         self._dismiss(str(self._failure or why))
+
+    @property
+    def goes_on(self) -> bool:
+        """True if a signal ended the job before all was done."""
+        return bool(self._early.signal) and not self._failure and (not self._over or self._phases.is_cut)
 
     def _dismiss(self, why: str) -> None:
         """Send everybody away; half of what a stop may take is left for the end of this process."""
 
         def poll() -> None:
-            with self._needing_the_disk():
+            with self._or_give_up():
                 self._loop.poll(0.1)
 
-        self._dismissal.send_away(why, self._phases.number + 1, self._run.cluster.stop_timeout_s / 2, poll)
+        seconds = min(self._run.cluster.stop_timeout_s / 2, AT_ONCE_S if self._early.signal else math.inf)
+        self._dismissal.send_away(why, self._phases.number + 1, seconds, poll, self.goes_on)
 
     # Phases
-
-    def _on_ready(self, peer: Peer, message: Ready) -> None:
-        member = self._joining.find(message.sender)
-        member.ready = True
-        self._parameters = max(self._parameters, message.parameters)
-        self._rows_loaded[member.name] = message.rows
-        self._server.reply(peer, Ack())
-        if not self._membership.unready and self._phases.current is None and self._is_all_loaded():
-            now = self._now()
-            for member in self._membership.members.values():
-                member.last_seen_s = now
-            self._events.write(event="ready", parameters=self._parameters, replicas=self._joining.replicas())
-            self._advance()
-
-    def _is_all_loaded(self) -> bool:
-        """Return whether servers have loaded as many rows as the checkpoint has; give the job up if they have not."""
-        loaded = sum(self._rows_loaded.values())
-        if loaded == self._rows_saved:
-            return True
-        text = f"of {self._rows_saved:,} rows of {self._job.load} only {loaded:,} were loaded; use another checkpoint"
-        self._give_up(text, CheckpointError.exit_code)
-        return False
 
     def _advance(self) -> None:
         """Begin the next phase, unless it must wait until the last checkpoint is complete."""
         if self._phases.held:
             return
         phase = self._phases.advance()
-        self._events.write(event="phase", phase=phase.kind, step=self._step)
+        if phase.kind == "saving" and self._checkpointing.has(phase.last):
+            # The model is the one that is there; what is new is that it has been evaluated.
+            self._checkpointing.renew(phase.last, self._record.state())
+            self._phases.writing.clear()
+            phase = self._phases.advance()
+        if phase.kind == "done" and phase.is_cut:
+            self._early.note_stopped(max(self._step, self._record.step))
+        else:
+            self._events.write(event="phase", phase=phase.kind, step=self._step)
         begin: dict[PhaseKind, Callable[[Phase], PhaseWork]] = {
             "training": lambda phase: TrainSteps(phase.first, phase.last),
             "evaluating": self._begin_evaluating,
             "predicting": self._begin_predicting,
-            "saving": self._begin_saving,
+            "saving": lambda phase: self._checkpointing.begin(
+                phase, self._grids[TRAIN].samples_before(phase.last), self._record.state()
+            ),
             "paused": lambda phase: Pause(phase.last),
-            "done": lambda phase: Stop(),
+            "done": lambda phase: Stop(goes_on=phase.is_cut),
         }
         work = begin[phase.kind](phase)
         self._stall.restart(self._now())
         self._work.instruct(Instruction(self._phases.number, work))
+        self._early.note_begun(phase)
 
     def _begin_evaluating(self, phase: Phase) -> EvaluateSteps:
         self._reporting.begin_scoring()
@@ -260,11 +274,6 @@ class Coordinator:
     def _begin_predicting(self, phase: Phase) -> PredictSteps:
         self._begin_evaluating(phase)
         return PredictSteps(phase.first, phase.last)
-
-    def _begin_saving(self, phase: Phase) -> SaveModel:
-        samples = self._grids[TRAIN].samples_before(phase.last)
-        folder = self._checkpointing.begin(phase.last, samples, self._record.state())
-        return SaveModel(address_of(folder), phase.last)
 
     def _on_done(self, peer: Peer, message: Done) -> None:
         member = self._joining.find(message.sender)
@@ -298,16 +307,14 @@ class Coordinator:
         self._checkpointing.add(member.name, message.files)
         if self._phases.writing:
             return
+        self._early.note_saved()
         self._publish("saved", self._checkpointing)
         # A phase that is over, and yet the last one, waited for this.
         if not self._phases.waiting and self._failure is None:
             self._advance()
 
     def _publish(self, event: str, result: "Checkpointing | Scoring") -> None:
-        try:
-            self._events.write(event=event, **result.publish())
-        except UserError as error:
-            self._give_up(str(error), error.exit_code)
+        self._events.write(event=event, **result.publish())
 
     # Instructions and work items
 
@@ -324,12 +331,8 @@ class Coordinator:
     def _on_scores(self, peer: Peer, message: Scores) -> None:
         assert self._scoring is not None
         member = self._joining.find(message.sender, only="nn-worker")
-        try:
-            self._scoring.add(member.index, message.batch, message.logits)
-        except UserError as error:
-            self._give_up(str(error), error.exit_code)
-        else:
-            self._server.reply(peer, Ack())
+        self._scoring.add(member.index, message.batch, message.logits)
+        self._server.reply(peer, Ack())
 
     def _tell_progress(self) -> None:
         """Say now and then what takes a replica long, and how far an evaluation or a prediction has come."""

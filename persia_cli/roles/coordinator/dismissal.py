@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from persia_cli.control.membership import Membership
 from persia_cli.errors import PersiaError, RoleError, WireError
+from persia_cli.roles.coordinator.early_saves import SAVE_AND_END
 from persia_cli.roles.coordinator.joining import JoinHandler
 from persia_cli.roles.coordinator.work_queue import WorkQueue
 from persia_cli.roles.link import REASON_LIMIT
@@ -11,6 +12,8 @@ from persia_cli.wire.job_messages import Fail, Instruction, Leave, Stop
 from persia_cli.wire.messages import Ack
 from persia_cli.wire.server import Peer, Server
 
+AT_ONCE_S = 1.0
+"""The most seconds in which replicas are told to stop where a signal ends the job."""
 LISTENING_S = 2.0
 """Seconds after which a replica that has not been heard of is not waited for at the end of a job."""
 
@@ -34,14 +37,19 @@ class Dismissal:
         work: WorkQueue,
         clock: Callable[[], float],
         give_up: Callable[[str, int], None],
+        save_and_end: Callable[[str, str], None],
     ) -> None:
-        """`clock` returns the seconds in which the coordinator has been running."""
+        """`clock` returns the seconds in which the coordinator has been running.
+
+        `save_and_end` is called with a signal and the replica that got it.
+        """
         self._server = server
         self._joining = joining
         self._membership = membership
         self._work = work
         self._clock = clock
         self._give_up = give_up
+        self._save_and_end = save_and_end
         self._told: set[str] = set()
         self.begun = False
 
@@ -57,23 +65,29 @@ class Dismissal:
         self._give_up(f"{member.name}: {message.error}", message.exit_code)
 
     def on_leave(self, peer: Peer, message: Leave) -> None:
-        """Note that a replica was stopped by somebody else, which ends the job. Raises WireError for one not in it."""
+        """Note that a replica got a signal, which ends the job. Raises WireError for one that has no place in it."""
+        name = f"{message.role}-{message.index}"
         member = self._membership.members.get((message.role, message.index))
-        if member is None or member.pid != message.pid:
-            raise WireError(f"{message.role}-{message.index}, process {message.pid}, is not in this job")
+        if name not in self._membership.missing and (member is None or member.pid != message.pid):
+            raise WireError(f"{name}, process {message.pid}, is not in this job")
         self._server.reply(peer, Ack())
-        self._told.add(member.name)
-        if not self.begun:
-            self._give_up(f"{member.name} was stopped ({message.signal})", RoleError.exit_code)
+        if not message.serves:
+            self._told.add(name)
+        if self.begun:
+            return
+        if message.signal in SAVE_AND_END:
+            self._save_and_end(message.signal, name)
+        if not message.serves:
+            self._give_up(f"{name} was stopped ({message.signal})", RoleError.exit_code)
 
-    def send_away(self, why: str, number: int, seconds: float, poll: Callable[[], None]) -> None:
+    def send_away(self, why: str, number: int, seconds: float, poll: Callable[[], None], goes_on: bool = False) -> None:
         """Ask every replica to stop: those that wait to join or for an instruction, and all that send heartbeats.
 
         `number` is that of the instruction; until all have heard, `poll` is called, for so many seconds at the most.
         """
         self.begun = True
         self._told.update(self._joining.close(f"the job has ended: {why}"))
-        self._work.instruct(Instruction(number, Stop(why[:REASON_LIMIT])))
+        self._work.instruct(Instruction(number, Stop(why[:REASON_LIMIT], goes_on)))
         deadline = self._clock() + seconds
         while self._listening() - self._told and self._clock() < deadline:
             poll()

@@ -15,8 +15,8 @@ class WorkQueue:
         """Keep the training steps [first_step, train_steps) for data loaders."""
         self._server = server
         self._items = {TRAIN: WorkItems(first_step, train_steps, ITEM_STEPS), EVAL: WorkItems(0, 0, ITEM_STEPS)}
-        self._instruction: Instruction | None = None
-        """The last one; whom it concerns has done the ones before, and nobody else needs them."""
+        self._instructions: list[Instruction] = []
+        """Those of this phase; whom they concern has done the ones before, and nobody else needs them."""
         self._nexts: dict[str, tuple[Peer, int]] = {}
         self._takes: dict[tuple[str, int], tuple[Peer, TakeItem]] = {}
         self._given: dict[tuple[str, int], tuple[Peer, Item]] = {}
@@ -28,8 +28,13 @@ class WorkQueue:
         self._items[EVAL] = WorkItems(first, last, ITEM_STEPS)
 
     def instruct(self, instruction: Instruction) -> None:
-        """Give an instruction to all that wait for one, and to those that ask for it from now on."""
-        self._instruction = instruction
+        """Give the first instruction of a phase to all that wait for one, and to those that ask for it from now on."""
+        self._instructions.clear()
+        self.change(instruction)
+
+    def change(self, instruction: Instruction) -> None:
+        """Give a further instruction about the same phase to all that have the ones before."""
+        self._instructions.append(instruction)
         for name in list(self._nexts):
             self._answer(name)
         self._deal()
@@ -41,9 +46,11 @@ class WorkQueue:
 
     def _answer(self, name: str) -> None:
         peer, after = self._nexts[name]
-        if self._instruction is not None and after < self._instruction.number:
-            del self._nexts[name]
-            self._server.reply(peer, self._instruction)
+        for instruction in self._instructions:
+            if after < instruction.number:
+                del self._nexts[name]
+                self._server.reply(peer, instruction)
+                return
 
     def take(self, name: str, peer: Peer, message: TakeItem) -> None:
         """A data loader asks for steps of a split, one request after the other; a repeat gets the same steps again."""
@@ -55,7 +62,7 @@ class WorkQueue:
         self._deal()
 
     def _deal(self) -> None:
-        if self._instruction is None:
+        if not self._instructions:
             return
         for key, (peer, take) in list(self._takes.items()):
             steps = self._items[take.split].take()

@@ -1,20 +1,23 @@
 """Phases: a schedule stops at every boundary and nowhere else; a phase ends when all have reported it done."""
 
+from random import Random
 from typing import Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persia_cli.control.phases import (
     Phase,
     PhaseKind,
     PhaseMachine,
+    Wishes,
     evaluation_only,
     in_turns,
     prediction_only,
     schedule,
 )
+from persia_cli.control.watermarks import Permits
 
 EVERY = st.none() | st.integers(1, 40)
 
@@ -193,3 +196,121 @@ def test_the_next_checkpoint_and_the_end_wait_for_the_files_of_the_last_one(wait
             assert machine.note_written("nn-worker-0", step)
             assert not machine.held
     assert machine.advance() == Phase("done")
+
+
+@given(st.integers(1, 60), st.integers(0, 3), EVERY, EVERY, st.booleans(), st.data())
+def test_wishes_lose_no_step_and_save_none_twice(
+    steps: int, eval_steps: int, eval_every: int | None, save_every: int | None, save_at_end: bool, data: st.DataObject
+) -> None:
+    """Over any number of lives, each ended by a signal at any moment: every step once, and each evaluation.
+
+    An evaluation that is given up is done by the next life, before it trains.
+    """
+    trained: list[int] = []
+    evaluated: list[int] = []
+    first, due, saved = 0, False, -1
+    for life in range(20):
+        wishes, here = Wishes(), set[tuple[int, bool]]()
+        settings = (steps, eval_steps, eval_every, save_every, save_at_end)
+        phases = schedule(*settings, first=first, wishes=wishes, evaluation_due=due, is_saved=saved == first)
+        began, position = len(trained), first
+        for phase in phases:
+            if life < 19:
+                wishes.save = wishes.save or data.draw(st.sampled_from([None, None, "request", "minutes"]))
+                wishes.end |= data.draw(st.integers(0, 5)) == 0
+            if phase.kind in ("training", "evaluating") and (wishes.end or (wishes.save and phase.kind == "training")):
+                reached = data.draw(st.integers(phase.first, phase.last))
+                phase.is_cut, phase.last = reached < phase.last, reached
+            if phase.kind == "training":
+                assert not due
+                trained += range(phase.first, phase.last)
+                position = phase.last
+            elif phase.kind == "evaluating" and not phase.is_cut:
+                evaluated.append(position)
+                due = False
+            elif phase.kind == "saving":
+                assert phase.last == position
+                assert (position, phase.evaluation_due) not in here
+                here.add((position, phase.evaluation_due))
+                first, due, saved = position, phase.evaluation_due, position
+        assert phase.kind == "done"
+        if phase.is_cut:
+            assert wishes.end
+            assert len(trained) == began or first == position, "what was trained is saved"
+        else:
+            break
+    assert not phase.is_cut
+    assert trained == list(range(steps))
+    expected = [step for step in range(1, steps + 1) if step == steps or (eval_every and step % eval_every == 0)]
+    assert evaluated == (expected if eval_steps else [])
+
+
+class Rank:
+    """A rank that starts and finishes steps within its permits, and obeys as its I/O thread does, in order."""
+
+    def __init__(self, bound: int) -> None:
+        self.permits = Permits(bound)
+        self.inbox: list[tuple[int, str, int]] = []
+        self.started: list[int] = []
+        self.open = False
+
+    def obey(self) -> tuple[int, int] | None:
+        number, work, last = self.inbox.pop(0)
+        if work == "hold":
+            return number, self.permits.hold()
+        if work == "begin" or self.open:
+            self.open = True
+            self.permits.begin(last)
+        return None
+
+    def work(self, draw: Random) -> None:
+        if draw.random() < 0.5 and (step := self.permits.take()) is not None:
+            self.started.append(step)
+        unfinished = [step for step in self.started if not self.permits.finished.done(step)]
+        if unfinished:
+            self.permits.give_back(draw.choice(unfinished))
+
+
+@settings(max_examples=200)
+@given(st.integers(1, 4), st.integers(1, 5), st.booleans(), st.randoms(use_true_random=False))
+def test_ranks_that_are_held_at_any_moment_end_at_one_step(ranks: int, bound: int, ends: bool, draw: Random) -> None:
+    names = frozenset(f"nn-worker-{rank}" for rank in range(ranks))
+    wishes = Wishes()
+    phases = schedule(25, 0, None, 9, True, wishes=wishes)
+    machine = PhaseMachine(phases, {"training": names, "saving": frozenset({"s"}), "done": names})
+    workers = {name: Rank(bound) for name in sorted(names)}
+    saves: list[int] = []
+    while (phase := machine.advance()).kind != "done":
+        if phase.kind == "saving":
+            saves.append(phase.last)
+            assert all(worker.started == list(range(phase.last)) for worker in workers.values())
+            machine.finish("s", machine.number)
+            continue
+        begun = machine.number
+        for worker in workers.values():
+            worker.inbox.append((begun, "begin", phase.last))
+        wished_at, turns = draw.randrange(40 * ranks), 0
+        while machine.waiting:
+            turns += 1
+            if turns > wished_at and machine.agreement is None and not wishes.end and len(saves) < 8:
+                wishes.save, wishes.end = "request", ends
+                assert machine.hold()
+                for worker in workers.values():
+                    worker.inbox.append((machine.number, "hold", 0))
+            name = draw.choice(sorted(workers))
+            worker = workers[name]
+            if worker.inbox and (answer := worker.obey()) is not None:
+                held = machine.cut(name, *answer)
+                assert machine.cut(name, *answer) is None
+                for other in workers.values() if held else ():
+                    other.inbox.append((machine.number, "cut", held.last))
+            worker.work(draw)
+            if worker.open and worker.permits.drained and (begun, "begin") not in [each[:2] for each in worker.inbox]:
+                worker.open = False
+                machine.finish(name, begun)
+        assert len({tuple(worker.started) for worker in workers.values()}) == 1
+    trained = workers["nn-worker-0"].started
+    assert trained == list(range(len(trained)))
+    assert len(saves) == len(set(saves)), "no step is saved twice"
+    assert not trained or saves[-1] == len(trained), "what was trained is saved"
+    assert phase.is_cut == (len(trained) < 25)

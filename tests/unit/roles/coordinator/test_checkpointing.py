@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from persia_cli.config.schema import Run
 from persia_cli.control.evaluation_tracker import Best, EvaluationTracker
+from persia_cli.control.phases import Phase
 from persia_cli.observe.record_state import RecordState
 from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.plan.embedding import embedding_layout
@@ -26,7 +29,8 @@ def checkpointing_of(run: Run, run_dir: Path, tracker: EvaluationTracker | None 
 
 def save(checkpointing: Checkpointing, run: Run, step: int) -> int:
     """Have one server write its rows, of which there are none, and report; return the bytes of its files."""
-    folder = checkpointing.begin(step, 32 * step, STATE) / EMBEDDINGS
+    phase = Phase("saving", last=step, trigger="steps" if step % 5 == 0 else "signal", evaluation_due=step == 7)
+    folder = Path(checkpointing.begin(phase, 32 * step, STATE).folder) / EMBEDDINGS
     folder.mkdir()
     files = save_shard(Shard(embedding_layout(run), 0, 1), folder)
     checkpointing.add("embedding-server-0", files)
@@ -50,7 +54,12 @@ def test_the_manifest_tells_of_every_table_and_of_the_run(tmp_path: Path) -> Non
     ]
     assert (manifest.step, manifest.samples, manifest.seed) == (7, 224, 3)
     assert Run.model_validate(manifest.config) == run
-    assert manifest.progress == RunProgress(96, 32, 123, 30, 10, 20, 5, 1, [])
+    assert manifest.progress == RunProgress(96, 32, 123, 30, 10, 20, 5, 1, [], evaluation_due=True)
+    assert manifest.trigger == saved["trigger"] == "signal"
+    checkpointing.renew(7, STATE._replace(metrics_bytes=200))
+    renewed = read_manifest(Path(saved["path"]))
+    assert renewed.progress == RunProgress(96, 32, 200, 30, 10, 20, 5, 1, [])
+    assert replace(renewed, progress=manifest.progress) == manifest
 
 
 def test_as_many_are_kept_as_the_run_says(tmp_path: Path) -> None:

@@ -1,0 +1,119 @@
+"""Signals that end a job after its model is saved, as launchers and roles take them."""
+
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from persia_cli.errors import PreemptedError
+
+SAVING_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+"""The first two save the model and end the job, the third saves it and lets the job go on."""
+
+SAME_S = 0.5
+"""A SIGTERM that comes within so many seconds of another is the same one: some schedulers tell a process twice."""
+
+SECOND_S = 1.5
+"""Seconds after which a process ends that was told twice to end, whatever it is at."""
+
+
+class Repeats:
+    """Tells the second SIGTERM from the first."""
+
+    def __init__(self) -> None:
+        self._first_s: float | None = None
+
+    def is_another(self) -> bool:
+        """Return whether a SIGTERM that comes now is not the first one."""
+        now = time.monotonic()
+        if self._first_s is None:
+            self._first_s = now
+        return now - self._first_s > SAME_S
+
+
+def end_soon(last_words: Callable[[], None]) -> None:
+    """End this process before long, after `last_words`, unless it has ended by then."""
+
+    def end() -> None:
+        try:
+            last_words()
+        finally:
+            os._exit(PreemptedError.exit_code)
+
+    timer = threading.Timer(SECOND_S, end)
+    timer.daemon = True
+    timer.start()
+
+
+class PreemptedNow(KeyboardInterrupt):
+    """A signal that ends the job without saving: nothing is trained yet, or SIGTERM came again."""
+
+
+class JobSignals:
+    """A launcher's handler of the signals that end its job, as a context; does nothing outside the main thread.
+
+    SIGTERM and SIGUSR1 are `passed_on` to a job that trains, and raise PreemptedNow in one that has not begun. A second
+    SIGTERM raises it too. SIGHUP raises KeyboardInterrupt, but stays ignored if it was: `nohup` lets a job outlive its
+    terminal.
+    """
+
+    def __init__(self) -> None:
+        self.trains = False
+        """True while there is a coordinator that can save."""
+        self.name = ""
+        """The first signal that ends the job."""
+        self.again = False
+        """True once everything is to end at once."""
+        self.on_second: Callable[[], None] = lambda: None
+        self._came: deque[str] = deque()
+        self._repeats = Repeats()
+
+    @contextmanager
+    def handled(self) -> Iterator["JobSignals"]:
+        """Handle the signals while the block runs."""
+        if threading.current_thread() is not threading.main_thread():
+            yield self
+            return
+        numbers = [*SAVING_SIGNALS]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            numbers.append(signal.SIGHUP)
+        before = {number: signal.signal(number, self._on_signal) for number in numbers}
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def passed_on(self) -> list[str]:
+        """Return the names of the signals that have come since the last call."""
+        return [self._came.popleft() for _ in range(len(self._came))]
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            raise KeyboardInterrupt
+        name = signal.Signals(number).name
+        if number == signal.SIGUSR2:
+            self._came.append(name)
+            return
+        self.name = self.name or name
+        if number == signal.SIGTERM and self._repeats.is_another():
+            self.again = True
+            self.on_second()
+            raise PreemptedNow(name)
+        if not self.trains:
+            raise PreemptedNow(name)
+        self._came.append(name)
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Block the signals in this thread, and so in a process that it starts, which lets them in once it is prepared."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SAVING_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
