@@ -48,6 +48,11 @@ def read_tensors(path: Place) -> DenseFile:
     return DenseFile(found, record)
 
 
+def tensor_shapes(path: Place) -> dict[str, list[int]]:
+    """Return the shape of each tensor of a safetensors file by name; raises CheckpointError if it cannot be read."""
+    return {name: list(values.shape) for name, values in read_tensors(path).tensors.items()}
+
+
 def dense_flaws(folder: Place, manifest: Manifest, expected: Mapping[str, Any] | None) -> Iterator[str]:
     """Yield a sentence for each flaw of the dense files; `expected` is from `persia_cli.train.expected_state`.
 

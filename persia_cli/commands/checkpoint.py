@@ -12,10 +12,27 @@ VERIFY = (
     "persia checkpoint verify runs/criteo-20261121-081500                       # all checkpoints of a run",
     "persia checkpoint verify runs/criteo-20261121-081500/checkpoints/step-500  # this one",
 )
+SHOW = ("persia checkpoint show runs/criteo-20261121-081500/checkpoints/step-500  # tables, dense weights, position",)
+DIFF = (
+    "persia checkpoint diff runs/a/checkpoints/step-500 runs/a/checkpoints/step-1000  # what 500 steps have changed",
+    "persia checkpoint diff runs/a runs/b                                             # the best of two runs",
+)
+EXPORT = (
+    "persia checkpoint export runs/shop --table item --output item.parquet         # id and vector of every row",
+    "persia checkpoint export runs/shop --table item --output item.csv --last-used  # a column for each dimension",
+)
+GC = (
+    "persia checkpoint gc runs/criteo-20261121-081500 --keep 2 --dry-run  # what would go",
+    "persia checkpoint gc runs/criteo-20261121-081500 --keep 2 --yes      # remove it without a question",
+)
 
 RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)]
 
-app = typer.Typer(no_args_is_help=True, help="Look at checkpoints and look after them.", epilog=examples(*LS, *VERIFY))
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Look at checkpoints and look after them.",
+    epilog=examples(*LS, *VERIFY, *DIFF[:1], *EXPORT[:1], *GC[:1]),
+)
 
 
 @app.command(epilog=examples(*LS))
@@ -68,3 +85,126 @@ def verify(folder: Model, as_json: AsJson = False) -> None:
             if run_dir
             else f"persia table stats {shlex.quote(str(folder))}",
         )
+
+
+@app.command(epilog=examples(*SHOW))
+def show(folder: Model, as_json: AsJson = False) -> None:
+    """Show what a checkpoint holds: tables, optimizer states, dense weights, position, files."""
+    import shlex
+    from dataclasses import asdict
+
+    from persia_cli.checkpoint.description import describe_checkpoint
+    from persia_cli.commands.checkpoint_content_view import show_description
+    from persia_cli.commands.screen import err, out, propose, say_json
+
+    found = describe_checkpoint(folder)
+    if as_json:
+        say_json(asdict(found))
+        return
+    show_description(out(), found)
+    propose(err(), f"persia checkpoint verify {shlex.quote(found.path)}")
+
+
+@app.command(epilog=examples(*DIFF))
+def diff(
+    before: Annotated[Path, typer.Argument(metavar="BEFORE", help="A checkpoint, or a run.", show_default=False)],
+    after: Annotated[Path, typer.Argument(metavar="AFTER", help="A checkpoint, or a run.", show_default=False)],
+    as_json: AsJson = False,
+) -> None:
+    """Show what differs between two checkpoints: rows by table, dense weights, settings."""
+    import shlex
+    from dataclasses import asdict
+
+    from persia_cli.checkpoint.comparison import compare_checkpoints
+    from persia_cli.commands.checkpoint_content_view import show_diff
+    from persia_cli.commands.checkpoint_view import reading_rows
+    from persia_cli.commands.screen import err, out, propose, say_json
+
+    with reading_rows(err(), "comparing") as progress:
+        found = compare_checkpoints(before, after, progress)
+    if as_json:
+        say_json(asdict(found))
+        return
+    show_diff(out(), found)
+    propose(err(), f"persia table stats {shlex.quote(found.after)}")
+
+
+@app.command(epilog=examples(*EXPORT))
+def export(
+    folder: Model,
+    table: Annotated[str, typer.Option("--table", metavar="NAME", help="The table.", show_default=False)],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="A .parquet or .csv file.", show_default=False)
+    ],
+    state: Annotated[bool, typer.Option("--state", help="Also the states of the optimizer.")] = False,
+    last_used: Annotated[bool, typer.Option("--last-used", help="Also the step of each row's last use.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")] = False,
+) -> None:
+    """Write a table of a checkpoint, as ids and vectors, to a file that other programs read."""
+    import shlex
+
+    from persia_cli.checkpoint.description import groups_of
+    from persia_cli.checkpoint.export import export_table, require_exportable
+    from persia_cli.commands.checkpoint_view import reading_rows
+    from persia_cli.commands.screen import err, labelled, propose
+    from persia_cli.errors import count
+    from persia_cli.observe.saved_run import locate_model
+    from persia_cli.store.manifest import read_manifest
+
+    checkpoint, _ = locate_model(folder)
+    manifest = read_manifest(checkpoint)
+    require_exportable(manifest, table, output, overwrite)
+    with reading_rows(err(), "exporting") as progress:
+        rows = export_table(checkpoint, manifest, table, output, state, last_used, progress)
+    group = groups_of(manifest).get(table)
+    if group and next(each for each in group.tables if each.name == table).rounds:
+        labelled(
+            err(), "note", f"{table} is a hash stack: these are its shared rows, of which an id is the sum of a few"
+        )
+    labelled(err(), "saved", f"{output}, {count(rows, 'row')} of step {manifest.step:,}")
+    propose(err(), f"persia checkpoint show {shlex.quote(str(checkpoint))}")
+
+
+@app.command(epilog=examples(*GC))
+def gc(
+    run: RunDir,
+    keep: Annotated[
+        int | None,
+        typer.Option(
+            "--keep", metavar="N", min=1, help="Newest checkpoints to keep.", show_default="checkpoint.keep of the run"
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove without a question.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would go and remove nothing.")] = False,
+) -> None:
+    """Remove old checkpoints of a run and what was left unfinished; the best and the newest always stay."""
+    import shlex
+    import sys
+
+    from persia_cli.checkpoint.cleanup import clean_up, plan_clean_up
+    from persia_cli.checkpoint.listing import is_running
+    from persia_cli.commands.checkpoint_view import show_clean_up
+    from persia_cli.commands.screen import err, labelled, out, propose, size
+    from persia_cli.errors import UserError, count
+
+    if is_running(run):
+        raise UserError(f"the run in {run} still goes on; checkpoint.keep=N of the run removes old ones meanwhile")
+    plan = plan_clean_up(run, keep)
+    show_clean_up(out(), plan)
+    again = f"persia checkpoint gc {shlex.quote(str(run))}" + (f" --keep {keep}" if keep else "")
+    if not plan.doomed:
+        labelled(err(), "note", "nothing to remove" + ("" if keep else "; --keep N says how many of the newest stay"))
+        propose(err(), f"persia checkpoint ls {shlex.quote(str(run))}")
+    elif dry_run:
+        labelled(
+            err(), "note", f"{count(len(plan.doomed), 'folder')} would go, {size(plan.nbytes)}; nothing was removed"
+        )
+        propose(err(), f"{again} --yes")
+    else:
+        if not yes:
+            if not sys.stdin.isatty():
+                raise UserError("nobody is there to ask: give --yes to remove these folders, or --dry-run")
+            typer.confirm(f"Remove {count(len(plan.doomed), 'folder')}, {size(plan.nbytes)}?", abort=True, err=True)
+        gone = clean_up(run, keep, plan)
+        labelled(err(), "removed", f"{count(len(gone.doomed), 'folder')}, {size(gone.nbytes)}")
+        propose(err(), f"persia checkpoint ls {shlex.quote(str(run))}")

@@ -1,12 +1,13 @@
 """What `persia checkpoint` prints: a table on a terminal, else a line of words for each thing."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 
 from rich.console import Console
 
+from persia_cli.checkpoint.cleanup import CleanUp
 from persia_cli.checkpoint.listing import CheckpointList, ListedCheckpoint
 from persia_cli.checkpoint.verification import Verification, VerifyingProgress
 from persia_cli.commands.progress_bar import ProgressBar
@@ -61,6 +62,32 @@ def verifying(console: Console) -> Iterator[VerifyingProgress]:
             bar.show(progress.work, progress.of, [f"{progress.rows:,} rows", f"{clock(bar.left_s)} left", rate])
 
         yield VerifyingProgress(on_change=show)
+
+
+@contextmanager
+def reading_rows(console: Console, phase: str) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function that takes the rows read so far and in all, and shows them on a terminal."""
+    with ProgressBar(console, phase, stays=False) as bar:
+
+        def show(rows: int, of: int) -> None:
+            rate = [] if bar.per_second is None else [f"{bar.per_second:,.0f} rows/s"]
+            bar.show(rows, of, [f"{rows:,}/{of:,} rows", f"{clock(bar.left_s)} left", *rate])
+
+        yield show
+
+
+def show_clean_up(console: Console, plan: CleanUp) -> None:
+    """Print what would go and what stays."""
+    for each in plan.doomed:
+        if console.is_terminal:
+            labelled(console, "goes", f"{each.folder}, {size(each.nbytes)}: {each.why}")
+        else:
+            say(console, key_values({"goes": str(each.folder), "nbytes": each.nbytes, "why": each.why}))
+    for step, why in plan.kept.items():
+        if console.is_terminal:
+            labelled(console, "stays", f"step {step:,}: {why}")
+        else:
+            say(console, key_values({"stays": step, "why": why}))
 
 
 def show_verification(

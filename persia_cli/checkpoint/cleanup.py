@@ -1,0 +1,109 @@
+"""The removal of checkpoints that nobody needs any more, and of what was left unfinished."""
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from persia_cli.checkpoint.listing import require_run
+from persia_cli.config.record import read_run
+from persia_cli.disk import writing
+from persia_cli.errors import CheckpointError, UserError
+from persia_cli.launch.resumed import locked
+from persia_cli.observe.history import CONFIG
+from persia_cli.observe.journal import EVENTS, is_being_written
+from persia_cli.storage import places
+from persia_cli.storage.places import Place, nbytes_below
+from persia_cli.store.manifest import (
+    CHECKPOINTS,
+    MANIFEST,
+    checkpoint_folder,
+    finished_steps,
+    read_manifest,
+    unfinished_folders,
+)
+from persia_cli.store.retention import best_checkpoint
+
+READERS = ("evals", "predictions")
+"""Folders of a run directory with the jobs that read its checkpoints."""
+
+
+@dataclass(frozen=True)
+class Doomed:
+    """A folder that would go, and why."""
+
+    folder: Place
+    why: str
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class CleanUp:
+    """What would go, and the steps of checkpoints that stay with the reason for each."""
+
+    doomed: list[Doomed]
+    kept: dict[int, str]
+
+    @property
+    def nbytes(self) -> int:
+        """Space that it frees."""
+        return sum(each.nbytes for each in self.doomed)
+
+
+def plan_clean_up(run_dir: Path, keep: int | None) -> CleanUp:
+    """Return what would go if the newest `keep` checkpoints stay; None stands for `checkpoint.keep` of the run.
+
+    The best stays, the newest, and all that one that stays depends on. Raises UserError for a folder that is no run,
+    CheckpointError if the note of the best is damaged, since then the best is not known.
+    """
+    require_run(run_dir)
+    checkpoints = run_dir / CHECKPOINTS
+    if keep is None:
+        keep = read_run(run_dir / CONFIG).checkpoint.keep
+    steps, best = finished_steps(checkpoints), best_checkpoint(checkpoints)
+    kept = dict.fromkeys(steps[-keep:], f"one of the newest {keep}") if keep else {}
+    if keep is None:
+        kept = dict.fromkeys(steps, "no limit is set")
+    kept |= dict.fromkeys(_newest_whole(checkpoints, steps), "newest that is whole")
+    kept |= dict.fromkeys(steps[-1:], "newest")
+    kept |= {step: "best" for step in steps if checkpoint_folder(checkpoints, step) == best}
+    old = [checkpoint_folder(checkpoints, step) for step in steps if step not in kept]
+    doomed = [Doomed(folder, "older than those to keep", nbytes_below(folder)) for folder in old]
+    left = [Doomed(folder, "left unfinished", nbytes_below(folder)) for folder in unfinished_folders(checkpoints)]
+    return CleanUp([*left, *doomed], dict(sorted(kept.items())))
+
+
+def _newest_whole(checkpoints: Place, steps: list[int]) -> list[int]:
+    """Return the newest step whose manifest and files look whole: the one to go on from if later ones are damaged."""
+    for step in reversed(steps):
+        try:
+            read_manifest(checkpoint_folder(checkpoints, step))
+        except CheckpointError:
+            continue
+        return [step]
+    return []
+
+
+def clean_up(run_dir: Path, keep: int | None, expected: CleanUp) -> CleanUp:
+    """Remove what `plan_clean_up` names, the oldest first, and return it.
+
+    Raises UserError if the run still goes on, if an evaluation or prediction of it does, or if something else than
+    `expected` would go by now; DiskError for a folder that cannot be removed. A folder that is removed half-way never
+    looks like a checkpoint.
+    """
+    with locked(run_dir):
+        require_no_reader(run_dir)
+        plan = plan_clean_up(run_dir, keep)
+        if {str(each.folder) for each in plan.doomed} != {str(each.folder) for each in expected.doomed}:
+            raise UserError(f"the checkpoints of {run_dir} have changed in between; give the command again")
+        for each in plan.doomed:
+            with writing(each.folder) if isinstance(each.folder, Path) else nullcontext():
+                places.remove(each.folder, MANIFEST)
+    return plan
+
+
+def require_no_reader(run_dir: Path) -> None:
+    """Raise UserError if an evaluation or prediction reads a checkpoint of the run."""
+    for folder in READERS:
+        for events in sorted((run_dir / folder).glob(f"*/{EVENTS}")):
+            if is_being_written(events):
+                raise UserError(f"the job in {events.parent} reads a checkpoint of {run_dir}; wait for its end")

@@ -1,0 +1,144 @@
+"""The description of a checkpoint: its manifest, tables, position, dense weights and files."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from pydantic import ValidationError
+
+from persia_cli.checkpoint.dense_flaws import DENSE, WEIGHTS, tensor_shapes
+from persia_cli.checkpoint.listing import FULL
+from persia_cli.config.schema import Run
+from persia_cli.errors import ConfigError
+from persia_cli.observe.saved_run import locate_model
+from persia_cli.plan.embedding import embedding_layout
+from persia_cli.storage.places import Place, modified_s
+from persia_cli.store.layout import GroupSpec
+from persia_cli.store.manifest import MANIFEST, Manifest, kind_of, read_manifest
+
+
+@dataclass(frozen=True)
+class DescribedTable:
+    """A table as it is in the files; `states` are the optimizer's columns and their sizes, None if they are unknown."""
+
+    name: str
+    rows: int
+    dim: int
+    dtype: str
+    group: int
+    optimizer: str | None
+    states: dict[str, int] | None
+    nbytes: int
+    """Bytes of its rows in the files, in proportion where tables share a file."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a checkpoint holds, as its manifest says; `persia checkpoint verify` looks whether that is so."""
+
+    path: str
+    run_dir: str | None
+    kind: str
+    saved_s: float
+    persia_version: str
+    format_version: int
+    step: int
+    samples: int
+    epoch: int | None
+    """Number of whole passes over the training data before it."""
+    samples_into_epoch: int | None
+    seed: int
+    model: str
+    mode: str
+    optimizer: str
+    nbytes: int
+    rows: int
+    tables: list[DescribedTable]
+    dense: dict[str, list[int]]
+    """Shape of each dense tensor by name."""
+    progress: dict[str, Any]
+    files: list[dict[str, Any]]
+    """Path below the checkpoint, bytes, rows, and the partitions of rows."""
+
+
+def describe_checkpoint(folder: Place) -> Description:
+    """Return what a checkpoint, or the best (else newest) of a run directory, holds; reads no rows.
+
+    Raises UserError for a folder that is neither, CheckpointError if its manifest is damaged or a file is missing.
+    """
+    checkpoint, run_dir = locate_model(folder)
+    manifest = read_manifest(checkpoint)
+    config = manifest.config
+    weights = next((f for f in manifest.files if kind_of(f) == DENSE and f.name == WEIGHTS), None)
+    per_epoch = manifest.progress.train_rows
+    return Description(
+        path=str(checkpoint),
+        run_dir=None if run_dir is None else str(run_dir),
+        kind=FULL,
+        saved_s=modified_s(checkpoint / MANIFEST),
+        persia_version=manifest.persia_version,
+        format_version=manifest.format_version,
+        step=manifest.step,
+        samples=manifest.samples,
+        epoch=manifest.samples // per_epoch if per_epoch else None,
+        samples_into_epoch=manifest.samples % per_epoch if per_epoch else None,
+        seed=manifest.seed,
+        model=_kind(config, "model"),
+        mode=_kind(config, "mode"),
+        optimizer=_kind(config.get("optimizer", {}), "embedding"),
+        nbytes=sum(file.nbytes for file in manifest.files),
+        rows=manifest.row_count(with_dense=False),
+        tables=_tables(manifest),
+        dense={} if weights is None else tensor_shapes(checkpoint / weights.folder / weights.name),
+        progress=_progress(manifest),
+        files=[
+            {
+                "name": f"{file.folder}/{file.name}",
+                "nbytes": file.nbytes,
+                "rows": None if file.rows is None else file.rows.total,
+                "partitions": None if file.rows is None else [file.rows.first, file.rows.stop, file.rows.partitions],
+                "sha256": file.sha256,
+            }
+            for file in manifest.files
+        ],
+    )
+
+
+def groups_of(manifest: Manifest) -> dict[str, GroupSpec]:
+    """Return the feature group of each table by name; empty if the configuration is not one of this version."""
+    try:
+        layout = embedding_layout(Run.model_validate(manifest.config))
+    except (ValidationError, ConfigError):
+        return {}
+    return {table.name: group for group in layout.groups for table in group.tables}
+
+
+def _tables(manifest: Manifest) -> list[DescribedTable]:
+    groups = groups_of(manifest)
+    nbytes: dict[str, float] = {}
+    for file in manifest.files:
+        for name, rows in file.rows.tables.items() if file.rows else ():
+            nbytes[name] = nbytes.get(name, 0.0) + file.nbytes * rows / max(file.rows.total if file.rows else 0, 1)
+    return [
+        DescribedTable(
+            name=table.name,
+            rows=table.rows,
+            dim=table.dim,
+            dtype=table.dtype,
+            group=table.group,
+            optimizer=groups[table.name].optimizer.kind if table.name in groups else None,
+            states=groups[table.name].optimizer.states(table.dim) if table.name in groups else None,
+            nbytes=round(nbytes.get(table.name, 0.0)),
+        )
+        for table in manifest.tables
+    ]
+
+
+def _progress(manifest: Manifest) -> dict[str, Any]:
+    values: dict[str, Any] = msgspec.to_builtins(manifest.progress)
+    return values
+
+
+def _kind(config: Any, key: str) -> str:
+    part = config.get(key) if isinstance(config, dict) else None
+    return str(part.get("kind", "-")) if isinstance(part, dict) else "-"
