@@ -97,6 +97,8 @@ def prepare_run_dir(plan: JobPlan) -> JobPlan:
             (run_dir / ROLES).mkdir()
         except FileExistsError:
             raise UserError(f"{run_dir} already contains a run; choose another --run-dir or remove it") from None
+        # A coordinator that was killed has left its address, and the others would look for the new one there.
+        (run_dir / COORDINATOR_ADDRESS).unlink(missing_ok=True)
     load = plan.job.load and address_of(place_of(plan.job.load))
     job = replace(plan.job, run_dir=str(run_dir.absolute()), load=load)
     plan = replace(plan, run=anchored(plan.run), job=job)

@@ -11,7 +11,7 @@ import pytest
 from persia_cli.control.evaluation_tracker import Best, EvaluationTracker
 from persia_cli.errors import CheckpointError, UserError
 from persia_cli.launch import resumed
-from persia_cli.launch.job import prepared_run_dir
+from persia_cli.launch.job import COORDINATOR_ADDRESS, prepared_run_dir
 from persia_cli.launch.resumed import locked, newest_of, start_over, take_up_record
 from persia_cli.observe.journal import EVENTS, METRICS, Journal
 from persia_cli.roles.coordinator.checkpointing import Checkpointing
@@ -123,6 +123,15 @@ def test_nobody_else_resumes_a_run_from_its_launch_on(checkpoint: Path, take_up:
                 attempt()
         assert content(run_dir) == before
     take_up()
+
+
+def test_the_address_of_a_coordinator_that_was_killed_is_forgotten(checkpoint: Path) -> None:
+    """The others of the new start would look for their coordinator there."""
+    run_dir = checkpoint.parents[1]
+    (run_dir / COORDINATOR_ADDRESS).write_text("ipc:///tmp/persia-of-the-last-start/coordinator-0\n")
+    job = plan(["conf=synthetic", "cluster=embedded"], run_dir)
+    with prepared_run_dir(replace(job, job=replace(job.job, load=str(checkpoint)))):
+        assert not (run_dir / COORDINATOR_ADDRESS).exists()
 
 
 def test_a_folder_that_cannot_be_locked_is_used(take_up: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
