@@ -12,6 +12,7 @@ from rich.text import Text
 
 from persia_cli.commands.screen import err, labelled, paragraph, say, size
 from persia_cli.commands.screen_tables import columns, print_whole
+from persia_cli.commands.warm_view import describe_warm_start
 from persia_cli.config.schema import DenseOptimizer, Optimizer, ParquetDataset, Run, SyncMode
 from persia_cli.errors import count
 from persia_cli.observe.processor import this_processor
@@ -31,6 +32,8 @@ def describe(console: Console, plan: JobPlan) -> None:
     labelled(console, "model", model_words(run))
     if plan.job.load:
         labelled(console, "loaded", plan.job.load)
+    if plan.job.warm:
+        describe_warm_start(console, plan.job.warm)
     tables = sum(len(group.tables) for group in plan.layout.feature_groups)
     labelled(console, "rows", f"{count(tables, 'table')}, up to {size(plan.memory)}")
     if plan.job.task == "train":

@@ -74,10 +74,10 @@ def _prepare(role: str, words: list[str], run_dir: Path | None, folders: list[Pa
     from persia_cli.commands.facts import facts_of
     from persia_cli.config.compose import compose_run
     from persia_cli.launch.job import prepare_run_dir
-    from persia_cli.launch.readiness import require_network
+    from persia_cli.launch.readiness import require_network, with_dense_fit
     from persia_cli.plan.job import plan_job
 
     run = compose_run(words, folders)
     plan = plan_job(run, facts_of(run.dataset), "train", run_dir)
     require_network(plan)
-    prepare_run_dir(plan)
+    prepare_run_dir(with_dense_fit(plan))

@@ -20,8 +20,8 @@ Line = dict[str, Any]
 WIDE = 140
 """Width of a terminal that has room for a progress bar beside all figures."""
 
-FINDINGS = ("roles", "tables", "reliability", "scored")
-"""Events that are only recorded: the results at the end hold the figures that users need from them."""
+FINDINGS = ("roles", "tables", "reliability", "scored", "warm_start")
+"""Events that are only recorded: what users need from them is shown before the job or in the results at its end."""
 
 STALENESS = "steps from reading a row to its update: mean, most, bars for 1, 2, 3 …"
 """The meaning of `stale` in the live line."""
@@ -111,10 +111,14 @@ class LiveView:
         elif kind == "phase":
             self._bar.begin(line["phase"])
         elif kind == "progress":
+            unit = "samples"
+            if "doing" in line:
+                self._bar.begin(line["doing"])
+                unit = "rows"
             parts = [
-                f"{line['rows']:,}/{line['of']:,} samples",
+                f"{line['rows']:,}/{line['of']:,} {unit}",
                 f"{clock(line['eta_s'])} left",
-                f"{line['rows_per_s']:,.0f} samples/s",
+                f"{line['rows_per_s']:,.0f} {unit}/s",
             ]
             self._bar.show(line["rows"], line["of"], parts)
         elif kind == "waiting":

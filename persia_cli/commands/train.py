@@ -54,7 +54,7 @@ def train(
     from persia_cli.config.compose import compose_run
     from persia_cli.errors import UserError
     from persia_cli.launch.job import BEGINNING, has_begun
-    from persia_cli.launch.readiness import require_ready
+    from persia_cli.launch.readiness import require_ready, with_dense_fit
     from persia_cli.launch.resumed import start_over
     from persia_cli.plan.job import plan_job
 
@@ -66,6 +66,7 @@ def train(
         plan = plan_job(run, facts_of(run.dataset), "train", unsaved or choose_run_dir(run.name, run_dir))
     if parent is None and not plan.is_resumed:  # the points of a sweep are checked against the machine together
         require_ready([plan])
+    plan = with_dense_fit(plan)
     if trace_steps and not trace:
         raise UserError("--trace-steps selects the steps that --trace FILE traces; give --trace too")
     if trace:

@@ -68,8 +68,8 @@ class Location:
         return not _WILDCARDS.isdisjoint(self.path)
 
 
-def locate(path: str) -> Location:
-    """Find the file system of a path, a URI or `builtin:NAME`; raises DataError if it is none of these."""
+def locate(path: str, key: str = "dataset.path") -> Location:
+    """Find the file system of a path, a URI or `builtin:NAME`; raises DataError, naming `key`, for other texts."""
     if path.startswith(BUILTIN):
         return Location(fs.LocalFileSystem(), str(_builtin(path.removeprefix(BUILTIN))))
     if "://" not in path:
@@ -79,7 +79,7 @@ def locate(path: str) -> Location:
     try:
         filesystem, inner = ask(path, partial(fs.FileSystem.from_uri, patient))
     except ValueError as error:
-        raise DataError(f"dataset.path={path} is not a place pyarrow can open: {error}") from error
+        raise DataError(f"{key}={path} is not a place pyarrow can open: {error}") from error
     return Location(filesystem, inner, None if isinstance(filesystem, fs.LocalFileSystem) else path)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from persia_cli.config.record import write_run
-from persia_cli.config.schema import CustomModel, ParquetDataset, Run
+from persia_cli.config.schema import CustomModel, InitFrom, ParquetDataset, Run
 from persia_cli.config.schema.dataset import BUILTIN
 from persia_cli.disk import write_whole, writing
 from persia_cli.errors import DiskError, PersiaError, PreemptedError, UserError
@@ -117,14 +117,23 @@ def anchored(run: Run) -> Run:
     """Return the run with its relative paths made absolute: roles and later commands may run in other folders."""
     dataset, model = run.dataset, run.model
     if isinstance(dataset, ParquetDataset):
-        whole = [
-            path if "://" in path or path.startswith(BUILTIN) else str(Path(path).expanduser().absolute())
-            for path in dataset.paths
-        ]
+        whole = [_absolute(path) for path in dataset.paths]
         dataset = dataset.model_copy(update={"path": tuple(whole) if len(whole) > 1 else whole[0]})
     if isinstance(model, CustomModel):
-        model = model.model_copy(update={"file": str(Path(model.file).expanduser().absolute())})
-    return run.model_copy(update={"dataset": dataset, "model": model})
+        model = model.model_copy(update={"file": _absolute(model.file)})
+    return run.model_copy(update={"dataset": dataset, "model": model, "init_from": _anchored_source(run.init_from)})
+
+
+def _anchored_source(source: InitFrom | None) -> InitFrom | None:
+    if source is None:
+        return None
+    vectors = {name: file.model_copy(update={"path": _absolute(file.path)}) for name, file in source.vectors.items()}
+    path = _absolute(source.path) if source.path else None
+    return source.model_copy(update={"path": path, "vectors": vectors})
+
+
+def _absolute(path: str) -> str:
+    return path if "://" in path or path.startswith(BUILTIN) else str(Path(path).expanduser().absolute())
 
 
 def killed_by(number: int) -> str:

@@ -4,14 +4,18 @@ import json
 import os
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from persia_cli.config.schema import AsyncMode, CustomModel, Run
 from persia_cli.errors import ConfigError
 from persia_cli.launch.processes import python_module
 from persia_cli.plan.job import JobPlan
+from persia_cli.plan.warm_start import DenseFit
 from persia_cli.train.compiling import require_compiler
 
 _SAME = {"name", "seed", "eval", "checkpoint"}
@@ -48,6 +52,22 @@ def require_network(plan: JobPlan) -> None:
         run = plan.run.model_copy(update={"train": plan.run.train.model_copy(update={"device": "cpu"})})
         if plan.job.task == "train" and _takes_torch(run):
             _rehearse([run])
+
+
+def with_dense_fit(plan: JobPlan) -> JobPlan:
+    """Return the plan with the dense weights that a new run takes from a saved model; another process compares them.
+
+    Without torch on this machine they stay unknown. Raises ConfigError for a network or weights that cannot be read.
+    """
+    warm, source = plan.job.warm, plan.run.init_from
+    if warm is None or source is None or not warm.dense or find_spec("torch") is None:
+        return plan
+    asked = plan.run.model_copy(update={"init_from": source.model_copy(update={"path": warm.checkpoint})})
+    (found,) = ask_torch("persia_cli.train.compared_weights", [asked])
+    if isinstance(found, str):
+        raise ConfigError(found)
+    fit = msgspec.convert(found, DenseFit)
+    return replace(plan, job=replace(plan.job, warm=replace(warm, fit=fit)))
 
 
 def _require_memory(plan: JobPlan, memory: int) -> None:

@@ -24,6 +24,7 @@ from persia_cli.control.position import EVAL, TRAIN, JobBatches, StepGrid
 from persia_cli.errors import ConfigError, DataError
 from persia_cli.plan.embedding import embedding_layout, require_places
 from persia_cli.plan.network import require_network
+from persia_cli.plan.warm_start import WarmStart
 from persia_cli.store.layout import EmbeddingLayout
 from persia_cli.store.manifest import Manifest
 from persia_cli.wire.token import TOKEN
@@ -83,6 +84,8 @@ class Job:
     first_step: int = 0
     evaluation_due: bool = False
     """True if the model is to be evaluated at `first_step`, before the first step is trained."""
+    warm: WarmStart | None = None
+    """What a new training begins with, if not with what its seed draws."""
     benchmark: Benchmark | None = None
     trace_first: int = 0
     trace_last: int = 0
@@ -179,9 +182,9 @@ def plan_job(
 ) -> JobPlan:
     """Return the plan of a job; raises DataError if the data set has no samples for the task.
 
-    A training that is `resumed` from the checkpoint `load` begins after its step.
-    Raises ConfigError for wrong tables, and for a network that does not fit the data. Of a custom network only the
-    existence of its file is checked.
+    A training that is `resumed` from the checkpoint `load` begins after its step, others with what `init_from` names.
+    Raises ConfigError for wrong tables, and for a network that does not fit the data, and what `plan_warm_start` does.
+    Of a custom network only the existence of its file is checked.
     """
     if facts.settled is not None:
         run = run.model_copy(update={"dataset": facts.settled})
@@ -202,6 +205,7 @@ def plan_job(
     if isinstance(run.model, CustomModel) and not Path(run.model.file).expanduser().is_file():
         raise ConfigError(f"model.file={run.model.file}: there is no such file; give the Python file with your model")
     check_extras(run)
+    layout = embedding_layout(run)
     job = Job(
         task=task,
         run_dir=str(run_dir),
@@ -212,8 +216,8 @@ def plan_job(
         eval_steps=evaluation.steps,
         first_step=resumed.step if resumed else 0,
         evaluation_due=bool(resumed and resumed.progress.evaluation_due and facts.eval_rows),
+        warm=_warm_start(run, layout) if task == "train" and load is None else None,
     )
-    layout = embedding_layout(run)
     require_places(layout, run.cluster.embedding_servers)
     require_network(run, layout)
     replicas = [Replica("coordinator", 0)]
@@ -223,6 +227,14 @@ def plan_job(
 
 def _address(load: "Place") -> str:
     return str(load) if isinstance(load, Path) else load.uri
+
+
+def _warm_start(run: Run, layout: EmbeddingLayout) -> WarmStart | None:
+    if run.init_from is None:
+        return None
+    from persia_cli.plan.warm_sources import plan_warm_start  # needs pyarrow
+
+    return plan_warm_start(run, layout)
 
 
 def check_extras(run: Run) -> None:

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
+from functools import partial
 from typing import Any, NamedTuple
 
 from persia_cli.config.schema import Run, SyncMode
@@ -17,6 +18,7 @@ from persia_cli.kernels.warm import warm
 from persia_cli.observe.trace import LOOP
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job, job_batches
+from persia_cli.roles.first_rows import load_first_rows
 from persia_cli.roles.link import Link
 from persia_cli.roles.shard_saving import ShardSaving
 from persia_cli.storage.places import Place, place_of
@@ -79,6 +81,9 @@ class EmbeddingServer:
         if job.load:
             folder = place_of(job.load)
             self._write("reading its rows", lambda: self._load(folder), self._ready)
+        elif job.warm:
+            first_rows = partial(load_first_rows, self._shard, job.warm, self._loading)
+            self._write("reading its rows", first_rows, self._ready)
         else:
             self._ready(0)
         try:
@@ -258,6 +263,8 @@ class EmbeddingServer:
         manifest = read_manifest(folder)
         files = manifest.row_files(with_dense=self._shard.layout.dense_group is not None)
         rows = load_shard(self._shard, subfolder(folder, manifest, EMBEDDINGS), files, self._loading)
+        # Rows that found no room in their partition are counted and shown; they are not missing from the checkpoint.
+        rows += sum(counters.left_out for counters in self._shard.counters().values())
         log.info("loaded %d rows from %s", rows, folder)
         return rows
 

@@ -131,6 +131,9 @@ class NNWorker:
         if job.load:
             self._link.work.begin("reading the dense weights")
             trainer.load(verified_folder(place_of(job.load), DENSE))
+        elif job.warm and job.warm.dense and job.warm.checkpoint:
+            self._link.work.begin("reading the dense weights")
+            trainer.take(verified_folder(place_of(job.warm.checkpoint), DENSE), job.warm.states)
         self._link.work.end()
         self._pipeline.call(lambda: self._link.ready(self._on_instruction, trainer.parameters))
         self._follow(trainer)

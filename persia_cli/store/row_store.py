@@ -13,6 +13,9 @@ from persia_cli.store.layout import MAX_ROWS, GroupSpec
 MAX_STEP = 2**32 - 1
 """Greatest step of last use, which a slot stores in 32 bits; the checkpoint's column `last_used` contains it."""
 
+MARKS_AT_ONCE = 2**18
+"""Buckets whose marks are in memory as a copy at a time."""
+
 Keys = NDArray[np.uint64]
 Tables = NDArray[np.uint16]
 Floats = NDArray[np.float32]
@@ -87,6 +90,14 @@ class RowStore:
         new = keys.size - 1 - last[kept >= 0]
         self.write_rows(rows[new], {name: part[new] for name, part in parts.items()})
         return int(np.count_nonzero(rows == room.REPEATED))
+
+    def forget_use(self) -> None:
+        """Set the step of last use of all rows to 0, as a new run wants it of rows that another one has left."""
+        marks = self.index.marks.reshape(-1, int(buckets.MARKS))[:, int(buckets.LAST_USED) :]
+        for start in range(0, len(marks), MARKS_AT_ONCE):
+            part = marks[start : start + MARKS_AT_ONCE]
+            # Pages that were never written stay so.
+            part[part != 0] = 0
 
     def in_partitions(self, first: int, last: int) -> PartitionRows:
         """Return the rows of partitions [first, last), ordered by key, then table number."""

@@ -11,7 +11,6 @@ import io
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -94,6 +93,10 @@ class Progress:
     bytes_read: int = 0
     rows_loaded: int = 0
 
+    def add_bytes(self, nbytes: int) -> None:
+        """Count bytes that were read."""
+        self.bytes_read += nbytes
+
 
 def load_shard(shard: Shard, directory: Place, files: Sequence[SavedFile], progress: Progress | None = None) -> int:
     """Add those rows of the files whose keys are in the shard's partitions; returns the shard's number of rows then.
@@ -108,13 +111,9 @@ def load_shard(shard: Shard, directory: Place, files: Sequence[SavedFile], progr
     for file in files:
         if file.rows is not None and _concerns(shard, file.rows):
             path = directory / file.name
-            verify(path, file, partial(_count_bytes, progress))
+            verify(path, file, progress.add_bytes)
             _load_file(shard, path, file.rows, progress)
     return sum(store.used for store in shard.stores)
-
-
-def _count_bytes(progress: Progress, nbytes: int) -> None:
-    progress.bytes_read += nbytes
 
 
 def _concerns(shard: Shard, rows: SavedRows) -> bool:
@@ -125,11 +124,14 @@ def _concerns(shard: Shard, rows: SavedRows) -> bool:
     groups = {table.name: group.number for group in shard.layout.groups for table in group.tables}
     if not rows.tables.keys() <= groups.keys():
         return True
-    for number in {groups[name] for name in rows.tables}:
-        own, of = shard.stores[number].partitions, shard.stores[number].group.partitions
-        if own and rows.first * of < own.stop * rows.partitions and own.start * rows.partitions < rows.stop * of:
-            return True
-    return False
+    return any(in_range(shard.stores[number], rows) for number in {groups[name] for name in rows.tables})
+
+
+def in_range(store: RowStore, rows: SavedRows) -> bool:
+    """Return True if the range of keys of a file and that of a store have keys in common."""
+    own, of = store.partitions, store.group.partitions
+    overlaps = rows.first * of < own.stop * rows.partitions and own.start * rows.partitions < rows.stop * of
+    return bool(own) and overlaps
 
 
 def _save_group(
@@ -231,7 +233,7 @@ def _load_batch(shard: Shard, batch: pa.RecordBatch, saved: SavedRows, path: Pla
         )
     keys = np.empty(ids.size, np.uint64)
     hashing.hash_ids(ids, tables, shard.salts, keys)
-    places = _partitions(keys, saved.partitions)
+    places = partitions_of_keys(keys, saved.partitions)
     if places.size and not saved.first <= places.min() <= places.max() < saved.stop:
         raise CheckpointError(f"{path} has rows of other partitions than {saved.first} to {saved.stop - 1}")
     added = 0
@@ -241,7 +243,7 @@ def _load_batch(shard: Shard, batch: pa.RecordBatch, saved: SavedRows, path: Pla
         if not of_group.any():
             continue
         values = _values(batch, group, path)
-        partitions = _partitions(keys, group.partitions)
+        partitions = partitions_of_keys(keys, group.partitions)
         own = (partitions >= store.partitions.start) & (partitions < store.partitions.stop)
         kept = np.flatnonzero(of_group & own)
         part = {name: columns[kept] for name, columns in values.items()}
@@ -250,12 +252,12 @@ def _load_batch(shard: Shard, batch: pa.RecordBatch, saved: SavedRows, path: Pla
             raise CheckpointError(
                 f"{path} has {repeated:,} rows that were loaded already: a file is listed or saved twice"
             )
-        _require_room(shard, store, path)
+        require_room(shard, store, path)
         added += kept.size
     return added
 
 
-def _partitions(keys: NDArray[np.uint64], partitions: int) -> NDArray[np.uint64]:
+def partitions_of_keys(keys: NDArray[np.uint64], partitions: int) -> NDArray[np.uint64]:
     """Return the partition of each key, out of `partitions`."""
     return ((keys >> np.uint64(32)) * np.uint64(partitions)) >> np.uint64(32)
 
@@ -289,14 +291,14 @@ def _values(batch: pa.RecordBatch, group: GroupSpec, path: Place) -> dict[str, N
     }
 
 
-def _require_room(shard: Shard, store: RowStore, path: Place) -> None:
+def require_room(shard: Shard, store: RowStore, path: Place | str) -> None:
     """Raise CheckpointError if the rows loaded for the group so far are more than its store has room for."""
     counters = shard.counters()
     rows = store.used + sum(counters[table.name].left_out for table in store.group.tables)
     if rows > store.capacity:
         names = ", ".join(table.name for table in store.group.tables)
         raise CheckpointError(
-            f"{path} does not fit: the checkpoint has at least {rows:,} rows for this server of the tables that share "
+            f"{path} does not fit: there are at least {rows:,} rows for this server of the tables that share "
             f"memory ({names}), and there is room for {store.capacity:,}; give embedding.memory or embedding.capacity "
             "a higher value"
         )

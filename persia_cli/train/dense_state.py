@@ -51,8 +51,8 @@ def dense_files(
     is a JSON object with the optimizer's kind and settings, the names of its parameters in order, and the state of
     the loss scale if there is one.
     """
-    weights = _weights(module)
-    names = _parameter_names(module, optimizer)
+    weights = weights_of(module)
+    names = parameter_names(module, optimizer)
     state = optimizer.state_dict()
     tensors = {
         f"{names[index]}/{key}": value
@@ -78,10 +78,10 @@ def load_dense(directory: Place, module: nn.Module, optimizer: torch.optim.Optim
     Raises CheckpointError if a file is missing or damaged, or is of another model or another kind of optimizer;
     then neither module nor optimizer has changed.
     """
-    weights, _ = _read(directory / WEIGHTS)
-    tensors, record = _read(directory / OPTIMIZER)
-    names = _parameter_names(module, optimizer)
-    _require_same(directory / WEIGHTS, weights, _weights(module))
+    weights, _ = read_tensors(directory / WEIGHTS)
+    tensors, record = read_tensors(directory / OPTIMIZER)
+    names = parameter_names(module, optimizer)
+    _require_same(directory / WEIGHTS, weights, weights_of(module))
     kind = type(optimizer).__name__
     if record.get("kind") != kind or record.get("parameters") != names:
         raise CheckpointError(
@@ -97,8 +97,8 @@ def load_dense(directory: Place, module: nn.Module, optimizer: torch.optim.Optim
 
 def load_weights(directory: Place, module: nn.Module) -> None:
     """Read only the weights of `dense_files`; raises CheckpointError as `load_dense` does."""
-    weights, _ = _read(directory / WEIGHTS)
-    _require_same(directory / WEIGHTS, weights, _weights(module))
+    weights, _ = read_tensors(directory / WEIGHTS)
+    _require_same(directory / WEIGHTS, weights, weights_of(module))
     module.load_state_dict(weights)
 
 
@@ -112,12 +112,13 @@ def load_initial(directory: Place, wanted: Tensors) -> Tensors | None:
     path = directory / INITIAL
     if not path.is_file():
         return None
-    weights, _ = _read(path)
+    weights, _ = read_tensors(path)
     _require_same(path, weights, wanted)
     return weights
 
 
-def _weights(module: nn.Module) -> Tensors:
+def weights_of(module: nn.Module) -> Tensors:
+    """Return parameters and buffers by name; raises PersiaError for state that is not a tensor."""
     weights = module.state_dict()
     other = [name for name, value in weights.items() if not isinstance(value, torch.Tensor)]
     if other:
@@ -125,7 +126,8 @@ def _weights(module: nn.Module) -> Tensors:
     return weights
 
 
-def _parameter_names(module: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
+def parameter_names(module: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
+    """Return the names of the parameters in the order in which the optimizer numbers them."""
     names = {parameter: name for name, parameter in module.named_parameters()}
     return [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
 
@@ -136,7 +138,8 @@ def _copied(name: str, tensors: Mapping[str, torch.Tensor], record: dict[str, An
     return TensorFile(name, own, record)
 
 
-def _read(path: Place) -> tuple[Tensors, dict[str, Any]]:
+def read_tensors(path: Place) -> tuple[Tensors, dict[str, Any]]:
+    """Return the tensors of a file and the record beside them; raises CheckpointError if it is missing or damaged."""
     try:
         content = path.read_bytes()
         tensors = safetensors.torch.load(content)

@@ -12,11 +12,13 @@ from persia_cli.observe.trace import Trace
 from persia_cli.plan.columns import dense_count, label_names
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.network import input_shape
+from persia_cli.plan.warm_start import DenseFit
 from persia_cli.storage.places import Place
 from persia_cli.train.compiling import compile_network
 from persia_cli.train.dense_state import TensorFile, dense_files, load_dense, load_weights
 from persia_cli.train.device import prepare_torch
 from persia_cli.train.distributed import World, refuse_local_statistics
+from persia_cli.train.first_weights import take_weights
 from persia_cli.train.inputs import Samples, group_shapes
 from persia_cli.train.loss import Objective
 from persia_cli.train.optimizer import LearningRate, dense_optimizer
@@ -115,3 +117,14 @@ class DenseTrainer:
                 self._step.loss_scale.load(saved)
         if self._shared is not None:
             self._shared.load(folder)
+
+    def take(self, folder: Place, states: bool) -> DenseFit:
+        """Begin with the weights that fit of those that `save` wrote, with `states` also those of their optimizer.
+
+        Where servers store the dense weights, their optimizer begins anew. Raises CheckpointError for damaged files.
+        """
+        assert self._optimizer is not None
+        fit = take_weights(folder, self._module, self._optimizer, states and self._shared is None)
+        if self._shared is not None:
+            self._shared.begin_here()
+        return fit

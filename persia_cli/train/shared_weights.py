@@ -90,6 +90,10 @@ class SharedWeights:
         for name, view in own.items():
             view.copy_(saved[name])
 
+    def begin_here(self) -> None:
+        """Make the weights that the module has now the initial ones, to which servers store the differences."""
+        self._initial = self._flat.clone()
+
     def _named(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
         return dict(zip(self._parameters, self._views(flat), strict=True))
 

@@ -5,6 +5,7 @@ from persia_cli.config.schema.cluster import Cluster
 from persia_cli.config.schema.dataset import Dataset, GeneratedDataset, Generator, ParquetDataset
 from persia_cli.config.schema.embedding import Embedding, HashStack, Table
 from persia_cli.config.schema.features import SparseFeature
+from persia_cli.config.schema.init_from import InitFrom, VectorFile
 from persia_cli.config.schema.loss import BCE, Bce, Focal, Loss, Pairwise
 from persia_cli.config.schema.mode import AsyncMode, HybridMode, Mode, SyncMode
 from persia_cli.config.schema.model import (

@@ -10,6 +10,7 @@ from persia_cli.config.schema.base import NUMBER, BatchSize, Count, Few, Node, N
 from persia_cli.config.schema.cluster import Cluster
 from persia_cli.config.schema.dataset import Dataset, ParquetDataset
 from persia_cli.config.schema.embedding import Embedding
+from persia_cli.config.schema.init_from import Source
 from persia_cli.config.schema.loss import Loss
 from persia_cli.config.schema.metric import metrics_of
 from persia_cli.config.schema.mode import Mode
@@ -125,6 +126,8 @@ class Run(Node):
     """Checkpoints."""
     cluster: Cluster
     """Processes."""
+    init_from: Source | None = None
+    """The model that the run begins with, instead of rows and weights drawn from the seed."""
 
     @model_validator(mode="after")
     def _ranks_share_a_batch(self) -> Self:

@@ -22,13 +22,13 @@ from persia_cli.observe.record import RunRecord
 from persia_cli.observe.record_state import load_state
 from persia_cli.observe.usage import cpu_seconds, resident_bytes
 from persia_cli.plan.columns import label_names, metric_aims
-from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job, job_phases, participants
 from persia_cli.roles.coordinator.checkpointing import Checkpointing
 from persia_cli.roles.coordinator.dismissal import AT_ONCE_S, Dismissal, ReplicaError
 from persia_cli.roles.coordinator.early_saves import EarlySaves
 from persia_cli.roles.coordinator.joining import JoinHandler
 from persia_cli.roles.coordinator.liveness import LivenessMonitor
+from persia_cli.roles.coordinator.loading import Loading
 from persia_cli.roles.coordinator.readiness import Readiness
 from persia_cli.roles.coordinator.reporting import Reporting
 from persia_cli.roles.coordinator.work_queue import WorkQueue
@@ -82,9 +82,8 @@ class Coordinator:
             EVAL: StepGrid(job.eval_rows, run.train.batch_size, run.cluster.nn_workers),
         }
         loaded = read_manifest(place_of(job.load)) if job.load else None
-        self._step = loaded.step if loaded else 0
-        samples = loaded.samples if loaded else 0
-        rows = loaded.row_count(embedding_layout(run).dense_group is not None) if loaded else 0
+        self._step, samples = (loaded.step, loaded.samples) if loaded else (0, 0)
+        self._loading = Loading(run, job, loaded, self._events)
         resumed = loaded if job.task == "train" else None
         state = load_state(place_of(job.load), resumed, len(label_names(run))) if job.load and resumed else None
         self._record = RunRecord(self._run_dir, self._events, run, self._grids[TRAIN], self._step, samples, state)
@@ -112,7 +111,7 @@ class Coordinator:
         self._work = WorkQueue(self._server, job.first_step, job.steps)
         # fmt: off
         self._readiness = Readiness(
-            self._server, self._joining, self._membership, self._events, (job.load, rows),
+            self._server, self._joining, self._membership, self._events, self._loading,
             self._now, self._give_up, self._advance,
         )
         self._early = EarlySaves(
@@ -344,6 +343,7 @@ class Coordinator:
     def _on_heartbeat(self, peer: Peer, message: Heartbeat) -> None:
         member = self._joining.find(message.sender)
         self._record.note(member.name, message.figures)
+        self._loading.note(member.name, message.figures.counters.counts.get("rows_loaded", 0))
         self._liveness.note(member, message.doing, message.doing_s, message.figures.counters, self._now())
         self._server.reply(peer, Beat(stop=self._dismissal.begun))
         if self._dismissal.begun:

@@ -269,7 +269,7 @@ def test_an_empty_shard_saves_and_loads(tmp_path):
         (layout_of(optimizer=RowOptimizer("adagrad", 0.1)), "embedding, adagrad_sum of dim 3"),
         (layout_of(optimizer=RowOptimizer("rowwise_adagrad", 0.1)), "embedding, adagrad_row_sum of dim 3: set model"),
         (layout_of(tables=TABLES[:1]), "table 'b', which the config does not have"),
-        (layout_of(capacity=3, partitions=1), r"does not fit: the checkpoint has at least [\d,]+ rows for this server"),
+        (layout_of(capacity=3, partitions=1), r"does not fit: there are at least [\d,]+ rows for this server"),
     ],
 )
 def test_rows_of_another_model_are_refused(tmp_path, layout, complaint):

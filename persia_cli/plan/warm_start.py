@@ -1,0 +1,70 @@
+"""What a new run begins with: a part of the job, which every role gets."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class TakenTable:
+    """A table that begins with the rows of table `source` of the saved model."""
+
+    name: str
+    source: str
+    rows: int
+    states: bool
+    """True if the rows keep the state of their optimizer; otherwise it begins anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenVectors:
+    """A table that begins with vectors of Parquet files."""
+
+    name: str
+    path: str
+    files: tuple[str, ...]
+    """Paths of the files on their file system."""
+    id: str
+    vector: str
+    """Names of the columns."""
+    rows: int
+    made: Literal["integer", "text"] | None
+    """The source of the ids of the table's features."""
+
+
+@dataclass(frozen=True, slots=True)
+class DenseFit:
+    """Dense weights by name: those taken, those that begin anew, those of the saved model that are not used."""
+
+    taken: tuple[str, ...]
+    new: tuple[str, ...]
+    unused: tuple[str, ...]
+    states: int = 0
+    """Number of parameters that keep the state of their optimizer."""
+
+
+@dataclass(frozen=True, slots=True)
+class WarmStart:
+    """All that a run begins with, instead of what its seed draws."""
+
+    checkpoint: str | None
+    step: int = 0
+    """Step of the checkpoint."""
+    tables: tuple[TakenTable, ...] = ()
+    vectors: tuple[TakenVectors, ...] = ()
+    new: tuple[str, ...] = ()
+    """Tables that begin anew."""
+    unused: tuple[str, ...] = ()
+    """Tables of the checkpoint of which no table takes the rows."""
+    dense: bool = False
+    """True if dense weights are taken where names and shapes fit."""
+    states: bool = False
+    """True if the states of optimizers are taken where they fit."""
+    fit: DenseFit | None = None
+    """The dense weights; None as long as nobody has compared them."""
+    notes: tuple[str, ...] = ()
+    """Sentences on what may not be meant."""
+
+    @property
+    def rows(self) -> int:
+        """Number of rows that all servers together load."""
+        return sum(table.rows for table in self.tables) + sum(each.rows for each in self.vectors)
