@@ -8,7 +8,7 @@ from torch import nn
 
 from persia_cli.errors import CheckpointError
 from persia_cli.plan.warm_start import DenseFit
-from persia_cli.train.dense_state import save_dense
+from persia_cli.train.dense_state import dense_files, write_files
 from persia_cli.train.first_weights import take_weights
 
 OPTIMIZERS = {
@@ -38,7 +38,7 @@ def saved(folder: Path, kind: str) -> tuple[nn.Module, torch.optim.Optimizer]:
     optimizer = OPTIMIZERS[kind](module)
     module.norm.running_mean += 2.0
     step(module, optimizer)
-    save_dense(folder, module, optimizer)
+    write_files(dense_files(module, optimizer), folder)
     return module, optimizer
 
 
