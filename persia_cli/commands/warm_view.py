@@ -7,6 +7,7 @@ from rich.console import Console
 from persia_cli.commands.screen import labelled, paragraph
 from persia_cli.errors import count
 from persia_cli.plan.warm_start import DenseFit, WarmStart
+from persia_cli.storage.remote import without_secret
 
 MOST = 20
 """Tables or weights that are listed one by one."""
@@ -14,7 +15,11 @@ MOST = 20
 
 def describe_warm_start(console: Console, warm: WarmStart) -> None:
     """Print which rows and weights are taken, from where, which begin anew, and which are not used."""
-    source = f"the model of step {warm.step:,} in {warm.checkpoint}" if warm.checkpoint else "pre-trained vectors"
+    source = (
+        f"the model of step {warm.step:,} in {without_secret(warm.checkpoint)}"
+        if warm.checkpoint
+        else "pre-trained vectors"
+    )
     labelled(console, "begins", f"with {source}")
     for line in lines(warm):
         labelled(console, "", line)
@@ -34,7 +39,8 @@ def lines(warm: WarmStart) -> Iterator[str]:
         rest = warm.tables[MOST:]
         yield f"and {count(sum(each.rows for each in rest), 'row')} of {count(len(rest), 'more table')}"
     for each in warm.vectors:
-        yield f"{each.name}: {count(each.rows, 'vector')} of {each.path} (ids {each.id}, vectors {each.vector})"
+        columns = f"ids {each.id}, vectors {each.vector}"
+        yield f"{each.name}: {count(each.rows, 'vector')} of {without_secret(each.path)} ({columns})"
     if warm.new:
         yield f"new tables: {some(warm.new)}"
     if warm.unused:

@@ -31,7 +31,7 @@ def _fit_of(saved: Tensors, own: Tensors) -> DenseFit:
         for name in own
         if name not in taken
     ]
-    return DenseFit(taken, tuple(new), tuple(name for name in saved if name not in own))
+    return DenseFit(taken, tuple(new), tuple(sorted(saved.keys() - own.keys())))
 
 
 def _kind(tensor: torch.Tensor) -> tuple[torch.Size, torch.dtype]:

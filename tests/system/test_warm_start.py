@@ -66,11 +66,11 @@ def source(data: Path, tmp_path_factory: pytest.TempPathFactory) -> JobResult:
 
 
 def rows_of(result: JobResult) -> dict[str, SavedRows]:
-    return read_rows(newest_checkpoint(result.run_dir))
+    return read_rows(newest_checkpoint(result.run_dir / "checkpoints"))
 
 
 def weights_of(result: JobResult) -> dict[str, Any]:
-    return load_file(newest_checkpoint(result.run_dir) / "dense" / "dense.safetensors")
+    return load_file(newest_checkpoint(result.run_dir / "checkpoints") / "dense" / "dense.safetensors")
 
 
 def event(result: JobResult) -> dict[str, Any]:
@@ -179,7 +179,7 @@ def test_a_dry_run_shows_it_and_a_resumed_run_has_its_own_checkpoint(data, sourc
     ended = persia("resume", tmp_path / "run", "train.steps=20")
     assert ended.exit_code == 0, ended.output
     for name, rows in rows_of(straight).items():
-        assert_same_embedding(read_rows(newest_checkpoint(tmp_path / "run"))[name], rows)
+        assert_same_embedding(read_rows(newest_checkpoint(tmp_path / "run" / "checkpoints"))[name], rows)
     events = [json.loads(line)["event"] for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     assert "warm_start" not in events
 

@@ -10,6 +10,7 @@ from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
 from persia_cli.plan.warm_start import WarmStart
 from persia_cli.roles.coordinator.reporting import Pace
+from persia_cli.storage.remote import without_secret
 from persia_cli.store.manifest import Manifest
 
 UNKNOWN = {"taken": None, "new": None, "unused": None, "states": None}
@@ -56,12 +57,14 @@ def as_event(warm: WarmStart) -> dict[str, Any]:
     """Return the keys of the event that records what a run begins with."""
     fit = warm.fit
     return {
-        "checkpoint": warm.checkpoint,
+        "checkpoint": warm.checkpoint and without_secret(warm.checkpoint),
         "step": warm.step,
         "tables": [
             {"table": each.name, "from": each.source, "rows": each.rows, "states": each.states} for each in warm.tables
         ],
-        "vectors": [{"table": each.name, "from": each.path, "rows": each.rows} for each in warm.vectors],
+        "vectors": [
+            {"table": each.name, "from": without_secret(each.path), "rows": each.rows} for each in warm.vectors
+        ],
         "new": list(warm.new),
         "unused": list(warm.unused),
         "dense": (asdict(fit) if fit else UNKNOWN) if warm.dense else None,
