@@ -14,9 +14,9 @@ from persia_cli.observe.journal import EVENTS, is_being_written
 from persia_cli.storage import places
 from persia_cli.storage.places import Place, nbytes_below
 from persia_cli.store.manifest import (
-    CHECKPOINTS,
     MANIFEST,
     checkpoint_folder,
+    checkpoints_of,
     finished_steps,
     read_manifest,
     unfinished_folders,
@@ -56,9 +56,9 @@ def plan_clean_up(run_dir: Path, keep: int | None) -> CleanUp:
     CheckpointError if the note of the best is damaged, since then the best is not known.
     """
     require_run(run_dir)
-    checkpoints = run_dir / CHECKPOINTS
-    if keep is None:
-        keep = read_run(run_dir / CONFIG).checkpoint.keep
+    settings = read_run(run_dir / CONFIG).checkpoint
+    checkpoints = checkpoints_of(run_dir, settings.path)
+    keep = settings.keep if keep is None else keep
     steps, best = finished_steps(checkpoints), best_checkpoint(checkpoints)
     kept = dict.fromkeys(steps[-keep:], f"one of the newest {keep}") if keep else {}
     if keep is None:

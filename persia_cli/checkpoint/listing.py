@@ -3,14 +3,15 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from persia_cli.config.record import read_run
 from persia_cli.errors import CheckpointError, UserError
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.journal import EVENTS, is_being_written
 from persia_cli.storage.places import PARTIAL, Place, modified_s, nbytes_below
 from persia_cli.store.manifest import (
-    CHECKPOINTS,
     MANIFEST,
     checkpoint_folder,
+    checkpoints_of,
     finished_steps,
     read_manifest,
     unfinished_folders,
@@ -77,10 +78,15 @@ def is_running(run_dir: Path) -> bool:
     return (run_dir / EVENTS).exists() and is_being_written(run_dir / EVENTS)
 
 
+def run_checkpoints(run_dir: Path) -> Place:
+    """Return the folder of a run's checkpoints, wherever its configuration says that they are."""
+    return checkpoints_of(run_dir, read_run(run_dir / CONFIG).checkpoint.path)
+
+
 def list_checkpoints(run_dir: Path) -> CheckpointList:
     """Return what a run directory has of checkpoints; raises UserError for another folder."""
     require_run(run_dir)
-    checkpoints = run_dir / CHECKPOINTS
+    checkpoints = run_checkpoints(run_dir)
     running, steps, note, best = is_running(run_dir), finished_steps(checkpoints), "", None
     try:
         best = best_checkpoint(checkpoints)

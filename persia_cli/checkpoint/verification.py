@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from persia_cli.checkpoint.dense_flaws import dense_flaws
-from persia_cli.checkpoint.listing import list_checkpoints
+from persia_cli.checkpoint.listing import list_checkpoints, run_checkpoints
 from persia_cli.checkpoint.record_flaws import metrics_flaws, position_flaws
 from persia_cli.checkpoint.row_flaws import RowFlaws
 from persia_cli.config.schema import CustomModel, Run
@@ -20,7 +20,7 @@ from persia_cli.observe.saved_run import locate_model
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.storage.places import Place, size_of
 from persia_cli.store.layout import EmbeddingLayout
-from persia_cli.store.manifest import CHECKPOINTS, MANIFEST, Manifest, decode_manifest, file_flaws, verify
+from persia_cli.store.manifest import MANIFEST, Manifest, checkpoint_folder, decode_manifest, file_flaws, verify
 
 
 @dataclass
@@ -66,7 +66,7 @@ def checkpoints_in(folder: Place) -> tuple[list[Place], Path | None, list[str]]:
     if not found.checkpoints:
         raise CheckpointError(f"{folder} has no complete checkpoint")
     return (
-        [folder / CHECKPOINTS / f"step-{each.step}" for each in found.checkpoints],
+        [checkpoint_folder(run_checkpoints(folder), each.step) for each in found.checkpoints],
         folder,
         [found.note] if found.note else [],
     )

@@ -27,7 +27,7 @@ from persia_cli.observe.trace import join_trace
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import JobPlan, Task, plan_job
 from persia_cli.plan.saved_model import require_room, require_saved_model
-from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder, finished_steps, read_manifest
+from persia_cli.store.manifest import checkpoint_folder, checkpoints_of, finished_steps, read_manifest
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as in shells."""
@@ -87,8 +87,9 @@ def _kept(plan: JobPlan) -> str:
         return f"no scores are written to {plan.job.output}"
     if plan.job.task == "evaluate":
         return "the model is unchanged"
-    if steps := finished_steps(plan.run_dir / CHECKPOINTS):
-        kept = checkpoint_folder(plan.run_dir / CHECKPOINTS, steps[-1])
+    checkpoints = checkpoints_of(plan.run_dir, plan.run.checkpoint.path)
+    if steps := finished_steps(checkpoints):
+        kept = checkpoint_folder(checkpoints, steps[-1])
         return f"the model of step {steps[-1]:,} is kept in {kept}; persia resume {plan.run_dir} goes on from there"
     return (
         "the model is lost, since nothing was saved yet (checkpoint.every_steps saves during training); "
@@ -102,7 +103,7 @@ def going_on(plan: JobPlan, words: Sequence[str]) -> str:
         return f"{_kept(plan)}; the same command begins again"
     run_dir = shlex.quote(str(plan.run_dir))
     trained = _trained(plan.run_dir)
-    checkpoints = plan.run_dir / CHECKPOINTS
+    checkpoints = checkpoints_of(plan.run_dir, plan.run.checkpoint.path)
     steps = finished_steps(checkpoints)
     if not steps and plan.is_resumed:
         return "nothing was saved yet; the same command begins again"

@@ -35,7 +35,7 @@ def report(
     from persia_cli.observe.history import read_history
     from persia_cli.observe.journal import understanding
     from persia_cli.observe.report_page import report_page, report_picture
-    from persia_cli.store.manifest import CHECKPOINTS, finished_steps
+    from persia_cli.store.manifest import checkpoints_of, finished_steps
 
     history = read_history(run)
     path = output or run / "report.html"
@@ -53,5 +53,5 @@ def report(
             page = report_page(history, words, now)
         write_whole(path, page)
     labelled(err(), "report", str(path))
-    if finished_steps(run / CHECKPOINTS):
+    if finished_steps(checkpoints_of(run, history.run.checkpoint.path)):
         propose(err(), f"persia predict {run} DATA -o scores.parquet")

@@ -12,7 +12,7 @@ from persia_cli.launch.job import JobResult
 from persia_cli.observe import staleness
 from persia_cli.observe.history import QUALITY
 from persia_cli.plan.job import JobPlan
-from persia_cli.store.manifest import CHECKPOINTS
+from persia_cli.store.manifest import checkpoints_of
 from persia_cli.store.retention import best_checkpoint
 
 LOSSES = {
@@ -49,7 +49,9 @@ def show_results(plan: JobPlan, result: JobResult, words: Sequence[str]) -> None
         labelled(err(), "unknown", fraction)
     if saved:
         labelled(err(), "saved", saved[-1])
-    if plan.job.task == "train" and (chosen := best_checkpoint(result.run_dir / CHECKPOINTS)):
+    if plan.job.task == "train" and (
+        chosen := best_checkpoint(checkpoints_of(result.run_dir, plan.run.checkpoint.path))
+    ):
         labelled(err(), "best", str(chosen))
     labelled(err(), "metrics", str(result.run_dir / "metrics.jsonl"))
     if saved and plan.job.task == "train" and plan.job.eval_steps:

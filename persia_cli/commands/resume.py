@@ -61,6 +61,8 @@ def plan_resumed(source: Path, run: "Run", run_dir: Path) -> "JobPlan":
 
     Raises UserError for settings or data that differ from those of the checkpoint, and if no step is left.
     """
+    from dataclasses import replace
+
     from persia_cli.commands.facts import facts_of
     from persia_cli.errors import UserError
     from persia_cli.launch.job import anchored
@@ -71,10 +73,10 @@ def plan_resumed(source: Path, run: "Run", run_dir: Path) -> "JobPlan":
     from persia_cli.plan.resumed import require_same_training, require_steps_left
     from persia_cli.plan.saved_model import require_room
     from persia_cli.storage.places import address_of
-    from persia_cli.store.manifest import CHECKPOINTS, MANIFEST, newest_checkpoint, read_manifest
+    from persia_cli.store.manifest import newest_checkpoint, read_manifest
 
-    model = find_model(source if (source / MANIFEST).is_file() else newest_checkpoint(source / CHECKPOINTS))
-    newest = newest_checkpoint(model.run_dir / CHECKPOINTS)
+    model = find_model(source, newest=True)
+    newest = newest_checkpoint(model.checkpoints)
     if run_dir.absolute() == model.run_dir.absolute() and address_of(newest) != address_of(model.checkpoint):
         raise UserError(
             f"{run_dir} has a newer checkpoint, {newest}; to go on from {model.checkpoint}, choose another --run-dir"
@@ -88,4 +90,4 @@ def plan_resumed(source: Path, run: "Run", run_dir: Path) -> "JobPlan":
     plan = plan_job(run, facts, "train", run_dir, model.checkpoint, manifest)
     require_steps_left(plan, manifest)
     require_ready([plan])
-    return plan
+    return replace(plan, resumes=model.run_dir)

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from persia_cli.disk import refusal
 from persia_cli.errors import PersiaError
+from persia_cli.storage.remote import without_secret
 
 LABEL_WIDTH = 10
 UNBOUNDED = 1000
@@ -128,11 +129,14 @@ def report_failure(error: BaseException, debug: bool) -> int:
         traceback.print_exception(error, file=sys.stderr)
     error = refusal(error) or error
     if isinstance(error, PersiaError):
-        for line in str(error).splitlines():
+        for line in without_secret(str(error)).splitlines():
             say(err(), line if line.startswith(" ") else Text.assemble(("error: ", "bold red"), line))
         for note in getattr(error, "__notes__", []):
             say(err(), note)
         return error.exit_code
     hint = "" if debug else "; run again with --debug for the traceback"
-    say(err(), Text.assemble(("internal error: ", "bold red"), f"{type(error).__name__}: {error}{hint}"))
+    say(
+        err(),
+        Text.assemble(("internal error: ", "bold red"), f"{type(error).__name__}: {without_secret(str(error))}{hint}"),
+    )
     return PersiaError.exit_code

@@ -92,11 +92,12 @@ def _resumed(source: str, run: "Run", run_dir: Path | None) -> "JobPlan | None":
     from persia_cli.errors import UserError
     from persia_cli.launch.resumed import newest_of
     from persia_cli.plan.resumed import FinishedError
+    from persia_cli.store.manifest import checkpoints_of
 
     if source == AUTO:
         if run_dir is None:
             raise UserError("resume=auto goes on with the run in --run-dir if there is one; give --run-dir")
-        if newest_of(run_dir):
+        if newest_of(checkpoints_of(run_dir, run.checkpoint.path)):
             try:
                 return plan_resumed(run_dir, run, run_dir)
             except FinishedError as finished:

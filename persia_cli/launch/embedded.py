@@ -18,7 +18,7 @@ from persia_cli.launch.job import (
 from persia_cli.launch.kernels import Compiling
 from persia_cli.launch.signals import JobSignals, end_soon
 from persia_cli.plan.job import JobPlan, Replica
-from persia_cli.store.manifest import CHECKPOINTS
+from persia_cli.store.manifest import checkpoints_of
 from persia_cli.store.retention import remove_unfinished
 from persia_cli.wire.context import Context
 
@@ -55,7 +55,7 @@ def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResul
             try:
                 job.close()
             finally:
-                remove_unfinished(plan.run_dir / CHECKPOINTS)
+                remove_unfinished(checkpoints_of(plan.run_dir, plan.run.checkpoint.path))
                 follow()
     return result_of(plan.run_dir)
 

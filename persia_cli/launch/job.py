@@ -1,6 +1,7 @@
 """The run directory and the result of a job, for all launchers."""
 
 import signal
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from persia_cli.observe.history import CONFIG, EARLIER, ENDS
 from persia_cli.observe.journal import EVENTS, METRICS, Journal, drop_half_a_line, read_journal
 from persia_cli.plan.job import JobPlan
 from persia_cli.storage.places import address_of, place_of
+from persia_cli.store.writer import Writer, claim
 
 JOB = "job.json"
 ROLES = "roles"
@@ -92,6 +94,8 @@ def prepare_run_dir(plan: JobPlan) -> JobPlan:
         take_up_record(plan, moved=(EVENTS, ROLES), copied=(CONFIG, JOB))
     else:
         require_free(run_dir)
+    if plan.job.task == "train" and (path := anchored(plan.run).checkpoint.path) is not None:
+        claim(path, Writer(str(run_dir.absolute()), socket.gethostname()))
     with writing(run_dir):
         try:
             (run_dir / ROLES).mkdir()
@@ -121,7 +125,10 @@ def anchored(run: Run) -> Run:
         dataset = dataset.model_copy(update={"path": tuple(whole) if len(whole) > 1 else whole[0]})
     if isinstance(model, CustomModel):
         model = model.model_copy(update={"file": _absolute(model.file)})
-    return run.model_copy(update={"dataset": dataset, "model": model, "init_from": _anchored_source(run.init_from)})
+    changed: dict[str, Any] = {"dataset": dataset, "model": model, "init_from": _anchored_source(run.init_from)}
+    if run.checkpoint.path is not None:
+        changed["checkpoint"] = run.checkpoint.model_copy(update={"path": _absolute(run.checkpoint.path)})
+    return run.model_copy(update=changed)
 
 
 def _anchored_source(source: InitFrom | None) -> InitFrom | None:

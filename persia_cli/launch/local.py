@@ -26,7 +26,7 @@ from persia_cli.launch.kernels import Compiling
 from persia_cli.launch.processes import python_module
 from persia_cli.launch.signals import JobSignals, held_back
 from persia_cli.plan.job import JobPlan, Replica
-from persia_cli.store.manifest import CHECKPOINTS
+from persia_cli.store.manifest import checkpoints_of
 from persia_cli.store.retention import remove_unfinished
 from persia_cli.wire.addresses import ipc_address
 from persia_cli.wire.folder import private_directory
@@ -71,7 +71,7 @@ def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResul
             try:
                 processes.stop(signals.again)
             finally:
-                remove_unfinished(plan.run_dir / CHECKPOINTS)
+                remove_unfinished(checkpoints_of(plan.run_dir, plan.run.checkpoint.path))
                 follow()
     return result_of(plan.run_dir)
 

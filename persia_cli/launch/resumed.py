@@ -11,8 +11,8 @@ from persia_cli.errors import CheckpointError, UserError
 from persia_cli.observe.history import EARLIER
 from persia_cli.observe.journal import EVENTS, METRICS, is_being_written
 from persia_cli.plan.job import JobPlan
-from persia_cli.storage.places import Place
-from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder, finished_steps, read_manifest
+from persia_cli.storage.places import Place, place_of
+from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder, checkpoints_of, finished_steps, read_manifest
 from persia_cli.store.retention import remove_unfinished
 
 
@@ -24,12 +24,12 @@ def take_up_record(plan: JobPlan, moved: Sequence[str], copied: Sequence[str]) -
     has other files, CheckpointError if the record of the run is shorter than it was or edited, DiskError.
     """
     assert plan.job.load is not None
-    checkpoint, run_dir = Path(plan.job.load).absolute(), plan.run_dir.absolute()
-    source = checkpoint.parents[1]
+    checkpoint, run_dir = place_of(plan.job.load), plan.run_dir.absolute()
+    source = (plan.resumes or Path(plan.job.load).parents[1]).absolute()
     size = read_manifest(checkpoint).progress.metrics_bytes
     _require_lines(source / METRICS, size)
     if source == run_dir:
-        remove_unfinished(run_dir / CHECKPOINTS)
+        remove_unfinished(checkpoints_of(run_dir, plan.run.checkpoint.path))
         _set_aside(run_dir, moved, copied)
     elif any(run_dir.iterdir()):
         raise UserError(f"{run_dir} contains other files; choose an empty folder or a new one as --run-dir")
@@ -43,6 +43,8 @@ def take_up_record(plan: JobPlan, moved: Sequence[str], copied: Sequence[str]) -
 
 def start_over(run_dir: Path, moved: Sequence[str]) -> None:
     """Move what a run without a checkpoint has recorded to a folder of its own, so that it can begin again.
+
+    Half a checkpoint in the run directory goes too; one elsewhere goes when the run begins.
 
     Raises UserError if the run still goes on, DiskError.
     """
@@ -103,7 +105,7 @@ def _set_aside(run_dir: Path, moved: Sequence[str], copied: Sequence[str]) -> No
                 rename(run_dir / name, folder / name)
 
 
-def newest_of(run_dir: Path) -> Place | None:
+def newest_of(checkpoints: Place) -> Place | None:
     """Return the newest complete checkpoint of a run; None if it has none."""
-    steps = finished_steps(run_dir / CHECKPOINTS)
-    return checkpoint_folder(run_dir / CHECKPOINTS, steps[-1]) if steps else None
+    steps = finished_steps(checkpoints)
+    return checkpoint_folder(checkpoints, steps[-1]) if steps else None

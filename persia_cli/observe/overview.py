@@ -9,7 +9,7 @@ from typing import Any
 from persia_cli.config.explain import leaves
 from persia_cli.errors import PersiaError
 from persia_cli.observe.history import CONFIG, RunHistory, read_history
-from persia_cli.store.manifest import CHECKPOINTS, finished_steps
+from persia_cli.store.manifest import checkpoints_of, finished_steps
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,16 @@ def summarize(run_dir: Path, now: float) -> Summary:
         auc=None if line is None else _by_label(history, line, "auc"),
         log_loss=None if line is None else _by_label(history, line, "log_loss"),
         judged_step=None if judged is None else judged["step"],
-        checkpoints=tuple(finished_steps(run_dir / CHECKPOINTS)),
+        checkpoints=_saved_steps(history),
     )
+
+
+def _saved_steps(history: RunHistory) -> tuple[int, ...]:
+    """Return the steps of the run's checkpoints; of those at a URI, which may take long to answer, the last saved."""
+    place, last = history.run.checkpoint.path, history.last_event("saved")
+    if place is not None and "://" in place:
+        return (last["step"],) if last else ()
+    return tuple(finished_steps(checkpoints_of(history.run_dir, place)))
 
 
 def differing_settings(histories: Sequence[RunHistory]) -> dict[str, list[str]]:

@@ -13,8 +13,17 @@ from persia_cli.observe.journal import EVENTS, is_being_written
 from persia_cli.plan.resumed import is_changeable
 from persia_cli.plan.saved_model import differences
 from persia_cli.storage.places import Place
-from persia_cli.store.manifest import CHECKPOINTS, MANIFEST, Manifest, read_manifest, unfinished_folders
+from persia_cli.store.manifest import (
+    CHECKPOINTS,
+    MANIFEST,
+    Manifest,
+    checkpoints_of,
+    newest_checkpoint,
+    read_manifest,
+    unfinished_folders,
+)
 from persia_cli.store.retention import choose_checkpoint, remove_unfinished
+from persia_cli.store.writer import writer_of
 
 
 @dataclass(frozen=True)
@@ -26,28 +35,35 @@ class SavedModel:
     run: Run
 
     @property
+    def checkpoints(self) -> Place:
+        """The folder of all checkpoints of the run."""
+        return self.checkpoint.parent
+
+    @property
     def config(self) -> Path:
         """The file of the run's configuration."""
         return self.run_dir / CONFIG
 
 
-def find_model(folder: Place, step: int | None = None) -> SavedModel:
-    """Return the model in `folder`, a run directory or a checkpoint in one; `step` selects a checkpoint of a run.
+def find_model(folder: Place, step: int | None = None, newest: bool = False) -> SavedModel:
+    """Return the model in `folder`, a run directory or a checkpoint of a run.
+
+    Of a run it is the checkpoint of `step`, with `newest` the newest one, else the best, or the newest without a best.
 
     Unfinished checkpoints of a killed run are removed. Raises UserError for a folder that is neither, CheckpointError
     for a checkpoint that does not exist, is damaged, or was trained with other settings than those in the run's file.
     """
-    checkpoint, run_dir = locate_model(folder, step)
+    checkpoint, run_dir = locate_model(folder, step, newest)
     if run_dir is None:
-        raise UserError(f"{folder} is a checkpoint without its run: {CONFIG} is missing two folders above it")
-    if unfinished_folders(run_dir / CHECKPOINTS) and not is_being_written(run_dir / EVENTS):
-        remove_unfinished(run_dir / CHECKPOINTS)
+        raise UserError(f"{folder} is a checkpoint without its run: {_missing(checkpoint)}")
+    if unfinished_folders(checkpoint.parent) and not is_being_written(run_dir / EVENTS):
+        remove_unfinished(checkpoint.parent)
     run = read_run(run_dir / CONFIG)
     _require_same(run_dir / CONFIG, run, read_manifest(checkpoint))
     return SavedModel(run_dir, checkpoint, run)
 
 
-def locate_model(folder: Place, step: int | None = None) -> tuple[Place, Path | None]:
+def locate_model(folder: Place, step: int | None = None, newest: bool = False) -> tuple[Place, Path | None]:
     """Return the selected checkpoint, and its run directory if it is in one.
 
     Raises UserError for a folder that is neither, CheckpointError for a run without such a checkpoint.
@@ -62,13 +78,21 @@ def locate_model(folder: Place, step: int | None = None) -> tuple[Place, Path | 
             f"{folder} is neither a run directory nor a checkpoint: it has no {CONFIG} and no {MANIFEST}; "
             "give the folder that persia train named at its start"
         )
-    return choose_checkpoint(folder / CHECKPOINTS, step), folder
+    checkpoints = checkpoints_of(folder, read_run(folder / CONFIG).checkpoint.path)
+    return newest_checkpoint(checkpoints) if newest else choose_checkpoint(checkpoints, step), folder
 
 
 def _run_of(checkpoint: Place) -> Path | None:
-    """Return the folder that would be the run directory of a checkpoint; None if its place says that it is in none."""
-    folder = checkpoint.resolve() if isinstance(checkpoint, Path) else None
-    return folder.parents[1] if folder and folder.parent.name == CHECKPOINTS else None
+    """Return the folder that would be the run directory of a checkpoint; None if nothing tells."""
+    place = checkpoint.resolve() if isinstance(checkpoint, Path) else checkpoint
+    if isinstance(place, Path) and place.parent.name == CHECKPOINTS:
+        return place.parents[1]
+    writer = writer_of(place.parent)
+    return Path(writer.run_dir) if writer else None
+
+
+def _missing(checkpoint: Place) -> str:
+    return f"{CONFIG} is missing {'two folders above it' if isinstance(checkpoint, Path) else 'on this machine'}"
 
 
 def _require_same(config: Path, run: Run, manifest: Manifest) -> None:

@@ -25,6 +25,7 @@ from persia_cli.errors import ConfigError, DataError
 from persia_cli.plan.embedding import embedding_layout, require_places
 from persia_cli.plan.network import require_network
 from persia_cli.plan.warm_start import WarmStart
+from persia_cli.storage.credentials import printable
 from persia_cli.store.layout import EmbeddingLayout
 from persia_cli.store.manifest import Manifest
 from persia_cli.wire.token import TOKEN
@@ -121,6 +122,8 @@ class JobPlan:
     job: Job
     replicas: tuple[Replica, ...]
     layout: EmbeddingLayout
+    resumes: Path | None = None
+    """Run directory of the training that this one goes on with, if its checkpoint is not in that folder."""
 
     @property
     def run_dir(self) -> Path:
@@ -150,7 +153,7 @@ class JobPlan:
                 line += ["--run-dir", str(self.run_dir), *words]
             else:
                 line += ["--token-file", str(self.run_dir / TOKEN)]
-            lines.append(shlex.join(line))
+            lines.append(shlex.join(map(printable, line)))
         return lines
 
 

@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from persia_cli import disk
-from persia_cli.errors import CheckpointError, DiskError
-from persia_cli.storage.remote import ask, explain
+from persia_cli.errors import CheckpointError, DiskError, one_line
+from persia_cli.storage.credentials import opened, without_credentials
+from persia_cli.storage.remote import ask, explain, without_secret
 from persia_cli.storage.remote_path import RemotePath
 
 Place = Path | RemotePath
@@ -41,15 +42,17 @@ def place_of(address: str | Path) -> Place:
         return Path(address).expanduser()
     from pyarrow import fs
 
+    # A URI may hold its credentials in the address; from here on they are in no text that is shown or written.
+    shown = without_credentials(address)
+    address = opened(shown)
     # pyarrow would retry a Google store for a quarter of an hour.
     patient = address if not address.startswith(("gs://", "gcs://")) or "?" in address else _patient(address)
     try:
         filesystem, path = ask(address, lambda: fs.FileSystem.from_uri(patient), raising=CheckpointError)
     except (ValueError, NotImplementedError) as error:
-        from persia_cli.storage.remote import without_secret
-
-        raise CheckpointError(f"{without_secret(address)} is not a place that pyarrow can open: {error}") from error
-    return Path(path) if isinstance(filesystem, fs.LocalFileSystem) else RemotePath(filesystem, path, address)
+        said = without_secret(one_line(error).replace(address, shown))
+        raise CheckpointError(f"{without_secret(shown)} is not a place that pyarrow can open: {said}") from error
+    return Path(path) if isinstance(filesystem, fs.LocalFileSystem) else RemotePath(filesystem, path, shown)
 
 
 def _patient(address: str) -> str:
@@ -57,7 +60,7 @@ def _patient(address: str) -> str:
 
 
 def address_of(place: Place) -> str:
-    """Return the text by which `place_of` opens the place in another process; it may hold credentials."""
+    """Return the text by which `place_of` opens the place in another process, without credentials."""
     return place.uri if isinstance(place, RemotePath) else str(place.absolute())
 
 
@@ -191,6 +194,9 @@ def publish(place: Place, draft: Place, seal: str, content: bytes) -> None:
     """
     if isinstance(place, RemotePath):
         put(place / seal, content)
+        for other in subfolders(place):
+            if other.name != draft.name:
+                remove(other, seal)
         return
     assert isinstance(draft, Path)
     with disk.writing(place):

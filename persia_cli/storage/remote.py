@@ -69,12 +69,14 @@ def is_waiting() -> bool:
     return any(thread.name == _THREAD for thread in threading.enumerate())
 
 
-def without_secret(text: str) -> str:
-    """Return a text without the user names, passwords and queries of the URIs in it.
+def without_secret(text: str, queries: bool = True) -> str:
+    """Return a text without the passwords, their users and, with `queries`, the queries of the URIs in it.
 
     A secret may hold any character but white space, also those that a URI should have encoded.
     """
     text = re.sub(r"://[^/?@\s]*(:|%3[Aa])\S*@", "://***@", text)
+    if not queries:
+        return text
     return re.sub(r"(://[^\s?]*)\?[^\s,;'\")\]]*", r"\1", text)
 
 

@@ -9,12 +9,14 @@ from persia_cli.storage.remote import LISTING_DEADLINE_S, ask, without_secret
 
 Result = TypeVar("Result")
 
+PUT_DEADLINE_S = 120.0
+"""Deadline for writing a small file."""
 READ = 2**22
 """Bytes that are asked for at once."""
 
 
 class RemotePath:
-    """A path at a URI; `str()` of it has no credentials and no query, `uri` has.
+    """A path at a URI; `str()` of it has no query, `uri` has; neither has credentials.
 
     Nothing is kept of what a store said: names and sizes are asked for each time. Methods raise CheckpointError if the
     store cannot be read, DiskError if it cannot be written, FileNotFoundError if there is no such file.
@@ -28,7 +30,7 @@ class RemotePath:
 
     @property
     def uri(self) -> str:
-        """The URI with everything needed to open it; not for people."""
+        """The URI by which another process opens it."""
         return self._head + self._query
 
     @property
@@ -105,7 +107,7 @@ class RemotePath:
 
     def write_bytes(self, content: bytes) -> None:
         """Put the whole file in place at once; an existing one is replaced."""
-        self._ask(partial(_put, self.filesystem, self.path, content), LISTING_DEADLINE_S, DiskError)
+        self._ask(partial(_put, self.filesystem, self.path, content), PUT_DEADLINE_S, DiskError)
 
     def _list(self, recursive: bool = False) -> Any:
         return self._ask(partial(_listed, self.filesystem, self.path, recursive), LISTING_DEADLINE_S)

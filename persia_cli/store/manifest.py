@@ -17,7 +17,7 @@ import msgspec
 from persia_cli.control.phases import Trigger
 from persia_cli.errors import CheckpointError
 from persia_cli.storage import places
-from persia_cli.storage.places import Place, inside, put, reading, size_of, subfolders
+from persia_cli.storage.places import Place, inside, place_of, put, reading, size_of, subfolders
 from persia_cli.store.layout import DENSE_TABLE
 from persia_cli.wire.figures import Positive, Record, SavedFile
 from persia_cli.wire.parts import Count
@@ -104,6 +104,11 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True):
 
 # Made at import, like the decoder of jobs in `plan/job.py`, since threads must not be the first to use a type.
 _DECODER = msgspec.json.Decoder(Manifest)
+
+
+def checkpoints_of(run_dir: Path, path: str | None) -> Place:
+    """Return the folder of a run's checkpoints, given its `checkpoint.path`; raises CheckpointError for a wrong URI."""
+    return run_dir / CHECKPOINTS if path is None else place_of(path)
 
 
 def checkpoint_folder(checkpoints: Place, step: int) -> Place:

@@ -99,7 +99,12 @@ def _remove(folder: Place) -> None:
 
 def remove_unfinished(checkpoints: Place) -> None:
     """Remove unfinished checkpoints; call this only if no process writes them any more."""
-    for folder in unfinished_folders(checkpoints):
+    try:
+        unfinished = unfinished_folders(checkpoints)
+    except (OSError, CheckpointError) as error:
+        log.warning("unfinished checkpoints could not be removed: %s", error)
+        return
+    for folder in unfinished:
         _remove(folder)
 
 

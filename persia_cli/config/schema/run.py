@@ -16,6 +16,7 @@ from persia_cli.config.schema.metric import metrics_of
 from persia_cli.config.schema.mode import Mode
 from persia_cli.config.schema.model import Model
 from persia_cli.config.schema.optimizer import OptimizerPair
+from persia_cli.storage.credentials import without_credentials
 
 LONGEST_NAME = 100
 
@@ -73,6 +74,12 @@ class Evaluation(Node):
     """Steps between evaluations during training."""
 
 
+def _place(value: Any) -> Any:
+    if isinstance(value, str) and not value.strip():
+        raise ValueError("expected a folder or a URI, such as s3://bucket/folder")
+    return without_credentials(value) if isinstance(value, str) and "://" in value else value
+
+
 class Checkpoint(Node):
     """Times of saving the model, and the checkpoints to keep."""
 
@@ -88,6 +95,8 @@ class Checkpoint(Node):
     """Number of newest checkpoints to keep, besides the best; without it all are kept."""
     while_training: bool = True
     """Go on training while the files of a checkpoint are written; otherwise training waits for them."""
+    path: Annotated[str, BeforeValidator(_place)] | None = None
+    """Folder of the run's checkpoints, a path or a URI such as s3://bucket/folder; default: in the run directory."""
     best_by: str | None = None
     """Save after each evaluation that is the best so far by this figure, and keep it until there is a better one."""
 

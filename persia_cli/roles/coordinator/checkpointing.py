@@ -16,7 +16,6 @@ from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
 from persia_cli.storage.places import Place, address_of
 from persia_cli.store.manifest import (
-    CHECKPOINTS,
     FORMAT_VERSION,
     MANIFEST,
     Manifest,
@@ -25,6 +24,7 @@ from persia_cli.store.manifest import (
     TrackedFigure,
     begin_checkpoint,
     checkpoint_folder,
+    checkpoints_of,
     decode_manifest,
     finished_steps,
     publish,
@@ -52,7 +52,7 @@ class Checkpointing:
 
     def __init__(self, run: Run, job: Job, tracker: EvaluationTracker) -> None:
         self._run, self._job, self._tracker = run, job, tracker
-        self._checkpoints = Path(job.run_dir) / CHECKPOINTS
+        self._checkpoints = checkpoints_of(Path(job.run_dir), run.checkpoint.path)
         self._draft: Place = self._checkpoints
         self._files: dict[str, Sequence[SavedFile]] = {}
         self._cut: Cut | None = None

@@ -155,7 +155,7 @@ def test_a_run_without_a_checkpoint_begins_again(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     (run_dir / "roles").mkdir(parents=True)
     (run_dir / METRICS).write_bytes(BEFORE)
-    assert newest_of(run_dir) is None
+    assert newest_of(run_dir / CHECKPOINTS) is None
     start_over(run_dir, ("roles",))
     assert content(run_dir) == {f"earlier/start/{METRICS}": BEFORE}
     assert (run_dir / "earlier" / "start" / "roles").is_dir()

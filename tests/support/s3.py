@@ -1,0 +1,50 @@
+"""An object store: moto's S3 server in a process of its own, reached through sockets."""
+
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+SECRET = "sEcReT-of-the-store"
+BUCKET = "models"
+
+
+@dataclass(frozen=True)
+class ObjectStore:
+    """A server with one empty bucket."""
+
+    port: int
+
+    def uri(self, path: str, port: int | None = None, secret: str = SECRET) -> str:
+        """The URI of a folder in the bucket, with its credentials, perhaps by way of another port."""
+        query = f"endpoint_override=127.0.0.1:{port or self.port}&scheme=http&region=us-east-1"
+        return f"s3://AKIDOFTEST:{secret}@{BUCKET}/{path}?{query}"
+
+
+@contextmanager
+def object_store() -> Iterator[ObjectStore]:
+    """Start a server, and end it with the block."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                put = urllib.request.Request(f"http://127.0.0.1:{port}/{BUCKET}", method="PUT")
+                urllib.request.urlopen(put, timeout=5).close()
+                break
+            except OSError:
+                assert time.monotonic() < deadline, "moto's server does not answer"
+                assert server.poll() is None, "moto's server has ended"
+                time.sleep(0.1)
+        yield ObjectStore(port)
+    finally:
+        server.kill()
+        server.wait(30)

@@ -1,0 +1,225 @@
+"""Checkpoints in an object store: complete ones alone are read, whatever lies beside them; leftovers go."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import fs
+
+from persia_cli.control.evaluation_tracker import Best
+from persia_cli.errors import CheckpointError, ConfigError
+from persia_cli.storage.credentials import VARIABLE
+from persia_cli.storage.places import Place, nbytes_below, place_of, put, subfolders, writing_file
+from persia_cli.storage.remote_path import RemotePath
+from persia_cli.store.manifest import (
+    MANIFEST,
+    Manifest,
+    begin_checkpoint,
+    checkpoint_folder,
+    checkpoints_of,
+    finished_steps,
+    newest_checkpoint,
+    publish,
+    read_manifest,
+    unfinished_folders,
+    verify,
+)
+from persia_cli.store.retention import Retention, best_checkpoint, remove_unfinished
+from persia_cli.store.writer import WRITER, Writer, claim, writer_of
+from tests.support.runs import make_run
+from tests.support.s3 import SECRET, ObjectStore, object_store
+from tests.support.saved_rows import made_up_rows, write_run
+
+
+@pytest.fixture(autouse=True)
+def _no_leaks() -> None:
+    """Nothing is looked for: the library keeps connections to a store until the process ends."""
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[ObjectStore]:
+    before = os.environ.get(VARIABLE)
+    with object_store() as running:
+        yield running
+    os.environ.pop(VARIABLE, None)
+    if before is not None:
+        os.environ[VARIABLE] = before
+
+
+@pytest.fixture
+def checkpoints(store: ObjectStore, request: pytest.FixtureRequest) -> RemotePath:
+    place = place_of(store.uri(request.node.name))
+    assert isinstance(place, RemotePath)
+    return place
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Manifest]:
+    """A checkpoint of step 9 on disk, and its manifest."""
+    files = [made_up_rows(40, 8, 9, ("a", "b"), 1), made_up_rows(30, 8, 9, ("b",), 2)]
+    folder = write_run(tmp_path_factory.mktemp("local") / "run", make_run(), 9, files)
+    return folder, read_manifest(folder)
+
+
+def upload(local: tuple[Path, Manifest], draft: Place) -> None:
+    folder, manifest = local
+    for file in manifest.files:
+        with writing_file(draft / file.folder / file.name) as sink:
+            sink.write((folder / file.folder / file.name).read_bytes())
+
+
+def save(checkpoints: Place, local: tuple[Path, Manifest]) -> Place:
+    draft = begin_checkpoint(checkpoints, 9)
+    upload(local, draft)
+    return publish(checkpoints, draft, local[1])
+
+
+def test_a_published_checkpoint_is_read_and_its_files_are_those_of_the_disk(
+    checkpoints: RemotePath, local: tuple[Path, Manifest]
+) -> None:
+    folder = save(checkpoints, local)
+    assert (finished_steps(checkpoints), unfinished_folders(checkpoints)) == ([9], [])
+    assert newest_checkpoint(checkpoints) == folder == checkpoint_folder(checkpoints, 9)
+    found = read_manifest(folder)
+    for file, there in zip(found.files, local[1].files, strict=True):
+        assert (file.name, file.sha256, file.nbytes) == (there.name, there.sha256, there.nbytes)
+        verify(folder / file.folder / file.name, file)
+    assert nbytes_below(folder) > sum(file.nbytes for file in found.files)
+    assert SECRET not in str(folder) + repr(folder) + folder.uri + (folder / MANIFEST).read_bytes().decode()
+
+
+def test_half_an_upload_is_never_read_whatever_it_holds(checkpoints: RemotePath, local: tuple[Path, Manifest]) -> None:
+    """Neither files without a manifest, nor a manifest at another place, nor one of other files."""
+    draft = begin_checkpoint(checkpoints, 9)
+    upload(local, draft)
+    (draft / MANIFEST).write_bytes((local[0] / MANIFEST).read_bytes())
+    put(checkpoints / "step-12.json" / MANIFEST, b"{}")
+    put(checkpoints / "step-7x" / MANIFEST, (local[0] / MANIFEST).read_bytes())
+    assert finished_steps(checkpoints) == []
+    with pytest.raises(CheckpointError, match="has no complete checkpoint"):
+        newest_checkpoint(checkpoints)
+    with pytest.raises(CheckpointError, match="is not a complete checkpoint: it has no"):
+        read_manifest(checkpoint_folder(checkpoints, 9))
+    # A manifest whose files are missing, or have another size or content, is refused as a whole.
+    forged = checkpoint_folder(checkpoints, 9)
+    put(forged / MANIFEST, (local[0] / MANIFEST).read_bytes())
+    with pytest.raises(CheckpointError, match="is missing; the checkpoint is incomplete"):
+        read_manifest(forged)
+    file = local[1].files[0]
+    put(forged / file.folder / file.name, b"x" * file.nbytes)
+    put(forged / local[1].files[1].folder / local[1].files[1].name, b"short")
+    with pytest.raises(CheckpointError, match="has changed since it was saved: it has 5 bytes"):
+        read_manifest(forged)
+    with pytest.raises(CheckpointError, match="has changed since it was saved"):
+        verify(forged / file.folder / file.name, file)
+
+
+def test_what_a_killed_job_left_is_removed_and_its_late_writer_changes_nothing(
+    checkpoints: RemotePath, local: tuple[Path, Manifest]
+) -> None:
+    killed = begin_checkpoint(checkpoints, 9)
+    upload(local, killed)
+    assert [folder.name for folder in unfinished_folders(checkpoints)] == ["step-9"]
+    remove_unfinished(checkpoints)
+    assert subfolders(checkpoints) == []
+    upload(local, killed)  # a writer that should be dead goes on
+    folder = save(checkpoints, local)
+    upload(local, killed)
+    for file in read_manifest(folder).files:
+        verify(folder / file.folder / file.name, file)
+        assert not file.folder.startswith(killed.name)
+
+
+def test_a_list_that_is_older_than_the_store_costs_no_checkpoint(
+    checkpoints: RemotePath, local: tuple[Path, Manifest]
+) -> None:
+    """A store whose lists do not have the newest objects: what is complete is neither refused nor swept."""
+
+    class LateLists:
+        def __init__(self, hidden: str) -> None:
+            self.hidden, self.type_name = hidden, checkpoints.filesystem.type_name
+
+        def get_file_info(self, what: Any) -> Any:
+            found = checkpoints.filesystem.get_file_info(what)
+            listed = isinstance(what, fs.FileSelector)
+            return [info for info in found if self.hidden not in info.path] if listed else found
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(checkpoints.filesystem, name)
+
+    folder = save(checkpoints, local)
+    late = RemotePath(LateLists(MANIFEST), checkpoints.path, checkpoints.uri)
+    assert (finished_steps(late), unfinished_folders(late)) == ([9], [])
+    remove_unfinished(late)
+    later = RemotePath(LateLists("step-9"), checkpoints.path, checkpoints.uri)
+    assert (finished_steps(later), unfinished_folders(later)) == ([], [])
+    remove_unfinished(later)
+    assert read_manifest(folder).step == 9
+
+
+def test_the_best_and_the_newest_stay(checkpoints: RemotePath, local: tuple[Path, Manifest]) -> None:
+    retention = Retention(checkpoints, keep=1, every=10)
+    for step in (10, 20, 30, 40):
+        put(checkpoints / f"step-{step}" / MANIFEST, b"{}")
+        put(checkpoints / f"step-{step}" / "0a" / "dense" / "dense.safetensors", b"weights")
+        retention.add(step, Best("auc", "high", step=step, value=0.5) if step == 20 else None)
+    assert finished_steps(checkpoints) == [20, 40]
+    assert best_checkpoint(checkpoints) == checkpoint_folder(checkpoints, 20)
+    assert [folder.name for folder in subfolders(checkpoints)] == ["step-20", "step-40"]
+
+
+def test_a_run_claims_its_folder_and_another_run_is_refused(store: ObjectStore, local: tuple[Path, Manifest]) -> None:
+    uri = store.uri("claimed")
+    own, other = Writer("/runs/a", "here"), Writer("/runs/b", "there")
+    claim(uri, own)
+    checkpoints = place_of(uri)
+    assert writer_of(checkpoints) == own
+    upload(local, begin_checkpoint(checkpoints, 5))
+    claim(uri, other)  # nothing has been saved yet; what was left of it goes
+    assert subfolders(checkpoints) == []
+    save(checkpoints, local)
+    claim(uri, other)
+    with pytest.raises(ConfigError, match=r"models/claimed has checkpoints of the run in /runs/b"):
+        claim(uri, own)
+    (checkpoints / WRITER).write_bytes(b"{")
+    with pytest.raises(ConfigError, match="has checkpoints of another run"):
+        claim(uri, own)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (("/models/", "/nothing/"), "there is no such bucket: check its name"),
+        ((":{port}&", ":1&"), "it cannot be reached: check the network and the endpoint"),
+        (("s3://", "fax://"), "is not a place that pyarrow can open"),
+        (("&region=", "&color=red&region="), "is not a place that pyarrow can open"),
+    ],
+)
+def test_a_place_that_cannot_be_used_is_one_sentence_without_secrets(
+    store: ObjectStore, change: tuple[str, str], sentence: str
+) -> None:
+    old, new = (part.format(port=store.port) for part in change)
+    uri = store.uri("x").replace("@models/", "@/models/").replace(old, new).replace("@/", "@")
+    with pytest.raises(ConfigError) as refused:
+        claim(uri, Writer("/runs/a", "here"))
+    text = str(refused.value)
+    assert text.startswith(f"checkpoint.path={uri.partition('://')[0]}://")
+    assert sentence in text
+    assert len(text.splitlines()) == 1
+    assert not any(part in text for part in (SECRET, "AKIDOFTEST", "region="))
+
+
+def test_a_path_on_disk_is_a_place_too(tmp_path: Path, local: tuple[Path, Manifest]) -> None:
+    checkpoints = checkpoints_of(tmp_path, str(tmp_path / "elsewhere"))
+    claim(str(tmp_path / "elsewhere"), Writer("/runs/a", "here"))
+    folder = save(checkpoints, local)
+    assert isinstance(folder, Path)
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["step-9", WRITER]
+    assert read_manifest(folder).files == local[1].files
+    shutil.rmtree(folder)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"checkpoint\.path=.*/file/x cannot be used: "):
+        claim(str(tmp_path / "file" / "x"), Writer("/runs/a", "here"))
