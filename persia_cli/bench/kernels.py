@@ -4,7 +4,7 @@ import gc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from persia_cli.bench import capacity_cases, process_cases, step_cases, store_cases, worker_cases
+from persia_cli.bench import capacity_cases, process_cases, save_cases, step_cases, store_cases, worker_cases
 from persia_cli.bench.alternate import Case, Scale
 from persia_cli.bench.machine import Neighbours
 from persia_cli.bench.result import Result
@@ -22,6 +22,8 @@ CASES: dict[str, Case] = {
     "step": step_cases.whole_step,
     "shards": capacity_cases.two_shards,
     "capacity": capacity_cases.at_capacity,
+    "save": save_cases.save,
+    "serve": save_cases.serve,
     "memory": process_cases.memory,
     "start": process_cases.start,
 }

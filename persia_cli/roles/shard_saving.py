@@ -5,6 +5,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
 
 from persia_cli.storage.places import Place
 from persia_cli.store.cut import CutRows
@@ -12,13 +13,18 @@ from persia_cli.store.row_store import Keys, Tables
 from persia_cli.store.shard import Shard
 from persia_cli.store.snapshot import write_portions
 from persia_cli.wire.figures import SavedFile
-from persia_cli.wire.loop import Waker
 
 PORTIONS_AHEAD = 4
 """Largest number of portions that are taken and not yet written."""
 NICENESS = 5
 """How much the writing thread lets others go first where processors are scarce."""
 CHECK_S = 0.5
+
+
+class Wakes(Protocol):
+    """What ends the wait of a poll loop, such as `persia_cli.wire.loop.Waker`."""
+
+    def wake(self) -> None: ...
 
 
 class AbandonedError(Exception):
@@ -29,7 +35,7 @@ class ShardSaving:
     """One save of a shard, which may change meanwhile; every method but `_write` runs on the poll loop's thread."""
 
     def __init__(
-        self, shard: Shard, folder: Place, writer: ThreadPoolExecutor, waker: Waker, on_rows: Callable[[int], None]
+        self, shard: Shard, folder: Place, writer: ThreadPoolExecutor, waker: Wakes, on_rows: Callable[[int], None]
     ) -> None:
         """Begin it: the shard as it is now is saved. The waker is called when there is something to do."""
         self._shard, self._on_rows, self._waker = shard, on_rows, waker

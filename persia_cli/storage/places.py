@@ -20,7 +20,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from persia_cli import disk
 from persia_cli.errors import CheckpointError, DiskError, one_line
@@ -32,6 +32,8 @@ Place = Path | RemotePath
 
 PARTIAL, REMOVED = ".partial", ".removed"
 """Suffixes of a local folder while it is written, and while it is removed."""
+START_BYTES = 2**23
+"""Bytes of a local file after which the disk begins to write them."""
 FLUSH_BYTES = 2**26
 """Bytes after which a remote file waits until all of it has been sent, which bounds what is in memory."""
 
@@ -99,7 +101,7 @@ def reading(place: Place) -> Iterator[Any]:
 
 
 @contextmanager
-def writing_file(place: Place) -> Iterator[BinaryIO]:
+def writing_file(place: Place) -> Iterator[Any]:
     """Yield a file to write; when the block ends, it is on disk or in the store. Raises DiskError and removes it."""
     sink: Any
     try:
@@ -109,15 +111,33 @@ def writing_file(place: Place) -> Iterator[BinaryIO]:
         else:
             with disk.writing(place):
                 place.parent.mkdir(parents=True, exist_ok=True)
-                with place.open("wb") as sink:
-                    yield sink
-                    sink.flush()
+                with place.open("wb", buffering=0) as sink:
+                    yield _LocalFile(sink)
                     os.fsync(sink.fileno())
     except BaseException:
         # If the disk is full, the space is needed to write the error message.
         with suppress(OSError, DiskError, CheckpointError):
             place.unlink(missing_ok=True) if isinstance(place, Path) else place.remove()
         raise
+
+
+class _LocalFile:
+    """A file whose content begins to go to the disk while it is written: less is left to wait for at its end."""
+
+    def __init__(self, sink: Any) -> None:
+        self._sink, self._begun, self._written = sink, 0, 0
+
+    def write(self, data: Any) -> int:
+        rest = memoryview(data).cast("B")
+        while rest.nbytes:
+            written = self._sink.write(rest)
+            self._written += written
+            rest = rest[written:]
+        if self._written - self._begun >= START_BYTES:
+            # Advice that nothing of this is needed soon makes Linux write it, without waiting for that.
+            os.posix_fadvise(self._sink.fileno(), self._begun, self._written - self._begun, os.POSIX_FADV_DONTNEED)
+            self._begun = self._written
+        return memoryview(data).nbytes
 
 
 class _RemoteFile:

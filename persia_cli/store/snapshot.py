@@ -6,12 +6,9 @@ Embeddings are float32 in files whatever their dtype in memory, which is lossles
 any number of servers, with any number of partitions, can load any set of files.
 """
 
-import hashlib
-import io
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +16,7 @@ from numpy.typing import NDArray
 
 from persia_cli.errors import CheckpointError
 from persia_cli.kernels import hashing
+from persia_cli.storage.hashing_file import HashingFile
 from persia_cli.storage.places import Place, writing_file
 from persia_cli.store.cut import CutRows
 from persia_cli.store.layout import GroupSpec
@@ -32,30 +30,6 @@ ROWS_PER_BATCH = 65536
 """Approximate number of rows in memory at a time."""
 PARTITIONS_KEY = b"persia.partitions"
 """Metadata key for the group's number of partitions when it was saved; only people read it."""
-
-
-class _HashingFile(io.RawIOBase):
-    """A file that is being written; its SHA-256 is computed meanwhile."""
-
-    def __init__(self, sink: Any) -> None:
-        self._sink = sink
-        self._digest = hashlib.sha256()
-        self.nbytes = 0
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        self._digest.update(data)
-        self.nbytes += len(data)
-        written: int = self._sink.write(data)
-        return written
-
-    def tell(self) -> int:
-        return self.nbytes
-
-    def sha256(self) -> str:
-        return self._digest.hexdigest()
 
 
 def save_shard(shard: Shard, directory: Place, on_rows: Callable[[int], None] = lambda rows: None) -> list[SavedFile]:
@@ -143,7 +117,7 @@ def _save_group(
     schema = _schema(group).with_metadata({PARTITIONS_KEY: str(group.partitions)})
     rows: Counter[str] = Counter()
     with writing_file(path) as sink:
-        file = _HashingFile(sink)
+        file = HashingFile(sink)
         with (
             pa.PythonFile(file, mode="w") as out,
             pa.ipc.new_file(out, schema, options=pa.ipc.IpcWriteOptions(use_threads=False)) as writer,

@@ -1,0 +1,123 @@
+"""Cases of `bench kernels` for checkpoints: saving and loading against the disk alone, and serving while saving."""
+
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+
+import numpy as np
+
+from persia_cli.bench import stores
+from persia_cli.bench.alternate import Scale, Turn, alternate, compared
+from persia_cli.bench.result import OURS, Result
+from persia_cli.roles.shard_saving import ShardSaving
+from persia_cli.store.shard import Shard
+from persia_cli.store.snapshot import load_shard
+from persia_cli.wire.figures import SavedFile
+
+CHUNK = 2**22
+"""Bytes of one write or read of the disk alone."""
+REQUESTS = 64
+UNIT = "MB/s"
+
+
+class _Bell:
+    """What wakes the loop that saves."""
+
+    def __init__(self) -> None:
+        self._rung = threading.Event()
+
+    def wake(self) -> None:
+        self._rung.set()
+
+    def wait(self) -> None:
+        self._rung.wait(0.1)
+        self._rung.clear()
+
+
+def save(scale: Scale) -> Iterator[Result]:
+    """Measure a save that nothing else disturbs, and the loading of its files, against the same disk."""
+    dim = scale.dims[0]
+    rows, note = stores.rows_that_fit(scale.rows[0], dim, "adagrad", spare=stores.SPARE / 2)
+    (shard,) = stores.filled(dim, "adagrad", rows)
+    with TemporaryDirectory(prefix="persia-bench-", dir=Path.cwd()) as name, ThreadPoolExecutor(1) as writer:
+        folder = Path(name)
+        files = _save(shard, folder, writer)
+        nbytes = sum(file.nbytes for file in files)
+        content = np.random.default_rng(5).bytes(CHUNK)
+        timed = alternate(
+            {
+                OURS: Turn(lambda: _save(shard, folder, writer), loops=1),
+                "disk alone": Turn(lambda: _write(folder / "raw", nbytes, content), loops=1),
+            },
+            scale.rounds,
+            clock=perf_counter,
+        )
+        label = f"dim {dim}, {rows / 1e6:.3g}M rows"
+        yield compared(f"save, {label}", timed, nbytes / 1e6, UNIT, note)
+        timed = alternate(
+            {
+                OURS: Turn(lambda: load_shard(Shard(shard.layout, 0, 1), folder, files), loops=1),
+                "disk alone": Turn(lambda: _read(folder / "raw"), loops=1),
+            },
+            scale.rounds,
+            clock=perf_counter,
+        )
+        yield compared(f"load, {label}", timed, nbytes / 1e6, UNIT, note)
+
+
+def serve(scale: Scale) -> Iterator[Result]:
+    """Measure look-ups and updates of batches while a save is under way, against the same without one."""
+    dim = scale.dims[0]
+    rows, note = stores.rows_that_fit(scale.rows[0], dim, "adagrad", spare=stores.SPARE / 2)
+    (shard,) = stores.filled(dim, "adagrad", rows)
+    asked = stores.requests(rows, min(scale.batch * 26, rows), True, REQUESTS)
+    sent = stores.gradients(max(each.ids.size for each in asked), dim)
+
+    def train(saving: ShardSaving | None) -> None:
+        for number, each in enumerate(asked):
+            shard.look_up(0, each.keys, each.tables, 1, True, number)
+            shard.update(0, each.keys, each.tables, sent[: each.ids.size], 1, number)
+            if saving is not None:
+                saving.take()
+
+    with TemporaryDirectory(prefix="persia-bench-", dir=Path.cwd()) as name, ThreadPoolExecutor(1) as writer:
+
+        def train_and_save() -> None:
+            saving = ShardSaving(shard, Path(name), writer, _Bell(), lambda rows: None)
+            train(saving)
+            saving.abandon()
+
+        timed = alternate(
+            {OURS: Turn(train_and_save, loops=1), "no save": Turn(lambda: train(None), loops=1)},
+            scale.rounds,
+            clock=perf_counter,
+        )
+    label = f"serve while saving, dim {dim}, {rows / 1e6:.3g}M rows"
+    yield compared(label, timed, sum(each.ids.size for each in asked) / 1e6, "Mrows/s", note)
+
+
+def _save(shard: Shard, folder: Path, writer: ThreadPoolExecutor) -> list[SavedFile]:
+    bell = _Bell()
+    saving = ShardSaving(shard, folder, writer, bell, lambda rows: None)
+    while not saving.done:
+        while saving.can_take:
+            saving.take()
+        bell.wait()
+    return saving.finish()
+
+
+def _write(path: Path, nbytes: int, content: bytes) -> None:
+    with path.open("wb", buffering=0) as file:
+        for first in range(0, nbytes, CHUNK):
+            file.write(content[: nbytes - first])
+        os.fsync(file.fileno())
+
+
+def _read(path: Path) -> None:
+    with path.open("rb", buffering=0) as file:
+        while file.read(CHUNK):
+            pass
