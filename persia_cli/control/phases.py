@@ -200,7 +200,8 @@ class PhaseMachine:
         The instruction to hold carries `number`.
         """
         phase = self.current
-        if phase is None or phase.kind not in ("training", "evaluating") or self.agreement is not None:
+        # A phase that is over may wait for the files of a checkpoint; there is nothing to cut then.
+        if phase is None or phase.kind not in ("training", "evaluating") or self.agreement or not self.waiting:
             return False
         self.number += 1
         self.agreement = StepAgreement(self.number, phase.first, phase.last, self.participants[phase.kind])

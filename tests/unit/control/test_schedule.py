@@ -191,6 +191,7 @@ def test_the_next_checkpoint_and_the_end_wait_for_the_files_of_the_last_one(wait
         assert machine.advance() == Phase("saving", last=step)
         assert machine.note_written("embedding-server-0", step), "its files may be written before the phase is over"
         finish_all()
+        assert not machine.hold(), "nothing is under way that could be cut short"
         assert machine.held == (waits or step == 6)
         if machine.held:
             assert machine.note_written("nn-worker-0", step)

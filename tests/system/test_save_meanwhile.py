@@ -1,0 +1,124 @@
+"""Training goes on while a checkpoint is written, and the checkpoint is the one of a run that waits for it."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from persia_cli.control.phases import PhaseMachine
+from persia_cli.launch.job import JobResult
+from persia_cli.main import app
+from persia_cli.roles import shard_saving
+from persia_cli.storage.hashing_file import HashingFile
+from persia_cli.store import cut, layout
+from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder, finished_steps, read_manifest
+from tests.support.jobs import losses, train
+
+WORDS = [
+    *("conf=synthetic", "cluster=embedded", "train.batch_size=32", "train.log_every_steps=1", "train.steps=24"),
+    *("dataset.generator.train_rows=1000", "dataset.generator.eval_rows=96", "model.hidden=[8]", "model.dim=4"),
+    *("checkpoint.every_steps=4", "embedding.capacity=3000", "eval.every_steps=8"),
+]
+STEPS = [4, 8, 12, 16, 20, 24]
+
+
+def contents(run_dir: Path) -> dict[int, set[tuple[str, str, str]]]:
+    """Every file of every checkpoint with its checksum."""
+    folder = run_dir / CHECKPOINTS
+    return {
+        step: {(file.folder, file.name, file.sha256) for file in read_manifest(checkpoint_folder(folder, step)).files}
+        for step in finished_steps(folder)
+    }
+
+
+def overlaps(result: JobResult) -> int:
+    """How many checkpoints were complete only after a later phase had begun."""
+    told = [event["phase"] if event["event"] == "phase" else event["event"] for event in result.events]
+    told = [each for each in told if each in ("training", "evaluating", "saving", "saved", "done")]
+    return sum(told[told.index("saving", at) + 1] != "saved" for at, each in enumerate(told) if each == "saving")
+
+
+def updates(result: JobResult) -> dict[str, int]:
+    [roles] = [event["roles"] for event in result.events if event["event"] == "roles"]
+    [server] = [role for role in roles if role["role"] == "embedding-server"]
+    counted: dict[str, int] = server["updates"]
+    return counted
+
+
+@pytest.fixture
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that takes long, for files that are written a few rows at a time, with little room for old rows."""
+    monkeypatch.setattr(layout, "ROWS_PER_PARTITION", 64)
+    monkeypatch.setattr(cut, "PORTION_BYTES", 4000)
+    monkeypatch.setattr(cut, "KEPT_BYTES", 0)
+    monkeypatch.setattr(shard_saving, "PORTIONS_AHEAD", 1)
+    write = HashingFile.write
+
+    def slowly(file: HashingFile, data: Any) -> int:
+        time.sleep(0.002)
+        return write(file, data)
+
+    monkeypatch.setattr(HashingFile, "write", slowly)
+
+
+@pytest.mark.usefixtures("slow_disk")
+@pytest.mark.parametrize(
+    "words",
+    [["mode=sync"], pytest.param(["mode=async", "mode.staleness=1"], marks=pytest.mark.slow)],
+    ids=["sync", "async"],
+)
+def test_losses_and_files_are_those_of_a_run_that_waits(words: list[str], tmp_path: Path) -> None:
+    waits = train([*WORDS, *words, "checkpoint.while_training=false"], tmp_path / "waits")
+    goes_on = train([*WORDS, *words], tmp_path / "goes-on")
+    assert overlaps(waits) == 0
+    assert overlaps(goes_on) >= 4
+    assert losses(goes_on) == losses(waits)
+    assert contents(goes_on.run_dir) == contents(waits.run_dir)
+    assert list(contents(goes_on.run_dir)) == STEPS
+    assert updates(goes_on)["save_waits_ms"] > 0, "there was too little room, so look-ups waited, and that is counted"
+    assert updates(waits)["save_waits_ms"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("slow_disk")
+def test_every_checkpoint_of_a_hybrid_run_is_whole_and_can_be_resumed(tmp_path: Path) -> None:
+    result = train([*WORDS, "mode=hybrid", "cluster.embedding_servers=2"], tmp_path / "run")
+    assert overlaps(result) >= 4
+    assert finished_steps(result.run_dir / CHECKPOINTS) == STEPS
+    for step in (4, 20):
+        folder = checkpoint_folder(result.run_dir / CHECKPOINTS, step)
+        verified = CliRunner().invoke(app, ["checkpoint", "verify", str(folder)])
+        assert verified.exit_code == 0, verified.output
+        other = tmp_path / f"from-{step}"
+        words = [*WORDS, "mode=hybrid", "cluster.embedding_servers=2", f"resume={folder}"]
+        resumed = CliRunner().invoke(app, ["train", *words, "--run-dir", str(other)])
+        assert resumed.exit_code == 0, resumed.output
+        assert finished_steps(other / CHECKPOINTS) == [each for each in STEPS if each > step]
+
+
+def test_a_disk_that_stands_still_stops_neither_heartbeats_nor_at_once_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk stands still for longer than a silent replica would live, and is then as fast as ever."""
+    write, began = HashingFile.write, []
+
+    def stands_still(file: HashingFile, data: Any) -> int:
+        if not began:
+            began.append(time.monotonic())
+            time.sleep(4.0)
+        return write(file, data)
+
+    monkeypatch.setattr(HashingFile, "write", stands_still)
+    steps: list[float] = []
+    note = PhaseMachine.finish
+
+    def noted(machine: PhaseMachine, name: str, number: int) -> bool:
+        steps.append(time.monotonic())
+        return note(machine, name, number)
+
+    monkeypatch.setattr(PhaseMachine, "finish", noted)
+    result = train([*WORDS, "mode=sync", "cluster.silence_timeout_s=3"], tmp_path / "run")
+    assert finished_steps(result.run_dir / CHECKPOINTS) == STEPS
+    assert any(began[0] < at < began[0] + 3.5 for at in steps), "phases ended while the disk stood still"
