@@ -47,21 +47,32 @@ def launch_role(
             show_default="RUN_DIR/token for the coordinator",
         ),
     ] = None,
+    supervise: Annotated[
+        bool, typer.Option("--supervise", help="Run it as a child, and start it again if it dies.")
+    ] = False,
+    life: Annotated[int, typer.Option("--life", hidden=True)] = 1,
     parent: Annotated[int | None, typer.Option("--parent", hidden=True)] = None,
 ) -> None:
     """Start one replica of a role by hand; `persia train` does it for you.
 
     The coordinator takes the configuration; all other roles get it from the coordinator.
+    With --supervise, this process is the parent of the replica's. A data loader or embedding worker that dies gets a
+    new process, as often as recovery.max_restarts says, and the job goes on.
     """
     from persia_cli.launch.role import RoleOptions, die_with, run_process
 
     if parent is not None:
         die_with(parent)
-    replica = RoleOptions(role, index, coordinator, bind, advertise, run_dir, token_file)
+    replica = RoleOptions(role, index, coordinator, bind, advertise, run_dir, token_file, life)
     replica.check()
     if words:
         _prepare(role, words, run_dir, conf_dir or [])
-    run_process(replica)
+    if supervise:
+        from persia_cli.launch.supervisor import supervise_role
+
+        supervise_role(replica)
+    else:
+        run_process(replica)
 
 
 def _prepare(role: str, words: list[str], run_dir: Path | None, folders: list[Path]) -> None:

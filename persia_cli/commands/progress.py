@@ -127,6 +127,12 @@ class LiveView:
             self._print("saved", f"{line['path']}")
         elif kind == "warning":
             self._print("warning", line["text"], "bold yellow")
+        elif kind == "died":
+            self._print("died", f"{line['replica']} {line['cause']}; it gets a new process", "bold yellow")
+        elif kind == "recovered":
+            [(unit, repeated)] = line["repeated"].items()
+            said = f"after {line['seconds']:.1f} s; {repeated:,} {unit} sent again, {line['lost']} lost"
+            self._print("recovered", f"{line['replica']} {said}")
         elif kind in ("note", "stopped_early"):
             self._print("note", line["text"])
 

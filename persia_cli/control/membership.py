@@ -23,6 +23,10 @@ class Member:
     host: str = ""
     address: str = ""
     ready: bool = False
+    died: bool = False
+    """True from the death of its process until a new one has joined."""
+    lost_s: float = 0.0
+    """When its last process died."""
     last_seen_s: float = 0.0
     doing: str = ""
     doing_s: float = 0.0
@@ -43,7 +47,8 @@ class Membership:
     def join(self, role: str, index: int, pid: int, host: str, address: str, now: float) -> Member:
         """Register a replica; raises MisplacedError if the job does not need it or already has it.
 
-        The same process may register again, if the first reply was lost.
+        The same process may register again, if the first reply was lost. A new one takes the place of one that has
+        died, as the replica's next incarnation.
         """
         if role not in self.expected:
             raise MisplacedError(f"this job has no role {role!r}; it has {', '.join(self.expected)}")
@@ -52,6 +57,10 @@ class Membership:
                 f"this job has {self.expected[role]} of {role}, numbered from 0, so there is no {role}-{index}"
             )
         known = self.members.get((role, index))
+        if known is not None and known.died:
+            lost_s, life = known.lost_s, known.incarnation + 1
+            known = Member(role, index, incarnation=life, pid=pid, host=host, address=address, lost_s=lost_s)
+            self.members[role, index] = known
         if known is not None and (known.pid, known.host, known.address) != (pid, host, address):
             raise MisplacedError(f"{known.name} is already running as process {known.pid} on {known.host}")
         if known is None:
@@ -67,6 +76,16 @@ class Membership:
             raise WireError(f"{role}-{index} has not joined this job")
         if known.incarnation != incarnation:
             raise WireError(f"{known.name} is at incarnation {known.incarnation}, so incarnation {incarnation} is over")
+        if known.died:
+            raise WireError(f"process {known.pid} of {known.name} has died")
+        return known
+
+    def lose(self, role: str, index: int, now: float) -> Member:
+        """Note that the process of a replica has died; raises WireError if the replica never joined."""
+        known = self.members.get((role, index))
+        if known is None:
+            raise WireError(f"{role}-{index} has not joined this job")
+        known.died, known.ready, known.doing, known.doing_s, known.lost_s = True, False, "", 0.0, now
         return known
 
     @property
@@ -87,12 +106,17 @@ class Membership:
         return found
 
     def silent(self, now: float, limit_s: float) -> list[Member]:
-        """Return the replicas without a message for more than `limit_s` seconds."""
-        return [member for member in self.members.values() if now - member.last_seen_s > limit_s]
+        """Return the replicas without a message for more than `limit_s` seconds, but for those known to be dead."""
+        return [m for m in self.members.values() if not m.died and now - m.last_seen_s > limit_s]
 
     def stuck(self, limit_s: float) -> list[Member]:
         """Return the replicas whose present work takes more than `limit_s` seconds."""
         return [member for member in self.members.values() if member.doing_s > limit_s]
+
+    @property
+    def replaced(self) -> list[Member]:
+        """The replicas whose process has died, and whose new one is not ready yet, of a job that has begun."""
+        return [member for member in self.members.values() if not member.ready and (member.died or member.lost_s)]
 
     @property
     def busiest(self) -> Member | None:

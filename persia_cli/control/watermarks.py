@@ -43,6 +43,17 @@ class Window:
             self.above.remove(self.watermark)
         return True
 
+    def skip(self, watermark: int) -> bool:
+        """Mark all steps up to this one done; returns True if that is news."""
+        if watermark <= self.watermark:
+            return False
+        self.watermark = watermark
+        self.above = {step for step in self.above if step > watermark}
+        while self.watermark + 1 in self.above:
+            self.watermark += 1
+            self.above.remove(self.watermark)
+        return True
+
 
 class Watermarks:
     """One window per rank, of one generation; older generations are refused."""

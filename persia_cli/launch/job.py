@@ -1,6 +1,5 @@
 """The run directory and the result of a job, for all launchers."""
 
-import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -141,11 +140,6 @@ def _anchored_source(source: InitFrom | None) -> InitFrom | None:
 
 def _absolute(path: str) -> str:
     return path if "://" in path or path.startswith(BUILTIN) else str(Path(path).expanduser().absolute())
-
-
-def killed_by(number: int) -> str:
-    """Return a phrase for the death of a process by a signal; the system sends SIGKILL if memory runs out."""
-    return f"was killed by {signal.Signals(number).name}{' (out of memory?)' if number == signal.SIGKILL else ''}"
 
 
 @contextmanager

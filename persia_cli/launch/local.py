@@ -5,18 +5,17 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from persia_cli.control.awake import AwakeTime
+from persia_cli.control.restarts import ended_how
 from persia_cli.disk import writing
-from persia_cli.errors import DiskError, PersiaError, PreemptedError, RoleError, UserError
+from persia_cli.errors import DiskError, PersiaError, RoleError, UserError, WireError
 from persia_cli.launch.job import (
     COORDINATOR_ADDRESS,
     ROLES,
     SIGNALLED,
     JobResult,
-    killed_by,
     prepared_run_dir,
     recorded_end,
     recorded_failure,
@@ -25,6 +24,7 @@ from persia_cli.launch.job import (
 from persia_cli.launch.kernels import Compiling
 from persia_cli.launch.processes import python_module
 from persia_cli.launch.signals import JobSignals, held_back
+from persia_cli.launch.supervisor import WELL, DeathReports, Supervised
 from persia_cli.plan.job import JobPlan, Replica
 from persia_cli.store.manifest import checkpoints_of
 from persia_cli.store.retention import remove_unfinished
@@ -36,8 +36,6 @@ POLL_S = 0.1
 LOG_TAIL_LINES = 20
 ERROR = "error: "
 """Begin of the line in a replica's log with the error that ended it."""
-WELL = (0, PreemptedError.exit_code)
-"""Exit codes of replicas that were told that the job is over."""
 SETTLE_S = 3.0
 """Seconds that the coordinator has to record why a replica died, before the launcher reports it itself."""
 
@@ -64,6 +62,7 @@ def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResul
             while processes.running:
                 processes.pass_on(signals.passed_on())
                 kernels.check()
+                processes.supervise()
                 follow()
                 time.sleep(POLL_S)
             processes.check()
@@ -74,15 +73,6 @@ def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResul
                 remove_unfinished(checkpoints_of(plan.run_dir, plan.run.checkpoint.path))
                 follow()
     return result_of(plan.run_dir)
-
-
-@dataclass(slots=True)
-class Started:
-    """A replica's process and its log."""
-
-    replica: Replica
-    process: subprocess.Popen[bytes]
-    log: Path
 
 
 class Processes:
@@ -103,9 +93,12 @@ class Processes:
         """Secret that all replicas of the job know, and nobody else."""
         self.token_file = sockets / TOKEN
         write_token(self.token_file, self.token)
-        self._started: list[Started] = []
+        self._started: list[Supervised] = []
         self._saving: AwakeTime | None = None
         """How long ago the coordinator was told to save the model and end the job."""
+        # A benchmark's figures would be wrong if it went on.
+        restarts = plan.run.recovery.max_restarts and plan.job.benchmark is None
+        self._reports = DeathReports("launcher", lambda: self.address, lambda: self.token) if restarts else None
 
     @property
     def address(self) -> str:
@@ -132,11 +125,28 @@ class Processes:
         if advertised is not None:
             command += ["--advertise", advertised]
         log = self._plan.run_dir / ROLES / f"{replica.name}.log"
-        with writing(log), log.open("ab") as output, held_back():
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-            )
-        self._started.append(Started(replica, process, log))
+
+        def start(life: int) -> "subprocess.Popen[bytes]":
+            words = [*command, "--life", str(life)]
+            with writing(log), log.open("ab") as output, held_back():
+                return subprocess.Popen(
+                    words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+                )
+
+        self._started.append(Supervised(replica, start, log, self._reports))
+
+    def supervise(self) -> None:
+        """Replace processes that have died, where the coordinator wants that; to be called again and again."""
+        if self._reports is None:
+            return
+        for started in self._started:
+            started.supervise()
+        try:
+            self._reports.poll()
+        except WireError:
+            for started in self._started:
+                if started.may_return:
+                    started.give_up("")
 
     def _wait_for_address(self, limit_s: float) -> str:
         path = self._plan.run_dir / COORDINATOR_ADDRESS
@@ -152,9 +162,8 @@ class Processes:
 
     @property
     def running(self) -> bool:
-        """True if the coordinator runs and no replica has failed."""
-        codes = [started.process.poll() for started in self._started]
-        return codes[0] is None and not any(code not in (None, *WELL) for code in codes)
+        """True if the coordinator runs and no replica has failed for good."""
+        return self._started[0].process.poll() is None and not any(started.failed for started in self._started)
 
     def pass_on(self, signals: Sequence[str]) -> None:
         """Tell the coordinator of signals that came to the launcher; raises PersiaError if it takes too long to save.
@@ -173,7 +182,7 @@ class Processes:
 
     def check(self) -> None:
         """Raise the failure that ended the job, if there was one."""
-        ended = [started for started in self._started if started.process.poll() not in (None, *WELL)]
+        ended = [started for started in self._started if started.failed]
         if not ended:
             return
         for started in ended:
@@ -185,7 +194,7 @@ class Processes:
         first = next((s for s in ended if s.replica.role != "coordinator"), ended[0])
         raise recorded_failure(self._plan.run_dir) or self._death(first)
 
-    def _death(self, started: Started) -> PersiaError:
+    def _death(self, started: Supervised) -> PersiaError:
         """Return the error that ended a replica: the one in its log, or else its exit code and last lines."""
         code = started.process.returncode
         kind = UserError if code == UserError.exit_code else RoleError
@@ -198,13 +207,8 @@ class Processes:
                 file.write(b"\n")
         except DiskError as refused:
             return refused  # the disk is full, so the replica could not write its error
-        if code < 0:
-            how = killed_by(-code)
-        elif code > SIGNALLED:
-            how = f"was stopped ({signal.Signals(code - SIGNALLED).name})"
-        else:
-            how = f"ended with exit code {code}"
-        death = kind(f"{started.replica.name} {how}")
+        stopped = f"was stopped ({signal.Signals(code - SIGNALLED).name})" if code > SIGNALLED else ""
+        death = kind(started.final or f"{started.replica.name} {stopped or ended_how(code)}")
         tail = "\n".join(f"  {line}" for line in lines[-LOG_TAIL_LINES:]) or "  (nothing)"
         death.add_note(f"The job was stopped. The end of {started.log}:\n{tail}")
         return death
@@ -228,17 +232,19 @@ class Processes:
                 if started.process.poll() is None:
                     os.killpg(started.process.pid, signal.SIGKILL)
                 started.process.wait()
+            if self._reports is not None:
+                self._reports.close()
 
     @property
     def _ended_well(self) -> bool:
         return bool(self._started) and self._started[0].process.poll() in WELL
 
-    def _wait(self, replicas: Sequence[Started], seconds: float) -> None:
+    def _wait(self, replicas: Sequence[Supervised], seconds: float) -> None:
         awake = AwakeTime(time.monotonic())
         while any(s.process.poll() is None for s in replicas) and awake.at(time.monotonic()) < seconds:
             time.sleep(0.02)
 
-    def _signal(self, replicas: Sequence[Started], number: signal.Signals) -> None:
+    def _signal(self, replicas: Sequence[Supervised], number: signal.Signals) -> None:
         for started in replicas:
             if started.process.poll() is None:
                 started.process.send_signal(number)

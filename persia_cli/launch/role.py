@@ -133,6 +133,16 @@ class RoleOptions:
     advertise: str | None = None
     run_dir: Path | None = None
     token_file: Path | None = None
+    life: int = 1
+    """1 for the replica's first process, 2 for the one that takes its place, and so on."""
+
+    def words(self) -> list[str]:
+        """Return the options as words of `persia launch-role`, but for `life`."""
+        words = [self.role, "--index", str(self.index), "--coordinator", self.coordinator]
+        given = {"bind": self.bind, "advertise": self.advertise, "run-dir": self.run_dir, "token-file": self.token_file}
+        return words + [
+            word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))
+        ]
 
     def check(self) -> None:
         """Raise ConfigError or AddressError if the options are not valid."""
@@ -211,6 +221,7 @@ def run_process(options: RoleOptions) -> None:
                 options.coordinator,
                 options.bind,
                 options.advertise,
+                options.life,
                 on_start=on_start,
             )
         finally:

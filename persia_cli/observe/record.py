@@ -19,7 +19,7 @@ from persia_cli.observe.scores import MOST, MOST_IN_TRAINING, RecentScores, Scor
 from persia_cli.observe.table_notes import TableNotes
 from persia_cli.observe.tensorboard import TensorBoardWriter
 from persia_cli.plan.columns import has_query_ids, label_names
-from persia_cli.wire.figures import IntervalFigures, ReplicaFigures, latest, together
+from persia_cli.wire.figures import SENT_AGAIN, IntervalFigures, ReplicaFigures, latest, together
 from persia_cli.wire.job_messages import REPORTS_AHEAD, ScoreCounts, ScoredSamples
 from persia_cli.wire.parts import TableTotals
 
@@ -34,7 +34,7 @@ QUALITY = {
     "accuracy": ScoreHistogram.accuracy,
 }
 """Key in a line of metrics -> figure of the scores of a task."""
-WORK = ("steps_sent", "steps_scored", "bytes_verified", "rows_loaded")
+WORK = ("steps_sent", SENT_AGAIN, "steps_scored", "bytes_verified", "rows_loaded")
 """Counts of regular work of replicas; all other counts are of irregular events."""
 
 
@@ -113,7 +113,8 @@ class RunRecord:
         """Counters of the tables when the run was resumed; servers count from there."""
         self._ids = self._unknown = 0
         """Number of look-ups of training so far, and of those that found no row."""
-        self._figures: dict[str, ReplicaFigures] = {}
+        self._figures: dict[tuple[str, int], ReplicaFigures] = {}
+        """(name, incarnation) -> figures"""
         self._table_notes = TableNotes(run)
         self._notified: set[Hashable] = set()
         self._step, self._samples = step, samples
@@ -126,9 +127,9 @@ class RunRecord:
         totals = together([self._tables_before, *self._tables])
         return RecordState(self._progressive, self._ids, self._unknown, totals, self._metrics.sync())
 
-    def note(self, name: str, figures: ReplicaFigures) -> None:
-        """Store a replica's latest figures, and notify the user once of each problem in them."""
-        self._figures[name] = figures
+    def note(self, name: str, figures: ReplicaFigures, incarnation: int = 1) -> None:
+        """Store the latest figures of a replica's process, and notify the user once of each problem in them."""
+        self._figures[name, incarnation] = figures
         for table, counters in figures.counters.tables.items():
             for event, text in self._table_notes.of(table, counters):
                 self._notify(event, text, text)
@@ -162,7 +163,7 @@ class RunRecord:
     @property
     def steps_scored(self) -> int:
         """Number of steps of evaluations or of a prediction that all ranks have finished, by their last figures."""
-        heard = [self._figures.get(f"nn-worker-{rank}") for rank in range(len(self._reports))]
+        heard = [self._figures.get((f"nn-worker-{rank}", 1)) for rank in range(len(self._reports))]
         return min(figures.counters.counts.get("steps_scored", 0) if figures else 0 for figures in heard)
 
     def _table_figures(self, intervals: list[IntervalFigures]) -> dict[str, Any]:
@@ -280,9 +281,9 @@ class RunRecord:
         return dict(zip(keys_of(figure, self._labels), values, strict=True))
 
     def write_roles(self) -> None:
-        """Write the resources and counters of every replica, and the counters of each table over all servers."""
+        """Write the resources and counters of every process, and the counters of each table over all servers."""
         roles = []
-        for name, figures in sorted(self._figures.items()):
+        for (name, _), figures in sorted(self._figures.items()):
             role, _, index = name.rpartition("-")
             used = {"role": role, "index": int(index), "cpu_s": round(figures.cpu_s, 3), "rss": figures.rss}
             counted = {

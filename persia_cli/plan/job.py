@@ -40,6 +40,9 @@ Task = Literal["train", "evaluate", "predict"]
 ROLES = ("coordinator", "embedding-server", "embedding-worker", "data-loader", "nn-worker")
 """All roles, in the order they are started."""
 
+RESTARTED = ("embedding-worker", "data-loader")
+"""Roles whose replicas get a new process when theirs dies; all others end the job."""
+
 DRIVER = "driver"
 """Name under which a benchmark joins a job that trains in turns, to start each turn; it is not a role."""
 

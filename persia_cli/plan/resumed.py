@@ -18,6 +18,7 @@ _CHANGEABLE = (
     "eval",
     "checkpoint",
     "cluster",
+    "recovery",
     "embedding.memory",
     "embedding.capacity",
     "embedding.num_partitions",

@@ -12,7 +12,7 @@ from persia_cli.data.source import Ring, Source, open_source
 from persia_cli.errors import DataError
 from persia_cli.observe.trace import LOOP
 from persia_cli.roles.link import Link
-from persia_cli.wire.figures import Counters
+from persia_cli.wire.figures import SENT_AGAIN, Counters
 from persia_cli.wire.job_messages import Item
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import Credit, PutIds, PutSamples, WaitCredit
@@ -27,6 +27,10 @@ class Feed:
     source: Source
     grid: StepGrid
     limits: list[int]
+    finished: list[int]
+    """The step before which each rank has finished all, as far as the loader knows."""
+    kept: dict[int, list[PutIds]] = field(default_factory=dict)
+    """Ids of the steps sent, until they are finished: an embedding worker that dies has lost them."""
     next: int = 0
     last: int = 0
     reading: Future[Batch] | None = None
@@ -53,7 +57,7 @@ class DataLoader:
         self._loop = loop
         self._link = link
         self._feeds: list[Feed] = []
-        self._sent = 0
+        self._sent = self._sent_again = 0
         self._reader = ThreadPoolExecutor(1, thread_name_prefix=f"{link.name}-reader")
         self._waker = loop.waker()
 
@@ -73,13 +77,13 @@ class DataLoader:
                 grid = StepGrid(rows[split], run.train.batch_size, self._ranks)
                 if split == TRAIN and job.benchmark and job.benchmark.ring:
                     source = Ring(source, job.benchmark.ring, run.train.batch_size, self._loop.empty)
-                self._feeds.append(Feed(split, source, grid, limits=[0] * self._ranks))
+                self._feeds.append(Feed(split, source, grid, limits=[0] * self._ranks, finished=[0] * self._ranks))
                 if source.rows != rows[split]:
                     raise DataError(
                         f"{self._link.name} sees {source.rows} {name} samples and the job was planned with "
                         f"{rows[split]}; give every loader the same files"
                     )
-            self._link.figures = self._figures
+            self._link.figures, self._link.changes.on_restart = self._figures, self._on_restart
             self._link.ready(lambda number, work: None)
             while not self._link.stop:
                 sent = [self._advance(feed) for feed in self._feeds]
@@ -92,10 +96,13 @@ class DataLoader:
 
     def _advance(self, feed: Feed) -> bool:
         """Send the feed's next step if it is read and every rank takes it; say whether one was sent."""
+        if feed.next < (first := min(feed.last, *feed.finished)):
+            # A loader that died had sent these steps.
+            feed.next, feed.reading = first, None
         if feed.next >= feed.last:
             if not feed.asked and not feed.ended:
                 feed.asked = True
-                self._link.take_item(feed.split, partial(self._on_item, feed))
+                self._link.take_item(feed.split, min(feed.finished), partial(self._on_item, feed))
             return False
         if feed.reading is None:
             self._read(feed)
@@ -139,24 +146,44 @@ class DataLoader:
     def _on_credit(self, feed: Feed, rank: int, reply: Credit) -> None:
         feed.waiting.discard(rank)
         feed.limits[rank] = max(feed.limits[rank], reply.limit)
+        feed.finished[rank] = max(feed.finished[rank], reply.finished)
+        finished = min(feed.finished)
+        for step in [step for step in feed.kept if step < finished]:
+            del feed.kept[step]
 
     def _send(self, feed: Feed, step: int, whole: Batch) -> None:
         total = float(whole.size) if whole.weights is None else float(whole.weights.sum(dtype=np.float64))
+        finished, feed.kept[step] = min(feed.finished), []
         for rank in range(self._ranks):
             part = whole if self._ranks == 1 else whole.rows(*feed.grid.rows_of(step, rank))
-            self._send_part(BatchId(self._generation, feed.split, step, rank), part, total)
+            batch = BatchId(self._generation, feed.split, step, rank)
+            feed.kept[step].append(PutIds(batch, finished, part.ids, part.offsets))
+            self._send_ids(feed.kept[step][-1])
+            self._nn_workers[rank].request(
+                PutSamples(batch, total, part.dense, part.labels, part.weights, part.query_ids),
+                waiting_for=f"the samples of step {step} to be taken",
+            )
         self._sent += 1
 
-    def _send_part(self, batch: BatchId, part: Batch, weight_total: float) -> None:
-        worker = self._workers[(batch.step * self._ranks + batch.rank) % len(self._workers)]
-        worker.request(PutIds(batch, part.ids, part.offsets), waiting_for=f"the ids of step {batch.step} to be taken")
-        self._nn_workers[batch.rank].request(
-            PutSamples(batch, weight_total, part.dense, part.labels, part.weights, part.query_ids),
-            waiting_for=f"the samples of step {batch.step} to be taken",
-        )
+    def _send_ids(self, ids: PutIds) -> None:
+        worker = self._workers[self._worker_of(ids.batch)]
+        worker.request(ids, waiting_for=f"the ids of step {ids.batch.step} to be taken")
+
+    def _worker_of(self, batch: BatchId) -> int:
+        return (batch.step * self._ranks + batch.rank) % len(self._workers)
+
+    def _on_restart(self, role: str, index: int) -> None:
+        """Send a restarted embedding worker the ids that its former process has taken with it."""
+        if role != "embedding-worker":
+            return
+        for feed in self._feeds:
+            for ids in [ids for step in feed.kept.values() for ids in step if self._worker_of(ids.batch) == index]:
+                if ids.batch.step >= feed.finished[ids.batch.rank]:
+                    self._send_ids(ids)
+                    self._sent_again += 1
 
     def _figures(self) -> Counters:
-        counts: dict[str, int] = {"steps_sent": self._sent}
+        counts: dict[str, int] = {"steps_sent": self._sent, SENT_AGAIN: self._sent_again}
         for feed in self._feeds:
             for name, count in feed.source.counts.items():
                 counts[name] = counts.get(name, 0) + count

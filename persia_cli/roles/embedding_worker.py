@@ -1,5 +1,6 @@
 """The embedding worker: turns ids into rows and gradients into updates, for the batches sent to it."""
 
+from collections.abc import Sized
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -70,6 +71,8 @@ class EmbeddingWorker:
         self._address = advertise or self._server.address
         self._batches: dict[BatchId, PlannedBatch] = {}
         self._early_pulls: dict[BatchId, tuple[Peer, int]] = {}
+        self._early_pushes: dict[BatchId, tuple[Peer, PushGradients]] = {}
+        """Gradients of batches whose rows an embedding worker before this one had sent."""
         self._dense_rows: dict[int, UniqueRows] = {}
         """The rows of dense weights by their number, which is the same for all batches."""
         self._finished: dict[int, Window] = {}
@@ -88,10 +91,9 @@ class EmbeddingWorker:
         self._known_ids = KnownIds(layout)
         self._link.figures = lambda: Counters(tables=self._known_ids.figures())
         self._known = job_batches(run, job)
-        earlier = job.first_step * self._ranks  # batches of all workers that the job before has trained
-        own = (earlier + self._workers - 1 - self._link.index) // self._workers
-        limit = WINDOW_STEPS * self._ranks
-        self._finished = {TRAIN: Window(watermark=own - 1, limit=limit), EVAL: Window(limit=limit)}
+        limit, trained = WINDOW_STEPS * self._ranks, self._batches_before(job.first_step)
+        self._finished = {TRAIN: Window(watermark=trained - 1, limit=limit), EVAL: Window(limit=limit)}
+        self._restarted = self._link.sender.incarnation > 1
         self._groups, self._dense = layout.groups, layout.dense_group
         self._servers = self._link.connect("embedding-server")
         self._server.on(PutIds, self._on_put_ids)
@@ -108,13 +110,26 @@ class EmbeddingWorker:
     def _on_put_ids(self, peer: Peer, message: PutIds) -> None:
         batch = message.batch
         size = self._check_batch(batch)
+        if message.finished > batch.step:
+            raise WireError(f"ids of step {batch.step} came though all before step {message.finished} are finished")
+        self._skip_finished(batch.split, message.finished)
+        self._finished[batch.split].check(self._sequence(batch))
         if not self._is_finished(batch) and batch not in self._batches:
             with self._trace.span(LOOP, "plan", batch):
                 self._batches[batch] = PlannedBatch(self._planner.plan(message.ids, message.offsets, size))
             early = self._early_pulls.pop(batch, None)
             if early is not None:
                 self._look_up(batch, *early)
+            pushed = self._early_pushes.pop(batch, None)
+            if pushed is not None:
+                self._take_push(*pushed)
         self._server.reply(peer, Ack())
+
+    def _skip_finished(self, split: int, step: int) -> None:
+        """Take all batches before the step as finished: most were, if ever, a former embedding worker's."""
+        if self._finished[split].skip(self._batches_before(step) - 1):
+            for batch in [batch for batch in self._batches if batch.split == split and batch.step < step]:
+                del self._batches[batch]
 
     # Look-ups
 
@@ -126,6 +141,7 @@ class EmbeddingWorker:
         elif message.batch in self._batches:
             self._look_up(message.batch, peer, message.dense_rows)
         else:
+            self._check_early(self._early_pulls, message.batch)
             self._early_pulls[message.batch] = (peer, message.dense_rows)
 
     def _look_up(self, batch: BatchId, peer: Peer, dense: int) -> None:
@@ -215,9 +231,21 @@ class EmbeddingWorker:
         if self._is_finished(batch):
             self._server.reply(peer, Ack())
             return
-        planned = self._batches.get(batch)
-        if planned is None or not planned.answered:
+        if batch in self._batches:
+            self._take_push(peer, message)
+            return
+        if not self._restarted:
             raise WireError(f"gradients came for step {batch.step} of rank {batch.rank}, which has not got its rows")
+        self._check_early(self._early_pushes, batch)
+        self._early_pushes[batch] = (peer, message)
+
+    def _take_push(self, peer: Peer, message: PushGradients) -> None:
+        batch = message.batch
+        planned = self._batches[batch]
+        if not planned.answered and not self._restarted:
+            raise WireError(f"gradients came for step {batch.step} of rank {batch.rank}, which has not got its rows")
+        if batch.split == TRAIN and len(planned.groups) < len(self._groups) == len(message.groups):
+            planned.groups.append(self._rows_of_weights(message.groups[-1].shape[0]))
         if batch.split == TRAIN:
             self._check_gradients(planned, message.groups)
         planned.push = peer
@@ -253,7 +281,9 @@ class EmbeddingWorker:
             )
 
     def _on_applied(self, batch: BatchId, server: int, _: Ack) -> None:
-        planned = self._batches[batch]
+        planned = self._batches.get(batch)
+        if planned is None:
+            return  # a former embedding worker had brought it about, as the loader has learned since
         planned.unacked.discard(server)
         if not planned.unacked:
             self._trace.end("update", batch)
@@ -272,8 +302,14 @@ class EmbeddingWorker:
         size = self._known.size(batch.generation, batch.split, batch.step, batch.rank)
         if (batch.step * self._ranks + batch.rank) % self._workers != self._link.index:
             raise WireError(f"step {batch.step} of rank {batch.rank} belongs to another embedding worker")
-        self._finished[batch.split].check(self._sequence(batch))
+        if not self._restarted:
+            self._finished[batch.split].check(self._sequence(batch))
         return size
+
+    def _check_early(self, early: Sized, batch: BatchId) -> None:
+        """Raise WireError if more requests wait for ids than ranks can have permits for."""
+        if len(early) >= WINDOW_STEPS * self._ranks:
+            raise WireError(f"too many requests wait for the ids of their batches; the newest is for step {batch.step}")
 
     def _is_finished(self, batch: BatchId) -> bool:
         return self._finished[batch.split].done(self._sequence(batch))
@@ -281,6 +317,10 @@ class EmbeddingWorker:
     def _sequence(self, batch: BatchId) -> int:
         """Number the batches of a split that come to this worker 0, 1, 2, … (they are every E-th of all)."""
         return (batch.step * self._ranks + batch.rank) // self._workers
+
+    def _batches_before(self, step: int) -> int:
+        """Count the batches of the steps before this one that come to this worker."""
+        return (step * self._ranks + self._workers - 1 - self._link.index) // self._workers
 
 
 def _keys_of(server: int, rows: UniqueRows) -> GroupKeys:

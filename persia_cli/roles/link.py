@@ -21,17 +21,20 @@ from persia_cli.errors import PersiaError, RoleError, WireError
 from persia_cli.observe.trace import Trace
 from persia_cli.observe.usage import cpu_seconds, resident_bytes
 from persia_cli.plan.job import Job
+from persia_cli.roles.changes import Changes
 from persia_cli.roles.work import Work
 from persia_cli.wire.client import Client
 from persia_cli.wire.figures import Counters, IntervalFigures, ReplicaFigures, SavedFile
 from persia_cli.wire.job_messages import (
     REPORTS_AHEAD,
     Beat,
+    CutShort,
     Done,
     Fail,
     Heartbeat,
     Held,
     Hello,
+    Hold,
     Instruction,
     Item,
     Leave,
@@ -48,7 +51,7 @@ from persia_cli.wire.job_messages import (
     Welcome,
 )
 from persia_cli.wire.loans import share_memory
-from persia_cli.wire.loop import Loop
+from persia_cli.wire.loop import Loop, identity_of
 from persia_cli.wire.messages import PROTOCOL, Ack
 from persia_cli.wire.parts import BatchId, Request, Sender
 
@@ -112,6 +115,7 @@ class Link:
         self._sender: Sender | None = None
         self._run_dir: Path | None = None
         self._addresses: dict[str, list[str]] = {}
+        self.changes = Changes(loop)
         self._client: Client = loop.connect(
             coordinator,
             "coordinator",
@@ -135,7 +139,7 @@ class Link:
 
     @property
     def _identity(self) -> bytes:
-        return f"{self.role}-{self.index}#{os.getpid()}".encode()
+        return identity_of(self.name, os.getpid())
 
     def join(self, own_address: str) -> tuple[Run, Job]:
         """Say hello and wait for all replicas to have done so; return the run and the job.
@@ -180,7 +184,7 @@ class Link:
             self.loop.connect(
                 address,
                 f"{role}-{index}",
-                self.name.encode(),
+                self._identity,
                 retry_s=self._retry_s,
                 silence_timeout_s=self._silence_timeout_s,
             )
@@ -219,10 +223,10 @@ class Link:
         while self._after_reports and not self._unacked_reports:
             self._client.request(self._after_reports.pop(0), waiting_for="the coordinator to note an end")
 
-    def take_item(self, split: int, on_item: Callable[[Item], None]) -> None:
-        """Ask for the next work item of a split; answered when there is one."""
+    def take_item(self, split: int, finished: int, on_item: Callable[[Item], None]) -> None:
+        """Ask for the next work item of a split, whose steps before `finished` are so; answered when there is one."""
         self._client.request(
-            TakeItem(self.sender, split),
+            TakeItem(self.sender, split, finished),
             on_reply=on_item,
             waiting_for="a work item",
         )
@@ -301,6 +305,8 @@ class Link:
             self._told_to_stop = self.stop = True
             self._stop_number = instruction.number
             return
+        if not isinstance(instruction.work, (Hold, CutShort)):
+            self.changes.begin_phase()
         # A phase begins or ends: figures of this moment are wanted in the record.
         self._beat()
         self._on_instruction(instruction.number, instruction.work)
@@ -311,7 +317,7 @@ class Link:
             return
         counters = self.figures()
         doing, doing_s = self.work.age(counters, self._awake.at(time.monotonic()))
-        beat = Heartbeat(self.sender, doing, round(doing_s, 3), self._all_figures(counters))
+        beat = Heartbeat(self.sender, doing, round(doing_s, 3), self._all_figures(counters), self.changes.heard)
         self._client.request(beat, on_reply=self._on_beat, waiting_for="a heartbeat's answer")
 
     def _all_figures(self, counters: Counters) -> ReplicaFigures:
@@ -321,6 +327,7 @@ class Link:
     def _on_beat(self, beat: Beat) -> None:
         if beat.stop:
             self._told_to_stop = self.stop = True
+        self.changes.heed(beat.changes)
 
 
 def share_arrays(loop: Loop, coordinator: str, run: Run) -> None:

@@ -291,7 +291,7 @@ class Pipeline:
             limit = self._lanes[wait.split].permits.credit(self._window)
             if wait.step < limit:
                 del self._waiting[key]
-                self._server.reply(peer, Credit(limit))
+                self._server.reply(peer, Credit(limit, limit - self._window))
 
 
 @dataclass(slots=True)

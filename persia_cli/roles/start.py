@@ -63,19 +63,25 @@ def run_role(
     coordinator: str,
     bind: str | None = None,
     advertise: str | None = None,
+    life: int = 1,
     on_start: Callable[[Link], None] = lambda link: None,
 ) -> None:
     """Run one replica of any other role until the job is over.
 
-    `bind` is where it listens (default: like the coordinator's address), `advertise` the address that others get. Its
-    failure is reported to the coordinator before it is raised.
+    `bind` is where it listens (default: like the coordinator's address), `advertise` the address that others get, and
+    `life` the number of the process among those of the replica. Its failure is reported to the coordinator before it
+    is raised.
     """
     loop = Loop(context, f"{role}-{index}")
     try:
         link = Link(loop, coordinator, role, index)
         try:
             on_start(link)
-            _replica(role, loop, link, bind or address_beside(coordinator, link.name), advertise).run()
+            listens_at = bind or address_beside(coordinator, link.name)
+            if life > 1 and listens_at.startswith("ipc://"):
+                # What was sent to the process before, and what was lent to it, must not reach this one.
+                listens_at += f".{life}"
+            _replica(role, loop, link, listens_at, advertise).run()
             link.leave()
         except (StoppedError, EarlySignal) as stopped:
             log.info("%s", stopped)

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from persia_cli.control.restarts import killed_by
 from persia_cli.disk import rename
 from persia_cli.errors import PersiaError
-from persia_cli.launch.job import killed_by, record_end
+from persia_cli.launch.job import record_end
 from persia_cli.launch.processes import python_module, terminating_interrupts
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.journal import METRICS

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from persia_cli.errors import WireError
@@ -66,7 +67,8 @@ class Client:
         frame_bytes: int = BATCH_PART.nbytes,
     ) -> None:
         """Connect to the peer; `frame_bytes` is the size of the largest frame that is accepted."""
-        self.socket = sockets.dealer(context, address, identity, frame_bytes)
+        self._open = partial(sockets.dealer, context, identity=identity, frame_bytes=frame_bytes)
+        self.socket = self._open(address)
         self._token = context.token
         self.memory: SharedMemory | None = None
         self.address = address
@@ -81,6 +83,7 @@ class Client:
         self._heard = 0
         self._unreadable = ""
         self._due = math.inf
+        self._held = False
 
     @property
     def pending(self) -> int:
@@ -89,8 +92,8 @@ class Client:
 
     @property
     def due(self) -> float:
-        """Time of the clock at which `tick` has work to do, infinite if nothing is pending."""
-        return self._due if self._requests else math.inf
+        """Time of the clock at which `tick` has work to do, infinite if nothing is pending or the client is held."""
+        return self._due if self._requests and not self._held else math.inf
 
     def request(
         self,
@@ -115,7 +118,25 @@ class Client:
         self._due = min(self._due, due)
 
     def _send(self, request: _Unanswered) -> None:
-        sockets.send_message(self.socket, request.number, request.message, self.memory, token=self._token)
+        if not self._held:
+            sockets.send_message(
+                self.socket, request.number, request.message, self.memory, token=self._token, peer=self.address
+            )
+
+    def hold(self) -> None:
+        """Keep all requests to oneself until `reconnect`: the peer is dead, and another process takes its place."""
+        self._held = True
+
+    def reconnect(self, address: str) -> None:
+        """Talk to the peer's new process, at this address: every request without an answer is sent again."""
+        self.socket.close()
+        self.socket, self.address, self._held = self._open(address), address, False
+        for request in self._requests.values():
+            request.wait_s = min(self.retry_s, self.silence_timeout_s)
+            request.due, request.heard, request.silent_s = self._clock() + request.wait_s, self._heard, 0.0
+            self.resent += 1
+            self._send(request)
+        self._due = min((request.due for request in self._requests.values()), default=math.inf)
 
     def receive(self) -> None:
         """Handle the replies that have arrived; raises WireError if the peer refused a request."""
@@ -160,7 +181,7 @@ class Client:
         Silence is the sum of single waits, so time in which this thread did not listen does not count.
         """
         now = self._clock()
-        if now < self._due:
+        if now < self._due or self._held:
             return
         if self._requests and self.socket.denied:
             raise WireError(

@@ -17,6 +17,10 @@ FolderName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 
+SENT_AGAIN = "batches_sent_again"
+"""Count of the batches whose ids a data loader has sent again, since an embedding worker had died."""
+
+
 class Counters(FieldSet, frozen=True):
     """What a replica has counted since it started."""
 

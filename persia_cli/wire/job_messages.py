@@ -180,6 +180,8 @@ class TakeItem(Request[Item], frozen=True):
     KIND = 0x46
     sender: Sender
     split: Split
+    finished: Count = 0
+    """Every rank has finished the split's steps before this one, so they need not be dealt again."""
 
 
 class ScoreCounts(NamedTuple):
@@ -226,11 +228,28 @@ class Scores(Request[Ack], frozen=True):
     logits: Annotated[NDArray[np.float32], "sample task"]
 
 
+class Change(FieldSet, frozen=True):
+    """The process of a replica has died, or another has taken its place; changes of a job are numbered 1, 2, …"""
+
+    number: Count
+    role: str
+    index: Count
+    pid: Count
+    """The process that died last."""
+    alive: bool
+    """True if a new process of the replica is at work."""
+    address: str
+    """Address at which the replica's newest process serves requests; empty if it serves none."""
+
+
 class Beat(Message, frozen=True):
     """Coordinator -> any role: the heartbeat arrived; `stop` asks the replica to end."""
 
     KIND = 0x4A
+    LIMIT = Limit(MIB)  # changes of thousands of replicas
     stop: bool
+    changes: tuple[Change, ...] = ()
+    """The last change of each replica that has changed since the one that the heartbeat names."""
 
 
 class Heartbeat(Request[Beat], frozen=True):
@@ -244,6 +263,8 @@ class Heartbeat(Request[Beat], frozen=True):
     doing_s: float
     """Seconds since the work last made progress; time in which the replica did not run does not count."""
     figures: ReplicaFigures
+    heard: Count = 0
+    """Number of the last change that the replica has heard of."""
 
 
 class Leave(Request[Ack], frozen=True):
@@ -259,6 +280,28 @@ class Leave(Request[Ack], frozen=True):
     signal: str
     """Name of the signal, such as SIGTERM."""
     serves: bool
+
+
+class Verdict(Message, frozen=True):
+    """Coordinator -> supervisor: whether to start a new process of the replica, after how many seconds, or why not."""
+
+    KIND = 0x51
+    LIMIT = Limit(64 * KIB)
+    restart: bool
+    after_s: float
+    why: str
+
+
+class Death(Request[Verdict], frozen=True):
+    """Supervisor -> coordinator: the process of a replica, its child, has ended."""
+
+    KIND = 0x50
+    LIMIT = Limit(4 * KIB)
+    role: str
+    index: Count
+    pid: Count
+    exit_code: int
+    """What waitpid says: an exit code, or minus the number of the signal that killed it."""
 
 
 class Fail(Request[Ack], frozen=True):

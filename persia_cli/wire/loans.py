@@ -7,7 +7,7 @@ message never arrives, its memory stays in use. If there is no room, arrays trav
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -58,7 +58,8 @@ class SharedMemory:
         self._arena = Arena(segment)
         self._segments = {segment.name: segment}
         self._cells = list(range(CELLS))
-        self._lent: dict[int, Sequence[Array]] = {}
+        self._lent: dict[int, tuple[str, Sequence[Array]]] = {}
+        """cell -> who borrows, and the arrays"""
         self._serial = 0
         self.no_room = 0
         self._borrowed: dict[tuple[str, int], int] = {}
@@ -83,7 +84,7 @@ class SharedMemory:
         array = self._arena.empty(shape, dtype)
         return np.empty(shape, dtype) if array is None else array
 
-    def lend(self, arrays: Sequence[Array]) -> Loan | None:
+    def lend(self, arrays: Sequence[Array], borrower: str = "") -> Loan | None:
         """Lend the large arrays of a message, None if there are none; call `take_back` if it is not sent after all."""
         if not any(array.nbytes >= LEAST_BYTES for array in arrays):
             return None
@@ -98,7 +99,7 @@ class SharedMemory:
         cell = self._cells.pop()
         # No fence is needed: the message is sent after this store, through a queue and system calls that are barriers.
         self._own.cells[cell] = self._serial
-        self._lent[cell] = kept
+        self._lent[cell] = (borrower, kept)
         return Loan(self._own.name, cell, self._serial, places)
 
     def take_back(self, loan: Loan) -> None:
@@ -123,6 +124,25 @@ class SharedMemory:
         offset = self._own.offset_of(copy.__array_interface__["data"][0])
         assert offset is not None
         return self._own.name, offset
+
+    def forget(self, borrowers: Container[str], pid: int) -> list[Array]:
+        """End the loans of a process that has died, and forget its segments; return the arrays that were lent to it.
+
+        `borrowers` are the names under which it borrowed: a new process in its place must have others.
+
+        Whoever got an array from it in turn may still be reading: the caller keeps them until nobody can.
+        """
+        self._collect()
+        kept: list[Array] = []
+        for cell in [cell for cell, (name, _) in self._lent.items() if name in borrowers]:
+            self._own.cells[cell] = 0
+            kept += self._lent[cell][1]
+        self._collect()
+        # They stay mapped as long as there are arrays on them.
+        for name in [name for name in self._segments if name.startswith(f"{pid}/")]:
+            del self._segments[name]
+        self._borrowed = {key: serial for key, serial in self._borrowed.items() if not key[0].startswith(f"{pid}/")}
+        return kept
 
     def _collect(self) -> None:
         """Release the arrays of loans that receivers have ended."""

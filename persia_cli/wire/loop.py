@@ -54,6 +54,15 @@ class _Timer:
     due: float
 
 
+def identity_of(name: str, pid: int) -> bytes:
+    """Return by what a replica's process is known to the servers that it connects to."""
+    return f"{name}#{pid}".encode()
+
+
+def _nothing() -> None:
+    pass
+
+
 class Loop:
     """A poll loop; all methods but `empty` belong to its thread."""
 
@@ -113,6 +122,31 @@ class Loop:
         self._watch(client.socket, client.receive)
         return client
 
+    def hold(self, peer: str) -> None:
+        """Send nothing to this peer, which is dead, until `reconnect`."""
+        for client in self._clients_of(peer):
+            client.hold()
+
+    def reconnect(self, peer: str, address: str) -> None:
+        """Have the clients of this peer, which was dead, talk to its new process, and repeat their requests there."""
+        for client in self._clients_of(peer):
+            self._unwatch(client.socket)
+            client.reconnect(address)
+            self._watch(client.socket, client.receive)
+
+    def forget(self, peer: str, pid: int) -> list[Array]:
+        """Let go of the memory of a dead process, and end the loans that it had; return the arrays that they kept.
+
+        Call this before `reconnect`. Others may still read these arrays, to whom the process lent them in turn.
+        """
+        if self._memory is None:
+            return []
+        borrowers = {client.address for client in self._clients_of(peer)} | {identity_of(peer, pid).decode()}
+        return self._memory.forget(borrowers, pid)
+
+    def _clients_of(self, peer: str) -> list[Client]:
+        return [client for client in self._clients if client.peer == peer]
+
     @property
     def counters(self) -> dict[str, int]:
         """Counts of irregular events so far; all are zero if no message is lost and shared memory has room."""
@@ -144,7 +178,8 @@ class Loop:
     def poll(self, timeout_s: float) -> None:
         """Run one round: wait up to `timeout_s` for messages, handle them, repeat due requests, run due timers."""
         for source, _ in self._poller.poll(self._wait_ms(timeout_s)):
-            self._receivers[source]()
+            # A handler may have reconnected the client of another source.
+            self._receivers.get(source, _nothing)()
         for client in self._clients:
             client.tick()
         now = self._clock()
@@ -166,6 +201,10 @@ class Loop:
     def _watch(self, source: sockets.Socket | int, receive: Callable[[], None]) -> None:
         self._receivers[source] = receive
         self._poller.register(source, zmq.POLLIN)
+
+    def _unwatch(self, source: sockets.Socket) -> None:
+        del self._receivers[source]
+        self._poller.unregister(source)
 
     def close(self) -> None:
         """Close all servers, clients and wakers of this loop; shared memory is freed with the last array on it."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from persia_cli.wire.parts import BATCH_PART, KIB, BatchId, Count, Limit, Message, Request, TableTotals
 
-PROTOCOL = 14
+PROTOCOL = 15
 """Version of all messages and of how they travel; Hello carries it and the coordinator refuses another."""
 
 # Generic replies.
@@ -48,6 +48,8 @@ class PutIds(Request[Ack], frozen=True):
     KIND = 0x10
     LIMIT = BATCH_PART
     batch: BatchId
+    finished: Count
+    """Every rank has finished the split's steps before this one, so nobody will ask for their rows any more."""
     ids: Annotated[NDArray[np.uint64], "id"]
     offsets: Annotated[NDArray[np.uint32], "*"]
     """The ids of feature f and sample s of n begin at offsets[f * n + s]."""
@@ -70,10 +72,11 @@ class PutSamples(Request[Ack], frozen=True):
 
 
 class Credit(Message, frozen=True):
-    """NN worker -> data loader: batches of steps below `limit` may be sent."""
+    """NN worker -> data loader: batches of steps below `limit` may be sent; those below `finished` are done with."""
 
     KIND = 0x13
     limit: Count
+    finished: Count = 0
 
 
 class WaitCredit(Request[Credit], frozen=True):

@@ -50,6 +50,8 @@ class Server:
     request gets the same answer again. If it had arrays, or was long ago, the repeat goes to the handler again, which
     must recognise it by its content.
 
+    Until the first handler is set, requests go unanswered: a restarted replica may be asked before it is ready.
+
     Peers are known by the identities with which they connect. When a peer connects again, the last messages of its old
     connection can arrive without that identity (ROUTER_HANDOVER). They are dropped: no answer would reach the peer, and
     the peer sends them again.
@@ -134,6 +136,8 @@ class Server:
             self._dispatch(peer, message)
 
     def _dispatch(self, peer: Peer, message: Message) -> None:
+        if not self._handlers:
+            return  # its role is still starting: the peer will repeat its request
         handler = self._handlers.get(type(message))
         if handler is None:
             self.refused += 1

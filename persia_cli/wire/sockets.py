@@ -122,13 +122,15 @@ def send_message(
     memory: SharedMemory | None = None,
     to: bytes | None = None,
     token: bytes = NO_TOKEN,
+    peer: str = "",
 ) -> bool:
     """Queue a message, for client `to` if the socket is a server's; large arrays travel in `memory`, if given.
 
+    `peer` says who gets it if `to` does not.
     Returns False if the peer is gone or its queue is full; raises MalformedMessage as `encode` does.
     """
     parts = parts_of(message)
-    loan = None if memory is None else memory.lend(parts.arrays)
+    loan = None if memory is None else memory.lend(parts.arrays, peer if to is None else to.decode(errors="replace"))
     sent = False
     try:
         frames = encode(number, message, loan, token, parts)

@@ -11,7 +11,9 @@ from persia_cli.wire.figures import Counters, IntervalFigures, ReplicaFigures, S
 from persia_cli.wire.frames import BY_KIND, decode, encode
 from persia_cli.wire.job_messages import (
     Beat,
+    Change,
     CutShort,
+    Death,
     Done,
     EvaluateSteps,
     Fail,
@@ -36,6 +38,7 @@ from persia_cli.wire.job_messages import (
     Stop,
     TakeItem,
     TrainSteps,
+    Verdict,
     Welcome,
 )
 from persia_cli.wire.messages import (
@@ -79,10 +82,10 @@ SAMPLES: list[Message] = [
     Ack(),
     Pending(),
     Refused("no"),
-    PutIds(BATCH, np.array([7, 2**63], np.uint64), np.array([0, 1, 2], np.uint32)),
+    PutIds(BATCH, 990, np.array([7, 2**63], np.uint64), np.array([0, 1, 2], np.uint32)),
     PutSamples(BATCH, 8.0, FLOATS, LABELS, None, KEYS.keys),
     WaitCredit(split=1, step=9),
-    Credit(limit=12),
+    Credit(limit=12, finished=2),
     Pull(BATCH, dense_rows=354),
     PullWeights(BATCH, dense_rows=354),
     Rows(2, (TableTotals(900, 5, 70, 30), TableTotals(1, 0, 2, 1)), 40, 3, [
@@ -101,7 +104,7 @@ SAMPLES: list[Message] = [
     Held(SENDER, 6, step=73),
     Done(SENDER, 5, None),
     Saved(SENDER, 300, (SavedFile("dense", "dense.safetensors", 9, "0f" * 32),)),
-    TakeItem(SENDER, split=0),
+    TakeItem(SENDER, split=0, finished=16),
     Item(first=16, last=32, end=False),
     Report(
         SENDER,
@@ -111,10 +114,12 @@ SAMPLES: list[Message] = [
         ScoredSamples(KEYS.keys, LABELS - 2, LABELS, None),
     ),
     Scores(SENDER, BATCH, FLOATS),
-    Heartbeat(SENDER, "training step 7", 0.5, ReplicaFigures(1.25, 2**30, {"resent": 1}, Counters(counts={"a": 2}))),
-    Beat(stop=True),
+    Heartbeat(SENDER, "training step 7", 0.5, ReplicaFigures(1.25, 2**30, {"resent": 1}, Counters(counts={"a": 2})), 7),
+    Beat(True, (Change(8, "embedding-worker", 1, 4321, True, "tcp://127.0.0.1:5000"),)),
     Leave("embedding-server", 1, 4321, "SIGTERM", serves=True),
     Fail(SENDER, "out of memory", exit_code=1),
+    Death("embedding-worker", 1, 4321, -9),
+    Verdict(True, 2.0, ""),
 ]  # fmt: skip
 WORK = [
     TrainSteps(0, 100),

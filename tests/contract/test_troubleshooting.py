@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from persia_cli.launch.job import killed_by
+from persia_cli.control.restarts import killed_by
 from persia_cli.main import main
 from persia_cli.observe.table_notes import ALL_IN_USE, NOTIFICATIONS
 from scripts.readme import Block, blocks

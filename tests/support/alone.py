@@ -16,7 +16,8 @@ from persia_cli.roles.link import Link
 from persia_cli.wire.client import Client
 from persia_cli.wire.context import Context
 from persia_cli.wire.figures import Counters
-from persia_cli.wire.loop import Loop
+from persia_cli.wire.loop import Loop, identity_of
+from persia_cli.wire.parts import Sender
 from tests.conftest import poll_for
 
 ANY = "tcp://127.0.0.1:0"
@@ -35,6 +36,7 @@ class LoneLink:
     servers: Sequence[str] = ()
     stop: bool = False
     is_ready: bool = False
+    life: int = 1
     own_address: str = ""
     clients: list[Client] = field(default_factory=list)
     figures: Callable[[], Counters] = field(default=Counters)
@@ -45,6 +47,11 @@ class LoneLink:
         """Replica name."""
         return f"{self.role}-{self.index}"
 
+    @property
+    def sender(self) -> Sender:
+        """Who it is to the coordinator."""
+        return Sender(self.role, self.index, self.life)
+
     def join(self, own_address: str) -> tuple[Run, Job]:
         """Return run and job."""
         self.own_address = own_address
@@ -52,7 +59,9 @@ class LoneLink:
 
     def connect(self, role: str) -> list[Client]:
         """Connect to the servers."""
-        self.clients = [self.loop.connect(each, role, self.name.encode(), 0.5, LIMIT_S) for each in self.servers]
+        self.clients = [
+            self.loop.connect(each, role, identity_of(self.name, self.life), 0.5, LIMIT_S) for each in self.servers
+        ]
         return self.clients
 
     def ready(self, on_instruction: Any, parameters: int = 0, rows: int = 0) -> None:
@@ -74,14 +83,18 @@ class Alone:
 
 
 @contextmanager
-def alone(run: Run, job: Job) -> Iterator[Alone]:
-    """Run as many embedding servers as the run says, and one embedding worker, until the end of the block."""
+def alone(run: Run, job: Job, lives: int = 1) -> Iterator[Alone]:
+    """Run as many embedding servers as the run says, and one embedding worker, until the end of the block.
+
+    With more `lives`, there are more embedding workers, one after the other: as if those before had died.
+    """
     context, links, threads = Context(), list[LoneLink](), list[threading.Thread]()
     failures: list[BaseException] = []
 
     def start(kind: type[EmbeddingServer] | type[EmbeddingWorker], role: str, index: int) -> LoneLink:
-        servers = [link.own_address for link in links]
-        link = LoneLink(Loop(context, f"{role}-{index}"), role, index, run, job, servers)
+        servers = [link.own_address for link in links if link.role == "embedding-server"]
+        life = 1 + sum(link.role == role == "embedding-worker" for link in links)
+        link = LoneLink(Loop(context, f"{role}-{index}"), role, index, run, job, servers, life=life)
 
         def serve() -> None:
             try:
@@ -100,8 +113,10 @@ def alone(run: Run, job: Job) -> Iterator[Alone]:
     try:
         for index in range(run.cluster.embedding_servers):
             links.append(start(EmbeddingServer, "embedding-server", index))
-        links.append(start(EmbeddingWorker, "embedding-worker", 0))
-        yield Alone([link.own_address for link in links[:-1]], links[-1].own_address, links, context.token)
+        for _ in range(lives):
+            links.append(start(EmbeddingWorker, "embedding-worker", 0))
+        servers = [link.own_address for link in links[: run.cluster.embedding_servers]]
+        yield Alone(servers, links[-1].own_address, links, context.token)
     finally:
         for link in links:
             link.stop = True

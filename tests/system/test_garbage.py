@@ -63,7 +63,7 @@ def bare_nonsense(moments: random.Random) -> Iterator[list[Frame]]:
     yield [b"\xee", msgspec.msgpack.encode((1, []))]
     yield [b""] * (MAX_FRAMES + 100)
     batch = BatchId(0, TRAIN, 1, 0)
-    kind, header, *raw = encode(1, PutIds(batch, np.arange(4, dtype=np.uint64), np.arange(5, dtype=np.uint32)))
+    kind, header, *raw = encode(1, PutIds(batch, 0, np.arange(4, dtype=np.uint64), np.arange(5, dtype=np.uint32)))
     yield [kind, header[: moments.randrange(len(header))], *raw]
     yield [kind, header, raw[0]]
     yield [kind, header, raw[0], bytes(raw[1])[:-1]]
@@ -138,13 +138,13 @@ def ask_server(stranger: Stranger, now: int) -> None:
 def ask_worker(stranger: Stranger, now: int) -> None:
     ids, offsets = np.arange(64, dtype=np.uint64), np.arange(65, dtype=np.uint32)
     late = BatchId(0, TRAIN, STEPS - 1, 0)
-    stranger.is_refused("generation 3 is over", PutIds(BatchId(3, TRAIN, now, 0), ids, offsets))
-    stranger.is_refused("no rank 1", PutIds(BatchId(0, TRAIN, now, 1), ids, offsets))
-    stranger.is_refused("no step", PutIds(BatchId(0, TRAIN, 2**62, 0), ids, offsets))
-    stranger.is_refused("there are 0 offsets, and 65 are needed", PutIds(late, ids, offsets[:0]))
-    stranger.is_refused("there are 33 offsets, and 65 are needed", PutIds(late, ids, offsets[:33].copy()))
-    stranger.is_refused("exceed the 63 ids", PutIds(late, ids[:63].copy(), offsets))
-    stranger.is_refused("offsets decrease", PutIds(late, ids, offsets[::-1].copy()))
+    stranger.is_refused("generation 3 is over", PutIds(BatchId(3, TRAIN, now, 0), 0, ids, offsets))
+    stranger.is_refused("no rank 1", PutIds(BatchId(0, TRAIN, now, 1), 0, ids, offsets))
+    stranger.is_refused("no step", PutIds(BatchId(0, TRAIN, 2**62, 0), 0, ids, offsets))
+    stranger.is_refused("there are 0 offsets, and 65 are needed", PutIds(late, 0, ids, offsets[:0]))
+    stranger.is_refused("there are 33 offsets, and 65 are needed", PutIds(late, 0, ids, offsets[:33].copy()))
+    stranger.is_refused("exceed the 63 ids", PutIds(late, 0, ids[:63].copy(), offsets))
+    stranger.is_refused("offsets decrease", PutIds(late, 0, ids, offsets[::-1].copy()))
     stranger.is_refused("no rank 1", Pull(BatchId(0, TRAIN, now, 1)))
     stranger.is_refused("has not got its rows", PushGradients(late, [np.zeros((1, 16), np.uint8)]))
 

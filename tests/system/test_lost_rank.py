@@ -104,6 +104,7 @@ def _last_step(run_dir: Path) -> int:
 def test_no_checkpoint_comes_after_updates_that_not_all_servers_have(mode: str, tmp_path: Path) -> None:
     """An embedding worker is killed while one of two servers stands still, and so lacks what the other has."""
     words = [*WORDS, f"mode={mode}", "cluster.embedding_servers=2", f"checkpoint.every_steps={EVERY}"]
+    words += ["recovery.max_restarts=0"]
     run_dir = tmp_path / "run"
     with Launched(words, run_dir) as job:
         pids = job.wait_for_training()

@@ -115,7 +115,7 @@ def test_no_replica_outlives_a_launcher_that_is_killed(tmp_path):
 
 @pytest.mark.parametrize("name", one_fast("embedding-server-0", *(set(REPLICAS) - {"embedding-server-0"})))
 def test_a_replica_that_is_killed_is_named(tmp_path, name):
-    with Launched(ENDLESS, tmp_path / "run") as job:
+    with Launched([*ENDLESS, "recovery.max_restarts=0"], tmp_path / "run") as job:
         pids = job.wait_for_training()
         os.kill(pids[name], signal.SIGKILL)
         code, _ = job.end(within_s=15.0)

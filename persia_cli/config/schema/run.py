@@ -101,6 +101,18 @@ class Checkpoint(Node):
     """Save after each evaluation that is the best so far by this figure, and keep it until there is a better one."""
 
 
+class Recovery(Node):
+    """Processes that die while the job goes on: which are replaced, and how often."""
+
+    max_restarts: Annotated[int, Field(ge=0, le=1000), NUMBER] = 3
+    """New processes that a data loader or an embedding worker gets within `window_s`; 0: a death ends the job.
+
+    Each new process but the first waits longer before it starts. All other roles end the job when they die.
+    """
+    window_s: Seconds = 600.0
+    """Seconds after which a restart no longer counts."""
+
+
 def _name(value: Any) -> Any:
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if isinstance(text, str) and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", text):
@@ -137,6 +149,8 @@ class Run(Node):
     """Processes."""
     init_from: Source | None = None
     """The model that the run begins with, instead of rows and weights drawn from the seed."""
+    recovery: Recovery = Recovery()
+    """What happens when a process dies."""
 
     @model_validator(mode="after")
     def _ranks_share_a_batch(self) -> Self:

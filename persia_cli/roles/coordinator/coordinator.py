@@ -30,6 +30,7 @@ from persia_cli.roles.coordinator.joining import JoinHandler
 from persia_cli.roles.coordinator.liveness import LivenessMonitor
 from persia_cli.roles.coordinator.loading import Loading
 from persia_cli.roles.coordinator.readiness import Readiness
+from persia_cli.roles.coordinator.recovery import RecoveryHandler
 from persia_cli.roles.coordinator.reporting import Reporting
 from persia_cli.roles.coordinator.work_queue import WorkQueue
 from persia_cli.storage.places import place_of
@@ -100,8 +101,7 @@ class Coordinator:
         self._liveness = LivenessMonitor(run.cluster, self._membership, self._phases, self._stall, self._now())
         self._failure: ReplicaError | None = None
         self._over = False
-        self.stop = False
-        self.stopped_by = ""
+        self.stop, self.stopped_by = False, ""
         self._scoring = self._begin_scoring() if job.task == "predict" else None
         self._server = loop.serve(bind, Report.LIMIT.nbytes)
         self._joining = JoinHandler(self._server, run, job, self._membership, self._now)
@@ -110,19 +110,20 @@ class Coordinator:
         )
         self._work = WorkQueue(self._server, job.first_step, job.steps)
         # fmt: off
-        self._readiness = Readiness(
-            self._server, self._joining, self._membership, self._events, self._loading,
-            self._now, self._give_up, self._advance,
-        )
         self._early = EarlySaves(
             self._server, self._joining, run, job, self._phases, wishes, self._work, self._events,
             self._now, self._advance,
         )
-        # fmt: on
         self.signals = self._early.signals
         self._dismissal = Dismissal(
             self._server, self._joining, self._membership, self._work, self._now, self._give_up, self._early.end
         )
+        self._recovery = RecoveryHandler(self._server, run, self._phases, self._events, self._dismissal)
+        self._readiness = Readiness(
+            self._server, self._joining, self._membership, self._events, self._loading,
+            self._now, self._give_up, self._advance, self._recovery.on_ready,
+        )
+        # fmt: on
         self._register_handlers()
         self.address = advertise or self._server.address
 
@@ -159,7 +160,8 @@ class Coordinator:
             if not self._over:
                 self._end_early()
             with self._or_give_up():
-                self._record.note("coordinator-0", self._figures())
+                used = resident_bytes() + self._loop.shared_bytes
+                self._record.note("coordinator-0", ReplicaFigures(cpu_seconds(), used, self._loop.counters))
                 self._record.write_roles()
             if self._failure is not None:
                 raise self._failure
@@ -188,9 +190,6 @@ class Coordinator:
     def _now(self) -> float:
         """Seconds in which this process ran; all that others are waited for is counted in these."""
         return self._awake.at(time.monotonic())
-
-    def _figures(self) -> ReplicaFigures:
-        return ReplicaFigures(cpu_seconds(), resident_bytes() + self._loop.shared_bytes, self._loop.counters)
 
     def _watch(self) -> None:
         """Give the job up if a replica is late, silent or stuck; once all is done, wait for such a one no longer."""
@@ -277,7 +276,7 @@ class Coordinator:
     def _on_done(self, peer: Peer, message: Done) -> None:
         member = self._joining.find(message.sender)
         if message.figures is not None:
-            self._record.note(member.name, message.figures)
+            self._record.note(member.name, message.figures, member.incarnation)
         self._server.reply(peer, Ack())
         if self._dismissal.begun:
             self._dismissal.note_told(member.name)
@@ -342,9 +341,10 @@ class Coordinator:
 
     def _on_heartbeat(self, peer: Peer, message: Heartbeat) -> None:
         member = self._joining.find(message.sender)
-        self._record.note(member.name, message.figures)
+        self._record.note(member.name, message.figures, member.incarnation)
+        self._recovery.note_heartbeat(member, message.heard, message.figures.counters)
         self._loading.note(member.name, message.figures.counters.counts.get("rows_loaded", 0))
         self._liveness.note(member, message.doing, message.doing_s, message.figures.counters, self._now())
-        self._server.reply(peer, Beat(stop=self._dismissal.begun))
+        self._server.reply(peer, Beat(self._dismissal.begun, self._recovery.changes_after(message.heard)))
         if self._dismissal.begun:
             self._dismissal.note_told(member.name)

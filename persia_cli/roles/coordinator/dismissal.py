@@ -45,10 +45,10 @@ class Dismissal:
         """
         self._server = server
         self._joining = joining
-        self._membership = membership
-        self._work = work
-        self._clock = clock
-        self._give_up = give_up
+        self.membership = membership
+        self.work = work
+        self.clock = clock
+        self.give_up = give_up
         self._save_and_end = save_and_end
         self._told: set[str] = set()
         self.begun = False
@@ -62,13 +62,13 @@ class Dismissal:
         member = self._joining.find(message.sender)
         self._server.reply(peer, Ack())
         self._told.add(member.name)
-        self._give_up(f"{member.name}: {message.error}", message.exit_code)
+        self.give_up(f"{member.name}: {message.error}", message.exit_code)
 
     def on_leave(self, peer: Peer, message: Leave) -> None:
         """Note that a replica got a signal, which ends the job. Raises WireError for one that has no place in it."""
         name = f"{message.role}-{message.index}"
-        member = self._membership.members.get((message.role, message.index))
-        if name not in self._membership.missing and (member is None or member.pid != message.pid):
+        member = self.membership.members.get((message.role, message.index))
+        if name not in self.membership.missing and (member is None or member.pid != message.pid):
             raise WireError(f"{name}, process {message.pid}, is not in this job")
         self._server.reply(peer, Ack())
         if not message.serves:
@@ -78,7 +78,7 @@ class Dismissal:
         if message.signal in SAVE_AND_END:
             self._save_and_end(message.signal, name)
         if not message.serves:
-            self._give_up(f"{name} was stopped ({message.signal})", RoleError.exit_code)
+            self.give_up(f"{name} was stopped ({message.signal})", RoleError.exit_code)
 
     def send_away(self, why: str, number: int, seconds: float, poll: Callable[[], None], goes_on: bool = False) -> None:
         """Ask every replica to stop: those that wait to join or for an instruction, and all that send heartbeats.
@@ -87,12 +87,12 @@ class Dismissal:
         """
         self.begun = True
         self._told.update(self._joining.close(f"the job has ended: {why}"))
-        self._work.instruct(Instruction(number, Stop(why[:REASON_LIMIT], goes_on)))
-        deadline = self._clock() + seconds
-        while self._listening() - self._told and self._clock() < deadline:
+        self.work.instruct(Instruction(number, Stop(why[:REASON_LIMIT], goes_on)))
+        deadline = self.clock() + seconds
+        while self._listening() - self._told and self.clock() < deadline:
             poll()
 
     def _listening(self) -> set[str]:
         """Names of the replicas that were heard of just now; the others may be dead, stopped or stuck."""
-        silent = {member.name for member in self._membership.silent(self._clock(), LISTENING_S)}
-        return {member.name for member in self._membership.members.values()} - silent
+        silent = {member.name for member in self.membership.silent(self.clock(), LISTENING_S)}
+        return {member.name for member in self.membership.members.values() if not member.died} - silent

@@ -38,7 +38,7 @@ class LivenessMonitor:
         """Return the replicas that have fallen silent or are stuck, of a job that has begun."""
         if self._phases.current is None:
             return []
-        silent = self._membership.silent(now, self._cluster.silence_timeout_s)
+        silent = self._membership.silent(now, self._cluster.silence_timeout_s) + self._membership.replaced
         return silent + self._membership.stuck(self._cluster.work_timeout_s)
 
     def waiting(self, now: float) -> dict[str, Any] | None:
@@ -62,7 +62,15 @@ class LivenessMonitor:
         if phase is None:
             return self._lateness(now)
         limit_s = self._cluster.silence_timeout_s
+        for member in self._membership.replaced:
+            if now - member.lost_s > self._cluster.start_timeout_s:
+                return (
+                    f"{member.name} has died, and its new process is not ready after "
+                    f"{self._cluster.start_timeout_s:g} s; see its log (cluster.start_timeout_s raises the limit)"
+                )
         for member in self._membership.silent(now, limit_s):
+            if not member.ready:
+                continue
             return (
                 f"{_who(member)} has shown no progress for {limit_s:g} s; see its log "
                 "(cluster.silence_timeout_s raises the limit)"

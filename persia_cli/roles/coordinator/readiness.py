@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from persia_cli.control.membership import Membership
+from persia_cli.control.membership import Member, Membership
 from persia_cli.errors import CheckpointError
 from persia_cli.observe.journal import Journal
 from persia_cli.roles.coordinator.joining import JoinHandler
@@ -25,11 +25,15 @@ class Readiness:
         clock: Callable[[], float],
         give_up: Callable[[str, int], None],
         begin: Callable[[], None],
+        replaced: Callable[[Member], None],
     ) -> None:
-        """`loading` knows how many rows servers must have; `clock` returns the seconds that the coordinator has run."""
+        """`loading` knows how many rows servers must have; `replaced` is called with a replica ready after `begin`.
+
+        `clock` returns the seconds that the coordinator has run.
+        """
         self._server, self._joining, self._membership, self._events = server, joining, membership, events
         self._loading = loading
-        self._clock, self._give_up, self._begin = clock, give_up, begin
+        self._clock, self._give_up, self._begin, self._replaced = clock, give_up, begin, replaced
         self._parameters = 0
         self._begun = False
 
@@ -40,6 +44,8 @@ class Readiness:
         self._parameters = max(self._parameters, message.parameters)
         self._loading.finish(member.name, message.rows)
         self._server.reply(peer, Ack())
+        if self._begun:
+            self._replaced(member)
         if self._membership.unready or self._begun or not self._is_all_loaded():
             return
         self._begun, now = True, self._clock()

@@ -19,6 +19,10 @@ class WorkQueue:
         """Those of this phase; whom they concern has done the ones before, and nobody else needs them."""
         self._nexts: dict[str, tuple[Peer, int]] = {}
         self._takes: dict[tuple[str, int], tuple[Peer, TakeItem]] = {}
+        self._returned: dict[int, list[tuple[int, int]]] = {TRAIN: [], EVAL: []}
+        """Steps that loaders had when they died."""
+        self._unfinished: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        """Steps that each loader was given and that are not known to be finished, by loader and split."""
         self._given: dict[tuple[str, int], tuple[Peer, Item]] = {}
         """The last answer to each loader and split. The server's own memory of answers forgets old ones; a repeat must
         not be given the next steps then, for nobody would load the ones before."""
@@ -26,6 +30,19 @@ class WorkQueue:
     def evaluate(self, first: int, last: int) -> None:
         """Let loaders have the evaluation steps [first, last), from the next instruction on."""
         self._items[EVAL] = WorkItems(first, last, ITEM_STEPS)
+        self._unfinished = {key: steps for key, steps in self._unfinished.items() if key[1] == TRAIN}
+
+    def take_back(self, name: str) -> int:
+        """Deal the unfinished steps of a data loader that has died again; return how many that are."""
+        steps = 0
+        for split, returned in self._returned.items():
+            items = self._unfinished.pop((name, split), [])
+            returned += items
+            returned.sort()
+            steps += sum(last - first for first, last in items)
+            self._takes.pop((name, split), None)
+        self._deal()
+        return steps
 
     def instruct(self, instruction: Instruction) -> None:
         """Give the first instruction of a phase to all that wait for one, and to those that ask for it from now on."""
@@ -58,6 +75,8 @@ class WorkQueue:
         if item is not None and asked == peer:
             self._server.reply(peer, item)
             return
+        unfinished = self._unfinished.get((name, message.split), [])
+        self._unfinished[name, message.split] = [steps for steps in unfinished if steps[1] > message.finished]
         self._takes[name, message.split] = (peer, message)
         self._deal()
 
@@ -65,8 +84,10 @@ class WorkQueue:
         if not self._instructions:
             return
         for key, (peer, take) in list(self._takes.items()):
-            steps = self._items[take.split].take()
+            returned = self._returned[take.split]
+            steps = returned.pop(0) if returned else self._items[take.split].take()
             if steps is not None:
+                self._unfinished.setdefault(key, []).append(steps)
                 item = Item(first=steps[0], last=steps[1], end=False)
             elif take.split == TRAIN:
                 item = Item(first=0, last=0, end=True)

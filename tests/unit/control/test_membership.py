@@ -91,3 +91,25 @@ def test_a_new_phase_is_movement() -> None:
     detector.note("a", {}, now=1.0)
     detector.restart(5.0)
     assert detector.still_s(6.0) == 1.0
+
+
+def test_a_new_process_takes_the_place_of_one_that_is_known_to_be_dead():
+    members = membership()
+    members.join("nn-worker", 0, pid=7, host="a", address="x", now=1.0).ready = True
+    members.lose("nn-worker", 0, now=5.0)
+    assert members.silent(100.0, 1.0) == []
+    assert [member.name for member in members.replaced] == ["nn-worker-0"]
+    with pytest.raises(WireError, match="process 7 of nn-worker-0 has died"):
+        members.find("nn-worker", 0, 1)
+    second = members.join("nn-worker", 0, pid=8, host="b", address="y", now=6.0)
+    assert (second.incarnation, second.lost_s, second.ready) == (2, 5.0, False)
+    assert members.join("nn-worker", 0, pid=8, host="b", address="y", now=7.0) is second
+    assert members.find("nn-worker", 0, 2) is second
+    with pytest.raises(WireError, match="is at incarnation 2, so incarnation 1 is over"):
+        members.find("nn-worker", 0, 1)
+    with pytest.raises(WireError, match="already running as process 8 on b"):
+        members.join("nn-worker", 0, pid=9, host="b", address="z", now=8.0)
+    second.ready = True
+    assert members.replaced == []
+    with pytest.raises(WireError, match="embedding-server-0 has not joined"):
+        members.lose("embedding-server", 0, now=9.0)

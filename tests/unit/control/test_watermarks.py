@@ -144,3 +144,15 @@ def test_every_step_is_applied_once_whatever_the_order_of_arrival(ranks, steps, 
             applied += 1
             seen += updates
     assert seen == [(step, rank) for step in range(steps) for rank in range(ranks)]
+
+
+def test_steps_that_are_skipped_count_as_done():
+    window = Window(watermark=2)
+    for step in (5, 7, 8, 12):
+        window.mark(step)
+    assert window.skip(6)
+    assert (window.watermark, window.above) == (8, {12})
+    assert not window.skip(8)
+    assert not window.skip(3)
+    assert window.skip(20)
+    assert (window.watermark, window.above) == (20, set())

@@ -60,7 +60,7 @@ def look_up(batch: BatchId, keys: np.ndarray) -> LookUp:
 
 def pulled(stranger: Stranger, batch: BatchId, wire: str) -> dict[int, np.ndarray]:
     """Send the ids of a batch and pull its rows; returns them by id."""
-    assert stranger.ask(PutIds(batch, IDS, OFFSETS)) == Ack()
+    assert stranger.ask(PutIds(batch, 0, IDS, OFFSETS)) == Ack()
     [group] = stranger.ask_for(Pull(batch)).groups
     assert group.offsets is None
     assert [(block.dtype, block.shape[1]) for block in group.rows] == [(np.uint8, row_bytes(DIM, wire))] * 2
@@ -92,7 +92,7 @@ def test_an_answer_tells_the_rows_of_each_server_in_their_order() -> None:
     with alone(run_of("float32"), job_of()) as roles, Stranger(roles.worker, roles.token) as stranger:
         for step in range(4):  # servers do not answer in any order
             batch = BatchId(0, TRAIN, step, 0)
-            assert stranger.ask(PutIds(batch, ids, OFFSETS)) == Ack()
+            assert stranger.ask(PutIds(batch, 0, ids, OFFSETS)) == Ack()
             reply = stranger.ask_for(Pull(batch))
             first, second = map(len, reply.groups[0].rows)
             assert first != second
@@ -201,7 +201,7 @@ def test_dense_weights_travel_with_the_rows_and_in_float32() -> None:
     """Their rows begin as zeros and move by their own gradients; only to be read they come alone."""
     with alone(run_of("bfloat16", "async"), job_of()) as roles, Stranger(roles.worker, roles.token) as stranger:
         first, second = (BatchId(0, TRAIN, step, 0) for step in (0, 1))
-        assert stranger.ask(PutIds(first, IDS, OFFSETS)) == Ack()
+        assert stranger.ask(PutIds(first, 0, IDS, OFFSETS)) == Ack()
         own, (weights, places, offsets) = stranger.ask_for(Pull(first, DENSE_ROWS)).groups
         assert sorted(places.tolist()) == list(range(DENSE_ROWS))
         assert (offsets, sum(map(len, weights))) == (None, DENSE_ROWS)

@@ -14,6 +14,7 @@ import pytest
 
 from persia_cli.config.schema import Run
 from persia_cli.control.position import EVAL, TRAIN
+from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
 from persia_cli.store.batch_rows import RowPlanner
 from persia_cli.store.wire_rows import decode_rows, encode_rows
@@ -73,7 +74,7 @@ def update(batch: BatchId) -> Update:
 
 
 def put_ids(batch: BatchId) -> PutIds:
-    return PutIds(batch, IDS, OFFSETS)
+    return PutIds(batch, 0, IDS, OFFSETS)
 
 
 def push(batch: BatchId) -> PushGradients:
@@ -186,3 +187,57 @@ def test_gradients_that_come_again_while_servers_are_at_work_are_not_sent_again(
         worker, servers = roles.links[-1], roles.links[:-1]
         poll_for(lambda: not any(client.pending for client in worker.clients), 10.0, "answers to all that was sent")
         assert [updates_of(server) for server in servers] == [{"applied": 1, "repeated": 0}] * 2
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_gradients_go_on_with_the_next_worker_where_the_one_before_died_between_two_servers(mode: str) -> None:
+    """The rank has its rows from the first worker, and one server has the update; ids may come before or after."""
+    batch, later, far = BatchId(0, TRAIN, 4, 0), BatchId(0, TRAIN, 5, 0), BatchId(0, TRAIN, 6, 0)
+    job = Job("train", "", None, train_rows=SIZE, eval_rows=SIZE, steps=10, eval_steps=1, first_step=4)
+    with ExitStack() as stack:
+        roles = stack.enter_context(alone(run_of(mode, servers=2), job, lives=2))
+        first, second = roles.links[2:]
+        old = stack.enter_context(Stranger(first.own_address, roles.token, "old"))
+        new = stack.enter_context(Stranger(second.own_address, roles.token, "new"))
+        server = stack.enter_context(Stranger(roles.servers[0], roles.token, "server"))
+        old.ask_for(put_ids(batch))
+        rows = old.ask_for(Pull(batch))
+        plan = RowPlanner(embedding_layout(run_of(mode)), 2).plan(IDS, OFFSETS, SIZE)[0]
+        part = slice(plan.bounds[0], plan.bounds[1])
+        ones = encode_rows(np.ones((SIZE, DIM), np.float32), "float32")
+        server.ask_for(Update(batch, [GroupGradients(plan.keys[part], plan.tables[part], ones[part])]))
+
+        waiting = new.begin(push(batch))
+        assert new.ask_for(put_ids(later)) == Ack()
+        assert new.ask_for(put_ids(batch)) == Ack()
+        assert new.await_reply(waiting) == Ack()
+        after = new.ask_for(Pull(later))
+
+        assert [updates_of(each) for each in roles.links[:2]] == [
+            {"applied": 1, "repeated": 1},
+            {"applied": 1, "repeated": 0},
+        ]
+        for block, newer in zip(rows.groups[0].rows, after.groups[0].rows, strict=True):
+            expected = decode_rows(block, DIM, "float32") - RATE
+            np.testing.assert_allclose(decode_rows(newer, DIM, "float32"), expected, rtol=1e-5, atol=1e-7)
+        assert new.ask_for(push(later)) == Ack()
+        # What all ranks have finished needs no worker any more: neither a repeat nor ids that come late are kept.
+        assert new.ask_for(PutIds(far, 6, IDS, OFFSETS)) == Ack()
+        assert new.ask_for(put_ids(batch)) == new.ask(Pull(batch)) == new.ask(push(batch)) == Ack()
+
+
+def test_a_restarted_worker_takes_batches_far_from_the_first_once_it_is_told_what_is_finished(
+    planned: list[int],
+) -> None:
+    step = 1_000_000
+    batch = BatchId(0, TRAIN, step, 0)
+    job = Job("train", "", None, train_rows=SIZE, eval_rows=SIZE, steps=2 * step, eval_steps=1)
+    with ExitStack() as stack:
+        roles = stack.enter_context(alone(run_of("hybrid"), job, lives=2))
+        stranger = stack.enter_context(Stranger(roles.worker, roles.token))
+        stranger.is_refused("more than 4096 steps ahead", put_ids(batch))
+        stranger.is_refused("all before step 1000001 are finished", PutIds(batch, step + 1, IDS, OFFSETS))
+        assert planned == []
+        assert stranger.ask(PutIds(batch, step - 3, IDS, OFFSETS)) == Ack()
+        assert planned == [SIZE]
+        assert stranger.ask(Pull(BatchId(0, TRAIN, step - 4, 0))) == Ack()  # as for every finished batch

@@ -1,6 +1,7 @@
 """The client against a ROUTER in the test's hands, on a clock in the test's hands."""
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -27,15 +28,15 @@ from persia_cli.wire.parts import BatchId, Message, TableTotals
 from tests.support.any_message import same
 
 BATCH = BatchId(generation=0, split=0, step=7, rank=0)
-PUT_IDS = PutIds(BATCH, np.arange(3, dtype=np.uint64), np.arange(4, dtype=np.uint32))
+PUT_IDS = PutIds(BATCH, 0, np.arange(3, dtype=np.uint64), np.arange(4, dtype=np.uint32))
 LOOK_UP = LookUp(BATCH, True, [GroupKeys(np.arange(20_000, dtype=np.uint64), np.zeros(20_000, np.uint16))])
 
 
 class Peer:
     """A server that says exactly what a test tells it to."""
 
-    def __init__(self, context: Context) -> None:
-        self.socket = sockets.router(context, "inproc://peer")
+    def __init__(self, context: Context, address: str = "inproc://peer") -> None:
+        self.socket = sockets.router(context, address)
         self._token = context.token
 
     def take(self) -> tuple[int, Message] | None:
@@ -327,3 +328,29 @@ def test_what_the_peer_says_it_has_is_asked_for_again_seldom(client: Client, pee
         clock.now = client.due
         client.tick()
     assert client.resent <= 60 / MAX_WAIT_S + 1
+
+
+def test_nothing_is_sent_to_a_dead_peer_and_its_silence_does_not_count(
+    context: Context, client: Client, peer: Peer, clock: Clock
+) -> None:
+    heard: list[Message] = []
+    client.request(WaitCredit(0, 5), on_reply=heard.append)
+    number = number_of(peer)
+    client.hold()
+    client.request(WaitCredit(0, 6), on_reply=heard.append)
+    clock.now += 1000.0
+    client.tick()
+    assert client.due == float("inf")
+    assert peer.take() is None
+
+    second = Peer(context, "inproc://second")
+    with closing(second.socket):
+        client.reconnect("inproc://second")
+        sent = [second.take(), second.take()]
+        assert [each and each[0] for each in sent] == [number, number + 1]  # at once, under their numbers
+        wait_out(client, clock, 29.0)  # silence counts from now on
+        second.say(number, Credit(6))
+        client.receive()
+        assert heard == [Credit(6)]
+        with pytest.raises(WireError, match="embedding-server-1 at inproc://second has not answered for 30 s"):
+            wait_out(client, clock, 40.0)

@@ -86,7 +86,7 @@ def test_arrays_that_are_not_contiguous_are_sent_in_order() -> None:
 def test_received_arrays_are_aligned_and_writable_wherever_the_frame_lies(offset: int) -> None:
     """Kernels are compiled for aligned writable arrays; another kind would be compiled for anew."""
     ids = np.arange(5, dtype=np.uint64)
-    kind, header, _, _ = raw(encode(1, PutIds(BATCH, ids, np.zeros(1, np.uint32))))
+    kind, header, _, _ = raw(encode(1, PutIds(BATCH, 0, ids, np.zeros(1, np.uint32))))
     memory = bytearray(offset) + bytearray(ids.tobytes())
     arrays = received([kind, header, memoryview(memory)[offset:], bytes(4)])
     assert all(array.flags.aligned and array.flags.writeable and array.flags.c_contiguous for array in arrays)
@@ -150,10 +150,10 @@ def test_a_header_has_no_more_than_the_shapes_of_arrays() -> None:
     ("message", "problem"),
     [
         (
-            PutIds(BATCH, zeros("i8", 3), zeros("u4", 3)),
+            PutIds(BATCH, 0, zeros("i8", 3), zeros("u4", 3)),
             "PutIds: array 'ids' must be uint64 with 1 dim.* not int64",
         ),
-        (PutIds(BATCH, zeros("u8", 3, 1), zeros("u4", 3)), "not uint64 with 2"),
+        (PutIds(BATCH, 0, zeros("u8", 3, 1), zeros("u4", 3)), "not uint64 with 2"),
         (LookUp(BATCH, True, [GroupKeys(zeros("u8", 3), zeros("u2", 4))]), "'tables' has size 4 where another has 3"),
         (
             Update(BATCH, [GroupGradients(zeros("u8", 3), zeros("u2", 3), zeros("u1", 2, 8))]),
@@ -178,7 +178,7 @@ def test_the_sender_is_told_of_arrays_that_do_not_fit(message: Message, problem:
 # What a receiver refuses.
 
 
-def put_ids(shapes: Any, request: Any = 1, fields: Any = ((0, 0, 7, 1),), loan: Any = None) -> list[bytes]:
+def put_ids(shapes: Any, request: Any = 1, fields: Any = ((0, 0, 7, 1), 0), loan: Any = None) -> list[bytes]:
     """A PutIds with any header, and the frames of 3 ids and 4 offsets."""
     return [bytes((PutIds.KIND,)), msgspec.msgpack.encode((request, fields, shapes, loan)), bytes(24), bytes(16)]
 
@@ -216,11 +216,11 @@ SHAPES = [(3,), (4,)]
         put_ids(SHAPES, request=-1),
         put_ids(SHAPES, request="1"),
         put_ids(SHAPES, fields=()),
-        put_ids(SHAPES, fields=((0, 0, 7),)),
-        put_ids(SHAPES, fields=((0, 0, 7, 1), 1)),
-        put_ids(SHAPES, fields=((0, 2, 7, 1),)),
-        put_ids(SHAPES, fields=((0, 0, -7, 1),)),
-        put_ids(SHAPES, fields=((0, 0, 2**63, 1),)),
+        put_ids(SHAPES, fields=((0, 0, 7), 0)),
+        put_ids(SHAPES, fields=((0, 0, 7, 1), 0, 1)),
+        put_ids(SHAPES, fields=((0, 2, 7, 1), 0)),
+        put_ids(SHAPES, fields=((0, 0, -7, 1), 0)),
+        put_ids(SHAPES, fields=((0, 0, 2**63, 1), 0)),
         put_ids([(3,)]),
         put_ids([(3,), (4,), (0,)]),
         put_ids([(3,), None]),

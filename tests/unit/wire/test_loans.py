@@ -2,6 +2,7 @@
 
 import gc
 import os
+from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
@@ -286,3 +287,40 @@ def test_an_update_that_is_passed_on_keeps_its_gradients() -> None:
         assert np.array_equal(arrays[2], block[part])
         del arrays
     assert (worker.lent, trainer.lent) == (0, 0)
+
+
+def test_a_dead_borrower_gives_back_and_nobody_else_does() -> None:
+    lender, living = memory(), memory()
+    dead = memory()
+    taken = {}
+    for name, borrower in (("dead", dead), ("living", living)):
+        arrays = gradients()
+        message = PushGradients(BATCH, arrays)
+        taken[name] = receive(borrower, raw(encode(5, message, lender.lend(arrays, name))))
+    assert lender.lent == 2
+    kept = lender.forget({"dead", "dead#1"}, pid=1)
+    assert lender.lent == 1
+    assert [array.tobytes() for array in kept] == [array.tobytes() for array in gradients()]
+    assert lender.forget({"dead"}, pid=1) == []
+    np.testing.assert_array_equal(taken["living"][0], gradients()[0])
+    del taken["living"]
+    gc.collect()
+    assert lender.lent == 0
+
+
+def test_the_memory_of_a_dead_process_is_not_kept_mapped() -> None:
+    lender, borrower = memory(), memory()
+    token = lender.lend(gradients(), "other").lender.rpartition("/")[2]  # type: ignore[union-attr]
+
+    def mapped() -> int:
+        gc.collect()
+        return Path("/proc/self/maps").read_text().count(token)
+
+    [array] = receive(borrower, send(lender, PushGradients(BATCH, gradients())))
+    assert mapped() == 2
+    assert borrower.forget(set(), os.getpid() + 1) == []
+    assert borrower.forget(set(), os.getpid()) == []
+    np.testing.assert_array_equal(array, gradients()[0])  # it stays readable
+    assert mapped() == 2
+    del array
+    assert mapped() == 1

@@ -1,6 +1,7 @@
 """The server against a DEALER in the test's hands."""
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -161,7 +162,7 @@ def test_a_peer_without_a_name_is_passed_over(context: Context, server: Server, 
 
 
 def test_a_handler_refuses_by_a_wire_error(server: Server, asker: Asker) -> None:
-    asker.ask(5, PutIds(BATCH, np.zeros(0, np.uint64), np.zeros(1, np.uint32)))
+    asker.ask(5, PutIds(BATCH, 0, np.zeros(0, np.uint64), np.zeros(1, np.uint32)))
     server.receive()
     assert asker.hear() == [(5, Refused("this batch is over"))]
     assert (server.refused, server.parked) == (1, 0)
@@ -278,3 +279,18 @@ def test_what_is_remembered_is_bounded_in_bytes(
     server.receive()
     assert [number for number, _ in asker.hear()] == [2, 3], "the latest are remembered"
     assert len(handlers.parked) == 6, "the others go to the handler again"
+
+
+def test_requests_go_unanswered_until_there_is_a_handler(context: Context) -> None:
+    """A restarted replica may be asked before its role is ready; that must end nothing."""
+    with closing(Server(context, "inproc://server", "nn-worker-0")) as server:
+        early = Asker(context)
+        with closing(early.socket):
+            early.ask(1, WaitCredit(0, 3))
+            server.receive()
+            assert early.hear() == []
+            server.on(WaitCredit, lambda peer, message: server.reply(peer, Credit(4)))
+            early.ask(1, WaitCredit(0, 3))
+            server.receive()
+            assert early.hear() == [(1, Credit(4))]
+            assert (server.refused, server.parked) == (0, 0)

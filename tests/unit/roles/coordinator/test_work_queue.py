@@ -19,8 +19,8 @@ class Answers:
         self.sent.append((peer, message))
 
 
-def take(split: int = TRAIN) -> TakeItem:
-    return TakeItem(Sender("data-loader", 0, 1), split)
+def take(split: int = TRAIN, finished: int = 0) -> TakeItem:
+    return TakeItem(Sender("data-loader", 0, 1), split, finished)
 
 
 def queue_of(steps: int) -> tuple[WorkQueue, Answers]:
@@ -62,3 +62,27 @@ def test_splits_are_asked_for_side_by_side() -> None:
         (1, Item(0, 2, end=False)),
         (2, Item(0, ITEM_STEPS, end=False)),
     ]
+
+
+def test_what_a_dead_loader_had_is_dealt_again_in_order_but_for_what_is_finished() -> None:
+    work, answers = queue_of(6 * ITEM_STEPS)
+    for request, finished in ((1, 0), (2, 0), (3, ITEM_STEPS)):
+        work.take("a", peer("a", request), take(finished=finished))
+    work.take("b", peer("b", 1), take())
+    assert work.take_back("a") == 2 * ITEM_STEPS  # the first item is finished
+    assert work.take_back("a") == 0
+    for name, request in [("a", 7), ("b", 2), ("a", 8), ("a", 9), ("a", 10)]:
+        work.take(name, peer(name, request), take())
+    items = [cast(Item, item).first // ITEM_STEPS for _, item in answers.sent]
+    assert items == [0, 1, 2, 3, 1, 2, 4, 5, 0]
+    assert cast(Item, answers.sent[-1][1]).end
+
+
+def test_a_loader_that_waits_gets_the_steps_of_the_dead_one_at_once() -> None:
+    work, answers = queue_of(ITEM_STEPS)
+    work.evaluate(0, ITEM_STEPS)
+    work.instruct(Instruction(2, EvaluateSteps(0, ITEM_STEPS)))
+    work.take("a", peer("a", 1), take(EVAL))
+    work.take("b", peer("b", 1), take(EVAL))
+    assert work.take_back("a") == ITEM_STEPS
+    assert answers.sent[1:] == [(peer("b", 1), Item(0, ITEM_STEPS, end=False))]

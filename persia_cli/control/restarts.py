@@ -1,0 +1,44 @@
+"""Deaths of replicas: how a process ended, and how often and how soon it may be replaced."""
+
+import signal
+from collections import defaultdict, deque
+
+from persia_cli.errors import PreemptedError, UserError
+
+MOST_WAIT_S = 30.0
+"""Longest wait before a restart."""
+
+
+NEVER_AGAIN = (UserError.exit_code, PreemptedError.exit_code)
+"""Exit codes after which a new process would end as the last one did: a user's mistake, and a job that was saved."""
+
+
+def killed_by(number: int) -> str:
+    """Return a phrase for the death of a process by a signal; the system sends SIGKILL if memory runs out."""
+    return f"was killed by {signal.Signals(number).name}{' (out of memory?)' if number == signal.SIGKILL else ''}"
+
+
+def ended_how(exit_code: int) -> str:
+    """Return a phrase for the end of a process by what waitpid says: an exit code, or minus a signal's number."""
+    return killed_by(-exit_code) if exit_code < 0 else f"ended with exit code {exit_code}"
+
+
+class RestartPolicy:
+    """At most `max_restarts` restarts of each replica within `window_s` seconds; `now` is given in seconds."""
+
+    def __init__(self, max_restarts: int, window_s: float) -> None:
+        self.max_restarts, self.window_s = max_restarts, window_s
+        self._restarts: defaultdict[str, deque[float]] = defaultdict(deque)
+
+    def next(self, name: str, now: float) -> float | None:
+        """Count one more restart of a replica; return the seconds before it, None if that is one too many.
+
+        The first one is at once; then 1, 2, 4, … seconds.
+        """
+        recent = self._restarts[name]
+        while recent and now - recent[0] > self.window_s:
+            recent.popleft()
+        if len(recent) >= self.max_restarts:
+            return None
+        recent.append(now)
+        return 0.0 if len(recent) == 1 else float(min(2 ** (len(recent) - 2), MOST_WAIT_S))

@@ -1,0 +1,189 @@
+"""Supervisors: the parent of a replica's process knows how it ended, and starts the next if the coordinator says so."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from persia_cli.control.restarts import NEVER_AGAIN, ended_how
+from persia_cli.errors import PreemptedError, RoleError, WireError
+from persia_cli.launch.job import SIGNALLED
+from persia_cli.launch.processes import python_module
+from persia_cli.launch.role import RoleOptions, log_to_stderr
+from persia_cli.launch.signals import SAVING_SIGNALS, held_back
+from persia_cli.plan.job import RESTARTED, Replica
+from persia_cli.wire.context import Context
+from persia_cli.wire.job_messages import Death, Verdict
+from persia_cli.wire.loop import Loop, identity_of
+from persia_cli.wire.token import read_token
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.1
+WELL = (0, PreemptedError.exit_code)
+"""Exit codes of a process that has ended because its job has."""
+VERDICT_S = 20.0
+"""Seconds of silence of the coordinator after which a death is final."""
+
+
+class DeathReports:
+    """A supervisor's client of the coordinator, which connects at the first death; all on one thread."""
+
+    def __init__(self, name: str, address: Callable[[], str], token: Callable[[], bytes]) -> None:
+        self._name, self._address, self._token = name, address, token
+        self._context: Context | None = None
+        self._loop: Loop | None = None
+
+    def send(self, death: Death, on_verdict: Callable[[Verdict], None]) -> None:
+        """Report a death; `on_verdict` is called while `poll` runs."""
+        if self._loop is None:
+            self._context = Context(self._token())
+            self._loop = Loop(self._context, self._name)
+            identity = identity_of(self._name, os.getpid())
+            self._client = self._loop.connect(self._address(), "coordinator", identity, 0.5, VERDICT_S)
+        self._client.request(death, on_reply=on_verdict, waiting_for=f"its word on {death.role}-{death.index}")
+
+    def poll(self) -> None:
+        """Receive what has come; raises WireError if the coordinator has gone or will not hear of it."""
+        if self._loop is not None:
+            self._loop.poll(0.0)
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        if self._loop is not None and self._context is not None:
+            self._loop.close()
+            self._context.destroy(linger=0)
+        self._loop = self._context = None
+
+
+class Supervised:
+    """A replica's process, and those that take its place; `log` is what they write to, if that is a file.
+
+    `start` starts the n-th process of the replica. Without `reports`, a death is final.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        start: Callable[[int], "subprocess.Popen[bytes]"],
+        log: Path,
+        reports: DeathReports | None,
+    ) -> None:
+        self.replica, self.log = replica, log
+        self._start, self._reports = start, reports
+        self._life = 1
+        self._asked = False
+        self._due_s: float | None = None
+        self.final = ""
+        """Why the coordinator wants no new process, if that is so."""
+        self.process = start(1)
+
+    @property
+    def may_return(self) -> bool:
+        """True unless the end of the process is the replica's: a new one is asked for, or is to come."""
+        code = self.process.poll()
+        return (
+            self._reports is not None
+            and not self.final
+            and self.replica.role in RESTARTED
+            and code not in (None, *WELL, *NEVER_AGAIN)
+        )
+
+    @property
+    def failed(self) -> bool:
+        """True if the process has failed and no other will take its place."""
+        return self.process.poll() not in (None, *WELL) and not self.may_return
+
+    def supervise(self) -> None:
+        """Report the process's death, and start the next when it is due; to be called again and again."""
+        if not self.may_return:
+            return
+        assert self._reports is not None
+        if not self._asked:
+            self._asked = True
+            code: int = self.process.returncode
+            log.warning("%s %s", self.replica.name, ended_how(code))
+            death = Death(self.replica.role, self.replica.index, self.process.pid, code)
+            self._reports.send(death, self._heed)
+        elif self._due_s is not None and time.monotonic() >= self._due_s:
+            self._life += 1
+            self._asked, self._due_s = False, None
+            self.process = self._start(self._life)
+
+    def _heed(self, verdict: Verdict) -> None:
+        if verdict.restart:
+            self._due_s = time.monotonic() + verdict.after_s
+        else:
+            self.give_up(verdict.why)
+
+    def give_up(self, why: str) -> None:
+        """Take the process's end for the replica's."""
+        self.final = why or f"{self.replica.name} {ended_how(self.process.returncode)}"
+
+
+def supervise_role(options: RoleOptions) -> None:
+    """Run a replica as a child of this process until its job is over, with a new process for each that dies.
+
+    Signals go on to the child. Raises SystemExit with its exit code if that is not 0, RoleError if it
+    died and the coordinator wants no other.
+    """
+    name = f"{options.role}-{options.index}"
+    log_to_stderr(f"{name} supervisor")
+    reports = None
+    if options.token_file is not None and options.role in RESTARTED:
+        file = options.token_file
+        reports = DeathReports(f"supervisor of {name}", lambda: options.coordinator, lambda: read_token(file))
+    command = [*python_module("persia_cli"), "launch-role", *options.words(), "--parent", str(os.getpid())]
+
+    def start(life: int) -> "subprocess.Popen[bytes]":
+        # In a session of its own, so that Ctrl-C reaches it once, through this process.
+        with held_back():
+            return subprocess.Popen([*command, "--life", str(life)], stdin=subprocess.DEVNULL, start_new_session=True)
+
+    child = Supervised(Replica(options.role, options.index), start, Path(os.devnull), reports)
+    stopped = _pass_signals_on(child)
+    try:
+        while child.process.poll() is None or (child.may_return and signal.SIGINT not in stopped):
+            child.supervise()
+            _poll(reports, child)
+            time.sleep(POLL_S)
+    finally:
+        if reports is not None:
+            reports.close()
+        if child.process.poll() is None:
+            os.killpg(child.process.pid, signal.SIGKILL)
+            child.process.wait()
+    code = child.process.returncode
+    if child.final:
+        raise RoleError(child.final)
+    if code:
+        sys.exit(SIGNALLED - code if code < 0 else code)
+
+
+def _poll(reports: DeathReports | None, child: Supervised) -> None:
+    if reports is None:
+        return
+    try:
+        reports.poll()
+    except WireError as error:
+        log.warning("%s", error)
+        child.give_up("")
+
+
+def _pass_signals_on(child: Supervised) -> list[int]:
+    """Pass signals on to the child; return the list of those that came."""
+    came: list[int] = []
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        if child.process.poll() is None:
+            child.process.send_signal(number)
+
+    for number in (signal.SIGINT, *SAVING_SIGNALS):
+        signal.signal(number, pass_on)
+    return came

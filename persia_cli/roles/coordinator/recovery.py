@@ -1,0 +1,167 @@
+"""The coordinator's part when a process dies: whether the replica gets a new one, and who has to know."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from persia_cli.config.schema import Run
+from persia_cli.control.membership import Member
+from persia_cli.control.phases import PhaseMachine
+from persia_cli.control.restarts import NEVER_AGAIN, RestartPolicy, ended_how
+from persia_cli.errors import RoleError, WireError
+from persia_cli.observe.journal import Journal
+from persia_cli.plan.job import RESTARTED
+from persia_cli.roles.coordinator.dismissal import Dismissal
+from persia_cli.wire.figures import SENT_AGAIN, Counters
+from persia_cli.wire.job_messages import Change, Death, Verdict
+from persia_cli.wire.server import Peer, Server
+
+
+@dataclass(slots=True)
+class Replacement:
+    """A new process in the place of one that died, until what was lost is done again; times are in seconds."""
+
+    role: str
+    index: int
+    cause: str
+    pid: int
+    died_s: float
+    repeated: str
+    """What is done again: work items dealt anew, or batches whose ids are sent again."""
+    steps: int = 0
+    sent_before: int = 0
+    change: int = 0
+    """Number of the change by which others learn of the new process; 0 until it is ready."""
+
+
+class RecoveryHandler:
+    """Decides on restarts, and tells all replicas of deaths and new processes."""
+
+    def __init__(
+        self,
+        server: Server,
+        run: Run,
+        phases: PhaseMachine,
+        events: Journal,
+        dismissal: Dismissal,
+    ) -> None:
+        """`dismissal` is how the job ends, which it does after a death too many."""
+        self._server = server
+        self._phases = phases
+        self._events = events
+        self._dismissal = dismissal
+        self._membership, self._work, self._clock = dismissal.membership, dismissal.work, dismissal.clock
+        self._policy = RestartPolicy(run.recovery.max_restarts, run.recovery.window_s)
+        self._verdicts: dict[tuple[str, int, int], Verdict] = {}
+        self._changes: dict[str, Change] = {}
+        self._number = 0
+        self._under_way: dict[str, Replacement] = {}
+        self._heard: dict[str, int] = {}
+        self._sent_again: dict[str, int] = {}
+        self._sent_by_dead = 0
+        server.on(Death, self.on_death)
+
+    def on_death(self, peer: Peer, message: Death) -> None:
+        """A process has ended, as its parent saw. Raises WireError for one that is not the replica's last."""
+        key = (message.role, message.index, message.pid)
+        if key not in self._verdicts:
+            self._verdicts[key] = self._judge(message)
+        self._server.reply(peer, self._verdicts[key])
+
+    def _judge(self, message: Death) -> Verdict:
+        name, how = f"{message.role}-{message.index}", ended_how(message.exit_code)
+        member = self._membership.members.get((message.role, message.index))
+        if member is not None and not member.died and member.pid != message.pid:
+            raise WireError(f"process {message.pid} is not {name}, which is process {member.pid}")
+        why = f"{name} {how}"
+        if self._may_go_on(message):
+            after_s = self._policy.next(name, self._clock())
+            if after_s is not None:
+                self._lose(message, name, how)
+                return Verdict(True, after_s, "")
+            limits = f"{self._policy.max_restarts} within {self._policy.window_s:g} s"
+            why += f", and its restarts are used up (recovery.max_restarts: {limits})"
+        code = message.exit_code if message.exit_code in NEVER_AGAIN else RoleError.exit_code
+        if not self._dismissal.begun:
+            self._dismissal.give_up(why, code)
+        return Verdict(False, 0.0, why)
+
+    def _may_go_on(self, message: Death) -> bool:
+        phase = self._phases.current
+        return (
+            self._policy.max_restarts > 0
+            and message.role in RESTARTED
+            and message.exit_code not in NEVER_AGAIN
+            and (message.role, message.index) in self._membership.members
+            and phase is not None
+            and phase.kind != "done"
+            and not self._dismissal.begun
+        )
+
+    def _lose(self, message: Death, name: str, how: str) -> None:
+        now = self._clock()
+        member = self._membership.lose(message.role, message.index, now)
+        self._sent_by_dead += self._sent_again.pop(name, 0)
+        self._heard.pop(name, None)
+        before = self._under_way.get(name)
+        loader = message.role == "data-loader"
+        self._under_way[name] = Replacement(
+            message.role,
+            message.index,
+            how,
+            message.pid,
+            before.died_s if before else now,
+            "work items" if loader else "batches",
+            (self._work.take_back(name) if loader else 0) + (before.steps if before else 0),
+            before.sent_before if before else self._sent,
+        )
+        self._note_change(member, message.pid, alive=False)
+        self._events.write(event="died", replica=name, pid=message.pid, cause=how)
+
+    @property
+    def _sent(self) -> int:
+        return self._sent_by_dead + sum(self._sent_again.values())
+
+    def _note_change(self, member: Member, died: int, alive: bool) -> None:
+        self._number += 1
+        self._changes[member.name] = Change(self._number, member.role, member.index, died, alive, member.address)
+
+    def on_ready(self, member: Member) -> None:
+        """A replica is ready; if it is a new process, everybody is told where to find it."""
+        recovery = self._under_way.get(member.name)
+        if recovery is None:
+            return
+        self._note_change(member, recovery.pid, alive=True)
+        recovery.change = self._number
+        self._finish()
+
+    def changes_after(self, number: int) -> tuple[Change, ...]:
+        """Return the last change of each replica, of those with a higher number."""
+        return tuple(change for change in self._changes.values() if change.number > number)
+
+    def note_heartbeat(self, member: Member, heard: int, counters: Counters) -> None:
+        """Note up to which change a replica has heard, and what a data loader has sent again since."""
+        if member.role == "data-loader":
+            self._heard[member.name] = heard
+            self._sent_again[member.name] = counters.counts.get(SENT_AGAIN, 0)
+        if self._under_way:
+            self._finish()
+
+    def _finish(self) -> None:
+        """Record the recoveries that are over: data loaders have sent again what an embedding worker had lost."""
+        for name, recovery in list(self._under_way.items()):
+            waits = recovery.repeated == "batches" and any(n < recovery.change for n in self._heard.values())
+            if not recovery.change or waits:
+                continue
+            del self._under_way[name]
+            self._events.write(event="recovered", **self._described(recovery))
+
+    def _described(self, recovery: Replacement) -> dict[str, Any]:
+        batches = recovery.repeated == "batches"
+        return {
+            "replica": f"{recovery.role}-{recovery.index}",
+            "cause": recovery.cause,
+            "pid": self._membership.members[recovery.role, recovery.index].pid,
+            "seconds": round(self._clock() - recovery.died_s, 3),
+            "repeated": {"batches": self._sent - recovery.sent_before} if batches else {"steps": recovery.steps},
+            "lost": 0,
+        }
