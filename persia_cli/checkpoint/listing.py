@@ -106,13 +106,19 @@ def list_checkpoints(run_dir: Path) -> CheckpointList:
 
 
 def _listed(folder: Place, step: int, best: Place | None, newest: bool) -> ListedCheckpoint:
-    is_best = best is not None and best == folder
+    is_best, saved_s = best is not None and best == folder, None
     try:
         saved_s = modified_s(folder / MANIFEST)
         manifest = read_manifest(folder)
     except (CheckpointError, FileNotFoundError) as error:
         return ListedCheckpoint(
-            step, str(folder), damage=str(error), nbytes=nbytes_below(folder), best=is_best, resumes=newest
+            step,
+            str(folder),
+            saved_s=saved_s,
+            damage=str(error),
+            nbytes=nbytes_below(folder),
+            best=is_best,
+            resumes=newest,
         )
     return ListedCheckpoint(
         step=step,

@@ -101,6 +101,8 @@ class Verifier:
             found.flaws += metrics_flaws(folder, manifest, run_dir)
         else:
             found.notes.append(f"{folder} lies outside its run, so its position was not compared with metrics.jsonl")
+        if found.flaws and not (folder / MANIFEST).is_file():
+            found.flaws, found.notes = [], [f"{folder} was removed while it was being verified"]
         return found
 
     def _verify_files(

@@ -51,7 +51,9 @@ def ls(run: RunDir, as_json: AsJson = False) -> None:
         say_json(asdict(found))
         return
     show_list(out(), err(), found)
-    if found.checkpoints:
+    if any(each.damage for each in found.checkpoints):
+        propose(err(), f"persia checkpoint verify {shlex.quote(str(run))}")
+    elif found.checkpoints:
         propose(err(), f"persia resume {shlex.quote(str(run))} --dry-run")
     else:
         propose(err(), f"persia train conf={shlex.quote(str(run / CONFIG))} checkpoint.every_steps=1000")
@@ -77,7 +79,9 @@ def verify(folder: Model, as_json: AsJson = False) -> None:
     else:
         show_verification(out(), err(), found, of_run)
     if flaws:
-        raise CheckpointError(f"{folder} has {count(len(flaws), 'flaw')}; go on from a checkpoint without one")
+        sound = [each.path for each in found if not each.flaws]
+        advice = f"the newest without one is {sound[-1]}" if sound else "go on from a checkpoint without one"
+        raise CheckpointError(f"{folder} has {count(len(flaws), 'flaw')}; {advice}")
     if not as_json:
         propose(
             err(),

@@ -313,6 +313,21 @@ def test_a_changed_bit_anywhere_is_noticed(run_dir: Path) -> None:
     assert verified(run_dir).flaws == []
 
 
+def test_what_is_removed_meanwhile_is_not_damaged(run_dir: Path) -> None:
+    """As a running job removes old checkpoints."""
+    gone: list[int] = []
+
+    def remove(progress: VerifyingProgress) -> None:
+        if not gone:
+            gone.append(progress.work)
+            checkpoint_of(run_dir).rename(run_dir / "gone")
+            shutil.rmtree(run_dir / "gone")
+
+    found = Verifier(VerifyingProgress(on_change=remove)).verify(checkpoint_of(run_dir), run_dir)
+    assert gone
+    assert (found.flaws, len(found.notes)) == ([], 1)
+
+
 @pytest.mark.parametrize("cut", [0, 1, 0.5, -1])
 def test_half_a_file_is_noticed(run_dir: Path, cut: float) -> None:
     for path in sorted(path for path in checkpoint_of(run_dir).rglob("*") if path.is_file()):

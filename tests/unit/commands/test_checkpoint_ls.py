@@ -79,6 +79,7 @@ def test_damage_is_shown_and_the_others_are_listed(persia, run: Path) -> None:
     assert found[20]["rows"] == ROWS[20]
     ended = persia("checkpoint", "ls", str(run))
     assert (ended.code, ended.err.count(str(path))) == (0, 1)
+    assert ended.err.splitlines()[-1].endswith(f"persia checkpoint verify {run}")
 
 
 def test_a_note_of_the_best_that_is_wrong(persia, run: Path) -> None:
