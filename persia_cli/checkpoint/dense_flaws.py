@@ -93,7 +93,8 @@ def _state_flaws(path: Place, file: DenseFile, manifest: Manifest, expected: Map
         key = name.rpartition("/")[2]
         if key in SQUARES and values.size and (values < 0).any():
             yield f"{path}: {name} has {np.count_nonzero(values < 0):,} negative values, though it is of squares"
-        if key == "step":
+        # A run that began with another one's state counts that one's steps too, and new layers count from 0.
+        if key == "step" and manifest.config.get("init_from") is None:
             if not 0 <= float(values) <= manifest.step:
                 yield f"{path}: {name} counts {float(values):g} steps, and the checkpoint is of step {manifest.step}"
             counts[name] = float(values)
