@@ -41,6 +41,8 @@ class VectorColumns:
     vector: str
     """Names of the two columns."""
     rows: int
+    has_text: bool
+    """True if the ids of every file are text."""
 
 
 def find_vectors(path: str, id_: str | None, vector: str | None, dim: int, key: str) -> VectorColumns:
@@ -55,10 +57,12 @@ def find_vectors(path: str, id_: str | None, vector: str | None, dim: int, key: 
         raise DataError(f"{key}={path} does not exist or has no Parquet file; correct the path")
     wrong: list[str] = []
     found: dict[str, tuple[str, str, int]] = {}
+    has_text = True
     for file in files:
         try:
             metadata, schema = read_footer(place.filesystem, file, place.uri)
             found[file.path] = (*_columns(schema, id_, vector, dim, key), metadata.num_rows)
+            has_text &= class_of(schema.field(found[file.path][0]).type) == "text"
         except (OSError, pa.ArrowException) as error:
             wrong.append(f"{file.path}: this is not a readable Parquet file ({one_line(error)}); write it again")
         except DataError as error:
@@ -68,7 +72,7 @@ def find_vectors(path: str, id_: str | None, vector: str | None, dim: int, key: 
         wrong.append(f"{key}={path}: the files name their columns differently; give {key}.id and {key}.vector")
     if wrong:
         raise DataError("\n".join(wrong))
-    columns = VectorColumns(tuple(found), *names.pop(), sum(rows for *_, rows in found.values()))
+    columns = VectorColumns(tuple(found), *names.pop(), sum(rows for *_, rows in found.values()), has_text)
     if not columns.rows:
         raise DataError(f"{key}={path}: the files hold no rows; write them again")
     for batch in _batches(place, columns, columns.files[0], 1024):
@@ -104,6 +108,8 @@ def _columns(schema: Any, id_: str | None, vector: str | None, dim: int, key: st
     chosen = []
     for what, name, wanted in (("id", id_, False), ("vector", vector, True)):
         fitting = [each for each, kind in kinds.items() if is_list(kind) == wanted and each not in (id_, vector)]
+        if name is None and what in fitting:
+            fitting = [what]
         if name is None and len(fitting) != 1:
             there = ", ".join(fitting) or "none"
             raise DataError(f"which column holds {what}s is not clear (it may be: {there}); give {key}.{what}=COLUMN")

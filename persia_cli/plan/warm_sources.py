@@ -197,7 +197,13 @@ def _vectors(run: Run, layout: EmbeddingLayout, name: str, file: VectorFile, wro
         wrong.append(str(error))
         return None
     sources = {feature.ids for feature in sparse_features(run) if feature.table_name == name}
-    made = sources.pop() if len(sources) == 1 else None
+    made = file.ids or (sources.pop() if len(sources) == 1 else None)
+    if made == "text" and file.ids is None and not columns.has_text:
+        wrong.append(
+            f"init_from.vectors.{name}={file.path}: ids of table {name} are hashes of text, and column "
+            f"{columns.id} holds no text; give init_from.vectors.{name}.ids=integer if it holds the hashes, as persia "
+            "checkpoint export writes them, or ids=text to hash what it holds"
+        )
     return TakenVectors(name, path, columns.files, columns.id, columns.vector, columns.rows, made)
 
 

@@ -28,7 +28,7 @@ def load_first_rows(shard: Shard, warm: WarmStart, progress: Progress) -> int:
 
 
 def _add_vectors(rows: WarmRows, shard: Shard, source: TakenVectors) -> None:
-    columns = VectorColumns(source.files, source.id, source.vector, source.rows)
+    columns = VectorColumns(source.files, source.id, source.vector, source.rows, source.made == "text")
     dim = next(group.dim for group in shard.layout.groups for table in group.tables if table.name == source.name)
     for batch in read_vectors(source.path, columns, dim, source.name, source.made):
         rows.add(source.name, batch.ids, batch.vectors, batch.where, batch.first)

@@ -163,6 +163,22 @@ def test_vectors_of_files_become_rows(data, source, tmp_path):
     assert event(result)["unused"] == ["shop"]
 
 
+def test_an_exported_table_comes_back(data, source, tmp_path):
+    """The ids of text are hashes in the file: hashed once more, no row would be found."""
+    for table in ("shop", "user"):
+        output = tmp_path / f"{table}.parquet"
+        ended = persia("checkpoint", "export", source.run_dir, "--table", table, "--output", output)
+        assert ended.exit_code == 0, ended.output
+    both = [f"init_from.vectors.{table}.path={tmp_path / table}.parquet" for table in ("shop", "user")]
+    ended = persia("train", *words(data), *both, "--run-dir", tmp_path / "refused")
+    assert "column id holds no text; give init_from.vectors.shop.ids=integer if it holds the hashes" in str(
+        ended.exception
+    )
+    now = train([*words(data), *STILL, *both, "init_from.vectors.shop.ids=integer"], tmp_path / "run")
+    for table in ("shop", "user"):
+        assert_same_embedding(rows_of(now)[table], rows_of(source)[table])
+
+
 def test_a_dry_run_shows_it_and_a_resumed_run_has_its_own_checkpoint(data, source, tmp_path):
     """What is resumed does not begin with the other model again, which may be gone by then."""
     other = tmp_path / "source"

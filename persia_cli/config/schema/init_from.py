@@ -1,6 +1,6 @@
 """The model that a new run begins with, instead of rows and weights drawn from the seed."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -16,9 +16,13 @@ class VectorFile(Node):
     path: str
     """A Parquet file, a folder of them, or a URI such as s3://bucket/folder."""
     id: str | None = None
-    """Column of ids, which become ids as those of the data do; by default the only column that holds no lists."""
+    """Column of ids; by default `id`, or the only column that holds no lists."""
     vector: str | None = None
-    """Column of vectors; by default the only column that holds lists."""
+    """Column of vectors; by default `vector`, or the only column that holds lists."""
+    ids: Literal["integer", "text"] | None = None
+    """Source of the ids, as of a sparse feature: `integer`, the value itself, as `persia checkpoint export` writes it;
+    `text`, the hash of its text. By default it is that of the table's features; where it is text, and the column holds
+    integers, it must be given."""
 
 
 def _path_alone(value: Any) -> Any:

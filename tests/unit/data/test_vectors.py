@@ -62,13 +62,18 @@ def test_a_folder_holds_several_files_and_columns_can_be_named(tmp_path):
     more = pa.array([[1.0], [2.0], [3.0], [4.0], [5.0]])
     for name in ("b.parquet", "a.parquet"):
         write(tmp_path / name, popularity=pa.array(IDS), other=more)
+    assert read(tmp_path) == (IDS * 2, VALUES * 2)
+    assert read(tmp_path, id="popularity", vector="vector")[0] == IDS * 2
+    for name in ("b.parquet", "a.parquet"):
+        renamed = pq.read_table(tmp_path / name).rename_columns(["key", "embedding", "popularity", "other"])
+        pq.write_table(renamed, tmp_path / name)
     with pytest.raises(
-        DataError, match=r"a\.parquet: which column holds ids is not clear \(it may be: id, popularity\)"
+        DataError, match=r"a\.parquet: which column holds ids is not clear \(it may be: key, popularity"
     ):
         read(tmp_path)
     with pytest.raises(DataError, match=r"which column holds vectors is not clear .*; give .*item\.vector=COLUMN"):
-        read(tmp_path, id="id")
-    assert read(tmp_path, id="id", vector="vector") == (IDS * 2, VALUES * 2)
+        read(tmp_path, id="key")
+    assert read(tmp_path, id="key", vector="embedding") == (IDS * 2, VALUES * 2)
     with pytest.raises(DataError, match=r"there is no column ids, which init_from\.vectors\.item\.id names; there are"):
         read(tmp_path, id="ids", vector="vector")
 
