@@ -26,12 +26,14 @@ GC = (
     "persia checkpoint gc runs/criteo-20261121-081500 --keep 2 --yes      # remove it without a question",
 )
 
+NOW = ("persia checkpoint now runs/criteo-20261121-081500  # have the job that trains this run save, and go on",)
+
 RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)]
 
 app = typer.Typer(
     no_args_is_help=True,
     help="Look at checkpoints and look after them.",
-    epilog=examples(*LS, *VERIFY, *DIFF[:1], *EXPORT[:1], *GC[:1]),
+    epilog=examples(*LS, *VERIFY, *DIFF[:1], *EXPORT[:1], *GC[:1], *NOW),
 )
 
 
@@ -212,3 +214,16 @@ def gc(
         gone = clean_up(run, keep, plan)
         labelled(err(), "removed", f"{count(len(gone.doomed), 'folder')}, {size(gone.nbytes)}")
         propose(err(), f"persia checkpoint ls {shlex.quote(str(run))}")
+
+
+@app.command(epilog=examples(*NOW))
+def now(run: RunDir) -> None:
+    """Have a running job save its model and go on; waits for the checkpoint and prints where it is."""
+    import shlex
+
+    from persia_cli.commands.screen import err, out, propose, say
+    from persia_cli.launch.save_request import save_now
+
+    checkpoint = save_now(run, lambda text: say(err(), text))
+    say(out(), checkpoint)
+    propose(err(), f"persia checkpoint verify {shlex.quote(checkpoint)}")

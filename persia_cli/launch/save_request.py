@@ -1,0 +1,106 @@
+"""The request to a running job to save its model and go on: SIGUSR2 to its coordinator, and the wait for the answer."""
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from persia_cli.errors import RoleError, UserError
+from persia_cli.observe.history import CONFIG, ENDS
+from persia_cli.observe.journal import EVENTS, Tail, is_being_written, read_journal
+from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder, finished_steps
+
+ANSWER_S = 30.0
+"""Seconds within which a coordinator takes a request; it looks for one five times a second."""
+POLL_S = 0.1
+
+
+def save_now(run_dir: Path, note: Callable[[str], None]) -> str:
+    """Have the job of a run save its model, and return the place of the checkpoint once it is complete.
+
+    `note` is told what the job does first, if it does not save at once. Raises UserError if no job of the run is
+    running here, or if it ends or has nothing to save; RoleError if its coordinator does not answer.
+    """
+    if not (run_dir / CONFIG).is_file():
+        raise UserError(
+            f"{run_dir} is not a run directory: it has no {CONFIG}; give the folder that persia train named"
+        )
+    pid = _coordinator_of(run_dir)
+    events = Tail(run_dir / EVENTS)
+    list(events.new())
+    try:
+        os.kill(pid, signal.SIGUSR2)
+    except ProcessLookupError:
+        raise _ended(run_dir) from None
+    except PermissionError:
+        raise UserError(f"process {pid}, which trains {run_dir}, belongs to another user; ask as that user") from None
+    for line in _answers(run_dir, events):
+        match line["event"]:
+            case "save_asked" if line["phase"] == "saving":
+                note("it is saving already; waiting for that checkpoint")
+            case "save_asked" if line["phase"] != "training":
+                note(f"it is {line['phase']}; it saves after that")
+            case "saved":
+                return str(line["path"])
+            case "save_refused":
+                return _newest(run_dir, line["text"])
+    raise _ended(run_dir)
+
+
+def _coordinator_of(run_dir: Path) -> int:
+    """Return the process of the run's coordinator, which takes requests; raises UserError if there is none here."""
+    began = [event for event in read_journal(run_dir / EVENTS) if event["event"] == "began"]
+    if not began:
+        raise UserError(f"the run in {run_dir} has not begun to train, so there is nothing to save")
+    host, pid = began[-1]["host"], int(began[-1]["pid"])
+    if host != socket.gethostname():
+        raise UserError(f"the run in {run_dir} was started on {host}; run this command there")
+    if not is_being_written(run_dir / EVENTS):
+        raise _ended(run_dir)
+    if not _takes_requests(pid):
+        raise UserError(f"process {pid}, which trains {run_dir}, takes no requests: another program started the job")
+    return pid
+
+
+def _takes_requests(pid: int) -> bool:
+    """Return whether a process has a handler of SIGUSR2, which would end it otherwise (Linux, proc(5))."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (signal.SIGUSR2 - 1) & 1)
+    return False
+
+
+def _answers(run_dir: Path, events: Tail) -> Iterator[dict[str, Any]]:
+    """Yield the events that come after the request was taken, as long as the job goes on."""
+    deadline, taken = time.monotonic() + ANSWER_S, False
+    while True:
+        goes_on = is_being_written(run_dir / EVENTS)
+        for line in events.new():
+            taken = taken or line["event"] in ("save_asked", "save_refused")
+            if taken:
+                yield line
+            if line.get("phase") in ENDS:
+                return
+        if not goes_on:
+            return
+        if not taken and time.monotonic() > deadline:
+            raise RoleError(f"the coordinator of {run_dir} has not answered for {ANSWER_S:g} s; see its log")
+        time.sleep(POLL_S)
+
+
+def _newest(run_dir: Path, why: str) -> str:
+    """Return the newest checkpoint where a new one would be the same; raises UserError if there is none."""
+    steps = finished_steps(run_dir / CHECKPOINTS)
+    if not steps:
+        raise UserError(f"the run in {run_dir} saved nothing: {why}")
+    return str(checkpoint_folder(run_dir / CHECKPOINTS, steps[-1]))
+
+
+def _ended(run_dir: Path) -> UserError:
+    saved = f"; its newest checkpoint is {_newest(run_dir, '')}" if finished_steps(run_dir / CHECKPOINTS) else ""
+    return UserError(f"the run in {run_dir} is not running{saved}")
