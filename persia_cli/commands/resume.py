@@ -27,21 +27,26 @@ def resume(
 ) -> None:
     """Go on with the training of a run from its newest checkpoint."""
     from persia_cli.commands.job import carry_out
+    from persia_cli.commands.screen import err, say
     from persia_cli.config.compose import compose_run
     from persia_cli.errors import UserError
+    from persia_cli.launch.signals import end_on_signals
     from persia_cli.observe.history import CONFIG
 
-    if not (run / CONFIG).is_file():
-        raise UserError(f"{run} is not a run directory: it has no {CONFIG}; give the folder that persia train named")
-    again = [f"conf={run / CONFIG}", *(words or [])]
-    plan = plan_resumed(run, compose_run(again), run)
-    if dry_run:
-        from persia_cli.commands.describe import describe_plan
-        from persia_cli.commands.screen import out
+    with end_on_signals(lambda text: say(err(), text)):
+        if not (run / CONFIG).is_file():
+            raise UserError(
+                f"{run} is not a run directory: it has no {CONFIG}; give the folder that persia train named"
+            )
+        again = [f"conf={run / CONFIG}", *(words or [])]
+        plan = plan_resumed(run, compose_run(again), run)
+        if dry_run:
+            from persia_cli.commands.describe import describe_plan
+            from persia_cli.commands.screen import out
 
-        describe_plan(out(), plan, again)
-    else:
-        carry_out(plan, again)
+            describe_plan(out(), plan, again)
+        else:
+            carry_out(plan, again)
 
 
 def split_word(words: list[str]) -> tuple[list[str], str | None]:

@@ -56,32 +56,34 @@ def train(
     from persia_cli.launch.job import BEGINNING, has_begun
     from persia_cli.launch.readiness import require_ready, with_dense_fit
     from persia_cli.launch.resumed import start_over
+    from persia_cli.launch.signals import end_on_signals
     from persia_cli.plan.job import plan_job
 
-    words, resumed = split_word(words or [])
-    run = compose_run(words, conf_dir or [])
-    plan = _resumed(resumed, run, run_dir) if resumed else None
-    unsaved = run_dir if resumed and plan is None and run_dir and has_begun(run_dir) else None
-    if plan is None:
-        plan = plan_job(run, facts_of(run.dataset), "train", unsaved or choose_run_dir(run.name, run_dir))
-    if parent is None and not plan.is_resumed:  # the points of a sweep are checked against the machine together
-        require_ready([plan])
-    plan = with_dense_fit(plan)
-    if trace_steps and not trace:
-        raise UserError("--trace-steps selects the steps that --trace FILE traces; give --trace too")
-    if trace:
-        plan = traced(plan, trace, trace_steps)
-    again = [*words, *(word for folder in conf_dir or [] for word in ("--conf-dir", str(folder)))]
-    if dry_run:
-        from persia_cli.commands.describe import describe_plan, warn_of_stand_in
+    with end_on_signals(lambda text: say(err(), text)):
+        words, resumed = split_word(words or [])
+        run = compose_run(words, conf_dir or [])
+        plan = _resumed(resumed, run, run_dir) if resumed else None
+        unsaved = run_dir if resumed and plan is None and run_dir and has_begun(run_dir) else None
+        if plan is None:
+            plan = plan_job(run, facts_of(run.dataset), "train", unsaved or choose_run_dir(run.name, run_dir))
+        if parent is None and not plan.is_resumed:  # the points of a sweep are checked against the machine together
+            require_ready([plan])
+        plan = with_dense_fit(plan)
+        if trace_steps and not trace:
+            raise UserError("--trace-steps selects the steps that --trace FILE traces; give --trace too")
+        if trace:
+            plan = traced(plan, trace, trace_steps)
+        again = [*words, *(word for folder in conf_dir or [] for word in ("--conf-dir", str(folder)))]
+        if dry_run:
+            from persia_cli.commands.describe import describe_plan, warn_of_stand_in
 
-        describe_plan(out(), plan, again)
-        warn_of_stand_in(err(), plan, again)
-    else:
-        if unsaved:
-            say(err(), f"the run in {unsaved} has no complete checkpoint, so it begins again")
-            start_over(unsaved, BEGINNING)
-        carry_out(plan if run_dir else claimed(plan), again, trace)
+            describe_plan(out(), plan, again)
+            warn_of_stand_in(err(), plan, again)
+        else:
+            if unsaved:
+                say(err(), f"the run in {unsaved} has no complete checkpoint, so it begins again")
+                start_over(unsaved, BEGINNING)
+            carry_out(plan if run_dir else claimed(plan), again, trace)
 
 
 def _resumed(source: str, run: "Run", run_dir: Path | None) -> "JobPlan | None":

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections import deque
@@ -47,6 +48,28 @@ def end_soon(last_words: Callable[[], None]) -> None:
     timer = threading.Timer(SECOND_S, end)
     timer.daemon = True
     timer.start()
+
+
+@contextmanager
+def end_on_signals(say: Callable[[str], None]) -> Iterator[None]:
+    """End this process with a sentence when a signal comes in the block, before its job begins or after its end.
+
+    Does nothing outside the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        say(f"{signal.Signals(number).name}: no job is running; the same command goes on")
+        sys.exit(PreemptedError.exit_code)
+
+    before = {number: signal.signal(number, end) for number in SAVING_SIGNALS[:2]}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class PreemptedNow(KeyboardInterrupt):

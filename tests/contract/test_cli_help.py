@@ -27,6 +27,7 @@ FROZEN = {
     "checkpoint export": ["--help", "--last-used", "--output", "--overwrite", "--state", "--table", "folder"],
     "checkpoint gc": ["--dry-run", "--help", "--keep", "--yes", "run"],
     "checkpoint ls": ["--help", "--json", "run"],
+    "checkpoint now": ["--help", "run"],
     "checkpoint show": ["--help", "--json", "folder"],
     "checkpoint verify": ["--help", "--json", "folder"],
     "config": ["--help"],

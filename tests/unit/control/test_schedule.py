@@ -315,3 +315,18 @@ def test_ranks_that_are_held_at_any_moment_end_at_one_step(ranks: int, bound: in
     assert len(saves) == len(set(saves)), "no step is saved twice"
     assert not trained or saves[-1] == len(trained), "what was trained is saved"
     assert phase.is_cut == (len(trained) < 25)
+
+
+def test_a_pause_that_is_skipped_trains_nothing_more() -> None:
+    wishes = Wishes()
+    phases = in_turns(schedule(9, 2, None, None, True, wishes=wishes), 3)
+    participants: dict[PhaseKind, frozenset[str]] = dict.fromkeys(("training", "paused", "saving", "done"), RANKS)
+    machine = PhaseMachine(phases, participants)
+    kinds = [machine.advance().kind for _ in range(3)]
+    assert kinds == ["paused", "training", "paused"]
+    wishes.end = True
+    machine.skip()
+    assert not machine.waiting
+    saving, done = machine.advance(), machine.advance()
+    assert (saving, saving.trigger) == (Phase("saving", last=3), "signal")
+    assert (done.kind, done.is_cut) == ("done", True)
