@@ -106,7 +106,7 @@ def going_on(plan: JobPlan, words: Sequence[str]) -> str:
     checkpoints = checkpoints_of(plan.run_dir, plan.run.checkpoint.path)
     steps = finished_steps(checkpoints)
     if not steps and plan.is_resumed:
-        return "nothing was saved yet; the same command begins again"
+        return "nothing was saved yet; the same command with another --run-dir begins again"
     if not steps:
         again = shlex.join(["persia", "train", *words, "resume=auto", "--run-dir", str(plan.run_dir)])
         over = f", with the {count(trained, 'step')} that were trained" if trained else ""

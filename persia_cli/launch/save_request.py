@@ -9,10 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from persia_cli.config.record import read_run
 from persia_cli.errors import RoleError, UserError
 from persia_cli.observe.history import CONFIG, ENDS
 from persia_cli.observe.journal import EVENTS, Tail, is_being_written, read_journal
-from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder, finished_steps
+from persia_cli.store.manifest import checkpoint_folder, checkpoints_of, finished_steps
 
 ANSWER_S = 30.0
 """Seconds within which a coordinator takes a request; it looks for one five times a second."""
@@ -47,7 +48,7 @@ def save_now(run_dir: Path, note: Callable[[str], None]) -> str:
             case "saved":
                 return str(line["path"])
             case "save_refused":
-                return _newest(run_dir, line["text"])
+                return _newest(run_dir, f"saved nothing: {line['text']}")
     raise _ended(run_dir)
 
 
@@ -95,12 +96,15 @@ def _answers(run_dir: Path, events: Tail) -> Iterator[dict[str, Any]]:
 
 def _newest(run_dir: Path, why: str) -> str:
     """Return the newest checkpoint where a new one would be the same; raises UserError if there is none."""
-    steps = finished_steps(run_dir / CHECKPOINTS)
+    checkpoints = checkpoints_of(run_dir, read_run(run_dir / CONFIG).checkpoint.path)
+    steps = finished_steps(checkpoints)
     if not steps:
-        raise UserError(f"the run in {run_dir} saved nothing: {why}")
-    return str(checkpoint_folder(run_dir / CHECKPOINTS, steps[-1]))
+        raise UserError(f"the run in {run_dir} {why}")
+    return str(checkpoint_folder(checkpoints, steps[-1]))
 
 
 def _ended(run_dir: Path) -> UserError:
-    saved = f"; its newest checkpoint is {_newest(run_dir, '')}" if finished_steps(run_dir / CHECKPOINTS) else ""
-    return UserError(f"the run in {run_dir} is not running{saved}")
+    try:
+        return UserError(f"the run in {run_dir} is not running; its newest checkpoint is {_newest(run_dir, '')}")
+    except UserError:
+        return UserError(f"the run in {run_dir} is not running, and it has no checkpoint")
