@@ -57,8 +57,10 @@ class RoleSignals:
     `number` is the number of the signal that has stopped it, 0 if none has.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_first: bool) -> None:
+        """`is_first` is False of a process that takes the place of one that died, since a job waits for it."""
         self.number = 0
+        self._is_first = is_first
         self._stoppable: Stoppable | None = None
         self._early: list[int] = []
         self._repeats = Repeats()
@@ -92,7 +94,7 @@ class RoleSignals:
             self._stop(number, stoppable)
             if again:
                 end_soon(lambda: None)
-        elif isinstance(stoppable, Link) and not stoppable.is_ready and number != signal.SIGUSR2:
+        elif isinstance(stoppable, Link) and self._is_first and not stoppable.is_ready and number != signal.SIGUSR2:
             self._stop(number, stoppable)
             stoppable.goes_on = True
             raise EarlySignal(f"{stoppable.name} got {name} before it was ready")
@@ -191,7 +193,7 @@ def run_process(options: RoleOptions) -> None:
 
     Raises SystemExit if a signal stopped it, or ended the job to go on later.
     """
-    signals = RoleSignals()
+    signals = RoleSignals(options.life == 1)
     log_to_stderr(f"{options.role}-{options.index}")
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     keep_freed_memory()
