@@ -22,6 +22,7 @@ from persia_cli.store.manifest import (
     unfinished_folders,
 )
 from persia_cli.store.retention import best_checkpoint
+from persia_cli.store.writer import writer_of
 
 READERS = ("evals", "predictions")
 """Folders of a run directory with the jobs that read its checkpoints."""
@@ -59,6 +60,11 @@ def plan_clean_up(run_dir: Path, keep: int | None) -> CleanUp:
     settings = read_run(run_dir / CONFIG).checkpoint
     checkpoints = checkpoints_of(run_dir, settings.path)
     keep = settings.keep if keep is None else keep
+    writer = writer_of(checkpoints)
+    if writer is not None and Path(writer.run_dir) != run_dir.absolute():
+        raise UserError(
+            f"the checkpoints in {checkpoints} belong to the run in {writer.run_dir} on {writer.host}; clean up there"
+        )
     steps, best = finished_steps(checkpoints), best_checkpoint(checkpoints)
     kept = dict.fromkeys(steps[-keep:], f"one of the newest {keep}") if keep else {}
     if keep is None:

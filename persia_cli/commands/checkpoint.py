@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from persia_cli.commands.options import AsJson, Model, examples
+from persia_cli.commands.options import AsJson, examples
 
 LS = ("persia checkpoint ls runs/criteo-20261121-081500  # step, size and rows of each, and which one is the best",)
 VERIFY = (
@@ -28,6 +28,12 @@ GC = (
 
 NOW = ("persia checkpoint now runs/criteo-20261121-081500  # have the job that trains this run save, and go on",)
 
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN|CHECKPOINT", help="A run directory, or a checkpoint: a folder or a URI.", show_default=False
+    ),
+]
 RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)]
 
 app = typer.Typer(
@@ -62,7 +68,7 @@ def ls(run: RunDir, as_json: AsJson = False) -> None:
 
 
 @app.command(epilog=examples(*VERIFY))
-def verify(folder: Model, as_json: AsJson = False) -> None:
+def verify(folder: Source, as_json: AsJson = False) -> None:
     """Read all of a checkpoint, or of each one of a run, and name every flaw."""
     import shlex
     from dataclasses import asdict
@@ -71,8 +77,10 @@ def verify(folder: Model, as_json: AsJson = False) -> None:
     from persia_cli.commands.checkpoint_view import show_verification, verifying
     from persia_cli.commands.screen import err, out, propose, say_json
     from persia_cli.errors import CheckpointError, count
+    from persia_cli.storage.places import place_of
 
-    checkpoints, run_dir, of_run = checkpoints_in(folder)
+    source = place_of(folder)
+    checkpoints, run_dir, of_run = checkpoints_in(source)
     with verifying(err()) as progress:
         found = list(each_verified(checkpoints, run_dir, progress))
     flaws = [*of_run, *(flaw for each in found for flaw in each.flaws)]
@@ -83,18 +91,18 @@ def verify(folder: Model, as_json: AsJson = False) -> None:
     if flaws:
         sound = [each.path for each in found if not each.flaws]
         advice = f"the newest without one is {sound[-1]}" if sound else "go on from a checkpoint without one"
-        raise CheckpointError(f"{folder} has {count(len(flaws), 'flaw')}; {advice}")
+        raise CheckpointError(f"{source} has {count(len(flaws), 'flaw')}; {advice}")
     if not as_json:
         propose(
             err(),
             f"persia resume {shlex.quote(str(run_dir))} --dry-run"
             if run_dir
-            else f"persia table stats {shlex.quote(str(folder))}",
+            else f"persia table stats {shlex.quote(str(source))}",
         )
 
 
 @app.command(epilog=examples(*SHOW))
-def show(folder: Model, as_json: AsJson = False) -> None:
+def show(folder: Source, as_json: AsJson = False) -> None:
     """Show what a checkpoint holds: tables, optimizer states, dense weights, position, files."""
     import shlex
     from dataclasses import asdict
@@ -102,8 +110,9 @@ def show(folder: Model, as_json: AsJson = False) -> None:
     from persia_cli.checkpoint.description import describe_checkpoint
     from persia_cli.commands.checkpoint_content_view import show_description
     from persia_cli.commands.screen import err, out, propose, say_json
+    from persia_cli.storage.places import place_of
 
-    found = describe_checkpoint(folder)
+    found = describe_checkpoint(place_of(folder))
     if as_json:
         say_json(asdict(found))
         return
@@ -113,8 +122,8 @@ def show(folder: Model, as_json: AsJson = False) -> None:
 
 @app.command(epilog=examples(*DIFF))
 def diff(
-    before: Annotated[Path, typer.Argument(metavar="BEFORE", help="A checkpoint, or a run.", show_default=False)],
-    after: Annotated[Path, typer.Argument(metavar="AFTER", help="A checkpoint, or a run.", show_default=False)],
+    before: Annotated[str, typer.Argument(metavar="BEFORE", help="A checkpoint, or a run.", show_default=False)],
+    after: Annotated[str, typer.Argument(metavar="AFTER", help="A checkpoint, or a run.", show_default=False)],
     as_json: AsJson = False,
 ) -> None:
     """Show what differs between two checkpoints: rows by table, dense weights, settings."""
@@ -125,9 +134,10 @@ def diff(
     from persia_cli.commands.checkpoint_content_view import show_diff
     from persia_cli.commands.checkpoint_view import reading_rows
     from persia_cli.commands.screen import err, out, propose, say_json
+    from persia_cli.storage.places import place_of
 
     with reading_rows(err(), "comparing") as progress:
-        found = compare_checkpoints(before, after, progress)
+        found = compare_checkpoints(place_of(before), place_of(after), progress)
     if as_json:
         say_json(asdict(found))
         return
@@ -137,7 +147,7 @@ def diff(
 
 @app.command(epilog=examples(*EXPORT))
 def export(
-    folder: Model,
+    folder: Source,
     table: Annotated[str, typer.Option("--table", metavar="NAME", help="The table.", show_default=False)],
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FILE", help="A .parquet or .csv file.", show_default=False)
@@ -155,9 +165,10 @@ def export(
     from persia_cli.commands.screen import err, labelled, propose
     from persia_cli.errors import count
     from persia_cli.observe.saved_run import locate_model
+    from persia_cli.storage.places import place_of
     from persia_cli.store.manifest import read_manifest
 
-    checkpoint, _ = locate_model(folder)
+    checkpoint, _ = locate_model(place_of(folder))
     manifest = read_manifest(checkpoint)
     require_exportable(manifest, table, output, overwrite)
     with reading_rows(err(), "exporting") as progress:
