@@ -38,7 +38,7 @@ FROZEN = {
     "data": ["--help"],
     "data inspect": ["--csv", "--dim", "--help", "--json", "--memory", "--optimizer", "--write", "path"],
     "eval": ["--data", "--help", "--step", "run", "words"],
-    "launch-role": ["--advertise", "--bind", "--conf-dir", "--coordinator", "--help", "--index", "--parent",
+    "launch-role": ["--advertise", "--bind", "--conf-dir", "--coordinator", "--help", "--index", "--life", "--parent",
                     "--run-dir", "--token-file", "role", "words"],
     "predict": ["--help", "--keep", "--logits", "--output", "--overwrite", "--step", "data", "run"],
     "recipe": ["--help"],
