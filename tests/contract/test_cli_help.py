@@ -39,7 +39,7 @@ FROZEN = {
     "data inspect": ["--csv", "--dim", "--help", "--json", "--memory", "--optimizer", "--write", "path"],
     "eval": ["--data", "--help", "--step", "run", "words"],
     "launch-role": ["--advertise", "--bind", "--conf-dir", "--coordinator", "--help", "--index", "--life", "--parent",
-                    "--run-dir", "--token-file", "role", "words"],
+                    "--run-dir", "--supervise", "--token-file", "role", "words"],
     "predict": ["--help", "--keep", "--logits", "--output", "--overwrite", "--step", "data", "run"],
     "recipe": ["--help"],
     "recipe cp": ["--help", "folder", "name"],
