@@ -12,6 +12,9 @@ from persia_cli.config.schema import Node, Run
 from persia_cli.disk import write_whole
 from persia_cli.errors import ConfigError
 
+CONFIG = "config.yaml"
+"""The file in a run directory."""
+
 NodeT = TypeVar("NodeT", bound=Node)
 _HEAD = f"""\
 # The complete configuration of a run, written by persia {__version__}.

@@ -8,6 +8,7 @@ from heapq import merge
 from pathlib import Path
 from typing import Any
 
+from persia_cli.config import record
 from persia_cli.config.record import read_run
 from persia_cli.config.schema import Run
 from persia_cli.errors import UserError
@@ -15,7 +16,7 @@ from persia_cli.observe.journal import EVENTS, METRICS, is_being_written, read_j
 from persia_cli.observe.outcome import judged_by, speed_of
 from persia_cli.plan.columns import label_names
 
-CONFIG = "config.yaml"
+CONFIG = record.CONFIG
 EVALS = "evals"
 """Folder of later evaluations in a run directory."""
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from persia_cli.config.record import CONFIG, read_run
 from persia_cli.config.schema import InitFrom, Run, VectorFile
 from persia_cli.config.schema.init_from import DENSE, OPTIMIZER
 from persia_cli.data.vectors import find_vectors
@@ -14,7 +15,7 @@ from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.warm_start import TakenTable, TakenVectors, WarmStart
 from persia_cli.storage.places import Place, address_of, place_of
 from persia_cli.store.layout import DENSE_TABLE, EmbeddingLayout, GroupSpec, TableSpec
-from persia_cli.store.manifest import CHECKPOINTS, MANIFEST, Manifest, SavedTable, read_manifest
+from persia_cli.store.manifest import MANIFEST, Manifest, SavedTable, checkpoints_of, read_manifest
 from persia_cli.store.retention import choose_checkpoint
 
 
@@ -71,7 +72,7 @@ def _checkpoint_of(path: str) -> Place:
     folder = place_of(path)
     try:
         is_file, has_model = folder.is_file(), (folder / MANIFEST).is_file()
-        is_run = isinstance(folder, Path) and (folder / CHECKPOINTS).is_dir()
+        is_run = isinstance(folder, Path) and (folder / CONFIG).is_file()
     except (OSError, ValueError) as error:
         raise ConfigError(f"init_from.path={path} cannot be looked at: {error}") from error
     if is_file:
@@ -80,8 +81,10 @@ def _checkpoint_of(path: str) -> Place:
             f"init_from.vectors.TABLE={path}"
         )
     if not has_model and not is_run:
-        raise ConfigError(f"init_from.path={path} is no run directory with checkpoints and no checkpoint; correct it")
-    return folder if has_model else choose_checkpoint(folder / CHECKPOINTS)
+        raise ConfigError(f"init_from.path={path} is neither a run directory nor a checkpoint; correct it")
+    if has_model or not isinstance(folder, Path):
+        return folder
+    return choose_checkpoint(checkpoints_of(folder, read_run(folder / CONFIG).checkpoint.path))
 
 
 def _saved_run(manifest: Manifest) -> Run | None:

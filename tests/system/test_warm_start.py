@@ -200,6 +200,14 @@ def test_a_dry_run_shows_it_and_a_resumed_run_has_its_own_checkpoint(data, sourc
     assert "warm_start" not in events
 
 
+def test_checkpoints_of_the_other_run_may_be_elsewhere(data, tmp_path):
+    train([*words(data), "train.steps=5", f"checkpoint.path={tmp_path / 'elsewhere'}"], tmp_path / "old")
+    for source in (tmp_path / "old", f"file://{tmp_path}/elsewhere/step-5"):
+        warm = plan([*words(data), f"init_from={source}"], tmp_path / "run").job.warm
+        assert warm is not None
+        assert warm.checkpoint == str(tmp_path / "elsewhere" / "step-5")
+
+
 def test_refusals_come_before_anything_is_written(data, source, tmp_path):
     ended = persia("train", *words(data), "model.dim=4", f"init_from={source.run_dir}", "--run-dir", tmp_path / "run")
     assert ended.exit_code != 0

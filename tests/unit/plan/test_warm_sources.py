@@ -153,7 +153,7 @@ def test_another_optimizer_takes_the_embedding_alone(source):
         ({"skip": ["itme"]}, "init_from.skip: this run has no table itme; the tables are user, item"),
         ({"vectors": {"itme": "x"}}, "init_from.vectors: this run has no table itme"),
         ({"skip": ["user", "item", "dense"]}, "init_from takes nothing from {}: it has the tables"),
-        ({"path": "/nowhere/at/all"}, "init_from.path=/nowhere/at/all is no run directory with checkpoints and no"),
+        ({"path": "/nowhere/at/all"}, "init_from.path=/nowhere/at/all is neither a run directory nor a checkpoint"),
         ({"path": "README.md"}, "init_from.path=README.md is a file, and not the folder of a run or a checkpoint; vec"),
         ({"tables": {"(dense)": "user"}}, "init_from.tables.(dense): {} has no table (dense); its tables are"),
         ({"tables": {"user": "item", "item": "item"}}, "init_from: table item would begin with the rows of table user"),
