@@ -53,7 +53,7 @@ def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResul
         finally:
             sys.setswitchinterval(before)
             try:
-                job.close()
+                job.close(signals.again)
             finally:
                 remove_unfinished(checkpoints_of(plan.run_dir, plan.run.checkpoint.path))
                 follow()
@@ -105,8 +105,15 @@ class EmbeddedJob:
         for ended in self._ended:
             ended.wait(max(0.0, deadline - time.monotonic()))
 
-    def close(self) -> None:
-        """Stop the threads that still run; raises the first failure, if there was one."""
+    def close(self, at_once: bool = False) -> None:
+        """Stop the threads that still run; raises the first failure, if there was one.
+
+        With `at_once` they are told to stop and not waited for: the process is about to end.
+        """
+        if at_once:
+            for stoppable in (*self._coordinators, *self._stoppables):
+                stoppable.stop = True
+            return
         failed = bool(self._errors)
         if failed:
             self.wait(self._plan.run.cluster.stop_timeout_s)

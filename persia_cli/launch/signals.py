@@ -18,7 +18,7 @@ SAVING_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 SAME_S = 0.5
 """A SIGTERM that comes within so many seconds of another is the same one: some schedulers tell a process twice."""
 
-SECOND_S = 1.5
+SECOND_S = 1.2
 """Seconds after which a process ends that was told twice to end, whatever it is at."""
 
 

@@ -22,7 +22,7 @@ from tests.support.checkpoints import assert_same_model
 from tests.support.jobs import train
 from tests.support.launched import ENDLESS, Launched, running
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
 NETWORK = """
 import time
@@ -123,6 +123,13 @@ def require_same(run_dir: Path, straight: JobResult) -> None:
     assert {line["step"] for line in theirs if line["split"] == "train"} <= set(steps), "no gap"
 
 
+def slowness() -> float:
+    """Seconds in which a bare Python begins and ends: a few hundredths, and more where the machine is busy."""
+    begin = time.monotonic()
+    subprocess.run([sys.executable, "-S", "-c", ""], check=True, timeout=60)
+    return time.monotonic() - begin
+
+
 def processes_of(job: Launched) -> list[psutil.Process]:
     launcher = psutil.Process(job.process.pid)
     return [launcher, *launcher.children(recursive=True)]
@@ -221,7 +228,7 @@ def test_a_second_sigterm_ends_everything_within_two_seconds(tmp_path: Path, clu
         os.kill(job.process.pid, signal.SIGTERM)
         code, seconds = job.end(within_s=20.0)
         assert code == 75, job.output
-        assert seconds < 2.0
+        assert seconds < 2.0 + 10 * slowness()
         assert running({str(pid): pid for pid in pids}) == []
         assert "nothing was saved yet" in job.output
         assert cluster == "embedded" or list(job.temporary.glob("persia-*")) == []
