@@ -43,6 +43,10 @@ class RoleError(PersiaError):
     """A replica that died, is stuck, was stopped, or does what the job does not expect."""
 
 
+class MemoryFileError(PersiaError):
+    """Memory of an earlier process that cannot be taken over; rows have to be loaded from a checkpoint."""
+
+
 def one_line(error: BaseException) -> str:
     """Return an error's text without line breaks and without a full stop."""
     return " ".join(str(error).split()).removesuffix(".")

@@ -21,51 +21,16 @@ from persia_cli.kernels.buckets import (
     touch,
 )
 from persia_cli.kernels.compile import helper, inlined, kernel, read, write
-from persia_cli.kernels.hashing import mix, unmix
 from persia_cli.kernels.intrinsics import prefetch
+from persia_cli.kernels.journal import ADDING, BARE, JOURNAL, PROGRESS, WRITES, note_of, pass_over, publish
+from persia_cli.kernels.new_keys import COUNTS, ROW_INIT, begin, carry_out_note, draw, note_new
 from persia_cli.kernels.old_rows import OLD_ROWS, concerns, keep_row
-from persia_cli.kernels.room import claim, least_used, note_eviction, occupy
-from persia_cli.kernels.rows import NO_ROW, ROWS, begin_row, prefetch_words, send_row, send_rows
+from persia_cli.kernels.room import claim, key_at, least_used, put, remember_evicted
+from persia_cli.kernels.rows import NO_ROW, ROWS, prefetch_words, send_row, send_rows
 
 F32, U16, U32, U64, I64, U8 = types.float32, types.uint16, types.uint32, types.uint64, types.int64, types.uint8
-ADMISSION = np.uint64(0xD1B54A32D192ED03)
-"""A constant that makes the random draw of admission independent of that of initial values."""
 FAR, NEAR = np.uint64(16), np.uint64(8)
 """Number of new keys ahead whose candidate buckets are prefetched, and ahead whose rows to evict are."""
-
-
-class RowInit(NamedTuple):
-    """The rules by which new rows are admitted, placed and initialized."""
-
-    seed: np.uint64
-    salts: NDArray[np.uint64]
-    """uint64[tables]: salt of each table; `bounds` and `admission` are indexed by table number too."""
-    bounds: NDArray[np.float32]
-    """Initial values lie in [-bound, bound)."""
-    admission: NDArray[np.uint64]
-    """An id gets a row if its 24-bit random draw is below this value."""
-    states: NDArray[np.float32]
-    """float32[width - state_at]: initial values of the optimizer's states."""
-    most: int
-    """Capacity of a partition in rows."""
-    evict: bool
-    """True if the least recently used row makes room for a new one when the partition is full."""
-
-
-ROW_INIT = types.NamedTuple((U64, write(U64), write(F32), write(U64), write(F32), I64, types.boolean), RowInit)
-
-
-class Counts(NamedTuple):
-    """Counts of the outcomes of training look-ups; each is int64[tables], by table number."""
-
-    hits: NDArray[np.int64]
-    admitted: NDArray[np.int64]
-    refused: NDArray[np.int64]
-    not_admitted: NDArray[np.int64]
-    evicted: NDArray[np.int64]
-
-
-COUNTS = types.NamedUniTuple(write(I64), 5, Counts)
 
 
 class FoundRows(NamedTuple):
@@ -96,7 +61,10 @@ def read_rows(index, rows, keys, tables, wire, found, out):
         send_rows(rows, found, start, stop, out, wire)
 
 
-@kernel(types.int64(INDEX, ROWS, OLD_ROWS, ROW_INIT, COUNTS, read(U64), read(U16), U32, U8, I64, I64, FOUND_ROWS))
+ARGUMENTS = (INDEX, ROWS, OLD_ROWS, ROW_INIT, COUNTS, read(U64), read(U16), U32, U8, I64, I64, FOUND_ROWS)
+
+
+@kernel(types.int64(*ARGUMENTS))
 def look_up(index, rows, old, row_init, counts, keys, tables, step, number, used, wire, found):
     """Send the row of each (key, table) and give rows to new keys; returns the new number of rows in use.
 
@@ -104,6 +72,49 @@ def look_up(index, rows, old, row_init, counts, keys, tables, step, number, used
     served and their steps of last use raised to `step`. Then new keys get rows in their order. So no new key evicts a
     row that this batch uses. Rows of a cut that they evict are kept in `old`, which has room for them.
     """
+    unknown = _serve_known(index, rows, counts, keys, tables, step, wire, found)
+    return _add_rows(
+        None, index, rows, old, row_init, counts, keys, tables, step, number, used, wire, found, np.uint64(0), unknown
+    )
+
+
+@kernel(types.int64(JOURNAL, *ARGUMENTS))
+def look_up_kept(journal, index, rows, old, row_init, counts, keys, tables, step, number, used, wire, found):
+    """Do what `look_up` does, and note in the journal how each new key gets its row."""
+    unknown = _serve_known(index, rows, counts, keys, tables, step, wire, found)
+    journal.unknown[0] = unknown
+    publish(journal.words, PROGRESS, BARE | ADDING | journal.group)
+    return _add_rows(
+        journal,
+        index,
+        rows,
+        old,
+        row_init,
+        counts,
+        keys,
+        tables,
+        step,
+        number,
+        used,
+        wire,
+        found,
+        np.uint64(0),
+        unknown,
+    )
+
+
+@kernel(types.int64(JOURNAL, *ARGUMENTS))
+def finish_look_up(journal, index, rows, old, row_init, counts, keys, tables, step, number, used, wire, found):
+    """Give rows to the new keys of a look-up that was interrupted, from the one at `journal.done` on."""
+    return _add_rows(
+        journal, index, rows, old, row_init, counts, keys, tables, step, number, used, wire, found, journal.done,
+        journal.unknown[0],
+    )  # fmt: skip
+
+
+@helper
+def _serve_known(index, rows, counts, keys, tables, step, wire, found):
+    """Send the rows of known keys, zeros for others; returns the number of others, whose positions are `found.new`."""
     unknown = np.uint64(0)
     for start in range(np.uint64(0), np.uint64(keys.size), np.uint64(CHUNK)):
         stop = min(start + np.uint64(CHUNK), np.uint64(keys.size))
@@ -119,13 +130,21 @@ def look_up(index, rows, old, row_init, counts, keys, tables, step, number, used
                 touch(index, slot, step)
                 counts.hits[tables[i]] += 1
         send_rows(rows, found.rows, start, stop, found.out, wire)
-    for m in range(unknown):
+    return unknown
+
+
+@helper
+def _add_rows(
+    journal, index, rows, old, row_init, counts, keys, tables, step, number, used, wire, found, first, unknown
+):  # fmt: skip
+    """Give rows to the new keys found.new[first:unknown] and send them; returns the new number of rows in use."""
+    for m in range(first, unknown):
         if m + FAR < unknown:
             _prefetch_candidates(index, keys[found.new[m + FAR]])
         if m + NEAR < unknown:
             _prefetch_victim(index, rows, keys[found.new[m + NEAR]], step, row_init.most)
         at = found.new[m]
-        row = _admit(index, rows, old, row_init, counts, keys[at], tables[at], step, number, used)
+        row = _admit(journal, index, rows, old, row_init, counts, keys[at], tables[at], step, number, used, m)
         found.rows[at] = row
         if row >= 0:
             used = max(used, row + 1)
@@ -154,32 +173,41 @@ def _prefetch_victim(index, rows, key, step, most):
 
 
 @helper
-def _admit(index, rows, old, row_init, counts, key, table, step, number, used):
-    """Give a new key a row; returns the row, -1 if it gets none."""
+def _admit(journal, index, rows, old, row_init, counts, key, table, step, number, used, position):
+    """Give a new key a row; returns the row, -1 if it gets none. With a journal, all of it is noted before it is done.
+
+    `position` is that of the key among the new ones.
+    """
     slot = slot_of(index, key, table, first_bucket(index, key))
     if slot != NOWHERE:
+        if journal is not None:
+            pass_over(journal, position, ADDING)
         return row_at(index, slot)
-    salt = row_init.salts[table]
-    id_ = unmix(key) ^ salt
-    draw = mix(mix(mix(row_init.seed) ^ salt) ^ id_ ^ ADMISSION) >> np.uint64(40)
-    if draw >= row_init.admission[table]:
+    if journal is not None:
+        base = note_of(position)
+        journal.notes[base + WRITES] = np.uint64(0)
+        note_new(journal, base, index, rows, old, row_init, counts, key, table, step, used)
+        publish(journal.words, PROGRESS, ADDING | journal.group | position)
+        return carry_out_note(journal.notes, base, index, rows, row_init, counts, number)
+    if draw(row_init, key, table) >= row_init.admission[table]:
         counts.not_admitted[table] += 1
         return NO_ROW
-    slot = claim(index, key, step, row_init.most, row_init.evict)
+    slot, loser = claim(None, index, key, step, row_init.most, row_init.evict)
     if slot == NOWHERE:
         counts.refused[table] += 1
         return NO_ROW
-    row = row_at(index, slot)
-    if row >= 0:
+    row = used
+    if loser != NOWHERE:
+        row = row_at(index, loser)
         counts.evicted[index.tables[row]] += 1
         index.reused[row] = number
-        note_eviction(index, slot)
+        remember_evicted(index, index.evictions[0], key_at(index, loser), index.tables[row])
         if concerns(old, row):
-            keep_row(index, rows, old, slot, row)
+            keep_row(index, rows, old, loser, row)
     else:
-        row = used
         index.fill[partition_of(index, key)] += np.int32(1)
     counts.admitted[table] += 1
-    occupy(index, slot, key, table, row, step)
-    begin_row(rows, row, row_init.seed, salt, id_, row_init.bounds[table], row_init.states)
+    put(index, slot, key, np.uint32(row + 1), step)
+    index.tables[row] = table
+    begin(rows, row_init, row, key, table)
     return row

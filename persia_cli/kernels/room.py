@@ -30,6 +30,7 @@ from persia_cli.kernels.buckets import (
 )
 from persia_cli.kernels.compile import helper, inlined, kernel, read, write
 from persia_cli.kernels.intrinsics import lowest_bit
+from persia_cli.kernels.journal import note_slot
 
 U16, U32, U64, I64 = types.uint16, types.uint32, types.uint64, types.int64
 REPEATED = -2
@@ -48,22 +49,38 @@ class LoadCounts(NamedTuple):
 LOAD_COUNTS = types.NamedUniTuple(write(I64), 2, LoadCounts)
 
 
-@helper
-def _move(index, source, target):
-    """Copy the content of a slot to another slot."""
-    from_bucket, to_bucket = source >> np.uint64(2), target >> np.uint64(2)
-    from_place, to_place = source & np.uint64(3), target & np.uint64(3)
-    index.buckets[to_bucket * KEYS + to_place] = index.buckets[from_bucket * KEYS + from_place]
-    for part in (ROWS, LAST_USED):
-        index.marks[to_bucket * MARKS + part + to_place] = index.marks[from_bucket * MARKS + part + from_place]
+@inlined
+def key_at(index, slot):
+    """Return the key of a slot."""
+    return index.buckets[(slot >> np.uint64(2)) * KEYS + (slot & np.uint64(3))]
+
+
+@inlined
+def put(index, slot, key, mark, last_used):
+    """Write a slot: its key, its row + 1 (0 to empty it), and its step of last use."""
+    bucket, place = slot >> np.uint64(2), slot & np.uint64(3)
+    index.buckets[bucket * KEYS + place] = key
+    index.marks[bucket * MARKS + ROWS + place] = mark
+    index.marks[bucket * MARKS + LAST_USED + place] = last_used
 
 
 @helper
-def _shift(index, one, other):
+def _move(note, index, source, target):
+    """Copy the content of a slot to another slot, or only note that; `note` is a journal and a word of it, or None."""
+    key, mark, last_used = key_at(index, source), index.marks[row_word(source)], index.marks[last_used_word(source)]
+    if note is None:
+        put(index, target, key, mark, last_used)
+    else:
+        note_slot(note[0], note[1], target, key, mark, last_used)
+
+
+@helper
+def _shift(note, index, one, other):
     """Free a slot of two full buckets by moving keys to their other candidates (cuckoo moves); NOWHERE if it fails.
 
-    The search is breadth first, so that as few keys as possible move. `scratch` is its queue, two words an entry: the
-    entry and slot whose key would move here (parent << 2 | slot), then the bucket.
+    The slot keeps what has moved away, for its caller to overwrite. With a note, nothing moves yet. The search is
+    breadth first, so that as few keys as possible move. `scratch` is its queue, two words an entry: the entry and slot
+    whose key would move here (parent << 2 | slot), then the bucket.
     """
     # Each of the eight keys in the two full buckets could move to exactly one other bucket, the four keys of that one
     # to four others, and so on: a tree of buckets. The first of them with an empty slot ends the shortest path. A
@@ -84,15 +101,15 @@ def _shift(index, one, other):
             # new key, takes the slot.
             if taken(index, away) != np.uint64(15):
                 # Move keys from the end of the path back to its start: each one goes to the slot that was just left,
-                # so at every moment each key is in the index.
-                _move(index, slot, _empty_slot(index, away, away))
+                # so at every moment each key is in the index. No bucket is on the path twice, since a search in breadth
+                # finds the way without the detour first: so noted moves may all read what was there before.
+                _move(note, index, slot, _empty_slot(index, away, away))
                 while at >= np.uint64(2):
                     parent = paths[np.uint64(2) * at]
                     at, target = parent >> np.uint64(2), slot
                     bucket = paths[np.uint64(2) * at + np.uint64(1)]
                     slot = bucket * np.uint64(SLOTS) + (parent & np.uint64(3))
-                    _move(index, slot, target)
-                index.marks[row_word(slot)] = np.uint32(0)
+                    _move(note, index, slot, target)
                 return slot
             if known < np.uint64(PATHS):
                 paths[np.uint64(2) * known] = (at << np.uint64(2)) | place
@@ -131,11 +148,13 @@ def _least_used_in(index, bucket, below):
 
 
 @helper
-def _release(index, target, step):
-    """Move a key of another bucket that was last used before `step` to the empty slot `target`; returns if it did.
+def _release(note, index, target, step):
+    """Free a row for the empty slot `target`: that of a key of another bucket that was last used before `step`.
 
-    Searches up to PATHS buckets behind the given one. Full buckets are passed over unless buckets are few, since a full
-    bucket must stay full (see `buckets`): keys that overflowed to their second buckets would not be found any more.
+    Returns the slot where that key is, NOWHERE if none was found: `target`, to which it moves, or with a note, by which
+    nothing moves yet, the slot where it was. Searches up to PATHS buckets behind the given one. Full buckets are passed
+    over unless buckets are few, since a full bucket must stay full (see `buckets`): keys that overflowed to their
+    second buckets would not be found any more.
     """
     bucket = target >> np.uint64(2)
     lowest = np.uint32(min(step, np.uint64(2**32 - 1)))
@@ -146,40 +165,50 @@ def _release(index, target, step):
         if index.size <= FEW or bits != np.uint64(15):
             slot = _least_used_in(index, bucket, lowest)
             if slot != NOWHERE:
-                _move(index, slot, target)
                 # The slots of a bucket are filled without gaps, so the last key moves to where this one was.
                 last = bucket * np.uint64(SLOTS) + lowest_bit(~bits) - np.uint64(1)
-                _move(index, last, slot)
-                index.marks[row_word(last)] = np.uint32(0)
-                return True
-    return False
+                if note is None:
+                    _move(note, index, slot, target)
+                    _move(note, index, last, slot)
+                    index.marks[row_word(last)] = np.uint32(0)
+                    return target
+                _move(note, index, last, slot)
+                last_used = index.marks[last_used_word(last)]
+                note_slot(note[0], note[1], last, key_at(index, last), np.uint32(0), last_used)
+                return slot
+    return NOWHERE
 
 
 @helper
-def claim(index, key, step, most, evict):
-    """Return a slot for a new key, empty or with the row of an evicted key; NOWHERE if there is no room.
+def claim(note, index, key, step, most, evict):
+    """Return a slot for a new key and the slot of the key whose row it gets, NOWHERE for a row that is not in use.
 
-    In a partition of fewer than `most` rows it is an empty slot, if need be one freed by moving keys. Otherwise, with
-    `evict`, it is the least recently used slot of the candidate buckets. If all of these are in use at this step, it is
-    an empty slot, to which a key of another bucket has moved to be evicted.
+    Both are NOWHERE if there is no room. In a partition of fewer than `most` rows it is an empty slot, if need be one
+    freed by moving keys. Otherwise, with `evict`, it is the least recently used slot of the candidate buckets. If all
+    of these are in use at this step, it is an empty slot that gets the row of a key of another bucket.
+
+    `note` is None, or a journal and the first word of a note: then moves are written there, and nothing is changed.
     """
     one = first_bucket(index, key)
     two = second_bucket(index, key, one)
     if index.fill[partition_of(index, key)] < most:
         slot = _empty_slot(index, one, two)
         if slot == NOWHERE:
-            slot = _shift(index, one, two)
+            slot = _shift(note, index, one, two)
         if slot != NOWHERE:
-            return slot
+            return slot, NOWHERE
     if not evict:
-        return NOWHERE
+        return NOWHERE, NOWHERE
     slot = least_used(index, one, two, step)
+    loser = slot
     if slot == NOWHERE:
         # All candidates are in use at this very step, and the rows of this batch are in flight: they must stay.
         slot = _empty_slot(index, one, two)
-        if slot != NOWHERE and not _release(index, slot, step):
-            return NOWHERE
-    return slot
+        if slot != NOWHERE:
+            loser = _release(note, index, slot, step)
+            if loser == NOWHERE:
+                return NOWHERE, NOWHERE
+    return slot, loser
 
 
 @inlined
@@ -193,23 +222,12 @@ def _empty_slot(index, one, two):
 
 
 @inlined
-def note_eviction(index, slot):
-    """Remember the key of a slot, whose row another key gets, for the next checkpoint."""
-    place = index.evictions[0]
+def remember_evicted(index, place, key, table):
+    """Remember for the next checkpoint that the key lost its row to another key; `place` counts those before it."""
     if place < index.evicted_keys.size:
-        index.evicted_keys[place] = index.buckets[(slot >> np.uint64(2)) * KEYS + (slot & np.uint64(3))]
-        index.evicted_tables[place] = index.tables[row_at(index, slot)]
+        index.evicted_keys[place] = key
+        index.evicted_tables[place] = table
     index.evictions[0] = place + 1
-
-
-@inlined
-def occupy(index, slot, key, table, row, step):
-    """Write (key, table), its row and its step of last use to a slot."""
-    bucket, place = slot >> np.uint64(2), slot & np.uint64(3)
-    index.buckets[bucket * KEYS + place] = key
-    index.marks[bucket * MARKS + ROWS + place] = np.uint32(row + 1)
-    index.marks[bucket * MARKS + LAST_USED + place] = step
-    index.tables[row] = table
 
 
 @kernel(types.int64(INDEX, read(U64), read(U16), read(U32), I64, I64, types.boolean, LOAD_COUNTS, write(I64)))
@@ -223,20 +241,20 @@ def insert(index, keys, tables, last_used, used, most, evict, counts, rows):
     for i in range(np.uint64(keys.size)):
         rows[i] = REPEATED
         if slot_of(index, keys[i], tables[i], first_bucket(index, keys[i])) == NOWHERE:
-            slot = claim(index, keys[i], last_used[i], most, evict)
+            slot, loser = claim(None, index, keys[i], last_used[i], most, evict)
             rows[i] = -1
             if slot == NOWHERE:
                 counts.left_out[tables[i]] += 1
                 continue
-            rows[i] = row_at(index, slot)
-            if rows[i] >= 0:
-                loser = index.tables[rows[i]]
-                counts.loaded[loser] -= 1
-                counts.left_out[loser] += 1
+            if loser != NOWHERE:
+                rows[i] = row_at(index, loser)
+                counts.loaded[index.tables[rows[i]]] -= 1
+                counts.left_out[index.tables[rows[i]]] += 1
             else:
                 rows[i] = used
                 used += 1
                 index.fill[partition_of(index, keys[i])] += np.int32(1)
             counts.loaded[tables[i]] += 1
-            occupy(index, slot, keys[i], tables[i], rows[i], last_used[i])
+            put(index, slot, keys[i], np.uint32(rows[i] + 1), last_used[i])
+            index.tables[rows[i]] = tables[i]
     return used

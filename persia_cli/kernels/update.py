@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from persia_cli.kernels.compile import inlined, kernel, read, write
 from persia_cli.kernels.halves import store_bfloat16_at_random, store_float16_at_random
 from persia_cli.kernels.hashing import mix
+from persia_cli.kernels.journal import JOURNAL, keep_row, pass_over
 from persia_cli.kernels.rows import (
     BFLOAT16,
     FLOAT32,
@@ -236,10 +237,13 @@ def _ftrl(plain, rows, rule, at, gradients, start, scale, noise):
 
 
 def _updater(name, change_row):
-    """Return the kernel of one optimizer; one kernel for all optimizers would be slower for each of them."""
+    """Return the kernels of one optimizer; one kernel for all optimizers would be slower for each of them.
+
+    The second one takes a journal before everything else.
+    """
 
     @inlined
-    def change_rows(plain, rows, rule, keys, found, tables, gradients, start, stop, counts):
+    def change_rows(journal, plain, rows, rule, keys, found, tables, gradients, start, stop, counts):
         """Update the rows found[start:stop]; `plain`: float32, whole vectors, no weight decay, clip or bound.
 
         `plain` is a constant at each call, so that code for what it excludes is not compiled.
@@ -249,36 +253,57 @@ def _updater(name, change_row):
             at = i * rows.dim
             if found[i] < 0:
                 counts.missing[tables[i]] += 1
+                if journal is not None:
+                    pass_over(journal, i, ZERO)
                 continue
             scale = _scale(plain, gradients, at, rows.dim, rule.clip)
             if scale == REFUSED:
                 counts.refused[tables[i]] += 1
+                if journal is not None:
+                    pass_over(journal, i, ZERO)
                 continue
+            if journal is not None:
+                if i < journal.done:
+                    continue
+                keep_row(journal, rows, start_of(rows, found[i]), i)
             noise = np.uint32(0)
             if not plain and rows.storage != FLOAT32:
                 noise = np.uint32(mix(rule.noise ^ keys[i]) & np.uint64(2**32 - 1))
             change_row(plain, rows, rule, start_of(rows, found[i]), gradients, at, splat(scale), noise)
 
-    def update(rows, rule, keys, found, tables, gradients, counts):
-        """Apply the optimizer to the rows `found` with gradients (flat [n, dim]); row -1 is skipped and counted."""
+    @inlined
+    def change(journal, rows, rule, keys, found, tables, gradients, counts):
         plain = rows.storage == FLOAT32 and rows.dim % LANES == ZERO and rule.plain
         burst = burst_of(rows, rows.width, max(np.uint64(keys.size), np.uint64(1)))
         for start in range(ZERO, np.uint64(keys.size), burst):
             stop = min(start + burst, np.uint64(keys.size))
             prefetch_first(rows, found, start, stop, rows.width)
             if plain:
-                change_rows(True, rows, rule, keys, found, tables, gradients, start, stop, counts)
+                change_rows(journal, True, rows, rule, keys, found, tables, gradients, start, stop, counts)
             else:
-                change_rows(False, rows, rule, keys, found, tables, gradients, start, stop, counts)
+                change_rows(journal, False, rows, rule, keys, found, tables, gradients, start, stop, counts)
+
+    def update(rows, rule, keys, found, tables, gradients, counts):
+        """Apply the optimizer to the rows `found` with gradients (flat [n, dim]); row -1 is skipped and counted."""
+        change(None, rows, rule, keys, found, tables, gradients, counts)
+
+    def update_kept(journal, rows, rule, keys, found, tables, gradients, counts):
+        """Do what `update` does, and note each row in the journal before it is changed."""
+        change(journal, rows, rule, keys, found, tables, gradients, counts)
 
     # Files of the cache are named after the qualified name, which would otherwise be the same for all optimizers.
     update.__name__ = update.__qualname__ = f"update_{name}"
-    return kernel(types.void(ROWS, RULE, read(U64), read(I64), read(U16), read(F32), GRADIENT_COUNTS))(update)
+    update_kept.__name__ = update_kept.__qualname__ = f"update_{name}_kept"
+    arguments = (ROWS, RULE, read(U64), read(I64), read(U16), read(F32), GRADIENT_COUNTS)
+    return kernel(types.void(*arguments))(update), kernel(types.void(JOURNAL, *arguments))(update_kept)
 
 
 CHANGES = {"sgd": _sgd, "adagrad": _adagrad, "rowwise_adagrad": _rowwise_adagrad, "adam": _adam, "ftrl": _ftrl}
-UPDATES = {name: _updater(name, change) for name, change in CHANGES.items()}
+_PAIRS = {name: _updater(name, change) for name, change in CHANGES.items()}
+UPDATES = {name: pair[0] for name, pair in _PAIRS.items()}
 """The kernel of each kind of optimizer: (rows, rule, keys, found, tables, gradients, counts)."""
+UPDATES_KEPT = {name: pair[1] for name, pair in _PAIRS.items()}
+"""The same with a journal, which is the first argument."""
 
 
 def noise_of(seed: int, step: int) -> np.uint64:

@@ -1,9 +1,10 @@
 """The rows of one feature group on one server: index, values and row data."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from persia_cli.errors import ConfigError
 from persia_cli.kernels import buckets, index, memory, room
@@ -19,6 +20,8 @@ MARKS_AT_ONCE = 2**18
 Keys = NDArray[np.uint64]
 Tables = NDArray[np.uint16]
 Floats = NDArray[np.float32]
+Memory = Callable[[int, DTypeLike], NDArray[Any]]
+"""A function that returns so many elements of memory, which are zero at first."""
 
 
 class PartitionRows(NamedTuple):
@@ -33,7 +36,7 @@ class PartitionRows(NamedTuple):
 class RowStore:
     """The rows of keys in a range of partitions; memory is reserved for the capacity, and used as rows are added."""
 
-    def __init__(self, group: GroupSpec, partitions: range) -> None:
+    def __init__(self, group: GroupSpec, partitions: range, memory: Memory = memory.zeros) -> None:
         """Reserve the memory; raises ConfigError if this machine does not have it."""
         self.group = group
         self.partitions = partitions
@@ -45,9 +48,9 @@ class RowStore:
                 f"{MAX_ROWS:,}: give embedding.capacity or embedding.memory a lower value, or use more servers"
             )
         try:
-            self.index = _index(group, partitions, self.capacity)
+            self.index = _index(group, partitions, self.capacity, memory)
             self.rows = RowArena(
-                arena=memory.zeros(self.capacity * group.width, np.float32),
+                arena=memory(self.capacity * group.width, np.float32),
                 width=np.uint64(group.width),
                 dim=np.uint64(group.dim),
                 state_at=np.uint64(group.state_at),
@@ -153,23 +156,23 @@ class RowStore:
         self.rows.arena.reshape(-1, self.group.width)[rows] = words
 
 
-def _index(group: GroupSpec, partitions: range, rows: int) -> buckets.Index:
-    words = memory.zeros(group.buckets * len(partitions) * 8, np.uint64)
+def _index(group: GroupSpec, partitions: range, rows: int, memory: Memory) -> buckets.Index:
+    words = memory(group.buckets * len(partitions) * 8, np.uint64)
     evictions = group.evictions_per_partition * len(partitions)
     return buckets.Index(
         buckets=words,
         marks=words.view(np.uint32),
-        tables=memory.zeros(rows, np.uint16),
-        reused=memory.zeros(rows, np.uint8),
-        fill=np.zeros(len(partitions), np.int32),
+        tables=memory(rows, np.uint16),
+        reused=memory(rows, np.uint8),
+        fill=memory(len(partitions), np.int32),
         first=np.uint64(partitions.start),
         partitions=np.uint64(group.partitions),
         size=np.uint64(group.buckets),
         several=len(group.tables) > 1,
         scratch=np.zeros(buckets.SCRATCH, np.uint64),
-        evicted_keys=memory.zeros(evictions, np.uint64),
-        evicted_tables=memory.zeros(evictions, np.uint16),
-        evictions=np.zeros(1, np.int64),
+        evicted_keys=memory(evictions, np.uint64),
+        evicted_tables=memory(evictions, np.uint16),
+        evictions=memory(1, np.int64),
     )
 
 

@@ -3,27 +3,31 @@
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
-from math import sqrt
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.errors import WireError
 from persia_cli.kernels import index, look_up, room, update
-from persia_cli.kernels.memory import Empty
+from persia_cli.kernels.look_up import FoundRows
+from persia_cli.kernels.memory import Empty, zeros
+from persia_cli.kernels.new_keys import Counts
+from persia_cli.kernels.old_rows import OldRows
 from persia_cli.kernels.rows import CODES
+from persia_cli.kernels.update import GradientCounts, Rule
 from persia_cli.store.cut import NOTHING, ShardCut
-from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer, partitions_of
-from persia_cli.store.row_store import MAX_STEP, Floats, Keys, RowStore, Tables
+from persia_cli.store.layout import EmbeddingLayout, partitions_of
+from persia_cli.store.row_rules import row_init, rule_at
+from persia_cli.store.row_store import MAX_STEP, Floats, Keys, Memory, RowStore, Tables
 from persia_cli.store.wire_rows import decode_rows, row_bytes
 from persia_cli.wire.parts import TableTotals
 
 SOME_MISSING = 1
 """Result of `still_fit` if some keys had no row."""
 Bytes = NDArray[np.uint8]
-
-ACCUMULATORS = ("adagrad_sum", "adagrad_row_sum", "ftrl_n")
-"""States that begin at the optimizer's `initial_accumulator_value`; all others begin at 0."""
+Rows = NDArray[np.int64]
+Halves = NDArray[np.uint16]
 
 KEPT = 255
 """Number of a group's look-ups whose rows are kept for their updates.
@@ -78,36 +82,42 @@ class KeptRows:
 class Shard:
     """The rows of the partitions that server `server` of `servers` owns, with one row store per feature group.
 
-    `empty` allocates the arrays that look-ups return.
+    `empty` allocates the arrays that look-ups return, `memory` all that lasts.
     """
 
-    def __init__(self, layout: EmbeddingLayout, server: int, servers: int, empty: Empty = np.empty) -> None:
+    def __init__(
+        self,
+        layout: EmbeddingLayout,
+        server: int,
+        servers: int,
+        empty: Empty = np.empty,
+        memory: Memory = zeros,
+    ) -> None:
         self.layout = layout
         self._empty = empty
         self.stores = tuple(
-            RowStore(group, partitions_of(group.partitions, server, servers)) for group in layout.groups
+            RowStore(group, partitions_of(group.partitions, server, servers), memory) for group in layout.groups
         )
         self.salts = layout.salts()
         count = self.salts.size
         self._members = np.zeros((len(layout.groups), count), np.uint8)
         for group in layout.groups:
             self._members[group.number, [table.number for table in group.tables]] = 1
-        counts = np.zeros((5, count), np.int64)
-        self._counts = look_up.Counts(*counts)
-        self._all_counts = counts
+        self._all_counts = memory(5 * count, np.int64).reshape(5, count)
+        self._counts = Counts(*self._all_counts)
         self._read_by_features = [table.number for group in layout.feature_groups for table in group.tables]
         nowhere = np.zeros(count, np.int64)
         self._uncounted = self._counts._replace(hits=nowhere, refused=nowhere, not_admitted=nowhere)
-        self._loads = room.LoadCounts(*np.zeros((2, count), np.int64))
-        self._gradients = update.GradientCounts(*np.zeros((2, count), np.int64))
-        self._row_inits = tuple(_row_init(layout, group, self.salts) for group in layout.groups)
+        self._loads = room.LoadCounts(*memory(2 * count, np.int64).reshape(2, count))
+        self._gradients = GradientCounts(*memory(2 * count, np.int64).reshape(2, count))
+        self._row_inits = tuple(row_init(layout, group, self.salts) for group in layout.groups)
         self._kept: tuple[OrderedDict[Hashable, KeptRows], ...] = tuple(OrderedDict() for _ in layout.groups)
-        self._look_ups = [0 for _ in layout.groups]
+        self._look_ups: NDArray[np.int64] = memory(len(layout.groups), np.int64)
         self._cut: ShardCut | None = None
 
     def begin_cut(self, places: int | None = None) -> ShardCut:
         """Begin a cut of all rows as they are now, and end the one before; see `persia_cli.store.cut`."""
-        self._cut = ShardCut(self.stores, self._look_ups, places)
+        self._cut = ShardCut(self.stores, self._look_ups.tolist(), places)
         return self._cut
 
     def end_cut(self) -> None:
@@ -149,22 +159,42 @@ class Shard:
         store = self.stores[group]
         block = self._empty((keys.size, row_bytes(store.group.dim, store.group.wire)), np.uint8)
         out = block.reshape(-1).view(np.uint16)
-        rows, wire = np.empty(keys.size, np.int64), CODES[store.group.wire]
+        rows = np.empty(keys.size, np.int64)
         if not create:
-            look_up.read_rows(store.index, store.rows, keys, tables, wire, rows, out)
+            look_up.read_rows(store.index, store.rows, keys, tables, CODES[store.group.wire], rows, out)
             return block, np.flatnonzero(rows < 0).astype(np.uint32)
         old = NOTHING if self._cut is None else self._cut.before_look_up(group, keys, tables)
         self._look_ups[group] += 1
         counts = self._counts if counted else self._uncounted
-        hits, found = counts.hits.sum(), look_up.FoundRows(rows, np.empty(keys.size, np.uint64), out)
-        store.used = look_up.look_up(
-            store.index, store.rows, old, self._row_inits[group], counts, keys, tables, step,
-            self._look_ups[group] % 256, store.used, wire, found,
-        )  # fmt: skip
+        hits = counts.hits.sum()
+        new = self._find_or_add(group, old, counts, keys, tables, step, rows, out)
         if batch is not None:
             self._keep(group, batch, keys, tables, rows)
         unknown = keys.size - int(counts.hits.sum() - hits)
-        return block, found.new[:unknown].astype(np.uint32)
+        return block, new[:unknown].astype(np.uint32)
+
+    def _find_or_add(
+        self, group: int, old: OldRows, counts: Counts, keys: Keys, tables: Tables, step: int, rows: Rows, out: Halves
+    ) -> NDArray[np.uint64]:
+        """Carry out a look-up that may add rows; returns an array that begins with the positions of new keys."""
+        found = FoundRows(rows, np.empty(keys.size, np.uint64), out)
+        arguments = self._look_up_arguments(group, old, counts, keys, tables, step, found)
+        self.stores[group].used = look_up.look_up(*arguments)
+        return found.new
+
+    def _look_up_arguments(
+        self, group: int, old: OldRows, counts: Counts, keys: Keys, tables: Tables, step: int, found: FoundRows
+    ) -> tuple[Any, ...]:
+        """Return the arguments of the kernel `look_up`."""
+        store = self.stores[group]
+        return (
+            store.index, store.rows, old, self._row_inits[group], counts, keys, tables, step,
+            self._look_ups[group] % 256, store.used, CODES[store.group.wire], found,
+        )  # fmt: skip
+
+    def _change(self, group: int, rule: Rule, keys: Keys, rows: Rows, tables: Tables, gradients: NDArray[Any]) -> None:
+        store = self.stores[group]
+        update.UPDATES[store.group.optimizer.kind](store.rows, rule, keys, rows, tables, gradients, self._gradients)
 
     def values(self, group: int, keys: Keys, tables: Tables) -> Floats:
         """Return embeddings float32[n, dim], decoded from the wire dtype; nothing changes."""
@@ -190,10 +220,8 @@ class Shard:
         if gradients.dtype == np.uint8:
             gradients = decode_rows(np.ascontiguousarray(gradients), store.group.dim, store.group.wire)
         rows = self._rows_of(group, keys, tables, step, batch)
-        update.UPDATES[store.group.optimizer.kind](
-            store.rows, _rule(store.group.optimizer, step, self.layout.seed), keys, rows, tables,
-            np.ascontiguousarray(gradients).reshape(-1), self._gradients,
-        )  # fmt: skip
+        rule = rule_at(store.group.optimizer, step, self.layout.seed)
+        self._change(group, rule, keys, rows, tables, np.ascontiguousarray(gradients).reshape(-1))
 
     def insert(
         self, group: int, keys: Keys, tables: Tables, last_used: NDArray[np.int64], parts: dict[str, Floats]
@@ -294,53 +322,3 @@ class Shard:
             gradients_missing=int(self._gradients.missing[table]),
             gradients_refused=int(self._gradients.refused[table]),
         )
-
-
-def _row_init(layout: EmbeddingLayout, group: GroupSpec, salts: NDArray[np.uint64]) -> look_up.RowInit:
-    """Return the rules for new rows of a group."""
-    optimizer = group.optimizer
-    bounds, admission = np.zeros(salts.size, np.float32), np.zeros(salts.size, np.uint64)
-    for table in group.tables:
-        bounds[table.number] = table.init_bound
-        admission[table.number] = round(table.admission * 2**24)
-    states, at = np.zeros(group.width - group.state_at, np.float32), 0
-    for name, columns in optimizer.states(group.dim).items():
-        states[at : at + columns] = optimizer.initial_accumulator_value if name in ACCUMULATORS else 0.0
-        at += columns
-    return look_up.RowInit(
-        seed=np.uint64(layout.seed % 2**64),
-        salts=salts,
-        bounds=bounds,
-        admission=admission,
-        states=states,
-        most=group.rows_per_partition,
-        evict=layout.when_full == "evict",
-    )
-
-
-def _rule(optimizer: RowOptimizer, step: int, seed: int) -> update.Rule:
-    """Return the settings of the optimizer at a step."""
-    lr = optimizer.lr * optimizer.schedule.at(step)
-    first = second = 0.0
-    rate, eps = lr, optimizer.eps
-    if optimizer.kind == "adam":
-        count = (step + 1) * max(1, optimizer.each_step)
-        correction = sqrt(1 - optimizer.beta2**count)
-        rate = lr * correction / (1 - optimizer.beta1**count)
-        # torch.optim.Adam adds eps to the corrected root, torch.optim.SparseAdam to the plain one.
-        eps *= correction if optimizer.each_step else 1.0
-        first, second = 1 - optimizer.beta1, 1 - optimizer.beta2
-    elif optimizer.kind == "ftrl":
-        first, second = optimizer.lr * optimizer.l1, optimizer.lr * optimizer.l2
-    return update.Rule(
-        lr=np.float32(rate),
-        eps=np.float32(eps),
-        first=np.float32(first),
-        second=np.float32(second),
-        beta=np.float32(optimizer.beta),
-        weight_decay=np.float32(optimizer.weight_decay),
-        clip=np.float32(optimizer.clip_norm or 0.0),
-        bound=np.float32(optimizer.weight_bound or 0.0),
-        plain=not (optimizer.weight_decay or optimizer.clip_norm or optimizer.weight_bound),
-        noise=update.noise_of(seed, step),
-    )

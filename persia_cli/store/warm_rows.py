@@ -11,8 +11,9 @@ from persia_cli.kernels import hashing
 from persia_cli.storage.places import Place
 from persia_cli.store.layout import GroupSpec
 from persia_cli.store.manifest import verify
+from persia_cli.store.row_rules import ACCUMULATORS
 from persia_cli.store.row_store import Floats, Keys, Tables
-from persia_cli.store.shard import ACCUMULATORS, Shard
+from persia_cli.store.shard import Shard
 from persia_cli.store.snapshot import Progress, in_range, partitions_of_keys, require_room
 from persia_cli.store.table_stats import record_batches
 from persia_cli.wire.figures import SavedFile, SavedRows

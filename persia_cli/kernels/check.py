@@ -1,0 +1,152 @@
+"""Checks of an index in memory that an earlier process left, and sums over copied bytes."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from persia_cli.kernels.buckets import (
+    FEW,
+    INDEX,
+    KEYS,
+    SLOTS,
+    first_bucket,
+    partition_of,
+    row_at,
+    second_bucket,
+    taken,
+)
+from persia_cli.kernels.compile import inlined, kernel, read, write
+from persia_cli.kernels.hashing import mix
+from persia_cli.kernels.intrinsics import load64, lowest_bit, prefetch
+from persia_cli.kernels.rows import BFLOAT16, FLOAT32, LANES, ROWS, ZERO, start_of
+from persia_cli.kernels.simd import finite, load
+
+U8, U16, U32, U64, I64 = types.uint8, types.uint16, types.uint32, types.uint64, types.int64
+SOUND, GAP, FOREIGN, MISPLACED, UNREACHABLE, NO_SUCH_ROW, TWICE, NO_SUCH_TABLE = range(8)
+"""What `check_index` finds: nothing wrong, or the first fault."""
+AHEAD = np.uint64(16)
+"""Number of buckets whose rows' tables are prefetched ahead."""
+
+
+class IndexCounts(NamedTuple):
+    """What an index holds, counted anew."""
+
+    seen: NDArray[np.uint64]
+    """uint64[rows / 64, rounded up], zeros at first: a bit for each row that a slot has."""
+    of_table: NDArray[np.int64]
+    """int64[tables]: rows of each table, by its number."""
+    fault: NDArray[np.uint64]
+    """uint64[2]: the slot of the first fault, and the rows found up to there."""
+
+
+INDEX_COUNTS = types.NamedTuple((write(U64), write(I64), write(U64)), IndexCounts)
+
+
+@kernel(types.int64(INDEX, read(U8), U64, U64, INDEX_COUNTS))
+def check_index(index, members, own, capacity, counts):
+    """Check each slot of all buckets and count rows; returns SOUND or the kind of the first fault.
+
+    The server has `own` partitions, and members[t] is 1 if table t is in the group. Rows must be below `capacity`.
+    Slots are filled from the first on; a key lies in its partition, in its first bucket, or in the second if the first
+    is full or buckets are few; no row belongs to two slots. `index.fill` gets the number of rows of each partition.
+    """
+    for partition in range(own):
+        index.fill[partition] = np.int32(0)
+    buckets = own * index.size
+    for bucket in range(buckets):
+        if bucket + AHEAD < buckets:
+            prefetch(index.buckets, (bucket + AHEAD) * KEYS)
+            _prefetch_tables(index, counts, bucket + (AHEAD >> np.uint64(1)), capacity)
+        bits = taken(index, bucket)
+        if bits & (bits + np.uint64(1)) != np.uint64(0):
+            counts.fault[0] = bucket * np.uint64(SLOTS)
+            return GAP
+        while bits != np.uint64(0):
+            slot = bucket * np.uint64(SLOTS) + lowest_bit(bits)
+            counts.fault[0] = slot
+            fault = _check_slot(index, members, own, capacity, bucket, slot, counts)
+            if fault != SOUND:
+                return fault
+            counts.fault[1] += np.uint64(1)
+            bits &= bits - np.uint64(1)
+    return SOUND
+
+
+@inlined
+def _prefetch_tables(index, counts, bucket, capacity):
+    """Prefetch what is read for the rows of a bucket."""
+    bits = taken(index, bucket)
+    while bits != np.uint64(0):
+        row = np.uint64(row_at(index, bucket * np.uint64(SLOTS) + lowest_bit(bits)))
+        if row < capacity:
+            prefetch(index.tables, row)
+            prefetch(counts.seen, row >> np.uint64(6))
+        bits &= bits - np.uint64(1)
+
+
+@inlined
+def _check_slot(index, members, own, capacity, bucket, slot, counts):
+    """Check one slot and count its row; returns SOUND or a fault."""
+    key, row = index.buckets[bucket * KEYS + (slot & np.uint64(3))], np.uint64(row_at(index, slot))
+    partition = partition_of(index, key)
+    if partition >= own or bucket // index.size != partition:
+        return FOREIGN
+    one = first_bucket(index, key)
+    if bucket != one:
+        if bucket != second_bucket(index, key, one):
+            return MISPLACED
+        if index.size > FEW and taken(index, one) != np.uint64(15):
+            return UNREACHABLE
+    if row >= capacity:
+        return NO_SUCH_ROW
+    word, bit = row >> np.uint64(6), np.uint64(1) << (row & np.uint64(63))
+    if counts.seen[word] & bit != np.uint64(0):
+        return TWICE
+    counts.seen[word] |= bit
+    table = np.uint64(index.tables[row])
+    if table >= np.uint64(members.size) or members[table] == 0:
+        return NO_SUCH_TABLE
+    counts.of_table[table] += 1
+    index.fill[partition] += np.int32(1)
+    return SOUND
+
+
+@kernel(types.int64(ROWS, read(U16), I64))
+def count_not_finite(rows, halves, used):
+    """Return how many of the first `used` rows have a value or state that is NaN or infinite.
+
+    `halves` is the memory of the rows as uint16.
+    """
+    found = 0
+    for row in range(used):
+        at, sound = start_of(rows, row), True
+        first = ZERO if rows.storage == FLOAT32 else rows.state_at
+        for word in range(first, rows.width, LANES):
+            sound &= finite(load(rows.arena, at + word, np.int64(rows.width - word)))
+        if rows.storage != FLOAT32:
+            # All bits of the exponent set, in either of the two halves of a word.
+            mask = np.uint64(0x7F80 if rows.storage == BFLOAT16 else 0x7C00)
+            for half in range(np.uint64(2) * at, np.uint64(2) * at + rows.dim):
+                sound &= np.uint64(halves[half]) & mask != mask
+        found += 0 if sound else 1
+    return found
+
+
+@kernel(types.uint64(read(U8), write(U8), write(U64), U64))
+def copy_and_add(source, target, words, start):
+    """Copy bytes, and return `start` plus a sum over them that changes with each bit and its place.
+
+    `words` are the whole uint64 words of the target's memory.
+    """
+    total, place = start, np.uint64(0)
+    for i in range(np.uint64(words.size)):
+        word = load64(source, i << np.uint64(3))
+        place += np.uint64(0x9E3779B97F4A7C15)
+        words[i] = word
+        total += word ^ place
+    for i in range(np.uint64(words.size) << np.uint64(3), np.uint64(source.size)):
+        target[i] = source[i]
+        total += mix(np.uint64(source[i]) ^ (i << np.uint64(8)))
+    return total

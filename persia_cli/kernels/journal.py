@@ -1,0 +1,125 @@
+"""The journal of a shard in a memory file: what a kernel does right now, so that a later process can repair it.
+
+A process that is killed leaves its memory as its last instruction left it: every store before that one, in the order of
+the machine code, is there, and none after it. No cache needs to be flushed for that, and only the compiler can change
+the order. So each step of a kernel that changes more than one word is written down first, then `publish` stores one
+word that says so, and then the step is done. Two notes take turns, so that the next one can be written while the last
+one is valid.
+
+- An update notes the old content of the row that it is about to change. It is written back, and the row done again.
+- A look-up notes all stores that give a new key its row: the keys that move, the counts, the row. They are repeated.
+
+Kernels take a journal or None. None is a constant of the call, so what a journal needs is then not even compiled.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numpy.typing import NDArray
+
+from persia_cli.kernels.compile import helper, inlined, write
+from persia_cli.kernels.intrinsics import ARRAY, I64, address, instruction
+from persia_cli.kernels.rows import LANES, ZERO
+from persia_cli.kernels.simd import load, store
+
+U64, F32 = types.uint64, types.float32
+PROGRESS = np.uint64(0)
+"""The word of `KernelJournal.words` that says what is under way: flags | group << GROUP | position in the request."""
+BARE = np.uint64(1 << 63)
+"""Flag: all positions before this one are done, this one has not begun, and no note is valid."""
+ADDING = np.uint64(1 << 62)
+"""Flag: a look-up has found all known keys, and gives rows to new ones; positions are those among the new ones."""
+GROUP = np.uint64(40)
+"""Lowest bit of the number of the feature group."""
+NOTE = np.uint64(128)
+"""Words of the note of a new key: WRITES to PLACE, then three words for each slot that is written."""
+WRITES, KEY, TABLE, ROW, FILL, OUTCOME, COUNT, LOSER, EVICTED, LOSER_KEY, PLACE = (np.uint64(i) for i in range(11))
+"""Words of a note: number of slots written; key, its table and its row (-1 for none); then the rows of its partition,
+the number of the counter that rises and its value; the table of the evicted row (-1 for none), its count of evicted
+rows, the key that loses the row, and the count of evictions before it."""
+SLOTS_AT = np.uint64(11)
+"""Word of a note where its slots begin: slot, key, and row + 1 | step of last use << 32."""
+WORDS_OF_SLOT = np.uint64(3)
+NONE = np.uint64(2**64 - 1)
+
+
+class KernelJournal(NamedTuple):
+    """The journal of one feature group on one server, as arrays of its memory file."""
+
+    words: NDArray[np.uint64]
+    """uint64[8], shared by all groups of the shard; see PROGRESS."""
+    rows: NDArray[np.float32]
+    """float32[2 * words of a row, rounded up to 16]: the old content of the row that is changed, in turns."""
+    notes: NDArray[np.uint64]
+    """uint64[2 * NOTE], shared by all groups: the notes of new keys, in turns."""
+    unknown: NDArray[np.uint64]
+    """uint64[1]: number of the new keys of the group's look-up, valid from ADDING on."""
+    group: np.uint64
+    """Number of the group << GROUP."""
+    done: np.uint64
+    """Positions of the request before this one are done; updates of them are only counted."""
+
+
+JOURNAL = types.NamedTuple((write(U64), write(F32), write(U64), write(U64), U64, U64), KernelJournal)
+
+
+@instruction(types.void, ARRAY, U64, U64)
+def publish(builder, words, at, value):
+    """Write words[at], after all earlier stores and before all later ones, as far as this process can be interrupted.
+
+    A release store keeps earlier stores before it but lets the compiler move later ones before it too; the fence, which
+    is no instruction, forbids that.
+    """
+    builder.store_atomic(value, address(builder, words, at, I64), "release", 8)
+    builder.fence("acq_rel", "singlethread")
+
+
+@instruction(types.void, ARRAY, U64, ARRAY, U64)
+def copy_four(builder, source, at, target, to):
+    """Copy four float32 from source[at] to target[to]."""
+    four = ir.VectorType(ir.FloatType(), 4)
+    value = builder.load(address(builder, source, at, four))
+    value.align = 4
+    builder.store(value, address(builder, target, to, four)).align = 4
+
+
+@inlined
+def keep_row(journal, rows, at, position):
+    """Note the content of the row that starts at word `at` before the update at a position changes it."""
+    to = (position & np.uint64(1)) * (np.uint64(journal.rows.size) >> np.uint64(1))
+    whole = rows.width & ~(LANES - np.uint64(1))
+    for word in range(ZERO, whole, LANES):
+        store(journal.rows, to + word, load(rows.arena, at + word, 16), 16)
+    # Sixteen lanes would reach into a cache line behind the row, for which nobody has asked before.
+    for word in range(whole, rows.width, np.uint64(4)):
+        copy_four(rows.arena, at + word, journal.rows, to + word)
+    publish(journal.words, PROGRESS, journal.group | position)
+
+
+@inlined
+def pass_over(journal, position, flags):
+    """Say that nothing was to be changed at a position.
+
+    Notes take turns by position, so without this word the next note but one would overwrite the valid one.
+    """
+    if position >= journal.done:
+        publish(journal.words, PROGRESS, BARE | flags | journal.group | (position + np.uint64(1)))
+
+
+@inlined
+def note_of(position):
+    """Return the first word of the note of the new key at a position."""
+    return (position & np.uint64(1)) * NOTE
+
+
+@helper
+def note_slot(journal, base, slot, key, mark, last_used):
+    """Add the store of a slot to the note that begins at word `base`."""
+    notes = journal.notes
+    at = base + SLOTS_AT + WORDS_OF_SLOT * notes[base + WRITES]
+    notes[at] = slot
+    notes[at + np.uint64(1)] = key
+    notes[at + np.uint64(2)] = np.uint64(mark) | (np.uint64(last_used) << np.uint64(32))
+    notes[base + WRITES] += np.uint64(1)

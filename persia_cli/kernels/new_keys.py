@@ -1,0 +1,152 @@
+"""New keys: which of them are admitted, how their rows begin, and the note by which a journal gives them one."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from persia_cli.kernels.buckets import INDEX, NOWHERE, partition_of, row_at
+from persia_cli.kernels.compile import helper, inlined, kernel, write
+from persia_cli.kernels.hashing import mix, unmix
+from persia_cli.kernels.journal import (
+    COUNT,
+    EVICTED,
+    FILL,
+    JOURNAL,
+    KEY,
+    LOSER,
+    LOSER_KEY,
+    NONE,
+    OUTCOME,
+    PLACE,
+    ROW,
+    SLOTS_AT,
+    TABLE,
+    WORDS_OF_SLOT,
+    WRITES,
+    note_of,
+    note_slot,
+)
+from persia_cli.kernels.old_rows import concerns, keep_row
+from persia_cli.kernels.room import claim, key_at, put, remember_evicted
+from persia_cli.kernels.rows import ROWS, begin_row
+
+F32, U64, I64, U8 = types.float32, types.uint64, types.int64, types.uint8
+ADMISSION = np.uint64(0xD1B54A32D192ED03)
+"""A constant that makes the random draw of admission independent of that of initial values."""
+
+
+class RowInit(NamedTuple):
+    """The rules by which new rows are admitted, placed and initialized."""
+
+    seed: np.uint64
+    salts: NDArray[np.uint64]
+    """uint64[tables]: salt of each table; `bounds` and `admission` are indexed by table number too."""
+    bounds: NDArray[np.float32]
+    """Initial values lie in [-bound, bound)."""
+    admission: NDArray[np.uint64]
+    """An id gets a row if its 24-bit random draw is below this value."""
+    states: NDArray[np.float32]
+    """float32[width - state_at]: initial values of the optimizer's states."""
+    most: int
+    """Capacity of a partition in rows."""
+    evict: bool
+    """True if the least recently used row makes room for a new one when the partition is full."""
+
+
+ROW_INIT = types.NamedTuple((U64, write(U64), write(F32), write(U64), write(F32), I64, types.boolean), RowInit)
+
+
+class Counts(NamedTuple):
+    """Counts of the outcomes of training look-ups; each is int64[tables], by table number."""
+
+    hits: NDArray[np.int64]
+    admitted: NDArray[np.int64]
+    refused: NDArray[np.int64]
+    not_admitted: NDArray[np.int64]
+    evicted: NDArray[np.int64]
+
+
+COUNTS = types.NamedUniTuple(write(I64), 5, Counts)
+
+
+@inlined
+def draw(row_init, key, table):
+    """Return the 24-bit random number by which an id is admitted or not."""
+    salt = row_init.salts[table]
+    return mix(mix(mix(row_init.seed) ^ salt) ^ unmix(key) ^ salt ^ ADMISSION) >> np.uint64(40)
+
+
+@inlined
+def begin(rows, row_init, row, key, table):
+    """Write the initial values of a key's row."""
+    salt = row_init.salts[table]
+    begin_row(rows, row, row_init.seed, salt, unmix(key) ^ salt, row_init.bounds[table], row_init.states)
+
+
+GOT_ROW, NO_ROOM, LEFT_OUT = np.uint64(0), np.uint64(1), np.uint64(2)
+"""What may come of a new key, in its note."""
+
+
+@helper
+def note_new(journal, base, index, rows, old, row_init, counts, key, table, step, used):
+    """Write the note of a new key, from word `base` on: what it gets, and each count's new value."""
+    note = journal.notes
+    note[base + KEY], note[base + TABLE] = key, np.uint64(table)
+    note[base + ROW] = note[base + LOSER] = NONE
+    if draw(row_init, key, table) >= row_init.admission[table]:
+        note[base + OUTCOME], note[base + COUNT] = LEFT_OUT, np.uint64(counts.not_admitted[table] + 1)
+        return
+    slot, loser = claim((journal, base), index, key, step, row_init.most, row_init.evict)
+    if slot == NOWHERE:
+        note[base + OUTCOME], note[base + COUNT] = NO_ROOM, np.uint64(counts.refused[table] + 1)
+        return
+    row, fill = used, index.fill[partition_of(index, key)]
+    if loser != NOWHERE:
+        row = row_at(index, loser)
+        note[base + LOSER] = np.uint64(index.tables[row])
+        note[base + EVICTED] = np.uint64(counts.evicted[index.tables[row]] + 1)
+        if concerns(old, row):
+            keep_row(index, rows, old, loser, row)
+        note[base + LOSER_KEY], note[base + PLACE] = key_at(index, loser), np.uint64(index.evictions[0])
+    else:
+        fill += np.int32(1)
+    note[base + OUTCOME], note[base + COUNT] = GOT_ROW, np.uint64(counts.admitted[table] + 1)
+    note[base + ROW], note[base + FILL] = np.uint64(row), np.uint64(fill)
+    note_slot(journal, base, slot, key, np.uint32(row + 1), step)
+
+
+@helper
+def carry_out_note(note, base, index, rows, row_init, counts, number):
+    """Do what a note says; returns the row, -1 for none. To do it again, or after a part of it, changes nothing."""
+    for i in range(note[base + WRITES]):
+        at = base + SLOTS_AT + WORDS_OF_SLOT * i
+        mark_and_step = note[at + np.uint64(2)]
+        put(
+            index, note[at], note[at + np.uint64(1)], np.uint32(mark_and_step & np.uint64(2**32 - 1)),
+            np.uint32(mark_and_step >> np.uint64(32)),
+        )  # fmt: skip
+    key, table, row = note[base + KEY], note[base + TABLE], np.int64(note[base + ROW])
+    count = np.int64(note[base + COUNT])
+    if note[base + OUTCOME] == LEFT_OUT:
+        counts.not_admitted[table] = count
+    elif note[base + OUTCOME] == NO_ROOM:
+        counts.refused[table] = count
+    else:
+        counts.admitted[table] = count
+        if note[base + LOSER] != NONE:
+            loser = note[base + LOSER]
+            counts.evicted[loser] = np.int64(note[base + EVICTED])
+            index.reused[row] = number
+            remember_evicted(index, np.int64(note[base + PLACE]), note[base + LOSER_KEY], np.uint16(loser))
+        index.fill[partition_of(index, key)] = np.int32(note[base + FILL])
+        index.tables[row] = np.uint16(table)
+        begin(rows, row_init, row, key, table)
+    return row
+
+
+@kernel(types.int64(JOURNAL, INDEX, ROWS, ROW_INIT, COUNTS, U8, U64))
+def carry_out(journal, index, rows, row_init, counts, number, position):
+    """Give a row to the new key at a position, whose note is valid; returns the row, -1 if it gets none."""
+    return carry_out_note(journal.notes, note_of(position), index, rows, row_init, counts, number)

@@ -1,0 +1,171 @@
+"""The memory of an embedding server in an anonymous file, which outlives the process that writes it.
+
+Whoever starts the server makes the file (`new_file`) and passes its descriptor on by inheritance, so that nothing is
+left behind when both have ended. The file is sparse: the system provides pages as they are written.
+"""
+
+import ctypes
+import fcntl
+import hashlib
+import mmap
+import os
+import re
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from persia_cli.errors import MemoryFileError
+from persia_cli.kernels.cache import cache_folder
+from persia_cli.kernels.memory import CACHE_LINE, HUGE_PAGE
+
+NO_EXECUTION = 8
+"""MFD_NOEXEC_SEAL: some systems refuse files without it (vm.memfd_noexec), older ones do not know it."""
+COLLAPSE = 25
+"""MADV_COLLAPSE, which Python has no name for."""
+MAP_FIXED, RESERVED = 0x10, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000
+"""Flags of mmap; the last one is MAP_NORESERVE."""
+MAGIC = b"persia memory 1\n"
+EMPTY, LOADING, SERVING = 0, 1, 2
+"""States of a file: nothing in it, rows are being loaded, rows are whole but for what its journal says."""
+HEADER = 4096
+"""Bytes before the first array: MAGIC, the state (uint64), and the SHA-256 of what the arrays belong to."""
+LOAD = "its rows have to be loaded from a checkpoint"
+
+
+def new_file(name: str) -> int:
+    """Return the descriptor of an empty anonymous file, for `MemoryFile` here or in a process that inherits it."""
+    try:
+        return os.memfd_create(name, os.MFD_CLOEXEC | NO_EXECUTION)
+    except OSError:
+        return os.memfd_create(name, os.MFD_CLOEXEC)
+
+
+class MemoryFile:
+    """Arrays in an anonymous file, which only one process at a time can open.
+
+    `identity` says what they belong to; the sources of kernels are added to it. Arrays are handed out in the order in
+    which they are asked for, so that a process that asks for the same ones gets those of its predecessor.
+    """
+
+    def __init__(self, file: int, identity: str, nbytes: int, keep: bool) -> None:
+        """Map `nbytes` of the file; `keep` its content, or begin with zeros.
+
+        Raises MemoryFileError if another process has it open, or, with `keep`, if it is of other arrays or not whole.
+        """
+        # Descriptors that are inherited share their locks; this one is opened anew, so its lock is this process's.
+        self._own = os.open(f"/proc/self/fd/{file}", os.O_RDWR | os.O_CLOEXEC)
+        self._closing = weakref.finalize(self, os.close, self._own)
+        of = hashlib.sha256(f"{cache_folder().name} {nbytes} {identity}".encode()).digest()
+        try:
+            self._claim(of, nbytes, keep)
+            self._pages = _mapped(self._own, nbytes)
+        except BaseException:
+            self.close()
+            raise
+        self._state = self._pages[16:24].view(np.uint64)
+        self._end = HEADER
+        self.can_back = True
+        """False once the system has refused to put memory into huge pages."""
+
+    def close(self) -> None:
+        """Let other processes open the file; the arrays must not be used any more."""
+        self._closing()
+
+    def _claim(self, of: bytes, nbytes: int, keep: bool) -> None:
+        try:
+            fcntl.flock(self._own, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise MemoryFileError("another process still has the memory of this embedding server") from error
+        if keep:
+            self._check(os.pread(self._own, HEADER, 0), of)
+        else:
+            os.ftruncate(self._own, 0)
+            os.ftruncate(self._own, nbytes)
+            os.pwrite(self._own, of, 64)
+            os.pwrite(self._own, MAGIC, 0)
+
+    @staticmethod
+    def _check(header: bytes, of: bytes) -> None:
+        """Raise MemoryFileError unless a file's first bytes say that it is whole, and of the arrays with this hash."""
+        if header[:16] != MAGIC:
+            raise MemoryFileError(f"there is no memory of an earlier process: {LOAD}")
+        if header[64:96] != of:
+            raise MemoryFileError(
+                f"the memory of the earlier process has another layout or was written by another version: {LOAD}"
+            )
+        if int.from_bytes(header[16:24], "little") != SERVING:
+            raise MemoryFileError(f"the earlier process ended while it loaded its rows: {LOAD}")
+
+    @property
+    def state(self) -> int:
+        """EMPTY, LOADING or SERVING."""
+        return int(self._state[0])
+
+    @state.setter
+    def state(self, state: int) -> None:
+        self._state[0] = state
+
+    def array(self, size: int, dtype: DTypeLike) -> NDArray[Any]:
+        """Return the next `size` elements of the file: zeros, or what an earlier process left."""
+        nbytes = size * np.dtype(dtype).itemsize
+        boundary = HUGE_PAGE if nbytes >= HUGE_PAGE else CACHE_LINE
+        start = -(-self._end // boundary) * boundary
+        self._end = start + nbytes
+        assert self._end <= self._pages.size, f"{self._end} bytes of {self._pages.size}"
+        return self._pages[start : self._end].view(dtype)
+
+    def back(self, array: NDArray[Any], start: int, stop: int) -> None:
+        """Put bytes [start, stop) of an array into huge pages, as far as whole ones fit and the system can do that.
+
+        An array of a file gets none by itself: `shmem_enabled` is `never` on most systems.
+        """
+        first = array.ctypes.data
+        for at in range(-(-(first + start) // HUGE_PAGE) * HUGE_PAGE, first + stop - HUGE_PAGE + 1, HUGE_PAGE):
+            if not self.can_back:
+                return
+            # The system refuses a range in which no page is present.
+            offset = at - self._pages.ctypes.data
+            self._pages[offset] = self._pages[offset]
+            self.can_back = _libc().madvise(at, HUGE_PAGE, COLLAPSE) == 0
+
+    def in_huge_pages(self) -> float:
+        """Return the fraction of the mapped memory that lies in huge pages, 1 if there is none."""
+        address = self._pages.ctypes.data
+        figures: dict[str, int] = {}
+        own = False
+        for line in Path("/proc/self/smaps").read_text(encoding="ascii").splitlines():
+            if limits := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+                own = int(limits[1], 16) <= address < int(limits[2], 16)
+            elif own and (figure := re.match(r"(\w+): +(\d+) kB", line)):
+                figures[figure[1]] = int(figure[2])
+        return figures.get("ShmemPmdMapped", 0) / figures["Rss"] if figures.get("Rss") else 1.0
+
+
+def _libc() -> Any:
+    libc: Any = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    return libc
+
+
+def _mapped(file: int, nbytes: int) -> NDArray[np.uint8]:
+    """Map a file at an address where it can lie in huge pages; it stays mapped as long as an array on it exists.
+
+    Python's mmap cannot choose the address. Raises MemoryError if the system has not so many addresses.
+    """
+    libc, failed = _libc(), ctypes.c_void_p(-1).value
+    room = nbytes + HUGE_PAGE
+    reserved = libc.mmap(None, room, 0, RESERVED, -1, 0)
+    if reserved == failed:
+        raise MemoryError(f"{nbytes:,} bytes")
+    start = -(-reserved // HUGE_PAGE) * HUGE_PAGE
+    if libc.mmap(start, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | MAP_FIXED, file, 0) == failed:
+        raise MemoryError(f"{nbytes:,} bytes")
+    block = (ctypes.c_uint8 * nbytes).from_address(start)
+    weakref.finalize(block, libc.munmap, reserved, room)
+    return np.frombuffer(memoryview(block), np.uint8)

@@ -1,0 +1,63 @@
+"""What kernels need to know to begin and to change the rows of a group."""
+
+from math import sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from persia_cli.kernels import update
+from persia_cli.kernels.new_keys import RowInit
+from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer
+
+ACCUMULATORS = ("adagrad_sum", "adagrad_row_sum", "ftrl_n")
+"""States that begin at the optimizer's `initial_accumulator_value`; all others begin at 0."""
+
+
+def row_init(layout: EmbeddingLayout, group: GroupSpec, salts: NDArray[np.uint64]) -> RowInit:
+    """Return the rules for new rows of a group."""
+    optimizer = group.optimizer
+    bounds, admission = np.zeros(salts.size, np.float32), np.zeros(salts.size, np.uint64)
+    for table in group.tables:
+        bounds[table.number] = table.init_bound
+        admission[table.number] = round(table.admission * 2**24)
+    states, at = np.zeros(group.width - group.state_at, np.float32), 0
+    for name, columns in optimizer.states(group.dim).items():
+        states[at : at + columns] = optimizer.initial_accumulator_value if name in ACCUMULATORS else 0.0
+        at += columns
+    return RowInit(
+        seed=np.uint64(layout.seed % 2**64),
+        salts=salts,
+        bounds=bounds,
+        admission=admission,
+        states=states,
+        most=group.rows_per_partition,
+        evict=layout.when_full == "evict",
+    )
+
+
+def rule_at(optimizer: RowOptimizer, step: int, seed: int) -> update.Rule:
+    """Return the settings of the optimizer at a step."""
+    lr = optimizer.lr * optimizer.schedule.at(step)
+    first = second = 0.0
+    rate, eps = lr, optimizer.eps
+    if optimizer.kind == "adam":
+        count = (step + 1) * max(1, optimizer.each_step)
+        correction = sqrt(1 - optimizer.beta2**count)
+        rate = lr * correction / (1 - optimizer.beta1**count)
+        # torch.optim.Adam adds eps to the corrected root, torch.optim.SparseAdam to the plain one.
+        eps *= correction if optimizer.each_step else 1.0
+        first, second = 1 - optimizer.beta1, 1 - optimizer.beta2
+    elif optimizer.kind == "ftrl":
+        first, second = optimizer.lr * optimizer.l1, optimizer.lr * optimizer.l2
+    return update.Rule(
+        lr=np.float32(rate),
+        eps=np.float32(eps),
+        first=np.float32(first),
+        second=np.float32(second),
+        beta=np.float32(optimizer.beta),
+        weight_decay=np.float32(optimizer.weight_decay),
+        clip=np.float32(optimizer.clip_norm or 0.0),
+        bound=np.float32(optimizer.weight_bound or 0.0),
+        plain=not (optimizer.weight_decay or optimizer.clip_norm or optimizer.weight_bound),
+        noise=update.noise_of(seed, step),
+    )

@@ -1,0 +1,359 @@
+"""Shards in memory files whose process is killed, by chance or after each of its instructions, and gone on with."""
+
+import ctypes
+import gc
+import mmap
+import os
+import random
+import signal
+import struct
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+
+from persia_cli.kernels import journal
+from persia_cli.kernels.warm import warm
+from persia_cli.store.kept_shard import KeptShard
+from persia_cli.store.layout import EmbeddingLayout, GroupSpec
+from persia_cli.store.memory_file import HEADER, new_file
+from persia_cli.store.repair import Repairs
+from persia_cli.store.shard import Shard
+from tests.support.shards import TABLES, layout_of
+
+TRACE_ME, CONTINUE, STEP = 0, 7, 9
+"""Requests of ptrace."""
+
+
+@cache
+def _part(seed: int, batch: int, group: GroupSpec, step: int):
+    rng = np.random.default_rng([seed, step, group.number])
+    # Half of the keys are of a few that come again and again.
+    often = np.random.default_rng(group.number).integers(2**64, size=batch, dtype=np.uint64)
+    fresh = rng.integers(2**64, size=batch // 2, dtype=np.uint64)
+    keys = rng.permutation(np.unique(np.concatenate([rng.choice(often, batch // 2), fresh])))
+    tables = np.array([group.tables[int(key % len(group.tables))].number for key in keys], np.uint16)
+    gradients = rng.standard_normal((keys.size, group.dim)).astype(np.float32)
+    gradients[rng.random(keys.size) < 0.05] = np.inf
+    return keys, tables, gradients
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """Look-ups and updates that are a pure function of the seed: in each step one of each, of two groups."""
+
+    layout: EmbeddingLayout
+    steps: int
+    batch: int
+    seed: int = 0
+
+    def part(self, step: int, group: int):
+        """Keys, tables and gradients of a step; some keys have no row, some gradients are refused."""
+        return _part(self.seed, self.batch, self.layout.groups[group], step)
+
+    def look_up(self, step: int):
+        return [self.part(step, number)[:2] for number in range(len(self.layout.groups))]
+
+    def update(self, step: int):
+        """The look-up's keys and, now and then, one that has no row."""
+        parts = []
+        for group in self.layout.groups:
+            keys, tables, gradients = self.part(step, group.number)
+            keys = keys.copy()
+            keys[-1] = step * 7919 + group.number
+            parts += [(keys, tables, gradients)]
+        return parts
+
+    def straight(self) -> Shard:
+        """The shard of a process that nothing happens to, in memory of its own."""
+        shard = Shard(self.layout, 0, 1)
+        for step in range(self.steps):
+            for number, group in enumerate(self.look_up(step)):
+                shard.look_up(number, *group, step, True, step)
+            for number, part in enumerate(self.update(step)):
+                shard.update(number, *part, step, step)
+        return shard
+
+    def create(self) -> int:
+        """A new file with an empty shard."""
+        file = new_file("killed")
+        KeptShard.create(file, self.layout, 0, 1, 1).serve()
+        gc.collect()
+        return file
+
+    def attach(self, file: int) -> tuple[KeptShard, Repairs]:
+        return KeptShard.attach(file, self.layout, 0, 1, 1)
+
+    def go_on(self, shard: KeptShard, until: int | None = None) -> None:
+        """Do what is left to do, as the file says; until before a step."""
+        while (step := shard.applied.windows()[0][0] + 1) < (self.steps if until is None else until):
+            if not shard.applied.is_looked_up(0, step):
+                shard.answer_all(self.look_up(step), step, 0, step)
+            shard.update_all(self.update(step), step, [0], step)
+
+
+def job_of(
+    optimizer, dtype="float32", dim=16, capacity=300, steps=10, batch=120, when_full="evict", admission=1.0, seed=0
+) -> Job:
+    """A job of two groups, of which the first has two tables and the second one partition."""
+    layout = layout_of(dim, capacity, 2, optimizer, TABLES[:2], admission, dtype, when_full=when_full, seed=seed)
+    second = replace(
+        layout.groups[0], number=1, tables=(replace(TABLES[2], admission=admission),), partitions=1,
+        remembers_evictions=True,
+    )  # fmt: skip
+    return Job(replace(layout, groups=(layout.groups[0], second)), steps, batch, seed)
+
+
+def differences(one: Shard, other: Shard) -> list[str]:
+    """The arrays and counts in which two shards differ, to the bit."""
+    found = []
+    for mine, theirs in zip(one.stores, other.stores, strict=True):
+        for name in ("buckets", "tables", "reused", "fill", "evicted_keys", "evicted_tables", "evictions"):
+            if not np.array_equal(getattr(mine.index, name), getattr(theirs.index, name)):
+                found += [f"{name} of group {mine.group.number}"]
+        words, width = [each.rows.arena.view(np.uint32) for each in (mine, theirs)], mine.group.width
+        if changed := int((words[0] != words[1]).reshape(-1, width).any(1).sum()):
+            found.append(f"{changed} rows of group {mine.group.number}")
+        if mine.used != theirs.used:
+            found.append(f"{mine.used} and {theirs.used} rows")
+    if one.counters() != other.counters():
+        found.append("counters")
+    return found
+
+
+def under_way(file: int) -> str:
+    """What a process that was killed had noted: a row, an insertion, an eviction, moves, a key without a row."""
+    words = np.frombuffer(os.pread(file, 64 + 16 * int(journal.NOTE), HEADER), np.uint64)
+    progress = int(words[0])
+    if progress & int(journal.BARE):
+        return "nothing"
+    if not progress & int(journal.ADDING):
+        return "row"
+    note = words[8 + (progress & 1) * int(journal.NOTE) :]
+    if note[int(journal.WRITES)] == 0:
+        return "no row"
+    if note[int(journal.WRITES)] > 1:
+        return "move"
+    return "insert" if note[int(journal.LOSER)] == journal.NONE else "evict"
+
+
+def kill_by_chance(job: Job, kills: int, seed: int, found: Counter[str]) -> list[str]:
+    """Kill the process that works on a job again and again, mostly within kernels; returns in what the end differs.
+
+    It differs from a shard that nothing happens to. What was under way at each kill is counted.
+    """
+    straight, rng = job.straight(), random.Random(seed)
+    # The children inherit kernels that are compiled, and arrays that are made.
+    warm(["look_up.finish_look_up", "new_keys.carry_out", "index.find", "index.find_and_touch"])
+    whole = job.create()
+    with timed(KERNELS) as durations:
+        job.go_on(job.attach(whole)[0])
+    os.close(whole)
+    file = job.create()
+    while kills > 0:
+        method, calls, moment = rng.choice(("_change", *["_find_or_add"] * 3)), rng.randrange(2), rng.random()
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                with killed_in([method], calls, moment, durations):
+                    job.go_on(job.attach(file)[0])
+                code = 0
+            finally:
+                os._exit(code)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert code in (0, -signal.SIGKILL), "the child failed: see its traceback above"
+        if code == 0:
+            break
+        kills -= 1
+        found["kills"] += 1
+        found[under_way(file)] += 1
+    shard, _ = job.attach(file)
+    job.go_on(shard)
+    os.close(file)
+    return differences(shard, straight)
+
+
+KERNELS = ("_change", "_find_or_add")
+"""The methods of kept shards that call kernels."""
+
+
+@contextmanager
+def wrapped(names: Sequence[str], wrap: Callable[[str, Callable[..., object]], object]) -> Iterator[None]:
+    """Replace methods of kept shards by what `wrap` makes of them."""
+    real = {name: getattr(KeptShard, name) for name in names}
+    for name, method in real.items():
+        setattr(KeptShard, name, wrap(name, method))
+    try:
+        yield
+    finally:
+        for name, method in real.items():
+            setattr(KeptShard, name, method)
+
+
+@contextmanager
+def timed(names: Sequence[str]) -> Iterator[dict[str, float]]:
+    """Measure the time that most calls of methods stay below, in seconds."""
+    times: dict[str, list[float]] = {name: [] for name in names}
+    usual: dict[str, float] = {}
+
+    def timing(name: str, method: Callable[..., object]) -> object:
+        def call(*arguments: object) -> object:
+            began = time.perf_counter()
+            result = method(*arguments)
+            times[name].append(time.perf_counter() - began)
+            return result
+
+        return call
+
+    with wrapped(names, timing):
+        yield usual
+    usual |= {name: sorted(each)[3 * len(each) // 4] for name, each in times.items()}
+
+
+@contextmanager
+def killed_in(names: Sequence[str], after: int, moment: float, durations: dict[str, float]) -> Iterator[None]:
+    """Let the system kill this process at some moment within a call of a method, after so many calls."""
+    left = [after]
+
+    def killing(name: str, method: Callable[..., object]) -> object:
+        def call(*arguments: object) -> object:
+            if left[0] == 0:
+                kill_soon(moment * durations[name])
+            left[0] -= 1
+            return method(*arguments)
+
+        return call
+
+    with wrapped(names, killing):
+        yield
+
+
+def kill_soon(seconds: float) -> None:
+    """Have the system send SIGKILL to this process after a time; only a timer is as exact as a kernel is short."""
+    libc, timer = ctypes.CDLL(None, use_errno=True), ctypes.c_void_p()
+    event = struct.pack("Qii48x", 0, signal.SIGKILL, 0)
+    assert libc.timer_create(time.CLOCK_MONOTONIC, event, ctypes.byref(timer)) == 0
+    once = struct.pack("qqqq", 0, 0, 0, max(1, int(seconds * 1e9)))
+    assert libc.timer_settime(timer, 0, once, None) == 0
+
+
+@contextmanager
+def stops_around(names: Sequence[str]) -> Iterator[None]:
+    """Stop the calling process before and after each call of methods of kept shards."""
+
+    def stopping(_: str, method: Callable[..., object]) -> object:
+        def call(*arguments: object) -> object:
+            os.kill(os.getpid(), signal.SIGSTOP)
+            result = method(*arguments)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            return result
+
+        return call
+
+    with wrapped(names, stopping):
+        yield
+
+
+class Traced:
+    """A child process that stops, whose instructions are carried out one by one between two stops."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+        self._libc.ptrace.restype = ctypes.c_long
+        self.child = os.fork()
+        if self.child == 0:
+            code = 1
+            try:
+                if self._libc.ptrace(TRACE_ME, 0, None, None) != 0:
+                    os._exit(99)
+                work()
+                code = 0
+            finally:
+                os._exit(code)
+
+    def run(self) -> bool:
+        """Wait until the child stops itself; returns False at its end."""
+        return self._wait() == signal.SIGSTOP
+
+    def step(self) -> bool:
+        """Carry out one instruction; returns False if the child has stopped itself."""
+        self._libc.ptrace(STEP, self.child, None, None)
+        return self._wait() == signal.SIGTRAP
+
+    def go(self) -> None:
+        """Let the child go on."""
+        self._libc.ptrace(CONTINUE, self.child, None, None)
+
+    def end(self) -> None:
+        """End the child if it has not ended."""
+        if self.child:
+            os.kill(self.child, signal.SIGKILL)
+            os.waitpid(self.child, 0)
+
+    def _wait(self) -> int:
+        status = os.waitpid(self.child, 0)[1]
+        if os.WIFSTOPPED(status):
+            return os.WSTOPSIG(status)
+        self.child = 0
+        assert os.waitstatus_to_exitcode(status) == 0, "the child failed: see its traceback above"
+        return 0
+
+
+class States:
+    """All states of a file that a process goes through, instruction by instruction, each as a file of its own."""
+
+    def __init__(self, job: Job, file: int) -> None:
+        shard, _ = job.attach(file)
+        first = shard.memory._pages.ctypes.data
+        described, arrays = (shard.inbox._description.ctypes.data - first, shard.inbox._bytes.ctypes.data - first)
+        # The rows lie behind the inbox, of which a small request takes only the begin.
+        behind = arrays + shard.inbox._bytes.size
+        self._spans = [(0, 2 * HEADER), (described, described + (1 << 12)), (arrays, arrays + (1 << 15))]
+        self._spans.append((behind, shard.memory._end))
+        self._size = shard.memory._pages.size
+        del shard
+        gc.collect()
+        self._pages = mmap.mmap(file, self._size, mmap.MAP_SHARED)
+
+    def now(self) -> list[bytes]:
+        return [self._pages[start:stop] for start, stop in self._spans]
+
+    def copy(self, state: list[bytes]) -> int:
+        """A file of its own with a state."""
+        file = new_file("state")
+        os.ftruncate(file, self._size)
+        for (start, _), content in zip(self._spans, state, strict=True):
+            os.pwrite(file, content, start)
+        return file
+
+
+def each_state(job: Job, file: int, methods: Sequence[str]) -> Iterator[int]:
+    """Yield a copy of the file after each instruction within these methods that changed it, while a child goes on."""
+    states = States(job, file)
+
+    def work() -> None:
+        with stops_around(methods):
+            job.go_on(job.attach(file)[0])
+
+    traced = Traced(work)
+    last = states.now()
+    try:
+        while traced.run():
+            while traced.step():
+                now = states.now()
+                if now != last:
+                    last = now
+                    copy = states.copy(now)
+                    try:
+                        yield copy
+                    finally:
+                        os.close(copy)
+            traced.go()
+    finally:
+        traced.end()

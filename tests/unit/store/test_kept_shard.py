@@ -1,0 +1,348 @@
+"""A shard in a memory file: it is what a shard in memory is, and whoever takes it over finds faults or goes on."""
+
+import gc
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from persia_cli.errors import MemoryFileError
+from persia_cli.kernels.buckets import KEYS, MARKS, ROWS
+from persia_cli.store.applied_steps import AppliedSteps
+from persia_cli.store.inbox import UPDATE, KeptRequest, Part
+from persia_cli.store.kept_shard import KeptShard
+from persia_cli.store.layout import RowOptimizer
+from persia_cli.store.memory_file import LOADING, new_file
+from persia_cli.store.repair import check_store
+from persia_cli.store.shard import Shard
+from tests.support.killed import differences, job_of
+from tests.support.shards import OPTIMIZERS, TABLES, arrays, layout_of
+
+ADAGRAD = OPTIMIZERS[2]
+
+
+@pytest.fixture
+def job():
+    return job_of(ADAGRAD, capacity=200, steps=6, batch=80)
+
+
+def test_a_kept_shard_computes_what_one_in_memory_does(job):
+    file = job.create()
+    shard, repairs = job.attach(file)
+    assert repairs.request is None
+    assert repairs.rows == 0
+    plain = Shard(job.layout, 0, 1)
+    for step in range(job.steps):
+        theirs = [plain.answer(number, *group, step, True, step) for number, group in enumerate(job.look_up(step))]
+        for (rows, new), (their_rows, their_new) in zip(
+            shard.answer_all(job.look_up(step), step, 0, step), theirs, strict=True
+        ):
+            np.testing.assert_array_equal(rows, their_rows)
+            np.testing.assert_array_equal(new, their_new)
+        shard.update_all(job.update(step), step, [0], step)
+        for number, part in enumerate(job.update(step)):
+            plain.update(number, *part, step, step)
+        assert differences(shard, plain) == []
+    assert shard.applied.windows() == [(job.steps - 1, set())]
+
+
+def test_single_look_ups_and_updates_are_the_same_too(job):
+    file = job.create()
+    shard, _ = job.attach(file)
+    for step in range(job.steps):
+        for number, group in enumerate(job.look_up(step)):
+            shard.look_up(number, *group, step, True, step)
+        for number, part in enumerate(job.update(step)):
+            shard.update(number, *part, step, step)
+    assert differences(shard, job.straight()) == []
+    assert shard.applied.windows() == [(-1, set())]
+
+
+def test_a_look_up_that_was_cut_off_is_answered_as_if_it_were_not(job):
+    """The new keys of a finished look-up are known, and who asks again gets the same rows without being counted."""
+    file = job.create()
+    child = os.fork()
+    if child == 0:
+        shard, _ = job.attach(file)
+        shard._over = lambda group: os.kill(os.getpid(), signal.SIGKILL)
+        shard.answer_all(job.look_up(0), 0, 0, 0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    shard, repairs = job.attach(file)
+    plain = Shard(job.layout, 0, 1)
+    theirs = [plain.answer(number, *group, 0, True, 0) for number, group in enumerate(job.look_up(0))]
+    assert repairs.request is not None
+    assert repairs.request.step == 0
+    assert [new.tolist() for new in repairs.unknown] == [new.tolist() for _, new in theirs]
+    assert shard.applied.is_looked_up(0, 0)
+    again = shard.answer_all(job.look_up(0), 0, 0, 0, counted=False)
+    assert [rows.tolist() for rows, _ in again] == [rows.tolist() for rows, _ in theirs]
+    assert shard.counters() == plain.counters()
+
+
+# Who may take a file over
+
+
+def refused(file: int, layout, **changed) -> str:
+    with pytest.raises(MemoryFileError) as error:
+        KeptShard.attach(file, layout, **{"server": 0, "servers": 1, "ranks": 1, **changed})
+    return str(error.value)
+
+
+def test_a_file_of_another_kind_or_not_loaded_is_refused(job):
+    assert "no memory of an earlier process" in refused(new_file("new"), job.layout)
+    file = job.create()
+    other = layout_of(optimizer=RowOptimizer("sgd", lr=0.1))
+    assert "another layout" in refused(file, other)
+    assert "another layout" in refused(file, job.layout, servers=2)
+    assert "another layout" in refused(file, job.layout, ranks=2)
+    shard, _ = job.attach(file)
+    shard.memory.state = LOADING
+    del shard
+    gc.collect()
+    message = refused(file, job.layout)
+    assert "while it loaded its rows" in message
+    assert "from a checkpoint" in message
+
+
+def test_a_file_of_other_kernels_is_refused(job, monkeypatch):
+    file = job.create()
+    monkeypatch.setattr("persia_cli.store.memory_file.cache_folder", lambda: Path("kernels-other"))
+    assert "another version" in refused(file, job.layout)
+
+
+HOLDER = """
+import fcntl, os, sys, time
+own = os.open(f"/proc/self/fd/{sys.argv[1]}", os.O_RDWR)
+fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
+print("locked", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_second_writer_is_refused_while_the_first_is_only_stopped(job):
+    file = job.create()
+    command = [sys.executable, "-c", HOLDER, str(file)]
+    with subprocess.Popen(command, pass_fds=[file], stdout=subprocess.PIPE, text=True) as first:
+        try:
+            assert first.stdout is not None
+            assert first.stdout.readline() == "locked\n"
+            first.send_signal(signal.SIGSTOP)
+            assert "another process still has" in refused(file, job.layout)
+        finally:
+            first.kill()
+    assert job.attach(file)[1].request is None
+
+
+# Memory
+
+
+def test_address_space_is_reserved_and_memory_is_taken_as_rows_come():
+    file = new_file("sparse")
+    layout = layout_of(dim=64, capacity=10_000_000, partitions=1024, optimizer=RowOptimizer("adam", lr=0.1))
+    shard = KeptShard.create(file, layout, 0, 1, 1)
+    index = shard.stores[0].index.buckets.nbytes
+    taken = os.fstat(file).st_blocks * 512
+    assert os.fstat(file).st_size > 7 << 30
+    assert taken < index + (16 << 20)
+    keys = np.random.default_rng(0).integers(2**64, size=10_000, dtype=np.uint64)
+    shard.look_up(0, keys, np.zeros(keys.size, np.uint16), 0, create=True)
+    assert os.fstat(file).st_blocks * 512 < index + 10_000 * layout.groups[0].width * 4 + (64 << 20)
+
+
+def test_rows_lie_in_huge_pages_where_the_system_can_and_after_a_take_over_too():
+    layout = layout_of(dim=64, capacity=100_000, partitions=16, optimizer=RowOptimizer("adam", lr=0.1))
+    file = new_file("huge")
+    shard = KeptShard.create(file, layout, 0, 1, 1)
+    keys = np.random.default_rng(0).integers(2**64, size=80_000, dtype=np.uint64)
+    for part in np.split(keys, 8):
+        shard.look_up(0, part, np.zeros(part.size, np.uint16), 0, create=True)
+    if not shard.memory.can_back:
+        pytest.skip("this system puts no file into huge pages (MADV_COLLAPSE)")
+    assert shard.memory.in_huge_pages() >= 0.8
+    shard.serve()
+    del shard
+    gc.collect()
+    shard, repairs = KeptShard.attach(file, layout, 0, 1, 1)
+    assert repairs.rows == 80_000
+    assert shard.memory.in_huge_pages() >= 0.8
+
+
+# The checker
+
+
+def damaged(job, harm) -> str:
+    """What the checker says of a shard that is full, after some harm to its first store."""
+    file = job.create()
+    shard, _ = job.attach(file)
+    job.go_on(shard)
+    harm(shard.stores[0])
+    with pytest.raises(MemoryFileError) as error:
+        check_store(shard.stores[0], shard.rows_of_tables())
+    return str(error.value)
+
+
+def slot(store, taken: bool = True) -> tuple[int, int]:
+    """Bucket and place of a slot."""
+    rows = store.index.marks.reshape(-1, int(MARKS))[:, int(ROWS) : int(ROWS) + 4]
+    bucket, place = np.argwhere((rows != 0) == taken)[-1]
+    return int(bucket), int(place)
+
+
+def mark_at(store, bucket: int, place: int) -> int:
+    return bucket * int(MARKS) + int(ROWS) + place
+
+
+def set_row(value):
+    def harm(store):
+        store.index.marks[mark_at(store, *slot(store))] = value(store)
+
+    return harm
+
+
+def set_key(store):
+    bucket, place = slot(store)
+    store.index.buckets[bucket * int(KEYS) + place] ^= np.uint64(1 << 31)
+
+
+def set_partition(store):
+    bucket, place = slot(store)
+    store.index.buckets[bucket * int(KEYS) + place] ^= np.uint64(1 << 63)
+
+
+def set_table(store):
+    bucket, place = slot(store)
+    store.index.tables[store.index.marks[mark_at(store, bucket, place)] - 1] = 1
+
+
+def empty_first(store):
+    rows = store.index.marks.reshape(-1, int(MARKS))[:, int(ROWS) : int(ROWS) + 4]
+    bucket = int(np.argwhere((rows != 0).sum(1) > 1)[0][0])
+    store.index.marks[mark_at(store, bucket, 0)] = 0
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (set_row(lambda store: 2**31), "beyond the capacity"),
+        (set_row(lambda store: 1), "the same row"),
+        (set_row(lambda store: 0), "belongs to no key|numbers of rows"),
+        (set_key, "neither of its buckets"),
+        (set_partition, "partition that is not its own"),
+        (set_table, "table that is not in the group"),
+        (empty_first, "gap"),
+    ],
+)
+def test_the_checker_finds(job, harm, message):
+    assert re.search(message, damaged(job, harm))
+
+
+def test_a_second_bucket_whose_first_is_not_full_is_found():
+    """Only in partitions of many buckets; in others a key may lie in either."""
+    layout = layout_of(1, 1000, 1, OPTIMIZERS[0], TABLES[:1])
+    shard = Shard(layout, 0, 1)
+    keys = np.random.default_rng(3).integers(2**64, size=1000, dtype=np.uint64)
+    shard.look_up(0, keys, np.zeros(keys.size, np.uint16), 0, create=True)
+    store = shard.stores[0]
+    rows_of_tables = np.array([store.used])
+    assert check_store(store, rows_of_tables) == store.used == 1000
+    index = store.index
+    first = (((keys & np.uint64(2**32 - 1)) * index.size) >> np.uint64(32)).astype(np.int64)
+    words, marks = index.buckets.reshape(-1, 8), index.marks.reshape(-1, 16)
+    homes = [home for key, home in zip(keys.tolist(), first.tolist(), strict=True) if key not in words[home, :4]]
+    marks[homes[0], 11] = 0
+    with pytest.raises(MemoryFileError, match=r"first is not full|belongs to no key"):
+        check_store(store, rows_of_tables)
+
+
+def test_rows_that_are_not_finite_are_counted(job):
+    file = job.create()
+    shard, _ = job.attach(file)
+    job.go_on(shard)
+    store = shard.stores[0]
+    store.rows.arena[5] = np.nan
+    store.rows.arena[store.group.width * 2 + 20] = np.inf
+    del shard, store
+    gc.collect()
+    assert job.attach(file)[1].not_finite == 2
+
+
+# The inbox and the windows
+
+
+def test_a_request_with_a_changed_bit_is_refused(job):
+    file = job.create()
+    shard, _ = job.attach(file)
+    keys, tables, gradients = job.part(0, 0)
+    request = KeptRequest(0, (0,), True, (Part(0, keys.size, "f4", gradients.shape[1]),))
+    for bit in (0, 1001, keys.nbytes * 8 + 3, gradients.nbytes * 8 - 1):
+        own = shard.inbox.put(request, [(keys, tables, gradients)])
+        shard.inbox.begin(UPDATE)
+        assert shard.inbox.under_way()[0] == request
+        flat = own[0].last.reshape(-1).view(np.uint8) if bit > keys.nbytes * 8 else own[0].keys.view(np.uint8)
+        flat[bit // 8 % flat.size] ^= np.uint8(1 << bit % 8)
+        with pytest.raises(MemoryFileError, match="damaged"):
+            shard.inbox.under_way()
+
+
+def test_windows_of_applied_steps_hold_after_each_store():
+    """Steps come in any order, and the memory is copied after every change: no step is lost, none comes back twice."""
+
+    class Noted(np.ndarray):
+        """An array whose stores are noted."""
+
+        def __setitem__(self, at, value):
+            super().__setitem__(at, value)
+            noted.append([np.array(each, copy=True) for each in parts])
+
+    parts: list[np.ndarray] = []
+    noted: list[list[np.ndarray]] = []
+
+    def array(size, dtype):
+        parts.append(np.zeros(size, dtype).view(Noted))
+        return parts[-1]
+
+    steps = AppliedSteps(array, 1)
+    steps.begin(9)
+    done: set[int] = set()
+    rng = np.random.default_rng(0)
+    for step in [11, 10, 13, 14, 12, *(15 + rng.permutation(200)).tolist()]:
+        noted.clear()
+        steps.mark(0, step)
+        for state in noted:
+            copies = iter(state)
+            copy = AppliedSteps(lambda size, dtype, copies=copies: np.array(next(copies)), 1)
+            copy.repair()
+            copy.mark(0, step)
+            watermark, above = copy.windows()[0]
+            assert set(range(10, watermark + 1)) | above == done | {step}
+        done.add(step)
+    assert steps.windows() == [(214, set())]
+
+
+def test_an_insertion_from_a_checkpoint_is_not_whole_until_it_is_said_to_be(job):
+    file = job.create()
+    shard, _ = job.attach(file)
+    names = [(7, 3)]
+    values = {"embedding": np.ones((1, 16), np.float32), "adagrad_sum": np.ones((1, 16), np.float32)}
+    shard.insert(1, *arrays(names), np.array([0]), values)
+    del shard
+    gc.collect()
+    assert "while it loaded" in refused(file, job.layout)
+
+
+def test_a_file_can_be_begun_anew(job):
+    file = job.create()
+    shard, _ = job.attach(file)
+    job.go_on(shard)
+    del shard
+    gc.collect()
+    assert job.create() != file
+    shard = KeptShard.create(file, job.layout, 0, 1, 1, last_step=41)
+    assert shard.stores[0].used == 0
+    assert not shard.stores[0].index.buckets.any()
+    assert shard.applied.windows() == [(41, set())]
