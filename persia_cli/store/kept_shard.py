@@ -23,6 +23,9 @@ from persia_cli.store.row_store import Floats, Keys, RowStore, Tables
 from persia_cli.store.shard import Bytes, Halves, Rows, Shard
 from persia_cli.store.wire_rows import row_bytes
 
+AHEAD = 32 << 20
+"""Bytes of rows that are put into huge pages ahead of use: each call for it waits for all processors once."""
+
 
 class Before(NamedTuple):
     """Counts before the request that is under way."""
@@ -257,8 +260,8 @@ class KeptShard(Shard):
         """Put the memory of the next `more` rows into huge pages."""
         store = self.stores[group]
         arena = store.rows.arena
-        until = min((store.used + more) * store.group.width * 4 + HUGE_PAGE, arena.nbytes)
-        if until > self._backed[group]:
+        if min((store.used + more) * store.group.width * 4, arena.nbytes) > self._backed[group]:
+            until = min((store.used + more) * store.group.width * 4 + AHEAD, arena.nbytes)
             self.memory.back(arena, self._backed[group], until)
             self._backed[group] = until // HUGE_PAGE * HUGE_PAGE
 

@@ -122,14 +122,14 @@ class MemoryFile:
 
         An array of a file gets none by itself: `shmem_enabled` is `never` on most systems.
         """
-        first = array.ctypes.data
-        for at in range(-(-(first + start) // HUGE_PAGE) * HUGE_PAGE, first + stop - HUGE_PAGE + 1, HUGE_PAGE):
-            if not self.can_back:
-                return
-            # The system refuses a range in which no page is present.
-            offset = at - self._pages.ctypes.data
-            self._pages[offset] = self._pages[offset]
-            self.can_back = _libc().madvise(at, HUGE_PAGE, COLLAPSE) == 0
+        first, base = array.ctypes.data, self._pages.ctypes.data
+        begin = -(-(first + start) // HUGE_PAGE) * HUGE_PAGE
+        size = (first + stop - begin) // HUGE_PAGE * HUGE_PAGE
+        if self.can_back and size > 0:
+            # The system refuses huge pages of which no small one is present.
+            for offset in range(begin - base, begin - base + size, HUGE_PAGE):
+                self._pages[offset] = self._pages[offset]
+            self.can_back = _libc().madvise(begin, size, COLLAPSE) == 0
 
     def in_huge_pages(self) -> float:
         """Return the fraction of the mapped memory that lies in huge pages, 1 if there is none."""
