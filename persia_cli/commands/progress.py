@@ -125,6 +125,8 @@ class LiveView:
             self._bar.show_figures([f"{line['doing']}, {line['seconds']} s", line["replica"]])
         elif kind == "saved":
             self._print("saved", f"{line['path']}")
+        elif kind == "save_failed":
+            self._print("not saved", f"step {line['step']:,}, training goes on: {line['text']}", "bold yellow")
         elif kind == "warning":
             self._print("warning", line["text"], "bold yellow")
         elif kind == "died":

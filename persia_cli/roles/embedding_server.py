@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from persia_cli.config.schema import Run, SyncMode
 from persia_cli.control.position import TRAIN
 from persia_cli.control.watermarks import StepGate, Watermarks, Window
-from persia_cli.errors import WireError
+from persia_cli.errors import CheckpointError, DiskError, WireError
 from persia_cli.kernels.needed import SERVER, training_kernels
 from persia_cli.kernels.warm import warm
 from persia_cli.observe.trace import LOOP
@@ -241,7 +241,10 @@ class EmbeddingServer:
             saving, self._saving = self._saving, None
             self._link.work.end()
             self._updates["save_pauses"] += saving.pauses
-            self._link.saved(self._saved_step, saving.finish())
+            try:
+                self._link.saved(self._saved_step, saving.finish())
+            except (DiskError, CheckpointError) as error:
+                self._link.saved(self._saved_step, (), str(error))
         while self._waiting and self._has_room(self._waiting[0][1]):
             self._answer(*self._waiting.popleft())
         if not self._waiting and self._waiting_since is not None:

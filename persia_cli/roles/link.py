@@ -215,9 +215,10 @@ class Link:
         self._after_reports.append(Done(self.sender, number))
         self._send_done()
 
-    def saved(self, step: int, files: Sequence[SavedFile]) -> None:
-        """Report that this replica's part of the checkpoint of a step is on disk."""
-        self._client.request(Saved(self.sender, step, tuple(files)), waiting_for="the coordinator to note its files")
+    def saved(self, step: int, files: Sequence[SavedFile], failure: str = "") -> None:
+        """Report that this replica's part of the checkpoint of a step is on disk, or why it could not be written."""
+        message = Saved(self.sender, step, tuple(files), failure)
+        self._client.request(message, waiting_for="the coordinator to note its files")
 
     def _send_done(self) -> None:
         while self._after_reports and not self._unacked_reports:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from persia_cli.config.schema import AsyncMode, Run, SyncMode
 from persia_cli.control.awake import AwakeTime
 from persia_cli.control.position import EVAL, SPLIT_NAMES, TRAIN
+from persia_cli.errors import CheckpointError, DiskError
 from persia_cli.kernels.needed import pooling_kernels
 from persia_cli.kernels.warm import warm
 from persia_cli.observe.scores import MOST_IN_TRAINING
@@ -227,7 +228,11 @@ class NNWorker:
 
     def _write(self, folder: Place, step: int, files: list[TensorFile]) -> None:
         """Write a checkpoint's dense part; on a thread of its own."""
-        self._pipeline.call(partial(self._link.saved, step, write_files(files, folder)))
+        try:
+            saved = partial(self._link.saved, step, write_files(files, folder))
+        except (DiskError, CheckpointError) as error:
+            saved = partial(self._link.saved, step, (), str(error))
+        self._pipeline.call(saved)
 
     def _raise_failed_writing(self) -> None:
         """Raise the error because of which the dense part of a checkpoint could not be written, if there is one."""

@@ -190,15 +190,12 @@ def subfolders(place: Place) -> list[Place]:
 
 
 def draft_of(place: Place) -> Place:
-    """Make and return the folder in which the content of the folder `place` is written until it is published.
-
-    Raises DiskError.
-    """
+    """Return a folder, not there yet, in which the content of the folder `place` is written until it is published."""
     if isinstance(place, RemotePath):
         return place / secrets.token_hex(4)
     draft = place.with_name(f"{place.name}{PARTIAL}")
-    with disk.writing(draft):
-        draft.mkdir(parents=True)
+    if draft.exists():
+        shutil.rmtree(draft, ignore_errors=True)
     return draft
 
 

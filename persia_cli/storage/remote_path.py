@@ -1,6 +1,8 @@
 """A file or folder on another machine: what of `pathlib.Path` the reading of checkpoints needs, over `pyarrow.fs`."""
 
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -9,6 +11,8 @@ from persia_cli.storage.remote import LISTING_DEADLINE_S, ask, without_secret
 
 Result = TypeVar("Result")
 
+PAUSES_S = (0.2, 1.0)
+"""Seconds to wait before a small file is sent again; each time pyarrow tries three times."""
 PUT_DEADLINE_S = 120.0
 """Deadline for writing a small file."""
 READ = 2**22
@@ -106,7 +110,14 @@ class RemotePath:
         self._ask(partial(_remove, self.filesystem, self.path), LISTING_DEADLINE_S, DiskError)
 
     def write_bytes(self, content: bytes) -> None:
-        """Put the whole file in place at once; an existing one is replaced."""
+        """Put the whole file in place at once; an existing one is replaced. A store that refuses is asked again."""
+        for pause_s in PAUSES_S:
+            with suppress(DiskError):
+                return self._put(content)
+            time.sleep(pause_s)
+        return self._put(content)
+
+    def _put(self, content: bytes) -> None:
         self._ask(partial(_put, self.filesystem, self.path, content), PUT_DEADLINE_S, DiskError)
 
     def _list(self, recursive: bool = False) -> Any:

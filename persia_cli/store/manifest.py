@@ -122,10 +122,7 @@ def owner(checkpoints: Place) -> Place:
 
 
 def begin_checkpoint(checkpoints: Place, step: int) -> Place:
-    """Make and return the folder in which the checkpoint of a step is written before it is published.
-
-    Raises DiskError.
-    """
+    """Return the folder in which the checkpoint of a step is written before it is published; it is made by writing."""
     return places.draft_of(checkpoint_folder(checkpoints, step))
 
 

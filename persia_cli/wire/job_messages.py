@@ -156,13 +156,17 @@ class Done(Request[Ack], frozen=True):
 
 
 class Saved(Request[Ack], frozen=True):
-    """Embedding server or NN worker -> coordinator: its part of the checkpoint of a step is on disk, as these files."""
+    """Embedding server or NN worker -> coordinator: its part of the checkpoint of a step is on disk, as these files.
+
+    If it could not be written, there are no files, and `failure` is the sentence that says why.
+    """
 
     KIND = 0x4F
     LIMIT = Limit(4 * MIB)  # thousands of files
     sender: Sender
     step: Count
     files: tuple[SavedFile, ...]
+    failure: str = ""
 
 
 class Item(Message, frozen=True):

@@ -1,14 +1,15 @@
-"""A disk that takes no more ends a job with one sentence that names the file, and what is there stays readable."""
+"""A disk that takes no more ends a job, or costs a save, with one sentence; what is there stays readable."""
 
 from pathlib import Path
 
 import pytest
 
 from persia_cli.errors import UserError
+from persia_cli.launch import embedded
 from persia_cli.launch.job import prepare_run_dir
 from persia_cli.observe.history import read_history
-from persia_cli.observe.journal import METRICS, read_journal
-from persia_cli.store.manifest import CHECKPOINTS
+from persia_cli.observe.journal import EVENTS, METRICS, read_journal
+from persia_cli.store.manifest import CHECKPOINTS, finished_steps, newest_checkpoint, read_manifest
 from tests.support.full_disk import leave_free, small_disk
 from tests.support.jobs import plan, train
 from tests.support.small import WORDS
@@ -50,6 +51,35 @@ def test_while_a_checkpoint_is_written(cluster: str) -> None:
         outcome = read_history(disk / "run").outcome(0.0)
         assert (outcome.state, outcome.text) == ("failed", str(ended.value))
         assert list((disk / "run" / CHECKPOINTS).iterdir()) == []
+
+
+def test_training_goes_on_without_a_save_and_the_next_one_works(tmp_path: Path) -> None:
+    """The disk of the checkpoints is full until a save was given up; then there is room."""
+    with small_disk(16 * DISK) as disk:
+        filler = leave_free(disk, 300_000)
+        path = f"checkpoint.path={disk}/models"
+        words = [*WORDS, *BIG_ROWS, "cluster=embedded", "checkpoint.every_steps=100", "train.steps=300", path]
+
+        def make_room() -> None:
+            events = tmp_path / "run" / EVENTS
+            if filler.exists() and events.exists() and "save_failed" in events.read_text():
+                assert [each.name for each in (disk / "models").iterdir()] == ["writer.json"]
+                filler.unlink()
+
+        result = embedded.launch(plan(words, tmp_path / "run"), make_room)
+        failed = [event for event in result.events if event["event"] == "save_failed"]
+        saved = [event["step"] for event in result.events if event["event"] == "saved"]
+        assert [event["given_up"] for event in failed] == list(range(1, len(failed) + 1))
+        assert failed[0]["step"] == 100
+        assert f"disk full: cannot write {disk}/models/step-100" in failed[0]["text"]
+        assert saved[-1] == 300
+        assert sorted([*saved, *(event["step"] for event in failed)]) == [100, 200, 300]
+        assert [line["step"] for line in result.metrics if line["split"] == "train"] == list(range(1, 301))
+        assert finished_steps(disk / "models") == saved
+        assert sorted(each.name for each in (disk / "models").iterdir()) == [
+            *(f"step-{step}" for step in saved), "writer.json",
+        ]  # fmt: skip
+        assert read_manifest(newest_checkpoint(disk / "models")).step == 300
 
 
 def assert_one_sentence(error: UserError, place: Path) -> None:

@@ -11,6 +11,7 @@ from persia_cli import __version__
 from persia_cli.config.schema import Run
 from persia_cli.control.evaluation_tracker import Best, EvaluationTracker
 from persia_cli.control.phases import Phase, Trigger
+from persia_cli.errors import CheckpointError, DiskError
 from persia_cli.observe.record_state import RecordState, save_scores
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
@@ -30,7 +31,7 @@ from persia_cli.store.manifest import (
     publish,
     write_checked,
 )
-from persia_cli.store.retention import Retention
+from persia_cli.store.retention import Retention, remove_unfinished
 from persia_cli.wire.figures import SavedFile
 from persia_cli.wire.job_messages import SaveModel
 
@@ -43,7 +44,7 @@ class Cut(NamedTuple):
     progress: RunProgress
     best: Best | None
     """Given if the checkpoint is the best so far."""
-    scores: SavedFile
+    scores: SavedFile | None
     trigger: Trigger
 
 
@@ -54,6 +55,11 @@ class Checkpointing:
         self._run, self._job, self._tracker = run, job, tracker
         self._checkpoints = checkpoints_of(Path(job.run_dir), run.checkpoint.path)
         self._draft: Place = self._checkpoints
+        self._failures: list[str] = []
+        """Why parts of the checkpoint under way could not be written."""
+        self._lost: tuple[int, str] | None = None
+        """Step of the last save, if it was given up, and why."""
+        self._given_up = 0
         self._files: dict[str, Sequence[SavedFile]] = {}
         self._cut: Cut | None = None
         self._retention = Retention(self._checkpoints, run.checkpoint.keep)
@@ -65,20 +71,46 @@ class Checkpointing:
         """Make the folder that replicas write the checkpoint of a saving phase into; returns what they are to do.
 
         What the checkpoint has of the coordinator is kept as it is now: training may go on before all is written.
-        `state` is that of the run's record, of so many samples. Raises DiskError.
+        `state` is that of the run's record, of so many samples. What cannot be written is told by `conclude`.
         """
-        step = phase.last
-        self._draft = begin_checkpoint(self._checkpoints, step)
+        step, scores = phase.last, None
         best = self._tracker.kept_at(step)
-        self._files = {}
-        scores = save_scores(self._draft, state.scores)
+        self._files, self._failures, self._lost = {}, [], None
+        self._draft = begin_checkpoint(self._checkpoints, step)
+        try:
+            scores = save_scores(self._draft, state.scores)
+        except DiskError as error:
+            self._failures.append(str(error))
         progress = self._progress(state, phase.evaluation_due)
         self._cut = Cut(step, samples, progress, replace(best) if best else None, scores, phase.trigger)
         return SaveModel(address_of(self._draft), step)
 
-    def add(self, name: str, files: Sequence[SavedFile]) -> None:
-        """Note the files that a replica wrote."""
+    def add(self, name: str, files: Sequence[SavedFile], failure: str = "") -> None:
+        """Note the files that a replica wrote, or why it could not."""
         self._files[name] = files
+        if failure:
+            self._failures.append(failure)
+
+    def conclude(self) -> dict[str, Any]:
+        """Publish the checkpoint, or give it up if a part of it could not be written; return the event of either.
+
+        What there is of a checkpoint that is given up is removed, which makes room: no replica writes it any more.
+        """
+        assert self._cut is not None
+        try:
+            if self._failures:
+                raise DiskError(self._failures[0])
+            return {"event": "saved"} | self.publish()
+        except (DiskError, CheckpointError) as error:
+            remove_unfinished(self._checkpoints)
+            self._lost = (self._cut.step, str(error))
+            self._given_up += 1
+            return {"event": "save_failed", "step": self._cut.step, "given_up": self._given_up, "text": str(error)}
+
+    def require_saved(self, step: int) -> None:
+        """Raise DiskError if the model of this step, the last one, was to be saved and was not."""
+        if self._lost is not None and self._lost[0] == step:
+            raise DiskError(f"the model of step {step:,} was not saved: {self._lost[1]}")
 
     def publish(self) -> dict[str, Any]:
         """Give the checkpoint its manifest and name; return path, size and rows of features.
@@ -88,6 +120,7 @@ class Checkpointing:
         """
         assert self._cut is not None
         step, samples, progress, best, scores, trigger = self._cut
+        assert scores is not None
         files = [*(file for name in sorted(self._files) for file in self._files[name]), scores]
         layout = embedding_layout(self._run)
         rows = [file.rows for file in files if file.rows is not None]

@@ -245,6 +245,8 @@ class Coordinator:
             self._checkpointing.renew(phase.last, self._record.state())
             self._phases.writing.clear()
             phase = self._phases.advance()
+        if phase.kind == "done":
+            self._checkpointing.require_saved(self._step)
         if phase.kind == "done" and phase.is_cut:
             self._early.note_stopped(max(self._step, self._record.step))
         else:
@@ -293,7 +295,7 @@ class Coordinator:
                 self._reporting.require_weight("training", self._record.samples, self._record.has_weight)
         elif phase.kind == "predicting":
             assert self._scoring is not None
-            self._publish("scored", self._scoring)
+            self._events.write(event="scored", **self._scoring.publish())
         if self._failure is None:
             self._advance()
 
@@ -302,17 +304,14 @@ class Coordinator:
         self._server.reply(peer, Ack())
         if self._dismissal.begun or not self._phases.note_written(member.name, message.step):
             return
-        self._checkpointing.add(member.name, message.files)
+        self._checkpointing.add(member.name, message.files, message.failure)
         if self._phases.writing:
             return
         self._early.note_saved()
-        self._publish("saved", self._checkpointing)
+        self._events.write(**self._checkpointing.conclude())
         # A phase that is over, and yet the last one, waited for this.
         if not self._phases.waiting and self._failure is None:
             self._advance()
-
-    def _publish(self, event: str, result: "Checkpointing | Scoring") -> None:
-        self._events.write(event=event, **result.publish())
 
     # Instructions and work items
 

@@ -161,11 +161,11 @@ def test_a_list_that_is_older_than_the_store_costs_no_checkpoint(
 
 
 def test_the_best_and_the_newest_stay(checkpoints: RemotePath, local: tuple[Path, Manifest]) -> None:
-    retention = Retention(checkpoints, keep=1, every=10)
+    retention = Retention(checkpoints, keep=1)
     for step in (10, 20, 30, 40):
         put(checkpoints / f"step-{step}" / MANIFEST, b"{}")
         put(checkpoints / f"step-{step}" / "0a" / "dense" / "dense.safetensors", b"weights")
-        retention.add(step, Best("auc", "high", step=step, value=0.5) if step == 20 else None)
+        retention.add(step, Best("auc", "high", step=step, value=0.5) if step == 20 else None, "steps")
     assert finished_steps(checkpoints) == [20, 40]
     assert best_checkpoint(checkpoints) == checkpoint_folder(checkpoints, 20)
     assert [folder.name for folder in subfolders(checkpoints)] == ["step-20", "step-40"]
