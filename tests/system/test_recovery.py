@@ -32,7 +32,7 @@ HYBRID = ["mode=hybrid", "mode.staleness=4"]
 LIMIT_S = 180.0
 LOADER, WORKER = "data-loader-1", "embedding-worker-0"
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
 
 
 def events_of(job: Launched, kind: str) -> list[dict[str, Any]]:
@@ -141,7 +141,7 @@ def test_over_tcp_a_new_process_is_found_at_its_new_port(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_a_death_during_an_evaluation_changes_nothing(tmp_path: Path) -> None:
-    words = [*SMALL, "dataset.generator.eval_rows=32_000"]
+    words = [*SMALL, "dataset.generator.eval_rows=16_000", "dataset.generator.train_rows=1_600"]
     undisturbed = train([*words, "cluster=embedded"], tmp_path / "undisturbed")
     with Launched([*words, "cluster=local"], tmp_path / "run") as job:
         evaluating = [{"event": "phase", "phase": "evaluating"}]
