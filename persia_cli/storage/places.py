@@ -244,5 +244,8 @@ def remove(place: Place, seal: str) -> None:
     doomed = place
     if place.suffix not in (PARTIAL, REMOVED):
         doomed = place.with_name(f"{place.name}{REMOVED}")
+        if doomed.exists():
+            shutil.rmtree(doomed)  # what an interrupted removal of an earlier folder of this name has left
         disk.rename(place, doomed)
-    shutil.rmtree(doomed)
+    with suppress(FileNotFoundError):
+        shutil.rmtree(doomed)

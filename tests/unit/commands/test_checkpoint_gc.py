@@ -61,6 +61,19 @@ def test_the_best_and_the_newest_stay(persia, run: Path, keep: int, stay: tuple[
     assert json.loads(persia("checkpoint", "ls", str(run), "--json").out)["leftovers"] == []
 
 
+def test_one_that_was_saved_again_after_half_a_removal_goes_too(persia, run: Path) -> None:
+    from persia_cli.storage import places
+
+    (run / CHECKPOINTS / "step-3.removed").mkdir()
+    (run / CHECKPOINTS / "step-3.removed" / "half").touch()
+    places.remove(run / CHECKPOINTS / "step-3", MANIFEST)
+    assert not {"step-3", "step-3.removed"} & set(there(run))
+    (run / CHECKPOINTS / "step-9.removed").mkdir()
+    (run / CHECKPOINTS / "step-9.removed" / "half").touch()
+    ended = persia("checkpoint", "gc", str(run), "--keep", "1", "--yes")
+    assert (ended.code, there(run)) == (0, folders(6, 20)), ended.err
+
+
 def test_without_keep_that_of_the_run_holds(persia, run: Path) -> None:
     assert persia("checkpoint", "gc", str(run), "--yes").code == 0
     assert there(run) == folders(*STEPS)
