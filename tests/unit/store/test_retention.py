@@ -92,6 +92,7 @@ def test_a_damaged_note_is_told(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_that_cannot_be_removed_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (checkpoint_folder(tmp_path / CHECKPOINTS, 2).with_name("step-2.removed") / "in the way").mkdir(parents=True)
+    (tmp_path / CHECKPOINTS).mkdir()
+    (tmp_path / CHECKPOINTS / "step-2.removed").write_text("in the way, and no folder")
     assert keep(tmp_path, [2, 4], set(), keep=1, every=2) == [2, 4]
     assert "could not be removed" in caplog.text
