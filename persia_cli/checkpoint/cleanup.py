@@ -13,6 +13,7 @@ from persia_cli.observe.history import CONFIG
 from persia_cli.observe.journal import EVENTS, is_being_written
 from persia_cli.storage import places
 from persia_cli.storage.places import Place, nbytes_below
+from persia_cli.store.chain import ancestors
 from persia_cli.store.manifest import (
     MANIFEST,
     checkpoint_folder,
@@ -72,6 +73,7 @@ def plan_clean_up(run_dir: Path, keep: int | None) -> CleanUp:
     kept |= dict.fromkeys(_newest_whole(checkpoints, steps), "newest that is whole")
     kept |= dict.fromkeys(steps[-1:], "newest")
     kept |= {step: "best" for step in steps if checkpoint_folder(checkpoints, step) == best}
+    kept |= {step: "others depend on it" for step in ancestors(checkpoints, kept) if step not in kept}
     old = [checkpoint_folder(checkpoints, step) for step in steps if step not in kept]
     doomed = [Doomed(folder, "older than those to keep", nbytes_below(folder)) for folder in old]
     left = [Doomed(folder, "left unfinished", nbytes_below(folder)) for folder in unfinished_folders(checkpoints)]
@@ -90,7 +92,7 @@ def _newest_whole(checkpoints: Place, steps: list[int]) -> list[int]:
 
 
 def clean_up(run_dir: Path, keep: int | None, expected: CleanUp) -> CleanUp:
-    """Remove what `plan_clean_up` names, the oldest first, and return it.
+    """Remove what `plan_clean_up` names, the newest first, and return it.
 
     Raises UserError if the run still goes on, if an evaluation or prediction of it does, or if something else than
     `expected` would go by now; DiskError for a folder that cannot be removed. A folder that is removed half-way never
@@ -101,7 +103,8 @@ def clean_up(run_dir: Path, keep: int | None, expected: CleanUp) -> CleanUp:
         plan = plan_clean_up(run_dir, keep)
         if {str(each.folder) for each in plan.doomed} != {str(each.folder) for each in expected.doomed}:
             raise UserError(f"the checkpoints of {run_dir} have changed in between; give the command again")
-        for each in plan.doomed:
+        # The newest first: at no moment is one there without those that it depends on.
+        for each in reversed(plan.doomed):
             with writing(each.folder) if isinstance(each.folder, Path) else nullcontext():
                 places.remove(each.folder, MANIFEST)
     return plan

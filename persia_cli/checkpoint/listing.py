@@ -18,7 +18,8 @@ from persia_cli.store.manifest import (
 )
 from persia_cli.store.retention import best_checkpoint
 
-FULL = "full"
+FULL, CHANGES = "full", "changes"
+"""A checkpoint has all rows, or only what changed since the one before."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,7 @@ def _listed(folder: Place, step: int, best: Place | None, newest: bool) -> Liste
     return ListedCheckpoint(
         step=step,
         path=str(folder),
+        kind=CHANGES if manifest.parent else FULL,
         samples=manifest.samples,
         saved_s=saved_s,
         nbytes=nbytes_below(folder),

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from persia_cli.errors import CheckpointError
 from persia_cli.kernels import hashing
 from persia_cli.storage.places import Place
+from persia_cli.store.chain import RowFile, read_chain
 from persia_cli.store.layout import table_salt
 from persia_cli.store.manifest import Manifest
-from persia_cli.store.table_stats import record_batches
-from persia_cli.wire.figures import SavedFile
+from persia_cli.store.record_batches import record_batches, understanding_rows
 
 FIRST_COLUMNS = {"table": pa.dictionary(pa.int32(), pa.string()), "id": pa.uint64(), "last_used": pa.int64()}
 """The columns of every file of rows; those of vectors follow, the embedding first."""
@@ -105,23 +105,27 @@ class SortedRows:
     """
 
     def __init__(self, folder: Place, manifest: Manifest, group: int) -> None:
-        """Take the group's files, whose contents should have been verified."""
+        """Take the group's files, whose contents should have been verified.
+
+        Raises CheckpointError if the checkpoint depends on another that is not there.
+        """
         self.names = tables_of(manifest, group)
-        self._folder = folder
-        self._files: list[SavedFile] = sorted(
-            (file for file in manifest.row_files(with_dense=True) if file.rows and file.rows.group == group),
-            key=lambda file: file.rows.first if file.rows else 0,
-        )
+        files = read_chain(folder).row_files(with_dense=True)
+        self._files = sorted((file for file in files if file.rows.group == group), key=lambda file: file.rows.first)
 
     def __iter__(self) -> Iterator[RowBlock]:
         """Yield all rows, without empty blocks; raises CheckpointError if they are not ordered."""
         last = -1
         for file in self._files:
-            path = self._folder / file.folder / file.name
-            for block in row_blocks(path, self.names):
+            for block in self._blocks(file):
                 if not block.keys.size:
                     continue
                 if int(block.keys[0]) < last or (block.keys[1:] < block.keys[:-1]).any():
-                    raise CheckpointError(f"{path} is not ordered by key; persia checkpoint verify says more")
+                    raise CheckpointError(f"{file.path} is not ordered by key; persia checkpoint verify says more")
                 last = int(block.keys[-1])
                 yield block
+
+    def _blocks(self, file: RowFile) -> Iterator[RowBlock]:
+        with understanding_rows(file.path):
+            for batch in file.batches():
+                yield decoded(batch, self.names)

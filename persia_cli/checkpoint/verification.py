@@ -13,14 +13,27 @@ from persia_cli.checkpoint.dense_flaws import dense_flaws
 from persia_cli.checkpoint.listing import list_checkpoints, run_checkpoints
 from persia_cli.checkpoint.record_flaws import metrics_flaws, position_flaws
 from persia_cli.checkpoint.row_flaws import RowFlaws
+from persia_cli.checkpoint.rows import tables_of
 from persia_cli.config.schema import CustomModel, Run
 from persia_cli.errors import CheckpointError, ConfigError, UserError, one_line
 from persia_cli.launch.readiness import ask_torch
 from persia_cli.observe.saved_run import locate_model
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.storage.places import Place, size_of
+from persia_cli.store.chain import read_chain
 from persia_cli.store.layout import EmbeddingLayout
-from persia_cli.store.manifest import MANIFEST, Manifest, checkpoint_folder, decode_manifest, file_flaws, verify
+from persia_cli.store.manifest import (
+    DELETED,
+    MANIFEST,
+    Manifest,
+    checkpoint_folder,
+    decode_manifest,
+    file_flaws,
+    kind_of,
+    verify,
+)
+from persia_cli.store.merged_rows import ordered_rows
+from persia_cli.wire.figures import SavedFile
 
 
 @dataclass
@@ -95,6 +108,7 @@ class Verifier:
         if problem:
             found.notes.append(problem)
         self._verify_files(folder, manifest, layout, found)
+        self._verify_chain(folder, manifest, found)
         found.flaws += dense_flaws(folder, manifest, self._expected_of(run, found))
         found.flaws += position_flaws(folder, manifest, run)
         if run_dir is not None:
@@ -116,12 +130,34 @@ class Verifier:
                 except CheckpointError as error:
                     found.flaws.append(one_line(error))
                 found.nbytes += size
-                if file.rows is not None:
+                if kind_of(file) == DELETED:
+                    found.flaws += self._flaws_of_ids(path, file, manifest)
+                elif file.rows is not None:
                     rows = self._progress.rows
                     count = partial(self._count_rows, file.nbytes, max(file.rows.total, 1))
                     found.flaws += RowFlaws(path, file.rows, manifest, layout).sentences(count)
                     found.rows += self._progress.rows - rows
             self._progress.add(max(0, done + 2 * file.nbytes - self._progress.work))
+
+    def _flaws_of_ids(self, path: Place, file: SavedFile, manifest: Manifest) -> list[str]:
+        """Return the flaws of a file of ids whose rows are gone."""
+        assert file.rows is not None
+        try:
+            ids = sum(block.keys.size for block in ordered_rows(path, tables_of(manifest, file.rows.group)))
+        except CheckpointError as error:
+            return [one_line(error)]
+        return [] if ids == file.rows.total else [f"{path} has {ids:,} ids, but {file.rows.total:,} were saved"]
+
+    def _verify_chain(self, folder: Place, manifest: Manifest, found: Verification) -> None:
+        """Read all rows of a checkpoint that has only changes, with those that it depends on."""
+        if manifest.parent is None or found.flaws:
+            return
+        try:
+            for file in read_chain(folder).row_files(with_dense=True):
+                for _ in file.batches():
+                    pass
+        except CheckpointError as error:
+            found.flaws.append(one_line(error))
 
     def _count_rows(self, nbytes: int, of: int, rows: int) -> None:
         self._progress.add(nbytes * rows // of, rows)

@@ -13,13 +13,13 @@ from persia_cli.observe.journal import EVENTS, is_being_written
 from persia_cli.plan.resumed import is_changeable
 from persia_cli.plan.saved_model import differences
 from persia_cli.storage.places import Place
+from persia_cli.store.chain import read_chain
 from persia_cli.store.manifest import (
     CHECKPOINTS,
     MANIFEST,
     Manifest,
     checkpoints_of,
     newest_checkpoint,
-    read_manifest,
     unfinished_folders,
 )
 from persia_cli.store.retention import choose_checkpoint, remove_unfinished
@@ -59,7 +59,7 @@ def find_model(folder: Place, step: int | None = None, newest: bool = False) -> 
     if unfinished_folders(checkpoint.parent) and not is_being_written(run_dir / EVENTS):
         remove_unfinished(checkpoint.parent)
     run = read_run(run_dir / CONFIG)
-    _require_same(run_dir / CONFIG, run, read_manifest(checkpoint))
+    _require_same(run_dir / CONFIG, run, read_chain(checkpoint).manifest)
     return SavedModel(run_dir, checkpoint, run)
 
 

@@ -9,8 +9,9 @@ from persia_cli.observe.journal import EVENTS, Tail, understanding
 from persia_cli.observe.saved_run import locate_model
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.storage.places import Place
+from persia_cli.store.chain import read_chain
 from persia_cli.store.layout import DENSE_TABLE, EmbeddingLayout
-from persia_cli.store.manifest import Manifest, read_manifest
+from persia_cli.store.manifest import Manifest
 from persia_cli.store.table_stats import TableStats, table_stats
 
 
@@ -70,12 +71,13 @@ def report_tables(folder: Path) -> CheckpointReport:
     Raises UserError for a folder that is neither, CheckpointError for a run without a checkpoint or a damaged one.
     """
     checkpoint, run_dir = locate_model(folder)
-    manifest = read_manifest(checkpoint)
+    chain = read_chain(checkpoint)
+    manifest = chain.manifest
     layout = _layout(manifest)
     groups = {table.name: group for group in layout.groups for table in group.tables} if layout else {}
     counted = _counters(run_dir)
     tables = {}
-    for name, stats in table_stats(checkpoint, manifest).items():
+    for name, stats in table_stats(chain).items():
         group = groups.get(name)
         tables[name] = TableReport(
             stats=stats,

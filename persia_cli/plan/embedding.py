@@ -176,6 +176,7 @@ def _group(run: Run, number: int, kind: _Kind, tables: list[TableSpec], rows: in
         partitions=partitions,
         dtype=kind.dtype,
         wire=run.embedding.wire,
+        remembers_evictions=run.checkpoint.full_every > 1 and run.embedding.when_full == "evict",
     )
 
 

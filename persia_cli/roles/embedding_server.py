@@ -23,7 +23,9 @@ from persia_cli.roles.link import Link
 from persia_cli.roles.shard_saving import ShardSaving
 from persia_cli.storage.places import Place, place_of
 from persia_cli.store.batch_rows import Merged, merge_gradients
-from persia_cli.store.manifest import EMBEDDINGS, read_manifest, subfolder
+from persia_cli.store.chain import read_chain
+from persia_cli.store.changes import ChangeLog
+from persia_cli.store.manifest import EMBEDDINGS
 from persia_cli.store.shard import Shard
 from persia_cli.store.snapshot import Progress, load_shard
 from persia_cli.wire.arrays import Array
@@ -99,6 +101,7 @@ class EmbeddingServer:
 
     def _prepare(self, run: Run, job: Job, servers: int) -> None:
         self._shard = Shard(embedding_layout(run), self._link.index, servers, self._loop.empty)
+        self._changes = ChangeLog(self._shard)
         self._groups = len(self._shard.layout.groups)
         self._known = job_batches(run, job)
         self._watermarks = Watermarks(run.cluster.nn_workers, last_step=job.first_step - 1)
@@ -135,13 +138,15 @@ class EmbeddingServer:
     def _answer(self, peer: Peer, message: LookUp) -> None:
         batch = message.batch
         window = self._watermarks.of(batch.rank, batch.generation)
-        awaits_update = message.create and self._keeps_rows and not window.done(batch.step)
-        kept_as = batch if awaits_update else None
-        first = message.create and batch not in self._looked_up and not window.done(batch.step)
+        # A repeat that comes after the batch's update changes nothing: the changes since a checkpoint are found by the
+        # steps of look-ups, and none before its step may make rows after it.
+        create = message.create and not window.done(batch.step)
+        kept_as = batch if create and self._keeps_rows else None
+        first = create and batch not in self._looked_up
         self._trace.end("look-up held", batch)
         with self._trace.span(LOOP, "look-up", batch):
             answers = [
-                self._shard.answer(number, *group, batch.step, message.create, kept_as, first)
+                self._shard.answer(number, *group, batch.step, create, kept_as, first)
                 for number, group in enumerate(message.groups)
             ]
         unknown: list[Array] = [each for _, each in answers]
@@ -227,7 +232,8 @@ class EmbeddingServer:
         if self._saving is not None:
             raise RuntimeError(f"the checkpoint of step {self._saved_step} is still being written")
         # From here on changes do not concern the checkpoint, so training may go on.
-        self._saving = ShardSaving(self._shard, folder, self._writer, self._waker, self._note_written)
+        changes = self._changes.cut(work.step, work.parent)
+        self._saving = ShardSaving(self._shard, folder, self._writer, self._waker, self._note_written, changes)
         self._saved_step = work.step
         self._link.work.begin("writing its rows")
         self._link.done(number)
@@ -263,9 +269,10 @@ class EmbeddingServer:
 
     def _load(self, folder: Place) -> int:
         # Without a table for them, dense weights are in the checkpoint's dense folder too, as they are.
-        manifest = read_manifest(folder)
-        files = manifest.row_files(with_dense=self._shard.layout.dense_group is not None)
-        rows = load_shard(self._shard, subfolder(folder, manifest, EMBEDDINGS), files, self._loading)
+        chain = read_chain(folder)
+        files = chain.row_files(with_dense=self._shard.layout.dense_group is not None)
+        rows = load_shard(self._shard, files, self._loading)
+        self._changes.loaded(chain.manifest.step)
         # Rows that found no room in their partition are counted and shown; they are not missing from the checkpoint.
         rows += sum(counters.left_out for counters in self._shard.counters().values())
         log.info("loaded %d rows from %s", rows, folder)

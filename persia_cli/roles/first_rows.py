@@ -3,7 +3,7 @@
 from persia_cli.data.vectors import VectorColumns, read_vectors
 from persia_cli.plan.warm_start import TakenVectors, WarmStart
 from persia_cli.storage.places import place_of
-from persia_cli.store.manifest import EMBEDDINGS, read_manifest, subfolder
+from persia_cli.store.chain import read_chain
 from persia_cli.store.shard import Shard
 from persia_cli.store.snapshot import Progress
 from persia_cli.store.warm_rows import WarmRows
@@ -20,8 +20,7 @@ def load_first_rows(shard: Shard, warm: WarmStart, progress: Progress) -> int:
     rows = WarmRows(shard, tables, warm.states, progress)
     if warm.checkpoint is not None and tables:
         folder = place_of(warm.checkpoint)
-        manifest = read_manifest(folder)
-        rows.load(subfolder(folder, manifest, EMBEDDINGS), manifest.row_files(with_dense=False))
+        rows.load(read_chain(folder).row_files(with_dense=False))
     for source in warm.vectors:
         _add_vectors(rows, shard, source)
     return rows.rows

@@ -11,7 +11,7 @@ from persia_cli.storage.places import Place
 from persia_cli.store.cut import CutRows
 from persia_cli.store.row_store import Keys, Tables
 from persia_cli.store.shard import Shard
-from persia_cli.store.snapshot import write_portions
+from persia_cli.store.snapshot import Changes, write_portions
 from persia_cli.wire.figures import SavedFile
 
 PORTIONS_AHEAD = 4
@@ -35,10 +35,19 @@ class ShardSaving:
     """One save of a shard, which may change meanwhile; every method but `_write` runs on the poll loop's thread."""
 
     def __init__(
-        self, shard: Shard, folder: Place, writer: ThreadPoolExecutor, waker: Wakes, on_rows: Callable[[int], None]
+        self,
+        shard: Shard,
+        folder: Place,
+        writer: ThreadPoolExecutor,
+        waker: Wakes,
+        on_rows: Callable[[int], None],
+        changes: Changes = None,
     ) -> None:
-        """Begin it: the shard as it is now is saved. The waker is called when there is something to do."""
-        self._shard, self._on_rows, self._waker = shard, on_rows, waker
+        """Begin it: the shard as it is now is saved, or only the `changes` of its stores.
+
+        The waker is called when there is something to do.
+        """
+        self._shard, self._on_rows, self._waker, self._changes = shard, on_rows, waker, changes
         self._cut = shard.begin_cut()
         self._cut.write_on = self._take_or_wait
         self._taken: queue.Queue[tuple[int, CutRows, bool]] = queue.Queue(PORTIONS_AHEAD)
@@ -95,7 +104,7 @@ class ShardSaving:
     def _write(self, folder: Place) -> list[SavedFile]:
         # Linux counts niceness by thread.
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
-        return write_portions(self._shard, self._portions, folder, self._on_rows)
+        return write_portions(self._shard, self._portions, folder, self._on_rows, self._changes)
 
     def _portions(self, group: int) -> Iterator[CutRows]:
         last = False

@@ -7,7 +7,6 @@ is damaged or incomplete is refused and never read in part.
 import hashlib
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,21 +17,24 @@ from persia_cli.control.phases import Trigger
 from persia_cli.errors import CheckpointError
 from persia_cli.storage import places
 from persia_cli.storage.places import Place, inside, place_of, put, reading, size_of, subfolders
+from persia_cli.store.contradictions import contradiction
 from persia_cli.store.layout import DENSE_TABLE
-from persia_cli.wire.figures import Positive, Record, SavedFile
+from persia_cli.wire.figures import Digest, Positive, Record, SavedFile
 from persia_cli.wire.parts import Count
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 MANIFEST = "manifest.json"
 CHECKPOINTS = "checkpoints"
 EMBEDDINGS = "embeddings"
 """Subfolder of a checkpoint with the rows."""
+DELETED = "deleted"
+"""Subfolder with the ids whose rows are gone since the parent."""
 CHUNK_BYTES = 2**22
 
 _FINISHED = re.compile(r"step-(\d+)")
 
 _OPENING = b'{\n  "sha256": "%s",\n'
-_CHECKED = re.compile(rb'\{\n  "sha256": "([0-9a-f]{64})",\n')
+CHECKED = re.compile(rb'\{\n  "sha256": "([0-9a-f]{64})",\n')
 
 
 class SavedTable(Record, frozen=True, forbid_unknown_fields=True):
@@ -73,6 +75,14 @@ class RunProgress(Record, frozen=True, forbid_unknown_fields=True):
     """True if the model of this step is to be evaluated, and was saved before that."""
 
 
+class Parent(Record, frozen=True, forbid_unknown_fields=True):
+    """The checkpoint before one that has only what changed since."""
+
+    step: Count
+    sha256: Digest
+    """The checksum with which its manifest begins."""
+
+
 class Manifest(Record, frozen=True, forbid_unknown_fields=True):
     """The contents of a checkpoint."""
 
@@ -90,16 +100,26 @@ class Manifest(Record, frozen=True, forbid_unknown_fields=True):
     files: list[SavedFile]
     trigger: Trigger = "end"
     """Why the checkpoint was saved."""
+    parent: Parent | None = None
+    """The checkpoint whose rows this one changes; None if this one has all rows."""
 
     def row_count(self, with_dense: bool) -> int:
         """Return the number of rows of all files, without those of dense weights unless `with_dense`."""
-        return sum(file.rows.total for file in self.row_files(with_dense) if file.rows is not None)
+        files = self.row_files(with_dense)
+        return sum(sum(file.rows.all_tables.values()) for file in files if file.rows is not None)
 
     def row_files(self, with_dense: bool) -> list[SavedFile]:
         """Return the files of rows, ordered by name, without those of dense weights unless `with_dense`."""
         dense = {table.group for table in self.tables if table.name == DENSE_TABLE and not with_dense}
-        found = [file for file in self.files if file.rows is not None and file.rows.group not in dense]
+        found = [file for file in self._files_in(EMBEDDINGS) if file.rows is not None and file.rows.group not in dense]
         return sorted(found, key=lambda file: file.name)
+
+    def deleted_files(self) -> list[SavedFile]:
+        """Return the files of ids whose rows are gone since the parent."""
+        return self._files_in(DELETED)
+
+    def _files_in(self, folder: str) -> list[SavedFile]:
+        return [file for file in self.files if kind_of(file) == folder]
 
 
 # Made at import, like the decoder of jobs in `plan/job.py`, since threads must not be the first to use a type.
@@ -147,30 +167,6 @@ def publish(checkpoints: Place, draft: Place, manifest: Manifest) -> Place:
     files = [msgspec.structs.replace(file, folder=f"{beginning}{file.folder}") for file in manifest.files]
     places.publish(final, draft, MANIFEST, checked(msgspec.structs.replace(manifest, files=files)))
     return final
-
-
-def contradiction(manifest: Manifest) -> str | None:
-    """Return a description of a contradiction in a manifest, None if it describes a whole model."""
-    places = Counter((file.folder, file.name) for file in manifest.files)
-    if twice := [name for (_, name), times in places.items() if times > 1]:
-        return f"{twice[0]} is listed twice"
-    saved = [file.rows for file in manifest.files if file.rows is not None]
-    found: Counter[tuple[int, str]] = Counter()
-    for rows in saved:
-        found.update({(rows.group, name): number for name, number in rows.tables.items()})
-    listed = {(table.group, table.name): table.rows for table in manifest.tables}
-    for group, name in sorted(found.keys() | listed.keys()):
-        if found[group, name] != listed.get((group, name), 0):
-            return f"its files have {found[group, name]:,} rows of table {name}, not {listed.get((group, name), 0):,}"
-    totals = {str(group): sum(t.rows for t in manifest.tables if t.group == group) for group, _ in listed}
-    if totals != manifest.groups or {str(rows.group) for rows in saved} != totals.keys():
-        return "its feature groups are not those of its tables and files"
-    for group in {rows.group for rows in saved}:
-        parts = sorted((rows.first, rows.stop, rows.partitions) for rows in saved if rows.group == group)
-        edges = [0, *(stop for _, stop, _ in parts)]
-        if [first for first, _, _ in parts] != edges[:-1] or {of for _, _, of in parts} != {edges[-1]}:
-            return f"its files do not have every partition of feature group {group} exactly once"
-    return None
 
 
 def unfinished_folders(checkpoints: Place) -> list[Place]:
@@ -335,7 +331,7 @@ def read_checked(path: Place) -> bytes:
     Raises OSError if it cannot be read, ValueError if it has no checksum, ChangedError if the checksum does not match.
     """
     content = path.read_bytes()
-    opening = _CHECKED.match(content)
+    opening = CHECKED.match(content)
     if opening is None:
         raise ValueError("it does not begin with its own checksum")
     text = content[opening.end() :]

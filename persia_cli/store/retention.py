@@ -10,6 +10,7 @@ from persia_cli.control.phases import Trigger
 from persia_cli.errors import CheckpointError, DiskError
 from persia_cli.storage import places
 from persia_cli.storage.places import Place
+from persia_cli.store.chain import ancestors
 from persia_cli.store.manifest import (
     MANIFEST,
     checkpoint_folder,
@@ -66,7 +67,8 @@ class Retention:
         if best is not None:
             self._best = step
             write_checked(self._checkpoints / BEST, BestNote(step, best.metric, best.value))
-        for old in superfluous(self._saved, self._best, self._keep, self._regular):
+        doomed = superfluous(self._saved, self._best, self._keep, self._regular)
+        for old in removable(self._checkpoints, doomed):
             self._saved.remove(old)
             _remove(checkpoint_folder(self._checkpoints, old))
 
@@ -80,6 +82,15 @@ def superfluous(saved: Sequence[int], best: int | None, keep: int | None, regula
     due = [step for step in saved if step in regular or (step == saved[-1] and step != best)]
     kept = {*(due if keep is None else due[-keep:]), best}
     return [step for step in saved if step not in kept]
+
+
+def removable(checkpoints: Place, doomed: Sequence[int]) -> list[int]:
+    """Return those steps of `doomed` on whose checkpoints no other depends, the newest first.
+
+    In this order no checkpoint is ever there without those that it depends on.
+    """
+    needed = ancestors(checkpoints, set(finished_steps(checkpoints)) - set(doomed)) if doomed else set()
+    return sorted(set(doomed) - needed, reverse=True)
 
 
 def _trigger_of(folder: Place) -> Trigger | None:

@@ -1,63 +1,82 @@
 """The rows of a shard as Arrow IPC files, which pandas and polars open as Feather and DuckDB through pyarrow.
 
 There is one file per feature group and server, named after the group's partitions that the server owns; a server that
-owns none writes none. Rows are ordered by partition, then key, then table number, so equal shards give equal files.
+owns none writes none. Rows are ordered by partition, then key, then table number, so equal shards give equal files. A
+file may have only the rows that changed since an earlier checkpoint; then another one of the same name, in a folder
+beside, has the ids whose rows are gone.
 Embeddings are float32 in files whatever their dtype in memory, which is lossless. Loading places rows by their keys, so
 any number of servers, with any number of partitions, can load any set of files.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from msgspec import structs
 from numpy.typing import NDArray
 
 from persia_cli.errors import CheckpointError
 from persia_cli.kernels import hashing
-from persia_cli.storage.hashing_file import HashingFile
-from persia_cli.storage.places import Place, writing_file
+from persia_cli.storage.places import Place
+from persia_cli.store.chain import RowFile
+from persia_cli.store.changes import StoreChanges
 from persia_cli.store.cut import CutRows
 from persia_cli.store.layout import GroupSpec
-from persia_cli.store.manifest import verify
-from persia_cli.store.row_store import MAX_STEP, RowStore
+from persia_cli.store.manifest import DELETED
+from persia_cli.store.record_batches import understanding_rows
+from persia_cli.store.row_store import MAX_STEP, RowStore, Tables
+from persia_cli.store.row_writing import write_rows
 from persia_cli.store.shard import Shard
-from persia_cli.store.table_stats import record_batches
 from persia_cli.wire.figures import SavedFile, SavedRows
 
 ROWS_PER_BATCH = 65536
 """Approximate number of rows in memory at a time."""
-PARTITIONS_KEY = b"persia.partitions"
-"""Metadata key for the group's number of partitions when it was saved; only people read it."""
+Changes = Sequence[StoreChanges | None] | None
+"""What changed in each store; None for what is saved with all rows."""
+CHANGES_PER_BATCH = 8192
+"""Largest number of changed rows in a record batch: who reads a chain has one batch of each file in memory."""
 
 
-def save_shard(shard: Shard, directory: Place, on_rows: Callable[[int], None] = lambda rows: None) -> list[SavedFile]:
+def save_shard(
+    shard: Shard,
+    directory: Place,
+    on_rows: Callable[[int], None] = lambda rows: None,
+    changes: Changes = None,
+) -> list[SavedFile]:
     """Write one file per feature group into `directory`; the files are safe when this returns.
 
-    Calls `on_rows` with the number of rows of each portion written. Raises DiskError if a file cannot be written, and
-    removes that file.
+    Where the `changes` of a store are given, its file has the changed rows alone, and if rows are gone, their ids are
+    in a file in the folder DELETED beside `directory`. Calls `on_rows` with the number of rows of each portion written.
+    Raises DiskError if a file cannot be written, and removes that file.
     """
     cut = shard.begin_cut()
     try:
-        return write_portions(shard, cut.portions, directory, on_rows)
+        return write_portions(shard, cut.portions, directory, on_rows, changes)
     finally:
         shard.end_cut()
 
 
 def write_portions(
-    shard: Shard, portions: Callable[[int], Iterable[CutRows]], directory: Place, on_rows: Callable[[int], None]
+    shard: Shard,
+    portions: Callable[[int], Iterable[CutRows]],
+    directory: Place,
+    on_rows: Callable[[int], None],
+    changes: Changes = None,
 ) -> list[SavedFile]:
     """Write what `save_shard` does from the rows of a cut; `portions` returns those of a group, in order.
 
     It is called for one group after the other. Only what never changes of the shard is read, so this may run on a
     thread beside the one that owns the shard.
     """
-    return [
-        _save_group(shard, store, portions(store.group.number), directory, on_rows)
-        for store in shard.stores
-        if len(store.partitions)
-    ]
+    saved = []
+    for store, own in zip(shard.stores, changes or [None] * len(shard.stores), strict=True):
+        if not len(store.partitions):
+            continue
+        saved.append(_save_group(shard, store, portions(store.group.number), directory, on_rows, own))
+        if own is not None and own.keys.size:
+            saved.append(_save_deleted(shard, store, directory.parent / DELETED, own))
+    return saved
 
 
 @dataclass
@@ -72,7 +91,7 @@ class Progress:
         self.bytes_read += nbytes
 
 
-def load_shard(shard: Shard, directory: Place, files: Sequence[SavedFile], progress: Progress | None = None) -> int:
+def load_shard(shard: Shard, files: Sequence[RowFile], progress: Progress | None = None) -> int:
     """Add those rows of the files whose keys are in the shard's partitions; returns the shard's number of rows then.
 
     Files without such rows are not read. Of the others, the content is compared with the checksum, and the number of
@@ -83,10 +102,11 @@ def load_shard(shard: Shard, directory: Place, files: Sequence[SavedFile], progr
     """
     progress = progress or Progress()
     for file in files:
-        if file.rows is not None and _concerns(shard, file.rows):
-            path = directory / file.name
-            verify(path, file, progress.add_bytes)
-            _load_file(shard, path, file.rows, progress)
+        if _concerns(shard, file.rows):
+            file.verify(progress.add_bytes)
+            with understanding_rows(file.path):
+                for batch in file.batches():
+                    progress.rows_loaded += _load_batch(shard, batch, file.rows, file.path)
     return sum(store.used for store in shard.stores)
 
 
@@ -96,9 +116,9 @@ def _concerns(shard: Shard, rows: SavedRows) -> bool:
     The file and the shard each cover a range of keys, as partitions whose total numbers may differ.
     """
     groups = {table.name: group.number for group in shard.layout.groups for table in group.tables}
-    if not rows.tables.keys() <= groups.keys():
+    if not rows.all_tables.keys() <= groups.keys():
         return True
-    return any(in_range(shard.stores[number], rows) for number in {groups[name] for name in rows.tables})
+    return any(in_range(shard.stores[number], rows) for number in {groups[name] for name in rows.all_tables})
 
 
 def in_range(store: RowStore, rows: SavedRows) -> bool:
@@ -109,30 +129,37 @@ def in_range(store: RowStore, rows: SavedRows) -> bool:
 
 
 def _save_group(
-    shard: Shard, store: RowStore, portions: Iterable[CutRows], directory: Place, on_rows: Callable[[int], None]
+    shard: Shard,
+    store: RowStore,
+    portions: Iterable[CutRows],
+    directory: Place,
+    on_rows: Callable[[int], None],
+    changes: StoreChanges | None,
 ) -> SavedFile:
-    group = store.group
-    name = f"group-{group.number}-partitions-{store.partitions.start:04d}-{store.partitions.stop - 1:04d}.arrow"
-    path = directory / name
-    schema = _schema(group).with_metadata({PARTITIONS_KEY: str(group.partitions)})
-    rows: Counter[str] = Counter()
-    with writing_file(path) as sink:
-        file = HashingFile(sink)
-        with (
-            pa.PythonFile(file, mode="w") as out,
-            pa.ipc.new_file(out, schema, options=pa.ipc.IpcWriteOptions(use_threads=False)) as writer,
-        ):
-            for batch in _batches(shard, store, portions, schema):
-                writer.write_batch(batch)
-                rows.update(_rows_by_table(batch))
-                on_rows(batch.num_rows)
-    saved = SavedRows(group.number, group.partitions, store.partitions.start, store.partitions.stop, dict(rows))
-    return SavedFile(directory.name, name, file.nbytes, file.sha256(), saved)
+    schema = _schema(store.group)
+    if changes is None:
+        return write_rows(store, directory, schema, _batches(shard, store, portions, schema, ROWS_PER_BATCH), on_rows)
+    held = np.zeros(shard.salts.size, np.int64)
+    batches = _batches(shard, store, _changed(portions, changes.since, held), schema, CHANGES_PER_BATCH)
+    file = write_rows(store, directory, schema, batches, on_rows, changes.since)
+    assert file.rows is not None
+    names = {table.number: table.name for table in store.group.tables}
+    in_all = {names[number]: int(held[number]) for number in np.flatnonzero(held).tolist()}
+    return structs.replace(file, rows=structs.replace(file.rows, held=in_all))
 
 
-def _rows_by_table(batch: pa.RecordBatch) -> dict[str, int]:
-    """Return the number of rows of each table that has any in a record batch."""
-    return {each["values"]: each["counts"] for each in batch.column("table").value_counts().to_pylist()}
+def _save_deleted(shard: Shard, store: RowStore, directory: Place, changes: StoreChanges) -> SavedFile:
+    """Write the ids whose rows are gone to a file in `directory`."""
+    ids = np.empty_like(changes.keys)
+    hashing.recover_ids(changes.keys, changes.tables, shard.salts, ids)
+    schema = pa.schema(list(_schema(store.group))[:2])
+    batches = (
+        pa.RecordBatch.from_arrays(
+            [_table_column(store.group, changes.tables[first:last]), pa.array(ids[first:last])], schema=schema
+        )
+        for first, last in ((at, at + CHANGES_PER_BATCH) for at in range(0, ids.size, CHANGES_PER_BATCH))
+    )
+    return write_rows(store, directory, schema, batches, lambda rows: None, changes.since)
 
 
 def _vectors(group: GroupSpec) -> dict[str, int]:
@@ -153,26 +180,45 @@ def _list_of(size: int) -> pa.DataType:
     return pa.list_(pa.float32(), size)
 
 
-def _batches(shard: Shard, store: RowStore, portions: Iterable[CutRows], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a store's cut in their order, at most ROWS_PER_BATCH to a batch."""
-    names = pa.array([table.name for table in store.group.tables], pa.string())
-    places = np.zeros(shard.salts.size, np.int32)
-    for place, table in enumerate(store.group.tables):
-        places[table.number] = place
+def _table_column(group: GroupSpec, tables: Tables) -> pa.DictionaryArray:
+    """Return the column of tables, given their numbers."""
+    numbers = [table.number for table in group.tables]
+    places = np.zeros(max(numbers) + 1, np.int32)
+    places[numbers] = np.arange(len(numbers))
+    names = pa.array([table.name for table in group.tables], pa.string())
+    return pa.DictionaryArray.from_arrays(pa.array(places[tables]), names)
+
+
+def _changed(portions: Iterable[CutRows], since: int, held: NDArray[np.int64]) -> Iterator[CutRows]:
+    """Yield the rows that were last used in step `since` or later; `held` gets the number of all rows of each table."""
+    for keys, tables, last_used, words in portions:
+        held += np.bincount(tables, minlength=held.size)
+        changed = last_used >= since
+        yield CutRows(keys[changed], tables[changed], last_used[changed], words[changed])
+
+
+def _batches(
+    shard: Shard, store: RowStore, portions: Iterable[CutRows], schema: pa.Schema, most: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a store's cut in their order, at most `most` to a batch."""
     for portion in portions:
         # A partition is a range of keys, so the order of keys is the order of partitions too.
         order = _order(portion.keys, portion.tables)
         keys, tables, last_used = portion.keys[order], portion.tables[order], portion.last_used[order].astype(np.int64)
         ids = np.empty_like(keys)
         hashing.recover_ids(keys, tables, shard.salts, ids)
-        for first in range(0, keys.size, ROWS_PER_BATCH):
-            part = slice(first, first + ROWS_PER_BATCH)
-            table_column = pa.DictionaryArray.from_arrays(pa.array(places[tables[part]]), names)
+        for first in range(0, keys.size, most):
+            part = slice(first, first + most)
             vectors = [
                 pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
                 for values in store.split(portion.words.take(order[part], axis=0)).values()
             ]
-            columns = [table_column, pa.array(ids[part]), pa.array(last_used[part]), *vectors]
+            columns = [
+                _table_column(store.group, tables[part]),
+                pa.array(ids[part]),
+                pa.array(last_used[part]),
+                *vectors,
+            ]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -184,19 +230,8 @@ def _order(keys: NDArray[np.uint64], tables: NDArray[np.uint16]) -> NDArray[np.i
     return np.lexsort((tables, keys)) if np.any(ordered[1:] == ordered[:-1]) else order
 
 
-def _load_file(shard: Shard, path: Place, saved: SavedRows, progress: Progress) -> None:
-    rows: Counter[str] = Counter()
-    with record_batches(path) as batches:
-        for batch in batches:
-            progress.rows_loaded += _load_batch(shard, batch, saved, path)
-            rows.update(_rows_by_table(batch))
-    if dict(rows) != saved.tables:
-        raise CheckpointError(f"{path} has {dict(rows)} rows of its tables, but {saved.tables} were saved")
-
-
 def _load_batch(shard: Shard, batch: pa.RecordBatch, saved: SavedRows, path: Place) -> int:
     """Insert the rows of one record batch that belong to the shard, group by group; returns their number."""
-    batch.validate(full=True)
     column = batch.column("table")
     places = column.indices.to_numpy()
     tables = _table_numbers(shard, column.dictionary.to_pylist(), np.unique(places), path)[places]

@@ -3,17 +3,13 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from persia_cli.errors import CheckpointError
-from persia_cli.storage.places import Place
-from persia_cli.store.manifest import Manifest, verify
+from persia_cli.store.chain import Chain
 
 BINS = 10
 """Largest number of bins of a histogram."""
@@ -49,19 +45,18 @@ class TableStats:
     """Steps from a row's last use to the checkpoint: 1 for rows of the last step before it."""
 
 
-def table_stats(folder: Place, manifest: Manifest) -> dict[str, TableStats]:
-    """Return the statistics of every table of the checkpoint in `folder`, in the manifest's order.
+def table_stats(chain: Chain) -> dict[str, TableStats]:
+    """Return the statistics of every table of a checkpoint, in its manifest's order.
 
-    It needs the memory of one record batch, whatever the size of the files. Raises CheckpointError for a file that is
-    missing, damaged or not a file of rows.
+    It needs the memory of one record batch of each checkpoint in the chain, whatever the size of the files. Raises
+    CheckpointError for a file that is missing, damaged or not a file of rows.
     """
+    manifest = chain.manifest
     counts = {table.name: _Counts() for table in manifest.tables}
-    for saved in manifest.row_files(with_dense=True):
-        path = folder / saved.folder / saved.name
-        verify(path, saved)
-        with record_batches(path) as batches:
-            for batch in batches:
-                _count(batch, manifest.step, counts)
+    for file in chain.row_files(with_dense=True):
+        file.verify()
+        for batch in file.batches():
+            _count(batch, manifest.step, counts)
     return {name: counted.stats(manifest.step) for name, counted in counts.items()}
 
 
@@ -99,17 +94,6 @@ class _Counts:
         edges = age_edges(step)
         ages = Histogram(tuple(edges.tolist()), tuple(self.ages[place] for place in range(edges.size - 1)))
         return TableStats(self.ages.total(), norm_histogram(self.norms), self.odd[ZERO], self.odd[NOT_FINITE], ages)
-
-
-@contextmanager
-def record_batches(path: Place) -> Iterator[Iterator[pa.RecordBatch]]:
-    """Yield the record batches of a file of rows; raises CheckpointError if the block cannot read them as such."""
-    try:
-        with pa.OSFile(str(path)) if isinstance(path, Path) else path.open_file() as source:
-            reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(use_threads=False))
-            yield map(reader.get_batch, range(reader.num_record_batches))
-    except (pa.ArrowException, OSError, KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
-        raise CheckpointError(f"{path} is damaged or not a file of a Persia checkpoint: {error}") from error
 
 
 def _count(batch: pa.RecordBatch, step: int, counts: Mapping[str, _Counts]) -> None:

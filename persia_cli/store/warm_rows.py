@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 from persia_cli.errors import CheckpointError, DataError
 from persia_cli.kernels import hashing
 from persia_cli.storage.places import Place
+from persia_cli.store.chain import RowFile
 from persia_cli.store.layout import GroupSpec
-from persia_cli.store.manifest import verify
+from persia_cli.store.record_batches import understanding_rows
 from persia_cli.store.row_rules import ACCUMULATORS
 from persia_cli.store.row_store import Floats, Keys, Tables
 from persia_cli.store.shard import Shard
 from persia_cli.store.snapshot import Progress, in_range, partitions_of_keys, require_room
-from persia_cli.store.table_stats import record_batches
-from persia_cli.wire.figures import SavedFile, SavedRows
+from persia_cli.wire.figures import SavedRows
 
 NOWHERE = -1
 
@@ -42,18 +42,18 @@ class WarmRows:
             {old: self._numbers[new[layer]] for old, new in tables.items() if len(new) > layer} for layer in range(most)
         ]
 
-    def load(self, directory: Place, files: Sequence[SavedFile]) -> None:
+    def load(self, files: Sequence[RowFile]) -> None:
         """Add rows of the files, and treat them as used before the first step.
 
         Files that hold none of them are not read; the content of the others is compared with their checksums. Raises
         CheckpointError for damaged files and repeated rows, and for more rows than there is room for.
         """
         for file in files:
-            if file.rows is not None and self._concerns(file.rows):
-                verify(directory / file.name, file, self._progress.add_bytes)
-                with record_batches(directory / file.name) as batches:
-                    for batch in batches:
-                        self._add_batch(batch, directory / file.name)
+            if self._concerns(file.rows):
+                file.verify(self._progress.add_bytes)
+                with understanding_rows(file.path):
+                    for batch in file.batches():
+                        self._add_batch(batch, file.path)
         for store in self._shard.stores:
             store.forget_use()
 
@@ -88,11 +88,10 @@ class WarmRows:
             names[number] != old or in_range(self._shard.stores[self._groups[number].number], rows)
             for layer in self._layers
             for old, number in layer.items()
-            if old in rows.tables
+            if old in rows.all_tables
         )
 
     def _add_batch(self, batch: pa.RecordBatch, path: Place) -> None:
-        batch.validate(full=True)
         column = batch.column("table")
         names, places = column.dictionary.to_pylist(), column.indices.to_numpy()
         ids, last_used = batch.column("id").to_numpy(), batch.column("last_used").to_numpy()

@@ -87,6 +87,8 @@ class SaveModel(FieldSet, frozen=True, tag="saving"):
 
     folder: str
     step: Count
+    parent: Count | None = None
+    """The step of the checkpoint before, if it is enough to write which rows changed since; None for all rows."""
 
 
 class Pause(FieldSet, frozen=True, tag="paused"):

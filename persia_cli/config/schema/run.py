@@ -91,6 +91,8 @@ class Checkpoint(Node):
     """Time in seconds after SIGTERM or SIGUSR1 in which the model is saved; after that the job ends without it."""
     at_end: bool = True
     """Save when training is done."""
+    full_every: Few = 1
+    """Every so many checkpoints, one has all rows; those between have only what changed since the one before."""
     keep: Count | None = None
     """Number of newest checkpoints to keep, besides the best; without it all are kept."""
     while_training: bool = True

@@ -15,11 +15,14 @@ from persia_cli.errors import CheckpointError, DiskError
 from persia_cli.observe.record_state import RecordState, save_scores
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
-from persia_cli.storage.places import Place, address_of
+from persia_cli.storage.places import Place, address_of, place_of
+from persia_cli.store.chain import is_divided, manifest_digest, read_chain
 from persia_cli.store.manifest import (
+    EMBEDDINGS,
     FORMAT_VERSION,
     MANIFEST,
     Manifest,
+    Parent,
     RunProgress,
     SavedTable,
     TrackedFigure,
@@ -66,6 +69,30 @@ class Checkpointing:
         if (best := tracker.kept_at(job.first_step)) and job.first_step in finished_steps(self._checkpoints):
             # A run that was killed after it had published this checkpoint may not have noted that it is the best.
             self._retention.add(job.first_step, best, "best")
+        self._parent, self._chain_length = self._loaded_parent()
+
+    def _loaded_parent(self) -> tuple[Parent | None, int]:
+        """Return the checkpoint that a resumed run goes on from, and the length of its chain.
+
+        There is none for a run in another folder, which must not depend on this one, and for another number of servers.
+        """
+        folder = checkpoint_folder(self._checkpoints, self._job.first_step)
+        if self._job.load is None or address_of(place_of(self._job.load)) != address_of(folder):
+            return None, 0
+        chain = read_chain(folder)
+        if not is_divided(chain.manifest, embedding_layout(self._run), self._run.cluster.embedding_servers):
+            return None, 0
+        return Parent(chain.manifest.step, manifest_digest(folder)), len(chain.manifests)
+
+    def _parent_step(self) -> int | None:
+        """Return the step of the checkpoint whose rows the next one changes; None if that one has all rows."""
+        if self._parent is None or self._chain_length >= self._run.checkpoint.full_every:
+            return None
+        try:
+            digest = manifest_digest(checkpoint_folder(self._checkpoints, self._parent.step))
+        except CheckpointError:
+            return None  # somebody has removed it
+        return self._parent.step if digest == self._parent.sha256 else None
 
     def begin(self, phase: Phase, samples: int, state: RecordState) -> SaveModel:
         """Make the folder that replicas write the checkpoint of a saving phase into; returns what they are to do.
@@ -83,7 +110,7 @@ class Checkpointing:
             self._failures.append(str(error))
         progress = self._progress(state, phase.evaluation_due)
         self._cut = Cut(step, samples, progress, replace(best) if best else None, scores, phase.trigger)
-        return SaveModel(address_of(self._draft), step)
+        return SaveModel(address_of(self._draft), step, self._parent_step())
 
     def add(self, name: str, files: Sequence[SavedFile], failure: str = "") -> None:
         """Note the files that a replica wrote, or why it could not."""
@@ -123,10 +150,13 @@ class Checkpointing:
         assert scores is not None
         files = [*(file for name in sorted(self._files) for file in self._files[name]), scores]
         layout = embedding_layout(self._run)
-        rows = [file.rows for file in files if file.rows is not None]
+        rows = [file.rows for file in files if file.rows is not None and file.folder == EMBEDDINGS]
         totals = {
-            group.number: sum(part.total for part in rows if part.group == group.number) for group in layout.groups
+            group.number: sum(sum(part.all_tables.values()) for part in rows if part.group == group.number)
+            for group in layout.groups
         }
+        # A server that does not know what has changed writes all rows.
+        parent = self._parent if any(part.changed_since is not None for part in rows) else None
         manifest = Manifest(
             format_version=FORMAT_VERSION,
             persia_version=__version__,
@@ -141,7 +171,7 @@ class Checkpointing:
                     dim=group.dim,
                     dtype=group.dtype,
                     group=group.number,
-                    rows=sum(part.tables.get(table.name, 0) for part in rows if part.group == group.number),
+                    rows=sum(part.all_tables.get(table.name, 0) for part in rows if part.group == group.number),
                 )
                 for group in layout.groups
                 for table in group.tables
@@ -150,12 +180,20 @@ class Checkpointing:
             progress=progress,
             files=files,
             trigger=trigger,
+            parent=parent,
         )
         folder = publish(self._checkpoints, self._draft, manifest)
+        self._chain_length = self._chain_length + 1 if parent else 1
+        self._parent = Parent(step, manifest_digest(folder))
         self._retention.add(step, best, trigger)
-        features = sum(totals[group.number] for group in layout.feature_groups)
-        size = sum(file.nbytes for file in files)
-        return {"path": str(folder), "step": step, "trigger": trigger, "nbytes": size, "rows": features}
+        return {
+            "path": str(folder),
+            "step": step,
+            "trigger": trigger,
+            "nbytes": sum(file.nbytes for file in files),
+            "rows": sum(totals[group.number] for group in layout.feature_groups),
+            "parent": parent.step if parent else None,
+        }
 
     def has(self, step: int) -> bool:
         """Return True if the run has a complete checkpoint of the step, saved before the evaluation that was due."""
@@ -169,6 +207,8 @@ class Checkpointing:
         folder = checkpoint_folder(self._checkpoints, step)
         manifest = decode_manifest(folder)
         write_checked(folder / MANIFEST, msgspec.structs.replace(manifest, progress=self._progress(state)))
+        if self._parent is not None and self._parent.step == step:
+            self._parent = Parent(step, manifest_digest(folder))
         self._retention.add(step, self._tracker.kept_at(step), manifest.trigger)
 
     def _progress(self, state: RecordState, evaluation_due: bool = False) -> RunProgress:

@@ -17,6 +17,7 @@ from msgspec import structs
 from persia_cli.errors import CheckpointError, DiskError
 from persia_cli.kernels import hashing
 from persia_cli.store import snapshot
+from persia_cli.store.chain import RowFile
 from persia_cli.store.layout import (
     EmbeddingLayout,
     GroupSpec,
@@ -99,6 +100,11 @@ def save(shards, directory):
     return [file for shard in shards for file in save_shard(shard, directory)]
 
 
+def alone(directory, files):
+    """Files of rows in a directory as what a checkpoint without a parent has."""
+    return [RowFile(file.rows, (), ((directory / file.name, file),)) for file in files]
+
+
 def as_is(file, path):
     """The entry of a file, with the checksum that it has now."""
     data = path.read_bytes()
@@ -107,7 +113,7 @@ def as_is(file, path):
 
 def load(layout, servers, directory, files):
     shards = [Shard(layout, server, servers) for server in range(servers)]
-    counts = [load_shard(shard, directory, files) for shard in shards]
+    counts = [load_shard(shard, alone(directory, files)) for shard in shards]
     assert sum(counts) == sum(file.rows.total for file in files)
     return shards
 
@@ -258,7 +264,7 @@ def test_an_empty_shard_saves_and_loads(tmp_path):
     layout = layout_of()
     files = save_shard(Shard(layout, 0, 1), tmp_path)
     assert [file.rows.tables for file in files] == [{}, {}]
-    assert load_shard(Shard(layout, 0, 1), tmp_path, files) == 0
+    assert load_shard(Shard(layout, 0, 1), alone(tmp_path, files)) == 0
 
 
 @pytest.mark.parametrize(
@@ -275,14 +281,14 @@ def test_an_empty_shard_saves_and_loads(tmp_path):
 def test_rows_of_another_model_are_refused(tmp_path, layout, complaint):
     files = save(trained(layout_of(), 1), tmp_path)
     with pytest.raises(CheckpointError, match=complaint):
-        load_shard(Shard(layout, 0, 1), tmp_path, files)
+        load_shard(Shard(layout, 0, 1), alone(tmp_path, files))
 
 
 def test_a_file_that_is_listed_twice_is_refused(tmp_path):
     layout = layout_of()
     files = save(trained(layout, 1), tmp_path)
     with pytest.raises(CheckpointError, match="loaded already"):
-        load_shard(Shard(layout, 0, 1), tmp_path, [files[0], files[0]])
+        load_shard(Shard(layout, 0, 1), alone(tmp_path, [files[0], files[0]]))
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "flip", "text", "missing", "other columns"])
@@ -301,10 +307,10 @@ def test_a_damaged_file_is_refused(tmp_path, damage):
     else:
         path.write_bytes(broken[damage])
     with pytest.raises(CheckpointError, match=file.name):
-        load_shard(Shard(layout, 0, 1), tmp_path, [file])
+        load_shard(Shard(layout, 0, 1), alone(tmp_path, [file]))
     if path.exists():
         with pytest.raises(CheckpointError, match=file.name):
-            load_shard(Shard(layout, 0, 1), tmp_path, [as_is(file, path)])
+            load_shard(Shard(layout, 0, 1), alone(tmp_path, [as_is(file, path)]))
 
 
 @pytest.mark.parametrize("change", [("last_used", pa.array([-1, 0], pa.int64())), ("embedding", pa.float64())])
@@ -321,7 +327,7 @@ def test_values_that_no_shard_writes_are_refused(tmp_path, change):
     with pa.OSFile(str(tmp_path / file.name), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
     with pytest.raises(CheckpointError, match=file.name):
-        load_shard(Shard(layout, 0, 1), tmp_path, [as_is(file, tmp_path / file.name)])
+        load_shard(Shard(layout, 0, 1), alone(tmp_path, [as_is(file, tmp_path / file.name)]))
 
 
 @pytest.mark.parametrize(
@@ -340,7 +346,7 @@ def test_rows_that_are_not_those_listed_are_refused(tmp_path, change, complaint)
     file = save(trained(layout, 1), tmp_path)[0]
     listed = structs.replace(file, rows=structs.replace(file.rows, **change))
     with pytest.raises(CheckpointError, match=complaint):
-        load_shard(Shard(layout, 0, 1), tmp_path, [listed])
+        load_shard(Shard(layout, 0, 1), alone(tmp_path, [listed]))
 
 
 @given(

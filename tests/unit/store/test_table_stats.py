@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from persia_cli.errors import CheckpointError
+from persia_cli.store.chain import Chain, read_chain
 from persia_cli.store.manifest import EMBEDDINGS, SavedTable, read_manifest
 from persia_cli.store.table_stats import BINS, FINE_EDGES, age_edges, norm_histogram, table_stats
 from tests.support.runs import make_run
@@ -28,7 +29,7 @@ def checkpoint(tmp_path):
 def test_every_figure_equals_that_of_pandas(checkpoint):
     rows = pd.concat(FILES)
     rows["norm"] = [math.sqrt(sum(float(x) ** 2 for x in vector)) for vector in rows["embedding"]]
-    found = table_stats(checkpoint, read_manifest(checkpoint))
+    found = table_stats(read_chain(checkpoint))
     assert list(found) == ["a", "b"]
     for name, own in rows.groupby("table"):
         stats = found[name]
@@ -44,7 +45,7 @@ def test_every_figure_equals_that_of_pandas(checkpoint):
 
 
 def test_the_bins_of_norms_are_equally_wide_in_their_logarithm_and_none_at_the_ends_is_empty(checkpoint):
-    for stats in table_stats(checkpoint, read_manifest(checkpoint)).values():
+    for stats in table_stats(read_chain(checkpoint)).values():
         edges, counts = np.array(stats.norms.edges), stats.norms.counts
         assert 2 < len(counts) <= BINS
         np.testing.assert_allclose(np.diff(np.log(edges)), np.log(edges[1] / edges[0]), rtol=1e-9)
@@ -79,7 +80,7 @@ def test_extreme_rows_have_their_place(tmp_path):
     rows["id"] = rows["id"].astype(np.uint64)
     rows["embedding"] = [np.array(vector, np.float32) for vector in vectors]
     checkpoint = write_run(tmp_path / "run", make_run(), 6, [rows])
-    stats = table_stats(checkpoint, read_manifest(checkpoint))["a"]
+    stats = table_stats(read_chain(checkpoint))["a"]
     assert (stats.rows, stats.zeros, stats.not_finite) == (5, 1, 2)
     assert (stats.norms.counts[0], stats.norms.counts[-1], sum(stats.norms.counts)) == (1, 1, 2)
     assert stats.norms.edges[0] <= tiny
@@ -91,7 +92,7 @@ def test_a_table_without_rows_has_empty_histograms(tmp_path):
     checkpoint = write_run(tmp_path / "run", make_run(), 3, [made_up_rows(5, 8, 3, ("a",))])
     manifest = read_manifest(checkpoint)
     manifest.tables.append(SavedTable("b", 8, "float32", 0, 0))
-    stats = table_stats(checkpoint, manifest)["b"]
+    stats = table_stats(Chain((checkpoint,), (manifest,)))["b"]
     assert (stats.rows, stats.norms.counts, sum(stats.ages.counts)) == (0, (), 0)
 
 
@@ -118,4 +119,4 @@ def test_a_harmed_file_is_named(checkpoint, how):
     path = sorted((checkpoint / EMBEDDINGS).iterdir())[1]
     harm(path, how)
     with pytest.raises(CheckpointError, match=path.name):
-        table_stats(checkpoint, read_manifest(checkpoint))
+        table_stats(read_chain(checkpoint))

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persia_cli.errors import CheckpointError, DataError
+from persia_cli.store.chain import RowFile
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer, TableSpec, partitions_of, table_salt
 from persia_cli.store.shard import Shard
 from persia_cli.store.snapshot import save_shard
@@ -65,7 +66,7 @@ def begun(
     loaded = 0
     for shard in shards:
         rows = WarmRows(shard, tables, states)
-        rows.load(folder, files)
+        rows.load([RowFile(file.rows, (), ((folder / file.name, file),)) for file in files if file.rows])
         loaded += rows.rows
     counts = {name: sum(file.rows.tables.get(name, 0) for file in files if file.rows) for name in tables}
     assert loaded == sum(counts[old] * len(new) for old, new in tables.items())

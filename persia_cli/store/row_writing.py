@@ -1,0 +1,42 @@
+"""The writing of a file of rows, with its checksum and the number of its rows."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+import pyarrow as pa
+
+from persia_cli.storage.hashing_file import HashingFile
+from persia_cli.storage.places import Place, writing_file
+from persia_cli.store.record_batches import rows_by_table
+from persia_cli.store.row_store import RowStore
+from persia_cli.wire.figures import SavedFile, SavedRows
+
+PARTITIONS_KEY = b"persia.partitions"
+"""Metadata key for the group's number of partitions when it was saved; only people read it."""
+
+
+def write_rows(
+    store: RowStore,
+    directory: Place,
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    on_rows: Callable[[int], None],
+    since: int | None = None,
+) -> SavedFile:
+    """Write record batches to the file of a store; raises DiskError, and removes the file then."""
+    group, partitions = store.group, store.partitions
+    name = f"group-{group.number}-partitions-{partitions.start:04d}-{partitions.stop - 1:04d}.arrow"
+    path, rows = directory / name, Counter[str]()
+    schema = schema.with_metadata({PARTITIONS_KEY: str(group.partitions)})
+    with writing_file(path) as sink:
+        file = HashingFile(sink)
+        with (
+            pa.PythonFile(file, mode="w") as out,
+            pa.ipc.new_file(out, schema, options=pa.ipc.IpcWriteOptions(use_threads=False)) as writer,
+        ):
+            for batch in batches:
+                writer.write_batch(batch)
+                rows.update(rows_by_table(batch))
+                on_rows(batch.num_rows)
+    saved = SavedRows(group.number, group.partitions, partitions.start, partitions.stop, dict(rows), since)
+    return SavedFile(directory.name, name, file.nbytes, file.sha256(), saved)
