@@ -26,7 +26,7 @@ from persia_cli.kernels.buckets import (
 )
 from persia_cli.kernels.compile import helper, inlined, kernel, read, write
 from persia_cli.kernels.intrinsics import lowest_bit, prefetch
-from persia_cli.kernels.rows import ROWS
+from persia_cli.kernels.rows import ROWS, prefetch_words
 
 F32, U8, U16, U32, U64, I64 = types.float32, types.uint8, types.uint16, types.uint32, types.uint64, types.int64
 AHEAD = np.uint64(16)
@@ -102,6 +102,18 @@ def keep_before_write(index, rows, old, keys, tables, first):
         seek(index, keys, start, stop)
         for i in range(start, stop):
             slot = settle(index, keys[i], tables[i], i - start)
+            index.scratch[i - start] = slot
+            if slot != NOWHERE:
+                prefetch(old.settled, np.uint64(row_at(index, slot)))
+        for i in range(start, stop):
+            slot = index.scratch[i - start]
+            if slot != NOWHERE and concerns(old, row_at(index, slot)):
+                prefetch_words(rows, row_at(index, slot), rows.width)
+            else:
+                index.scratch[i - start] = NOWHERE
+        for i in range(start, stop):
+            slot = index.scratch[i - start]
+            # Asked again: a message from outside may have a key twice.
             if slot != NOWHERE and concerns(old, row_at(index, slot)):
                 if old.counts[0] == 0:
                     return np.int64(i)
