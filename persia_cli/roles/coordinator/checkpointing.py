@@ -197,7 +197,10 @@ class Checkpointing:
 
     def has(self, step: int) -> bool:
         """Return True if the run has a complete checkpoint of the step, saved before the evaluation that was due."""
-        return step in finished_steps(self._checkpoints)
+        try:
+            return step in finished_steps(self._checkpoints)
+        except CheckpointError:
+            return False  # The store does not answer; the save that follows says so.
 
     def renew(self, step: int, state: RecordState) -> None:
         """Note in the checkpoint of a step, whose model has been evaluated since, how far the record is now.
