@@ -47,6 +47,14 @@ class MemoryFileError(PersiaError):
     """Memory of an earlier process that cannot be taken over; rows have to be loaded from a checkpoint."""
 
 
+class KilledError(RoleError):
+    """The end of a job by a signal to one of its processes, `replica`, which had done nothing wrong that is known."""
+
+    def __init__(self, text: str, replica: str) -> None:
+        super().__init__(text)
+        self.replica = replica
+
+
 def one_line(error: BaseException) -> str:
     """Return an error's text without line breaks and without a full stop."""
     return " ".join(str(error).split()).removesuffix(".")

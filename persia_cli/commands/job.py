@@ -18,8 +18,9 @@ from persia_cli.config.compose import compose_run
 from persia_cli.config.words import quoted
 from persia_cli.disk import claim_folder
 from persia_cli.errors import PreemptedError, UserError, count
-from persia_cli.launch.job import require_free, timed
+from persia_cli.launch.job import JobResult, require_free, timed
 from persia_cli.launch.readiness import require_ready
+from persia_cli.launch.rollback import launch_with_rollback
 from persia_cli.launch.signals import PreemptedNow
 from persia_cli.observe.journal import EVENTS, read_journal
 from persia_cli.observe.saved_run import SavedModel
@@ -53,9 +54,13 @@ def carry_out(plan: JobPlan, words: Sequence[str], trace: Path | None = None) ->
     warn_of_stand_in(err(), plan, words)
     if plan.job.task == "train":
         warn_of_slow_precision(plan.run)
-    try:
+
+    def follow_job(plan: JobPlan) -> JobResult:
         with following(err(), plan.run_dir, plan.job, plan.run.train.batch_size) as follow:
-            result = launch(plan, follow)
+            return launch(plan, follow)
+
+    try:
+        result = launch_with_rollback(plan, follow_job, lambda text: labelled(err(), "rollback", text))
         show_results(plan, result, words)
     except (PreemptedError, PreemptedNow) as ended:
         say(err(), f"{ended}: everything is stopped; {going_on(plan, words)}")

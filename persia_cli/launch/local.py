@@ -10,7 +10,7 @@ from pathlib import Path
 from persia_cli.control.awake import AwakeTime
 from persia_cli.control.restarts import ended_how
 from persia_cli.disk import writing
-from persia_cli.errors import DiskError, PersiaError, RoleError, UserError, WireError
+from persia_cli.errors import DiskError, KilledError, PersiaError, RoleError, UserError, WireError
 from persia_cli.launch.job import (
     COORDINATOR_ADDRESS,
     ROLES,
@@ -45,7 +45,8 @@ def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResul
 
     The first Ctrl-C asks all replicas to stop, and kills those that still run after `cluster.stop_timeout_s`. A second
     one kills them at once. KeyboardInterrupt is raised again in the end. Signals are handled as JobSignals says; then
-    PreemptedError is raised. Raises the failure of the replica that failed first.
+    PreemptedError is raised. Raises the failure of the replica that failed first, KilledError if
+    a signal killed it.
     """
     signals = JobSignals()
     with (
@@ -208,7 +209,8 @@ class Processes:
         except DiskError as refused:
             return refused  # the disk is full, so the replica could not write its error
         stopped = f"was stopped ({signal.Signals(code - SIGNALLED).name})" if code > SIGNALLED else ""
-        death = kind(started.final or f"{started.replica.name} {stopped or ended_how(code)}")
+        text = started.final or f"{started.replica.name} {stopped or ended_how(code)}"
+        death = KilledError(text, started.replica.name) if code < 0 and self._saving is None else kind(text)
         tail = "\n".join(f"  {line}" for line in lines[-LOG_TAIL_LINES:]) or "  (nothing)"
         death.add_note(f"The job was stopped. The end of {started.log}:\n{tail}")
         return death

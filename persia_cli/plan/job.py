@@ -71,6 +71,20 @@ class Replica:
 
 
 @dataclass(frozen=True, slots=True)
+class Rollback:
+    """The death for which a job went back to the checkpoint of a step."""
+
+    replica: str
+    cause: str
+    """A sentence."""
+    died_at: float
+    """Seconds since the epoch."""
+    step: int
+    steps_again: int
+    """Steps after that of the checkpoint whose figures had been recorded; they are trained again."""
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """The data of a job that every role gets in addition to the run: task, size and paths of files.
 
@@ -90,6 +104,8 @@ class Job:
     """True if the model is to be evaluated at `first_step`, before the first step is trained."""
     warm: WarmStart | None = None
     """What a new training begins with, if not with what its seed draws."""
+    rollback: Rollback | None = None
+    """The death after which this job began, if it is not the first of its command."""
     benchmark: Benchmark | None = None
     trace_first: int = 0
     trace_last: int = 0

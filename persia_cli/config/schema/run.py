@@ -109,7 +109,11 @@ class Recovery(Node):
     max_restarts: Annotated[int, Field(ge=0, le=1000), NUMBER] = 3
     """New processes that a data loader or an embedding worker gets within `window_s`; 0: a death ends the job.
 
-    Each new process but the first waits longer before it starts. All other roles end the job when they die.
+    Each new process but the first waits longer before it starts. So often too the whole job goes back to a checkpoint.
+    """
+    lost_memory: Literal["rollback", "stop"] = "rollback"
+    """Behaviour when a process is killed whose memory the job cannot do without: `rollback` starts all processes again
+    from the newest checkpoint, if there is one, and trains again what came after it; `stop` ends the job.
     """
     window_s: Seconds = 600.0
     """Seconds after which a restart no longer counts."""

@@ -121,7 +121,7 @@ class Coordinator:
         self._recovery = RecoveryHandler(self._server, run, self._phases, self._events, self._dismissal)
         self._readiness = Readiness(
             self._server, self._joining, self._membership, self._events, self._loading,
-            self._now, self._give_up, self._advance, self._recovery.on_ready,
+            self._now, self._give_up, self._advance, self._recovery.on_ready, job.rollback,
         )
         # fmt: on
         self._register_handlers()

@@ -1,0 +1,81 @@
+"""Rollback: a training that the death of a process has ended goes on from its newest checkpoint, in the same command.
+
+The processes that are left end too, and a new job begins: the model, the position in the data and the figures are all
+those of one consistent cut, so the result is that of `persia resume`.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from persia_cli.control.restarts import RestartPolicy
+from persia_cli.errors import KilledError, count, one_line
+from persia_cli.launch.job import JobResult
+from persia_cli.launch.resumed import newest_of
+from persia_cli.observe.journal import METRICS, read_journal
+from persia_cli.plan.job import JobPlan, Rollback
+from persia_cli.storage.places import address_of
+from persia_cli.store.manifest import checkpoints_of, read_manifest
+
+JOB = "the job"
+"""The name under which the job as a whole has its restarts counted."""
+
+
+def launch_with_rollback(
+    plan: JobPlan, launch: Callable[[JobPlan], JobResult], report: Callable[[str], None]
+) -> JobResult:
+    """Run a job to its end by `launch`, which returns or raises what launchers do, again from its newest checkpoint
+    each time that a process is killed.
+
+    `report` is called with a sentence about each rollback. Raises the KilledError of a job that cannot be rolled back
+    or was rolled back `recovery.max_restarts` times within `recovery.window_s`.
+    """
+    recovery = plan.run.recovery
+    policy = RestartPolicy(recovery.max_restarts, recovery.window_s)
+    while True:
+        try:
+            return launch(plan)
+        except KilledError as death:
+            back = rolled_back(plan, death)
+            if back is None or back.job.rollback is None:
+                raise
+            wait_s = policy.next(JOB, time.monotonic())
+            if wait_s is None:
+                often = f"{count(recovery.max_restarts, 'time')} within {recovery.window_s:g} s"
+                death.add_note(f"The job has gone back to a checkpoint {often} (recovery.max_restarts).")
+                raise
+            report(_sentence(back.job.rollback, wait_s))
+            time.sleep(wait_s)
+            plan = back
+
+
+def rolled_back(plan: JobPlan, death: KilledError) -> JobPlan | None:
+    """Return the plan to go on from the newest checkpoint after a death; None if there is none, or it is not wanted.
+
+    Raises CheckpointError if it is damaged.
+    """
+    wanted = plan.job.task == "train" and plan.job.benchmark is None and plan.run.recovery.lost_memory == "rollback"
+    newest = newest_of(checkpoints_of(plan.run_dir, plan.run.checkpoint.path)) if wanted else None
+    if newest is None:
+        return None
+    manifest = read_manifest(newest)
+    step = manifest.step
+    reached = max((line["step"] for line in read_journal(plan.run_dir / METRICS)), default=step)
+    rollback = Rollback(death.replica, one_line(death), time.time(), step, max(0, reached - step))
+    job = replace(
+        plan.job,
+        load=address_of(newest),
+        first_step=step,
+        evaluation_due=manifest.progress.evaluation_due,
+        warm=None,
+        rollback=rollback,
+    )
+    return replace(plan, job=job, resumes=plan.run_dir)
+
+
+def _sentence(rollback: Rollback, wait_s: float) -> str:
+    pause = f" in {wait_s:g} s" if wait_s else ""
+    return (
+        f"{rollback.cause}; the job goes on{pause} from the checkpoint of step {rollback.step:,} "
+        f"(training again what came after it: {count(rollback.steps_again, 'recorded step')})"
+    )
