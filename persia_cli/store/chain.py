@@ -25,7 +25,6 @@ from persia_cli.store.manifest import (
     read_manifest,
     verify,
 )
-from persia_cli.store.merged_rows import RowSource, merged_batches
 from persia_cli.store.record_batches import record_batches, rows_by_table
 from persia_cli.wire.figures import SavedFile, SavedRows
 
@@ -75,6 +74,9 @@ class RowFile:
                 yield batch
 
     def _merged(self) -> Iterator[pa.RecordBatch]:
+        # Not above: the coordinator and the launcher read manifests of chains, and load no kernels.
+        from persia_cli.store.merged_rows import RowSource, merged_batches
+
         with ExitStack() as stack:
             sources = [stack.enter_context(closing(RowSource(path, self.tables))) for path, _ in self.parts]
             yield from merged_batches(sources)

@@ -20,7 +20,11 @@ PLAIN: dict[Any, st.SearchStrategy[Any]] = {
     bytes: st.binary(),
     type(None): st.none(),
 }
-MATCHING = {r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$": st.just("dense.safetensors"), "^[0-9a-f]{64}$": st.just("0f" * 32)}
+MATCHING = {
+    r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$": st.just("dense.safetensors"),
+    r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?$": st.sampled_from(["dense", "0f0f/dense"]),
+    "^[0-9a-f]{64}$": st.just("0f" * 32),
+}
 
 
 def values(declared: Any) -> st.SearchStrategy[Any]:

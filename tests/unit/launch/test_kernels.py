@@ -24,7 +24,10 @@ ready = [kernel.name for kernel in KERNELS if kernel._ready]
 print(json.dumps({"foreseen": job_kernels(job), "called": ready, "events": [e["event"] for e in result.events]}))
 """
 SMALL = ("cluster=embedded", "dataset.generator.train_rows=640", "dataset.generator.eval_rows=64")
-NOW_AND_THEN = {"index.collect", "hashing.recover_ids", "hashing.rebase_offsets"}
+NOW_AND_THEN = {
+    *("old_rows.list_rows", "old_rows.take_rows", "old_rows.keep_before_write", "old_rows.count_changing"),
+    *("index.find", "hashing.recover_ids", "hashing.rebase_offsets"),
+}
 """What saves rows, and what only lists of ids need."""
 
 

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persia_cli.errors import ConfigError
-from persia_cli.kernels import memory
 from persia_cli.store.layout import TableSpec
 from persia_cli.store.row_store import RowStore
 from persia_cli.store.shard import Shard
@@ -149,10 +148,9 @@ def test_one_table_and_several_find_the_same_rows():
     assert found == [list(range(8))[::-1]] * 2
 
 
-def test_memory_that_the_machine_cannot_promise_is_an_error_in_words(monkeypatch):
+def test_memory_that_the_machine_cannot_promise_is_an_error_in_words():
     def refuse(size, dtype):
         raise MemoryError
 
-    monkeypatch.setattr(memory, "zeros", refuse)
     with pytest.raises(ConfigError, match=r"cannot reserve memory for 96 rows of feature group 0 \(32 bytes each\)"):
-        RowStore(layout_of(dim=3).groups[0], range(8))
+        RowStore(layout_of(dim=3).groups[0], range(8), refuse)
