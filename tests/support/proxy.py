@@ -13,7 +13,7 @@ START_S = 10.0
 class Proxy:
     """Stands in front of the server at `target` ("tcp://127.0.0.1:PORT"); clients connect to `address` instead.
 
-    Use it as a context manager; faults may be made from any thread. `cuts` counts connections broken by `cut`.
+    Use it as a context manager; faults may be made from any thread. `cuts` counts connections that it broke or refused.
     """
 
     def __init__(self, target: str) -> None:
@@ -22,6 +22,9 @@ class Proxy:
         self.address = ""
         self.cuts = 0
         self._delay_s = 0.0
+        self._down = False
+        self._left: int | None = None
+        """Bytes that clients may still send before one connection breaks."""
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="proxy")
         self._started = threading.Event()
         self._relays: set[asyncio.Task[None]] = set()
@@ -40,6 +43,18 @@ class Proxy:
     def cut(self) -> None:
         """Break every connection at once; what is on its way is lost."""
         self._call(self._cut)
+
+    def cut_after(self, nbytes: int) -> None:
+        """Break one connection, the one that carries the last of so many bytes that clients send from now on."""
+        self._left = nbytes
+
+    def go_down(self) -> None:
+        """Break every connection, and refuse new ones until `come_up`."""
+        self._down = True
+        self.cut()
+
+    def come_up(self) -> None:
+        self._down = False
 
     def stall(self, requests: bool = True, replies: bool = True) -> None:
         """Hold back what clients send and what the server answers, connections staying open."""
@@ -82,6 +97,10 @@ class Proxy:
         await asyncio.gather(*self._relays, return_exceptions=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._down:
+            self.cuts += 1
+            writer.transport.abort()
+            return
         relay = self._loop.create_task(self._relay(reader, writer))
         self._relays.add(relay)
         relay.add_done_callback(self._relays.discard)
@@ -95,7 +114,7 @@ class Proxy:
         except OSError:
             return
         pumps = [
-            self._loop.create_task(self._pump(reader, far_writer, self._requests_pass)),
+            self._loop.create_task(self._pump(reader, far_writer, self._requests_pass, from_client=True)),
             self._loop.create_task(self._pump(far_reader, writer, self._replies_pass)),
         ]
         try:
@@ -105,13 +124,31 @@ class Proxy:
                 pump.cancel()
             far_writer.transport.abort()
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, passing: asyncio.Event) -> None:
+    async def _pump(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        passing: asyncio.Event,
+        from_client: bool = False,
+    ) -> None:
         with suppress(OSError):
             while data := await reader.read(1 << 16):
+                if from_client and self._breaks_at(len(data)):
+                    return
                 await passing.wait()
                 await asyncio.sleep(self._delay_s)
                 writer.write(data)
                 await writer.drain()
+
+    def _breaks_at(self, nbytes: int) -> bool:
+        if self._left is None:
+            return False
+        self._left -= nbytes
+        if self._left > 0:
+            return False
+        self._left = None
+        self.cuts += 1
+        return True
 
     def _cut(self) -> None:
         self.cuts += len(self._relays)

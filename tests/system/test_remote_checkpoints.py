@@ -1,0 +1,158 @@
+"""A run with its checkpoints in an object store: saved, evaluated and resumed there, whatever the network does."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from persia_cli.launch import embedded
+from persia_cli.launch.job import JobResult
+from persia_cli.observe.journal import EVENTS, METRICS, read_journal
+from persia_cli.storage.credentials import VARIABLE
+from persia_cli.storage.places import Place, place_of, subfolders
+from persia_cli.store.manifest import finished_steps, read_manifest, verify
+from tests.support.jobs import losses, plan
+from tests.support.proxy import Proxy
+from tests.support.s3 import SECRET, ObjectStore, object_store
+from tests.support.small import WORDS
+
+
+@pytest.fixture(autouse=True)
+def _no_leaks() -> None:
+    """Nothing is looked for: the library keeps connections to a store until the process ends."""
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[ObjectStore]:
+    before = os.environ.get(VARIABLE)
+    with object_store() as running:
+        yield running
+    os.environ.pop(VARIABLE, None)
+    if before is not None:
+        os.environ[VARIABLE] = before
+
+
+def persia(*words: str, while_running: Callable[[], None] = lambda: None) -> tuple[int, str]:
+    """Run the command in a process of its own, within some minutes; return its exit code and what it said."""
+    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    command = [sys.executable, "-m", "persia_cli", *words]
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(command, stdout=said, stderr=said, env=environment)
+        for _ in range(1500):
+            while_running()
+            try:
+                process.wait(0.1)
+                break
+            except subprocess.TimeoutExpired:
+                continue
+        else:
+            process.kill()
+            process.wait(30)
+        said.seek(0)
+        return process.returncode, said.read()
+
+
+def train(run_dir: Path, uri: str, *words: str, while_running: Callable[[], None] = lambda: None) -> tuple[int, str]:
+    given = [*WORDS, "cluster=embedded", f"checkpoint.path={uri}", "--run-dir", str(run_dir), *words]
+    return persia("train", *given, while_running=while_running)
+
+
+def result_of(run_dir: Path) -> JobResult:
+    return JobResult(run_dir, read_journal(run_dir / METRICS), read_journal(run_dir / EVENTS))
+
+
+def steps_of(run_dir: Path, kind: str) -> list[int]:
+    """Return the steps of the events of one kind so far, 0 where one has no step."""
+    events = read_journal(run_dir / EVENTS) if (run_dir / EVENTS).exists() else []
+    return [event.get("step", 0) for event in events if event["event"] == kind]
+
+
+def port_of(network: Proxy) -> int:
+    return int(network.address.rpartition(":")[2])
+
+
+def assert_whole(checkpoints: Place) -> None:
+    """Every checkpoint is whole to the bit, and nothing else is left."""
+    steps = finished_steps(checkpoints)
+    assert [folder.name for folder in subfolders(checkpoints)] == sorted(f"step-{step}" for step in steps)
+    for folder in subfolders(checkpoints):
+        manifest = read_manifest(folder)
+        for file in manifest.files:
+            verify(folder / file.folder / file.name, file)
+        assert len(subfolders(folder)) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_run_is_saved_evaluated_and_resumed_in_a_store(store: ObjectStore, tmp_path: Path) -> None:
+    uri = store.uri("whole")
+    code, said = train(tmp_path / "run", uri, "train.steps=100", "checkpoint.every_steps=50")
+    assert code == 0, said
+    assert not (tmp_path / "run" / "checkpoints").exists()
+    checkpoints = place_of(uri)
+    assert finished_steps(checkpoints) == [50, 100]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("AWS_ACCESS_KEY_ID", "AKIDOFTEST")
+        patched.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+        code, on_two = persia("eval", str(tmp_path / "run"), "cluster.embedding_servers=2")
+        assert code == 0, on_two
+        figures = [line for line in said.splitlines() if line.startswith("step=100 ")]
+        assert [line.partition(" samples_per_s")[0] for line in figures] == [
+            line.partition(" samples_per_s")[0] for line in on_two.splitlines() if line.startswith("step=100 ")
+        ]
+        code, resumed = persia("resume", str(tmp_path / "run"), "train.steps=150", "cluster.embedding_servers=3")
+        assert code == 0, resumed
+    straight = tmp_path / "straight"
+    code, on_disk = persia("train", *WORDS, "cluster=embedded", "train.steps=150", "--run-dir", str(straight))
+    assert code == 0, on_disk
+    assert losses(result_of(tmp_path / "run")) == losses(result_of(straight))
+    assert_whole(checkpoints)
+    # Nobody has written the secret down.
+    kept = [path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert kept
+    for text in (said.encode(), on_two.encode(), resumed.encode(), *kept):
+        assert SECRET.encode() not in text
+        assert b"AKIDOFTEST" not in text
+    for folder in subfolders(checkpoints):
+        assert SECRET.encode() not in (folder / "manifest.json").read_bytes()
+
+
+def test_one_broken_connection_is_tried_again(store: ObjectStore, tmp_path: Path) -> None:
+    with Proxy(f"tcp://127.0.0.1:{store.port}") as network:
+        uri, run_dir = store.uri("again", port_of(network)), tmp_path / "run"
+        words = [
+            *WORDS, "cluster=embedded", "train.steps=60", "checkpoint.every_steps=20", f"checkpoint.path={uri}",
+        ]  # fmt: skip
+        armed: list[int] = []
+
+        def break_one() -> None:
+            if not armed and steps_of(run_dir, "ready"):
+                armed.append(20_000)
+                network.cut_after(20_000)
+
+        result = embedded.launch(plan(words, run_dir), break_one)
+        assert network.cuts == 1
+        assert [event["step"] for event in result.events if event["event"] == "saved"] == [20, 40, 60]
+        assert not steps_of(run_dir, "save_failed")
+        assert_whole(place_of(uri))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_last_save_that_fails_is_an_error(store: ObjectStore, tmp_path: Path) -> None:
+    with Proxy(f"tcp://127.0.0.1:{store.port}") as network:
+        uri, run_dir = store.uri("last", port_of(network)), tmp_path / "run"
+
+        def cut() -> None:
+            if not network.cuts and (run_dir / METRICS).exists() and (run_dir / METRICS).stat().st_size:
+                network.go_down()
+
+        code, said = train(run_dir, uri, "train.steps=100", while_running=cut)
+        assert code == 2, said
+        assert "error: the model of step 100 was not saved: s3://models/last/step-100" in said
+        assert "it cannot be reached" in said
+        assert SECRET not in said
