@@ -44,7 +44,16 @@ class RoleError(PersiaError):
 
 
 class MemoryFileError(PersiaError):
-    """Memory of an earlier process that cannot be taken over; rows have to be loaded from a checkpoint."""
+    """Memory of an earlier process that cannot be taken over; rows have to be loaded from a checkpoint.
+
+    Its exit code, by which a launcher knows it, is that of a replica's process and never that of a command.
+    """
+
+    exit_code = 74
+
+
+class PoisonError(RoleError):
+    """A request at which a replica's process has died more than once."""
 
 
 class KilledError(RoleError):

@@ -51,19 +51,21 @@ def launch_role(
         bool, typer.Option("--supervise", help="Run it as a child, and start it again if it dies.")
     ] = False,
     life: Annotated[int, typer.Option("--life", hidden=True)] = 1,
+    memory_file: Annotated[int | None, typer.Option("--memory-file", hidden=True)] = None,
     parent: Annotated[int | None, typer.Option("--parent", hidden=True)] = None,
 ) -> None:
     """Start one replica of a role by hand; `persia train` does it for you.
 
     The coordinator takes the configuration; all other roles get it from the coordinator.
     With --supervise, this process is the parent of the replica's. A data loader or embedding worker that dies gets a
-    new process, as often as recovery.max_restarts says, and the job goes on.
+    new process, as often as recovery.max_restarts says, and the job goes on; so does an embedding server that is
+    killed if cluster.server_memory is shared.
     """
     from persia_cli.launch.role import RoleOptions, die_with, run_process
 
     if parent is not None:
         die_with(parent)
-    replica = RoleOptions(role, index, coordinator, bind, advertise, run_dir, token_file, life)
+    replica = RoleOptions(role, index, coordinator, bind, advertise, run_dir, token_file, life, memory_file)
     replica.check()
     if words:
         _prepare(role, words, run_dir, conf_dir or [])

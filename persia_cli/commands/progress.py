@@ -133,8 +133,9 @@ class LiveView:
             self._print("died", f"{line['replica']} {line['cause']}; it gets a new process", "bold yellow")
         elif kind == "recovered":
             [(unit, repeated)] = line["repeated"].items()
-            done = f"after step {line['checkpoint']:,} trained" if "checkpoint" in line else "sent"
-            said = f"after {line['seconds']:.1f} s; {repeated:,} {unit} {done} again, {line['lost']} lost"
+            done = f"after step {line['checkpoint']:,} trained again" if "checkpoint" in line else "sent again"
+            done = "under way finished" if unit == "requests" else done
+            said = f"after {line['seconds']:.1f} s; {repeated:,} {unit} {done}, {line['lost']} lost"
             self._print("recovered", f"{line['replica']} {said}")
         elif kind in ("note", "stopped_early"):
             self._print("note", line["text"])

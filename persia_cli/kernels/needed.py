@@ -9,6 +9,16 @@ from collections.abc import Iterable
 
 SERVER = ("index.first_foreign", "look_up.read_rows")
 """Kernels of an embedding server in every job."""
+TAKE_OVER = (
+    "check.copy_and_add",
+    "check.check_index",
+    "check.count_not_finite",
+    "index.find",
+    "index.find_and_touch",
+    "look_up.finish_look_up",
+    "new_keys.carry_out",
+)
+"""Kernels that keep requests, and with which a process takes over the shard of another; it is not to wait for them."""
 WORKER = ("hashing.check_offsets", "dedup.number_ids", "dedup.order_by_server")
 """Kernels of an embedding worker in every job."""
 
@@ -17,6 +27,12 @@ def training_kernels(optimizers: Iterable[str]) -> list[str]:
     """Return the kernels that an embedding server needs, beside `SERVER`, to train with these kinds of optimizers."""
     updates = [f"update.update_{kind}" for kind in dict.fromkeys(optimizers)]
     return ["look_up.look_up", "index.still_fit", *updates]
+
+
+def kept_kernels(optimizers: Iterable[str]) -> list[str]:
+    """Return what `training_kernels` does for a shard in a memory file, and the kernels that take such a shard over."""
+    kinds = list(dict.fromkeys(optimizers))
+    return ["look_up.look_up_kept", "index.still_fit", *(f"update.update_{kind}_kept" for kind in kinds), *TAKE_OVER]
 
 
 def pooling_kernels(poolings: Iterable[str], train: bool) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from persia_cli.kernels.cache import cache_folder, can_keep, is_kept
-from persia_cli.kernels.needed import SERVER, WORKER, pooling_kernels, training_kernels
+from persia_cli.kernels.needed import SERVER, WORKER, kept_kernels, pooling_kernels, training_kernels
 from persia_cli.observe.journal import EVENTS, Journal
 from persia_cli.plan.job import JobPlan
 
@@ -14,7 +14,8 @@ def job_kernels(plan: JobPlan) -> list[str]:
     train = plan.job.task == "train"
     names = [*SERVER, *WORKER]
     if train:
-        names += training_kernels(group.optimizer.kind for group in plan.layout.groups)
+        kernels = kept_kernels if plan.run.cluster.server_memory == "shared" else training_kernels
+        names += kernels(group.optimizer.kind for group in plan.layout.groups)
     return names + pooling_kernels((feature.pooling for feature in plan.layout.features), train)
 
 

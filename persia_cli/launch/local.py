@@ -10,7 +10,15 @@ from pathlib import Path
 from persia_cli.control.awake import AwakeTime
 from persia_cli.control.restarts import ended_how
 from persia_cli.disk import writing
-from persia_cli.errors import DiskError, KilledError, PersiaError, RoleError, UserError, WireError
+from persia_cli.errors import (
+    DiskError,
+    KilledError,
+    MemoryFileError,
+    PersiaError,
+    RoleError,
+    UserError,
+    WireError,
+)
 from persia_cli.launch.job import (
     COORDINATOR_ADDRESS,
     ROLES,
@@ -24,9 +32,10 @@ from persia_cli.launch.job import (
 from persia_cli.launch.kernels import Compiling
 from persia_cli.launch.processes import python_module
 from persia_cli.launch.signals import JobSignals, held_back
-from persia_cli.launch.supervisor import WELL, DeathReports, Supervised
+from persia_cli.launch.supervisor import WELL, DeathReports, Supervised, memory_words
 from persia_cli.plan.job import JobPlan, Replica
 from persia_cli.store.manifest import checkpoints_of
+from persia_cli.store.memory_file import new_file
 from persia_cli.store.retention import remove_unfinished
 from persia_cli.wire.addresses import ipc_address
 from persia_cli.wire.folder import private_directory
@@ -95,6 +104,8 @@ class Processes:
         self.token_file = sockets / TOKEN
         write_token(self.token_file, self.token)
         self._started: list[Supervised] = []
+        self._memory: list[int] = []
+        """Memory files of embedding servers, which every process of a server inherits."""
         self._saving: AwakeTime | None = None
         """How long ago the coordinator was told to save the model and end the job."""
         # A benchmark's figures would be wrong if it went on.
@@ -125,16 +136,26 @@ class Processes:
         advertised = self._advertised(replica)
         if advertised is not None:
             command += ["--advertise", advertised]
+        keeps = replica.role == "embedding-server" and self._plan.run.cluster.server_memory == "shared"
+        memory = new_file(replica.name) if keeps else None
+        if memory is not None:
+            self._memory.append(memory)
+        command += memory_words(memory)
         log = self._plan.run_dir / ROLES / f"{replica.name}.log"
 
         def start(life: int) -> "subprocess.Popen[bytes]":
             words = [*command, "--life", str(life)]
             with writing(log), log.open("ab") as output, held_back():
                 return subprocess.Popen(
-                    words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+                    words,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                    pass_fds=() if memory is None else (memory,),
                 )
 
-        self._started.append(Supervised(replica, start, log, self._reports))
+        self._started.append(Supervised(replica, start, log, self._reports, memory_is_kept=keeps))
 
     def supervise(self) -> None:
         """Replace processes that have died, where the coordinator wants that; to be called again and again."""
@@ -188,7 +209,8 @@ class Processes:
             return
         for started in ended:
             # It was killed from outside, so this is the cause; errors of other replicas are consequences.
-            if started.process.returncode < 0 or started.process.returncode > SIGNALLED:
+            code = started.process.returncode
+            if code < 0 or code > SIGNALLED or code == MemoryFileError.exit_code:
                 raise self._death(started)
         self._wait(self._started[:1], SETTLE_S)
         # If the coordinator failed since another replica was missing, that replica is the cause.
@@ -201,6 +223,8 @@ class Processes:
         kind = UserError if code == UserError.exit_code else RoleError
         lines = started.log.read_text(encoding="utf-8", errors="replace").splitlines()
         errors = [line.removeprefix(ERROR) for line in lines if line.startswith(ERROR)]
+        if errors and code == MemoryFileError.exit_code:
+            return KilledError(f"{started.replica.name} was killed, and {errors[-1]}", started.replica.name)
         if errors:
             return kind("\n".join(f"{started.replica.name}: {error}" for error in errors))
         try:
@@ -236,6 +260,8 @@ class Processes:
                 started.process.wait()
             if self._reports is not None:
                 self._reports.close()
+            while self._memory:
+                os.close(self._memory.pop())
 
     @property
     def _ended_well(self) -> bool:

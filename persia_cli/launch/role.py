@@ -137,9 +137,11 @@ class RoleOptions:
     token_file: Path | None = None
     life: int = 1
     """1 for the replica's first process, 2 for the one that takes its place, and so on."""
+    memory_file: int | None = None
+    """Descriptor, inherited from the launcher, of the file for an embedding server's memory."""
 
     def words(self) -> list[str]:
-        """Return the options as words of `persia launch-role`, but for `life`."""
+        """Return the options as words of `persia launch-role`, but for those of a single process."""
         words = [self.role, "--index", str(self.index), "--coordinator", self.coordinator]
         given = {"bind": self.bind, "advertise": self.advertise, "run-dir": self.run_dir, "token-file": self.token_file}
         return words + [
@@ -224,6 +226,7 @@ def run_process(options: RoleOptions) -> None:
                 options.bind,
                 options.advertise,
                 options.life,
+                options.memory_file,
                 on_start=on_start,
             )
         finally:

@@ -10,13 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from persia_cli.control.restarts import NEVER_AGAIN, ended_how
+from persia_cli.control.restarts import ended_how
 from persia_cli.errors import PreemptedError, RoleError, WireError
 from persia_cli.launch.job import SIGNALLED
 from persia_cli.launch.processes import python_module
 from persia_cli.launch.role import RoleOptions, log_to_stderr
 from persia_cli.launch.signals import SAVING_SIGNALS, held_back
-from persia_cli.plan.job import RESTARTED, Replica
+from persia_cli.plan.job import RESTARTED, Replica, is_replaced
+from persia_cli.store.memory_file import new_file
 from persia_cli.wire.context import Context
 from persia_cli.wire.job_messages import Death, Verdict
 from persia_cli.wire.loop import Loop, identity_of
@@ -73,8 +74,11 @@ class Supervised:
         start: Callable[[int], "subprocess.Popen[bytes]"],
         log: Path,
         reports: DeathReports | None,
+        memory_is_kept: bool = False,
     ) -> None:
+        """`memory_is_kept` is True of an embedding server whose processes inherit a memory file."""
         self.replica, self.log = replica, log
+        self._memory_is_kept = memory_is_kept
         self._start, self._reports = start, reports
         self._life = 1
         self._asked = False
@@ -90,8 +94,9 @@ class Supervised:
         return (
             self._reports is not None
             and not self.final
-            and self.replica.role in RESTARTED
-            and code not in (None, *WELL, *NEVER_AGAIN)
+            and code is not None
+            and code not in WELL
+            and is_replaced(self.replica.role, code, self._memory_is_kept)
         )
 
     @property
@@ -135,17 +140,26 @@ def supervise_role(options: RoleOptions) -> None:
     name = f"{options.role}-{options.index}"
     log_to_stderr(f"{name} supervisor")
     reports = None
-    if options.token_file is not None and options.role in RESTARTED:
+    memory = new_file(name) if options.role == "embedding-server" else None
+    if options.token_file is not None and (options.role in RESTARTED or memory is not None):
         file = options.token_file
         reports = DeathReports(f"supervisor of {name}", lambda: options.coordinator, lambda: read_token(file))
     command = [*python_module("persia_cli"), "launch-role", *options.words(), "--parent", str(os.getpid())]
+    command += memory_words(memory)
 
     def start(life: int) -> "subprocess.Popen[bytes]":
         # In a session of its own, so that Ctrl-C reaches it once, through this process.
         with held_back():
-            return subprocess.Popen([*command, "--life", str(life)], stdin=subprocess.DEVNULL, start_new_session=True)
+            return subprocess.Popen(
+                [*command, "--life", str(life)],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                pass_fds=() if memory is None else (memory,),
+            )
 
-    child = Supervised(Replica(options.role, options.index), start, Path(os.devnull), reports)
+    child = Supervised(
+        Replica(options.role, options.index), start, Path(os.devnull), reports, memory_is_kept=memory is not None
+    )
     stopped = _pass_signals_on(child)
     try:
         while child.process.poll() is None or (child.may_return and signal.SIGINT not in stopped):
@@ -163,6 +177,11 @@ def supervise_role(options: RoleOptions) -> None:
         raise RoleError(child.final)
     if code:
         sys.exit(SIGNALLED - code if code < 0 else code)
+
+
+def memory_words(file: int | None) -> list[str]:
+    """Return the words of `persia launch-role` for the memory file that a process inherits, if there is one."""
+    return [] if file is None else ["--memory-file", str(file)]
 
 
 def _poll(reports: DeathReports | None, child: Supervised) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import structs
 
 from persia_cli.config.schema import Run
 from persia_cli.config.schema.metric import keys_of
@@ -19,7 +20,7 @@ from persia_cli.observe.scores import MOST, MOST_IN_TRAINING, RecentScores, Scor
 from persia_cli.observe.table_notes import TableNotes
 from persia_cli.observe.tensorboard import TensorBoardWriter
 from persia_cli.plan.columns import has_query_ids, label_names
-from persia_cli.wire.figures import SENT_AGAIN, IntervalFigures, ReplicaFigures, latest, together
+from persia_cli.wire.figures import FINISHED, SENT_AGAIN, IntervalFigures, ReplicaFigures, latest, together
 from persia_cli.wire.job_messages import REPORTS_AHEAD, ScoreCounts, ScoredSamples
 from persia_cli.wire.parts import TableTotals
 
@@ -130,6 +131,10 @@ class RunRecord:
     def note(self, name: str, figures: ReplicaFigures, incarnation: int = 1) -> None:
         """Store the latest figures of a replica's process, and notify the user once of each problem in them."""
         self._figures[name, incarnation] = figures
+        before = self._figures.get((name, incarnation - 1))
+        if before is not None and FINISHED in figures.counters.updates:
+            # It has taken over the memory of the process before, and what that had counted there.
+            self._figures[name, incarnation - 1] = without_kept(before)
         for table, counters in figures.counters.tables.items():
             for event, text in self._table_notes.of(table, counters):
                 self._notify(event, text, text)
@@ -306,6 +311,12 @@ class RunRecord:
         self._metrics.close()
         if self._tensorboard is not None:
             self._tensorboard.close()
+
+
+def without_kept(figures: ReplicaFigures) -> ReplicaFigures:
+    """Return the figures of an embedding server without those that it counted in its memory file."""
+    updates = {outcome: count for outcome, count in figures.counters.updates.items() if outcome != "applied"}
+    return structs.replace(figures, counters=structs.replace(figures.counters, updates=updates, tables={}))
 
 
 def _fraction(part: int, whole: int) -> float | None:

@@ -13,23 +13,25 @@ from persia_cli.config.schema import Run, SyncMode
 from persia_cli.control.position import TRAIN
 from persia_cli.control.watermarks import StepGate, Watermarks, Window
 from persia_cli.errors import CheckpointError, DiskError, WireError
-from persia_cli.kernels.needed import SERVER, training_kernels
+from persia_cli.kernels.needed import SERVER, kept_kernels, training_kernels
 from persia_cli.kernels.warm import warm
 from persia_cli.observe.trace import LOOP
-from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job, job_batches
 from persia_cli.roles.first_rows import load_first_rows
 from persia_cli.roles.link import Link
+from persia_cli.roles.shard_memory import begin_shard, restore_windows, take_over, takes_over, unsaid_keys
 from persia_cli.roles.shard_saving import ShardSaving
 from persia_cli.storage.places import Place, place_of
 from persia_cli.store.batch_rows import Merged, merge_gradients
 from persia_cli.store.chain import read_chain
 from persia_cli.store.changes import ChangeLog
+from persia_cli.store.kept_shard import KeptShard
 from persia_cli.store.manifest import EMBEDDINGS
+from persia_cli.store.repair import Repairs
 from persia_cli.store.shard import Shard
 from persia_cli.store.snapshot import Progress, load_shard
 from persia_cli.wire.arrays import Array
-from persia_cli.wire.figures import Counters
+from persia_cli.wire.figures import FINISHED, Counters
 from persia_cli.wire.job_messages import PhaseWork, SaveModel
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import Ack, GroupGradients, LookedUp, LookedUpRows, LookUp, Update
@@ -50,9 +52,12 @@ class HeldUpdate(NamedTuple):
 class EmbeddingServer:
     """Serves one shard; every method runs on the poll loop's thread."""
 
-    def __init__(self, loop: Loop, link: Link, bind: str, advertise: str | None = None) -> None:
+    def __init__(
+        self, loop: Loop, link: Link, bind: str, advertise: str | None = None, memory_file: int | None = None
+    ) -> None:
+        """`memory_file` is the descriptor of the file for its memory, if whoever starts the process keeps one."""
         self._loop = loop
-        self._link = link
+        self._link, self._memory_file = link, memory_file
         self._server = loop.serve(bind)
         self._address = advertise or self._server.address
         self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"{link.name}-files")
@@ -73,14 +78,17 @@ class EmbeddingServer:
         warm(SERVER)
         run, job = self._link.join(self._address)
         self._trace = self._link.trace
-        self._prepare(run, job, run.cluster.embedding_servers)
+        self._prepare(run, job)
         if job.task == "train":
             kinds = [group.optimizer.kind for group in self._shard.layout.groups]
-            warm(training_kernels(kinds), after_each=lambda: self._loop.poll(0))
+            kernels = training_kernels(kinds) if self._kept is None else kept_kernels(kinds)
+            warm(kernels, after_each=lambda: self._loop.poll(0))
         self._server.on(LookUp, self._on_look_up)
         self._server.on(Update, self._on_update)
         self._link.figures = self._figures
-        if job.load:
+        if self._took_over:
+            self._ready(0)
+        elif job.load:
             folder = place_of(job.load)
             self._write("reading its rows", lambda: self._load(folder), self._ready)
         elif job.warm:
@@ -99,18 +107,32 @@ class EmbeddingServer:
                 self._saving.abandon()
             self._writer.shutdown()
 
-    def _prepare(self, run: Run, job: Job, servers: int) -> None:
-        self._shard = Shard(embedding_layout(run), self._link.index, servers, self._loop.empty)
+    def _prepare(self, run: Run, job: Job) -> None:
+        sender, file = self._link.sender, self._memory_file
+        self._watermarks = Watermarks(run.cluster.nn_workers, last_step=job.first_step - 1)
+        self._took_over = takes_over(run, sender, file)
+        if self._took_over and file is not None:
+            self._shard: Shard = self._take_over(*take_over(run, sender, file, self._loop.empty))
+        else:
+            self._shard = begin_shard(run, job, sender, file, self._loop.empty)
+        self._kept = self._shard if isinstance(self._shard, KeptShard) else None
         self._changes = ChangeLog(self._shard)
         self._groups = len(self._shard.layout.groups)
         self._known = job_batches(run, job)
-        self._watermarks = Watermarks(run.cluster.nn_workers, last_step=job.first_step - 1)
         synchronous = isinstance(run.mode, SyncMode)
         # Where ranks' gradients are added up by key, no update comes with the keys of a look-up.
         self._keeps_rows = not synchronous or run.cluster.nn_workers == 1
         self._gate = StepGate[tuple[Peer, LookUp], HeldUpdate](run.cluster.nn_workers) if synchronous else None
 
+    def _take_over(self, shard: KeptShard, repairs: Repairs) -> KeptShard:
+        restore_windows(self._watermarks, shard)
+        self._looked_up = unsaid_keys(shard, self._watermarks.generation)
+        self._updates |= {"applied": shard.updates, FINISHED: int(repairs.request is not None)}
+        return shard
+
     def _ready(self, rows: int) -> None:
+        if self._kept is not None:
+            self._kept.serve()
         self._link.ready(self._on_instruction, rows=rows)
 
     # Look-ups
@@ -142,13 +164,16 @@ class EmbeddingServer:
         # steps of look-ups, and none before its step may make rows after it.
         create = message.create and not window.done(batch.step)
         kept_as = batch if create and self._keeps_rows else None
-        first = create and batch not in self._looked_up
+        first = create and batch not in self._looked_up and not self._was_looked_up(batch)
         self._trace.end("look-up held", batch)
         with self._trace.span(LOOP, "look-up", batch):
-            answers = [
-                self._shard.answer(number, *group, batch.step, create, kept_as, first)
-                for number, group in enumerate(message.groups)
-            ]
+            if self._kept is not None and create:
+                answers = self._kept.answer_all(message.groups, batch.step, batch.rank, kept_as, first)
+            else:
+                answers = [
+                    self._shard.answer(number, *group, batch.step, create, kept_as, first)
+                    for number, group in enumerate(message.groups)
+                ]
         unknown: list[Array] = [each for _, each in answers]
         if first:
             self._looked_up[batch] = unknown
@@ -156,6 +181,10 @@ class EmbeddingServer:
         unknown = self._looked_up.get(batch, unknown)
         groups = [LookedUpRows(rows, each) for (rows, _), each in zip(answers, unknown, strict=True)]
         self._server.reply(peer, LookedUp(window.watermark, self._shard.totals(), groups))
+
+    def _was_looked_up(self, batch: BatchId) -> bool:
+        """Return whether a process before this one has answered a batch, or might have."""
+        return self._kept is not None and self._kept.applied.is_looked_up(batch.rank, batch.step)
 
     # Updates
 
@@ -171,7 +200,7 @@ class EmbeddingServer:
             self._trace.begin("update held", batch)
             self._apply_complete_steps()
         else:
-            self._apply(batch, message.groups)
+            self._apply(batch, message.groups, [batch.rank])
             self._looked_up.pop(batch, None)
             window.mark(batch.step)
             self._server.reply(peer, Ack())
@@ -182,7 +211,7 @@ class EmbeddingServer:
             for update in updates:
                 self._trace.end("update held", update.batch)
             groups: Sequence[Merged] = updates[0].groups if len(updates) == 1 else self._merge(updates)
-            self._apply(updates[0].batch, groups)
+            self._apply(updates[0].batch, groups, [update.batch.rank for update in updates])
             for update in updates:
                 self._looked_up.pop(update.batch, None)
                 self._watermarks.of(update.batch.rank, update.batch.generation).mark(update.batch.step)
@@ -195,13 +224,16 @@ class EmbeddingServer:
         by_group = zip(self._shard.layout.groups, *(update.groups for update in updates), strict=True)
         return [merge_gradients(parts, group.dim, group.wire) for group, *parts in by_group]
 
-    def _apply(self, batch: BatchId, groups: Sequence[Merged]) -> None:
+    def _apply(self, batch: BatchId, groups: Sequence[Merged], ranks: list[int]) -> None:
         """Apply an update that has been checked: of one rank, or the sum of all ranks' of the batch's step."""
         looked_up = batch if self._keeps_rows else None
         with self._trace.span(LOOP, "update", batch):
-            for number, group in enumerate(groups):
-                self._shard.update(number, *group, batch.step, looked_up)
-        self._updates["applied"] += 1
+            if self._kept is not None:
+                self._kept.update_all(groups, batch.step, ranks, looked_up)
+            else:
+                for number, group in enumerate(groups):
+                    self._shard.update(number, *group, batch.step, looked_up)
+        self._updates["applied"] = self._updates["applied"] + 1 if self._kept is None else self._kept.updates
 
     def _window(self, batch: BatchId) -> Window:
         """Return the window of the batch's rank; raises WireError for a batch that this job cannot have now."""
@@ -229,8 +261,14 @@ class EmbeddingServer:
         if not isinstance(work, SaveModel):
             return
         folder = place_of(work.folder) / EMBEDDINGS
+        if self._kept is not None and self._kept.saves[0] == number:
+            self._link.done(number)
+            self._link.saved(work.step, (), f"{self._link.name} died while it wrote its rows")
+            return
         if self._saving is not None:
             raise RuntimeError(f"the checkpoint of step {self._saved_step} is still being written")
+        if self._kept is not None:
+            self._kept.saves[0] = number
         # From here on changes do not concern the checkpoint, so training may go on.
         changes = self._changes.cut(work.step, work.parent)
         self._saving = ShardSaving(self._shard, folder, self._writer, self._waker, self._note_written, changes)

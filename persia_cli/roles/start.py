@@ -8,7 +8,7 @@ from typing import Protocol
 
 from persia_cli.config.schema import Run
 from persia_cli.disk import refusal
-from persia_cli.errors import PersiaError
+from persia_cli.errors import MemoryFileError, PersiaError
 from persia_cli.plan.job import Job
 from persia_cli.roles.link import EarlySignal, Link, StoppedError, share_arrays
 from persia_cli.wire.context import Context
@@ -64,13 +64,15 @@ def run_role(
     bind: str | None = None,
     advertise: str | None = None,
     life: int = 1,
+    memory_file: int | None = None,
     on_start: Callable[[Link], None] = lambda link: None,
 ) -> None:
     """Run one replica of any other role until the job is over.
 
     `bind` is where it listens (default: like the coordinator's address), `advertise` the address that others get, and
-    `life` the number of the process among those of the replica. Its failure is reported to the coordinator before it
-    is raised.
+    `life` the number of the process among those of the replica. `memory_file` is the descriptor of the file for an
+    embedding server's memory. Its failure is reported to the coordinator before it is raised, but for a
+    MemoryFileError: whoever started the process then begins the job again.
     """
     loop = Loop(context, f"{role}-{index}")
     try:
@@ -81,11 +83,13 @@ def run_role(
             if life > 1 and listens_at.startswith("ipc://"):
                 # What was sent to the process before, and what was lent to it, must not reach this one.
                 listens_at += f".{life}"
-            _replica(role, loop, link, listens_at, advertise).run()
+            _replica(role, loop, link, listens_at, advertise, memory_file).run()
             link.leave()
         except (StoppedError, EarlySignal) as stopped:
             log.info("%s", stopped)
             link.leave()
+        except MemoryFileError:
+            raise
         except Exception as error:
             if not isinstance(refusal(error) or error, PersiaError):
                 log.exception("%s failed", link.name)
@@ -114,12 +118,12 @@ class Runnable(Protocol):
         """Work until the job is over."""
 
 
-def _replica(role: str, loop: Loop, link: Link, bind: str, advertise: str | None) -> Runnable:
+def _replica(role: str, loop: Loop, link: Link, bind: str, advertise: str | None, memory_file: int | None) -> Runnable:
     """Make the role's object; a role's module is imported only where it runs (only NN workers need torch)."""
     if role == "embedding-server":
         from persia_cli.roles.embedding_server import EmbeddingServer
 
-        return EmbeddingServer(loop, link, bind, advertise)
+        return EmbeddingServer(loop, link, bind, advertise, memory_file)
     if role == "embedding-worker":
         from persia_cli.roles.embedding_worker import EmbeddingWorker
 

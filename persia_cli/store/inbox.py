@@ -15,7 +15,8 @@ from persia_cli.store.memory_file import LOAD, MemoryFile
 FREE, LOOK_UP, UPDATE = 0, 1, 2
 """States of the inbox: nothing is under way, or a look-up or an update that is in it whole."""
 STATE, SIZE, SUM, END = range(4)
-"""Words of the head: the state, bytes of the description, sum over the request, bytes of its arrays."""
+"""Words of the head: the state, bytes of the description (0 while a request is copied), sum over the request, bytes of
+its arrays."""
 DESCRIPTION_BYTES = 8 << 20
 ARRAY_BYTES = 16 << 30
 """Address space for the arrays of one request; memory is taken as it is written."""
@@ -74,18 +75,20 @@ class Inbox:
 
         Raises MemoryError if it is larger than the inbox.
         """
+        self._head[SIZE] = 0
         description = msgspec.json.encode(request)
         laid_out, end = self._arrays(request)
         if end > self._bytes.size or len(description) > DESCRIPTION_BYTES:
             raise MemoryError(f"a request of {end:,} bytes")
         self._description[: len(description)] = np.frombuffer(description, np.uint8)
-        self._head[SIZE], self._head[END] = len(description), end
+        self._head[END] = end
         total = np.uint64(0)
         for arrays, (keys, tables, gradients) in zip(laid_out, groups, strict=True):
             for source, target in ((keys, arrays.keys), (tables, arrays.tables), (gradients, arrays.last)):
                 if source is not None:
                     total = _copied(source, target, total)
         self._head[SUM] = total
+        self._head[SIZE] = len(description)
         return laid_out
 
     def begin(self, state: int) -> None:
@@ -95,6 +98,15 @@ class Inbox:
     def end(self) -> None:
         """Say that the request is done."""
         self._head[STATE] = FREE
+
+    def last(self) -> KeptRequest | None:
+        """Return the last request, None if there was none, or if it is not here whole."""
+        size = int(self._head[SIZE])
+        return _DECODER.decode(self._description[:size].tobytes()) if size else None
+
+    def arrays(self, request: KeptRequest) -> list[Arrays]:
+        """Return the arrays of the last request."""
+        return self._arrays(request)[0]
 
     def under_way(self) -> tuple[KeptRequest, list[Arrays]]:
         """Return the request that an earlier process did not finish; raises MemoryFileError if its sum is not right."""

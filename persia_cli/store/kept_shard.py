@@ -13,14 +13,15 @@ from persia_cli.kernels.memory import HUGE_PAGE, Empty
 from persia_cli.kernels.new_keys import Counts
 from persia_cli.kernels.old_rows import OldRows
 from persia_cli.kernels.update import Rule
-from persia_cli.store.applied_steps import SPAN, AppliedSteps
+from persia_cli.store.applied_steps import AppliedSteps
 from persia_cli.store.cut import NOTHING
-from persia_cli.store.inbox import ARRAY_BYTES, DESCRIPTION_BYTES, LOOK_UP, UPDATE, Arrays, Inbox, KeptRequest, Part
-from persia_cli.store.layout import EmbeddingLayout, partitions_of
+from persia_cli.store.inbox import LOOK_UP, UPDATE, Arrays, Inbox, KeptRequest, Part
+from persia_cli.store.layout import EmbeddingLayout
 from persia_cli.store.memory_file import LOADING, SERVING, MemoryFile
-from persia_cli.store.repair import Repairs, repair_shard
+from persia_cli.store.repair import Repairs, count_death, repair_shard
 from persia_cli.store.row_store import Floats, Keys, RowStore, Tables
 from persia_cli.store.shard import Bytes, Halves, Rows, Shard
+from persia_cli.store.shard_file import DEATHS, SAVE, UPDATES, UPDATES_BEFORE, shard_file, whole_lines
 from persia_cli.store.wire_rows import row_bytes
 
 AHEAD = 32 << 20
@@ -73,7 +74,7 @@ class KeptShard(Shard):
             gradients=memory.array(2 * tables, np.int64).reshape(2, tables),
             look_ups=memory.array(groups, np.int64),
         )
-        self._old_rows = [memory.array(2 * _lines(group.width), np.float32) for group in layout.groups]
+        self._old_rows = [memory.array(2 * whole_lines(group.width), np.float32) for group in layout.groups]
         self._backed = [0] * groups
         self._new: dict[int, NDArray[np.uint64]] = {}
         """Where the look-up that is under way writes positions of new keys, by group."""
@@ -94,7 +95,7 @@ class KeptShard(Shard):
 
         Raises MemoryFileError if another process still has the file.
         """
-        shard = cls(_file(file, layout, server, servers, ranks, keep=False), layout, server, servers, ranks, empty)
+        shard = cls(shard_file(file, layout, server, servers, ranks, keep=False), layout, server, servers, ranks, empty)
         shard.memory.state = LOADING
         shard.applied.begin(last_step)
         shard.words[0] = journal.BARE
@@ -104,15 +105,24 @@ class KeptShard(Shard):
 
     @classmethod
     def attach(
-        cls, file: int, layout: EmbeddingLayout, server: int, servers: int, ranks: int, empty: Empty = np.empty
+        cls,
+        file: int,
+        layout: EmbeddingLayout,
+        server: int,
+        servers: int,
+        ranks: int,
+        empty: Empty = np.empty,
+        most_deaths: int | None = None,
     ) -> tuple["KeptShard", Repairs]:
         """Go on with the shard of a process that has ended; returns it and what was repaired.
 
         Raises MemoryFileError, saying why, if another process has the file, if it is of another layout or version,
-        if its rows were not loaded whole, and if its index or request is damaged.
+        if its rows were not loaded whole, and if its index or request is damaged; PoisonError if more than
+        `most_deaths` processes have died at the request that is under way.
         """
-        shard = cls(_file(file, layout, server, servers, ranks, keep=True), layout, server, servers, ranks, empty)
+        shard = cls(shard_file(file, layout, server, servers, ranks, keep=True), layout, server, servers, ranks, empty)
         try:
+            count_death(shard, most_deaths)
             return shard, repair_shard(shard)
         except BaseException:
             shard.memory.close()
@@ -121,6 +131,16 @@ class KeptShard(Shard):
     def serve(self) -> None:
         """Say that all rows are loaded, so that another process may take over from now on."""
         self.memory.state = SERVING
+
+    @property
+    def updates(self) -> int:
+        """Number of updates carried out, by all processes that have had the shard."""
+        return int(self.words[UPDATES])
+
+    @property
+    def saves(self) -> NDArray[np.uint64]:
+        """uint64[1]: the number of the last save that a process with the shard has begun; set when one begins."""
+        return self.words[SAVE : SAVE + 1]
 
     # Requests
 
@@ -209,6 +229,7 @@ class KeptShard(Shard):
         self._new = {part.group: array.last for part, array in zip(parts, arrays, strict=True)}
         self.before.hits[:], self.before.look_ups[:] = self._counts.hits, self._look_ups
         self.before.gradients[:] = self._gradients
+        self.words[UPDATES_BEFORE], self.words[DEATHS] = self.words[UPDATES], 0
         self.words[0] = journal.BARE
         self.inbox.begin(kind)
         yield
@@ -218,8 +239,11 @@ class KeptShard(Shard):
         """Mark the steps of a request that is carried out, and end it."""
         for rank in request.ranks:
             (self.applied.mark if kind == UPDATE else self.applied.mark_looked_up)(rank, request.step)
-        self.words[0] = journal.BARE
+        if kind == UPDATE:
+            self.words[UPDATES] = self.words[UPDATES_BEFORE] + np.uint64(1)
+        # Until then the journal says that all groups are done; otherwise a repair would do them again.
         self.inbox.end()
+        self.words[0] = journal.BARE
 
     # Kernels
 
@@ -311,23 +335,6 @@ class KeptShard(Shard):
         """Set the counts of gradients to what they were before the request."""
         for own, before in zip(self._gradients, self.before.gradients, strict=True):
             own[:] = before
-
-
-def _file(file: int, layout: EmbeddingLayout, server: int, servers: int, ranks: int, keep: bool) -> MemoryFile:
-    nbytes = 2 * HUGE_PAGE + DESCRIPTION_BYTES + ARRAY_BYTES + ranks * SPAN
-    nbytes += 128 * (layout.salts().size + 64)
-    for group in layout.groups:
-        own = len(partitions_of(group.partitions, server, servers))
-        index = own * (group.buckets * 64 + 4)
-        nbytes += index + own * group.rows_per_partition * (group.width * 4 + 3)
-        nbytes += own * group.evictions_per_partition * 10
-        nbytes += 16 * _lines(group.width) + 10 * HUGE_PAGE
-    return MemoryFile(file, f"{layout!r} {server} {servers} {ranks}", nbytes, keep)
-
-
-def _lines(width: int) -> int:
-    """Return the words of a row, rounded up to whole cache lines."""
-    return -(-width // 16) * 16
 
 
 def _wire_rows(store: RowStore, size: int) -> Halves:

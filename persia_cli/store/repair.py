@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.errors import MemoryFileError
+from persia_cli.errors import MemoryFileError, PoisonError
 from persia_cli.kernels import check, journal
 from persia_cli.store.inbox import FREE, LOOK_UP, UPDATE, Arrays, KeptRequest
 from persia_cli.store.memory_file import LOAD
 from persia_cli.store.row_store import RowStore
+from persia_cli.store.shard_file import DEATHS
 
 if TYPE_CHECKING:
     from persia_cli.store.kept_shard import KeptShard
@@ -87,6 +88,40 @@ def repair_shard(shard: "KeptShard") -> Repairs:
             _finish_update(shard, request, arrays, progress)
         shard.finish(kind, request)
     return Repairs(sum(store.used for store in shard.stores), row, new_key, request, unknown, not_finite)
+
+
+def count_death(shard: "KeptShard", most: int | None) -> None:
+    """Count the process that has died at the request under way, if there is one.
+
+    Raises PoisonError if that makes more than `most`.
+    """
+    if shard.inbox.state == FREE:
+        return
+    shard.words[DEATHS] += np.uint64(1)
+    deaths = int(shard.words[DEATHS])
+    if most is not None and deaths > most:
+        request, _ = shard.inbox.under_way()
+        what = "look-up" if shard.inbox.state == LOOK_UP else "update"
+        ranks = f"rank{'' if len(request.ranks) == 1 else 's'} {', '.join(map(str, request.ranks))}"
+        raise PoisonError(
+            f"{deaths} processes have died at the same request, the {what} of step {request.step} of {ranks}: that "
+            "batch is poison, so the job does not go on"
+        )
+
+
+def last_new_keys(shard: "KeptShard") -> tuple[KeptRequest, list[NDArray[np.uint32]]] | None:
+    """Return the last request and the positions of its new keys, if it was a look-up that is done and counted.
+
+    The process that carried it out may have died before it could say so.
+    """
+    request = shard.inbox.last()
+    if request is None or not request.counted or not request.ranks or any(part.dtype for part in request.parts):
+        return None
+    if not shard.applied.is_looked_up(request.ranks[0], request.step):
+        return None
+    arrays = shard.inbox.arrays(request)
+    unknown = [int(shard.journal_of(part.group).unknown[0]) for part in request.parts]
+    return request, [own.last[:size].astype(np.uint32) for own, size in zip(arrays, unknown, strict=True)]
 
 
 def check_store(store: RowStore, rows_of_tables: NDArray[np.int64]) -> int:

@@ -21,6 +21,10 @@ SENT_AGAIN = "batches_sent_again"
 """Count of the batches whose ids a data loader has sent again, since an embedding worker had died."""
 
 
+FINISHED = "finished"
+"""Count of an embedding server's process: requests of a process before it that it has finished, 0 or 1."""
+
+
 class Counters(FieldSet, frozen=True):
     """What a replica has counted since it started."""
 

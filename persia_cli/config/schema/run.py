@@ -107,8 +107,9 @@ class Recovery(Node):
     """Processes that die while the job goes on: which are replaced, and how often."""
 
     max_restarts: Annotated[int, Field(ge=0, le=1000), NUMBER] = 3
-    """New processes that a data loader or an embedding worker gets within `window_s`; 0: a death ends the job.
+    """New processes that a replica gets within `window_s`; 0: a death ends the job.
 
+    Data loaders and embedding workers get them, and embedding servers with `cluster.server_memory=shared`.
     Each new process but the first waits longer before it starts. So often too the whole job goes back to a checkpoint.
     """
     lost_memory: Literal["rollback", "stop"] = "rollback"

@@ -26,6 +26,7 @@ from persia_cli.plan.job import Job, job_phases, participants
 from persia_cli.roles.coordinator.checkpointing import Checkpointing
 from persia_cli.roles.coordinator.dismissal import AT_ONCE_S, Dismissal, ReplicaError
 from persia_cli.roles.coordinator.early_saves import EarlySaves
+from persia_cli.roles.coordinator.files import FileHandler
 from persia_cli.roles.coordinator.joining import JoinHandler
 from persia_cli.roles.coordinator.liveness import LivenessMonitor
 from persia_cli.roles.coordinator.loading import Loading
@@ -118,7 +119,13 @@ class Coordinator:
         self._dismissal = Dismissal(
             self._server, self._joining, self._membership, self._work, self._now, self._give_up, self._early.end
         )
-        self._recovery = RecoveryHandler(self._server, run, self._phases, self._events, self._dismissal)
+        self._files = FileHandler(
+            self._server, self._joining, self._phases, self._checkpointing, self._early, self._events,
+            self._dismissal, self._go_on,
+        )
+        self._recovery = RecoveryHandler(
+            self._server, run, self._phases, self._events, self._dismissal, self._files.lose
+        )
         self._readiness = Readiness(
             self._server, self._joining, self._membership, self._events, self._loading,
             self._now, self._give_up, self._advance, self._recovery.on_ready, job.rollback,
@@ -133,7 +140,7 @@ class Coordinator:
         self._server.on(Next, self._on_next)
         self._server.on(Held, self._early.on_held)
         self._server.on(Done, self._on_done)
-        self._server.on(Saved, self._on_saved)
+        self._server.on(Saved, self._files.on_saved)
         self._server.on(TakeItem, self._on_take_item)
         self._server.on(Report, self._reporting.on_report)
         self._server.on(Heartbeat, self._on_heartbeat)
@@ -299,17 +306,8 @@ class Coordinator:
         if self._failure is None:
             self._advance()
 
-    def _on_saved(self, peer: Peer, message: Saved) -> None:
-        member = self._joining.find(message.sender)
-        self._server.reply(peer, Ack())
-        if self._dismissal.begun or not self._phases.note_written(member.name, message.step):
-            return
-        self._checkpointing.add(member.name, message.files, message.failure)
-        if self._phases.writing:
-            return
-        self._early.note_saved()
-        self._events.write(**self._checkpointing.conclude())
-        # A phase that is over, and yet the last one, waited for this.
+    def _go_on(self) -> None:
+        """Begin the next phase after a checkpoint for whose files it had to wait."""
         if not self._phases.waiting and self._failure is None:
             self._advance()
 

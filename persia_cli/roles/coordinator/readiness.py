@@ -47,7 +47,8 @@ class Readiness:
         member = self._joining.find(message.sender)
         member.ready = True
         self._parameters = max(self._parameters, message.parameters)
-        self._loading.finish(member.name, message.rows)
+        if not self._begun:
+            self._loading.finish(member.name, message.rows)
         self._server.reply(peer, Ack())
         if self._begun:
             self._replaced(member)

@@ -1,5 +1,6 @@
 """The coordinator's part when a process dies: whether the replica gets a new one, and who has to know."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,11 +10,14 @@ from persia_cli.control.phases import PhaseMachine
 from persia_cli.control.restarts import NEVER_AGAIN, RestartPolicy, ended_how
 from persia_cli.errors import RoleError, WireError
 from persia_cli.observe.journal import Journal
-from persia_cli.plan.job import RESTARTED
+from persia_cli.plan.job import is_replaced
 from persia_cli.roles.coordinator.dismissal import Dismissal
-from persia_cli.wire.figures import SENT_AGAIN, Counters
+from persia_cli.wire.figures import FINISHED, SENT_AGAIN, Counters
 from persia_cli.wire.job_messages import Change, Death, Verdict
 from persia_cli.wire.server import Peer, Server
+
+REPEATED = {"data-loader": "steps", "embedding-worker": "batches", "embedding-server": "requests"}
+"""What is done again by role."""
 
 
 @dataclass(slots=True)
@@ -26,8 +30,9 @@ class Replacement:
     pid: int
     died_s: float
     repeated: str
-    """What is done again: work items dealt anew, or batches whose ids are sent again."""
-    steps: int = 0
+    """What is done again: steps dealt anew, batches whose ids are sent again, or requests that are finished."""
+    again: int | None = None
+    """How many, once it is known of all but batches, which are counted until others have heard of the new process."""
     sent_before: int = 0
     change: int = 0
     """Number of the change by which others learn of the new process; 0 until it is ready."""
@@ -43,8 +48,14 @@ class RecoveryHandler:
         phases: PhaseMachine,
         events: Journal,
         dismissal: Dismissal,
+        lose_files: Callable[[str, str], None],
     ) -> None:
-        """`dismissal` is how the job ends, which it does after a death too many."""
+        """`dismissal` is how the job ends, which it does after a death too many.
+
+        `lose_files` is called with a replica that has died, and how, since it may have been writing a checkpoint.
+        """
+        self._lose_files = lose_files
+        self._memory_is_kept = run.cluster.server_memory == "shared"
         self._server = server
         self._phases = phases
         self._events = events
@@ -89,8 +100,7 @@ class RecoveryHandler:
         phase = self._phases.current
         return (
             self._policy.max_restarts > 0
-            and message.role in RESTARTED
-            and message.exit_code not in NEVER_AGAIN
+            and is_replaced(message.role, message.exit_code, self._memory_is_kept)
             and (message.role, message.index) in self._membership.members
             and phase is not None
             and phase.kind != "done"
@@ -104,14 +114,15 @@ class RecoveryHandler:
         self._heard.pop(name, None)
         before = self._under_way.get(name)
         loader = message.role == "data-loader"
+        self._lose_files(name, how)
         self._under_way[name] = Replacement(
             message.role,
             message.index,
             how,
             message.pid,
             before.died_s if before else now,
-            "work items" if loader else "batches",
-            (self._work.take_back(name) if loader else 0) + (before.steps if before else 0),
+            REPEATED[message.role],
+            self._work.take_back(name) + (before.again or 0 if before else 0) if loader else None,
             before.sent_before if before else self._sent,
         )
         self._note_change(member, message.pid, alive=False)
@@ -139,29 +150,35 @@ class RecoveryHandler:
         return tuple(change for change in self._changes.values() if change.number > number)
 
     def note_heartbeat(self, member: Member, heard: int, counters: Counters) -> None:
-        """Note up to which change a replica has heard, and what a data loader has sent again since."""
+        """Note up to which change a replica has heard, and what it has sent again or finished."""
         if member.role == "data-loader":
             self._heard[member.name] = heard
             self._sent_again[member.name] = counters.counts.get(SENT_AGAIN, 0)
+        recovery = self._under_way.get(member.name)
+        if recovery is not None and recovery.repeated == "requests" and recovery.change:
+            recovery.again = counters.updates.get(FINISHED, 0)
         if self._under_way:
             self._finish()
 
     def _finish(self) -> None:
-        """Record the recoveries that are over: data loaders have sent again what an embedding worker had lost."""
+        """Record the recoveries that are over: what was lost is sent again, or said to be finished."""
         for name, recovery in list(self._under_way.items()):
-            waits = recovery.repeated == "batches" and any(n < recovery.change for n in self._heard.values())
+            if recovery.repeated == "batches":
+                waits = any(n < recovery.change for n in self._heard.values())
+            else:
+                waits = recovery.again is None
             if not recovery.change or waits:
                 continue
             del self._under_way[name]
             self._events.write(event="recovered", **self._described(recovery))
 
     def _described(self, recovery: Replacement) -> dict[str, Any]:
-        batches = recovery.repeated == "batches"
+        again = self._sent - recovery.sent_before if recovery.repeated == "batches" else recovery.again
         return {
             "replica": f"{recovery.role}-{recovery.index}",
             "cause": recovery.cause,
             "pid": self._membership.members[recovery.role, recovery.index].pid,
             "seconds": round(self._clock() - recovery.died_s, 3),
-            "repeated": {"batches": self._sent - recovery.sent_before} if batches else {"steps": recovery.steps},
+            "repeated": {recovery.repeated: again},
             "lost": 0,
         }

@@ -74,3 +74,31 @@ def test_roles_that_cannot_be_replaced_are_not_asked_for() -> None:
     child, reports = supervised("raise SystemExit(1)", "nn-worker")
     child.supervise()
     assert (reports.deaths, child.failed) == ([], True)
+
+
+@pytest.mark.parametrize(
+    ("end", "memory_is_kept", "expected"),
+    [
+        ("os.kill(os.getpid(), 9)", True, True),
+        ("os.kill(os.getpid(), 15)", True, True),
+        ("os.kill(os.getpid(), 9)", False, False),
+        ("os.kill(os.getpid(), 11)", True, False),
+        ("os.abort()", True, False),
+        ("os._exit(1)", True, False),
+        ("os._exit(74)", True, False),
+    ],
+)
+def test_an_embedding_server_returns_if_its_memory_is_kept_and_can_be_trusted(
+    end: str, memory_is_kept: bool, expected: bool
+) -> None:
+    reports = Reports()
+
+    def start(life: int) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen([sys.executable, "-c", f"import os; {end}"])
+
+    child = Supervised(
+        Replica("embedding-server", 0), start, Path(os.devnull), cast(DeathReports, reports), memory_is_kept
+    )
+    child.process.wait()
+    child.supervise()
+    assert (child.may_return, child.failed, len(reports.deaths)) == (expected, not expected, int(expected))

@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from persia_cli.errors import MemoryFileError
+from persia_cli.errors import MemoryFileError, PoisonError
 from persia_cli.kernels.buckets import KEYS, MARKS, ROWS
 from persia_cli.store.applied_steps import AppliedSteps
 from persia_cli.store.inbox import UPDATE, KeptRequest, Part
 from persia_cli.store.kept_shard import KeptShard
 from persia_cli.store.layout import RowOptimizer
 from persia_cli.store.memory_file import LOADING, new_file
-from persia_cli.store.repair import check_store
+from persia_cli.store.repair import check_store, last_new_keys
 from persia_cli.store.shard import Shard
 from tests.support.killed import differences, job_of
 from tests.support.shards import OPTIMIZERS, TABLES, arrays, layout_of
@@ -82,6 +82,94 @@ def test_a_look_up_that_was_cut_off_is_answered_as_if_it_were_not(job):
     again = shard.answer_all(job.look_up(0), 0, 0, 0, counted=False)
     assert [rows.tolist() for rows, _ in again] == [rows.tolist() for rows, _ in theirs]
     assert shard.counters() == plain.counters()
+
+
+def die(job, file: int, kill) -> None:
+    """Have a process work on the job's file until `kill`, which is given the shard, makes it end."""
+    child = os.fork()
+    if child == 0:
+        shard, _ = job.attach(file)
+        kill(shard)
+        job.go_on(shard)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+
+def end_by_signal(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dies_at_the_end(name: str, request: int):
+    """Make a process end before or after it says that a request is over."""
+
+    def prepare(shard: KeptShard) -> None:
+        real, seen = shard.inbox.end, []
+
+        def end() -> None:
+            seen.append(0)
+            if name == "after":
+                real()
+            if len(seen) == request:
+                end_by_signal()
+            if name == "before":
+                real()
+
+        shard.inbox.end = end
+
+    return prepare
+
+
+@pytest.mark.parametrize("request_number", [1, 2, 7, 8])
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_request_that_is_done_and_not_yet_over_is_not_done_again(job, moment, request_number):
+    file = job.create()
+    die(job, file, dies_at_the_end(moment, request_number))
+    shard, repairs = job.attach(file)
+    assert (repairs.request is not None) == (moment == "before")
+    assert shard.updates == request_number // 2
+    job.go_on(shard)
+    assert differences(shard, job.straight()) == []
+    assert shard.updates == job.steps
+
+
+def test_the_new_keys_of_the_last_look_up_are_known_though_it_was_over(job):
+    file = job.create()
+    die(job, file, dies_at_the_end("after", 3))
+    shard, _ = job.attach(file)
+    plain = Shard(job.layout, 0, 1)
+    theirs = [plain.answer(number, *group, 0, True, 0) for number, group in enumerate(job.look_up(0))]
+    for number, part in enumerate(job.update(0)):
+        plain.update(number, *part, 0, 0)
+    theirs = [plain.answer(number, *group, 1, True, 1) for number, group in enumerate(job.look_up(1))]
+    request, new = last_new_keys(shard)
+    assert (request.step, request.ranks) == (1, (0,))
+    assert [each.tolist() for each in new] == [each.tolist() for _, each in theirs]
+    shard.answer_all(job.look_up(1), 1, 0, 1, counted=False)
+    assert last_new_keys(shard) is None
+    shard.update_all(job.update(1), 1, [0], 1)
+    assert last_new_keys(shard) is None
+
+
+def test_a_request_that_kills_twice_is_named(job):
+    file = job.create()
+
+    def in_kernel(shard: KeptShard) -> None:
+        shard._change = end_by_signal
+
+    die(job, file, in_kernel)
+    child = os.fork()
+    if child == 0:
+        KeptShard._change = end_by_signal
+        KeptShard.attach(file, job.layout, 0, 1, 1, most_deaths=1)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    with pytest.raises(PoisonError, match="2 processes have died at the same request, the update of step 0 of rank 0:"):
+        KeptShard.attach(file, job.layout, 0, 1, 1, most_deaths=1)
+    shard, _ = job.attach(file)
+    job.go_on(shard, 2)
+    del shard
+    gc.collect()
+    KeptShard.attach(file, job.layout, 0, 1, 1, most_deaths=0)
 
 
 # Who may take a file over

@@ -1,0 +1,32 @@
+"""The file of a kept shard: its size, which is address space and not memory, and what it belongs to."""
+
+from persia_cli.kernels.memory import HUGE_PAGE
+from persia_cli.store.applied_steps import SPAN
+from persia_cli.store.inbox import ARRAY_BYTES, DESCRIPTION_BYTES
+from persia_cli.store.layout import EmbeddingLayout, partitions_of
+from persia_cli.store.memory_file import MemoryFile
+
+UPDATES, UPDATES_BEFORE, DEATHS, SAVE = range(1, 5)
+"""Words of the file behind that of the journal: updates carried out so far, and before the request that is under way;
+processes that have died at that request; and the number of the last save that was begun."""
+
+
+def shard_file(file: int, layout: EmbeddingLayout, server: int, servers: int, ranks: int, keep: bool) -> MemoryFile:
+    """Open the file of a kept shard, `keep` its content, and reserve addresses for all that a shard may come to have.
+
+    Raises what `MemoryFile` does.
+    """
+    nbytes = 2 * HUGE_PAGE + DESCRIPTION_BYTES + ARRAY_BYTES + ranks * SPAN
+    nbytes += 128 * (layout.salts().size + 64)
+    for group in layout.groups:
+        own = len(partitions_of(group.partitions, server, servers))
+        index = own * (group.buckets * 64 + 4)
+        nbytes += index + own * group.rows_per_partition * (group.width * 4 + 3)
+        nbytes += own * group.evictions_per_partition * 10
+        nbytes += 16 * whole_lines(group.width) + 10 * HUGE_PAGE
+    return MemoryFile(file, f"{layout!r} {server} {servers} {ranks}", nbytes, keep)
+
+
+def whole_lines(width: int) -> int:
+    """Return the words of a row, rounded up to whole cache lines."""
+    return -(-width // 16) * 16
