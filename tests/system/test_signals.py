@@ -40,11 +40,16 @@ class Net(nn.Module):
 """
 """A network that takes its time, so that a test can reach any phase."""
 
-STEPS = 60
+STEPS, EVAL_EVERY = 60, 20
 WORDS = [
     *("conf=synthetic", "mode=sync", "train.batch_size=32", "train.log_every_steps=10", "train.epochs=5"),
     *("dataset.generator.train_rows=640", "dataset.generator.eval_rows=320", f"train.steps={STEPS}"),
-    *("eval.every_steps=20", "checkpoint.every_steps=25", "checkpoint.grace_s=60", "cluster.stop_timeout_s=10"),
+    *(
+        f"eval.every_steps={EVAL_EVERY}",
+        "checkpoint.every_steps=25",
+        "checkpoint.grace_s=60",
+        "cluster.stop_timeout_s=10",
+    ),
     "train.stop_early={metric: auc, patience: 3}",
 ]
 
@@ -176,7 +181,8 @@ def interrupted_and_resumed(
         assert stopped["signal"] in (number.name, "SIGUSR1")
         assert f"persia resume {run_dir} goes on from there" in job.output
         due = read_manifest(newest_checkpoint(run_dir / CHECKPOINTS)).progress.evaluation_due
-        assert due == ("evaluat" in phase)
+        # A slow machine may be told so late that training stops at a step after which an evaluation comes.
+        assert due == ("evaluat" in phase or (phase == "training" and steps[-1] % EVAL_EVERY == 0))
         (folder / "network.py").write_text(NETWORK.format(train_s=0, eval_s=0))
         ended = resume(run_dir)
     assert ended.returncode == 0, ended.stderr
