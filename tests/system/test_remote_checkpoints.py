@@ -121,6 +121,36 @@ def test_a_run_is_saved_evaluated_and_resumed_in_a_store(store: ObjectStore, tmp
         assert SECRET.encode() not in (folder / "manifest.json").read_bytes()
 
 
+@pytest.mark.slow  # pyarrow takes about 20 s to give up a store that refuses connections.
+@pytest.mark.timeout(600)
+def test_a_save_that_the_network_breaks_costs_that_save_alone(store: ObjectStore, tmp_path: Path) -> None:
+    """A save among others is given up; those after it work, the first with all rows and the next with changes."""
+    with Proxy(f"tcp://127.0.0.1:{store.port}") as network:
+        uri, run_dir = store.uri("broken", port_of(network)), tmp_path / "run"
+
+        def cut_a_save() -> None:
+            saved, failed = (bool(steps_of(run_dir, kind)) for kind in ("saved", "save_failed"))
+            if saved and not failed and not network.cuts:
+                network.go_down()
+            if failed:
+                network.come_up()
+
+        words = ("train.steps=300", "checkpoint.every_steps=20", "checkpoint.while_training=false")
+        code, said = train(run_dir, uri, *words, "checkpoint.full_every=4", while_running=cut_a_save)
+        assert code == 0, said
+        failed, saved = steps_of(run_dir, "save_failed"), steps_of(run_dir, "saved")
+        assert failed
+        assert network.cuts
+        assert saved[-1] == 300
+        assert sorted({*failed, *saved}) == list(range(20, 301, 20))
+        assert "event=save_failed" in said
+        assert SECRET not in said
+        parents = {event["step"]: event["parent"] for event in result_of(run_dir).events if event["event"] == "saved"}
+        assert all(parents[step + 20] is None for step in failed if step + 20 in parents)
+        assert any(parents.values())
+        assert_whole(place_of(uri))
+
+
 def test_one_broken_connection_is_tried_again(store: ObjectStore, tmp_path: Path) -> None:
     with Proxy(f"tcp://127.0.0.1:{store.port}") as network:
         uri, run_dir = store.uri("again", port_of(network)), tmp_path / "run"

@@ -110,7 +110,8 @@ class Checkpointing:
             self._failures.append(str(error))
         progress = self._progress(state, phase.evaluation_due)
         self._cut = Cut(step, samples, progress, replace(best) if best else None, scores, phase.trigger)
-        return SaveModel(address_of(self._draft), step, self._parent_step())
+        # A store that does not answer is not asked again: each time takes long, and replicas wait for this one.
+        return SaveModel(address_of(self._draft), step, self._parent_step() if scores is not None else None)
 
     def add(self, name: str, files: Sequence[SavedFile], failure: str = "") -> None:
         """Note the files that a replica wrote, or why it could not."""
@@ -121,7 +122,8 @@ class Checkpointing:
     def conclude(self) -> dict[str, Any]:
         """Publish the checkpoint, or give it up if a part of it could not be written; return the event of either.
 
-        What there is of a checkpoint that is given up is removed, which makes room: no replica writes it any more.
+        What there is on a disk of a checkpoint that is given up is removed, which makes room: no replica writes it any
+        more. In an object store, which may not answer now, it stays until the end of the job.
         """
         assert self._cut is not None
         try:
@@ -129,7 +131,8 @@ class Checkpointing:
                 raise DiskError(self._failures[0])
             return {"event": "saved"} | self.publish()
         except (DiskError, CheckpointError) as error:
-            remove_unfinished(self._checkpoints)
+            if isinstance(self._checkpoints, Path):
+                remove_unfinished(self._checkpoints)
             self._lost = (self._cut.step, str(error))
             self._given_up += 1
             return {"event": "save_failed", "step": self._cut.step, "given_up": self._given_up, "text": str(error)}
