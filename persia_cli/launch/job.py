@@ -147,11 +147,14 @@ def recorded_end(run_dir: Path, signals: JobSignals) -> Iterator[None]:
     """Record the end of the job if its coordinator could not, since it was killed or did not start.
 
     Raises PreemptedError if a signal ended it before all was done, UserError if the record's folder has been removed.
-    When the block ends, all other writers of the record must have ended.
+    A signal that came when all was done changes nothing, even if a replica that was about to end died of it. When the
+    block ends, all other writers of the record must have ended.
     """
     try:
         yield
     except PreemptedNow as ended:
+        if _last_words(run_dir) == "done":
+            return
         _record_stop(run_dir, signal=signals.name)
         raise PreemptedError(signals.name) from ended
     except KeyboardInterrupt:
@@ -163,6 +166,8 @@ def recorded_end(run_dir: Path, signals: JobSignals) -> Iterator[None]:
             raise UserError(gone) from error
         last, code = _last_words(run_dir), error.exit_code if isinstance(error, PersiaError) else PersiaError.exit_code
         name = _ending_signal(run_dir) or signals.name
+        if name and last == "done":
+            return
         if name and last != "failed" and code != UserError.exit_code:
             _record_stop(run_dir, signal=name, text=str(error))
             raise PreemptedError(name) from error

@@ -40,6 +40,8 @@ def launch_with_rollback(
             if back is None or back.job.rollback is None:
                 raise
             wait_s = policy.next(JOB, time.monotonic())
+            if wait_s is None and not recovery.max_restarts:
+                raise
             if wait_s is None:
                 often = f"{count(recovery.max_restarts, 'time')} within {recovery.window_s:g} s"
                 death.add_note(f"The job has gone back to a checkpoint {often} (recovery.max_restarts).")
