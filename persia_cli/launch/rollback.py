@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from persia_cli.control.restarts import RestartPolicy
-from persia_cli.errors import KilledError, count, one_line
+from persia_cli.errors import CheckpointError, KilledError, count, one_line
 from persia_cli.launch.job import JobResult
 from persia_cli.launch.resumed import newest_of
+from persia_cli.launch.signals import JobSignals
 from persia_cli.observe.journal import METRICS, read_journal
 from persia_cli.plan.job import JobPlan, Rollback
 from persia_cli.storage.places import address_of
@@ -30,25 +31,33 @@ def launch_with_rollback(
     `report` is called with a sentence about each rollback. Raises the KilledError of a job that cannot be rolled back
     or was rolled back `recovery.max_restarts` times within `recovery.window_s`.
     """
-    recovery = plan.run.recovery
-    policy = RestartPolicy(recovery.max_restarts, recovery.window_s)
+    policy = RestartPolicy(plan.run.recovery.max_restarts, plan.run.recovery.window_s)
     while True:
         try:
             return launch(plan)
         except KilledError as death:
-            back = rolled_back(plan, death)
-            if back is None or back.job.rollback is None:
-                raise
-            wait_s = policy.next(JOB, time.monotonic())
-            if wait_s is None and not recovery.max_restarts:
-                raise
-            if wait_s is None:
-                often = f"{count(recovery.max_restarts, 'time')} within {recovery.window_s:g} s"
-                death.add_note(f"The job has gone back to a checkpoint {often} (recovery.max_restarts).")
-                raise
-            report(_sentence(back.job.rollback, wait_s))
-            time.sleep(wait_s)
-            plan = back
+            # Between two jobs too, a signal that ends this one is told what goes on.
+            with JobSignals().handled():
+                plan = _go_back(plan, death, policy, report)
+
+
+def _go_back(plan: JobPlan, death: KilledError, policy: RestartPolicy, report: Callable[[str], None]) -> JobPlan:
+    """Return the plan to go on with when it is time to; raises the death if that is not possible or once too often."""
+    try:
+        back = rolled_back(plan, death)
+    except CheckpointError as error:
+        death.add_note(f"The job cannot go back to its newest checkpoint: {error}.")
+        raise death from error
+    if back is None or back.job.rollback is None or not policy.max_restarts:
+        raise death
+    wait_s = policy.next(JOB, time.monotonic())
+    if wait_s is None:
+        often = f"{count(policy.max_restarts, 'time')} within {policy.window_s:g} s"
+        death.add_note(f"The job has gone back to a checkpoint {often} (recovery.max_restarts).")
+        raise death
+    report(_sentence(back.job.rollback, wait_s))
+    time.sleep(wait_s)
+    return back
 
 
 def rolled_back(plan: JobPlan, death: KilledError) -> JobPlan | None:
