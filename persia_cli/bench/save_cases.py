@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -13,6 +14,7 @@ import numpy as np
 from persia_cli.bench import stores
 from persia_cli.bench.alternate import Scale, Turn, alternate, compared
 from persia_cli.bench.result import OURS, Result
+from persia_cli.launch.processes import terminating_interrupts
 from persia_cli.roles.shard_saving import ShardSaving
 from persia_cli.store.chain import RowFile
 from persia_cli.store.shard import Shard
@@ -39,13 +41,19 @@ class _Bell:
         self._rung.clear()
 
 
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """Make a folder on the disk of the working folder, which is removed with its content, also after SIGTERM."""
+    with terminating_interrupts(), TemporaryDirectory(prefix="persia-bench-", dir=Path.cwd()) as name:
+        yield Path(name)
+
+
 def save(scale: Scale) -> Iterator[Result]:
     """Measure a save that nothing else disturbs, and the loading of its files, against the same disk."""
     dim = scale.dims[0]
     rows, note = stores.rows_that_fit(scale.rows[0], dim, "adagrad", spare=stores.SPARE / 2)
     (shard,) = stores.filled(dim, "adagrad", rows)
-    with TemporaryDirectory(prefix="persia-bench-", dir=Path.cwd()) as name, ThreadPoolExecutor(1) as writer:
-        folder = Path(name)
+    with _folder() as folder, ThreadPoolExecutor(1) as writer:
         files = _save(shard, folder, writer)
         nbytes = sum(file.nbytes for file in files)
         content = np.random.default_rng(5).bytes(CHUNK)
@@ -86,10 +94,10 @@ def serve(scale: Scale) -> Iterator[Result]:
             if saving is not None:
                 saving.take()
 
-    with TemporaryDirectory(prefix="persia-bench-", dir=Path.cwd()) as name, ThreadPoolExecutor(1) as writer:
+    with _folder() as folder, ThreadPoolExecutor(1) as writer:
 
         def train_and_save() -> None:
-            saving = ShardSaving(shard, Path(name), writer, _Bell(), lambda rows: None)
+            saving = ShardSaving(shard, folder, writer, _Bell(), lambda rows: None)
             train(saving)
             saving.abandon()
 

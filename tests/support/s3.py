@@ -1,5 +1,6 @@
 """An object store: moto's S3 server in a process of its own, reached through sockets."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -8,6 +9,8 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+
+from persia_cli.storage.credentials import VARIABLE
 
 SECRET = "sEcReT-of-the-store"
 BUCKET = "models"
@@ -27,7 +30,8 @@ class ObjectStore:
 
 @contextmanager
 def object_store() -> Iterator[ObjectStore]:
-    """Start a server, and end it with the block."""
+    """Start a server, and end it with the block; what this process has learned of its credentials is forgotten."""
+    before = os.environ.get(VARIABLE)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -48,3 +52,6 @@ def object_store() -> Iterator[ObjectStore]:
     finally:
         server.kill()
         server.wait(30)
+        os.environ.pop(VARIABLE, None)
+        if before is not None:
+            os.environ[VARIABLE] = before

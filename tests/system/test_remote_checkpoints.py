@@ -28,12 +28,8 @@ def _no_leaks() -> None:
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[ObjectStore]:
-    before = os.environ.get(VARIABLE)
     with object_store() as running:
         yield running
-    os.environ.pop(VARIABLE, None)
-    if before is not None:
-        os.environ[VARIABLE] = before
 
 
 def persia(*words: str, while_running: Callable[[], None] = lambda: None) -> tuple[int, str]:

@@ -1,6 +1,5 @@
 """Checkpoints in an object store: complete ones alone are read, whatever lies beside them; leftovers go."""
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,6 @@ from pyarrow import fs
 
 from persia_cli.control.evaluation_tracker import Best
 from persia_cli.errors import CheckpointError, ConfigError
-from persia_cli.storage.credentials import VARIABLE
 from persia_cli.storage.places import Place, nbytes_below, place_of, put, subfolders, writing_file
 from persia_cli.storage.remote_path import RemotePath
 from persia_cli.store.manifest import (
@@ -41,12 +39,8 @@ def _no_leaks() -> None:
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[ObjectStore]:
-    before = os.environ.get(VARIABLE)
     with object_store() as running:
         yield running
-    os.environ.pop(VARIABLE, None)
-    if before is not None:
-        os.environ[VARIABLE] = before
 
 
 @pytest.fixture
