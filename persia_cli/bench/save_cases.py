@@ -48,6 +48,15 @@ def _folder() -> Iterator[Path]:
         yield Path(name)
 
 
+@contextmanager
+def _abandoned(saving: ShardSaving) -> Iterator[ShardSaving]:
+    """Stop a save with the block, so that the thread that writes does not wait for rows for ever."""
+    try:
+        yield saving
+    finally:
+        saving.abandon()
+
+
 def save(scale: Scale) -> Iterator[Result]:
     """Measure a save that nothing else disturbs, and the loading of its files, against the same disk."""
     dim = scale.dims[0]
@@ -70,7 +79,7 @@ def save(scale: Scale) -> Iterator[Result]:
         whole = [RowFile(file.rows, (), ((folder / file.name, file),)) for file in files if file.rows]
         timed = alternate(
             {
-                OURS: Turn(lambda: load_shard(Shard(shard.layout, 0, 1), whole), loops=1),
+                OURS: Turn(lambda: _load(shard, whole), loops=1),
                 "disk alone": Turn(lambda: _read(folder / "raw"), loops=1),
             },
             scale.rounds,
@@ -97,9 +106,8 @@ def serve(scale: Scale) -> Iterator[Result]:
     with _folder() as folder, ThreadPoolExecutor(1) as writer:
 
         def train_and_save() -> None:
-            saving = ShardSaving(shard, folder, writer, _Bell(), lambda rows: None)
-            train(saving)
-            saving.abandon()
+            with _abandoned(ShardSaving(shard, folder, writer, _Bell(), lambda rows: None)) as saving:
+                train(saving)
 
         timed = alternate(
             {OURS: Turn(train_and_save, loops=1), "no save": Turn(lambda: train(None), loops=1)},
@@ -112,12 +120,27 @@ def serve(scale: Scale) -> Iterator[Result]:
 
 def _save(shard: Shard, folder: Path, writer: ThreadPoolExecutor) -> list[SavedFile]:
     bell = _Bell()
-    saving = ShardSaving(shard, folder, writer, bell, lambda rows: None)
-    while not saving.done:
-        while saving.can_take:
-            saving.take()
-        bell.wait()
-    return saving.finish()
+    with _abandoned(ShardSaving(shard, folder, writer, bell, lambda rows: None)) as saving:
+        while not saving.done:
+            while saving.can_take:
+                saving.take()
+            bell.wait()
+        return saving.finish()
+
+
+def _load(shard: Shard, files: list[RowFile]) -> None:
+    for file in files:
+        for path, _ in file.parts:
+            assert isinstance(path, Path)
+            _forget(path)
+    load_shard(Shard(shard.layout, 0, 1), files)
+
+
+def _forget(path: Path) -> None:
+    """Have the system forget a file's content, so that it is read from the disk and not from memory."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _write(path: Path, nbytes: int, content: bytes) -> None:
@@ -128,6 +151,7 @@ def _write(path: Path, nbytes: int, content: bytes) -> None:
 
 
 def _read(path: Path) -> None:
+    _forget(path)
     with path.open("rb", buffering=0) as file:
         while file.read(CHUNK):
             pass
