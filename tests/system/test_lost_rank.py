@@ -96,8 +96,11 @@ def test_without_a_launcher_to_see_it_the_coordinator_finds_out(tmp_path: Path) 
     assert re.match(r"nn-worker-1 \(process|\S+-\d+: nn-worker-1 at \S+ has not answered", str(failure))
 
 
-def _last_step(run_dir: Path) -> int:
-    return int(read_journal(run_dir / METRICS)[-1]["step"])
+def _between_checkpoints(run_dir: Path) -> bool:
+    """Whether the job is well after a finished checkpoint and long before the next, so that none is being written."""
+    saved = finished_steps(run_dir / CHECKPOINTS)
+    step = int(read_journal(run_dir / METRICS)[-1]["step"])
+    return bool(saved) and 50 < step - saved[-1] < EVERY / 2
 
 
 @pytest.mark.parametrize("mode", ["hybrid", pytest.param("sync", marks=pytest.mark.slow)])
@@ -108,8 +111,7 @@ def test_no_checkpoint_comes_after_updates_that_not_all_servers_have(mode: str, 
     run_dir = tmp_path / "run"
     with Launched(words, run_dir) as job:
         pids = job.wait_for_training()
-        # Well after the first checkpoint and long before the next, so that none is being written.
-        poll_for(lambda: 50 < _last_step(run_dir) - EVERY < EVERY / 2, STEPS_S, "steps after a checkpoint")
+        poll_for(lambda: _between_checkpoints(run_dir), STEPS_S, "steps after a checkpoint")
         os.kill(pids["embedding-server-1"], signal.SIGSTOP)
         stopped = psutil.Process(pids["embedding-server-1"])
         poll_for(lambda: stopped.status() == psutil.STATUS_STOPPED, LIMIT_S, "a server that stands still")
@@ -120,7 +122,7 @@ def test_no_checkpoint_comes_after_updates_that_not_all_servers_have(mode: str, 
         code, _ = job.end(within_s=LIMIT_S)
 
         assert code == 1
-        assert saved == [EVERY]
+        assert saved
         assert errors(job)[0].startswith("error: embedding-worker-0 was killed by SIGKILL (out of memory?)")
         assert finished_steps(run_dir / CHECKPOINTS) == saved
         assert running(pids) == []
