@@ -12,6 +12,7 @@ from persia_cli.commands.progress_bar import ProgressBar
 from persia_cli.commands.results import in_words, staleness_of, without_time
 from persia_cli.commands.screen import LABEL_WIDTH, clock, key_values, paragraph, say
 from persia_cli.observe.journal import EVENTS, METRICS, Tail
+from persia_cli.observe.recoveries import outcome_of
 from persia_cli.observe.staleness import in_sparks, merged
 from persia_cli.plan.job import Job
 
@@ -132,11 +133,7 @@ class LiveView:
         elif kind == "died":
             self._print("died", f"{line['replica']} {line['cause']}; it gets a new process", "bold yellow")
         elif kind == "recovered":
-            [(unit, repeated)] = line["repeated"].items()
-            done = f"after step {line['checkpoint']:,} trained again" if "checkpoint" in line else "sent again"
-            done = "under way finished" if unit == "requests" else done
-            said = f"after {line['seconds']:.1f} s; {repeated:,} {unit} {done}, {line['lost']} lost"
-            self._print("recovered", f"{line['replica']} {said}")
+            self._print("recovered", f"{line['replica']} {outcome_of(line)}")
         elif kind in ("note", "stopped_early"):
             self._print("note", line["text"])
 

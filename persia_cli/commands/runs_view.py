@@ -9,6 +9,7 @@ from rich.console import Console
 
 from persia_cli.commands.screen import clock, key_values, paragraph, say
 from persia_cli.commands.screen_tables import columns, print_whole
+from persia_cli.errors import count
 from persia_cli.observe.overview import Summary
 
 JUDGED = "figures: of the evaluation that a run selected itself (stop_early, best_by), else of its best by AUC"
@@ -41,6 +42,8 @@ def show_runs(console: Console, found: Sequence[Summary]) -> None:
         )
     print_whole(console, table)
     for each in found:
+        if each.recoveries:
+            paragraph(console, f"{each.run_dir} outlived {count(each.recoveries, 'death')} of a process")
         if each.state in ("failed", "dead", "damaged"):
             paragraph(console, f"{each.run_dir} {each.state}: {each.note}")
 

@@ -14,6 +14,7 @@ from persia_cli.config.schema import Run
 from persia_cli.errors import UserError
 from persia_cli.observe.journal import EVENTS, METRICS, is_being_written, read_journal, understanding
 from persia_cli.observe.outcome import judged_by, speed_of
+from persia_cli.observe.recoveries import recoveries_in
 from persia_cli.plan.columns import label_names
 
 CONFIG = record.CONFIG
@@ -173,4 +174,7 @@ def key_figures(history: RunHistory) -> dict[str, str]:
         figures["samples/s"] = "-" if rate is None else f"{rate:,.0f}"
         figures["max staleness"] = str(max(line["staleness_max"] for line in history.training))
         figures["rows"] = f"{history.lines[-1]['rows']:,}"
+    recoveries = len(recoveries_in(history.events))
+    if recoveries:
+        figures["recoveries"] = f"{recoveries:,}"
     return figures

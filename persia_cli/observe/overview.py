@@ -9,6 +9,7 @@ from typing import Any
 from persia_cli.config.explain import leaves
 from persia_cli.errors import PersiaError
 from persia_cli.observe.history import CONFIG, RunHistory, read_history
+from persia_cli.observe.recoveries import recoveries_in
 from persia_cli.store.manifest import checkpoints_of, finished_steps
 
 
@@ -37,6 +38,8 @@ class Summary:
     """Step of that evaluation: the one the run chose itself, else the first one of the best AUC; None without any."""
     checkpoints: tuple[int, ...] = ()
     """Steps of the complete checkpoints, ascending."""
+    recoveries: int = 0
+    """Deaths of processes that the job outlived."""
 
 
 def summaries(folder: Path, now: float) -> list[Summary]:
@@ -69,6 +72,7 @@ def summarize(run_dir: Path, now: float) -> Summary:
         log_loss=None if line is None else _by_label(history, line, "log_loss"),
         judged_step=None if judged is None else judged["step"],
         checkpoints=_saved_steps(history),
+        recoveries=len(recoveries_in(history.events)),
     )
 
 

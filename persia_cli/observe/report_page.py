@@ -9,6 +9,7 @@ from persia_cli import __version__
 from persia_cli.observe.drawing import INK, SMALL, empty_figure, plain, save_png, to_svg
 from persia_cli.observe.history import CONFIG, QUALITY, RunHistory, RunOutcome, key_figures
 from persia_cli.observe.panels import PANELS, Panel
+from persia_cli.observe.recoveries import outcome_of, recoveries_in
 
 STYLE = """
 :root { --ink: #262626; --soft: #6a6a6a; --line: #e2e2e2; --back: #f6f7f8; }
@@ -104,6 +105,7 @@ def report_page(history: RunHistory, summary: Mapping[str, str], now: float) -> 
         *_section("Evaluations", _evaluations(history)),
         *_section("Tables", _tables(history)),
         *_section("Processes", _processes(history)),
+        *_section("Recoveries", _recoveries(history)),
         *_notes(history),
         "<h2>Configuration</h2>",
         pairs({**summary, "run directory": str(history.run_dir.absolute())}),
@@ -183,6 +185,14 @@ def _processes(history: RunHistory) -> Rows:
         used = [("all roles", max(cpu_s for _, cpu_s, _ in used), max(rss for *_, rss in used))]
     shown = [[name, f"{cpu_s:,.1f}", f"{rss / 2**20:,.0f}"] for name, cpu_s, rss in used]
     return [["process", "CPU seconds", "MiB at the end"], *shown]
+
+
+def _recoveries(history: RunHistory) -> Rows:
+    found = [
+        [event["replica"], _clock(event["time"]), event["cause"], outcome_of(event)]
+        for event in recoveries_in(history.events)
+    ]
+    return [["died", "recovered at", "cause", "recovered"], *found]
 
 
 def _notes(history: RunHistory) -> Iterable[str]:

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from contextlib import closing
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from matplotlib.image import imread
 
 from persia_cli.observe.drawing import empty_figure
 from persia_cli.observe.history import key_figures, read_history
+from persia_cli.observe.journal import EVENTS, Journal
 from persia_cli.observe.panels import PANELS
 from tests.support.made_up_run import made_up_run
 
@@ -73,6 +75,19 @@ def test_a_failed_run_says_why(persia) -> None:
     assert "failed" in page.texts
     assert "nn-worker-0 was killed by SIGKILL:\n  a <line>" in page.texts
     assert "The run has not been evaluated, or saw no positive label." in page.texts
+
+
+def test_recoveries_are_told_with_what_was_repeated_and_lost(persia) -> None:
+    made_up_run(Path("run"), 2, phase="done")
+    with closing(Journal(Path("run") / EVENTS)) as events:
+        about = {"event": "recovered", "seconds": 1.26, "lost": 0}
+        events.write(**about, replica="embedding-worker-0", cause="was killed by SIGKILL", repeated={"batches": 12})
+        events.write(**about, replica="nn-worker-0", cause="it <died>", repeated={"steps": 1200}, checkpoint=4000)
+    assert persia("report", "run").code == 0
+    texts = Page(Path("run/report.html").read_text()).texts
+    assert {"Recoveries", "embedding-worker-0", "was killed by SIGKILL", "it <died>"} <= set(texts)
+    assert "after 1.3 s; 12 batches sent again, 0 lost" in texts
+    assert "after 1.3 s; 1,200 steps after step 4,000 trained again, 0 lost" in texts
 
 
 def test_a_run_that_goes_on_has_a_picture(persia) -> None:

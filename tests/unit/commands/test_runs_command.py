@@ -154,6 +154,18 @@ def test_compare_shows_settings_and_figures(persia, folder: Path) -> None:
     assert persia("runs", "compare", str(folder / "good")).code == 2
 
 
+def test_a_run_that_outlived_a_death_says_so(persia, folder: Path) -> None:
+    with closing(Journal(folder / "good" / EVENTS)) as events:
+        events.write(event="recovered", replica="data-loader-0", repeated={"steps": 3}, lost=0, seconds=1.5)
+    listed = json.loads(persia("runs", "ls", str(folder), "--json").out)["runs"]
+    assert {Path(each["run_dir"]).name: each["recoveries"] for each in listed if each["recoveries"]} == {"good": 1}
+    compared = persia("runs", "compare", str(folder / "good"), str(folder / "two")).out
+    assert f"name=recoveries {folder}/good=1 {folder}/two=-" in compared
+    text = io.StringIO()
+    show_runs(Console(file=text, force_terminal=True, width=200, color_system=None), summaries(folder, NOW))
+    assert f"{folder}/good outlived 1 death of a process" in " ".join(text.getvalue().split())
+
+
 def test_tables_keep_every_digit_on_a_narrow_terminal(folder: Path) -> None:
     text = io.StringIO()
     console = Console(file=text, force_terminal=True, width=40, highlight=False, color_system=None)

@@ -1,0 +1,19 @@
+"""What the record of a run says about the deaths that it outlived."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Line = Mapping[str, Any]
+
+
+def recoveries_in(events: Sequence[Line]) -> list[Line]:
+    """Return the events of the recoveries that are over, in order."""
+    return [event for event in events if event["event"] == "recovered"]
+
+
+def outcome_of(event: Line) -> str:
+    """Return a sentence about a recovery: how long it took, what was done again, and what was lost."""
+    [(unit, repeated)] = event["repeated"].items()
+    done = f"after step {event['checkpoint']:,} trained again" if "checkpoint" in event else "sent again"
+    done = "under way finished" if unit == "requests" else done
+    return f"after {event['seconds']:.1f} s; {repeated:,} {unit} {done}, {event['lost']} lost"
