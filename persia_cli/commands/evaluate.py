@@ -31,7 +31,8 @@ def evaluate(
     """Evaluate a saved model, on any number of servers."""
     from persia_cli.commands.job import carry_out, claimed, other_data, plan_saved
     from persia_cli.observe.saved_run import find_model
+    from persia_cli.storage.places import place_of
 
-    model = find_model(run, step)
+    model = find_model(place_of(run), step)
     plan = plan_saved(model, "evaluate", [*(words or []), *(other_data(data, "eval") if data else [])])
     carry_out(claimed(plan), [f"conf={model.config}"])

@@ -56,8 +56,10 @@ ConfDir = Annotated[
     ),
 ]
 Model = Annotated[
-    Path,
-    typer.Argument(metavar="RUN|CHECKPOINT", help="A run directory, or one of its checkpoints.", show_default=False),
+    str,
+    typer.Argument(
+        metavar="RUN|CHECKPOINT", help="A run directory, or one of its checkpoints (a URI too).", show_default=False
+    ),
 ]
 Step = Annotated[
     int | None,

@@ -10,6 +10,7 @@ from persia_cli.commands.options import Overrides, examples
 if TYPE_CHECKING:
     from persia_cli.config.schema import Run
     from persia_cli.plan.job import JobPlan
+    from persia_cli.storage.places import Place
 
 EXAMPLES = examples(
     "persia resume runs/criteo-20261121-081500                              # go on from its newest checkpoint",
@@ -61,7 +62,7 @@ def split_word(words: list[str]) -> tuple[list[str], str | None]:
     return [word for word in words if not word.startswith(WORD)], values[0] if values else None
 
 
-def plan_resumed(source: Path, run: "Run", run_dir: Path) -> "JobPlan":
+def plan_resumed(source: "Place", run: "Run", run_dir: Path) -> "JobPlan":
     """Plan the rest of a training whose checkpoint is in `source`, a run directory (the newest) or a checkpoint.
 
     Raises UserError for settings or data that differ from those of the checkpoint, and if no step is left.

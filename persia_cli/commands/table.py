@@ -27,8 +27,9 @@ def stats(
     from persia_cli.commands.screen import err, labelled, out, propose, say_json
     from persia_cli.commands.table_view import as_object, show_tables
     from persia_cli.observe.table_report import report_tables
+    from persia_cli.storage.places import place_of
 
-    report = report_tables(folder)
+    report = report_tables(place_of(folder))
     if as_json:
         say_json(as_object(report))
         return
@@ -37,6 +38,6 @@ def stats(
     if all(table.counters is None for table in report.tables.values()):
         labelled(err(), "note", "no hit rates: they are in the record of a finished run, which is not here")
     if report.run_dir is None:
-        propose(err(), f"persia table stats {shlex.quote(str(folder))} --json")
+        propose(err(), f"persia table stats {shlex.quote(folder)} --json")
     else:
         propose(err(), f"persia eval {shlex.quote(str(report.run_dir))}")

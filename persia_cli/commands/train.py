@@ -93,7 +93,9 @@ def _resumed(source: str, run: "Run", run_dir: Path | None) -> "JobPlan | None":
     from persia_cli.commands.screen import err, say
     from persia_cli.errors import UserError
     from persia_cli.launch.resumed import newest_of
+    from persia_cli.observe.saved_run import locate_model
     from persia_cli.plan.resumed import FinishedError
+    from persia_cli.storage.places import place_of
     from persia_cli.store.manifest import checkpoints_of
 
     if source == AUTO:
@@ -106,11 +108,12 @@ def _resumed(source: str, run: "Run", run_dir: Path | None) -> "JobPlan | None":
                 say(err(), str(finished))
                 raise typer.Exit from None
         return None
-    path = Path(source)
-    if not path.is_dir():
+    place = place_of(source)
+    if isinstance(place, Path) and not place.is_dir():
         raise UserError(
             f"resume={source}: there is no such folder; give a run directory, one of its checkpoints, or auto"
         )
-    if run_dir is not None and path.resolve().is_relative_to(run_dir.resolve()):
-        return plan_resumed(path, run, run_dir)  # the run itself, or one of its checkpoints
-    return plan_resumed(path, run, choose_run_dir(run.name, run_dir))
+    _, owner = locate_model(place, newest=True)
+    if run_dir is not None and owner is not None and owner.resolve() == run_dir.resolve():
+        return plan_resumed(place, run, run_dir)  # the run itself, or one of its checkpoints
+    return plan_resumed(place, run, choose_run_dir(run.name, run_dir))

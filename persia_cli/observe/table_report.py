@@ -65,7 +65,7 @@ class CheckpointReport:
     tables: dict[str, TableReport]
 
 
-def report_tables(folder: Path) -> CheckpointReport:
+def report_tables(folder: Place) -> CheckpointReport:
     """Return the report on the chosen checkpoint of a run directory, or on a checkpoint itself.
 
     Raises UserError for a folder that is neither, CheckpointError for a run without a checkpoint or a damaged one.

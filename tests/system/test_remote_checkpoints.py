@@ -13,7 +13,7 @@ from persia_cli.launch import embedded
 from persia_cli.launch.job import JobResult
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.storage.credentials import VARIABLE
-from persia_cli.storage.places import Place, place_of, subfolders
+from persia_cli.storage.places import Place, address_of, place_of, subfolders
 from persia_cli.store.manifest import finished_steps, read_manifest, verify
 from tests.support.jobs import losses, plan
 from tests.support.proxy import Proxy
@@ -100,17 +100,34 @@ def test_a_run_is_saved_evaluated_and_resumed_in_a_store(store: ObjectStore, tmp
         assert [line.partition(" samples_per_s")[0] for line in figures] == [
             line.partition(" samples_per_s")[0] for line in on_two.splitlines() if line.startswith("step=100 ")
         ]
+        code, by_uri = persia("eval", address_of(checkpoints / "step-50"), "cluster.embedding_servers=2")
+        assert code == 0, by_uri
+        assert "step=50 " in by_uri
+        code, tables = persia("table", "stats", address_of(checkpoints / "step-100"))
+        assert code == 0, tables
+        words = [*WORDS, "cluster=embedded", "train.steps=150", f"resume={address_of(checkpoints / 'step-100')}"]
+        code, other = persia("train", *words, "--run-dir", str(tmp_path / "other"))
+        assert code == 0, other
         code, resumed = persia("resume", str(tmp_path / "run"), "train.steps=150", "cluster.embedding_servers=3")
         assert code == 0, resumed
     straight = tmp_path / "straight"
     code, on_disk = persia("train", *WORDS, "cluster=embedded", "train.steps=150", "--run-dir", str(straight))
     assert code == 0, on_disk
     assert losses(result_of(tmp_path / "run")) == losses(result_of(straight))
+    assert losses(result_of(tmp_path / "other")) == losses(result_of(straight))
     assert_whole(checkpoints)
     # Nobody has written the secret down.
     kept = [path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()]
     assert kept
-    for text in (said.encode(), on_two.encode(), resumed.encode(), *kept):
+    for text in (
+        said.encode(),
+        on_two.encode(),
+        by_uri.encode(),
+        tables.encode(),
+        other.encode(),
+        resumed.encode(),
+        *kept,
+    ):
         assert SECRET.encode() not in text
         assert b"AKIDOFTEST" not in text
     for folder in subfolders(checkpoints):
