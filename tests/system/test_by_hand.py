@@ -2,67 +2,27 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from persia_cli.errors import PreemptedError
-from persia_cli.launch.job import prepare_run_dir, recorded_failure
+from persia_cli.launch.job import recorded_failure
 from persia_cli.observe.history import RunOutcome, read_history
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.store.manifest import CHECKPOINTS, newest_checkpoint
-from persia_cli.wire.token import TOKEN
 from tests.conftest import poll_for
-from tests.support.jobs import plan
+from tests.support.by_hand import by_hand, end
 from tests.support.launched import ENDLESS
-from tests.support.threads import free_address
 
 SILENCE_S = 600
-END_S = 60.0
-"""Far less than the time after which silence is noticed; processes of a busy machine take many seconds to end."""
 INTERRUPTED = 128 + signal.SIGINT
 PREEMPTED = PreemptedError.exit_code
 
 pytestmark = pytest.mark.processes
 
-Started = dict[str, subprocess.Popen[bytes]]
-
-
-@contextmanager
-def by_hand(run_dir: Path, without: str = "") -> Iterator[Started]:
-    """Start every replica of a job, but for one; kill what is left of them in the end."""
-    job = plan([*ENDLESS, "cluster.transport=tcp", f"cluster.silence_timeout_s={SILENCE_S}"], run_dir)
-    prepare_run_dir(job)
-    address = free_address()
-    started: Started = {}
-    try:
-        for replica in job.replicas:
-            if replica.name == without:
-                continue
-            command = [sys.executable, "-m", "persia_cli", "launch-role", replica.role, "--index", str(replica.index)]
-            command += ["--coordinator", address]
-            if replica.role == "coordinator":
-                command += ["--run-dir", str(run_dir)]
-            else:
-                command += ["--token-file", str(run_dir / TOKEN)]
-            with (run_dir / "roles" / f"{replica.name}.log").open("wb") as log:
-                started[replica.name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        yield started
-    finally:
-        for process in started.values():
-            process.kill()
-            process.wait()
-
-
-def end(started: Started) -> dict[str, int]:
-    """Wait for the end of all; return their exit codes."""
-    poll_for(lambda: all(process.poll() is not None for process in started.values()), END_S, "the end of all roles")
-    return {name: process.returncode for name, process in started.items()}
+WORDS = [*ENDLESS, f"cluster.silence_timeout_s={SILENCE_S}"]
 
 
 def wait_for_training(run_dir: Path) -> None:
@@ -71,7 +31,7 @@ def wait_for_training(run_dir: Path) -> None:
 
 def test_a_coordinator_that_is_told_to_stop_sends_everybody_away(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    with by_hand(run_dir) as started:
+    with by_hand(WORDS, run_dir) as started:
         wait_for_training(run_dir)
         started["coordinator-0"].send_signal(signal.SIGINT)
         codes = end(started)
@@ -91,7 +51,7 @@ def test_a_coordinator_that_is_told_to_stop_sends_everybody_away(tmp_path: Path)
 )
 def test_a_role_that_is_told_to_stop_ends_the_job_by_name(name: str, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    with by_hand(run_dir) as started:
+    with by_hand(WORDS, run_dir) as started:
         wait_for_training(run_dir)
         started[name].send_signal(signal.SIGINT)
         codes = end(started)
@@ -103,7 +63,7 @@ def test_a_role_that_is_told_to_stop_ends_the_job_by_name(name: str, tmp_path: P
 
 def test_a_role_that_is_told_to_stop_before_all_have_joined_ends_the_job_too(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    with by_hand(run_dir, without="nn-worker-0") as started:
+    with by_hand(WORDS, run_dir, without="nn-worker-0") as started:
         log = run_dir / "roles" / "coordinator-0.log"
         poll_for(lambda: log.read_text().count(" joined: ") == len(started) - 1, 60.0, "all others to join")
         started["embedding-worker-0"].send_signal(signal.SIGTERM)
@@ -116,7 +76,7 @@ def test_a_role_that_is_told_to_stop_before_all_have_joined_ends_the_job_too(tmp
 @pytest.mark.slow
 def test_all_told_to_stop_at_once_save_first(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    with by_hand(run_dir) as started:
+    with by_hand(WORDS, run_dir) as started:
         wait_for_training(run_dir)
         for process in started.values():
             os.kill(process.pid, signal.SIGTERM)

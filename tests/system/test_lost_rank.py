@@ -3,21 +3,17 @@
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
-from persia_cli.launch.job import prepare_run_dir, recorded_failure
+from persia_cli.launch.job import recorded_failure
 from persia_cli.observe.journal import METRICS, read_journal
 from persia_cli.store.manifest import CHECKPOINTS, finished_steps
-from persia_cli.wire.token import TOKEN
 from tests.conftest import poll_for
-from tests.support.jobs import plan
+from tests.support.by_hand import by_hand
 from tests.support.launched import ENDLESS, Launched, running
-from tests.support.threads import free_address
 
 SILENCE_S = 6
 WORDS = [*ENDLESS, f"cluster.silence_timeout_s={SILENCE_S}", "cluster.stop_timeout_s=1", "cluster.embedding_workers=2"]
@@ -69,29 +65,13 @@ def test_the_one_that_is_killed_is_named(ranks: int, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_without_a_launcher_to_see_it_the_coordinator_finds_out(tmp_path: Path) -> None:
     """Ranks notice at once that a connection is gone, yet not whose process was killed."""
-    job = plan([*WORDS, "cluster.transport=tcp", "cluster.nn_workers=2"], tmp_path / "run")
-    prepare_run_dir(job)
-    coordinator = free_address()
-    processes: dict[str, subprocess.Popen[bytes]] = {}
-    metrics = tmp_path / "run" / "metrics.jsonl"
-    try:
-        for replica in job.replicas:
-            command = [sys.executable, "-m", "persia_cli", "launch-role", replica.role, "--index", str(replica.index)]
-            command += ["--coordinator", coordinator]
-            if replica.role == "coordinator":
-                command += ["--run-dir", str(job.run_dir)]
-            else:
-                command += ["--token-file", str(job.run_dir / TOKEN)]
-            with (job.run_dir / "roles" / f"{replica.name}.log").open("wb") as log:
-                processes[replica.name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    run_dir = tmp_path / "run"
+    metrics = run_dir / METRICS
+    with by_hand([*WORDS, "cluster.nn_workers=2"], run_dir) as started:
         poll_for(lambda: metrics.exists() and metrics.stat().st_size, 90.0, "steps trained")
-        processes["nn-worker-1"].kill()
-        poll_for(lambda: all(process.poll() is not None for process in processes.values()), LIMIT_S, "the end of all")
-    finally:
-        for process in processes.values():
-            process.kill()
-            process.wait()
-    failure = recorded_failure(job.run_dir)
+        started["nn-worker-1"].kill()
+        poll_for(lambda: all(process.poll() is not None for process in started.values()), LIMIT_S, "the end of all")
+    failure = recorded_failure(run_dir)
     assert failure is not None
     assert re.match(r"nn-worker-1 \(process|\S+-\d+: nn-worker-1 at \S+ has not answered", str(failure))
 
