@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from mmap import mmap
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -16,6 +17,7 @@ from persia_cli.bench.alternate import Scale, Turn, alternate, compared
 from persia_cli.bench.result import OURS, Result
 from persia_cli.launch.processes import terminating_interrupts
 from persia_cli.roles.shard_saving import ShardSaving
+from persia_cli.storage.places import writing_file
 from persia_cli.store.chain import RowFile
 from persia_cli.store.shard import Shard
 from persia_cli.store.snapshot import load_shard
@@ -70,6 +72,7 @@ def save(scale: Scale) -> Iterator[Result]:
             {
                 OURS: Turn(lambda: _save(shard, folder, writer), loops=1),
                 "disk alone": Turn(lambda: _write(folder / "raw", nbytes, content), loops=1),
+                "disk, past the page cache": Turn(lambda: _write_directly(folder / "direct", nbytes, content), loops=1),
             },
             scale.rounds,
             clock=perf_counter,
@@ -148,6 +151,14 @@ def _write(path: Path, nbytes: int, content: bytes) -> None:
         for first in range(0, nbytes, CHUNK):
             file.write(content[: nbytes - first])
         os.fsync(file.fileno())
+
+
+def _write_directly(path: Path, nbytes: int, content: bytes) -> None:
+    """Write whole chunks as a save does where it can: the disk takes them from memory that begins on a page."""
+    with mmap(-1, CHUNK) as chunk, writing_file(path) as sink:
+        chunk.write(content)
+        for _ in range(0, nbytes, CHUNK):
+            sink.write(chunk)
 
 
 def _read(path: Path) -> None:

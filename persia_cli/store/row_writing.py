@@ -28,15 +28,13 @@ def write_rows(
     name = f"group-{group.number}-partitions-{partitions.start:04d}-{partitions.stop - 1:04d}.arrow"
     path, rows = directory / name, Counter[str]()
     schema = schema.with_metadata({PARTITIONS_KEY: str(group.partitions)})
-    with writing_file(path) as sink:
-        file = HashingFile(sink)
-        with (
-            pa.PythonFile(file, mode="w") as out,
-            pa.ipc.new_file(out, schema, options=pa.ipc.IpcWriteOptions(use_threads=False)) as writer,
-        ):
+    with writing_file(path) as sink, HashingFile(sink) as file:
+        out = pa.PythonFile(file, mode="w")
+        with pa.ipc.new_file(out, schema, options=pa.ipc.IpcWriteOptions(use_threads=False)) as writer:
             for batch in batches:
                 writer.write_batch(batch)
                 rows.update(rows_by_table(batch))
                 on_rows(batch.num_rows)
+        digest = file.finish()
     saved = SavedRows(group.number, group.partitions, partitions.start, partitions.stop, dict(rows), since)
-    return SavedFile(directory.name, name, file.nbytes, file.sha256(), saved)
+    return SavedFile(directory.name, name, file.nbytes, digest, saved)

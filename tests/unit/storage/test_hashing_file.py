@@ -1,0 +1,150 @@
+"""Files that are written past the page cache, block by block, with their checksum."""
+
+import errno
+import fcntl
+import hashlib
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from persia_cli.errors import DiskError
+from persia_cli.storage import hashing_file
+from persia_cli.storage.hashing_file import HashingFile
+from persia_cli.storage.places import writing_file
+
+BLOCK = 8192
+FOLDERS = [Path.cwd(), Path("/dev/shm")]
+"""A folder of a disk and one of memory: only few file systems of memory write directly."""
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hashing_file, "BLOCK_BYTES", BLOCK)
+
+
+def written(path: Path, pieces: list[bytes]) -> tuple[str, int]:
+    with writing_file(path) as sink, HashingFile(sink) as file:
+        for piece in pieces:
+            assert file.write(piece) == len(piece)
+        return file.finish(), file.nbytes
+
+
+@given(st.lists(st.sampled_from([0, 1, 100, 4096, BLOCK - 1, BLOCK, BLOCK + 1, 5 * BLOCK])), st.sampled_from(FOLDERS))
+@settings(deadline=None, max_examples=60)
+def test_a_file_has_what_was_written_and_its_checksum(sizes: list[int], folder: Path) -> None:
+    pieces = [np.random.default_rng(number).bytes(size) for number, size in enumerate(sizes)]
+    with TemporaryDirectory(dir=folder) as temporary:
+        path = Path(temporary) / "new" / "file"
+        digest, nbytes = written(path, pieces)
+        content = b"".join(pieces)
+        assert path.read_bytes() == content
+        assert (digest, nbytes) == (hashlib.sha256(content).hexdigest(), len(content))
+
+
+class Disk:
+    """The flags of the file at each write, and what a file system refuses."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, refused: int, error: int = errno.EINVAL) -> None:
+        self.direct: list[bool] = []
+        open_ = os.open
+
+        def opened(path: Any, flags: int, mode: int = 0o777, **where: Any) -> int:
+            if refused == os.O_DIRECT and flags & os.O_DIRECT:
+                raise OSError(error, os.strerror(error), path)
+            return open_(path, flags, mode, **where)
+
+        monkeypatch.setattr(os, "open", opened)
+
+    def note(self, sink: Any) -> None:
+        write = sink.write
+
+        def noted(data: Any) -> Any:
+            try:
+                return write(data)
+            finally:
+                self.direct.append(bool(fcntl.fcntl(sink._sink, fcntl.F_GETFL) & os.O_DIRECT))
+
+        sink.write = noted
+
+
+def test_whole_blocks_are_written_directly_and_the_end_as_usual(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(monkeypatch, refused=0)
+    with TemporaryDirectory(dir=Path.cwd()) as temporary, writing_file(Path(temporary) / "file") as sink:
+        if not fcntl.fcntl(sink._sink, fcntl.F_GETFL) & os.O_DIRECT:
+            pytest.skip("the file system of the working folder does not write directly")
+        disk.note(sink)
+        with HashingFile(sink) as file:
+            file.write(bytes(2 * BLOCK + 100))
+            file.finish()
+    assert disk.direct == [True, True, False]
+
+
+def test_where_nothing_is_written_directly_all_is_written_as_usual(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch, refused=os.O_DIRECT)
+    with writing_file(tmp_path / "file") as sink:
+        disk.note(sink)
+        with HashingFile(sink) as file:
+            file.write(b"x" * 3 * BLOCK)
+            file.finish()
+    assert disk.direct == [False] * 4
+    assert (tmp_path / "file").read_bytes() == b"x" * 3 * BLOCK
+
+
+def test_a_folder_that_cannot_be_written_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Disk(monkeypatch, refused=os.O_DIRECT, error=errno.EROFS)
+    with pytest.raises(DiskError, match="read-only"), writing_file(tmp_path / "file"):
+        raise AssertionError("it was opened")
+
+
+class Full:
+    """A sink that takes so many blocks."""
+
+    def __init__(self, blocks: int) -> None:
+        self.left = blocks
+
+    def write(self, data: Any) -> int:
+        self.left -= 1
+        if self.left < 0:
+            raise OSError(errno.ENOSPC, "full")
+        return len(data)
+
+
+@pytest.mark.parametrize("blocks", [0, 1, 2])
+def test_an_error_of_the_sink_is_raised_at_the_latest_at_the_end(blocks: int) -> None:
+    def write(file: HashingFile) -> None:
+        file.write(bytes(BLOCK))
+        file.write(bytes(BLOCK))
+        file.write(b"the end")
+        file.finish()
+
+    with HashingFile(Full(blocks)) as file, pytest.raises(OSError, match="full"):
+        write(file)
+
+
+def test_what_was_handed_over_is_not_written_over_until_it_is_written() -> None:
+    """A sink that is slow has each block as it was; one that keeps what it was given must copy it."""
+    got: list[bytes] = []
+
+    class Slow:
+        def write(self, data: Any) -> int:
+            before = bytes(data)
+            os.sched_yield()
+            assert bytes(data) == before
+            got.append(before)
+            return len(data)
+
+    pieces = [bytes([number]) * (BLOCK // 3) for number in range(100)]
+    with HashingFile(Slow()) as file:
+        for piece in pieces:
+            file.write(piece)
+        digest = file.finish()
+    assert b"".join(got) == b"".join(pieces)
+    assert digest == hashlib.sha256(b"".join(pieces)).hexdigest()
