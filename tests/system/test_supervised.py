@@ -1,4 +1,4 @@
-"""Replicas that are started one by one with `--supervise`, each by a parent of its own, outlive what a launcher's do."""
+"""Replicas started one by one with `--supervise`, each below a parent of its own, outlive what a launcher's do."""
 
 import os
 import random
