@@ -23,6 +23,7 @@ from persia_cli.launch.signals import SAVING_SIGNALS, Repeats, end_soon
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.usage import resident_bytes
 from persia_cli.plan.job import ROLES, Job
+from persia_cli.roles.coordinator.epoch import Epoch
 from persia_cli.roles.link import EarlySignal, Link
 from persia_cli.roles.start import Stoppable, run_coordinator, run_role
 from persia_cli.wire.addresses import check_between_processes, check_free, check_reachable
@@ -263,6 +264,7 @@ def _coordinate(options: RoleOptions, signals: RoleSignals) -> bool:
     assert run_dir is not None
     run = read_run(run_dir / CONFIG)
     job = _read_job(run_dir / JOB)
+    epoch = Epoch(run_dir)
     file = options.token_file or run_dir / TOKEN
     own = not file.exists()
     if own:
@@ -279,12 +281,14 @@ def _coordinate(options: RoleOptions, signals: RoleSignals) -> bool:
         write_whole(address_file, address + "\n")
 
     try:
-        run_coordinator(context, options.listens_at, run, job, options.advertise, on_start)
+        run_coordinator(context, options.listens_at, run, job, options.advertise, on_start, epoch)
     finally:
         context.destroy(linger=0)
-        address_file.unlink(missing_ok=True)
-        if own:
-            remove_token(file)
+        if not epoch.superseded:
+            address_file.unlink(missing_ok=True)
+            if own:
+                remove_token(file)
+        epoch.close()
     return coordinators[0].goes_on
 
 

@@ -4,7 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from persia_cli.config.schema import Run
 from persia_cli.disk import refusal
@@ -13,6 +13,9 @@ from persia_cli.plan.job import Job
 from persia_cli.roles.link import EarlySignal, Link, StoppedError, share_arrays
 from persia_cli.wire.context import Context
 from persia_cli.wire.loop import Loop
+
+if TYPE_CHECKING:
+    from persia_cli.roles.coordinator.epoch import Epoch
 
 log = logging.getLogger(__name__)
 
@@ -39,17 +42,19 @@ def run_coordinator(
     job: Job,
     advertise: str | None = None,
     on_start: Callable[[Stoppable, str], None] = lambda coordinator, address: None,
+    epoch: "Epoch | None" = None,
 ) -> None:
     """Run the coordinator of a job at address `bind`; `on_start` gets the address it really has.
 
-    Raises ReplicaError if a replica failed.
+    `epoch` is that of its process. Raises ReplicaError if a replica failed, SupersededError if another process has
+    taken the job over.
     """
     from persia_cli.roles.coordinator.coordinator import Coordinator
 
     loop = Loop(context, "coordinator-0")
     try:
         share_arrays(loop, bind, run)
-        coordinator = Coordinator(loop, bind, run, job, advertise)
+        coordinator = Coordinator(loop, bind, run, job, advertise, epoch)
         on_start(coordinator, coordinator.address)
         coordinator.run()
     finally:

@@ -12,7 +12,7 @@ from typing import Any
 from persia_cli.errors import WireError
 from persia_cli.wire import sockets
 from persia_cli.wire.context import Context
-from persia_cli.wire.frames import MalformedMessage, decode
+from persia_cli.wire.frames import MalformedMessage, Received, read
 from persia_cli.wire.loans import SharedMemory
 from persia_cli.wire.messages import Pending, Refused
 from persia_cli.wire.parts import BATCH_PART, Message, Reply, Request
@@ -53,6 +53,9 @@ class Client:
     `memory` is the memory shared with the peer, if any; it may be set later. `retry_s` and `silence_timeout_s` may be
     changed; pending requests use the new values when they are due. `resent` counts repeated sends, `late` replies to
     requests that were answered before, `malformed` replies that cannot be read or do not fit their request.
+
+    A coordinator says in which epoch it is. Once a newer one has answered, the client repeats to it what is not
+    answered, and passes over what an older one says; `outdated` counts that.
     """
 
     def __init__(
@@ -73,7 +76,8 @@ class Client:
         self.memory: SharedMemory | None = None
         self.address = address
         self.peer = peer
-        self.resent = self.late = self.malformed = 0
+        self.resent = self.late = self.malformed = self.outdated = 0
+        self._epoch = 0
         self.retry_s = retry_s
         self.silence_timeout_s = silence_timeout_s
         self._clock = clock
@@ -131,6 +135,10 @@ class Client:
         """Talk to the peer's new process, at this address: every request without an answer is sent again."""
         self.socket.close()
         self.socket, self.address, self._held = self._open(address), address, False
+        self._repeat_all()
+
+    def _repeat_all(self) -> None:
+        """Send every request without an answer again, to a process that has not heard any of them."""
         for request in self._requests.values():
             request.wait_s = min(self.retry_s, self.silence_timeout_s)
             request.due, request.heard, request.silent_s = self._clock() + request.wait_s, self._heard, 0.0
@@ -147,14 +155,18 @@ class Client:
                 frames = sockets.receive(self.socket)
                 if frames is None:
                     return
-                number, reply = decode(frames, self.memory, self._token)
+                received = read(frames, self.memory, self._token)
             except MalformedMessage as error:
                 self.malformed += 1
                 self._unreadable = f"; its last message could not be read: {error}"
                 continue
-            self._take(number, reply)
+            self._take(received)
 
-    def _take(self, number: int, reply: Message) -> None:
+    def _take(self, received: Received) -> None:
+        number, reply, epoch = received
+        if epoch < self._epoch:
+            self.outdated += 1
+            return
         request = self._requests.get(number)
         if request is not None and not isinstance(reply, (Pending, Refused, request.message.REPLY or Message)):
             self.malformed += 1
@@ -169,6 +181,10 @@ class Client:
             request.wait_s = max(request.wait_s, self._longest_s)
             return
         del self._requests[number]
+        if epoch > self._epoch:
+            self._epoch, is_another = epoch, bool(self._epoch)
+            if is_another:
+                self._repeat_all()
         if isinstance(reply, Refused):
             text = f"{self.peer} at {self.address} refused {request.waiting_for}: {reply.reason}"
             raise RefusedError(text, reply.exit_code)

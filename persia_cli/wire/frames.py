@@ -2,7 +2,8 @@
 
 Frames are [kind byte and token, header, raw array, raw array, ...]. A message without the token of the job is refused
 before any of it is decoded. The header is msgpack of (request number, fields of the message, shapes of its arrays,
-loan). Arrays that the loan covers lie in memory that sender and receiver share; the others are frames.
+loan), and of the sender's epoch if it is the coordinator. Arrays that the loan covers lie in memory that sender and
+receiver share; the others are frames.
 """
 
 import hmac
@@ -37,9 +38,18 @@ Frame = bytes | memoryview | zmq.Frame
 
 _ENCODER = msgspec.msgpack.Encoder()
 _FORMS = {kind: MessageForm(kind) for kind in BY_KIND.values()}
+
+
+def _header_of(form: MessageForm) -> type[msgspec.Struct]:
+    """Return the type of the header of one kind of messages, an array of four, or of five with the sender's epoch."""
+    fields = [("request", Count), ("fields", form.header), ("shapes", form.shapes), ("loan", Loan | None)]
+    return msgspec.defstruct(
+        "Header", [*fields, ("epoch", Count, 0)], array_like=True, forbid_unknown_fields=True, frozen=True
+    )
+
+
 _DECODERS: dict[type[Message], msgspec.msgpack.Decoder[Any]] = {
-    kind: msgspec.msgpack.Decoder(tuple[Count, form.header, form.shapes, Loan | None])  # type: ignore[name-defined]
-    for kind, form in _FORMS.items()
+    kind: msgspec.msgpack.Decoder(_header_of(form)) for kind, form in _FORMS.items()
 }
 _NUMBER_DECODER = msgspec.msgpack.Decoder(tuple[Count, msgspec.Raw, msgspec.Raw, msgspec.Raw])
 
@@ -52,6 +62,14 @@ def message_bytes(message: Message) -> int:
 def has_arrays(kind: type[Message]) -> bool:
     """Return True if messages of this kind have arrays."""
     return bool(_FORMS[kind].arrays)
+
+
+class Received(NamedTuple):
+    """What has arrived: a message, the number of its request, and its sender's epoch, 0 of all but coordinators."""
+
+    request: int
+    message: Message
+    epoch: int
 
 
 class Parts(NamedTuple):
@@ -84,7 +102,12 @@ class ForeignMessage(MalformedMessage):
 
 
 def encode(
-    request: int, message: Message, loan: Loan | None = None, token: bytes = NO_TOKEN, parts: Parts | None = None
+    request: int,
+    message: Message,
+    loan: Loan | None = None,
+    token: bytes = NO_TOKEN,
+    parts: Parts | None = None,
+    epoch: int = 0,
 ) -> list[bytes | memoryview]:
     """Return the frames of a message; C-contiguous arrays are not copied but become frames themselves.
 
@@ -94,7 +117,7 @@ def encode(
     """
     kind = type(message)
     fields, shapes, arrays = parts or parts_of(message)
-    header = _ENCODER.encode((request, fields, shapes, loan))
+    header = _ENCODER.encode((request, fields, shapes, loan, epoch) if epoch else (request, fields, shapes, loan))
     _check_size(kind, len(header), len(arrays), sum([array.nbytes for array in arrays]))
     framed = arrays if loan is None else [a for a, place in zip(arrays, loan.places, strict=True) if place is None]
     raw = [np.ascontiguousarray(array).data if array.size else b"" for array in framed]
@@ -102,7 +125,12 @@ def encode(
 
 
 def decode(frames: Sequence[Frame], memory: SharedMemory | None = None, token: bytes = NO_TOKEN) -> tuple[int, Message]:
-    """Return request number and message; raises MalformedMessage, and nothing else, whatever the frames hold.
+    """Return request number and message of `read`."""
+    return read(frames, memory, token)[:2]
+
+
+def read(frames: Sequence[Frame], memory: SharedMemory | None = None, token: bytes = NO_TOKEN) -> Received:
+    """Return what the frames hold; raises MalformedMessage, and nothing else, whatever that is.
 
     It raises ForeignMessage, a kind of MalformedMessage, if the token of the frames is not `token`.
 
@@ -112,20 +140,20 @@ def decode(frames: Sequence[Frame], memory: SharedMemory | None = None, token: b
     """
     kind, header = _open(frames, token)
     try:
-        request, fields, shapes, loan = _DECODERS[kind].decode(header)
+        head = _DECODERS[kind].decode(header)
     except (msgspec.MsgspecError, ValueError, RecursionError, MemoryError) as error:
         raise MalformedMessage(
             f"the header of {kind.__name__} cannot be read: {error}", _legible_number(header)
         ) from None
     try:
-        arrays = _Arrays(frames[2:], loan, memory)
-        message = _FORMS[kind].restore(fields, shapes, arrays.next)
+        arrays = _Arrays(frames[2:], head.loan, memory)
+        message = _FORMS[kind].restore(head.fields, head.shapes, arrays.next)
         arrays.check_all_read()
     except StaleLoan as error:
         raise MalformedMessage(str(error)) from None  # without a number: nobody waits for an answer to it
     except WireError as error:
-        raise MalformedMessage(f"{kind.__name__}: {error}", request) from None
-    return request, message
+        raise MalformedMessage(f"{kind.__name__}: {error}", head.request) from None
+    return Received(head.request, message, head.epoch)
 
 
 class _Arrays:

@@ -71,6 +71,8 @@ class Server:
         """Listen at the address; `frame_bytes` is the size of the largest frame that is accepted."""
         self.socket = sockets.router(context, address, frame_bytes)
         self._token = context.token
+        self.epoch = 0
+        """That of a coordinator, which each of its answers carries."""
         self.memory: SharedMemory | None = None
         self.address = sockets.bound_address(self.socket)
         self.refused = self.foreign = self.nameless = self.repeated = self.dropped = self.forgotten = 0
@@ -175,7 +177,13 @@ class Server:
 
     def _send(self, peer: Peer, message: Message) -> None:
         taken = sockets.send_message(
-            self.socket, peer.request, message, self.memory, to=peer.identity, token=self._token
+            self.socket,
+            peer.request,
+            message,
+            self.memory,
+            to=peer.identity,
+            token=self._token,
+            epoch=self.epoch,
         )
         self.dropped += not taken
 

@@ -2,19 +2,23 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from persia_cli.errors import PreemptedError
-from persia_cli.launch.job import recorded_failure
+from persia_cli.launch.job import COORDINATOR_ADDRESS, recorded_failure
 from persia_cli.observe.history import RunOutcome, read_history
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
+from persia_cli.roles.coordinator.epoch import EPOCHS
 from persia_cli.store.manifest import CHECKPOINTS, newest_checkpoint
 from tests.conftest import poll_for
-from tests.support.by_hand import by_hand, end
+from tests.support.by_hand import END_S, Started, by_hand, end
 from tests.support.launched import ENDLESS
+from tests.support.threads import free_address
 
 SILENCE_S = 600
 INTERRUPTED = 128 + signal.SIGINT
@@ -84,3 +88,58 @@ def test_all_told_to_stop_at_once_save_first(tmp_path: Path) -> None:
     assert set(codes.values()) == {PREEMPTED}
     [stopped] = [event for event in read_journal(run_dir / EVENTS) if event.get("phase") == "stopped"]
     assert newest_checkpoint(run_dir / CHECKPOINTS).name == f"step-{stopped['step']}"
+
+
+def second_coordinator(run_dir: Path) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "persia_cli", "launch-role", "coordinator", "--index", "0"]
+    command += ["--coordinator", free_address(), "--run-dir", str(run_dir)]
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_a_second_coordinator_is_refused_even_while_the_first_is_stopped(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with by_hand(WORDS, run_dir) as started:
+        wait_for_training(run_dir)
+        address = (run_dir / COORDINATOR_ADDRESS).read_text()
+        first = started["coordinator-0"]
+        first.send_signal(signal.SIGSTOP)
+        others = [second_coordinator(run_dir) for _ in range(2)]
+        try:
+            for other in others:
+                error = other.communicate(timeout=END_S)[1]
+                assert other.returncode == 2
+                assert f"process {first.pid} on " in error
+                assert "a run has one coordinator at a time" in error
+        finally:
+            for other in others:
+                other.kill()
+                other.wait()
+        first.send_signal(signal.SIGCONT)
+        assert (run_dir / COORDINATOR_ADDRESS).read_text() == address
+        lines = len(read_journal(run_dir / METRICS))
+        poll_for(lambda: len(read_journal(run_dir / METRICS)) > lines, END_S, "the first to go on")
+        assert running_all(started)
+
+
+def running_all(started: Started) -> bool:
+    return all(process.poll() is None for process in started.values())
+
+
+@pytest.mark.slow
+def test_one_that_was_superseded_ends_and_writes_nothing_more(tmp_path: Path) -> None:
+    """As on a file system without locks, where a second coordinator cannot know of the first."""
+    run_dir = tmp_path / "run"
+    with by_hand(WORDS, run_dir) as started:
+        wait_for_training(run_dir)
+        (run_dir / EPOCHS / "2").write_text("{}\n")
+        written = (run_dir / METRICS).read_bytes(), (run_dir / EVENTS).read_bytes()
+        assert started["coordinator-0"].wait(END_S) == 1
+        said = (run_dir / "roles" / "coordinator-0.log").read_text()
+        assert "another coordinator has taken the run" in said
+        lines = (run_dir / METRICS).read_bytes(), (run_dir / EVENTS).read_bytes()
+        assert all(now.startswith(then) for now, then in zip(lines, written, strict=True))
+        assert not [event for event in read_journal(run_dir / EVENTS) if event.get("phase") == "failed"]
+        assert "data-loader-0" in started
+        assert started["data-loader-0"].poll() is None

@@ -7,14 +7,15 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from persia_cli.config.schema import Run
 from persia_cli.control.awake import AwakeTime
 from persia_cli.control.evaluation_tracker import tracker_of
 from persia_cli.control.membership import Membership, StallDetector
-from persia_cli.control.phases import Phase, PhaseKind, Wishes
+from persia_cli.control.phases import Wishes
 from persia_cli.control.position import EVAL, TRAIN, StepGrid
 from persia_cli.errors import DiskError, PersiaError, RoleError, UserError
 from persia_cli.observe.journal import EVENTS, Journal
@@ -26,10 +27,13 @@ from persia_cli.plan.job import Job, job_phases, participants
 from persia_cli.roles.coordinator.checkpointing import Checkpointing
 from persia_cli.roles.coordinator.dismissal import AT_ONCE_S, Dismissal, ReplicaError
 from persia_cli.roles.coordinator.early_saves import EarlySaves
+from persia_cli.roles.coordinator.epoch import Epoch, SupersededError
 from persia_cli.roles.coordinator.files import FileHandler
+from persia_cli.roles.coordinator.heartbeats import HeartbeatHandler
 from persia_cli.roles.coordinator.joining import JoinHandler
 from persia_cli.roles.coordinator.liveness import LivenessMonitor
 from persia_cli.roles.coordinator.loading import Loading
+from persia_cli.roles.coordinator.progression import Progression
 from persia_cli.roles.coordinator.readiness import Readiness
 from persia_cli.roles.coordinator.recovery import RecoveryHandler
 from persia_cli.roles.coordinator.reporting import Reporting
@@ -38,29 +42,23 @@ from persia_cli.storage.places import place_of
 from persia_cli.store.manifest import read_manifest
 from persia_cli.wire.figures import ReplicaFigures
 from persia_cli.wire.job_messages import (
-    Beat,
+    Death,
     Done,
-    EvaluateSteps,
     Fail,
     Heartbeat,
     Held,
     Hello,
-    Instruction,
     Leave,
     Next,
-    Pause,
-    PhaseWork,
-    PredictSteps,
     Ready,
     Report,
     Saved,
     Scores,
-    Stop,
     TakeItem,
-    TrainSteps,
 )
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import Ack
+from persia_cli.wire.parts import Message
 from persia_cli.wire.server import Peer
 
 if TYPE_CHECKING:
@@ -72,7 +70,11 @@ log = logging.getLogger(__name__)
 class Coordinator:
     """Holds one job together; every method runs on the poll loop's thread."""
 
-    def __init__(self, loop: Loop, bind: str, run: Run, job: Job, advertise: str | None = None) -> None:
+    def __init__(
+        self, loop: Loop, bind: str, run: Run, job: Job, advertise: str | None = None, epoch: Epoch | None = None
+    ) -> None:
+        """`epoch` is that of this process; a coordinator among the threads of its job has none."""
+        self._epoch = epoch
         self._loop = loop
         self._run = run
         self._job = job
@@ -84,27 +86,27 @@ class Coordinator:
             EVAL: StepGrid(job.eval_rows, run.train.batch_size, run.cluster.nn_workers),
         }
         loaded = read_manifest(place_of(job.load)) if job.load else None
-        self._step, samples = (loaded.step, loaded.samples) if loaded else (0, 0)
+        step, samples = (loaded.step, loaded.samples) if loaded else (0, 0)
         self._loading = Loading(run, job, loaded, self._events)
         resumed = loaded if job.task == "train" else None
         state = load_state(place_of(job.load), resumed, len(label_names(run))) if job.load and resumed else None
-        self._record = RunRecord(self._run_dir, self._events, run, self._grids[TRAIN], self._step, samples, state)
+        self._record = RunRecord(self._run_dir, self._events, run, self._grids[TRAIN], step, samples, state)
         self._membership = Membership(participants(run, job))
         self._tracker = tracker_of(run, metric_aims(run))
         if resumed:
             tracked = resumed.progress.tracked
             self._tracker.restore([(each.metric, each.step, each.value, each.since) for each in tracked])
         self._checkpointing = Checkpointing(run, job, self._tracker)
-        wishes, is_saved = Wishes(), bool(resumed and self._checkpointing.has(self._step))
+        wishes, is_saved = Wishes(), bool(resumed and self._checkpointing.has(step))
         self._phases = job_phases(run, job, self._tracker, wishes, is_saved)
         self._stall = StallDetector()
         self._awake = AwakeTime(time.monotonic())
         self._liveness = LivenessMonitor(run.cluster, self._membership, self._phases, self._stall, self._now())
         self._failure: ReplicaError | None = None
-        self._over = False
         self.stop, self.stopped_by = False, ""
         self._scoring = self._begin_scoring() if job.task == "predict" else None
         self._server = loop.serve(bind, Report.LIMIT.nbytes)
+        self._server.epoch = epoch.number if epoch else 0
         self._joining = JoinHandler(self._server, run, job, self._membership, self._now)
         self._reporting = Reporting(
             self._server, self._joining, run, job, self._record, self._events, self._tracker, self._give_up
@@ -113,7 +115,7 @@ class Coordinator:
         # fmt: off
         self._early = EarlySaves(
             self._server, self._joining, run, job, self._phases, wishes, self._work, self._events,
-            self._now, self._advance,
+            self._now, lambda: self._progression.advance(),
         )
         self.signals = self._early.signals
         self._dismissal = Dismissal(
@@ -121,33 +123,52 @@ class Coordinator:
         )
         self._files = FileHandler(
             self._server, self._joining, self._phases, self._checkpointing, self._early, self._events,
-            self._dismissal, self._go_on,
+            self._dismissal, lambda: self._progression.go_on(),
+        )
+        self._progression = Progression(
+            self._server, self._joining, job, self._phases, self._grids[TRAIN], step, self._record, self._events,
+            self._checkpointing, self._reporting, self._work, self._early, self._dismissal, self._stall,
+            self._scoring, lambda: self._failure is not None,
         )
         self._recovery = RecoveryHandler(
             self._server, run, self._phases, self._events, self._dismissal, self._files.lose
         )
         self._readiness = Readiness(
             self._server, self._joining, self._membership, self._events, self._loading,
-            self._now, self._give_up, self._advance, self._recovery.on_ready, job.rollback,
+            self._now, self._give_up, self._progression.advance, self._recovery.on_ready, job.rollback,
+        )
+        self._heartbeats = HeartbeatHandler(
+            self._server, self._joining, self._record, self._phases, self._liveness, self._loading, self._reporting,
+            self._recovery, self._dismissal, self._events, self._now,
         )
         # fmt: on
         self._register_handlers()
         self.address = advertise or self._server.address
 
     def _register_handlers(self) -> None:
-        self._server.on(Hello, self._joining.on_hello)
-        self._server.on(Ready, self._readiness.on_ready)
-        self._server.on(Next, self._on_next)
-        self._server.on(Held, self._early.on_held)
-        self._server.on(Done, self._on_done)
-        self._server.on(Saved, self._files.on_saved)
-        self._server.on(TakeItem, self._on_take_item)
-        self._server.on(Report, self._reporting.on_report)
-        self._server.on(Heartbeat, self._on_heartbeat)
-        self._server.on(Fail, self._dismissal.on_fail)
-        self._server.on(Leave, self._dismissal.on_leave)
+        handlers: dict[type[Message], Callable[[Peer, Any], None]] = {
+            Hello: self._joining.on_hello,
+            Ready: self._readiness.on_ready,
+            Next: self._on_next,
+            Held: self._early.on_held,
+            Done: self._progression.on_done,
+            Saved: self._files.on_saved,
+            TakeItem: self._on_take_item,
+            Report: self._reporting.on_report,
+            Heartbeat: self._heartbeats.on_heartbeat,
+            Fail: self._dismissal.on_fail,
+            Leave: self._dismissal.on_leave,
+            Death: self._recovery.on_death,
+        }
         if self._scoring is not None:
-            self._server.on(Scores, self._on_scores)
+            handlers[Scores] = self._on_scores
+        for kind, handler in handlers.items():
+            self._server.on(kind, partial(self._handle, handler))
+
+    def _handle(self, handler: Callable[[Peer, Any], None], peer: Peer, message: Message) -> None:
+        """Handle a request, unless another coordinator has taken the job over since the one before."""
+        self._require_newest()
+        handler(peer, message)
 
     def _begin_scoring(self) -> "Scoring":
         from persia_cli.roles.coordinator.scoring import Scoring  # no other job has its coordinator open files of data
@@ -157,14 +178,15 @@ class Coordinator:
     def run(self) -> None:
         """Hold the job together until its end; raises ReplicaError if a replica failed, RoleError if one is missing."""
         try:
-            while not self._over and not self.stop and self._failure is None and self._early.reason is None:
+            while not self._progression.over and not self.stop and self._failure is None and self._early.reason is None:
                 with self._or_give_up():
+                    self._require_newest()
                     self._loop.poll(0.2)
                     self._events.require_there()
-                    self._tell_progress()
+                    self._heartbeats.tell_progress()
                     self._early.tick()
                     self._watch()
-            if not self._over:
+            if not self._progression.over:
                 self._end_early()
             with self._or_give_up():
                 used = resident_bytes() + self._loop.shared_bytes
@@ -172,7 +194,7 @@ class Coordinator:
                 self._record.write_roles()
             if self._failure is not None:
                 raise self._failure
-        except ReplicaError:
+        except (ReplicaError, SupersededError):
             raise
         except Exception as error:
             # The others must not wait for a coordinator that has gone.
@@ -185,6 +207,11 @@ class Coordinator:
                 self._scoring.discard()
             self._record.close()
             self._events.close()
+
+    def _require_newest(self) -> None:
+        """Raise SupersededError if another coordinator has taken the job over."""
+        if self._epoch is not None:
+            self._epoch.require_newest()
 
     @contextmanager
     def _or_give_up(self) -> Iterator[None]:
@@ -204,7 +231,7 @@ class Coordinator:
             self._give_up(complaint)
         elif (phase := self._phases.current) is not None and phase.kind == "done":
             for member in self._liveness.silent(self._now()):
-                self._over |= self._phases.finish(member.name, self._phases.number)
+                self._progression.finish_without(member.name)
 
     def _give_up(self, text: str, exit_code: int = RoleError.exit_code) -> None:
         if self._early.signal and exit_code != UserError.exit_code:
@@ -222,13 +249,13 @@ class Coordinator:
         why = f"coordinator-0 was stopped ({self.stopped_by})" if self.stopped_by else "it was stopped"
         if self._failure is None:
             with self._or_give_up():
-                self._early.note_stopped(max(self._step, self._record.step))
+                self._early.note_stopped(self._progression.steps_trained)
         self._dismiss(str(self._failure or why))
 
     @property
     def goes_on(self) -> bool:
         """True if a signal ended the job before all was done."""
-        return bool(self._early.signal) and not self._failure and (not self._over or self._phases.is_cut)
+        return bool(self._early.signal) and not self._failure and (not self._progression.over or self._phases.is_cut)
 
     def _dismiss(self, why: str) -> None:
         """Send everybody away; half of what a stop may take is left for the end of this process."""
@@ -239,77 +266,6 @@ class Coordinator:
 
         seconds = min(self._run.cluster.stop_timeout_s / 2, AT_ONCE_S if self._early.signal else math.inf)
         self._dismissal.send_away(why, self._phases.number + 1, seconds, poll, self.goes_on)
-
-    # Phases
-
-    def _advance(self) -> None:
-        """Begin the next phase, unless it must wait until the last checkpoint is complete."""
-        if self._phases.held:
-            return
-        phase = self._phases.advance()
-        if phase.kind == "saving" and self._checkpointing.has(phase.last):
-            # The model is the one that is there; what is new is that it has been evaluated.
-            self._checkpointing.renew(phase.last, self._record.state())
-            self._phases.writing.clear()
-            phase = self._phases.advance()
-        if phase.kind == "done":
-            self._checkpointing.require_saved(self._step)
-        if phase.kind == "done" and phase.is_cut:
-            self._early.note_stopped(max(self._step, self._record.step))
-        else:
-            self._events.write(event="phase", phase=phase.kind, step=self._step)
-        begin: dict[PhaseKind, Callable[[Phase], PhaseWork]] = {
-            "training": lambda phase: TrainSteps(phase.first, phase.last),
-            "evaluating": self._begin_evaluating,
-            "predicting": self._begin_predicting,
-            "saving": lambda phase: self._checkpointing.begin(
-                phase, self._grids[TRAIN].samples_before(phase.last), self._record.state()
-            ),
-            "paused": lambda phase: Pause(phase.last),
-            "done": lambda phase: Stop(goes_on=phase.is_cut),
-        }
-        work = begin[phase.kind](phase)
-        self._stall.restart(self._now())
-        self._work.instruct(Instruction(self._phases.number, work))
-        self._early.note_begun(phase)
-
-    def _begin_evaluating(self, phase: Phase) -> EvaluateSteps:
-        self._reporting.begin_scoring()
-        self._work.evaluate(phase.first, phase.last)
-        return EvaluateSteps(phase.first, phase.last)
-
-    def _begin_predicting(self, phase: Phase) -> PredictSteps:
-        self._begin_evaluating(phase)
-        return PredictSteps(phase.first, phase.last)
-
-    def _on_done(self, peer: Peer, message: Done) -> None:
-        member = self._joining.find(message.sender)
-        if message.figures is not None:
-            self._record.note(member.name, message.figures, member.incarnation)
-        self._server.reply(peer, Ack())
-        if self._dismissal.begun:
-            self._dismissal.note_told(member.name)
-            return
-        phase = self._phases.current
-        if phase is None or not self._phases.finish(member.name, message.number):
-            return
-        if phase.kind == "done":
-            self._over = True
-            return
-        if phase.kind == "training":
-            self._step = phase.last
-            if phase.last == self._job.steps:
-                self._reporting.require_weight("training", self._record.samples, self._record.has_weight)
-        elif phase.kind == "predicting":
-            assert self._scoring is not None
-            self._events.write(event="scored", **self._scoring.publish())
-        if self._failure is None:
-            self._advance()
-
-    def _go_on(self) -> None:
-        """Begin the next phase after a checkpoint for whose files it had to wait."""
-        if not self._phases.waiting and self._failure is None:
-            self._advance()
 
     # Instructions and work items
 
@@ -328,20 +284,3 @@ class Coordinator:
         member = self._joining.find(message.sender, only="nn-worker")
         self._scoring.add(member.index, message.batch, message.logits)
         self._server.reply(peer, Ack())
-
-    def _tell_progress(self) -> None:
-        """Say now and then what takes a replica long, and how far an evaluation or a prediction has come."""
-        if waiting := self._liveness.waiting(self._now()):
-            self._events.write(event="waiting", **waiting)
-        if self._phases.current is not None:
-            self._reporting.tell_progress(self._phases.current)
-
-    def _on_heartbeat(self, peer: Peer, message: Heartbeat) -> None:
-        member = self._joining.find(message.sender)
-        self._record.note(member.name, message.figures, member.incarnation)
-        self._recovery.note_heartbeat(member, message.heard, message.figures.counters)
-        self._loading.note(member.name, message.figures.counters.counts.get("rows_loaded", 0))
-        self._liveness.note(member, message.doing, message.doing_s, message.figures.counters, self._now())
-        self._server.reply(peer, Beat(self._dismissal.begun, self._recovery.changes_after(message.heard)))
-        if self._dismissal.begun:
-            self._dismissal.note_told(member.name)

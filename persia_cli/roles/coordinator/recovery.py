@@ -69,7 +69,6 @@ class RecoveryHandler:
         self._heard: dict[str, int] = {}
         self._sent_again: dict[str, int] = {}
         self._sent_by_dead = 0
-        server.on(Death, self.on_death)
 
     def on_death(self, peer: Peer, message: Death) -> None:
         """A process has ended, as its parent saw. Raises WireError for one that is not the replica's last."""
