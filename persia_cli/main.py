@@ -12,6 +12,7 @@ from persia_cli.commands import (
     checkpoint,
     config,
     data,
+    drill,
     evaluate,
     launch_role,
     predict,
@@ -35,6 +36,7 @@ app = typer.Typer(
 app.command(epilog=train.EXAMPLES)(train.train)
 app.command(epilog=resume.EXAMPLES)(resume.resume)
 app.command(epilog=sweep.EXAMPLES)(sweep.sweep)
+app.command(epilog=drill.EXAMPLES)(drill.drill)
 app.command("eval", epilog=evaluate.EXAMPLES)(evaluate.evaluate)
 app.command(epilog=predict.EXAMPLES)(predict.predict)
 app.command(epilog=report.EXAMPLES)(report.report)

@@ -21,6 +21,7 @@ from persia_cli.roles.first_rows import load_first_rows
 from persia_cli.roles.link import Link
 from persia_cli.roles.shard_memory import begin_shard, restore_windows, take_over, takes_over, unsaid_keys
 from persia_cli.roles.shard_saving import ShardSaving
+from persia_cli.roles.update_account import APPLIED, BEGUN, FRESH, KEPT, UpdateAccount
 from persia_cli.storage.places import Place, place_of
 from persia_cli.store.batch_rows import Merged, merge_gradients
 from persia_cli.store.chain import read_chain
@@ -116,6 +117,8 @@ class EmbeddingServer:
         else:
             self._shard = begin_shard(run, job, sender, file, self._loop.empty)
         self._kept = self._shard if isinstance(self._shard, KeptShard) else None
+        self._account = UpdateAccount(job.run_dir, self._link.name, self._watermarks)
+        self._account.start(KEPT if self._took_over else FRESH, job.first_step - 1, self._updates["applied"])
         self._changes = ChangeLog(self._shard)
         self._groups = len(self._shard.layout.groups)
         self._known = job_batches(run, job)
@@ -227,6 +230,7 @@ class EmbeddingServer:
     def _apply(self, batch: BatchId, groups: Sequence[Merged], ranks: list[int]) -> None:
         """Apply an update that has been checked: of one rank, or the sum of all ranks' of the batch's step."""
         looked_up = batch if self._keeps_rows else None
+        self._account.note(BEGUN, batch.step, ranks, self._updates["applied"])
         with self._trace.span(LOOP, "update", batch):
             if self._kept is not None:
                 self._kept.update_all(groups, batch.step, ranks, looked_up)
@@ -234,6 +238,7 @@ class EmbeddingServer:
                 for number, group in enumerate(groups):
                     self._shard.update(number, *group, batch.step, looked_up)
         self._updates["applied"] = self._updates["applied"] + 1 if self._kept is None else self._kept.updates
+        self._account.note(APPLIED, batch.step, ranks)
 
     def _window(self, batch: BatchId) -> Window:
         """Return the window of the batch's rank; raises WireError for a batch that this job cannot have now."""
@@ -331,6 +336,7 @@ class EmbeddingServer:
             then(future.result())
 
     def _figures(self) -> Counters:
+        self._account.look()
         tables = {name: asdict(counters) for name, counters in self._shard.counters().items()}
         loaded = {"bytes_verified": self._loading.bytes_read, "rows_loaded": self._loading.rows_loaded}
         return Counters(dict(self._updates), tables, loaded)

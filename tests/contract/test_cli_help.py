@@ -37,6 +37,8 @@ FROZEN = {
     "config show": ["--conf-dir", "--help", "words"],
     "data": ["--help"],
     "data inspect": ["--csv", "--dim", "--help", "--json", "--memory", "--optimizer", "--write", "path"],
+    "drill": ["--at-step", "--compare", "--conf-dir", "--folder", "--for", "--help", "--json", "--limit-s", "--random",
+              "--run", "--seed", "words"],
     "eval": ["--data", "--help", "--step", "run", "words"],
     "launch-role": ["--advertise", "--bind", "--conf-dir", "--coordinator", "--help", "--index", "--life",
                     "--memory-file", "--parent", "--run-dir", "--supervise", "--token-file", "role", "words"],

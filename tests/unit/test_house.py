@@ -33,6 +33,7 @@ FLOORS = (
     ("launch",),
     ("checkpoint",),
     ("bench",),
+    ("drill",),
     ("config",),
     ("sweep",),
     ("commands",),

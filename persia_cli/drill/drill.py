@@ -1,0 +1,182 @@
+"""Whole drills: a fresh job to its end, with an undisturbed one to compare it with, or a job that runs already."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from persia_cli.checkpoint.comparison import Diff, compare_checkpoints
+from persia_cli.config.schema import Run, SyncMode
+from persia_cli.disk import writing
+from persia_cli.drill.account import account_of, close_accounts
+from persia_cli.drill.counting import count_updates, measure_times, read_all, refused_repeats, surely_applied
+from persia_cli.drill.exercise import Exercise
+from persia_cli.drill.job import DrilledJob
+from persia_cli.drill.plan import Disturbance
+from persia_cli.drill.result import DrillResult, StrikeResult
+from persia_cli.errors import CheckpointError, RoleError
+from persia_cli.launch.processes import terminating_interrupts
+from persia_cli.launch.resumed import newest_of
+from persia_cli.observe.history import read_history
+from persia_cli.store.manifest import checkpoints_of
+
+DRILLED, UNDISTURBED = "drilled", "undisturbed"
+"""Folders of the two runs of a drill."""
+SYNC_AHEAD = 2
+"""Steps that a rank is ahead in sync mode, at most."""
+
+
+@dataclass(frozen=True)
+class DrillOrder:
+    """What to drill: a run, the words that configure it, and the disturbances. `steps` is 0 if that is not known."""
+
+    run: Run
+    words: Sequence[str]
+    replicas: Sequence[str]
+    steps: int
+    disturbances: Sequence[Disturbance]
+    limit_s: float
+    follow: Callable[[int, str], None]
+    on_result: Callable[[StrikeResult], None]
+
+    def exercise(self, job: DrilledJob) -> Exercise:
+        """Return the order for a job."""
+        return Exercise(job, self.words, self.limit_s, self.follow, self.on_result)
+
+
+def drill_fresh(order: DrillOrder, folder: Path, compare: bool) -> DrillResult:
+    """Start a job in a folder, disturb it, and let it end; then the same job undisturbed, if it is to be compared.
+
+    Raises UserError for a drill that is not possible. No process outlives this call.
+    """
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    job = DrilledJob(folder / DRILLED, order.replicas, log=folder / f"{DRILLED}.log")
+    with terminating_interrupts():
+        try:
+            job.start(order.words)
+            result = _drilled(order, job)
+        finally:
+            job.end()
+        if compare and not result.problems:
+            _compare(order, result, folder)
+    return result
+
+
+def drill_running(order: DrillOrder, job: DrilledJob) -> DrillResult:
+    """Disturb a job that runs already, which goes on after that; raises UserError for a drill that is not possible."""
+    with terminating_interrupts():
+        try:
+            return _drilled(order, job)
+        finally:
+            job.end()
+
+
+def _drilled(order: DrillOrder, job: DrilledJob) -> DrillResult:
+    exercise = order.exercise(job)
+    problem = ""
+    exercise.open()
+    try:
+        try:
+            exercise.carry_out(order.disturbances)
+            if job.is_ours and not any(each.problem for each in exercise.results):
+                exercise.until(lambda: job.ended, "the job to end", or_end=True)
+                problem = job.outcome()
+        except RoleError as error:
+            problem = str(error)
+        return _counted(order, job, exercise.results, problem)
+    finally:
+        if not job.is_ours:
+            close_accounts(job.run_dir)
+
+
+def _counted(order: DrillOrder, job: DrilledJob, strikes: list[StrikeResult], problem: str) -> DrillResult:
+    ranks, entries = order.run.cluster.nn_workers, read_all(job.run_dir, job.servers)
+    history = read_history(job.run_dir)
+    if job.ended and not problem:
+        last = max((line["step"] for line in history.training), default=0)
+    else:
+        ahead = SYNC_AHEAD if isinstance(order.run.mode, SyncMode) else order.run.mode.staleness
+        last = surely_applied([account_of(name, *found) for name, found in entries.items()], ranks, ahead)
+    for strike in strikes:
+        measure_times(strike, entries)
+    counts = count_updates(entries, ranks, 0, last)
+    result = DrillResult(
+        run_dir=job.run_dir,
+        mode=order.run.mode.kind,
+        steps=last,
+        strikes=strikes,
+        counts=counts,
+        repeats_refused=refused_repeats(history.events) if job.ended else None,
+        samples_repeated=counts.steps_again * order.run.train.batch_size // ranks,
+        auc=_auc(job.run_dir) if job.ended else {},
+    )
+    result.problems = [f"{each.disturbance.label}: {each.problem}" for each in strikes if each.problem]
+    if problem:
+        result.problems.append(problem)
+    _judge(result)
+    return result
+
+
+def _judge(result: DrillResult) -> None:
+    """Note what is not as the table of failures promises: updates twice or lost that the job has not stated."""
+    counts = result.counts
+    stated = sum(_stated(each.lost) for each in result.strikes)
+    if counts.twice:
+        result.problems.append(f"{counts.twice:,} updates are in the model more than once")
+    if counts.lost != stated:
+        result.problems.append(f"{counts.lost:,} updates were lost, and the job said {stated:,}")
+    if counts.left_out:
+        result.problems.append(f"the counts are not whole: {counts.left_out:,} entries had no room in the accounts")
+
+
+def _stated(lost: object) -> int:
+    """Return how many updates the job itself said were lost."""
+    if isinstance(lost, int):
+        return lost
+    if isinstance(lost, dict):
+        return int(lost.get("updates", 0))
+    return sum(map(_stated, lost)) if isinstance(lost, list) else 0
+
+
+def _compare(order: DrillOrder, result: DrillResult, folder: Path) -> None:
+    """Run the same job undisturbed, and note how its result differs."""
+    job = DrilledJob(folder / UNDISTURBED, order.replicas, log=folder / f"{UNDISTURBED}.log")
+    try:
+        job.start(order.words)
+        order.exercise(job).until(lambda: job.ended, "the undisturbed job", or_end=True)
+        if problem := job.outcome():
+            result.problems.append(f"the undisturbed job: {problem}")
+            return
+    finally:
+        job.end()
+    result.undisturbed = job.run_dir
+    result.auc_undisturbed = _auc(job.run_dir)
+    result.same_model = _same_model(order.run, result.run_dir, job.run_dir)
+    exact = isinstance(order.run.mode, SyncMode) and order.run.cluster.nn_workers == 1
+    if exact and result.same_model is False:
+        result.problems.append("the model is not that of the undisturbed run, as it is in sync mode")
+
+
+def _auc(run_dir: Path) -> dict[str, float | None]:
+    history = read_history(run_dir)
+    last = history.evaluations[-1:]
+    return {label: history.figure(line, "auc", label) for line in last for label in history.labels}
+
+
+def _same_model(run: Run, one: Path, other: Path) -> bool | None:
+    """Return whether the last checkpoints of two runs have the same rows and weights; None if one has none."""
+    if run.checkpoint.path is not None or not run.checkpoint.at_end:
+        return None
+    found = [newest_of(checkpoints_of(each, None)) for each in (one, other)]
+    if found[0] is None or found[1] is None:
+        return None
+    try:
+        return _is_same(compare_checkpoints(found[0], found[1]))
+    except CheckpointError:
+        return False
+
+
+def _is_same(diff: Diff) -> bool:
+    rows = all(not (t.added or t.removed or t.changed or t.touched or t.note) for t in diff.tables)
+    dense = all(not weights.note and weights.change == 0.0 for weights in diff.dense)
+    return rows and dense and diff.steps[0] == diff.steps[1]

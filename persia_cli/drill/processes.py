@@ -1,0 +1,139 @@
+"""The processes of a job of this machine, as the system lists them (Linux, proc(5))."""
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from persia_cli.errors import UserError
+from persia_cli.observe.history import CONFIG
+from persia_cli.observe.journal import EVENTS, is_being_written, read_journal
+
+PROC = Path("/proc")
+POLL_S = 0.01
+LAUNCH_ROLE = "launch-role"
+
+
+@dataclass(frozen=True)
+class RunningProcess:
+    """A process, which is the same one as long as its id and the time of its start are."""
+
+    pid: int
+    started: int
+    """Clock ticks since the system started."""
+
+    @property
+    def lives(self) -> bool:
+        """True until it has ended."""
+        found = _state(self.pid)
+        return found is not None and found[1] == self.started and found[0] not in "ZX"
+
+    def send(self, number: signal.Signals) -> bool:
+        """Send a signal, never to another process that has got its number; returns False if it has ended."""
+        try:
+            handle = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return False
+        try:
+            if not self.lives:
+                return False
+            signal.pidfd_send_signal(handle, number)
+        except ProcessLookupError:
+            return False
+        finally:
+            os.close(handle)
+        return True
+
+
+def process_of(pid: int) -> RunningProcess | None:
+    """Return a running process; None if there is none with this number."""
+    found = _state(pid)
+    return None if found is None else RunningProcess(pid, found[1])
+
+
+def words_of(pid: int) -> list[str]:
+    """Return the command line of a process; empty if it has ended."""
+    try:
+        return os.fsdecode((PROC / str(pid) / "cmdline").read_bytes()).split("\0")[:-1]
+    except OSError:
+        return []
+
+
+def parent_of(pid: int) -> int:
+    """Return the parent of a process; 0 if it has ended."""
+    found = _state(pid)
+    return 0 if found is None else found[2]
+
+
+def replicas_of(launcher: int) -> dict[str, RunningProcess]:
+    """Return the running replicas that are children of a launcher, by name."""
+    found = {}
+    for entry in PROC.iterdir():
+        if not entry.name.isdigit() or parent_of(int(entry.name)) != launcher:
+            continue
+        words = words_of(int(entry.name))
+        process = process_of(int(entry.name))
+        if LAUNCH_ROLE in words and "--index" in words and process is not None and process.lives:
+            role, index = words[words.index(LAUNCH_ROLE) + 1], words[words.index("--index") + 1]
+            found[f"{role}-{index}"] = process
+    return found
+
+
+def token_file_of(replica: RunningProcess) -> Path | None:
+    """Return the file with the token of a replica's job."""
+    words = words_of(replica.pid)
+    return Path(words[words.index("--token-file") + 1]) if "--token-file" in words else None
+
+
+def wait_until_ended(processes: Iterable[RunningProcess], limit_s: float) -> list[RunningProcess]:
+    """Wait until processes have ended; return those that have not within so many seconds."""
+    deadline = time.monotonic() + limit_s
+    left = list(processes)
+    while (left := [each for each in left if each.lives]) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    return left
+
+
+def launcher_of(run_dir: Path) -> int:
+    """Return the process of `persia train` whose job a run is; raises UserError if there is none on this machine."""
+    if not (run_dir / CONFIG).is_file():
+        raise UserError(
+            f"{run_dir} is not a run directory: it has no {CONFIG}; give the folder that persia train named"
+        )
+    began = [event for event in read_journal(run_dir / EVENTS) if event["event"] == "began"]
+    if not began:
+        raise UserError(f"the run in {run_dir} has not begun to train; try again in a moment")
+    if began[-1]["host"] != socket.gethostname():
+        raise UserError(f"the run in {run_dir} was started on {began[-1]['host']}; run this command there")
+    if not is_being_written(run_dir / EVENTS):
+        raise UserError(f"the run in {run_dir} is not running, so it cannot be disturbed")
+    launcher = parent_of(_coordinator(run_dir, int(began[-1]["pid"])))
+    if "coordinator-0" not in replicas_of(launcher):
+        raise UserError(
+            f"the job of {run_dir} was not started by persia train in processes of their own (cluster=local)"
+        )
+    return launcher
+
+
+def _coordinator(run_dir: Path, began: int) -> int:
+    """Return the coordinator's process: the one that has begun, or one that has taken its place."""
+    if process_of(began) is not None:
+        return began
+    for entry in PROC.iterdir():
+        words = words_of(int(entry.name)) if entry.name.isdigit() else []
+        if LAUNCH_ROLE in words and "coordinator" in words and str(run_dir.absolute()) in words:
+            return int(entry.name)
+    return 0
+
+
+def _state(pid: int) -> tuple[str, int, int] | None:
+    """Return the state, the start and the parent of a process; None if it has ended."""
+    try:
+        text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()  # the name before may have spaces
+    return fields[0], int(fields[19]), int(fields[1])

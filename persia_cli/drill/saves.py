@@ -1,0 +1,51 @@
+"""A checkpoint that finds no room: the save fails, is shown and counted, training goes on, and the next one works."""
+
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from persia_cli.drill.job import DrilledJob
+from persia_cli.drill.result import StrikeResult
+from persia_cli.drill.strikes import FullDisk
+
+WRITERS = ("embedding-server", "nn-worker")
+"""Roles that write a checkpoint's files."""
+AGAIN_S = 1.0
+"""Seconds between two requests to save: one that comes during a save is answered by that one."""
+
+Until = Callable[[Callable[[], bool], str], None]
+
+
+def fill_disk(job: DrilledJob, result: StrikeResult, until: Until) -> None:
+    """Have a save fail for want of room, give room again, and have one succeed; `until` waits for something."""
+    disk = FullDisk([process for name, process in job.replicas().items() if name.startswith(WRITERS)])
+    try:
+        failed = _save(job, "save_failed", result.at, until, "a checkpoint to find no room")
+    finally:
+        disk.end()
+    result.noticed_s = round(failed["time"] - result.at, 3)
+    result.text = str(failed["text"])
+    result.over = time.time()
+    saved = _save(job, "saved", result.over, until, "a checkpoint to be saved")
+    result.recovered_s = round(saved["time"] - result.at, 3)
+
+
+def _save(job: DrilledJob, outcome: str, since: float, until: Until, what: str) -> dict[str, Any]:
+    """Ask the job to save until that ends in one way; return the event."""
+    asked = 0.0
+    found: list[dict[str, Any]] = []
+
+    def is_done() -> bool:
+        nonlocal asked
+        if time.monotonic() - asked < AGAIN_S:
+            return bool(found)
+        asked = time.monotonic()
+        found[:] = [event for event in job.events() if event["event"] == outcome and event["time"] > since]
+        coordinator = job.replicas().get("coordinator-0")
+        if not found and coordinator is not None:
+            coordinator.send(signal.SIGUSR2)
+        return bool(found)
+
+    until(is_done, what)
+    return found[0]
