@@ -26,12 +26,12 @@ from persia_cli.kernels.buckets import (
 )
 from persia_cli.kernels.compile import helper, inlined, kernel, read, write
 from persia_cli.kernels.intrinsics import lowest_bit, prefetch
-from persia_cli.kernels.rows import ROWS, prefetch_words
+from persia_cli.kernels.rows import LANES, ROWS, ZERO, RowArena, embedding_lanes, prefetch_words
+from persia_cli.kernels.simd import load, store
 
 F32, U8, U16, U32, U64, I64 = types.float32, types.uint8, types.uint16, types.uint32, types.uint64, types.int64
-AHEAD = np.uint64(16)
+AHEAD = np.uint64(32)
 """Number of rows ahead that are prefetched while rows are copied."""
-WORDS_OF_LINE = np.uint64(16)
 NONE = -1
 """End of a chain of places."""
 
@@ -137,54 +137,102 @@ def count_changing(index, old, keys, tables):
     return known, unknown
 
 
-@kernel(types.int64(INDEX, OLD_ROWS, U64, U64, write(U64), write(U16), write(U32), write(I64)))
-def list_rows(index, old, first, last, keys, tables, last_used, sources):
+class Listed(NamedTuple):
+    """Room for the rows of some partitions, in no particular order; all arrays have as many elements."""
+
+    keys: NDArray[np.uint64]
+    tables: NDArray[np.uint16]
+    last_used: NDArray[np.uint32]
+    sources: NDArray[np.int64]
+    """Where each row's words are: row number, or -1 - place for those that are kept."""
+
+
+LISTED = types.NamedTuple((write(U64), write(U16), write(U32), write(I64)), Listed)
+BUCKETS_AT_ONCE = np.uint64(64)
+"""Number of buckets whose rows are looked up before the first of them is asked whether it is in the cut."""
+
+
+@kernel(types.int64(INDEX, OLD_ROWS, U64, U64, U32, LISTED, write(I64)))
+def list_rows(index, old, first, last, since, listed, held):
     """List the rows of the cut in the partitions [first, last), counted from the server's own first one.
 
-    Returns their number. `sources` says where each is: row number, or -1 - place for those that are kept. They must be
+    Those that were last used before step `since` are left out; `held`, int64[tables], gets the number of all. Returns
+    the number of rows listed. All of them are settled, and the places of those that were kept are free: they must be
     taken before anything else happens to the store.
     """
     found = 0
-    for bucket in range(first * index.size, last * index.size):
-        bits = taken(index, bucket)
-        while bits != np.uint64(0):
-            slot = bucket * np.uint64(SLOTS) + lowest_bit(bits)
-            row = row_at(index, slot)
+    for start in range(first * index.size, last * index.size, BUCKETS_AT_ONCE):
+        end = found
+        for bucket in range(start, min(start + BUCKETS_AT_ONCE, last * index.size)):
+            bits = taken(index, bucket)
+            while bits != np.uint64(0):
+                slot = bucket * np.uint64(SLOTS) + lowest_bit(bits)
+                row = np.uint64(row_at(index, slot))
+                prefetch(old.settled, row)
+                prefetch(index.tables, row)
+                listed.keys[end] = index.buckets[bucket * KEYS + (slot & np.uint64(3))]
+                listed.last_used[end] = index.marks[last_used_word(slot)]
+                listed.sources[end] = row
+                end += 1
+                bits &= bits - np.uint64(1)
+        for i in range(found, end):
+            row = listed.sources[i]
             if concerns(old, row):
-                keys[found] = index.buckets[bucket * KEYS + (slot & np.uint64(3))]
-                tables[found] = index.tables[row]
-                last_used[found] = index.marks[last_used_word(slot)]
-                sources[found] = row
-                found += 1
-            bits &= bits - np.uint64(1)
+                old.settled[row] = 1
+                old.counts[1] -= 1
+                found = _list(listed, found, listed.keys[i], index.tables[row], listed.last_used[i], row, since, held)
     for partition in range(first, last):
         place = old.heads[partition]
         old.heads[partition] = NONE
         while place != NONE:
-            keys[found] = old.keys[place]
-            tables[found] = old.tables[place]
-            last_used[found] = old.last_used[place]
-            sources[found] = -1 - place
-            found += 1
+            found = _list(
+                listed, found, old.keys[place], old.tables[place], old.last_used[place], -1 - place, since, held
+            )
+            old.free[old.counts[0]] = place
+            old.counts[0] += 1
             place = old.following[place]
     return found
 
 
-@kernel(types.void(ROWS, OLD_ROWS, read(I64), write(F32)))
-def take_rows(rows, old, sources, words):
-    """Copy rows to `words` float32[n * width] from where `sources` says; they are settled, and their places free."""
-    for i in range(np.uint64(sources.size)):
-        if i + AHEAD < np.uint64(sources.size) and sources[i + AHEAD] >= 0:
-            ahead = np.uint64(sources[i + AHEAD]) * rows.width
-            for word in range(np.uint64(0), rows.width, WORDS_OF_LINE):
-                prefetch(rows.arena, ahead + word)
-        source = sources[i]
-        if source >= 0:
-            _copy(rows.arena, np.uint64(source) * rows.width, words, i * rows.width, rows.width)
-            old.settled[source] = 1
-            old.counts[1] -= 1
+@inlined
+def _list(listed, found, key, table, last_used, source, since, held):
+    """Count a row, and list it at place `found` unless it is too old; returns the next place."""
+    held[table] += 1
+    listed.keys[found], listed.tables[found] = key, table
+    listed.last_used[found], listed.sources[found] = last_used, source
+    return found + np.int64(last_used >= since)
+
+
+@kernel(types.void(ROWS, OLD_ROWS, read(I64), read(I64), write(F32)))
+def take_rows(rows, old, sources, states, values):
+    """Copy rows, as float32, from where `sources` says: all embeddings, then for each state all its values.
+
+    `states` has the columns of each of the optimizer's states, and `values` room for n * (dim + columns).
+    """
+    kept = RowArena(old.words, rows.width, rows.dim, rows.state_at, rows.storage, rows.line)
+    size = np.uint64(sources.size)
+    for i in range(size):
+        if i + AHEAD < size and sources[i + AHEAD] >= 0:
+            prefetch_words(rows, sources[i + AHEAD], rows.width)
+        if sources[i] >= 0:
+            _take(rows, np.uint64(sources[i]) * rows.width, states, values, i, size)
         else:
-            place = -1 - source
-            _copy(old.words, np.uint64(place) * rows.width, words, i * rows.width, rows.width)
-            old.free[old.counts[0]] = place
-            old.counts[0] += 1
+            _take(kept, np.uint64(-1 - sources[i]) * rows.width, states, values, i, size)
+
+
+@inlined
+def _take(rows, at, states, values, i, size):
+    """Copy the row that begins at word `at` as row `i` of `size`."""
+    to = i * rows.dim
+    for column in range(ZERO, rows.dim, LANES):
+        lanes = np.int64(rows.dim - column)
+        store(values, to + column, embedding_lanes(rows, at, column, lanes), lanes)
+    start, state_at = size * rows.dim, at + rows.state_at
+    for state in range(states.size):
+        columns = np.uint64(states[state])
+        to = start + i * columns
+        for column in range(ZERO, columns, LANES):
+            lanes = np.int64(columns - column)
+            store(values, to + column, load(rows.arena, state_at + column, lanes), lanes)
+        start += size * columns
+        state_at += columns

@@ -11,7 +11,7 @@ from persia_cli.storage.places import Place
 from persia_cli.store.cut import CutRows
 from persia_cli.store.row_store import Keys, Tables
 from persia_cli.store.shard import Shard
-from persia_cli.store.snapshot import Changes, write_portions
+from persia_cli.store.snapshot import Changes, steps_of, write_portions
 from persia_cli.wire.figures import SavedFile
 
 PORTIONS_AHEAD = 4
@@ -48,7 +48,7 @@ class ShardSaving:
         The waker is called when there is something to do.
         """
         self._shard, self._on_rows, self._waker, self._changes = shard, on_rows, waker, changes
-        self._cut = shard.begin_cut()
+        self._cut = shard.begin_cut(since=steps_of(changes))
         self._cut.write_on = self._take_or_wait
         self._taken: queue.Queue[tuple[int, CutRows, bool]] = queue.Queue(PORTIONS_AHEAD)
         self._abandoned = threading.Event()
@@ -114,6 +114,7 @@ class ShardSaving:
             # The room that this leaves can be filled at once.
             self._waker.wake()
             yield portion
+            self._cut.give_back(group, portion)
 
     def _next(self) -> tuple[int, CutRows, bool]:
         while True:

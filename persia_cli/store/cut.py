@@ -6,14 +6,17 @@ that is full, more portions must be taken first. All of this happens on the thre
 the other, so that no row is ever read while it is written.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.kernels import old_rows
-from persia_cli.kernels.old_rows import OldRows
+from persia_cli.kernels.old_rows import Listed, OldRows
+from persia_cli.store.layout import GroupSpec
 from persia_cli.store.row_store import Floats, Keys, RowStore, Tables
 
 PORTION_BYTES = 2**21
@@ -27,13 +30,23 @@ ENTRY_BYTES = 8 + 4 + 2 + 2 * 8
 
 
 class CutRows(NamedTuple):
-    """Rows of a cut, those of some partitions, in no particular order."""
+    """Rows of a cut, those of some partitions, ordered by key, then table number."""
 
     keys: Keys
     tables: Tables
     last_used: NDArray[np.uint32]
-    words: Floats
-    """float32[n, width]: the rows' words in the arena; `RowStore.split` makes embedding and states of them."""
+    values: Floats
+    """float32 of any size: all embeddings, then the values of each state of the optimizer, then room that is free."""
+    held: NDArray[np.int64]
+    """int64[tables]: rows of each table in these partitions, also those that did not change."""
+
+    def parts(self, group: GroupSpec) -> dict[str, Floats]:
+        """Return the embedding and each optimizer state by name, float32[n, columns], without a copy."""
+        parts, at = {}, 0
+        for name, columns in {"embedding": group.dim, **group.optimizer.states(group.dim)}.items():
+            parts[name] = self.values[at : at + self.keys.size * columns].reshape(-1, columns)
+            at += parts[name].size
+        return parts
 
 
 def nothing_kept(partitions: int = 0, rows: int = 0, places: int = 0, width: int = 0) -> OldRows:
@@ -58,9 +71,16 @@ NOTHING = nothing_kept()
 class StoreCut:
     """The cut of one row store."""
 
-    def __init__(self, store: RowStore, places: int | None = None) -> None:
-        """Begin it; `places` is the number of rows that can be kept, by default as many as the constants say."""
-        self._store = store
+    def __init__(self, store: RowStore, since: int = 0, places: int | None = None) -> None:
+        """Begin it: of the rows last used in step `since` or later.
+
+        `places` is the number of rows that can be kept, by default as many as the constants say.
+        """
+        self._store, self._since = store, since
+        self._states = np.array(list(store.group.optimizer.states(store.group.dim).values()), np.int64)
+        self._tables = 1 + max(table.number for table in store.group.tables)
+        self._room = _room(0)
+        self._given_back: deque[Floats] = deque()
         nbytes = store.group.width * 4 + ENTRY_BYTES
         if places is None:
             places = min(store.used, max(int(store.used * KEPT_FRACTION), KEPT_BYTES // nbytes))
@@ -72,18 +92,31 @@ class StoreCut:
 
     def next_portion(self) -> CutRows:
         """Copy the rows of the next partitions; sets `over` with the last of them."""
-        store = self._store
+        store, held = self._store, np.zeros(self._tables, np.int64)
         first, last = self._edges[:2]
         size = int(store.index.fill[first:last].sum())
-        keys, tables = np.empty(size, np.uint64), np.empty(size, np.uint16)
-        last_used, sources = np.empty(size, np.uint32), np.empty(size, np.int64)
-        count = old_rows.list_rows(store.index, self.old, first, last, keys, tables, last_used, sources)
-        words = np.empty((count, store.group.width), np.float32)
-        old_rows.take_rows(store.rows, self.old, sources[:count], words.reshape(-1))
+        if size > self._room.keys.size:
+            self._room = _room(size + size // 8)
+        count = old_rows.list_rows(store.index, self.old, first, last, self._since, self._room, held)
+        listed = Listed(*(array[:count] for array in self._room))  # type: ignore[arg-type]
+        order = _order(listed.keys, listed.tables)
+        values = self._memory(count * (store.group.dim + int(self._states.sum())))
+        old_rows.take_rows(store.rows, self.old, listed.sources[order], self._states, values)
         del self._edges[0]
         if len(self._edges) == 1:
             self.over, self.old = True, NOTHING
-        return CutRows(keys[:count], tables[:count], last_used[:count], words)
+        return CutRows(listed.keys[order], listed.tables[order], listed.last_used[order], values, held)
+
+    def _memory(self, size: int) -> Floats:
+        """Return memory for values, if there is some that was given back: new memory costs as much as the copying."""
+        with suppress(IndexError):
+            if (values := self._given_back.popleft()).size >= size:
+                return values
+        return np.empty(size + size // 8, np.float32)
+
+    def give_back(self, portion: CutRows) -> None:
+        """Use the memory of a portion again; another thread may call this."""
+        self._given_back.append(portion.values)
 
     def has_room(self, keys: Keys, tables: Tables) -> bool:
         """Return whether the rows that a look-up of the keys may change or take from others can be kept."""
@@ -108,12 +141,28 @@ class StoreCut:
             write_on()
 
 
+def _room(size: int) -> Listed:
+    return Listed(
+        np.empty(size, np.uint64), np.empty(size, np.uint16), np.empty(size, np.uint32), np.empty(size, np.int64)
+    )
+
+
+def _order(keys: Keys, tables: Tables) -> NDArray[np.int64]:
+    """Return the order by key, then table number, of distinct (key, table)."""
+    order = np.argsort(keys)
+    ordered = keys[order]
+    # Two tables rarely have rows of equal keys, and sorting by two columns takes three times as long.
+    return np.lexsort((tables, keys)) if np.any(ordered[1:] == ordered[:-1]) else order
+
+
 class ShardCut:
     """The cuts of all row stores of a shard, begun at the same moment and taken one after the other."""
 
-    def __init__(self, stores: Sequence[RowStore], look_ups: Sequence[int], places: int | None = None) -> None:
-        """Begin it; `look_ups` are the numbers of each group's look-ups so far."""
-        self._cuts = [StoreCut(store, places) for store in stores]
+    def __init__(
+        self, stores: Sequence[RowStore], look_ups: Sequence[int], since: Sequence[int], places: int | None = None
+    ) -> None:
+        """Begin it; `look_ups` are the numbers of each group's look-ups so far, `since` the steps as in `StoreCut`."""
+        self._cuts = [StoreCut(store, step, places) for store, step in zip(stores, since, strict=True)]
         self._look_ups = tuple(look_ups)
         self.write_on: Callable[[], None] = self._refuse
         """Called when a row must be kept and there is no room; takes a portion, or raises."""
@@ -135,9 +184,18 @@ class ShardCut:
         return group, portion, self._cuts[group].over
 
     def portions(self, group: int) -> Iterator[CutRows]:
-        """Yield what is left of a group's rows; those of the groups before it must be taken."""
+        """Yield what is left of a group's rows; those of the groups before it must be taken.
+
+        A portion must not be used any more when the next one is asked for.
+        """
         while not self._cuts[group].over:
-            yield self.next_portion()[1]
+            portion = self.next_portion()[1]
+            yield portion
+            self.give_back(group, portion)
+
+    def give_back(self, group: int, portion: CutRows) -> None:
+        """Use the memory of a portion again; another thread may call this."""
+        self._cuts[group].give_back(portion)
 
     def drop(self) -> None:
         """Give up what is left of the rows, because they cannot be written: from now on none is kept."""

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from persia_cli.errors import CheckpointError
@@ -32,4 +33,6 @@ def record_batches(path: Place) -> Iterator[Iterator[pa.RecordBatch]]:
 
 def rows_by_table(batch: pa.RecordBatch) -> dict[str, int]:
     """Return the number of rows of each table that has any in a record batch."""
-    return {each["values"]: each["counts"] for each in batch.column("table").value_counts().to_pylist()}
+    column = batch.column("table")
+    counts = np.bincount(column.indices.to_numpy(), minlength=len(column.dictionary)).tolist()
+    return {name: count for name, count in zip(column.dictionary.to_pylist(), counts, strict=True) if count}

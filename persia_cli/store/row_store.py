@@ -133,10 +133,7 @@ class RowStore:
 
     def read_rows(self, rows: NDArray[np.int64]) -> dict[str, Floats]:
         """Return the embedding and each optimizer state by name, float32[n, columns]."""
-        return self.split(self.rows.arena.reshape(-1, self.group.width)[rows])
-
-    def split(self, words: Floats) -> dict[str, Floats]:
-        """Return what `read_rows` does from the words of rows, float32[n, width]."""
+        words = self.rows.arena.reshape(-1, self.group.width)[rows]
         parts = {"embedding": _widened(words[:, : self.group.state_at], self.group.dim, self.group.dtype)}
         start = self.group.state_at
         for name, columns in self.group.optimizer.states(self.group.dim).items():

@@ -1,7 +1,7 @@
 """The rows of one embedding server: look-up, update, counters."""
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,9 +115,12 @@ class Shard:
         self._look_ups: NDArray[np.int64] = memory(len(layout.groups), np.int64)
         self._cut: ShardCut | None = None
 
-    def begin_cut(self, places: int | None = None) -> ShardCut:
-        """Begin a cut of all rows as they are now, and end the one before; see `persia_cli.store.cut`."""
-        self._cut = ShardCut(self.stores, self._look_ups.tolist(), places)
+    def begin_cut(self, places: int | None = None, since: Sequence[int] | None = None) -> ShardCut:
+        """Begin a cut of all rows as they are now, and end the one before; see `persia_cli.store.cut`.
+
+        Of each store, rows last used before a step are left out if `since` names it.
+        """
+        self._cut = ShardCut(self.stores, self._look_ups.tolist(), since or [0] * len(self.stores), places)
         return self._cut
 
     def end_cut(self) -> None:

@@ -50,11 +50,16 @@ def save_shard(
     in a file in the folder DELETED beside `directory`. Calls `on_rows` with the number of rows of each portion written.
     Raises DiskError if a file cannot be written, and removes that file.
     """
-    cut = shard.begin_cut()
+    cut = shard.begin_cut(since=steps_of(changes))
     try:
         return write_portions(shard, cut.portions, directory, on_rows, changes)
     finally:
         shard.end_cut()
+
+
+def steps_of(changes: Changes) -> list[int] | None:
+    """Return the step of each store since which rows are saved, as `Shard.begin_cut` takes them."""
+    return None if changes is None else [0 if own is None else own.since for own in changes]
 
 
 def write_portions(
@@ -66,8 +71,8 @@ def write_portions(
 ) -> list[SavedFile]:
     """Write what `save_shard` does from the rows of a cut; `portions` returns those of a group, in order.
 
-    It is called for one group after the other. Only what never changes of the shard is read, so this may run on a
-    thread beside the one that owns the shard.
+    The cut has begun with `steps_of(changes)`. It is called for one group after the other. Only what never changes of
+    the shard is read, so this may run on a thread beside the one that owns the shard.
     """
     saved = []
     for store, own in zip(shard.stores, changes or [None] * len(shard.stores), strict=True):
@@ -137,10 +142,11 @@ def _save_group(
     changes: StoreChanges | None,
 ) -> SavedFile:
     schema = _schema(store.group)
-    if changes is None:
-        return write_rows(store, directory, schema, _batches(shard, store, portions, schema, ROWS_PER_BATCH), on_rows)
     held = np.zeros(shard.salts.size, np.int64)
-    batches = _batches(shard, store, _changed(portions, changes.since, held), schema, CHANGES_PER_BATCH)
+    if changes is None:
+        batches = _batches(shard, store, portions, schema, ROWS_PER_BATCH, held)
+        return write_rows(store, directory, schema, batches, on_rows)
+    batches = _batches(shard, store, portions, schema, CHANGES_PER_BATCH, held)
     file = write_rows(store, directory, schema, batches, on_rows, changes.since)
     assert file.rows is not None
     names = {table.number: table.name for table in store.group.tables}
@@ -186,48 +192,30 @@ def _table_column(group: GroupSpec, tables: Tables) -> pa.DictionaryArray:
     places = np.zeros(max(numbers) + 1, np.int32)
     places[numbers] = np.arange(len(numbers))
     names = pa.array([table.name for table in group.tables], pa.string())
-    return pa.DictionaryArray.from_arrays(pa.array(places[tables]), names)
-
-
-def _changed(portions: Iterable[CutRows], since: int, held: NDArray[np.int64]) -> Iterator[CutRows]:
-    """Yield the rows that were last used in step `since` or later; `held` gets the number of all rows of each table."""
-    for keys, tables, last_used, words in portions:
-        held += np.bincount(tables, minlength=held.size)
-        changed = last_used >= since
-        yield CutRows(keys[changed], tables[changed], last_used[changed], words[changed])
+    return pa.DictionaryArray.from_arrays(pa.array(places.take(tables)), names, safe=False)
 
 
 def _batches(
-    shard: Shard, store: RowStore, portions: Iterable[CutRows], schema: pa.Schema, most: int
+    shard: Shard, store: RowStore, portions: Iterable[CutRows], schema: pa.Schema, most: int, held: NDArray[np.int64]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a store's cut in their order, at most `most` to a batch."""
+    """Yield the rows of a store's cut, at most `most` to a batch; `held` gets the number of all rows of each table.
+
+    A batch must not be used any more when the next one is asked for.
+    """
     for portion in portions:
-        # A partition is a range of keys, so the order of keys is the order of partitions too.
-        order = _order(portion.keys, portion.tables)
-        keys, tables, last_used = portion.keys[order], portion.tables[order], portion.last_used[order].astype(np.int64)
-        ids = np.empty_like(keys)
-        hashing.recover_ids(keys, tables, shard.salts, ids)
-        for first in range(0, keys.size, most):
+        held[: portion.held.size] += portion.held
+        parts = portion.parts(store.group)
+        ids = np.empty_like(portion.keys)
+        hashing.recover_ids(portion.keys, portion.tables, shard.salts, ids)
+        for first in range(0, ids.size, most):
             part = slice(first, first + most)
-            vectors = [
-                pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
-                for values in store.split(portion.words.take(order[part], axis=0)).values()
-            ]
             columns = [
-                _table_column(store.group, tables[part]),
+                _table_column(store.group, portion.tables[part]),
                 pa.array(ids[part]),
-                pa.array(last_used[part]),
-                *vectors,
+                pa.array(portion.last_used[part].astype(np.int64)),
+                *(pa.FixedSizeListArray.from_arrays(pa.array(v[part].reshape(-1)), v.shape[1]) for v in parts.values()),
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _order(keys: NDArray[np.uint64], tables: NDArray[np.uint16]) -> NDArray[np.int64]:
-    """Return the order by key, then table number, of distinct (key, table)."""
-    order = np.argsort(keys)
-    ordered = keys[order]
-    # Two tables rarely have rows of equal keys, and sorting by two columns takes three times as long.
-    return np.lexsort((tables, keys)) if np.any(ordered[1:] == ordered[:-1]) else order
 
 
 def _load_batch(shard: Shard, batch: pa.RecordBatch, saved: SavedRows, path: Place) -> int:

@@ -82,14 +82,18 @@ class Taken:
 
 
 def contents(shard: Shard) -> set[tuple[str, int, int, bytes]]:
-    """Every row of a shard by the index and the arena: table, key, step of last use, words."""
+    """Every row of a shard by the index and the arena: table, key, step of last use, embedding and states."""
     found = set()
     for store in shard.stores:
         keys, tables, rows, last_used = store.in_partitions(store.partitions.start, store.partitions.stop)
-        words = store.rows.arena.reshape(-1, store.group.width)[rows]
-        for key, table, used, word in zip(keys.tolist(), tables, last_used.tolist(), words, strict=True):
-            found.add((TABLES[table].name, key, used, word.tobytes()))
+        parts = store.read_rows(rows)
+        for i, (key, table, used) in enumerate(zip(keys.tolist(), tables, last_used.tolist(), strict=True)):
+            found.add((TABLES[table].name, key, used, values_at(parts, i)))
     return found
+
+
+def values_at(parts: dict[str, Any], row: int) -> bytes:
+    return b"".join(part[row].tobytes() for part in parts.values())
 
 
 def bytes_of(folder: Path) -> dict[str, bytes]:
@@ -119,13 +123,14 @@ def check(before: list[Op], during: list[Op], layout: EmbeddingLayout, places: i
         assert bytes_of(Path(other)) == bytes_of(Path(one))
         assert [replace_folder(file) for file in listed] == [replace_folder(file) for file in saved]
         if small:
-            words = {
-                (portion.keys[i], int(portion.last_used[i]), portion.words[i].tobytes())
-                for portions in taken.of_group.values()
+            rows = {
+                (TABLES[portion.tables[i]].name, portion.keys[i], int(portion.last_used[i]), values_at(parts, i))
+                for group, portions in taken.of_group.items()
                 for portion in portions
+                for parts in [portion.parts(layout.groups[group])]
                 for i in range(portion.keys.size)
             }
-            assert {(key, used, word) for _, key, used, word in at_the_cut} == words
+            assert at_the_cut == rows
     assert contents(busy.shard) == contents(still.shard), "a cut changes nothing of what the shard computes"
     assert busy.shard.counters() == still.shard.counters()
     return pauses
