@@ -35,12 +35,6 @@ def cut(one: RunningProcess, other: RunningProcess) -> int:
                 with suppress(OSError):
                     each.shutdown(socket.SHUT_RDWR)
                     broken += 1
-        # A Unix socket knows who listened at its other end, or who connected; one of both ends is enough.
-        for each in theirs:
-            if each.family == socket.AF_UNIX and _peer(each) == one.pid:
-                with suppress(OSError):
-                    each.shutdown(socket.SHUT_RDWR)
-                    broken += 1
     return broken
 
 
@@ -60,7 +54,7 @@ def _ends(connection: socket.socket) -> tuple[object, object]:
 
 
 def _peer(connection: socket.socket) -> int:
-    """Return the process at the other end of a connected Unix socket; 0 if it is not connected."""
+    """Return the process at the other end of a Unix socket, which listened or connected; 0 if there is none."""
     try:
         connection.getpeername()
     except OSError:

@@ -97,6 +97,13 @@ def take_from_events(
     strike.lost = lost[0] if len(lost) == 1 else lost or 0
 
 
+def messages_refused(events: Sequence[Mapping[str, Any]], name: str) -> int | None:
+    """Return how many messages the last process of a replica has refused; None while the job goes on."""
+    roles = [event for event in events if event["event"] == "roles"]
+    found = [role for role in roles[-1]["roles"] if f"{role['role']}-{role['index']}" == name] if roles else []
+    return int(found[-1].get("messages", {}).get("refused", 0)) if found else None
+
+
 def refused_repeats(events: Sequence[Mapping[str, Any]]) -> int | None:
     """Return how many updates came again, as the servers of the last job say; None while it goes on."""
     roles = [event for event in events if event["event"] == "roles"]

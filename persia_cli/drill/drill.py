@@ -1,14 +1,23 @@
 """Whole drills: a fresh job to its end, with an undisturbed one to compare it with, or a job that runs already."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from persia_cli.checkpoint.comparison import Diff, compare_checkpoints
 from persia_cli.config.schema import Run, SyncMode
 from persia_cli.disk import writing
 from persia_cli.drill.account import account_of, close_accounts
-from persia_cli.drill.counting import count_updates, measure_times, read_all, refused_repeats, surely_applied
+from persia_cli.drill.counting import (
+    count_updates,
+    measure_times,
+    messages_refused,
+    read_all,
+    refused_repeats,
+    surely_applied,
+)
 from persia_cli.drill.exercise import Exercise
 from persia_cli.drill.job import DrilledJob
 from persia_cli.drill.plan import Disturbance
@@ -114,7 +123,23 @@ def _counted(order: DrillOrder, job: DrilledJob, strikes: list[StrikeResult], pr
     if problem:
         result.problems.append(problem)
     _judge(result)
+    if not any(each.disturbance.kind in ("kill", "node") for each in strikes):  # counters end with their process
+        result.problems += _accepted(result, history.events)
     return result
+
+
+def _accepted(result: DrillResult, events: Sequence[dict[str, Any]]) -> list[str]:
+    """Return sentences about replicas that have refused fewer messages than the damaged ones that they got."""
+    sent: Counter[str] = Counter()
+    for each in result.strikes:
+        for name in each.disturbance.targets if each.damaged else ():
+            sent[name] += each.damaged
+    refused = {name: messages_refused(events, name) for name in sent}
+    return [
+        f"{name} got {sent[name]} damaged messages and refused {times}"
+        for name, times in refused.items()
+        if times is not None and times < sent[name]
+    ]
 
 
 def _judge(result: DrillResult) -> None:

@@ -173,6 +173,7 @@ class Exercise:
         sent, refused_s = send_damaged(target, role, list(self.job.replicas().values()), self.wait)
         result.over = time.time()
         result.noticed_s = None if refused_s is None else round(refused_s, 3)
+        result.damaged = sent
         result.text = f"{sent} damaged messages were sent"
         if refused_s is None:
             result.problem = f"{disturbance.targets[0]} refused none of {sent} damaged messages"

@@ -30,6 +30,8 @@ class StrikeResult:
     """What happened, in the words of the job."""
     repeated: dict[str, int] = field(default_factory=dict)
     """What was done again, as the job recorded."""
+    damaged: int = 0
+    """Damaged messages that were sent."""
     lost: Any = 0
     """What was lost, as the job recorded."""
     problem: str = ""

@@ -8,6 +8,7 @@ from typing import Any
 from persia_cli.drill.job import DrilledJob
 from persia_cli.drill.result import StrikeResult
 from persia_cli.drill.strikes import FullDisk
+from persia_cli.launch.save_request import takes_requests
 
 WRITERS = ("embedding-server", "nn-worker")
 """Roles that write a checkpoint's files."""
@@ -43,7 +44,7 @@ def _save(job: DrilledJob, outcome: str, since: float, until: Until, what: str) 
         asked = time.monotonic()
         found[:] = [event for event in job.events() if event["event"] == outcome and event["time"] > since]
         coordinator = job.replicas().get("coordinator-0")
-        if not found and coordinator is not None:
+        if not found and coordinator is not None and takes_requests(coordinator.pid):
             coordinator.send(signal.SIGUSR2)
         return bool(found)
 

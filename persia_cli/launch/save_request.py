@@ -62,12 +62,12 @@ def _coordinator_of(run_dir: Path) -> int:
         raise UserError(f"the run in {run_dir} was started on {host}; run this command there")
     if not is_being_written(run_dir / EVENTS):
         raise _ended(run_dir)
-    if not _takes_requests(pid):
+    if not takes_requests(pid):
         raise UserError(f"process {pid}, which trains {run_dir}, takes no requests: another program started the job")
     return pid
 
 
-def _takes_requests(pid: int) -> bool:
+def takes_requests(pid: int) -> bool:
     """Return whether a process has a handler of SIGUSR2, which would end it otherwise (Linux, proc(5))."""
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace").splitlines():

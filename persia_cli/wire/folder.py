@@ -1,9 +1,10 @@
-"""Private folders for Unix sockets; a folder of a killed process is removed by the next process."""
+"""Private folders for Unix sockets, which are removed however their process ends."""
 
 import fcntl
 import os
 import shutil
 import stat
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,21 +14,45 @@ PREFIX = "persia-"
 LOCK = "in-use"
 """The file in each folder that its process keeps locked. The kernel unlocks it however the process ends. A process id
 would not do, since ids are reused, and other containers have their own."""
+REMOVER = "trap '' TERM HUP INT; read -r nothing; rm -rf -- \"$0\""
+"""What a shell beside the process runs: it waits for the end of its input, which comes with that of the process."""
+REMOVED_S = 5.0
 
 
 @contextmanager
 def private_directory() -> Iterator[Path]:
     """Yield a new directory for ipc sockets that only this user can enter; it is removed in the end.
 
-    First, directories that ended processes of this user left behind are removed.
+    If this process is killed, a shell that waits for that removes it. Where both were killed, the next process does:
+    first of all, directories that ended processes of this user left behind are removed.
     """
     remove_abandoned(Path(tempfile.gettempdir()))
     folder, lock = _make()
     try:
-        yield folder
+        with _removed_at_the_end(folder):
+            yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
+
+
+@contextmanager
+def _removed_at_the_end(folder: Path) -> Iterator[None]:
+    """Have a folder removed when this process ends while the block runs, whatever ends it."""
+    # In a session of its own: signals to this process and its group do not reach it.
+    shell = subprocess.Popen(
+        ["/bin/sh", "-c", REMOVER, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        start_new_session=True,
+    )
+    try:
+        yield
+    finally:
+        shell.kill()
+        shell.communicate(timeout=REMOVED_S)
 
 
 def remove_abandoned(parent: Path) -> None:

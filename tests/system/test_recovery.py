@@ -10,6 +10,7 @@ import psutil
 import pyarrow.ipc
 import pytest
 
+from persia_cli.drill.processes import replicas_of
 from persia_cli.launch.job import JobResult, result_of
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.store.manifest import CHECKPOINTS, EMBEDDINGS, finished_steps
@@ -202,7 +203,7 @@ def test_a_launcher_that_is_killed_during_a_restart_leaves_nothing(tmp_path: Pat
         pids = job.wait_for_training()
         os.kill(pids["embedding-worker-0"], signal.SIGKILL)
         launcher = psutil.Process(job.process.pid)
-        poll_for(lambda: len(launcher.children()) == len(pids) and "embedding-worker-0" not in running(pids)
+        poll_for(lambda: len(replicas_of(launcher.pid)) == len(pids) and "embedding-worker-0" not in running(pids)
                  and events_of(job, "died"), LIMIT_S, "the new process")  # fmt: skip
         children = launcher.children(recursive=True)
         job.process.kill()

@@ -1,6 +1,7 @@
-"""Folders for sockets: private, gone in the end, and gone after the next start where their process was killed."""
+"""Folders for sockets: private, and gone in the end, whoever is killed."""
 
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -8,9 +9,11 @@ import tempfile
 import threading
 from pathlib import Path
 
+import psutil
 import pytest
 
 from persia_cli.wire.folder import LOCK, PREFIX, private_directory, remove_abandoned
+from tests.conftest import poll_for
 
 HOLD = """
 import sys
@@ -37,17 +40,36 @@ def test_the_private_directory_is_private_and_goes_away() -> None:
     assert not directory.exists()
 
 
-@pytest.mark.processes
-def test_what_a_killed_process_left_goes_at_the_next_start_and_what_a_living_one_has_stays() -> None:
-    def hold() -> tuple["subprocess.Popen[str]", Path]:
-        process = subprocess.Popen(
-            [sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert process.stdout is not None
-        return process, Path(process.stdout.readline().strip())
+def hold() -> tuple["subprocess.Popen[str]", Path]:
+    process = subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    return process, Path(process.stdout.readline().strip())
 
+
+@pytest.mark.processes
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+def test_the_folder_of_a_killed_process_goes_at_once_and_that_of_a_living_one_stays(number: signal.Signals) -> None:
     (killed, abandoned), (alive, used) = hold(), hold()
     try:
+        [shell] = psutil.Process(killed.pid).children()
+        shell.terminate()  # as clusters tell all processes to end
+        killed.send_signal(number)
+        killed.wait()
+        poll_for(lambda: not abandoned.exists() and not shell.is_running(), 20.0, "the folder's removal")
+        assert used.is_dir()
+    finally:
+        for process in (killed, alive):
+            process.kill()
+            process.communicate()
+
+
+@pytest.mark.processes
+def test_where_all_were_killed_it_goes_at_the_next_start_and_what_a_living_one_has_stays() -> None:
+    (killed, abandoned), (alive, used) = hold(), hold()
+    try:
+        killed.send_signal(signal.SIGSTOP)
+        for child in psutil.Process(killed.pid).children():
+            child.kill()
         killed.kill()
         killed.wait()
         assert abandoned.is_dir()
@@ -83,7 +105,7 @@ def test_starters_do_not_take_each_others_folders(temporary: Path) -> None:
     broken: list[Path] = []
 
     def start_and_end() -> None:
-        for _ in range(150):
+        for _ in range(30):
             with private_directory() as folder:
                 remove_abandoned(temporary)
                 if not (folder / LOCK).exists():

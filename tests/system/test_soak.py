@@ -1,0 +1,171 @@
+"""A job that is disturbed every minute stays as large as it was, and leaves nothing when all is killed.
+
+`PERSIA_SOAK_MINUTES` says how long (30), `PERSIA_SOAK_EVERY_S` how often it is disturbed (60).
+"""
+
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from persia_cli.drill.job import events_of
+from persia_cli.drill.processes import replicas_of
+from tests.conftest import poll_for
+from tests.support.launched import Launched
+from tests.support.small import WORDS
+
+MINUTES = float(os.environ.get("PERSIA_SOAK_MINUTES", "30"))
+EVERY_S = float(os.environ.get("PERSIA_SOAK_EVERY_S", "60"))
+LIMIT_S = 600.0
+JOB = [
+    *WORDS,
+    "mode=hybrid",
+    "mode.staleness=4",
+    "cluster=local",
+    "cluster.embedding_servers=2",
+    "cluster.embedding_workers=2",
+    "cluster.data_loaders=2",
+    "cluster.server_memory=shared",
+    "dataset.generator.train_rows=1_000_000_000",
+    "train.log_every_steps=100",
+    "checkpoint.every_steps=1000",
+    "checkpoint.keep=2",
+    "recovery.max_restarts=1000",
+    "recovery.window_s=1",
+]
+DRILLS = [
+    ["kill", "data-loader-1"],
+    ["kill", "embedding-worker-0"],
+    ["kill", "embedding-server-1"],
+    ["kill", "nn-worker-0"],
+    ["kill", "coordinator-0"],
+    ["stop", "embedding-server-0", "--for", "2"],
+    ["slow", "nn-worker-0", "--for", "2"],
+    ["cut", "embedding-worker-1", "embedding-server-0", "--for", "2"],
+    ["cut", "embedding-worker-0", "nn-worker-0", "--for", "2"],
+    ["fill-disk"],
+    ["corrupt-frame", "embedding-server-0"],
+    ["corrupt-frame", "coordinator-0"],
+]
+"""In the order of a seed, again and again."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(int(60 * MINUTES) + 1200)]
+
+Sizes = dict[str, float]
+
+
+def sizes(job: Launched) -> dict[str, Sizes]:
+    """Memory (MiB), threads and files of the launcher and each replica, and the files of the whole job."""
+    found = {"launcher": psutil.Process(job.process.pid)}
+    found |= {name: psutil.Process(each.pid) for name, each in replicas_of(job.process.pid).items()}
+    measured = {}
+    for name, process in found.items():
+        try:
+            memory = process.memory_full_info().uss / 2**20
+            measured[name] = {"memory": memory, "threads": process.num_threads(), "files": process.num_fds()}
+        except psutil.NoSuchProcess:
+            continue
+    # What each start of the job has left is kept, and grows with the number of starts.
+    files = [path for path in job.run_dir.rglob("*") if "earlier" not in path.parts and "epochs" not in path.parts]
+    temporary, shared = list(job.temporary.rglob("*")), list(Path("/dev/shm").iterdir())
+    measured["job"] = {
+        "run": len(files),
+        "temporary": len(temporary),
+        "shared": len(shared),
+        "memfds": len(memfds(job)),
+    }
+    return measured
+
+
+def memfds(job: Launched) -> set[str]:
+    """The anonymous files that any process of the job has open, by name and number."""
+    found = set()
+    for pid in [job.process.pid, *(each.pid for each in replicas_of(job.process.pid).values())]:
+        try:
+            for file in Path(f"/proc/{pid}/fd").iterdir():
+                if "memfd:" in (target := str(file.readlink())):
+                    found.add(f"{target} {file.stat().st_ino}")
+        except OSError:
+            continue
+    return found
+
+
+def drill(words: list[str], job: Launched, folder: Path) -> dict[str, Any]:
+    command = [sys.executable, "-m", "persia_cli", "drill", *words, "--run", str(job.run_dir), "--json", "drill.json"]
+    ended = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL
+    )
+    assert ended.returncode == 0, f"{words}\n{ended.stdout}{ended.stderr}\n{job.output[-3000:]}"
+    result: dict[str, Any] = json.loads((folder / "drill.json").read_text())
+    assert (result["updates_applied_twice"], result["updates_lost"]) == (0, 0), words
+    return result
+
+
+def test_a_job_that_is_disturbed_again_and_again_stays_as_large_as_it_was(tmp_path: Path) -> None:
+    draw = random.Random(1)
+    measured: list[dict[str, Sizes]] = []
+    done: list[str] = []
+    with Launched(JOB, tmp_path / "run") as job:
+        job.wait_for_training()
+        poll_for(lambda: any(each["event"] == "saved" for each in events_of(job.run_dir)), LIMIT_S, "a checkpoint")
+        end, waiting = time.monotonic() + 60 * MINUTES, []
+        while time.monotonic() < end or len(done) < 3:
+            next_s = time.monotonic() + EVERY_S
+            waiting = waiting or draw.sample(DRILLS, len(DRILLS))
+            words = waiting.pop()
+            result = drill(words, job, tmp_path)
+            done.append(" ".join(words))
+            assert job.process.poll() is None, job.output[-3000:]
+            poll_for(lambda: len(replicas_of(job.process.pid)) == 8, LIMIT_S, "all replicas")
+            time.sleep(max(next_s - time.monotonic(), 1.0))
+            measured.append(sizes(job))
+            print(
+                json.dumps({"drill": done[-1], "took": result["drills"][0]["recovered_s"], **measured[-1]}), flush=True
+            )
+        children = psutil.Process(job.process.pid).children(recursive=True)
+        files = memfds(job)
+        assert files
+        job.process.kill()
+        poll_for(lambda: not any(each.is_running() for each in children), 60.0, "the end of all")
+        poll_for(lambda: not list(job.temporary.iterdir()), 60.0, "the end of the sockets' folder")
+    assert flat(measured) == []
+    assert len(list(Path("/dev/shm").iterdir())) <= measured[0]["job"]["shared"]
+    assert files.isdisjoint(open_anywhere())
+
+
+def flat(measured: list[dict[str, Sizes]]) -> list[str]:
+    """What was larger in the last third than in the first, by more than chance: sentences."""
+    third = max(1, len(measured) // 3)
+    series: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for each in measured:
+        for name, figures in each.items():
+            for figure, value in figures.items():
+                series[name, figure].append(value)
+    room = {"memory": 40.0, "threads": 2, "files": 6, "run": 12, "temporary": 3, "shared": 0, "memfds": 2}
+    grown = []
+    for (name, figure), values in series.items():
+        first, last = statistics.median(values[:third]), statistics.median(values[-third:])
+        if last > first * (1.1 if figure == "memory" else 1.0) + room[figure]:
+            grown.append(f"{figure} of {name} grew from {first:.0f} to {last:.0f}")
+    return grown
+
+
+def open_anywhere() -> set[str]:
+    """All anonymous files that a process of this machine has open, as `memfds` names them."""
+    found = set()
+    for file in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            if "memfd:" in (target := str(file.readlink())):
+                found.add(f"{target} {file.stat().st_ino}")
+        except OSError:
+            continue
+    return found
