@@ -21,7 +21,7 @@ from persia_cli.drill.counting import (
 from persia_cli.drill.exercise import Exercise
 from persia_cli.drill.job import DrilledJob
 from persia_cli.drill.plan import Disturbance
-from persia_cli.drill.result import DrillResult, StrikeResult
+from persia_cli.drill.result import DrillResult, StrikeResult, UpdateCounts
 from persia_cli.errors import CheckpointError, RoleError
 from persia_cli.launch.processes import terminating_interrupts
 from persia_cli.launch.resumed import newest_of
@@ -30,6 +30,8 @@ from persia_cli.store.manifest import checkpoints_of
 
 DRILLED, UNDISTURBED = "drilled", "undisturbed"
 """Folders of the two runs of a drill."""
+TRAINED_AGAIN = "training steps"
+"""What a new process of an NN worker says that it has done again."""
 SYNC_AHEAD = 2
 """Steps that a rank is ahead in sync mode, at most."""
 
@@ -116,7 +118,7 @@ def _counted(order: DrillOrder, job: DrilledJob, strikes: list[StrikeResult], pr
         strikes=strikes,
         counts=counts,
         repeats_refused=refused_repeats(history.events) if job.ended else None,
-        samples_repeated=counts.steps_again * order.run.train.batch_size // ranks,
+        samples_repeated=_steps_again(strikes, counts) * order.run.train.batch_size // ranks,
         auc=_auc(job.run_dir) if job.ended else {},
     )
     result.problems = [f"{each.disturbance.label}: {each.problem}" for each in strikes if each.problem]
@@ -140,6 +142,11 @@ def _accepted(result: DrillResult, events: Sequence[dict[str, Any]]) -> list[str
         for name, times in refused.items()
         if times is not None and times < sent[name]
     ]
+
+
+def _steps_again(strikes: Sequence[StrikeResult], counts: UpdateCounts) -> int:
+    """Return how many steps of ranks were trained again: those taken back, and those of ranks that died at them."""
+    return counts.steps_again + sum(each.repeated.get(TRAINED_AGAIN, 0) for each in strikes)
 
 
 def _judge(result: DrillResult) -> None:

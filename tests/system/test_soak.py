@@ -19,6 +19,7 @@ import pytest
 
 from persia_cli.drill.job import events_of
 from persia_cli.drill.processes import replicas_of
+from persia_cli.wire.folder import PREFIX
 from tests.conftest import poll_for
 from tests.support.launched import Launched
 from tests.support.small import WORDS
@@ -136,7 +137,7 @@ def test_a_job_that_is_disturbed_again_and_again_stays_as_large_as_it_was(tmp_pa
         assert files
         job.process.kill()
         poll_for(lambda: not any(each.is_running() for each in children), 60.0, "the end of all")
-        poll_for(lambda: not list(job.temporary.iterdir()), 60.0, "the end of the sockets' folder")
+        poll_for(lambda: not list(job.temporary.glob(f"{PREFIX}*")), 60.0, "the end of the sockets' folder")
     assert flat(measured) == []
     assert len(list(Path("/dev/shm").iterdir())) <= measured[0]["job"]["shared"]
     assert files.isdisjoint(open_anywhere())
@@ -150,7 +151,8 @@ def flat(measured: list[dict[str, Sizes]]) -> list[str]:
         for name, figures in each.items():
             for figure, value in figures.items():
                 series[name, figure].append(value)
-    room = {"memory": 40.0, "threads": 2, "files": 6, "run": 12, "temporary": 3, "shared": 0, "memfds": 2}
+    # A process that has loaded a checkpoint holds more memory than one that began with nothing.
+    room = {"memory": 80.0, "threads": 2, "files": 6, "run": 12, "temporary": 3, "shared": 0, "memfds": 2}
     grown = []
     for (name, figure), values in series.items():
         first, last = statistics.median(values[:third]), statistics.median(values[-third:])
