@@ -69,7 +69,8 @@ def drill(
     Exit code 0: the job recovered as "When things fail" says. 1: it did not.
     """
     from persia_cli.commands.drill_view import Following, drill_plan_lines, show_drill, write_json
-    from persia_cli.commands.screen import err
+    from persia_cli.commands.job import INTERRUPTED
+    from persia_cli.commands.screen import err, say
     from persia_cli.drill.drill import DrillOrder, drill_fresh, drill_running
     from persia_cli.drill.job import DrilledJob
     from persia_cli.drill.plan import split_words
@@ -92,13 +93,21 @@ def drill(
         first = _steps_done(run_dir)
     disturbances = _disturbances(plan, names, at_step, for_s, number, seed, first, run_dir is not None)
     _require_outlived(plan.run, disturbances)
+    if job is None and compare and plan.run.checkpoint.path is not None:
+        raise UserError(
+            "checkpoint.path would be the same for the disturbed and the undisturbed job; give --no-compare"
+        )
     with Following(err(), plan.job.steps) as following:
         drill_plan_lines(err(), plan, disturbances)
         order = DrillOrder(
             plan.run, [*settings, *folders], _names(plan), plan.job.steps, disturbances, limit_s, following.follow,
             following.report,
         )  # fmt: skip
-        result = drill_running(order, job) if job else drill_fresh(order, _folder(plan, folder), compare)
+        try:
+            result = drill_running(order, job) if job else drill_fresh(order, _folder(plan, folder), compare)
+        except KeyboardInterrupt:
+            say(err(), f"interrupted; {'the job goes on' if job else 'everything is stopped'}")
+            raise typer.Exit(INTERRUPTED) from None
     if json_file is not None:
         write_json(json_file, result)
     show_drill(result, json_file)

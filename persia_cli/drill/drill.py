@@ -124,7 +124,7 @@ def _counted(order: DrillOrder, job: DrilledJob, strikes: list[StrikeResult], pr
     result.problems = [f"{each.disturbance.label}: {each.problem}" for each in strikes if each.problem]
     if problem:
         result.problems.append(problem)
-    _judge(result)
+    judge(result)
     if not any(each.disturbance.kind in ("kill", "node") for each in strikes):  # counters end with their process
         result.problems += _accepted(result, history.events)
     return result
@@ -149,7 +149,7 @@ def _steps_again(strikes: Sequence[StrikeResult], counts: UpdateCounts) -> int:
     return counts.steps_again + sum(each.repeated.get(TRAINED_AGAIN, 0) for each in strikes)
 
 
-def _judge(result: DrillResult) -> None:
+def judge(result: DrillResult) -> None:
     """Note what is not as the table of failures promises: updates twice or lost that the job has not stated."""
     counts = result.counts
     stated = sum(_stated(each.lost) for each in result.strikes)

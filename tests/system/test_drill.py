@@ -106,6 +106,17 @@ def test_after_every_drill_a_sync_run_has_the_model_of_an_undisturbed_one(tmp_pa
 
 
 @pytest.mark.slow
+def test_a_job_that_does_not_recover_is_named_and_nothing_is_left(tmp_path):
+    words = ["kill", "embedding-server", "--at-step", "50", "--folder", "out", "--json", "out.json", *JOB]
+    said = drill(*words, "recovery.lost_memory=stop", cwd=tmp_path, code=1)
+    result = result_of(tmp_path / "out.json")
+    assert result["recovered"] is False
+    assert "embedding-server-0 was killed by SIGKILL" in result["problems"][0]
+    assert "failed    kill embedding-server-0: embedding-server-0 was killed by SIGKILL" in said
+    assert not (tmp_path / "out" / "undisturbed").exists()
+
+
+@pytest.mark.slow
 def test_random_drills_of_a_hybrid_job_lose_nothing(tmp_path):
     words = ["mode=hybrid", "mode.staleness=4", "cluster.embedding_servers=2", "cluster.server_memory=shared"]
     drill("--random", "4", "--seed", "3", "--folder", "out", "--json", "out.json", *JOB, *words, cwd=tmp_path)
