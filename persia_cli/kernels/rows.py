@@ -11,7 +11,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from persia_cli.kernels.cast import float16_factor
-from persia_cli.kernels.compile import helper, inlined, write
+from persia_cli.kernels.compile import helper, inlined, kernel, read, write
 from persia_cli.kernels.halves import load_bfloat16, load_float16, store_bfloat16, store_float16
 from persia_cli.kernels.hashing import mix
 from persia_cli.kernels.intrinsics import prefetch
@@ -205,3 +205,17 @@ def begin_row(rows, row, seed, salt, id_, bound, states):
         keep_lanes(rows, at, column, load(line, column, lanes), lanes)
     for word in range(rows.width - rows.state_at):
         rows.arena[at + rows.state_at + word] = states[word]
+
+
+@kernel(types.void(ROWS, read(types.int64), types.uint64, types.uint64, read(types.float32)))
+def fill_rows(rows, found, first, columns, words):
+    """Write `words`, float32[n * columns], to the rows `found`, from word `first` of each; negative rows are skipped.
+
+    If a row comes twice, the later words stay.
+    """
+    for i in range(np.uint64(found.size)):
+        if found[i] >= 0:
+            to, at = start_of(rows, found[i]) + first, i * columns
+            for column in range(ZERO, columns, LANES):
+                lanes = np.int64(columns - column)
+                store(rows.arena, to + column, load(words, at + column, lanes), lanes)

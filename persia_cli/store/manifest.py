@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from persia_cli.control.phases import Trigger
 from persia_cli.errors import CheckpointError
 from persia_cli.storage import places
 from persia_cli.storage.places import Place, inside, place_of, put, reading, size_of, subfolders
+from persia_cli.storage.reading_ahead import read_ahead
 from persia_cli.store.contradictions import contradiction
 from persia_cli.store.layout import DENSE_TABLE
 from persia_cli.wire.figures import Digest, Positive, Record, SavedFile
@@ -280,7 +282,7 @@ def verify(path: Place, file: SavedFile, on_bytes: Callable[[int], None] = lambd
     """
     digest = hashlib.sha256()
     with reading(path) as source:
-        while chunk := source.read(CHUNK_BYTES):
+        for chunk in read_ahead(iter(partial(source.read, CHUNK_BYTES), b"")):
             digest.update(chunk)
             on_bytes(len(chunk))
     if digest.hexdigest() != file.sha256:

@@ -8,7 +8,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from persia_cli.errors import ConfigError
 from persia_cli.kernels import buckets, index, memory, room
-from persia_cli.kernels.rows import CODES, RowArena
+from persia_cli.kernels.rows import CODES, RowArena, fill_rows
 from persia_cli.store.layout import MAX_ROWS, GroupSpec
 
 MAX_STEP = 2**32 - 1
@@ -88,10 +88,8 @@ class RowStore:
             self.index, keys, tables, last_used.astype(np.uint32), self.used, self.group.rows_per_partition, evict,
             counts, rows,
         )  # fmt: skip
-        # If several keys had a row one after the other, the last one owns it.
-        kept, last = np.unique(rows[::-1], return_index=True)
-        new = keys.size - 1 - last[kept >= 0]
-        self.write_rows(rows[new], {name: part[new] for name, part in parts.items()})
+        # If several keys had a row one after the other, the last one owns it: what is written last stays.
+        self.write_rows(rows, parts)
         return int(np.count_nonzero(rows == room.REPEATED))
 
     def forget_use(self) -> None:
@@ -142,15 +140,15 @@ class RowStore:
         return parts
 
     def write_rows(self, rows: NDArray[np.int64], parts: dict[str, Floats]) -> None:
-        """Write what `read_rows` returns; 16-bit values are rounded to nearest."""
-        words = np.zeros((rows.size, self.group.width), np.float32)
-        narrowed = _narrowed(parts["embedding"], self.group.dtype)
-        words[:, : self.group.state_at] = narrowed
-        start = self.group.state_at
-        for name, columns in self.group.optimizer.states(self.group.dim).items():
-            words[:, start : start + columns] = parts[name]
-            start += columns
-        self.rows.arena.reshape(-1, self.group.width)[rows] = words
+        """Write what `read_rows` returns to rows int64[n], of which negative ones are skipped.
+
+        16-bit values are rounded to nearest. If a row comes twice, what comes later stays.
+        """
+        first = 0
+        words = {"embedding": _narrowed(parts["embedding"], self.group.dtype)}
+        for part in (words | {name: parts[name] for name in self.group.optimizer.states(self.group.dim)}).values():
+            fill_rows(self.rows, rows, first, part.shape[1], np.ascontiguousarray(part).reshape(-1))
+            first += part.shape[1]
 
 
 def _index(group: GroupSpec, partitions: range, rows: int, memory: Memory) -> buckets.Index:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from persia_cli.errors import CheckpointError
 from persia_cli.kernels import hashing
 from persia_cli.storage.places import Place
+from persia_cli.storage.reading_ahead import read_ahead
 from persia_cli.store.chain import RowFile
 from persia_cli.store.changes import StoreChanges
 from persia_cli.store.cut import CutRows
@@ -110,7 +111,7 @@ def load_shard(shard: Shard, files: Sequence[RowFile], progress: Progress | None
         if _concerns(shard, file.rows):
             file.verify(progress.add_bytes)
             with understanding_rows(file.path):
-                for batch in file.batches():
+                for batch in read_ahead(file.batches()):
                     progress.rows_loaded += _load_batch(shard, batch, file.rows, file.path)
     return sum(store.used for store in shard.stores)
 
@@ -242,15 +243,18 @@ def _load_batch(shard: Shard, batch: pa.RecordBatch, saved: SavedRows, path: Pla
         values = _values(batch, group, path)
         partitions = partitions_of_keys(keys, group.partitions)
         own = (partitions >= store.partitions.start) & (partitions < store.partitions.stop)
-        kept = np.flatnonzero(of_group & own)
-        part = {name: columns[kept] for name, columns in values.items()}
-        repeated = shard.insert(group.number, keys[kept], tables[kept], last_used[kept], part)
+        kept = of_group & own
+        if kept.all():
+            repeated = shard.insert(group.number, keys, tables, last_used, values)
+        else:
+            part = {name: columns[kept] for name, columns in values.items()}
+            repeated = shard.insert(group.number, keys[kept], tables[kept], last_used[kept], part)
         if repeated:
             raise CheckpointError(
                 f"{path} has {repeated:,} rows that were loaded already: a file is listed or saved twice"
             )
         require_room(shard, store, path)
-        added += kept.size
+        added += int(np.count_nonzero(kept))
     return added
 
 
