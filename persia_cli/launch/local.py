@@ -155,7 +155,8 @@ class Processes:
                     pass_fds=() if memory is None else (memory,),
                 )
 
-        self._started.append(Supervised(replica, start, log, self._reports, memory_is_kept=keeps))
+        reloads = self._plan.run.recovery.lost_memory == "partial"
+        self._started.append(Supervised(replica, start, log, self._reports, memory, reloads))
 
     def supervise(self) -> None:
         """Replace processes that have died, where the coordinator wants that; to be called again and again."""

@@ -65,7 +65,10 @@ def rolled_back(plan: JobPlan, death: KilledError) -> JobPlan | None:
 
     Raises CheckpointError if it is damaged.
     """
-    wanted = plan.job.task == "train" and plan.job.benchmark is None and plan.run.recovery.lost_memory == "rollback"
+    lost_memory = plan.run.recovery.lost_memory
+    # With `partial` a server that is not replaced has died too often, or cost too many updates.
+    goes_back = lost_memory == "rollback" or (lost_memory == "partial" and "embedding-server" not in death.replica)
+    wanted = plan.job.task == "train" and plan.job.benchmark is None and goes_back
     newest = newest_of(checkpoints_of(plan.run_dir, plan.run.checkpoint.path)) if wanted else None
     if newest is None:
         return None

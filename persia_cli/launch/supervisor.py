@@ -16,7 +16,7 @@ from persia_cli.launch.job import SIGNALLED
 from persia_cli.launch.processes import python_module
 from persia_cli.launch.role import RoleOptions, log_to_stderr
 from persia_cli.launch.signals import SAVING_SIGNALS, held_back
-from persia_cli.plan.job import RESTARTED, Replica, is_replaced
+from persia_cli.plan.job import RESTARTED, TRUSTED, Replica, is_replaced
 from persia_cli.store.memory_file import new_file
 from persia_cli.wire.context import Context
 from persia_cli.wire.job_messages import Death, Verdict
@@ -74,11 +74,15 @@ class Supervised:
         start: Callable[[int], "subprocess.Popen[bytes]"],
         log: Path,
         reports: DeathReports | None,
-        memory_is_kept: bool = False,
+        memory: int | None = None,
+        reloads: bool = False,
     ) -> None:
-        """`memory_is_kept` is True of an embedding server whose processes inherit a memory file."""
+        """`memory` is the file that the processes of an embedding server inherit, if they do.
+
+        `reloads` is True of one that gets a new process also if its memory is lost.
+        """
         self.replica, self.log = replica, log
-        self._memory_is_kept = memory_is_kept
+        self._memory, self._reloads = memory, reloads
         self._start, self._reports = start, reports
         self._life = 1
         self._asked = False
@@ -96,7 +100,7 @@ class Supervised:
             and not self.final
             and code is not None
             and code not in WELL
-            and is_replaced(self.replica.role, code, self._memory_is_kept)
+            and is_replaced(self.replica.role, code, self._memory is not None, self._reloads)
         )
 
     @property
@@ -118,6 +122,9 @@ class Supervised:
         elif self._due_s is not None and time.monotonic() >= self._due_s:
             self._life += 1
             self._asked, self._due_s = False, None
+            if self._memory is not None and self.process.returncode not in TRUSTED:
+                # Who ends by a fault of its own may have written anything; the next process must not use it.
+                os.ftruncate(self._memory, 0)
             self.process = self._start(self._life)
 
     def _heed(self, verdict: Verdict) -> None:
@@ -157,9 +164,9 @@ def supervise_role(options: RoleOptions) -> None:
                 pass_fds=() if memory is None else (memory,),
             )
 
-    child = Supervised(
-        Replica(options.role, options.index), start, Path(os.devnull), reports, memory_is_kept=memory is not None
-    )
+    # The coordinator knows whether this job replaces a server whose memory is lost.
+    replica, reloads = Replica(options.role, options.index), memory is not None
+    child = Supervised(replica, start, Path(os.devnull), reports, memory, reloads)
     stopped = _pass_signals_on(child)
     try:
         while child.process.poll() is None or (child.may_return and signal.SIGINT not in stopped):

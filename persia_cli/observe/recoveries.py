@@ -16,4 +16,8 @@ def outcome_of(event: Line) -> str:
     [(unit, repeated)] = event["repeated"].items()
     done = f"after step {event['checkpoint']:,} trained again" if "checkpoint" in event else "sent again"
     done = "under way finished" if unit == "requests" else done
+    if "loaded" in event:
+        tables = ", ".join(event["lost_of_tables"]) or "none"
+        lost = f"{event['lost']:,} updates lost" + (f" (tables: {tables})" if event["lost"] else "")
+        return f"after {event['seconds']:.1f} s; its rows of step {event['loaded']:,} are loaded again, {lost}"
     return f"after {event['seconds']:.1f} s; {repeated:,} {unit} {done}, {event['lost']} lost"

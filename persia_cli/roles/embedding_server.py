@@ -17,26 +17,25 @@ from persia_cli.kernels.needed import SERVER, kept_kernels, training_kernels
 from persia_cli.kernels.warm import warm
 from persia_cli.observe.trace import LOOP
 from persia_cli.plan.job import Job, job_batches
-from persia_cli.roles.first_rows import load_first_rows
+from persia_cli.roles.first_rows import load_checkpoint, load_first_rows
 from persia_cli.roles.link import Link
-from persia_cli.roles.shard_memory import begin_shard, restore_windows, take_over, takes_over, unsaid_keys
+from persia_cli.roles.lost_updates import check_finished
+from persia_cli.roles.shard_memory import losses_of, restore_windows, shard_of, totals_before, unsaid_keys
 from persia_cli.roles.shard_saving import ShardSaving
 from persia_cli.roles.update_account import APPLIED, BEGUN, FRESH, KEPT, UpdateAccount
-from persia_cli.storage.places import Place, place_of
+from persia_cli.storage.places import place_of
 from persia_cli.store.batch_rows import Merged, merge_gradients
-from persia_cli.store.chain import read_chain
 from persia_cli.store.changes import ChangeLog
 from persia_cli.store.kept_shard import KeptShard
 from persia_cli.store.manifest import EMBEDDINGS
 from persia_cli.store.repair import Repairs
-from persia_cli.store.shard import Shard
-from persia_cli.store.snapshot import Progress, load_shard
+from persia_cli.store.snapshot import Progress
 from persia_cli.wire.arrays import Array
-from persia_cli.wire.figures import FINISHED, Counters
+from persia_cli.wire.figures import FINISHED, Counters, together
 from persia_cli.wire.job_messages import PhaseWork, SaveModel
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import Ack, GroupGradients, LookedUp, LookedUpRows, LookUp, Update
-from persia_cli.wire.parts import BatchId
+from persia_cli.wire.parts import BatchId, TableTotals
 from persia_cli.wire.server import Peer
 
 log = logging.getLogger(__name__)
@@ -90,8 +89,8 @@ class EmbeddingServer:
         if self._took_over:
             self._ready(0)
         elif job.load:
-            folder = place_of(job.load)
-            self._write("reading its rows", lambda: self._load(folder), self._ready)
+            load = partial(load_checkpoint, self._shard, self._changes, place_of(job.load), self._loading)
+            self._write("reading its rows", load, self._ready)
         elif job.warm:
             first_rows = partial(load_first_rows, self._shard, job.warm, self._loading)
             self._write("reading its rows", first_rows, self._ready)
@@ -102,6 +101,8 @@ class EmbeddingServer:
                 self._loop.poll(0 if self._saving is not None and self._saving.can_take else 0.2)
                 self._finish_writing()
                 self._save_on()
+            if self._lost is not None and self._link.all_done:
+                self._lost.end()
             self._link.farewell()
         finally:
             if self._saving is not None:
@@ -109,29 +110,29 @@ class EmbeddingServer:
             self._writer.shutdown()
 
     def _prepare(self, run: Run, job: Job) -> None:
-        sender, file = self._link.sender, self._memory_file
         self._watermarks = Watermarks(run.cluster.nn_workers, last_step=job.first_step - 1)
-        self._took_over = takes_over(run, sender, file)
-        if self._took_over and file is not None:
-            self._shard: Shard = self._take_over(*take_over(run, sender, file, self._loop.empty))
-        else:
-            self._shard = begin_shard(run, job, sender, file, self._loop.empty)
+        self._shard, repairs = shard_of(run, job, self._link.sender, self._memory_file, self._loop.empty)
+        self._took_over = repairs is not None
+        if repairs is not None and isinstance(self._shard, KeptShard):
+            self._take_over(self._shard, repairs)
+        self._lost = losses_of(run, job, self._shard, not self._took_over, self._watermarks)
+        self._reload = job.reload
         self._kept = self._shard if isinstance(self._shard, KeptShard) else None
         self._account = UpdateAccount(job.run_dir, self._link.name, self._watermarks)
         self._account.start(KEPT if self._took_over else FRESH, job.first_step - 1, self._updates["applied"])
         self._changes = ChangeLog(self._shard)
         self._groups = len(self._shard.layout.groups)
+        self._totals_before = totals_before(job, self._shard)
         self._known = job_batches(run, job)
         synchronous = isinstance(run.mode, SyncMode)
         # Where ranks' gradients are added up by key, no update comes with the keys of a look-up.
         self._keeps_rows = not synchronous or run.cluster.nn_workers == 1
         self._gate = StepGate[tuple[Peer, LookUp], HeldUpdate](run.cluster.nn_workers) if synchronous else None
 
-    def _take_over(self, shard: KeptShard, repairs: Repairs) -> KeptShard:
+    def _take_over(self, shard: KeptShard, repairs: Repairs) -> None:
         restore_windows(self._watermarks, shard)
         self._looked_up = unsaid_keys(shard, self._watermarks.generation)
         self._updates |= {"applied": shard.updates, FINISHED: int(repairs.request is not None)}
-        return shard
 
     def _ready(self, rows: int) -> None:
         if self._kept is not None:
@@ -142,7 +143,7 @@ class EmbeddingServer:
 
     def _on_look_up(self, peer: Peer, message: LookUp) -> None:
         batch = message.batch
-        self._window(batch)
+        self._window(message)
         self._check_count(message.groups)
         if self._gate is not None and message.create and batch.step > self._watermarks.lowest + 1:
             for number, group in enumerate(message.groups):
@@ -183,7 +184,10 @@ class EmbeddingServer:
         # Asked again, keys that got a row the first time are still those that had none.
         unknown = self._looked_up.get(batch, unknown)
         groups = [LookedUpRows(rows, each) for (rows, _), each in zip(answers, unknown, strict=True)]
-        self._server.reply(peer, LookedUp(window.watermark, self._shard.totals(), groups))
+        self._server.reply(peer, LookedUp(window.watermark, self._totals(), groups))
+
+    def _totals(self) -> TableTotals:
+        return together([self._totals_before, self._shard.totals()])
 
     def _was_looked_up(self, batch: BatchId) -> bool:
         """Return whether a process before this one has answered a batch, or might have."""
@@ -193,7 +197,7 @@ class EmbeddingServer:
 
     def _on_update(self, peer: Peer, message: Update) -> None:
         batch = message.batch
-        window = self._window(batch)
+        window = self._window(message)
         self._check_update(batch, message.groups)
         if window.done(batch.step):
             self._updates["repeated"] += 1
@@ -230,6 +234,10 @@ class EmbeddingServer:
     def _apply(self, batch: BatchId, groups: Sequence[Merged], ranks: list[int]) -> None:
         """Apply an update that has been checked: of one rank, or the sum of all ranks' of the batch's step."""
         looked_up = batch if self._keeps_rows else None
+        if self._lost is not None and batch not in self._looked_up and not self._was_looked_up(batch):
+            # Its look-up was answered from the memory that is lost, which had rows that this one lacks.
+            for number, group in enumerate(groups):
+                self._shard.look_up(number, *group[:2], batch.step, create=True)
         self._account.note(BEGUN, batch.step, ranks, self._updates["applied"])
         with self._trace.span(LOOP, "update", batch):
             if self._kept is not None:
@@ -240,11 +248,15 @@ class EmbeddingServer:
         self._updates["applied"] = self._updates["applied"] + 1 if self._kept is None else self._kept.updates
         self._account.note(APPLIED, batch.step, ranks)
 
-    def _window(self, batch: BatchId) -> Window:
-        """Return the window of the batch's rank; raises WireError for a batch that this job cannot have now."""
+    def _window(self, message: LookUp | Update) -> Window:
+        """Return the window of a batch's rank; raises WireError for a batch that this job cannot have now."""
+        batch = message.batch
         self._known.size(batch.generation, batch.split, batch.step, batch.rank)
         window = self._watermarks.of(batch.rank, batch.generation)
         if batch.split == TRAIN:
+            check_finished(message, window.watermark if self._lost is None else batch.step - 1)
+            if self._lost is not None:
+                self._lost.hear(message)
             window.check(batch.step)
         return window
 
@@ -263,10 +275,13 @@ class EmbeddingServer:
     # Checkpoints
 
     def _on_instruction(self, number: int, work: PhaseWork) -> None:
+        if self._lost is not None:
+            self._lost.obey(number, work)
         if not isinstance(work, SaveModel):
             return
         folder = place_of(work.folder) / EMBEDDINGS
-        if self._kept is not None and self._kept.saves[0] == number:
+        begun = (self._kept.saves[0] if self._kept is not None else 0, self._reload.saved if self._reload else 0)
+        if number in begun:
             self._link.done(number)
             self._link.saved(work.step, (), f"{self._link.name} died while it wrote its rows")
             return
@@ -310,17 +325,6 @@ class EmbeddingServer:
     def _note_written(self, rows: int) -> None:
         self._updates["rows_written"] += rows
 
-    def _load(self, folder: Place) -> int:
-        # Without a table for them, dense weights are in the checkpoint's dense folder too, as they are.
-        chain = read_chain(folder)
-        files = chain.row_files(with_dense=self._shard.layout.dense_group is not None)
-        rows = load_shard(self._shard, files, self._loading)
-        self._changes.loaded(chain.manifest.step)
-        # Rows that found no room in their partition are counted and shown; they are not missing from the checkpoint.
-        rows += sum(counters.left_out for counters in self._shard.counters().values())
-        log.info("loaded %d rows from %s", rows, folder)
-        return rows
-
     def _write(self, doing: str, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """Read or write files on a thread of its own, so that heartbeats go on; no update is in flight meanwhile."""
         self._link.work.begin(doing)
@@ -338,5 +342,6 @@ class EmbeddingServer:
     def _figures(self) -> Counters:
         self._account.look()
         tables = {name: asdict(counters) for name, counters in self._shard.counters().items()}
+        updates = self._updates | (self._lost.figures(self._updates["applied"]) if self._lost is not None else {})
         loaded = {"bytes_verified": self._loading.bytes_read, "rows_loaded": self._loading.rows_loaded}
-        return Counters(dict(self._updates), tables, loaded)
+        return Counters(updates, tables, loaded)

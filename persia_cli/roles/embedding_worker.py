@@ -50,6 +50,8 @@ class PlannedBatch:
     """A batch from PutIds to the last server's ack of its update."""
 
     groups: list[UniqueRows]
+    finished: int
+    """All servers have acknowledged the updates of the rank's steps before this one."""
     answered: bool = False
     ids: tuple[int, int] = (0, 0)
     """Ids of the batch, and those of them without a row when it was first answered."""
@@ -70,7 +72,7 @@ class EmbeddingWorker:
         self._server = loop.serve(bind)
         self._address = advertise or self._server.address
         self._batches: dict[BatchId, PlannedBatch] = {}
-        self._early_pulls: dict[BatchId, tuple[Peer, int]] = {}
+        self._early_pulls: dict[BatchId, tuple[Peer, Pull]] = {}
         self._early_pushes: dict[BatchId, tuple[Peer, PushGradients]] = {}
         """Gradients of batches whose rows an embedding worker before this one had sent."""
         self._dense_rows: dict[int, UniqueRows] = {}
@@ -116,10 +118,11 @@ class EmbeddingWorker:
         self._finished[batch.split].check(self._sequence(batch))
         if not self._is_finished(batch) and batch not in self._batches:
             with self._trace.span(LOOP, "plan", batch):
-                self._batches[batch] = PlannedBatch(self._planner.plan(message.ids, message.offsets, size))
+                groups = self._planner.plan(message.ids, message.offsets, size)
+                self._batches[batch] = PlannedBatch(groups, message.finished)
             early = self._early_pulls.pop(batch, None)
             if early is not None:
-                self._look_up(batch, *early)
+                self._look_up(*early)
             pushed = self._early_pushes.pop(batch, None)
             if pushed is not None:
                 self._take_push(*pushed)
@@ -136,27 +139,34 @@ class EmbeddingWorker:
     def _on_pull(self, peer: Peer, message: Pull) -> None:
         self._check_batch(message.batch)
         self._check_dense_rows(message.dense_rows)
+        if message.finished > message.batch.step:
+            raise WireError(
+                f"step {message.batch.step} cannot be pulled once the steps before {message.finished} are finished"
+            )
         if self._is_finished(message.batch):
             self._server.reply(peer, Ack())
         elif message.batch in self._batches:
-            self._look_up(message.batch, peer, message.dense_rows)
+            self._look_up(peer, message)
         else:
             self._check_early(self._early_pulls, message.batch)
-            self._early_pulls[message.batch] = (peer, message.dense_rows)
+            self._early_pulls[message.batch] = (peer, message)
 
-    def _look_up(self, batch: BatchId, peer: Peer, dense: int) -> None:
+    def _look_up(self, peer: Peer, message: Pull) -> None:
+        batch = message.batch
         planned = self._batches[batch]
         planned.pull = peer
+        planned.finished = max(planned.finished, message.finished)
         if planned.looking_up:
             return
         if len(planned.groups) < len(self._groups):
-            planned.groups.append(self._rows_of_weights(dense))
+            planned.groups.append(self._rows_of_weights(message.dense_rows))
         planned.looking_up = True
         self._trace.begin("look-up", batch)
         planned.replies = {}
         for server, client in enumerate(self._servers):
+            keys = [_keys_of(server, rows) for rows in planned.groups]
             client.request(
-                LookUp(batch, batch.split == TRAIN, [_keys_of(server, rows) for rows in planned.groups]),
+                LookUp(batch, batch.split == TRAIN, planned.finished, keys),
                 on_reply=partial(self._on_rows, batch, server),
                 waiting_for=f"the rows of step {batch.step}",
             )
@@ -200,7 +210,7 @@ class EmbeddingWorker:
         for server, client in enumerate(self._servers):
             nothing = [NO_KEYS] * (len(self._groups) - 1)
             client.request(
-                LookUp(message.batch, create=False, groups=[*nothing, _keys_of(server, rows)]),
+                LookUp(message.batch, create=False, finished=0, groups=[*nothing, _keys_of(server, rows)]),
                 on_reply=partial(self._on_weights, peer, rows, blocks, server),
                 waiting_for="the dense weights",
             )
@@ -275,7 +285,7 @@ class EmbeddingWorker:
                 part = slice(group.bounds[server], group.bounds[server + 1])
                 groups.append(GroupGradients(group.keys[part], group.tables[part], gradient[part]))
             client.request(
-                Update(batch, groups),
+                Update(batch, planned.finished, groups),
                 on_reply=partial(self._on_applied, batch, server),
                 waiting_for=f"the update of step {batch.step}",
             )

@@ -1,12 +1,33 @@
-"""The first rows of an embedding server in a run that begins with a saved model or with vectors."""
+"""The first rows of an embedding server: of a checkpoint, or of a saved model or vectors that a run begins with."""
+
+import logging
 
 from persia_cli.data.vectors import VectorColumns, read_vectors
 from persia_cli.plan.warm_start import TakenVectors, WarmStart
-from persia_cli.storage.places import place_of
+from persia_cli.storage.places import Place, place_of
 from persia_cli.store.chain import read_chain
+from persia_cli.store.changes import ChangeLog
 from persia_cli.store.shard import Shard
-from persia_cli.store.snapshot import Progress
+from persia_cli.store.snapshot import Progress, load_shard
 from persia_cli.store.warm_rows import WarmRows
+
+log = logging.getLogger(__name__)
+
+
+def load_checkpoint(shard: Shard, changes: ChangeLog, folder: Place, progress: Progress) -> int:
+    """Add the rows of a checkpoint that belong to the shard; returns their number, those that found no room included.
+
+    Raises CheckpointError for files that are damaged or do not fit.
+    """
+    # Without a table for them, dense weights are in the checkpoint's dense folder too, as they are.
+    chain = read_chain(folder)
+    files = chain.row_files(with_dense=shard.layout.dense_group is not None)
+    rows = load_shard(shard, files, progress)
+    changes.loaded(chain.manifest.step)
+    # Rows that found no room in their partition are counted and shown; they are not missing from the checkpoint.
+    rows += sum(counters.left_out for counters in shard.counters().values())
+    log.info("loaded %d rows from %s", rows, folder)
+    return rows
 
 
 def load_first_rows(shard: Shard, warm: WarmStart, progress: Progress) -> int:

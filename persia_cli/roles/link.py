@@ -99,6 +99,8 @@ class Link:
         self.is_ready = False
         self.goes_on = False
         """True if the job was ended to go on later."""
+        self.all_done = False
+        """True if the job has ended after all that it began, not because something failed."""
         self.stop_timeout_s = STOP_S
         self.figures: Callable[[], Counters] = Counters
         self.work = Work()
@@ -302,7 +304,7 @@ class Link:
     def _obey(self, instruction: Instruction) -> None:
         log.info("instruction %d: %s", instruction.number, instruction.work)
         if isinstance(instruction.work, Stop):
-            self.goes_on = instruction.work.goes_on
+            self.goes_on, self.all_done = instruction.work.goes_on, not instruction.work.why
             self._told_to_stop = self.stop = True
             self._stop_number = instruction.number
             return

@@ -2,18 +2,20 @@
 
 import logging
 
-from persia_cli.config.schema import Run
+from persia_cli.config.schema import Run, SyncMode
 from persia_cli.control.position import TRAIN
 from persia_cli.control.watermarks import Watermarks
-from persia_cli.errors import RoleError
+from persia_cli.errors import MemoryFileError, RoleError
 from persia_cli.kernels.memory import Empty
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
+from persia_cli.roles.lost_updates import LostUpdates
 from persia_cli.store.kept_shard import KeptShard
 from persia_cli.store.repair import Repairs, last_new_keys
 from persia_cli.store.shard import Shard
+from persia_cli.store.shard_file import SINCE
 from persia_cli.wire.arrays import Array
-from persia_cli.wire.parts import BatchId, Sender
+from persia_cli.wire.parts import BatchId, Sender, TableTotals
 
 log = logging.getLogger(__name__)
 
@@ -21,23 +23,47 @@ MOST_DEATHS = 1
 """Processes that may die at the same request; the next one would too."""
 
 
-def begin_shard(run: Run, job: Job, server: Sender, file: int | None, empty: Empty) -> Shard:
-    """Return an empty shard for the first process of a server, in `file` if the run wants that and there is one."""
-    layout, cluster = embedding_layout(run), run.cluster
-    if server.incarnation > 1:
+def shard_of(run: Run, job: Job, server: Sender, file: int | None, empty: Empty) -> tuple[Shard, Repairs | None]:
+    """Return the shard that a process goes on with, and what was repaired in it, or an empty one, and None.
+
+    Raises RoleError or MemoryFileError if there should be rows of a process before that cannot be taken over, unless
+    the job has them loaded again; PoisonError if another process had died at the same request.
+    """
+    if server.incarnation > 1 and file is not None and run.cluster.server_memory == "shared":
+        try:
+            return take_over(run, server, file, empty)
+        except MemoryFileError as error:
+            if job.reload is None:
+                raise
+            log.warning("%s", error)
+    elif server.incarnation > 1 and job.reload is None:
         raise RoleError("the rows of this server ended with its first process (cluster.server_memory=private)")
+    return _empty_shard(run, job, server, file, empty), None
+
+
+def _empty_shard(run: Run, job: Job, server: Sender, file: int | None, empty: Empty) -> Shard:
+    """Return a shard without rows, in `file` if the run wants that and there is one."""
+    layout, cluster = embedding_layout(run), run.cluster
     if cluster.server_memory == "private":
         return Shard(layout, server.index, cluster.embedding_servers, empty)
     if file is None:
         log.warning("nobody keeps the memory of this server: it was started without a launcher and --supervise")
         return Shard(layout, server.index, cluster.embedding_servers, empty)
     servers, ranks = cluster.embedding_servers, cluster.nn_workers
-    return KeptShard.create(file, layout, server.index, servers, ranks, job.first_step - 1, empty)
+    shard = KeptShard.create(file, layout, server.index, servers, ranks, job.first_step - 1, empty)
+    if job.reload is not None:
+        shard.words[SINCE] = job.first_step + 1
+    return shard
 
 
-def takes_over(run: Run, server: Sender, file: int | None) -> bool:
-    """Return whether a server's process goes on with the shard of one before it."""
-    return server.incarnation > 1 and file is not None and run.cluster.server_memory == "shared"
+def losses_of(run: Run, job: Job, shard: Shard, is_new: bool, watermarks: Watermarks) -> LostUpdates | None:
+    """Return the account of what was lost with a memory before this shard, which `is_new`; None if nothing was."""
+    kept = shard if isinstance(shard, KeptShard) else None
+    since = job.first_step if is_new else int(kept.words[SINCE]) - 1 if kept else -1
+    if job.reload is None or since < 0:
+        return None
+    assert not isinstance(run.mode, SyncMode), "refused with the configuration"
+    return LostUpdates(watermarks, since, run.mode.staleness, job.reload, kept.applied if kept else None)
 
 
 def take_over(run: Run, server: Sender, file: int, empty: Empty) -> tuple[KeptShard, Repairs]:
@@ -65,3 +91,13 @@ def unsaid_keys(shard: KeptShard, generation: int) -> dict[BatchId, list[Array]]
         return {}
     request, new = last
     return {BatchId(generation, TRAIN, request.step, request.ranks[0]): list(new)}
+
+
+def totals_before(job: Job, shard: Shard) -> TableTotals:
+    """Return what the record counted before this process and is not counted in its shard, so that no figure falls."""
+    if job.reload is None:
+        return TableTotals()
+    own, before = shard.totals(), job.reload
+    return TableTotals(
+        0, max(0, before.evicted - own.evicted), max(0, before.hits - own.hits), max(0, before.misses - own.misses)
+    )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from persia_cli.wire.parts import BATCH_PART, KIB, BatchId, Count, Limit, Message, Request, TableTotals
 
-PROTOCOL = 18
+PROTOCOL = 19
 """Version of all messages and of how they travel; Hello carries it and the coordinator refuses another."""
 
 # Generic replies.
@@ -130,6 +130,8 @@ class Pull(Request[Rows], frozen=True):
     batch: BatchId
     dense_rows: Count = 0
     """Number of rows of dense weights to add; 0 if NN workers store dense weights themselves."""
+    finished: Count = 0
+    """All servers have acknowledged the updates of the rank's steps before this one."""
 
 
 class PullWeights(Request[Rows], frozen=True):
@@ -192,6 +194,8 @@ class LookUp(Request[LookedUp], frozen=True):
     batch: BatchId
     create: bool
     """True if unknown keys get a row; otherwise they read as zeros."""
+    finished: Count
+    """As in `Pull`: a server that has lost its memory shall not wait for the updates of these steps."""
     groups: list[GroupKeys]
 
 
@@ -212,4 +216,6 @@ class Update(Request[Ack], frozen=True):
     KIND = 0x32
     LIMIT = BATCH_PART
     batch: BatchId
+    finished: Count
+    """As in `LookUp`."""
     groups: list[GroupGradients]

@@ -36,6 +36,7 @@ class LoneLink:
     servers: Sequence[str] = ()
     stop: bool = False
     is_ready: bool = False
+    all_done: bool = False
     life: int = 1
     own_address: str = ""
     clients: list[Client] = field(default_factory=list)

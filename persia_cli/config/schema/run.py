@@ -13,7 +13,7 @@ from persia_cli.config.schema.embedding import Embedding
 from persia_cli.config.schema.init_from import Source
 from persia_cli.config.schema.loss import Loss
 from persia_cli.config.schema.metric import metrics_of
-from persia_cli.config.schema.mode import Mode
+from persia_cli.config.schema.mode import Mode, SyncMode
 from persia_cli.config.schema.model import Model
 from persia_cli.config.schema.optimizer import OptimizerPair
 from persia_cli.storage.credentials import without_credentials
@@ -112,10 +112,13 @@ class Recovery(Node):
     Data loaders and embedding workers get them, and embedding servers with `cluster.server_memory=shared`.
     Each new process but the first waits longer before it starts. So often too the whole job goes back to a checkpoint.
     """
-    lost_memory: Literal["rollback", "stop"] = "rollback"
+    lost_memory: Literal["rollback", "partial", "stop"] = "rollback"
     """Behaviour when a process is killed whose memory the job cannot do without: `rollback` starts all processes again
-    from the newest checkpoint, if there is one, and trains again what came after it; `stop` ends the job.
+    from the newest checkpoint, if there is one, and trains again what came after it; `stop` ends the job. With
+    `partial` an embedding server alone loads its rows from there, and the updates since then are lost to them.
     """
+    max_lost_updates: Annotated[float, Field(ge=0, le=1), NUMBER] = 0.01
+    """With `lost_memory=partial`: largest fraction of all updates of the training that may be lost, else it ends."""
     window_s: Seconds = 600.0
     """Seconds after which a restart no longer counts."""
 
@@ -170,6 +173,15 @@ class Run(Node):
             raise ValueError(
                 f"embedding.num_partitions={self.embedding.num_partitions} is fewer than "
                 f"cluster.embedding_servers={self.cluster.embedding_servers}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _sync_loses_nothing(self) -> Self:
+        if self.recovery.lost_memory == "partial" and isinstance(self.mode, SyncMode):
+            raise ValueError(
+                "recovery.lost_memory=partial loses updates, and mode=sync promises that none is lost; "
+                "use recovery.lost_memory=rollback, or mode=hybrid"
             )
         return self
 

@@ -1,6 +1,6 @@
 """The coordinator's part in a checkpoint: gather what every replica wrote, and publish it as one."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -70,6 +70,8 @@ class Checkpointing:
             # A run that was killed after it had published this checkpoint may not have noted that it is the best.
             self._retention.add(job.first_step, best, "best")
         self._parent, self._chain_length = self._loaded_parent()
+        self.newest: tuple[str, int] | None = None
+        """Address and step of the last checkpoint that this job has published."""
 
     def _loaded_parent(self) -> tuple[Parent | None, int]:
         """Return the checkpoint that a resumed run goes on from, and the length of its chain.
@@ -118,6 +120,10 @@ class Checkpointing:
         self._files[name] = files
         if failure:
             self._failures.append(failure)
+
+    def is_underway(self, writing: Set[str]) -> bool:
+        """Return whether there will be a checkpoint once the replicas that are still `writing` are done."""
+        return bool(writing) and not self._failures
 
     def conclude(self) -> dict[str, Any]:
         """Publish the checkpoint, or give it up if a part of it could not be written; return the event of either.
@@ -188,6 +194,7 @@ class Checkpointing:
         folder = publish(self._checkpoints, self._draft, manifest)
         self._chain_length = self._chain_length + 1 if parent else 1
         self._parent = Parent(step, manifest_digest(folder))
+        self.newest = address_of(folder), step
         self._retention.add(step, best, trigger)
         return {
             "path": str(folder),

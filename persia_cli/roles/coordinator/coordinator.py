@@ -33,6 +33,7 @@ from persia_cli.roles.coordinator.heartbeats import HeartbeatHandler
 from persia_cli.roles.coordinator.joining import JoinHandler
 from persia_cli.roles.coordinator.liveness import LivenessMonitor
 from persia_cli.roles.coordinator.loading import Loading
+from persia_cli.roles.coordinator.lost_memory import LostMemory
 from persia_cli.roles.coordinator.progression import Progression
 from persia_cli.roles.coordinator.readiness import Readiness
 from persia_cli.roles.coordinator.recovery import RecoveryHandler
@@ -128,10 +129,11 @@ class Coordinator:
         self._progression = Progression(
             self._server, self._joining, job, self._phases, self._grids[TRAIN], step, self._record, self._events,
             self._checkpointing, self._reporting, self._work, self._early, self._dismissal, self._stall,
-            self._scoring, lambda: self._failure is not None,
+            self._scoring, lambda: self._failure is not None, lambda *told: self._recovery.note_figures(*told),
         )
+        lost = LostMemory(run, job, self._joining, self._phases, self._checkpointing, self._record, self._progression)
         self._recovery = RecoveryHandler(
-            self._server, run, self._phases, self._events, self._dismissal, self._files.lose
+            self._server, run, self._phases, self._events, self._dismissal, self._files.lose, lost
         )
         self._readiness = Readiness(
             self._server, self._joining, self._membership, self._events, self._loading,

@@ -27,10 +27,13 @@ class JoinHandler:
         self._server = server
         self._clock = clock
         self._run = run
-        self._job = job
         self.membership = membership
         self.ended: str | None = None
         """Why nobody is let in any more."""
+        self.job_of: Callable[[Member], Job] = lambda member: job
+        """Returns the job as a replica gets it."""
+        self.must_wait: Callable[[Member], bool] = lambda member: False
+        """Returns True of a replica that is to be welcomed later."""
         self._hellos: dict[tuple[str, int], Peer] = {}
 
     def on_hello(self, peer: Peer, message: Hello) -> None:
@@ -47,16 +50,22 @@ class JoinHandler:
         )
         log.info("%s joined: process %d on %s, at %s", member.name, member.pid, member.host, member.address or "-")
         self._hellos[member.role, member.index] = peer
-        if not self.membership.missing:
-            for key, waiting in self._hellos.items():
+        self.welcome()
+
+    def welcome(self) -> None:
+        """Welcome those that wait, unless somebody is missing or they have to wait for something else."""
+        if self.membership.missing:
+            return
+        for key, waiting in list(self._hellos.items()):
+            if not self.must_wait(self.membership.members[key]):
+                del self._hellos[key]
                 self._welcome(waiting, self.membership.members[key])
-            self._hellos.clear()
 
     def _welcome(self, peer: Peer, member: Member) -> None:
         welcome = Welcome(
             incarnation=member.incarnation,
             run=self._run.model_dump_json().encode(),
-            job=self._job.to_json(),
+            job=self.job_of(member).to_json(),
             addresses=self.membership.addresses(),
         )
         member.last_seen_s = self._clock()

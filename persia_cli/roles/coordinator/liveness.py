@@ -63,7 +63,8 @@ class LivenessMonitor:
             return self._lateness(now)
         limit_s = self._cluster.silence_timeout_s
         for member in self._membership.replaced:
-            if now - member.lost_s > self._cluster.start_timeout_s:
+            # One that loads its rows anew may take long; `stuck` says for how long.
+            if not member.doing and now - member.lost_s > self._cluster.start_timeout_s:
                 return (
                     f"{member.name} has died, and its new process is not ready after "
                     f"{self._cluster.start_timeout_s:g} s; see its log (cluster.start_timeout_s raises the limit)"

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from persia_cli.control.membership import StallDetector
+from persia_cli.control.membership import Member, StallDetector
 from persia_cli.control.phases import Phase, PhaseKind, PhaseMachine
 from persia_cli.control.position import StepGrid
 from persia_cli.observe.journal import Journal
@@ -15,6 +15,7 @@ from persia_cli.roles.coordinator.early_saves import EarlySaves
 from persia_cli.roles.coordinator.joining import JoinHandler
 from persia_cli.roles.coordinator.reporting import Reporting
 from persia_cli.roles.coordinator.work_queue import WorkQueue
+from persia_cli.wire.figures import Counters
 from persia_cli.wire.job_messages import (
     Done,
     EvaluateSteps,
@@ -53,12 +54,16 @@ class Progression:
         stall: StallDetector,
         scoring: "Scoring | None",
         has_failed: Callable[[], bool],
+        note_figures: Callable[[Member, Counters], None],
     ) -> None:
-        """`grid` is that of training, which begins at `step`; `has_failed` says whether the job was given up."""
+        """`grid` is that of training, which begins at `step`; `has_failed` says whether the job was given up.
+
+        `note_figures` is called with what a replica that ends has counted.
+        """
         self._server, self._joining, self._job, self._phases, self._grid = server, joining, job, phases, grid
         self._record, self._events, self._checkpointing, self._reporting = record, events, checkpointing, reporting
         self._work, self._early, self._dismissal, self._stall = work, early, dismissal, stall
-        self._scoring, self._has_failed = scoring, has_failed
+        self._scoring, self._has_failed, self._note_figures = scoring, has_failed, note_figures
         self.step = step
         self.over = False
         """True once all is done."""
@@ -113,6 +118,7 @@ class Progression:
         member = self._joining.find(message.sender)
         if message.figures is not None:
             self._record.note(member.name, message.figures, member.incarnation)
+            self._note_figures(member, message.figures.counters)
         self._server.reply(peer, Ack())
         if self._dismissal.begun:
             self._dismissal.note_told(member.name)
@@ -134,7 +140,8 @@ class Progression:
             self.advance()
 
     def go_on(self) -> None:
-        """Begin the next phase after a checkpoint for whose files it had to wait."""
+        """Welcome who waited for a checkpoint, and begin the next phase if that waited for its files."""
+        self._joining.welcome()
         if not self._phases.waiting and not self._has_failed():
             self.advance()
 

@@ -12,6 +12,7 @@ from persia_cli.errors import RoleError, WireError
 from persia_cli.observe.journal import Journal
 from persia_cli.plan.job import is_replaced
 from persia_cli.roles.coordinator.dismissal import Dismissal
+from persia_cli.roles.coordinator.lost_memory import LostMemory
 from persia_cli.wire.figures import FINISHED, SENT_AGAIN, Counters
 from persia_cli.wire.job_messages import Change, Death, Verdict
 from persia_cli.wire.server import Peer, Server
@@ -49,12 +50,13 @@ class RecoveryHandler:
         events: Journal,
         dismissal: Dismissal,
         lose_files: Callable[[str, str], None],
+        lost: LostMemory,
     ) -> None:
         """`dismissal` is how the job ends, which it does after a death too many.
 
         `lose_files` is called with a replica that has died, and how, since it may have been writing a checkpoint.
         """
-        self._lose_files = lose_files
+        self._lose_files, self._lost = lose_files, lost
         self._memory_is_kept = run.cluster.server_memory == "shared"
         self._server = server
         self._phases = phases
@@ -83,7 +85,11 @@ class RecoveryHandler:
         if member is not None and not member.died and member.pid != message.pid:
             raise WireError(f"process {message.pid} is not {name}, which is process {member.pid}")
         why = f"{name} {how}"
-        if self._may_go_on(message):
+        if message.role == "embedding-server":
+            self._lost.note_death(name, message.exit_code)
+        if self._may_go_on(message) and (refusal := self._lost.refusal(name)):
+            why += f": {refusal}"
+        elif self._may_go_on(message):
             after_s = self._policy.next(name, self._clock())
             if after_s is not None:
                 self._lose(message, name, how)
@@ -99,7 +105,7 @@ class RecoveryHandler:
         phase = self._phases.current
         return (
             self._policy.max_restarts > 0
-            and is_replaced(message.role, message.exit_code, self._memory_is_kept)
+            and is_replaced(message.role, message.exit_code, self._memory_is_kept, self._lost.is_replaced)
             and (message.role, message.index) in self._membership.members
             and phase is not None
             and phase.kind != "done"
@@ -153,9 +159,15 @@ class RecoveryHandler:
         if member.role == "data-loader":
             self._heard[member.name] = heard
             self._sent_again[member.name] = counters.counts.get(SENT_AGAIN, 0)
+        self.note_figures(member, counters)
+
+    def note_figures(self, member: Member, counters: Counters) -> None:
+        """Note what a new process has done of the work of the one before, and what is lost."""
+        if (too_much := self._lost.note(member.name, counters.updates)) and not self._dismissal.begun:
+            self._dismissal.give_up(too_much, RoleError.exit_code)
         recovery = self._under_way.get(member.name)
         if recovery is not None and recovery.repeated == "requests" and recovery.change:
-            recovery.again = counters.updates.get(FINISHED, 0)
+            recovery.again = counters.updates.get(FINISHED, 0) if self._lost.is_known(counters.updates) else None
         if self._under_way:
             self._finish()
 
@@ -179,5 +191,5 @@ class RecoveryHandler:
             "pid": self._membership.members[recovery.role, recovery.index].pid,
             "seconds": round(self._clock() - recovery.died_s, 3),
             "repeated": {recovery.repeated: again},
-            "lost": 0,
+            **self._lost.tell(f"{recovery.role}-{recovery.index}"),
         }
