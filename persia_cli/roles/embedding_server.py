@@ -20,12 +20,11 @@ from persia_cli.plan.job import Job, job_batches
 from persia_cli.roles.first_rows import load_checkpoint, load_first_rows
 from persia_cli.roles.link import Link
 from persia_cli.roles.lost_updates import check_finished
-from persia_cli.roles.shard_memory import losses_of, restore_windows, shard_of, totals_before, unsaid_keys
+from persia_cli.roles.shard_memory import changes_of, losses_of, restore_windows, shard_of, totals_before, unsaid_keys
 from persia_cli.roles.shard_saving import ShardSaving
 from persia_cli.roles.update_account import APPLIED, BEGUN, FRESH, KEPT, UpdateAccount
 from persia_cli.storage.places import place_of
 from persia_cli.store.batch_rows import Merged, merge_gradients
-from persia_cli.store.changes import ChangeLog
 from persia_cli.store.kept_shard import KeptShard
 from persia_cli.store.manifest import EMBEDDINGS
 from persia_cli.store.repair import Repairs
@@ -115,12 +114,12 @@ class EmbeddingServer:
         self._took_over = repairs is not None
         if repairs is not None and isinstance(self._shard, KeptShard):
             self._take_over(self._shard, repairs)
+        self._account = UpdateAccount(job.run_dir, self._link.name, self._watermarks)
+        self._account.start(KEPT if self._took_over else FRESH, job.first_step - 1, self._updates["applied"])
         self._lost = losses_of(run, job, self._shard, not self._took_over, self._watermarks)
         self._reload = job.reload
         self._kept = self._shard if isinstance(self._shard, KeptShard) else None
-        self._account = UpdateAccount(job.run_dir, self._link.name, self._watermarks)
-        self._account.start(KEPT if self._took_over else FRESH, job.first_step - 1, self._updates["applied"])
-        self._changes = ChangeLog(self._shard)
+        self._changes = changes_of(self._shard)
         self._groups = len(self._shard.layout.groups)
         self._totals_before = totals_before(job, self._shard)
         self._known = job_batches(run, job)

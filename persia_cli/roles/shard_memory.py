@@ -1,5 +1,6 @@
 """The shard of an embedding server: in memory of its own, or in a file that its next process takes over."""
 
+import gc
 import logging
 
 from persia_cli.config.schema import Run, SyncMode
@@ -10,10 +11,11 @@ from persia_cli.kernels.memory import Empty
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
 from persia_cli.roles.lost_updates import LostUpdates
+from persia_cli.store.changes import ChangeLog
 from persia_cli.store.kept_shard import KeptShard
 from persia_cli.store.repair import Repairs, last_new_keys
 from persia_cli.store.shard import Shard
-from persia_cli.store.shard_file import SINCE
+from persia_cli.store.shard_file import CHANGES, SINCE
 from persia_cli.wire.arrays import Array
 from persia_cli.wire.parts import BatchId, Sender, TableTotals
 
@@ -35,7 +37,9 @@ def shard_of(run: Run, job: Job, server: Sender, file: int | None, empty: Empty)
         except MemoryFileError as error:
             if job.reload is None:
                 raise
-            log.warning("%s", error)
+            log.warning("%s", str(error))
+        # The file can be begun anew once it is not mapped any more.
+        gc.collect()
     elif server.incarnation > 1 and job.reload is None:
         raise RoleError("the rows of this server ended with its first process (cluster.server_memory=private)")
     return _empty_shard(run, job, server, file, empty), None
@@ -54,6 +58,11 @@ def _empty_shard(run: Run, job: Job, server: Sender, file: int | None, empty: Em
     if job.reload is not None:
         shard.words[SINCE] = job.first_step + 1
     return shard
+
+
+def changes_of(shard: Shard) -> ChangeLog:
+    """Return the log of what changed since the shard's last checkpoint, which goes on where its memory does."""
+    return ChangeLog(shard, shard.words[CHANGES : CHANGES + 1] if isinstance(shard, KeptShard) else None)
 
 
 def losses_of(run: Run, job: Job, shard: Shard, is_new: bool, watermarks: Watermarks) -> LostUpdates | None:

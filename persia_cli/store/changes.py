@@ -8,6 +8,9 @@ used in step t or later. Only rows that are gone need a record, which the store 
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from persia_cli.store.row_store import Keys, Tables
 from persia_cli.store.shard import Shard
 
@@ -27,14 +30,18 @@ class StoreChanges:
 class ChangeLog:
     """The last checkpoint of a shard, and what has changed since."""
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: Shard, since: NDArray[np.uint64] | None = None) -> None:
+        """Go on with the checkpoint that `since`, uint64[1], tells of: its step + 1, or 0 if there is none.
+
+        With the keys that are gone in a memory file beside it, the log outlives the process.
+        """
         self._shard = shard
-        self._step: int | None = None
+        self._since = np.zeros(1, np.uint64) if since is None else since
 
     def loaded(self, step: int) -> None:
         """Begin with the checkpoint of a step, which has just been loaded, if the shard has all of its rows."""
         complete = not any(counters.left_out for counters in self._shard.counters().values())
-        self._step = step if complete else None
+        self._since[0] = step + 1 if complete else 0
 
     def cut(self, step: int, parent: int | None) -> list[StoreChanges | None]:
         """Begin anew at a checkpoint of `step`, and return each store's changes since the checkpoint `parent`.
@@ -42,8 +49,11 @@ class ChangeLog:
         Call it while no update is in flight. None stands for changes that are not known: there is no parent, it is not
         the last checkpoint that this shard saved or loaded, or more rows were evicted than the store remembers.
         """
+        known = parent is not None and parent + 1 == self._since[0]
+        # Who dies in between has forgotten keys of one checkpoint and not begun the next.
+        self._since[0] = 0
         evicted = [store.take_evicted() for store in self._shard.stores]
-        known, self._step = parent is not None and parent == self._step, step
+        self._since[0] = step + 1
         return [
             StoreChanges(parent, *gone) if known and parent is not None and gone is not None else None
             for gone in evicted

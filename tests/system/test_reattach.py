@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 from persia_cli.launch.job import JobResult, result_of
-from persia_cli.store.manifest import CHECKPOINTS, finished_steps
+from persia_cli.store.chain import read_chain
+from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder, finished_steps
 from tests.conftest import poll_for
 from tests.support.jobs import losses, train
 from tests.support.launched import ENDLESS, Launched, running
@@ -168,6 +169,34 @@ def test_a_resumed_run_takes_over_what_it_has_trained_and_not_the_checkpoint(
         log = (job.run_dir / "roles" / "embedding-server-0.log").read_text()
         assert (log.count("rows from"), log.count("took over")) == (1, 1)
         assert rows_of(job.run_dir) == rows_of(undisturbed.run_dir)
+
+
+@pytest.mark.slow
+def test_checkpoints_of_changes_go_on(tmp_path: Path) -> None:
+    """After a kill the next checkpoint has only changes, and chain and rows are those of an undisturbed run."""
+    words = [*SMALL, "checkpoint.every_steps=30", "checkpoint.full_every=50"]
+    undisturbed = train([word for word in words if "server_memory" not in word], tmp_path / "undisturbed")
+    with Launched(words, tmp_path / "run") as job:
+        kill_at(job, 100, *BOTH)
+        code, _ = job.end(within_s=LIMIT_S)
+        assert code == 0, job.output[-3000:]
+    chains = [folder / CHECKPOINTS for folder in (job.run_dir, undisturbed.run_dir)]
+    whole = [event["step"] for event in events_of(job, "saved") if event["parent"] is None]
+    given_up = [event["step"] for event in events_of(job, "save_failed")]
+    assert set(whole) <= {30, *(step + 30 for step in given_up)}, (
+        "a save that was given up costs the next one, no other"
+    )
+    for step in finished_steps(chains[0]):
+        own, other = (
+            [
+                row
+                for file in read_chain(checkpoint_folder(checkpoints, step)).row_files(with_dense=True)
+                for batch in file.batches()
+                for row in batch.to_pylist()
+            ]
+            for checkpoints in chains
+        )
+        assert own == other
 
 
 def rolled_back(job: Launched, kill: Any) -> dict[str, Any]:

@@ -1,0 +1,87 @@
+"""The shard that a process of an embedding server begins with, by what the one before has left."""
+
+import gc
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from persia_cli.config.schema import Run
+from persia_cli.errors import MemoryFileError, RoleError
+from persia_cli.plan.embedding import embedding_layout
+from persia_cli.plan.job import Job, Reload
+from persia_cli.roles.shard_memory import shard_of
+from persia_cli.store.kept_shard import KeptShard
+from persia_cli.store.memory_file import new_file
+from persia_cli.wire.parts import Sender
+from tests.support.runs import make_run
+
+FIRST, SECOND = Sender("embedding-server", 0, 1), Sender("embedding-server", 0, 2)
+PLAIN = Job("train", "", None, train_rows=80, eval_rows=8, steps=10, eval_steps=1)
+RELOADING = replace(PLAIN, first_step=5, reload=Reload(7, False, 2, 0))
+KEYS, TABLES = np.arange(40, dtype=np.uint64) << np.uint64(50), np.zeros(40, np.uint16)
+
+
+def run_of(memory: str) -> Run:
+    return make_run(
+        sparse=["a"], mode={"kind": "hybrid"}, cluster={"kind": "local", "server_memory": memory, "nn_workers": 1}
+    )
+
+
+@pytest.fixture
+def file() -> Iterator[int]:
+    """The memory file of a process that has ended with 40 rows."""
+    number = new_file("memory")
+    shard = KeptShard.create(number, embedding_layout(run_of("shared")), 0, 1, 1)
+    shard.serve()
+    shard.answer_all([(KEYS, TABLES)], 0, 0, None)
+    del shard
+    gc.collect()
+    yield number
+    os.close(number)
+
+
+def damage(file: int) -> None:
+    """Have two slots of the index name the same row."""
+    shard, _ = KeptShard.attach(file, embedding_layout(run_of("shared")), 0, 1, 1)
+    shard.words[:] = 0
+    marks = shard.stores[0].index.marks.reshape(-1, 16)
+    slots = np.argwhere(marks[:, 8:12])
+    (first, at), (second, other) = slots[0], slots[1]
+    marks[first, 8 + at] = marks[second, 8 + other]
+
+
+@pytest.mark.parametrize("job", [PLAIN, RELOADING], ids=["plain", "reloading"])
+def test_memory_that_is_sound_is_taken_over(file: int, job: Job) -> None:
+    shard, repairs = shard_of(run_of("shared"), job, SECOND, file, np.empty)
+    assert repairs is not None
+    assert repairs.rows == 40
+    assert shard.stores[0].used == 40
+
+
+def test_memory_that_cannot_be_trusted_is_refused(file: int) -> None:
+    damage(file)
+    gc.collect()
+    with pytest.raises(MemoryFileError, match="is damaged"):
+        shard_of(run_of("shared"), PLAIN, SECOND, file, np.empty)
+
+
+@pytest.mark.parametrize("harm", [damage, lambda file: os.ftruncate(file, 0)], ids=["damaged", "emptied"])
+def test_it_is_begun_anew_in_a_job_that_loads_rows_again(file: int, harm: Any) -> None:
+    harm(file)
+    gc.collect()
+    shard, repairs = shard_of(run_of("shared"), RELOADING, SECOND, file, np.empty)
+    assert isinstance(shard, KeptShard)
+    assert repairs is None
+    assert shard.stores[0].used == 0
+    assert shard.applied.windows() == [(RELOADING.first_step - 1, set())]
+
+
+def test_private_memory_too() -> None:
+    with pytest.raises(RoleError, match="ended with its first process"):
+        shard_of(run_of("private"), PLAIN, SECOND, None, np.empty)
+    assert shard_of(run_of("private"), RELOADING, SECOND, None, np.empty)[1] is None
+    assert shard_of(run_of("private"), PLAIN, FIRST, None, np.empty)[1] is None
