@@ -57,7 +57,7 @@ def drill(
         typer.Option("--folder", metavar="DIR", help="Folder of the fresh runs.", show_default="drills/NAME-TIME"),
     ] = None,
     limit_s: Annotated[
-        float, typer.Option("--limit-s", min=1.0, help="Seconds without a step after which a job has not recovered.")
+        float, typer.Option("--limit-s", min=1.0, help="Seconds after which a job has not recovered, or stands still.")
     ] = 300.0,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write the results to a file as JSON.")

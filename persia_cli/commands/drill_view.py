@@ -64,18 +64,12 @@ def drill_plan_lines(console: Console, plan: JobPlan, disturbances: Sequence[Dis
 
 def show_drill(result: DrillResult, json_file: Path | None) -> None:
     """Print the table of disturbances, the counts of the whole job, and what to do next."""
-    table = columns("drill", "step", "noticed", "recovered", "standstill", "done again", "problem")
+    repeated = any(each.repeated for each in result.strikes)
+    table = columns("drill", "step", "noticed", "recovered", "standstill", *(["done again"] if repeated else []))
     for each in result.strikes:
-        again = ", ".join(f"{times:,} {what}" for what, times in each.repeated.items())
-        table.add_row(
-            each.disturbance.label,
-            f"{each.step:,}",
-            seconds(each.noticed_s),
-            seconds(each.recovered_s),
-            seconds(each.standstill_s),
-            again,
-            each.problem,
-        )
+        times = map(seconds, (each.noticed_s, each.recovered_s, each.standstill_s))
+        again = ", ".join(f"{number:,} {what}" for what, number in each.repeated.items())
+        table.add_row(each.disturbance.label, f"{each.step:,}", *times, *([again] if repeated else []))
     print_rows(out(), table)
     figures = _figures(result)
     if out().is_terminal:

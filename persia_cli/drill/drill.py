@@ -90,7 +90,7 @@ def _drilled(order: DrillOrder, job: DrilledJob) -> DrillResult:
         try:
             exercise.carry_out(order.disturbances)
             if job.is_ours and not any(each.problem for each in exercise.results):
-                exercise.until(lambda: job.ended, "the job to end", or_end=True)
+                exercise.until(lambda: job.ended, "the job to end", or_end=True, while_it_moves=True)
                 problem = job.outcome()
         except RoleError as error:
             problem = str(error)
@@ -175,7 +175,7 @@ def _compare(order: DrillOrder, result: DrillResult, folder: Path) -> None:
     job = DrilledJob(folder / UNDISTURBED, order.replicas, log=folder / f"{UNDISTURBED}.log")
     try:
         job.start(order.words)
-        order.exercise(job).until(lambda: job.ended, "the undisturbed job", or_end=True)
+        order.exercise(job).until(lambda: job.ended, "the undisturbed job", or_end=True, while_it_moves=True)
         if problem := job.outcome():
             result.problems.append(f"the undisturbed job: {problem}")
             return

@@ -48,10 +48,10 @@ class Exercise:
             self.follow(self.job.step, "disturbing")
             time.sleep(min(left, 0.05))
 
-    def until(self, done: Callable[[], bool], what: str, or_end: bool = False) -> None:
-        """Wait until something is done, as long as steps pass; raises RoleError if none does for `limit_s`.
+    def until(self, done: Callable[[], bool], what: str, or_end: bool = False, while_it_moves: bool = False) -> None:
+        """Wait until something is done, at most `limit_s`, or so long after the last step with `while_it_moves`.
 
-        If the job ends first, raises EndedMeanwhileError, or returns with `or_end`.
+        Then raises RoleError. If the job ends first, raises EndedMeanwhileError, or returns with `or_end`.
         """
         step, since = self.job.step, time.monotonic()
         while not done():
@@ -60,10 +60,10 @@ class Exercise:
                     return
                 raise EndedMeanwhileError
             now, at = time.monotonic(), self.job.step
-            if at != step:
+            if at != step and while_it_moves:
                 step, since = at, now
             if now - since > self.limit_s:
-                raise RoleError(f"the job has not moved for {self.limit_s:g} s while the drill waited for {what}")
+                raise RoleError(f"the drill waited {self.limit_s:g} s for {what}")
             self.follow(at, what)
             time.sleep(POLL_S)
 
@@ -88,13 +88,16 @@ class Exercise:
             step = disturbance.step
             try:
                 if step is not None:
-                    self.until(lambda step=step: self.job.step >= step, f"step {step:,}")  # type: ignore[misc]
+                    self._until_step(step)
             except EndedMeanwhileError:
                 raise RoleError(f"{self.job.outcome() or 'the job was over'} (before step {step:,})") from None
             self.results.append(result := self._strike(disturbance))
             self.on_result(result)
             if result.problem:
                 return
+
+    def _until_step(self, step: int) -> None:
+        self.until(lambda: self.job.step >= step, f"step {step:,}", while_it_moves=True)
 
     def _strike(self, disturbance: Disturbance) -> StrikeResult:
         result = StrikeResult(disturbance, self.job.step, time.time())
