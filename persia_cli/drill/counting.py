@@ -23,7 +23,7 @@ def read_all(run_dir: Path, servers: Sequence[str]) -> Entries:
 def count_updates(entries: Entries, ranks: int, first: int, last: int) -> UpdateCounts:
     """Count the updates of the steps [first, last), all of which were trained, for each server and rank."""
     accounts = [account_of(name, *found) for name, found in entries.items()]
-    again = {update for account in accounts for update in account.taken_back}
+    again = {update for account in accounts for update in account.taken_back if update in account.applied}
     return UpdateCounts(
         applied=sum(len(account.applied) for account in accounts),
         twice=sum(len(account.twice()) for account in accounts),

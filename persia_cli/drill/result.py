@@ -62,7 +62,7 @@ class UpdateCounts:
     taken_back: int
     """Applied, and undone when the job or a server went back to a checkpoint."""
     steps_again: int
-    """Steps of ranks that were trained again for that reason."""
+    """Steps of ranks that were trained again for that reason; updates that are lost are not."""
     left_out: int = 0
     """Entries for which the account had no room: the counts are not whole if there are any."""
 

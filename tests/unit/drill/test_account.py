@@ -96,6 +96,8 @@ def test_a_process_with_the_rows_of_a_checkpoint_takes_back_what_came_after_it(r
     assert found.twice() == []
     assert found.missing(0, 0, 6) == [(0, 5)]
     assert found.processes == 2
+    counts = count_updates(read_all(run_dir, [NAME]), 1, 0, 6)
+    assert (counts.taken_back, counts.lost, counts.steps_again) == (3, 1, 2)
 
 
 @pytest.mark.parametrize("applied", [True, False])
