@@ -124,8 +124,8 @@ def test_updates_that_a_job_says_it_lost_are_those_that_its_servers_did_not_appl
         "recovery.lost_memory=partial",
         "recovery.max_lost_updates=1",
     ]
-    drill("kill", "embedding-server-1", "--at-step", "200", "--no-compare", "--folder", "out", "--json", "out.json", *JOB,
-          *words, cwd=tmp_path)  # fmt: skip
+    drill("kill", "embedding-server-1", "--at-step", "200", "--no-compare", "--folder", "out", "--json", "out.json",
+          *JOB, *words, cwd=tmp_path)  # fmt: skip
     result = result_of(tmp_path / "out.json")
     [recovered] = [event for event in events_of(tmp_path / "out" / "drilled") if event["event"] == "recovered"]
     assert result["updates_lost"] == recovered["lost"] > 0
