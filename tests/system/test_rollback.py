@@ -76,6 +76,19 @@ def test_a_killed_process_costs_steps_but_changes_nothing(tmp_path: Path, name: 
 
 @pytest.mark.slow
 @pytest.mark.processes
+def test_ranks_find_each_other_again(tmp_path: Path) -> None:
+    """Ranks that were killed leave the file by which they had met, and nobody listens where it says."""
+    words = [*WORDS, "cluster.nn_workers=2", "mode=hybrid"]
+    with Launched(words, tmp_path / "run") as job:
+        kill_after(job, "nn-worker-0", EVERY)
+        code, _ = job.end(LIMIT_S)
+        assert code == 0, job.output
+        assert [event["replica"] for event in recoveries(job.run_dir)] == ["nn-worker-0"]
+        assert not list(job.run_dir.glob("rendezvous*"))
+
+
+@pytest.mark.slow
+@pytest.mark.processes
 def test_deaths_without_end_end_the_job(tmp_path: Path) -> None:
     with Launched([*WORDS, "recovery.max_restarts=2"], tmp_path / "run") as job:
         for back in (1, 2, 3):

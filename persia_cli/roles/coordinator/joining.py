@@ -4,6 +4,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from persia_cli import __version__
@@ -35,6 +36,8 @@ class JoinHandler:
         self.must_wait: Callable[[Member], bool] = lambda member: False
         """Returns True of a replica that is to be welcomed later."""
         self._hellos: dict[tuple[str, int], Peer] = {}
+        for left in Path(job.run_dir).glob("rendezvous*"):
+            left.unlink()  # of ranks of an earlier job in this folder that were killed
 
     def on_hello(self, peer: Peer, message: Hello) -> None:
         """Let a replica in; welcome all of them once the last has come. Raises WireError for one that does not fit."""
