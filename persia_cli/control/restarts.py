@@ -13,6 +13,10 @@ NEVER_AGAIN = (UserError.exit_code, PreemptedError.exit_code)
 """Exit codes after which a new process would end as the last one did: a user's mistake, and a job that was saved."""
 
 
+LEFT_GROUP = 79
+"""Exit code of an NN worker that ends since another has died, so that all begin again from the same step."""
+
+
 def killed_by(number: int) -> str:
     """Return a phrase for the death of a process by a signal; the system sends SIGKILL if memory runs out."""
     return f"was killed by {signal.Signals(number).name}{' (out of memory?)' if number == signal.SIGKILL else ''}"

@@ -34,6 +34,7 @@ from persia_cli.launch.processes import python_module
 from persia_cli.launch.signals import JobSignals, held_back
 from persia_cli.launch.supervisor import WELL, DeathReports, Supervised, memory_words
 from persia_cli.plan.job import JobPlan, Replica
+from persia_cli.plan.replacement import keeps_memory
 from persia_cli.store.manifest import checkpoints_of
 from persia_cli.store.memory_file import new_file
 from persia_cli.store.retention import remove_unfinished
@@ -105,7 +106,7 @@ class Processes:
         write_token(self.token_file, self.token)
         self._started: list[Supervised] = []
         self._memory: list[int] = []
-        """Memory files of embedding servers, which every process of a server inherits."""
+        """Memory files of replicas, which every process of a replica inherits."""
         self._saving: AwakeTime | None = None
         """How long ago the coordinator was told to save the model and end the job."""
         # A benchmark's figures would be wrong if it went on.
@@ -136,7 +137,7 @@ class Processes:
         advertised = self._advertised(replica)
         if advertised is not None:
             command += ["--advertise", advertised]
-        keeps = replica.role == "embedding-server" and self._plan.run.cluster.server_memory == "shared"
+        keeps = keeps_memory(self._plan.run, self._plan.job, replica.role)
         memory = new_file(replica.name) if keeps else None
         if memory is not None:
             self._memory.append(memory)

@@ -139,7 +139,7 @@ class RoleOptions:
     life: int = 1
     """1 for the replica's first process, 2 for the one that takes its place, and so on."""
     memory_file: int | None = None
-    """Descriptor, inherited from the launcher, of the file for an embedding server's memory."""
+    """Descriptor, inherited from the launcher, of the file for the memory of an embedding server or NN worker."""
 
     def words(self) -> list[str]:
         """Return the options as words of `persia launch-role`, but for those of a single process."""

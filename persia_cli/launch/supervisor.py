@@ -16,7 +16,8 @@ from persia_cli.launch.job import SIGNALLED
 from persia_cli.launch.processes import python_module
 from persia_cli.launch.role import RoleOptions, log_to_stderr
 from persia_cli.launch.signals import SAVING_SIGNALS, held_back
-from persia_cli.plan.job import RESTARTED, TRUSTED, Replica, is_replaced
+from persia_cli.plan.job import Replica
+from persia_cli.plan.replacement import RESTARTED, TRUSTED, WITH_MEMORY, is_replaced
 from persia_cli.store.memory_file import new_file
 from persia_cli.wire.context import Context
 from persia_cli.wire.job_messages import Death, Verdict
@@ -77,9 +78,9 @@ class Supervised:
         memory: int | None = None,
         reloads: bool = False,
     ) -> None:
-        """`memory` is the file that the processes of an embedding server inherit, if they do.
+        """`memory` is the file that the processes of the replica inherit, if they do.
 
-        `reloads` is True of one that gets a new process also if its memory is lost.
+        `reloads` is True of a server that gets a new process also if its memory is lost.
         """
         self.replica, self.log = replica, log
         self._memory, self._reloads = memory, reloads
@@ -147,7 +148,7 @@ def supervise_role(options: RoleOptions) -> None:
     name = f"{options.role}-{options.index}"
     log_to_stderr(f"{name} supervisor")
     reports = None
-    memory = new_file(name) if options.role == "embedding-server" else None
+    memory = new_file(name) if options.role in WITH_MEMORY else None
     if options.token_file is not None and (options.role in RESTARTED or memory is not None):
         file = options.token_file
         reports = DeathReports(f"supervisor of {name}", lambda: options.coordinator, lambda: read_token(file))

@@ -172,8 +172,11 @@ class RunRecord:
     @property
     def steps_scored(self) -> int:
         """Number of steps of evaluations or of a prediction that all ranks have finished, by their last figures."""
-        heard = [self._figures.get((f"nn-worker-{rank}", 1)) for rank in range(len(self._reports))]
-        return min(figures.counters.counts.get("steps_scored", 0) if figures else 0 for figures in heard)
+        scored = dict.fromkeys((f"nn-worker-{rank}" for rank in range(len(self._reports))), 0)
+        for (name, _), figures in sorted(self._figures.items()):
+            if name in scored:
+                scored[name] = figures.counters.counts.get("steps_scored", 0)
+        return min(scored.values())
 
     def _table_figures(self, intervals: list[IntervalFigures]) -> dict[str, Any]:
         """Return the rows of the tables after the look-ups of intervals, and the fraction of ids that had a row.
@@ -186,6 +189,17 @@ class RunRecord:
         of_look_ups = _fraction(self._ids - self._unknown, self._ids)
         figures = {"rows": totals.rows, "hit_rate": hit_rate, "look_up_hit_rate": of_look_ups}
         return figures | {"evicted": totals.evicted}
+
+    @property
+    def reports(self) -> int:
+        """Number of the last report that all ranks have sent."""
+        return self._next_report - 1
+
+    def take_back(self) -> None:
+        """Forget the reports that are not those of all ranks, and the evaluation under way: they come again."""
+        for reports in self._reports:
+            reports.clear()
+        self._evaluation = EvaluationReports(len(self._labels))
 
     def has_written(self, number: int) -> bool:
         """Return True if all ranks have sent the report of this number, and it is in the record."""

@@ -1,7 +1,6 @@
 """The plan of a job: replicas, steps, phases, memory and command lines, from a run and the facts of its data set."""
 
 import shlex
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -22,7 +21,6 @@ from persia_cli.control.phases import (
     schedule,
 )
 from persia_cli.control.position import EVAL, TRAIN, JobBatches, StepGrid
-from persia_cli.control.restarts import NEVER_AGAIN
 from persia_cli.errors import ConfigError, DataError
 from persia_cli.plan.embedding import embedding_layout, require_places
 from persia_cli.plan.network import require_network
@@ -42,24 +40,8 @@ Task = Literal["train", "evaluate", "predict"]
 ROLES = ("coordinator", "embedding-server", "embedding-worker", "data-loader", "nn-worker")
 """All roles, in the order they are started."""
 
-RESTARTED = ("embedding-worker", "data-loader")
-"""Roles whose replicas get a new process however theirs dies."""
-
-TRUSTED = (-signal.SIGKILL, -signal.SIGTERM)
-"""Ends by a signal from outside, after which the memory that a process leaves is as it wrote it."""
-
 DRIVER = "driver"
 """Name under which a benchmark joins a job that trains in turns, to start each turn; it is not a role."""
-
-
-def is_replaced(role: str, exit_code: int, memory_is_kept: bool, reloads: bool = False) -> bool:
-    """Return whether a replica whose process has ended so can get a new one; an embedding server by its memory.
-
-    `reloads` is True if a server that was killed may load its rows from a checkpoint in the middle of a job.
-    """
-    if role == "embedding-server":
-        return (memory_is_kept and exit_code in TRUSTED) or (reloads and exit_code < 0)
-    return role in RESTARTED and exit_code not in NEVER_AGAIN
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,8 @@ class Feed:
     limits: list[int]
     finished: list[int]
     """The step before which each rank has finished all, as far as the loader knows."""
-    kept: dict[int, list[PutIds]] = field(default_factory=dict)
-    """Ids of the steps sent, until they are finished: an embedding worker that dies has lost them."""
+    kept: dict[int, list[tuple[PutIds, PutSamples]]] = field(default_factory=dict)
+    """What was sent of each step for each rank, until it is finished: a process that dies has lost it."""
     next: int = 0
     last: int = 0
     reading: Future[Batch] | None = None
@@ -157,30 +157,34 @@ class DataLoader:
         for rank in range(self._ranks):
             part = whole if self._ranks == 1 else whole.rows(*feed.grid.rows_of(step, rank))
             batch = BatchId(self._generation, feed.split, step, rank)
-            feed.kept[step].append(PutIds(batch, finished, part.ids, part.offsets))
-            self._send_ids(feed.kept[step][-1])
-            self._nn_workers[rank].request(
-                PutSamples(batch, total, part.dense, part.labels, part.weights, part.query_ids),
-                waiting_for=f"the samples of step {step} to be taken",
-            )
+            samples = PutSamples(batch, total, part.dense, part.labels, part.weights, part.query_ids)
+            feed.kept[step].append((PutIds(batch, finished, part.ids, part.offsets), samples))
+            self._send_ids(feed.kept[step][-1][0])
+            self._send_samples(samples)
         self._sent += 1
 
     def _send_ids(self, ids: PutIds) -> None:
         worker = self._workers[self._worker_of(ids.batch)]
         worker.request(ids, waiting_for=f"the ids of step {ids.batch.step} to be taken")
 
+    def _send_samples(self, samples: PutSamples) -> None:
+        waiting_for = f"the samples of step {samples.batch.step} to be taken"
+        self._nn_workers[samples.batch.rank].request(samples, waiting_for=waiting_for)
+
     def _worker_of(self, batch: BatchId) -> int:
         return (batch.step * self._ranks + batch.rank) % len(self._workers)
 
     def _on_restart(self, role: str, index: int) -> None:
-        """Send a restarted embedding worker the ids that its former process has taken with it."""
-        if role != "embedding-worker":
-            return
+        """Send a new process what that before it has taken with it: an embedding worker ids, a rank samples."""
         for feed in self._feeds:
-            for ids in [ids for step in feed.kept.values() for ids in step if self._worker_of(ids.batch) == index]:
-                if ids.batch.step >= feed.finished[ids.batch.rank]:
+            for ids, samples in [each for step in feed.kept.values() for each in step]:
+                if ids.batch.step < feed.finished[ids.batch.rank]:
+                    continue
+                if role == "embedding-worker" and self._worker_of(ids.batch) == index:
                     self._send_ids(ids)
                     self._sent_again += 1
+                elif role == "nn-worker" and ids.batch.rank == index:
+                    self._send_samples(samples)
 
     def _figures(self) -> Counters:
         counts: dict[str, int] = {"steps_sent": self._sent, SENT_AGAIN: self._sent_again}

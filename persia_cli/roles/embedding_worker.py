@@ -137,7 +137,8 @@ class EmbeddingWorker:
     # Look-ups
 
     def _on_pull(self, peer: Peer, message: Pull) -> None:
-        self._check_batch(message.batch)
+        # The next process of a rank begins an evaluation anew, behind all steps of the one that it had not finished.
+        self._check_batch(message.batch, may_be_far=message.batch.split == EVAL)
         self._check_dense_rows(message.dense_rows)
         if message.finished > message.batch.step:
             raise WireError(
@@ -307,12 +308,12 @@ class EmbeddingWorker:
             if peer is not None:
                 self._server.reply(peer, Ack())
 
-    def _check_batch(self, batch: BatchId) -> int:
+    def _check_batch(self, batch: BatchId, may_be_far: bool = False) -> int:
         """Return how many samples the batch has; raises WireError if it is none of this job and worker, or far off."""
         size = self._known.size(batch.generation, batch.split, batch.step, batch.rank)
         if (batch.step * self._ranks + batch.rank) % self._workers != self._link.index:
             raise WireError(f"step {batch.step} of rank {batch.rank} belongs to another embedding worker")
-        if not self._restarted:
+        if not self._restarted and not may_be_far:
             self._finished[batch.split].check(self._sequence(batch))
         return size
 

@@ -22,6 +22,7 @@ from persia_cli.observe.trace import Trace
 from persia_cli.observe.usage import cpu_seconds, resident_bytes
 from persia_cli.plan.job import Job
 from persia_cli.roles.changes import Changes
+from persia_cli.roles.shared_arrays import share_arrays
 from persia_cli.roles.work import Work
 from persia_cli.wire.client import Client
 from persia_cli.wire.figures import Counters, IntervalFigures, ReplicaFigures, SavedFile
@@ -50,7 +51,6 @@ from persia_cli.wire.job_messages import (
     TakeItem,
     Welcome,
 )
-from persia_cli.wire.loans import share_memory
 from persia_cli.wire.loop import Loop, identity_of
 from persia_cli.wire.messages import PROTOCOL, Ack
 from persia_cli.wire.parts import BatchId, Request, Sender
@@ -114,6 +114,9 @@ class Link:
         self.report_room = threading.Semaphore(REPORTS_AHEAD)
         """Reports that may be sent yet; whoever calls `report` takes one of it first, and an answer gives it back."""
         self._after_reports: list[Done] = []
+        self.on_report_taken: Callable[[], None] = lambda: None
+        self.on_other_group: Callable[[], None] = lambda: None
+        self.group = self.recorded = 0  # as in Welcome
         self._sender: Sender | None = None
         self._run_dir: Path | None = None
         self._addresses: dict[str, list[str]] = {}
@@ -174,6 +177,8 @@ class Link:
         self._silence_timeout_s = self._client.silence_timeout_s = run.cluster.silence_timeout_s
         self.stop_timeout_s = run.cluster.stop_timeout_s
         self._addresses = welcome[0].addresses
+        self.group, self.recorded = welcome[0].group, welcome[0].recorded
+        self._reports = welcome[0].reports
         share_arrays(self.loop, self._address, run)
         job = Job.from_json(welcome[0].job)
         self.trace = Trace(job.trace_first, job.trace_last)
@@ -193,11 +198,18 @@ class Link:
             for index, address in enumerate(self._addresses[role])
         ]
 
-    def ready(self, on_instruction: Callable[[int, PhaseWork], None], parameters: int = 0, rows: int = 0) -> None:
-        """Report ready and follow the coordinator's instructions from now on; `rows` are those loaded."""
+    def ready(
+        self,
+        on_instruction: Callable[[int, PhaseWork], None],
+        parameters: int = 0,
+        rows: int = 0,
+        keeps: bool = False,
+        again: int = 0,
+    ) -> None:
+        """Report ready and follow the coordinator's instructions from now on; the others are as in `Ready`."""
         self.is_ready = True
         self._on_instruction = on_instruction
-        ready = Ready(self.sender, parameters, rows)
+        ready = Ready(self.sender, parameters, rows, keeps, again)
         self._client.request(ready, waiting_for="the coordinator to note that it is ready")
         self._ask(0)
 
@@ -217,10 +229,12 @@ class Link:
         self._after_reports.append(Done(self.sender, number))
         self._send_done()
 
-    def saved(self, step: int, files: Sequence[SavedFile], failure: str = "") -> None:
+    def saved(
+        self, step: int, files: Sequence[SavedFile], failure: str = "", on_taken: Callable[[Ack], None] | None = None
+    ) -> None:
         """Report that this replica's part of the checkpoint of a step is on disk, or why it could not be written."""
         message = Saved(self.sender, step, tuple(files), failure)
-        self._client.request(message, waiting_for="the coordinator to note its files")
+        self._client.request(message, on_taken, waiting_for="the coordinator to note its files")
 
     def _send_done(self) -> None:
         while self._after_reports and not self._unacked_reports:
@@ -244,6 +258,7 @@ class Link:
     def _on_report_acked(self, _: Ack) -> None:
         self._unacked_reports -= 1
         self.report_room.release()
+        self.on_report_taken()
         self._send_done()
 
     def send_scores(self, batch: BatchId, logits: np.ndarray[Any, Any], on_taken: Callable[[], None]) -> None:
@@ -331,13 +346,5 @@ class Link:
         if beat.stop:
             self._told_to_stop = self.stop = True
         self.changes.heed(beat.changes)
-
-
-def share_arrays(loop: Loop, coordinator: str, run: Run) -> None:
-    """Have a replica's loop pass large arrays in shared memory, if the run wants it and the job is on one machine."""
-    if not run.cluster.shared_memory or not coordinator.startswith("ipc://"):
-        return
-    memory = share_memory()
-    if memory is None:
-        log.warning("this system shares no memory between processes; arrays go through Unix sockets")
-    loop.share(memory)
+        if beat.group > self.group:
+            self.on_other_group()

@@ -1,11 +1,12 @@
 """The NN worker: one rank, as a training thread that follows instructions and an I/O thread that owns the sockets."""
 
 import itertools
+import logging
+import os
 import queue
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -16,25 +17,28 @@ from numpy.typing import NDArray
 from persia_cli.config.schema import AsyncMode, Run, SyncMode
 from persia_cli.control.awake import AwakeTime
 from persia_cli.control.position import EVAL, SPLIT_NAMES, TRAIN
-from persia_cli.errors import CheckpointError, DiskError
+from persia_cli.control.restarts import LEFT_GROUP
 from persia_cli.kernels.needed import pooling_kernels
 from persia_cli.kernels.warm import warm
 from persia_cli.observe.scores import MOST_IN_TRAINING
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
+from persia_cli.roles.dense_saving import DENSE, DenseSaving
 from persia_cli.roles.interval import Interval
+from persia_cli.roles.kept_steps import KeptSteps
 from persia_cli.roles.link import HEARTBEAT_S, Link
 from persia_cli.roles.nn_pipeline import JobEndedError, Pipeline, ReadyBatch
+from persia_cli.roles.rank_memory import RankMemory, wants_memory
 from persia_cli.roles.work import COMPILING, Work
-from persia_cli.storage.places import Place, place_of
+from persia_cli.storage.places import place_of
 from persia_cli.store.manifest import verified_folder
 from persia_cli.store.wire_rows import encode_rows
 from persia_cli.train.compiling import watched_compiling
-from persia_cli.train.dense_state import TensorFile, write_files
 from persia_cli.train.dense_trainer import DenseTrainer
 from persia_cli.train.device import device_of, devices_are_apart, told_of_full_memory
 from persia_cli.train.distributed import LostRankError, World
 from persia_cli.train.inputs import Samples
+from persia_cli.train.kept_figures import CountedStep
 from persia_cli.train.step import TRAINING
 from persia_cli.wire.figures import Counters
 from persia_cli.wire.job_messages import EvaluateSteps, PhaseWork, PredictSteps, SaveModel, TrainSteps
@@ -54,38 +58,38 @@ PORTION = 2**18
 WORK = {TRAIN: "training", EVAL: "scoring"}
 """The name of a step's work, by split."""
 
-DENSE = "dense"
-"""Folder of a checkpoint that holds the dense weights and optimizer."""
+log = logging.getLogger(__name__)
 
 
 class NNWorker:
     """One rank. `run` is the training thread; the I/O thread it starts owns loop, link and pipeline."""
 
-    def __init__(self, loop: Loop, link: Link, bind: str, advertise: str | None = None) -> None:
+    def __init__(
+        self, loop: Loop, link: Link, bind: str, advertise: str | None = None, memory_file: int | None = None
+    ) -> None:
+        """`memory_file` is the descriptor of the file for its memory, if whoever starts the process keeps one."""
         self._loop = loop
-        self._link = link
+        self._link, self._memory_file = link, memory_file
         self._pipeline = Pipeline(loop, link, bind, advertise)
         self._instructions: queue.SimpleQueue[tuple[int, PhaseWork]] = queue.SimpleQueue()
         self._steps_scored = 0
         self._ended = threading.Event()
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"{link.name}-files")
-        self._writing: Future[None] | None = None
+        self._saving = DenseSaving(link, self._pipeline.call)
+        self._kept: KeptSteps | None = None
 
     def run(self) -> None:
         """Train and evaluate as instructed until the job is over."""
         run, job = self._link.join(self._pipeline.address)
         self._link.figures = lambda: Counters(counts={"steps_scored": self._steps_scored})
-        in_flight = {TRAIN: _train_bound(run), EVAL: EVAL_STEPS_IN_FLIGHT}
-        self._pipeline.connect(run, job, in_flight, in_flight[TRAIN] + LOADED_AHEAD)
-        rendezvous = Path(job.run_dir) / "rendezvous" if run.cluster.nn_workers > 1 else None
-        ranks = 1 if isinstance(run.mode, AsyncMode) else run.cluster.nn_workers
-        device = device_of(run, self._link.index)
-        apart = device.type == "cuda" and devices_are_apart(run.train.device, ranks)
-        world = World(self._link.index, ranks, rendezvous, run.cluster.start_timeout_s, device, apart)
+        self._ranks, self._bound = run.cluster.nn_workers, _train_bound(run)
+        self._pipeline.connect(run, job, {TRAIN: self._bound, EVAL: EVAL_STEPS_IN_FLIGHT}, self._bound + LOADED_AHEAD)
+        self._link.on_other_group = self._leave_group
         io = threading.Thread(target=self._pipeline.serve, args=(self._ended,), name=f"{self._link.name}-io")
         io.start()
+        world: World | None = None
         try:
-            with _told_of_compiling(run, self._link.work), told_of_full_memory(device, run.train.batch_size):
+            world = self._joined_world(run, job)
+            with _told_of_compiling(run, self._link.work), told_of_full_memory(world.device, run.train.batch_size):
                 self._work(run, job, world)
         except JobEndedError:
             pass
@@ -94,14 +98,24 @@ class NNWorker:
             if not self._is_stopped_within(run.cluster.silence_timeout_s + 2 * HEARTBEAT_S):
                 raise
         finally:
-            self._writer.shutdown()
+            self._saving.close()
             self._ended.set()
             self._pipeline.wake()
             io.join()
         # After a failure the group is left only with the process: the other ranks would notice at once, and their
         # complaints reach the coordinator before this rank's own word does.
-        world.close()
+        if world is not None:
+            world.close()
         self._link.farewell()
+
+    def _joined_world(self, run: Run, job: Job) -> World:
+        """Join the group of ranks that the coordinator wants; the I/O thread sends heartbeats meanwhile."""
+        name = f"rendezvous-{self._link.group}" if self._link.group else "rendezvous"
+        rendezvous = Path(job.run_dir) / name if self._ranks > 1 else None
+        ranks = 1 if isinstance(run.mode, AsyncMode) else self._ranks
+        device = device_of(run, self._link.index)
+        apart = device.type == "cuda" and devices_are_apart(run.train.device, ranks)
+        return World(self._link.index, ranks, rendezvous, run.cluster.start_timeout_s, device, apart)
 
     def _is_stopped_within(self, seconds: float) -> bool:
         """Return whether a request to stop comes within this time; the I/O thread sends heartbeats meanwhile."""
@@ -117,27 +131,49 @@ class NNWorker:
         if self._pipeline.obey(number, work):
             self._instructions.put((number, work))
 
+    def _leave_group(self) -> None:
+        """End this process, since another rank has died: all begin again together, from what they have kept."""
+        if self._kept is not None:
+            self._kept.memory.leave()
+        log.info("another rank has died: this process ends, and the next goes on from the same step as the others")
+        os._exit(LEFT_GROUP)
+
     # The training thread
 
     def _work(self, run: Run, job: Job, world: World) -> None:
         self._trace = self._link.trace
         self._link.work.begin("building the network")
         trainer = DenseTrainer(run, world, self._trace, self._pipeline.empty, trains=job.task == "train")
-        self._ranks = run.cluster.nn_workers
         self._portion = max(1, PORTION // run.train.batch_size)
         self._wires = [group.wire for group in embedding_layout(run).groups]
         self._pipeline.dense_rows = trainer.dense_rows
         if world.device.type == "cpu":
             warm(pooling_kernels((feature.pooling for feature in embedding_layout(run).features), job.task == "train"))
+        memory = None
+        if self._memory_file is not None and wants_memory(run, job, self._link.index, trainer.state):
+            memory = RankMemory(self._memory_file, run, job, trainer, self._link.index, self._bound)
+        if memory is None or not memory.is_taken_over:
+            self._load(job, trainer)
+        self._next, again = job.first_step, 0
+        if memory is not None:
+            self._kept = KeptSteps(memory, self._link, self._pipeline, world, isinstance(run.mode, SyncMode))
+            self._next, again = self._kept.go_on(job.first_step, trainer)
+        following, keeps = self._next, self._kept is not None
+        self._link.work.end()
+        self._pipeline.call(lambda: self._pipeline.open(following))
+        self._pipeline.call(lambda: self._link.ready(self._on_instruction, trainer.parameters, 0, keeps, again))
+        if memory is not None:
+            self._saving.go_on(memory)
+        self._follow(trainer)
+
+    def _load(self, job: Job, trainer: DenseTrainer) -> None:
+        """Load the dense weights that the job begins with, if it does not begin anew."""
         if job.load:
             self._link.work.begin("reading the dense weights")
             trainer.load(verified_folder(place_of(job.load), DENSE))
         elif job.warm and job.warm.dense and job.warm.checkpoint:
             self._link.work.begin("reading the dense weights")
             trainer.take(verified_folder(place_of(job.warm.checkpoint), DENSE), job.warm.states)
-        self._link.work.end()
-        self._pipeline.call(lambda: self._link.ready(self._on_instruction, trainer.parameters))
-        self._follow(trainer)
 
     def _follow(self, trainer: DenseTrainer) -> None:
         while not self._link.stop:
@@ -145,7 +181,7 @@ class NNWorker:
             try:
                 number, work = self._instructions.get(timeout=0.05)
             except queue.Empty:
-                self._raise_failed_writing()
+                self._saving.check()
                 continue
             match work:
                 case TrainSteps():
@@ -157,33 +193,45 @@ class NNWorker:
                 case SaveModel():
                     self._save(trainer, work)
             self._pipeline.call(partial(self._link.done, number))
-            self._raise_failed_writing()
+            self._saving.check()
 
     def _train(self, trainer: DenseTrainer, work: TrainSteps) -> None:
         interval, since = Interval(trainer.task_weights, MOST_IN_TRAINING), time.monotonic()
         done = reported = work.first
-        for ready in self._batches(TRAIN, work.first):
-            samples = _samples_of(ready)
-            done = ready.batch.step + 1
-            scored = trainer.train(
-                ready.batch.step,
-                samples,
-                ready.rows.groups,
-                send=partial(self._send, ready.batch),
-            )
+        for step, counted in self._trained(trainer, work.first):
+            done = step + 1
             # Figures are none of the training thread's business: the I/O thread has the time.
-            self._pipeline.call(partial(interval.add, samples, scored, ready.rows))
+            self._pipeline.call(partial(interval.add, *counted))
             if done % trainer.log_every_steps == 0:
-                since, reported = self._report(TRAIN, done, interval, since), done
+                since, reported = self._report(TRAIN, done, interval, since, reported), done
                 interval = Interval(trainer.task_weights, MOST_IN_TRAINING)
         if reported < done:
-            self._report(TRAIN, done, interval, since)
+            self._report(TRAIN, done, interval, since, reported)
         self._pipeline.wait_drained(TRAIN)
+
+    def _trained(self, trainer: DenseTrainer, first: int) -> Iterator[tuple[int, CountedStep]]:
+        """Yield what there is to count of each step of a phase that begins with `first`, once it is done."""
+        if self._kept is not None:
+            yield from self._kept.counted(first, self._next)
+        for ready in self._batches(TRAIN, self._next):
+            step, samples = ready.batch.step, _samples_of(ready)
+            if self._kept is not None:
+                self._kept.begin(step)
+            scored = trainer.train(step, samples, ready.rows.groups, send=partial(self._send, ready.batch))
+            counted = CountedStep(samples, scored, ready.rows)
+            if self._kept is not None:
+                with self._trace.span(TRAINING, "keep", ready.batch):
+                    self._kept.commit(ready.batch, trainer, counted)
+            self._next = step + 1
+            yield step, counted
 
     def _send(self, batch: BatchId, gradients: list[NDArray[np.float32]]) -> None:
         with self._trace.span(TRAINING, "encode gradients", batch):
             encoded = [encode_rows(*each, self._pipeline.empty) for each in zip(gradients, self._wires, strict=True)]
-        self._pipeline.push(batch, encoded)
+        if self._kept is None:
+            self._pipeline.push(batch, encoded)
+        else:
+            self._kept.hold(batch.step, encoded)
         if self._ranks > 1:
             # From now on this rank waits for the others: should one be stuck, it is not this one.
             self._link.work.end()
@@ -197,8 +245,7 @@ class NNWorker:
             scored = trainer.evaluate(ready.batch.step, samples, ready.rows.groups)
             self._pipeline.call(partial(interval.add, samples, scored, ready.rows))
             self._pipeline.push(ready.batch, [])
-            self._steps_scored += 1
-            done = ready.batch.step + 1
+            done = self._steps_scored = ready.batch.step + 1
             if (done - work.first) % self._portion == 0 and done < work.last:
                 since = self._report(EVAL, done, interval, since, more=True)
                 interval = Interval(trainer.task_weights)
@@ -213,7 +260,7 @@ class NNWorker:
             # A batch counts as in flight until its scores are written, so that they cannot pile up on the way.
             release = partial(self._pipeline.push, ready.batch, [])
             self._pipeline.call(partial(self._link.send_scores, ready.batch, scored.logits, release))
-            self._steps_scored += 1
+            self._steps_scored = ready.batch.step + 1
         self._pipeline.wait_drained(EVAL)
 
     def _save(self, trainer: DenseTrainer, work: SaveModel) -> None:
@@ -222,23 +269,8 @@ class NNWorker:
             return
         self._refresh(trainer, TRAIN, work.step - 1)
         self._link.work.begin("copying the dense weights")
-        files = trainer.files()
+        self._saving.begin(work.folder, work.step, trainer, self._kept.memory if self._kept else None)
         self._link.work.end()
-        self._writing = self._writer.submit(self._write, place_of(work.folder) / DENSE, work.step, files)
-
-    def _write(self, folder: Place, step: int, files: list[TensorFile]) -> None:
-        """Write a checkpoint's dense part; on a thread of its own."""
-        try:
-            saved = partial(self._link.saved, step, write_files(files, folder))
-        except (DiskError, CheckpointError) as error:
-            saved = partial(self._link.saved, step, (), str(error))
-        self._pipeline.call(saved)
-
-    def _raise_failed_writing(self) -> None:
-        """Raise the error because of which the dense part of a checkpoint could not be written, if there is one."""
-        if self._writing is not None and self._writing.done():
-            self._writing.result()
-            self._writing = None
 
     def _refresh(self, trainer: DenseTrainer, split: int, step: int) -> None:
         """Give the rank the dense weights that all ranks' updates came to, if embedding servers keep them."""
@@ -251,15 +283,19 @@ class NNWorker:
         for step in itertools.count(first):
             with self._trace.span(TRAINING, "wait for batch", BatchId(0, split, step, self._link.index)):
                 ready = self._pipeline.take()
-            self._raise_failed_writing()
+            self._saving.check()
             if ready is None:
                 return
             self._link.work.begin(f"{WORK[split]} step {step}")
             yield ready
             self._link.work.end()
 
-    def _report(self, split: int, last: int, interval: Interval, since: float, more: bool = False) -> float:
-        """Report an interval that began at `since` and ends now; returns when that is."""
+    def _report(
+        self, split: int, last: int, interval: Interval, since: float, first: int | None = None, more: bool = False
+    ) -> float:
+        """Report an interval that began at `since`, and in training with step `first`; returns when it ends: now."""
+        if first is not None and self._kept is not None:
+            self._kept.note_reported(first)
         now = time.monotonic()
         report = partial(interval.report, SPLIT_NAMES[split], last, now - since, more)
         # Where the coordinator cannot keep up, this rank waits for it.

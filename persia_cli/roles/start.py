@@ -10,7 +10,8 @@ from persia_cli.config.schema import Run
 from persia_cli.disk import refusal
 from persia_cli.errors import MemoryFileError, PersiaError
 from persia_cli.plan.job import Job
-from persia_cli.roles.link import EarlySignal, Link, StoppedError, share_arrays
+from persia_cli.roles.link import EarlySignal, Link, StoppedError
+from persia_cli.roles.shared_arrays import share_arrays
 from persia_cli.wire.context import Context
 from persia_cli.wire.loop import Loop
 
@@ -75,8 +76,8 @@ def run_role(
     """Run one replica of any other role until the job is over.
 
     `bind` is where it listens (default: like the coordinator's address), `advertise` the address that others get, and
-    `life` the number of the process among those of the replica. `memory_file` is the descriptor of the file for an
-    embedding server's memory. Its failure is reported to the coordinator before it is raised, but for a
+    `life` the number of the process among those of the replica. `memory_file` is the descriptor of the file for the
+    memory of an embedding server or NN worker. A failure is reported to the coordinator before it is raised, but for a
     MemoryFileError: whoever started the process then begins the job again.
     """
     loop = Loop(context, f"{role}-{index}")
@@ -136,7 +137,7 @@ def _replica(role: str, loop: Loop, link: Link, bind: str, advertise: str | None
     if role == "nn-worker":
         from persia_cli.roles.nn_worker import NNWorker
 
-        return NNWorker(loop, link, bind, advertise)
+        return NNWorker(loop, link, bind, advertise, memory_file)
     from persia_cli.roles.data_loader import DataLoader
 
     return DataLoader(loop, link)

@@ -1,6 +1,6 @@
-"""The memory of an embedding server in an anonymous file, which outlives the process that writes it.
+"""Memory of a replica in an anonymous file, which outlives the process that writes it.
 
-Whoever starts the server makes the file (`new_file`) and passes its descriptor on by inheritance, so that nothing is
+Whoever starts the replica makes the file (`new_file`) and passes its descriptor on by inheritance, so that nothing is
 left behind when both have ended. The file is sparse: the system provides pages as they are written.
 """
 
@@ -32,7 +32,7 @@ EMPTY, LOADING, SERVING = 0, 1, 2
 """States of a file: nothing in it, rows are being loaded, rows are whole but for what its journal says."""
 HEADER = 4096
 """Bytes before the first array: MAGIC, the state (uint64), and the SHA-256 of what the arrays belong to."""
-LOAD = "its rows have to be loaded from a checkpoint"
+LOAD = "its content has to be loaded from a checkpoint"
 
 
 def new_file(name: str) -> int:
@@ -78,7 +78,7 @@ class MemoryFile:
         try:
             fcntl.flock(self._own, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise MemoryFileError("another process still has the memory of this embedding server") from error
+            raise MemoryFileError("another process still has this memory") from error
         if keep:
             self._check(os.pread(self._own, HEADER, 0), of)
         else:
@@ -97,7 +97,7 @@ class MemoryFile:
                 f"the memory of the earlier process has another layout or was written by another version: {LOAD}"
             )
         if int.from_bytes(header[16:24], "little") != SERVING:
-            raise MemoryFileError(f"the earlier process ended while it loaded its rows: {LOAD}")
+            raise MemoryFileError(f"the earlier process ended before its memory was whole: {LOAD}")
 
     @property
     def state(self) -> int:

@@ -1,4 +1,7 @@
-"""Dense weights and dense optimizer state on disk: two safetensors files, with named tensors and no code."""
+"""What dense state is: one list of named tensors, without code, for checkpoints and for memory that is kept alike.
+
+On disk it is two safetensors files.
+"""
 
 import hashlib
 import json
@@ -24,11 +27,17 @@ LossScaleState = dict[str, float]
 
 
 class TensorFile(NamedTuple):
-    """The content of a file of tensors, on which training has no effect any more."""
+    """The content of a file of tensors: those of the network itself, or copies."""
 
     name: str
     tensors: Tensors
     record: dict[str, Any]
+
+    def copied(self) -> "TensorFile":
+        """Return a copy in the host's memory, on which training has no effect any more."""
+        # Copies of each, also because safetensors refuses tensors that share memory (tied weights).
+        own = {key: value.detach().to("cpu", copy=True).contiguous() for key, value in self.tensors.items()}
+        return TensorFile(self.name, own, self.record)
 
     def write(self, directory: Place) -> SavedFile:
         """Write the file into `directory`; raises DiskError."""
@@ -42,10 +51,12 @@ def write_files(files: Iterable[TensorFile], directory: Place) -> list[SavedFile
     return [file.write(directory) for file in files]
 
 
-def dense_files(
+def dense_state(
     module: nn.Module, optimizer: torch.optim.Optimizer, loss_scale: LossScaleState | None = None
 ) -> list[TensorFile]:
-    """Return copies of `WEIGHTS` (parameters and buffers) and `OPTIMIZER` (its state per parameter).
+    """Return all that dense training changes: `WEIGHTS` (parameters and buffers) and `OPTIMIZER` (its state).
+
+    The tensors are those of the network, not copies.
 
     State of parameter p is named `p/key`, such as `network.0.weight/exp_avg`; the header's metadata, under `persia`,
     is a JSON object with the optimizer's kind and settings, the names of its parameters in order, and the state of
@@ -65,9 +76,16 @@ def dense_files(
     if loss_scale is not None:
         record["loss_scale"] = loss_scale
     return [
-        _copied(WEIGHTS, weights, {"kind": type(module).__name__}),
-        _copied(OPTIMIZER, tensors, record),
+        TensorFile(WEIGHTS, weights, {"kind": type(module).__name__}),
+        TensorFile(OPTIMIZER, tensors, record),
     ]
+
+
+def dense_files(
+    module: nn.Module, optimizer: torch.optim.Optimizer, loss_scale: LossScaleState | None = None
+) -> list[TensorFile]:
+    """Return copies of the files of `dense_state`."""
+    return [file.copied() for file in dense_state(module, optimizer, loss_scale)]
 
 
 def load_dense(directory: Place, module: nn.Module, optimizer: torch.optim.Optimizer) -> LossScaleState | None:
@@ -78,17 +96,25 @@ def load_dense(directory: Place, module: nn.Module, optimizer: torch.optim.Optim
     Raises CheckpointError if a file is missing or damaged, or is of another model or another kind of optimizer;
     then neither module nor optimizer has changed.
     """
-    weights, _ = read_tensors(directory / WEIGHTS)
-    tensors, record = read_tensors(directory / OPTIMIZER)
+    files = {name: TensorFile(str(directory / name), *read_tensors(directory / name)) for name in (WEIGHTS, OPTIMIZER)}
+    return restore_dense(files, module, optimizer)
+
+
+def restore_dense(
+    files: Mapping[str, TensorFile], module: nn.Module, optimizer: torch.optim.Optimizer
+) -> LossScaleState | None:
+    """Do what `load_dense` does with files that have been read, by their names in `dense_state`."""
+    path, weights, _ = files[WEIGHTS]
     names = parameter_names(module, optimizer)
-    _require_same(directory / WEIGHTS, weights, weights_of(module))
+    _require_same(path, weights, weights_of(module))
+    path, tensors, record = files[OPTIMIZER]
     kind = type(optimizer).__name__
     if record.get("kind") != kind or record.get("parameters") != names:
         raise CheckpointError(
-            f"{directory / OPTIMIZER} has the state of {record.get('kind')} over {len(record.get('parameters', []))} "
+            f"{path} has the state of {record.get('kind')} over {len(record.get('parameters', []))} "
             f"parameters, but the config asks for {kind} over {len(names)}; keep optimizer.dense and model as they were"
         )
-    state = _by_parameter(directory / OPTIMIZER, tensors, names, dict(module.named_parameters()))
+    state = _by_parameter(path, tensors, names, dict(module.named_parameters()))
     module.load_state_dict(weights)
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     saved: LossScaleState | None = record.get("loss_scale")
@@ -103,8 +129,8 @@ def load_weights(directory: Place, module: nn.Module) -> None:
 
 
 def initial_file(weights: Tensors) -> TensorFile:
-    """Return a copy of initial weights as `INITIAL`."""
-    return _copied(INITIAL, weights, {})
+    """Return initial weights as `INITIAL`."""
+    return TensorFile(INITIAL, weights, {})
 
 
 def load_initial(directory: Place, wanted: Tensors) -> Tensors | None:
@@ -132,12 +158,6 @@ def parameter_names(module: nn.Module, optimizer: torch.optim.Optimizer) -> list
     return [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _copied(name: str, tensors: Mapping[str, torch.Tensor], record: dict[str, Any]) -> TensorFile:
-    # Copies of each, also because safetensors refuses tensors that share memory (tied weights).
-    own = {key: value.detach().to("cpu", copy=True).contiguous() for key, value in tensors.items()}
-    return TensorFile(name, own, record)
-
-
 def read_tensors(path: Place) -> tuple[Tensors, dict[str, Any]]:
     """Return the tensors of a file and the record beside them; raises CheckpointError if it is missing or damaged."""
     try:
@@ -158,7 +178,7 @@ def _metadata(content: bytes) -> dict[str, str]:
     return found
 
 
-def _require_same(path: Place, found: Tensors, wanted: Tensors) -> None:
+def _require_same(path: Place | str, found: Tensors, wanted: Tensors) -> None:
     def described(tensors: Tensors, name: str) -> str:
         return f"{name} {list(tensors[name].shape)} {tensors[name].dtype}" if name in tensors else f"no {name}"
 
@@ -171,7 +191,7 @@ def _require_same(path: Place, found: Tensors, wanted: Tensors) -> None:
 
 
 def _by_parameter(
-    path: Place, tensors: Tensors, names: list[str], parameters: Mapping[str, torch.Tensor]
+    path: Place | str, tensors: Tensors, names: list[str], parameters: Mapping[str, torch.Tensor]
 ) -> dict[int, dict[str, torch.Tensor]]:
     state: dict[int, dict[str, torch.Tensor]] = {}
     numbers = {name: number for number, name in enumerate(names)}

@@ -1,6 +1,6 @@
 """The dense network of one rank: training, evaluation, saving, loading, and the figures of an interval."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,14 @@ from persia_cli.plan.network import input_shape
 from persia_cli.plan.warm_start import DenseFit
 from persia_cli.storage.places import Place
 from persia_cli.train.compiling import compile_network
-from persia_cli.train.dense_state import TensorFile, dense_files, load_dense, load_weights
+from persia_cli.train.dense_state import (
+    INITIAL,
+    TensorFile,
+    dense_state,
+    load_dense,
+    load_weights,
+    restore_dense,
+)
 from persia_cli.train.device import prepare_torch
 from persia_cli.train.distributed import World, refuse_local_statistics
 from persia_cli.train.first_weights import take_weights
@@ -97,12 +104,31 @@ class DenseTrainer:
         refuse_local_statistics(self._module)
         self._step.rehearse()
 
-    def files(self) -> list[TensorFile]:
-        """Return copies of weights and optimizer state, as a checkpoint has them."""
+    def state(self) -> list[TensorFile]:
+        """Return all that training changes, as a checkpoint has it; the tensors are the network's own."""
         assert self._optimizer is not None
         scale = self._step.loss_scale
-        files = dense_files(self._module, self._optimizer, scale.state() if scale else None)
+        files = dense_state(self._module, self._optimizer, scale.state() if scale else None)
         return [*files, self._shared.initial_file()] if self._shared else files
+
+    @property
+    def state_version(self) -> int | None:
+        """A number that changes when `state` has other tensors; None if its records change with each step."""
+        assert self._optimizer is not None
+        return None if self._step.loss_scale else sum(map(len, self._optimizer.state.values()))
+
+    def files(self) -> list[TensorFile]:
+        """Return copies of `state`."""
+        return [file.copied() for file in self.state()]
+
+    def restore(self, files: Mapping[str, TensorFile]) -> None:
+        """Go on from what `state` was, by the names of its files; raises CheckpointError if it is of another model."""
+        assert self._optimizer is not None
+        saved = restore_dense(files, self._module, self._optimizer)
+        if self._step.loss_scale and saved:
+            self._step.loss_scale.load(saved)
+        if self._shared is not None:
+            self._shared.restore(files[INITIAL].tensors)
 
     def load(self, folder: Place) -> None:
         """Read the files of `files`, the weights alone if the rank does not train; raises CheckpointError.

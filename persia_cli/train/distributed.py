@@ -1,7 +1,7 @@
 """The NN workers of a job as one group: dense gradients summed over ranks, dense weights the same on all."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -76,6 +76,26 @@ class World:
         found = torch.tensor(float(condition), device=self.device)
         dist.all_reduce(found, dist.ReduceOp.MAX)
         return bool(found)
+
+    def newest_common(self, numbers: Sequence[int]) -> int | None:
+        """Return the greatest of the numbers, two at the most, that all ranks have; all must call this together."""
+        if self.size == 1:
+            return max(numbers, default=None)
+        own = torch.tensor([*numbers, -1, -1][:2], device=self.device)
+        of_all = [torch.empty_like(own) for _ in range(self.size)]
+        with self.watched("agreeing on the step to go on from"):
+            dist.all_gather(of_all, own)
+        common = set.intersection(*(set(each.tolist()) for each in of_all)) - {-1}
+        return max(common, default=None)
+
+    def once_all_are_here(self, then: Callable[[], None]) -> None:
+        """Have `then` called, on any thread, once every rank has called this as often; never if one of them dies."""
+        if self.size == 1:
+            then()
+            return
+        with self.watched("waiting for the other ranks"):
+            arrived = dist.all_reduce(torch.zeros(1, device=self.device), async_op=True).get_future()
+        arrived.then(lambda done: then() if done.value() is not None else None)
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """Give `module` the weights of rank 0 and let its backward sum gradients over ranks; buffers stay local.

@@ -18,7 +18,7 @@ from persia_cli.kernels.dedup import add_rows
 from persia_cli.plan.dense import DIM, require_room
 from persia_cli.storage.places import Place
 from persia_cli.store.wire_rows import decode_rows
-from persia_cli.train.dense_state import TensorFile, initial_file, load_initial
+from persia_cli.train.dense_state import TensorFile, Tensors, initial_file, load_initial
 from persia_cli.wire.messages import GroupRows
 
 ALIGNED = 16
@@ -85,10 +85,12 @@ class SharedWeights:
 
         If servers did not store the dense weights of that run, the loaded weights become the initial ones.
         """
-        own = self._named(self._initial)
-        saved = load_initial(folder, own) or self._named(self._flat)
-        for name, view in own.items():
-            view.copy_(saved[name])
+        self.restore(load_initial(folder, self._named(self._initial)) or self._named(self._flat))
+
+    def restore(self, initial: Tensors) -> None:
+        """Set the initial weights, by parameter."""
+        for name, view in self._named(self._initial).items():
+            view.copy_(initial[name])
 
     def begin_here(self) -> None:
         """Make the weights that the module has now the initial ones, to which servers store the differences."""

@@ -29,6 +29,12 @@ class Welcome(Message, frozen=True):
     """The plan of the job as JSON."""
     addresses: dict[str, list[str]]
     """Role -> addresses of its replicas, by index."""
+    group: Count = 0
+    """Number of the group that NN workers form: how often one of them has died."""
+    reports: Count = 0
+    """Number of the last report of all ranks that is in the record."""
+    recorded: Count = 0
+    """The step up to which their figures of training are."""
 
 
 class Hello(Request[Welcome], frozen=True):
@@ -56,6 +62,10 @@ class Ready(Request[Ack], frozen=True):
     """Number of dense weights that an NN worker trains; 0 for all other roles."""
     rows: Count = 0
     """Number of rows that an embedding server has loaded from a checkpoint."""
+    keeps: bool = False
+    """True if an NN worker keeps its dense state in memory that outlives its process."""
+    again: Count = 0
+    """Training steps that an NN worker does once more, since the process before it had begun them."""
 
 
 class TrainSteps(FieldSet, frozen=True, tag="training"):
@@ -256,6 +266,8 @@ class Beat(Message, frozen=True):
     stop: bool
     changes: tuple[Change, ...] = ()
     """The last change of each replica that has changed since the one that the heartbeat names."""
+    group: Count = 0
+    """Number of the group that NN workers are to form; those of an earlier one end, to begin again with the others."""
 
 
 class Heartbeat(Request[Beat], frozen=True):

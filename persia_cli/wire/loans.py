@@ -18,7 +18,7 @@ from persia_cli.errors import WireError
 from persia_cli.wire.arena import Arena
 from persia_cli.wire.arrays import Array, Shape
 from persia_cli.wire.parts import BATCH_PART
-from persia_cli.wire.segment import CELLS, DATA_START, Segment, create_segment, open_segment
+from persia_cli.wire.segment import CELLS, DATA_START, GoneSegment, Segment, create_segment, open_segment
 
 SEGMENT_BYTES = 1 << 30
 """Address space of a process's segment; memory is taken from the system as it is used."""
@@ -44,7 +44,7 @@ class Loan(msgspec.Struct, array_like=True, frozen=True, gc=False, forbid_unknow
 
 
 class StaleLoan(WireError):  # noqa: N818 - the name says what it is
-    """A message that arrived before; its memory may be in other use by now."""
+    """A message that arrived before, whose memory may be in other use by now, or whose lender has ended."""
 
 
 class SharedMemory:
@@ -173,7 +173,10 @@ class SharedMemory:
     def _segment(self, name: str) -> Segment:
         segment = self._segments.get(name)
         if segment is None:
-            segment = self._segments[name] = open_segment(name)
+            try:
+                segment = self._segments[name] = open_segment(name)
+            except GoneSegment as error:
+                raise StaleLoan(str(error)) from None  # who sent it hears of the death too, and sends it otherwise
         return segment
 
 

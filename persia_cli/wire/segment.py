@@ -83,8 +83,15 @@ def create_segment(nbytes: int) -> Segment:
     return segment
 
 
+class GoneSegment(WireError):  # noqa: N818 - the name says what it is
+    """An error for the memory of a process that has ended."""
+
+
 def open_segment(name: str) -> Segment:
-    """Map the segment of this name of another process; raises WireError if it does not exist or cannot be reached."""
+    """Map the segment of this name of another process.
+
+    Raises GoneSegment if there is no such process, and WireError if the segment cannot be reached or is none.
+    """
     match = _NAME.fullmatch(name)
     if match is None:
         raise WireError(f"{name[:60]!r} is not a valid name of shared memory")
@@ -92,6 +99,8 @@ def open_segment(name: str) -> Segment:
     try:
         file = os.open(f"/proc/{process}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
+        if not Path(f"/proc/{process}").exists():
+            raise GoneSegment(f"process {process}, whose shared memory a message names, has ended") from None
         raise WireError(
             f"cannot reach the shared memory of process {process}: {error.strerror}; set cluster.shared_memory=false"
         ) from None

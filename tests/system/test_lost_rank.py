@@ -17,6 +17,7 @@ from tests.support.launched import ENDLESS, Launched, running
 
 SILENCE_S = 6
 WORDS = [*ENDLESS, f"cluster.silence_timeout_s={SILENCE_S}", "cluster.stop_timeout_s=1", "cluster.embedding_workers=2"]
+WORDS += ["recovery.dense_memory=off"]
 EVERY = 400
 """Steps between two checkpoints."""
 LIMIT_S = SILENCE_S + 20.0

@@ -109,7 +109,8 @@ class Recovery(Node):
     max_restarts: Annotated[int, Field(ge=0, le=1000), NUMBER] = 3
     """New processes that a replica gets within `window_s`; 0: a death ends the job.
 
-    Data loaders and embedding workers get them, and embedding servers with `cluster.server_memory=shared`.
+    Data loaders and embedding workers get them, NN workers with `dense_memory`, and embedding servers with
+    `cluster.server_memory=shared`.
     Each new process but the first waits longer before it starts. So often too the whole job goes back to a checkpoint.
     """
     lost_memory: Literal["rollback", "partial", "stop"] = "rollback"
@@ -119,6 +120,11 @@ class Recovery(Node):
     """
     max_lost_updates: Annotated[float, Field(ge=0, le=1), NUMBER] = 0.01
     """With `lost_memory=partial`: largest fraction of all updates of the training that may be lost, else it ends."""
+    dense_memory: Literal["every_step", "auto", "off"] = "auto"
+    """Whether an NN worker keeps its dense weights and their optimizer, after each step, in memory that outlives its
+    process, so that a new process goes on from there: `every_step`, `off`, or `auto`, which is `every_step` where they
+    are small (16 MiB) and trained on the CPU. Gradients of rows then leave after the dense weights have changed.
+    """
     window_s: Seconds = 600.0
     """Seconds after which a restart no longer counts."""
 

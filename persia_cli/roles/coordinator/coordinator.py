@@ -37,6 +37,7 @@ from persia_cli.roles.coordinator.lost_memory import LostMemory
 from persia_cli.roles.coordinator.progression import Progression
 from persia_cli.roles.coordinator.readiness import Readiness
 from persia_cli.roles.coordinator.recovery import RecoveryHandler
+from persia_cli.roles.coordinator.regrouping import Regrouping
 from persia_cli.roles.coordinator.reporting import Reporting
 from persia_cli.roles.coordinator.work_queue import WorkQueue
 from persia_cli.storage.places import place_of
@@ -108,7 +109,7 @@ class Coordinator:
         self._scoring = self._begin_scoring() if job.task == "predict" else None
         self._server = loop.serve(bind, Report.LIMIT.nbytes)
         self._server.epoch = epoch.number if epoch else 0
-        self._joining = JoinHandler(self._server, run, job, self._membership, self._now)
+        self._joining = JoinHandler(self._server, run, job, self._membership, self._now, self._record)
         self._reporting = Reporting(
             self._server, self._joining, run, job, self._record, self._events, self._tracker, self._give_up
         )
@@ -131,9 +132,13 @@ class Coordinator:
             self._checkpointing, self._reporting, self._work, self._early, self._dismissal, self._stall,
             self._scoring, lambda: self._failure is not None, lambda *told: self._recovery.note_figures(*told),
         )
+        Regrouping(
+            self._joining, self._record, self._reporting, self._phases, self._work, self._early,
+            self._progression.advance,
+        )
         lost = LostMemory(run, job, self._joining, self._phases, self._checkpointing, self._record, self._progression)
         self._recovery = RecoveryHandler(
-            self._server, run, self._phases, self._events, self._dismissal, self._files.lose, lost
+            self._server, run, self._phases, self._events, self._dismissal, self._files.lose, lost, self._joining.group
         )
         self._readiness = Readiness(
             self._server, self._joining, self._membership, self._events, self._loading,

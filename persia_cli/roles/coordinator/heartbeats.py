@@ -11,7 +11,7 @@ from persia_cli.roles.coordinator.liveness import LivenessMonitor
 from persia_cli.roles.coordinator.loading import Loading
 from persia_cli.roles.coordinator.recovery import RecoveryHandler
 from persia_cli.roles.coordinator.reporting import Reporting
-from persia_cli.wire.job_messages import Beat, Heartbeat
+from persia_cli.wire.job_messages import Heartbeat
 from persia_cli.wire.server import Peer, Server
 
 
@@ -44,7 +44,7 @@ class HeartbeatHandler:
         self._recovery.note_heartbeat(member, message.heard, message.figures.counters)
         self._loading.note(member.name, message.figures.counters.counts.get("rows_loaded", 0))
         self._liveness.note(member, message.doing, message.doing_s, message.figures.counters, self._clock())
-        self._server.reply(peer, Beat(self._dismissal.begun, self._recovery.changes_after(message.heard)))
+        self._server.reply(peer, self._recovery.beat(message.heard))
         if self._dismissal.begun:
             self._dismissal.note_told(member.name)
 

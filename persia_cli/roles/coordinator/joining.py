@@ -10,7 +10,9 @@ from typing import Any
 from persia_cli import __version__
 from persia_cli.config.schema import Run
 from persia_cli.control.membership import Member, Membership, MisplacedError
+from persia_cli.control.rank_group import RankGroup
 from persia_cli.errors import WireError
+from persia_cli.observe.record import RunRecord
 from persia_cli.plan.job import Job
 from persia_cli.wire.job_messages import Hello, Welcome
 from persia_cli.wire.messages import PROTOCOL, Refused
@@ -23,12 +25,24 @@ log = logging.getLogger(__name__)
 class JoinHandler:
     """Lets in the replicas that the job expects; `membership` is who is in."""
 
-    def __init__(self, server: Server, run: Run, job: Job, membership: Membership, clock: Callable[[], float]) -> None:
-        """`clock` returns the seconds in which the coordinator has been running."""
+    def __init__(
+        self,
+        server: Server,
+        run: Run,
+        job: Job,
+        membership: Membership,
+        clock: Callable[[], float],
+        record: RunRecord,
+    ) -> None:
+        """`clock` returns the seconds in which the coordinator has been running; ranks go on from `record`."""
         self._server = server
         self._clock = clock
         self._run = run
         self.membership = membership
+        self.group = RankGroup(run.cluster.nn_workers)
+        self.on_regrouped: Callable[[], None] = _nothing
+        """Called when all ranks are new processes, before they are welcomed."""
+        self._record = record
         self.ended: str | None = None
         """Why nobody is let in any more."""
         self.job_of: Callable[[Member], Job] = lambda member: job
@@ -53,6 +67,8 @@ class JoinHandler:
         )
         log.info("%s joined: process %d on %s, at %s", member.name, member.pid, member.host, member.address or "-")
         self._hellos[member.role, member.index] = peer
+        if member.role == "nn-worker" and self.group.join(member.index) and self.group.number:
+            self.on_regrouped()
         self.welcome()
 
     def welcome(self) -> None:
@@ -60,7 +76,8 @@ class JoinHandler:
         if self.membership.missing:
             return
         for key, waiting in list(self._hellos.items()):
-            if not self.must_wait(self.membership.members[key]):
+            alone = key[0] == "nn-worker" and not self.group.is_whole
+            if not alone and not self.must_wait(self.membership.members[key]):
                 del self._hellos[key]
                 self._welcome(waiting, self.membership.members[key])
 
@@ -70,6 +87,9 @@ class JoinHandler:
             run=self._run.model_dump_json().encode(),
             job=self.job_of(member).to_json(),
             addresses=self.membership.addresses(),
+            group=self.group.number,
+            reports=self._record.reports,
+            recorded=self._record.step,
         )
         member.last_seen_s = self._clock()
         self._server.reply(peer, welcome)
@@ -94,3 +114,7 @@ class JoinHandler:
         own = {"name": "coordinator-0", "pid": os.getpid(), "host": socket.gethostname()}
         members = self.membership.members.values()
         return [own, *({"name": m.name, "pid": m.pid, "host": m.host} for m in members)]
+
+
+def _nothing() -> None:
+    pass

@@ -10,7 +10,8 @@ from persia_cli.control.phases import PhaseMachine
 from persia_cli.errors import count
 from persia_cli.observe.record import RunRecord
 from persia_cli.plan.embedding import embedding_layout
-from persia_cli.plan.job import TRUSTED, Job, Reload
+from persia_cli.plan.job import Job, Reload
+from persia_cli.plan.replacement import TRUSTED
 from persia_cli.roles.coordinator.checkpointing import Checkpointing
 from persia_cli.roles.coordinator.joining import JoinHandler
 from persia_cli.roles.coordinator.progression import Progression

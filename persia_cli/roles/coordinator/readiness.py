@@ -28,10 +28,10 @@ class Readiness:
         clock: Callable[[], float],
         give_up: Callable[[str, int], None],
         begin: Callable[[], None],
-        replaced: Callable[[Member], None],
+        replaced: Callable[[Member, Ready], None],
         rollback: Rollback | None,
     ) -> None:
-        """`loading` knows how many rows servers must have; `replaced` is called with a replica ready after `begin`.
+        """`loading` knows how many rows servers must have; `replaced` is called with each that is ready.
 
         `clock` returns the seconds that the coordinator has run. `rollback` is why the job has begun again, if it has.
         """
@@ -50,8 +50,7 @@ class Readiness:
         if not self._begun:
             self._loading.finish(member.name, message.rows)
         self._server.reply(peer, Ack())
-        if self._begun:
-            self._replaced(member)
+        self._replaced(member, message)
         if self._membership.unready or self._begun or not self._is_all_loaded():
             return
         self._begun, now = True, self._clock()

@@ -7,17 +7,23 @@ from typing import Any
 from persia_cli.config.schema import Run
 from persia_cli.control.membership import Member
 from persia_cli.control.phases import PhaseMachine
-from persia_cli.control.restarts import NEVER_AGAIN, RestartPolicy, ended_how
+from persia_cli.control.rank_group import RankGroup
+from persia_cli.control.restarts import LEFT_GROUP, NEVER_AGAIN, RestartPolicy, ended_how
 from persia_cli.errors import RoleError, WireError
 from persia_cli.observe.journal import Journal
-from persia_cli.plan.job import is_replaced
+from persia_cli.plan.replacement import is_replaced
 from persia_cli.roles.coordinator.dismissal import Dismissal
 from persia_cli.roles.coordinator.lost_memory import LostMemory
 from persia_cli.wire.figures import FINISHED, SENT_AGAIN, Counters
-from persia_cli.wire.job_messages import Change, Death, Verdict
+from persia_cli.wire.job_messages import Beat, Change, Death, Ready, Verdict
 from persia_cli.wire.server import Peer, Server
 
-REPEATED = {"data-loader": "steps", "embedding-worker": "batches", "embedding-server": "requests"}
+REPEATED = {
+    "data-loader": "steps",
+    "embedding-worker": "batches",
+    "embedding-server": "requests",
+    "nn-worker": "training steps",
+}
 """What is done again by role."""
 
 
@@ -31,12 +37,14 @@ class Replacement:
     pid: int
     died_s: float
     repeated: str
-    """What is done again: steps dealt anew, batches whose ids are sent again, or requests that are finished."""
+    """What is done again: steps dealt or trained anew, batches whose ids are sent again, or requests finished."""
     again: int | None = None
     """How many, once it is known of all but batches, which are counted until others have heard of the new process."""
     sent_before: int = 0
     change: int = 0
     """Number of the change by which others learn of the new process; 0 until it is ready."""
+    is_told: bool = True
+    """False of a rank that ended for another's sake: users are told of that other."""
 
 
 class RecoveryHandler:
@@ -51,12 +59,16 @@ class RecoveryHandler:
         dismissal: Dismissal,
         lose_files: Callable[[str, str], None],
         lost: LostMemory,
+        group: RankGroup,
     ) -> None:
         """`dismissal` is how the job ends, which it does after a death too many.
 
         `lose_files` is called with a replica that has died, and how, since it may have been writing a checkpoint.
+        `group` is that of the ranks.
         """
-        self._lose_files, self._lost = lose_files, lost
+        self._lose_files, self._lost, self._group = lose_files, lost, group
+        self._keeping: set[str] = set()
+        """Names of the NN workers that keep their dense state in memory."""
         self._memory_is_kept = run.cluster.server_memory == "shared"
         self._server = server
         self._phases = phases
@@ -90,9 +102,11 @@ class RecoveryHandler:
         if self._may_go_on(message) and (refusal := self._lost.refusal(name)):
             why += f": {refusal}"
         elif self._may_go_on(message):
-            after_s = self._policy.next(name, self._clock())
+            left = message.exit_code == LEFT_GROUP
+            after_s = 0.0 if left else self._policy.next(name, self._clock())
             if after_s is not None:
-                self._lose(message, name, how)
+                if member is not None:
+                    self._lose(message, name, how, left)
                 return Verdict(True, after_s, "")
             limits = f"{self._policy.max_restarts} within {self._policy.window_s:g} s"
             why += f", and its restarts are used up (recovery.max_restarts: {limits})"
@@ -105,21 +119,30 @@ class RecoveryHandler:
         phase = self._phases.current
         return (
             self._policy.max_restarts > 0
-            and is_replaced(message.role, message.exit_code, self._memory_is_kept, self._lost.is_replaced)
-            and (message.role, message.index) in self._membership.members
-            and phase is not None
-            and phase.kind != "done"
+            and is_replaced(message.role, message.exit_code, self._keeps(message), self._lost.is_replaced)
+            and (message.role == "nn-worker" if phase is None else phase.kind != "done")
+            and (phase is None or (message.role, message.index) in self._membership.members)
             and not self._dismissal.begun
         )
 
-    def _lose(self, message: Death, name: str, how: str) -> None:
+    def _keeps(self, message: Death) -> bool:
+        """Return whether a replica goes on with what its process leaves; a rank that has not begun needs nothing."""
+        if message.role == "nn-worker":
+            return self._phases.current is None or f"nn-worker-{message.index}" in self._keeping
+        return self._memory_is_kept
+
+    def _lose(self, message: Death, name: str, how: str, left: bool) -> None:
+        """A process is dead; `left` says that it ended for another rank's sake, and is no recovery of its own."""
         now = self._clock()
         member = self._membership.lose(message.role, message.index, now)
+        if message.role == "nn-worker":
+            self._group.lose(message.index)
+        else:
+            self._lose_files(name, how)
         self._sent_by_dead += self._sent_again.pop(name, 0)
         self._heard.pop(name, None)
         before = self._under_way.get(name)
         loader = message.role == "data-loader"
-        self._lose_files(name, how)
         self._under_way[name] = Replacement(
             message.role,
             message.index,
@@ -129,9 +152,11 @@ class RecoveryHandler:
             REPEATED[message.role],
             self._work.take_back(name) + (before.again or 0 if before else 0) if loader else None,
             before.sent_before if before else self._sent,
+            is_told=not left or (before is not None and before.is_told),
         )
         self._note_change(member, message.pid, alive=False)
-        self._events.write(event="died", replica=name, pid=message.pid, cause=how)
+        if not left:
+            self._events.write(event="died", replica=name, pid=message.pid, cause=how)
 
     @property
     def _sent(self) -> int:
@@ -141,18 +166,23 @@ class RecoveryHandler:
         self._number += 1
         self._changes[member.name] = Change(self._number, member.role, member.index, died, alive, member.address)
 
-    def on_ready(self, member: Member) -> None:
+    def on_ready(self, member: Member, message: Ready) -> None:
         """A replica is ready; if it is a new process, everybody is told where to find it."""
+        if message.keeps:
+            self._keeping.add(member.name)
         recovery = self._under_way.get(member.name)
         if recovery is None:
             return
+        if member.role == "nn-worker":
+            recovery.again = message.again
         self._note_change(member, recovery.pid, alive=True)
         recovery.change = self._number
         self._finish()
 
-    def changes_after(self, number: int) -> tuple[Change, ...]:
-        """Return the last change of each replica, of those with a higher number."""
-        return tuple(change for change in self._changes.values() if change.number > number)
+    def beat(self, heard: int) -> Beat:
+        """Return the answer to the heartbeat of a replica that has heard of the changes up to a number."""
+        changes = tuple(change for change in self._changes.values() if change.number > heard)
+        return Beat(self._dismissal.begun, changes, self._group.number)
 
     def note_heartbeat(self, member: Member, heard: int, counters: Counters) -> None:
         """Note up to which change a replica has heard, and what it has sent again or finished."""
@@ -177,11 +207,12 @@ class RecoveryHandler:
             if recovery.repeated == "batches":
                 waits = any(n < recovery.change for n in self._heard.values())
             else:
-                waits = recovery.again is None
+                waits = recovery.again is None or (recovery.role == "nn-worker" and not self._group.is_whole)
             if not recovery.change or waits:
                 continue
             del self._under_way[name]
-            self._events.write(event="recovered", **self._described(recovery))
+            if recovery.is_told:
+                self._events.write(event="recovered", **self._described(recovery))
 
     def _described(self, recovery: Replacement) -> dict[str, Any]:
         again = self._sent - recovery.sent_before if recovery.repeated == "batches" else recovery.again

@@ -60,6 +60,10 @@ class Reporting:
         for key in [key for key in self._waiting if self._record.has_written(key[1])]:
             self._server.reply(self._waiting.pop(key), Ack())
 
+    def forget(self) -> None:
+        """Answer no report of a rank that has died: its next process sends it again."""
+        self._waiting.clear()
+
     def require_weight(self, split: str, samples: int, there: bool) -> None:
         """Give the job up if samples have no weight at all: nothing can be learnt from them, or judged by them."""
         column = getattr(self._run.dataset, "weight", None)

@@ -152,7 +152,7 @@ def test_saved_initial_weights_are_where_saved_rows_begin(tmp_path: Path) -> Non
     with torch.no_grad():
         for weight in other.parameters():
             weight.add_(1.0)
-    saved = trained.initial_file().write(tmp_path)
+    saved = trained.initial_file().copied().write(tmp_path)
     assert (saved.folder, saved.name) == (tmp_path.name, "dense_initial.safetensors")
     loaded = SharedWeights(other, 1, 0.0)
     loaded.load(tmp_path)
@@ -175,7 +175,7 @@ def test_without_initial_weights_rows_begin_at_the_loaded_ones(tmp_path: Path) -
 
 
 def test_initial_weights_of_another_model_are_refused(tmp_path: Path) -> None:
-    SharedWeights(nn.Sequential(nn.Linear(3, 2)), 1, 0.0).initial_file().write(tmp_path)
+    SharedWeights(nn.Sequential(nn.Linear(3, 2)), 1, 0.0).initial_file().copied().write(tmp_path)
     with pytest.raises(CheckpointError, match="is of another model"):
         SharedWeights(network(), 1, 0.0).load(tmp_path)
 

@@ -1,0 +1,19 @@
+"""Whether the replicas of a job pass large arrays in shared memory."""
+
+import logging
+
+from persia_cli.config.schema import Run
+from persia_cli.wire.loans import share_memory
+from persia_cli.wire.loop import Loop
+
+log = logging.getLogger(__name__)
+
+
+def share_arrays(loop: Loop, coordinator: str, run: Run) -> None:
+    """Have a replica's loop pass large arrays in shared memory, if the run wants it and the job is on one machine."""
+    if not run.cluster.shared_memory or not coordinator.startswith("ipc://"):
+        return
+    memory = share_memory()
+    if memory is None:
+        log.warning("this system shares no memory between processes; arrays go through Unix sockets")
+    loop.share(memory)
