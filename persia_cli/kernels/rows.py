@@ -62,9 +62,14 @@ def start_of(rows, row):
 
 @inlined
 def prefetch_words(rows, row, words):
-    """Prefetch the first words of a row."""
+    """Prefetch the first words of a row.
+
+    A vector of which not all lanes count touches the memory of the others too: that may be one cache line more, which
+    would be waited for if nobody had asked for it before.
+    """
     at = start_of(rows, row)
-    for word in range(ZERO, words, LINE):
+    beyond = ZERO if rows.dim % LANES == ZERO else LINE
+    for word in range(ZERO, words + beyond, LINE):
         prefetch(rows.arena, at + word)
 
 
