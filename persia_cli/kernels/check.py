@@ -19,15 +19,13 @@ from persia_cli.kernels.buckets import (
 )
 from persia_cli.kernels.compile import inlined, kernel, read, write
 from persia_cli.kernels.hashing import mix
-from persia_cli.kernels.intrinsics import load64, lowest_bit, prefetch
+from persia_cli.kernels.intrinsics import bits_set, load64
 from persia_cli.kernels.rows import BFLOAT16, FLOAT32, LANES, ROWS, ZERO, start_of
 from persia_cli.kernels.simd import finite, load
 
 U8, U16, U32, U64, I64 = types.uint8, types.uint16, types.uint32, types.uint64, types.int64
-SOUND, GAP, FOREIGN, MISPLACED, UNREACHABLE, NO_SUCH_ROW, TWICE, NO_SUCH_TABLE = range(8)
+SOUND, GAP, FOREIGN, MISPLACED, UNREACHABLE, NO_SUCH_ROW, TWICE = range(7)
 """What `check_index` finds: nothing wrong, or the first fault."""
-AHEAD = np.uint64(16)
-"""Number of buckets whose rows' tables are prefetched ahead."""
 
 
 class IndexCounts(NamedTuple):
@@ -35,63 +33,46 @@ class IndexCounts(NamedTuple):
 
     seen: NDArray[np.uint64]
     """uint64[rows / 64, rounded up], zeros at first: a bit for each row that a slot has."""
-    of_table: NDArray[np.int64]
-    """int64[tables]: rows of each table, by its number."""
     fault: NDArray[np.uint64]
     """uint64[2]: the slot of the first fault, and the rows found up to there."""
 
 
-INDEX_COUNTS = types.NamedTuple((write(U64), write(I64), write(U64)), IndexCounts)
+INDEX_COUNTS = types.NamedUniTuple(write(U64), 2, IndexCounts)
 
 
-@kernel(types.int64(INDEX, read(U8), U64, U64, INDEX_COUNTS))
-def check_index(index, members, own, capacity, counts):
+@kernel(types.int64(INDEX, U64, U64, INDEX_COUNTS))
+def check_index(index, own, capacity, counts):
     """Check each slot of all buckets and count rows; returns SOUND or the kind of the first fault.
 
-    The server has `own` partitions, and members[t] is 1 if table t is in the group. Rows must be below `capacity`.
+    The server has `own` partitions, and rows must be below `capacity`. The tables of rows are not looked at.
     Slots are filled from the first on; a key lies in its partition, in its first bucket, or in the second if the first
-    is full or buckets are few; no row belongs to two slots. `index.fill` gets the number of rows of each partition.
+    is full or buckets are few; no row belongs to two slots. `index.fill` gets the number of rows of each partition,
+    as far as there is no fault.
     """
     for partition in range(own):
-        index.fill[partition] = np.int32(0)
-    buckets = own * index.size
-    for bucket in range(buckets):
-        if bucket + AHEAD < buckets:
-            prefetch(index.buckets, (bucket + AHEAD) * KEYS)
-            _prefetch_tables(index, counts, bucket + (AHEAD >> np.uint64(1)), capacity)
-        bits = taken(index, bucket)
-        if bits & (bits + np.uint64(1)) != np.uint64(0):
-            counts.fault[0] = bucket * np.uint64(SLOTS)
-            return GAP
-        while bits != np.uint64(0):
-            slot = bucket * np.uint64(SLOTS) + lowest_bit(bits)
-            counts.fault[0] = slot
-            fault = _check_slot(index, members, own, capacity, bucket, slot, counts)
-            if fault != SOUND:
-                return fault
-            counts.fault[1] += np.uint64(1)
-            bits &= bits - np.uint64(1)
+        before = counts.fault[1]
+        for bucket in range(partition * index.size, (partition + np.uint64(1)) * index.size):
+            bits = taken(index, bucket)
+            if bits & (bits + np.uint64(1)) != np.uint64(0):
+                counts.fault[0] = bucket * np.uint64(SLOTS)
+                return GAP
+            # Whether a row has been seen is in memory at random places: the processor goes on while it waits for them.
+            for place in range(bits_set(bits)):
+                slot = bucket * np.uint64(SLOTS) + place
+                fault = _check_slot(index, partition, capacity, bucket, slot, counts.seen)
+                if fault != SOUND:
+                    counts.fault[0] = slot
+                    return fault
+            counts.fault[1] += bits_set(bits)
+        index.fill[partition] = np.int32(counts.fault[1] - before)
     return SOUND
 
 
 @inlined
-def _prefetch_tables(index, counts, bucket, capacity):
-    """Prefetch what is read for the rows of a bucket."""
-    bits = taken(index, bucket)
-    while bits != np.uint64(0):
-        row = np.uint64(row_at(index, bucket * np.uint64(SLOTS) + lowest_bit(bits)))
-        if row < capacity:
-            prefetch(index.tables, row)
-            prefetch(counts.seen, row >> np.uint64(6))
-        bits &= bits - np.uint64(1)
-
-
-@inlined
-def _check_slot(index, members, own, capacity, bucket, slot, counts):
-    """Check one slot and count its row; returns SOUND or a fault."""
+def _check_slot(index, partition, capacity, bucket, slot, seen):
+    """Check one slot of a partition and note its row; returns SOUND or a fault."""
     key, row = index.buckets[bucket * KEYS + (slot & np.uint64(3))], np.uint64(row_at(index, slot))
-    partition = partition_of(index, key)
-    if partition >= own or bucket // index.size != partition:
+    if partition_of(index, key) != partition:
         return FOREIGN
     one = first_bucket(index, key)
     if bucket != one:
@@ -102,14 +83,9 @@ def _check_slot(index, members, own, capacity, bucket, slot, counts):
     if row >= capacity:
         return NO_SUCH_ROW
     word, bit = row >> np.uint64(6), np.uint64(1) << (row & np.uint64(63))
-    if counts.seen[word] & bit != np.uint64(0):
+    if seen[word] & bit != np.uint64(0):
         return TWICE
-    counts.seen[word] |= bit
-    table = np.uint64(index.tables[row])
-    if table >= np.uint64(members.size) or members[table] == 0:
-        return NO_SUCH_TABLE
-    counts.of_table[table] += 1
-    index.fill[partition] += np.int32(1)
+    seen[word] |= bit
     return SOUND
 
 

@@ -79,3 +79,9 @@ def lowest_bit(builder, bits):
     """Return the number of the lowest bit that is set; `bits` must not be 0."""
     undefined_for_zero = ir.IntType(1)(1)
     return call(builder, "llvm.cttz.i64", I64, bits, undefined_for_zero)
+
+
+@instruction(types.uint64, types.uint64)
+def bits_set(builder, bits):
+    """Return how many bits are set."""
+    return call(builder, "llvm.ctpop.i64", I64, bits)

@@ -9,7 +9,7 @@ from persia_cli.errors import MemoryFileError, PoisonError
 from persia_cli.kernels import check, journal
 from persia_cli.store.inbox import FREE, LOOK_UP, UPDATE, Arrays, KeptRequest
 from persia_cli.store.memory_file import LOAD
-from persia_cli.store.row_store import RowStore
+from persia_cli.store.row_store import RowStore, Tables
 from persia_cli.store.shard_file import DEATHS
 
 if TYPE_CHECKING:
@@ -22,8 +22,10 @@ FAULTS = {
     check.UNREACHABLE: "a key lies in its second bucket though the first is not full",
     check.NO_SUCH_ROW: "a slot has a row beyond the capacity",
     check.TWICE: "two slots have the same row",
-    check.NO_SUCH_TABLE: "a row is of a table that is not in the group",
 }
+
+ROWS_AT_ONCE = 2**20
+"""Rows whose tables are in memory as a copy at a time."""
 
 
 class Repairs(NamedTuple):
@@ -129,13 +131,9 @@ def check_store(store: RowStore, rows_of_tables: NDArray[np.int64]) -> int:
 
     rows_of_tables[t] are the rows that table t must have. Raises MemoryFileError for the first fault. Writes `fill`.
     """
-    members = np.zeros(rows_of_tables.size, np.uint8)
-    members[[table.number for table in store.group.tables]] = 1
-    counts = check.IndexCounts(
-        np.zeros(-(-store.capacity // 64) + 1, np.uint64), np.zeros(members.size, np.int64), np.zeros(2, np.uint64)
-    )
+    counts = check.IndexCounts(np.zeros(-(-store.capacity // 64) + 1, np.uint64), np.zeros(2, np.uint64))
     where = f"the index of feature group {store.group.number} is damaged"
-    fault = check.check_index(store.index, members, len(store.partitions), store.capacity, counts)
+    fault = check.check_index(store.index, len(store.partitions), store.capacity, counts)
     if fault != check.SOUND:
         raise MemoryFileError(f"{where}: {FAULTS[fault]} (slot {counts.fault[0]}); {LOAD}")
     used = int(counts.fault[1])
@@ -143,9 +141,24 @@ def check_store(store: RowStore, rows_of_tables: NDArray[np.int64]) -> int:
         raise MemoryFileError(f"{where}: a row that is in use belongs to no key; {LOAD}")
     if store.index.fill.max(initial=0) > store.group.rows_per_partition:
         raise MemoryFileError(f"{where}: a partition has more rows than it may; {LOAD}")
-    if (counts.of_table[members > 0] != rows_of_tables[members > 0]).any():
+    own = [table.number for table in store.group.tables]
+    of_table = _rows_of_tables(store.index.tables[:used], rows_of_tables.size)
+    if int(of_table[own].sum()) != used:
+        raise MemoryFileError(f"{where}: a row is of a table that is not in the group; {LOAD}")
+    if (of_table[own] != rows_of_tables[own]).any():
         raise MemoryFileError(f"{where}: its tables have other numbers of rows than were counted; {LOAD}")
     return used
+
+
+def _rows_of_tables(tables: Tables, count: int) -> NDArray[np.int64]:
+    """Return how many rows are of each of the tables below `count`, given the table of each row.
+
+    The rows in use are the first ones, so they are read one after the other and not in the order of their keys.
+    """
+    rows = np.zeros(2**16, np.int64)
+    for start in range(0, tables.size, ROWS_AT_ONCE):
+        rows += np.bincount(tables[start : start + ROWS_AT_ONCE], minlength=rows.size)
+    return rows[:count]
 
 
 def _are_first(bits: NDArray[np.uint64], count: int) -> bool:
