@@ -20,7 +20,9 @@ from persia_cli.observe.usage import cpu_seconds, cpu_seconds_of
 if TYPE_CHECKING:
     from persia_cli.bench.baselines.trainers import DenseBaseline
 
-BASELINES = ("torch", "dense")
+PRIVATE = "private"
+"""The job itself, but with `cluster.server_memory=private`."""
+BASELINES = ("torch", "dense", PRIVATE)
 Source = Literal["ring", "loader"]
 
 
@@ -46,7 +48,7 @@ def compare(
         raise UserError(f"the data set has no whole batch of train.batch_size={run.train.batch_size}")
     with terminating_interrupts(), _trainers(run, baselines, note) as trainers:
         for source in sources:
-            yield _compare(run, facts, trainers, source, steps, rounds, ring, note)
+            yield _compare(run, facts, trainers, PRIVATE in baselines, source, steps, rounds, ring, note)
 
 
 def _refuse(run: Run, baselines: Sequence[str]) -> None:
@@ -55,7 +57,9 @@ def _refuse(run: Run, baselines: Sequence[str]) -> None:
         raise UserError(f"there is no baseline {unknown[0]!r}; there are {', '.join(BASELINES)}")
     if run.cluster.kind != "local":
         raise UserError("baselines are compared with processes: use cluster=local")
-    if run.cluster.nn_workers > 1:
+    if PRIVATE in baselines and run.cluster.server_memory == "private":
+        raise UserError(f"--compare {PRIVATE} is for jobs that keep rows elsewhere: use cluster.server_memory=shared")
+    if run.cluster.nn_workers > 1 and set(baselines) != {PRIVATE}:
         raise UserError("baselines train in one process, so compare with cluster.nn_workers=1")
 
 
@@ -65,7 +69,7 @@ def _trainers(run: Run, baselines: Sequence[str], note: Callable[[str], None]) -
 
     with settings_kept():
         found: list[DenseBaseline] = []
-        for baseline in dict.fromkeys(baselines):
+        for baseline in [each for each in dict.fromkeys(baselines) if each != PRIVATE]:
             note(f"preparing {baseline}")
             found.append(TorchBaseline(run, portion_shape(run).sizes) if baseline == "torch" else DenseBaseline(run))
         yield found
@@ -75,29 +79,35 @@ def _compare(
     run: Run,
     facts: DatasetFacts,
     trainers: "Sequence[DenseBaseline]",
+    private: bool,
     source: Source,
     steps: int,
     rounds: int,
     ring: int,
     note: Callable[[str], None],
 ) -> Result:
-    """Start the job, run all turns, and return the results."""
+    """Start the job, and with `private` a second one with private memory; run all turns, and return the results."""
     note(f"{source}: starting the job")
     gpu = next((trainer.gpu for trainer in trainers), None)
     with ExitStack() as exit_stack:
         usage = exit_stack.enter_context(GpuUsage(gpu)) if gpu else None
-        job = exit_stack.enter_context(TurnJob(run, facts, steps, rounds + 1, ring if source == "ring" else 0))
+        jobs = [
+            exit_stack.enter_context(TurnJob(each, facts, steps, rounds + 1, ring if source == "ring" else 0))
+            for each in [run, *([with_private_memory(run)] if private else [])]
+        ]
+        job = jobs[0]
         shape = portion_shape(run)
         feeder = Feeder(job.plan.run_dir / CONFIG, shape) if source == "loader" and trainers else None
         if feeder is not None:
             exit_stack.callback(feeder.close)
         portions: Portions = feeder or RingPortions(run, shape, ring)
-        takers = {OURS: job.turn} | {each.name: _taker(each, portions, turn_steps(steps), feeder) for each in trainers}
+        takers = {OURS: job.turn} | ({PRIVATE: jobs[1].turn} if private else {})
+        takers |= {each.name: _taker(each, portions, turn_steps(steps), feeder) for each in trainers}
         taken = take_turns(
             takers,
             rounds,
             lambda text: note(f"{source}: {text}"),
-            lambda: job.cpu_seconds() + (cpu_seconds_of(feeder.pid) if feeder else 0.0),
+            lambda: sum(each.cpu_seconds() for each in jobs) + (cpu_seconds_of(feeder.pid) if feeder else 0.0),
             usage,
         )
         note(f"{source}: tracing")
@@ -115,6 +125,11 @@ def _compare(
         hops=bytes_per_sample(run),
         bottleneck=bottleneck(run, sides[0], dense, stages, bool(gpu)),
     )
+
+
+def with_private_memory(run: Run) -> Run:
+    """Return the run with rows in the memory of the servers' processes."""
+    return run.model_copy(update={"cluster": run.cluster.model_copy(update={"server_memory": "private"})})
 
 
 def _taker(

@@ -54,7 +54,8 @@ def throughput(
             "--compare",
             metavar="BASELINES",
             help="Take turns with trainers in one process: torch, the same model on one EmbeddingBag; dense, the "
-            "same network fed from memory, which is the upper bound; or torch,dense.",
+            "same network fed from memory, which is the upper bound; or torch,dense. Or with private: the same "
+            "job with cluster.server_memory=private.",
         ),
     ] = None,
     source: Annotated[

@@ -56,6 +56,20 @@ def test_throughput_takes_turns_with_baselines_on_both_sources(temporary: Path) 
         _check_comparison(each)
 
 
+@pytest.mark.slow
+def test_throughput_takes_turns_with_the_same_job_in_private_memory(temporary: Path) -> None:
+    words = [*SMALL, "cluster.server_memory=shared", "--compare", "private", "--source", "ring", "--quick", "--json"]
+    done = bench("throughput", *words, temporary=temporary)
+    assert done.stderr == ""
+    [result] = json.loads(done.stdout)["results"]
+    sides = {side["name"]: side for side in result["sides"]}
+    assert list(sides) == ["persia", "private"]
+    assert sides["persia"]["ratios"] == {
+        "private": pytest.approx(sides["persia"]["median"] / sides["private"]["median"])
+    }
+    assert result["stages"], "the job itself was traced"
+
+
 def _check_comparison(each: dict[str, Any]) -> None:
     sides = {side["name"]: side for side in each["sides"]}
     assert list(sides) == ["persia", "torch", "dense"]
