@@ -79,6 +79,8 @@ def drill(
     from persia_cli.observe.history import CONFIG
 
     names, settings = split_words(words or [])
+    if json_file is not None and (json_file.is_dir() or not json_file.absolute().parent.is_dir()):
+        raise UserError(f"--json={json_file}: this is not a file in a folder that exists")
     folders = [word for each in conf_dir or [] for word in ("--conf-dir", str(each))]
     if run_dir is not None:
         launcher = launcher_of(run_dir)
@@ -151,7 +153,8 @@ def _more_settings(run: "Run", settings: list[str], steps: int, at_step: int | N
     """Return the settings without which a job could not outlive a drill: checkpoints before it, and enough restarts."""
     more = []
     if run.checkpoint.every_steps is None and run.checkpoint.every_minutes is None:
-        before = (steps // 10 if number else at_step) or round(steps * MIDDLE)
+        middle = round(steps * MIDDLE) if at_step is None else at_step
+        before = steps // 10 if number else middle
         more += [f"checkpoint.every_steps={max(1, round(before * SAVED))}"]
         more += [] if run.checkpoint.keep else ["checkpoint.keep=3"]
     if number and not any(word.startswith("recovery.max_restarts=") for word in settings):

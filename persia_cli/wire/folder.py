@@ -39,15 +39,19 @@ def private_directory() -> Iterator[Path]:
 @contextmanager
 def _removed_at_the_end(folder: Path) -> Iterator[None]:
     """Have a folder removed when this process ends while the block runs, whatever ends it."""
-    # In a session of its own: signals to this process and its group do not reach it.
-    shell = subprocess.Popen(
-        ["/bin/sh", "-c", REMOVER, str(folder)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        cwd="/",
-        start_new_session=True,
-    )
+    try:
+        # In a session of its own: signals to this process and its group do not reach it.
+        shell = subprocess.Popen(
+            ["/bin/sh", "-c", REMOVER, str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+        )
+    except OSError:
+        yield  # there is no shell, or no room for another process; the next start removes the folder
+        return
     try:
         yield
     finally:

@@ -184,6 +184,10 @@ def test_a_job_that_runs_already_goes_on_after_its_drills(tmp_path):
             "error: --for=40: after 30 s of silence a job ends; give less, or raise",
         ),
         (["kill", "nn-worker", "cluster=embedded"], "error: cluster=embedded is one process, of which nothing can be"),
+        (
+            ["kill", "nn-worker", "--json", "no/out.json"],
+            "error: --json=no/out.json: this is not a file in a folder that",
+        ),
         (["kill", "nn-worker", "--random", "3"], "error: --random chooses kinds, targets and steps itself;"),
     ],
 )

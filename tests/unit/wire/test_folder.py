@@ -63,6 +63,16 @@ def test_the_folder_of_a_killed_process_goes_at_once_and_that_of_a_living_one_st
             process.communicate()
 
 
+def test_without_a_shell_it_is_removed_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*words: object, **options: object) -> None:
+        raise FileNotFoundError("/bin/sh")
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    with private_directory() as directory:
+        assert directory.is_dir()
+    assert not directory.exists()
+
+
 @pytest.mark.processes
 def test_where_all_were_killed_it_goes_at_the_next_start_and_what_a_living_one_has_stays() -> None:
     (killed, abandoned), (alive, used) = hold(), hold()
