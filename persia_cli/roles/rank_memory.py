@@ -33,9 +33,12 @@ MOST_DEATHS = 1
 """Processes that may die at the same step; the next one would too."""
 INTERVALS = 4
 """Intervals between two lines of metrics whose figures have room, all but the last without an answer."""
-AUTO_BYTES = 16 << 20
-"""Dense state, weights and what the optimizer keeps of them, up to which recovery.dense_memory=auto copies it in each
-step."""
+AUTO_LEAST, AUTO_MOST, AUTO_SAMPLES = 1 << 20, 16 << 20, 256
+"""Bytes of dense state up to which recovery.dense_memory=auto copies it in each step, whatever a step is; and those up
+to which it does so if a rank has so many samples in a step.
+
+To copy a weight, with what Adam keeps of it, takes half a nanosecond to one, and to train it about a tenth of one for
+each sample: with 256 samples a copy is about two hundredths of a step, however large the network is."""
 COPIES = {"sgd": 1, "adagrad": 2, "adam": 3, "adamw": 3}
 """Numbers of each weight and its optimizer, by kind of dense optimizer."""
 
@@ -169,7 +172,9 @@ def wants_memory(run: Run, job: Job, rank: int, state: Callable[[], Sequence[Ten
     if wanted == "every_step":
         return True
     weights = sum(tensor.numel() * tensor.element_size() for tensor in state()[0].tensors.values())
-    return device.type == "cpu" and weights * COPIES[run.optimizer.dense.kind] <= AUTO_BYTES
+    samples = run.train.batch_size // run.cluster.nn_workers
+    most = AUTO_MOST if samples >= AUTO_SAMPLES else AUTO_LEAST
+    return device.type == "cpu" and weights * COPIES[run.optimizer.dense.kind] <= most
 
 
 def _is_whole(file: int) -> bool:
