@@ -65,7 +65,7 @@ def in_child(work) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 20))])
 def test_changes_are_those_of_a_shard_that_nothing_happens_to(tmp_path: Path, seed: int) -> None:
     job, rng = job_with_evictions(), random.Random(seed)
     expected = undisturbed(job, tmp_path / "undisturbed")
@@ -85,8 +85,7 @@ def test_changes_are_those_of_a_shard_that_nothing_happens_to(tmp_path: Path, se
             with killed_in(names, rng.randrange(3), rng.random(), dict.fromkeys(names, 1e-5)):
                 job.go_on(job.attach(file)[0])
 
-        code = in_child(on)
-        assert code in (0, -signal.SIGKILL)
+        assert in_child(on) in (0, -signal.SIGKILL)
         deaths += 1
         rng.random()
     shard, _ = job.attach(file)
