@@ -18,6 +18,7 @@ from persia_cli.launch.signals import JobSignals, PreemptedNow
 from persia_cli.observe.history import CONFIG, EARLIER, ENDS
 from persia_cli.observe.journal import EVENTS, METRICS, Journal, drop_half_a_line, read_journal
 from persia_cli.plan.job import JobPlan
+from persia_cli.roles.coordinator.input_log import LOG
 from persia_cli.storage.places import address_of, place_of
 from persia_cli.store.writer import Writer, claim
 
@@ -100,8 +101,9 @@ def prepare_run_dir(plan: JobPlan) -> JobPlan:
             (run_dir / ROLES).mkdir()
         except FileExistsError:
             raise UserError(f"{run_dir} already contains a run; choose another --run-dir or remove it") from None
-        # A coordinator that was killed has left its address, and the others would look for the new one there.
+        # What a coordinator that was killed has left: others would look for the new one at its address.
         (run_dir / COORDINATOR_ADDRESS).unlink(missing_ok=True)
+        (run_dir / LOG).unlink(missing_ok=True)
     load = plan.job.load and address_of(place_of(plan.job.load))
     job = replace(plan.job, run_dir=str(run_dir.absolute()), load=load)
     plan = replace(plan, run=anchored(plan.run), job=job)
@@ -193,10 +195,15 @@ def _ending_signal(run_dir: Path) -> str:
 
 def record_end(run_dir: Path, **fields: Any) -> None:
     """Append the last phase of a job to its events; no other process may write them any more."""
+    record(run_dir, event="phase", **fields)
+
+
+def record(run_dir: Path, **fields: Any) -> None:
+    """Append an event in the place of a coordinator that has died; no other process may write them now."""
     drop_half_a_line(run_dir / EVENTS)
     events = Journal(run_dir / EVENTS)
     try:
-        events.write(event="phase", **fields)
+        events.write(**fields)
     finally:
         events.close()
 

@@ -13,9 +13,9 @@ from persia_cli.disk import writing
 from persia_cli.errors import (
     DiskError,
     KilledError,
-    MemoryFileError,
     PersiaError,
     RoleError,
+    TakeoverError,
     UserError,
     WireError,
 )
@@ -32,9 +32,18 @@ from persia_cli.launch.job import (
 from persia_cli.launch.kernels import Compiling
 from persia_cli.launch.processes import python_module
 from persia_cli.launch.signals import JobSignals, held_back
-from persia_cli.launch.supervisor import WELL, DeathReports, Supervised, memory_words
-from persia_cli.plan.job import JobPlan, Replica
+from persia_cli.launch.supervisor import (
+    WELL,
+    CoordinatorDeaths,
+    DeathReports,
+    Reports,
+    Supervised,
+    address_in,
+    memory_words,
+)
+from persia_cli.plan.job import COORDINATOR, JobPlan, Replica
 from persia_cli.plan.replacement import keeps_memory
+from persia_cli.roles.coordinator.takeover import is_continued
 from persia_cli.store.manifest import checkpoints_of
 from persia_cli.store.memory_file import new_file
 from persia_cli.store.retention import remove_unfinished
@@ -109,6 +118,8 @@ class Processes:
         """Memory files of replicas, which every process of a replica inherits."""
         self._saving: AwakeTime | None = None
         """How long ago the coordinator was told to save the model and end the job."""
+        self._signals: list[signal.Signals] = []
+        """Signals for the coordinator's next process."""
         # A benchmark's figures would be wrong if it went on.
         restarts = plan.run.recovery.max_restarts and plan.job.benchmark is None
         self._reports = DeathReports("launcher", lambda: self.address, lambda: self.token) if restarts else None
@@ -116,7 +127,7 @@ class Processes:
     @property
     def address(self) -> str:
         """Address of the coordinator, once it has started."""
-        return (self._plan.run_dir / COORDINATOR_ADDRESS).read_text(encoding="utf-8").strip()
+        return address_in(self._plan.run_dir)
 
     def start(self) -> None:
         """Start the coordinator, then the others, each in its own session, so that only the launcher gets Ctrl-C."""
@@ -146,6 +157,8 @@ class Processes:
 
         def start(life: int) -> "subprocess.Popen[bytes]":
             words = [*command, "--life", str(life)]
+            if replica.role == COORDINATOR and (self._plan.run_dir / COORDINATOR_ADDRESS).exists():
+                words += ["--bind", self.address]  # where the others look for it
             with writing(log), log.open("ab") as output, held_back():
                 return subprocess.Popen(
                     words,
@@ -156,8 +169,14 @@ class Processes:
                     pass_fds=() if memory is None else (memory,),
                 )
 
-        reloads = self._plan.run.recovery.lost_memory == "partial"
-        self._started.append(Supervised(replica, start, log, self._reports, memory, reloads))
+        recovery = self._plan.run.recovery
+        reports: Reports | None = self._reports
+        if replica.role == COORDINATOR:
+            continued = is_continued(self._plan.run, self._plan.job)
+            deaths = CoordinatorDeaths(self._plan.run_dir, recovery.max_restarts, recovery.window_s)
+            reports = deaths if continued else None
+        reloads = recovery.lost_memory == "partial"
+        self._started.append(Supervised(replica, start, log, reports, memory, reloads))
 
     def supervise(self) -> None:
         """Replace processes that have died, where the coordinator wants that; to be called again and again."""
@@ -165,6 +184,8 @@ class Processes:
             return
         for started in self._started:
             started.supervise()
+        if self._started[0].process.poll() is not None:
+            return  # it cannot answer, and its silence does not count
         try:
             self._reports.poll()
         except WireError:
@@ -176,6 +197,7 @@ class Processes:
         path = self._plan.run_dir / COORDINATOR_ADDRESS
         awake = AwakeTime(time.monotonic())
         while not path.exists():
+            self._started[0].supervise()
             self.check()
             if awake.at(time.monotonic()) > limit_s:
                 raise RoleError(
@@ -187,7 +209,9 @@ class Processes:
     @property
     def running(self) -> bool:
         """True if the coordinator runs and no replica has failed for good."""
-        return self._started[0].process.poll() is None and not any(started.failed for started in self._started)
+        coordinator = self._started[0]
+        runs = coordinator.process.poll() is None or coordinator.may_return
+        return runs and not any(started.failed for started in self._started)
 
     def pass_on(self, signals: Sequence[str]) -> None:
         """Tell the coordinator of signals that came to the launcher; raises PersiaError if it takes too long to save.
@@ -196,9 +220,13 @@ class Processes:
         would end it.
         """
         for name in signals:
-            self._signal(self._started[:1], signal.SIGUSR2 if name == "SIGUSR2" else signal.SIGUSR1)
+            self._signals.append(signal.SIGUSR2 if name == "SIGUSR2" else signal.SIGUSR1)
             if name != "SIGUSR2" and self._saving is None:
                 self._saving = AwakeTime(time.monotonic())
+        if self._started[0].process.poll() is None:
+            for number in self._signals:
+                self._signal(self._started[:1], number)
+            self._signals.clear()
         checkpoint, cluster = self._plan.run.checkpoint, self._plan.run.cluster
         limit_s = checkpoint.grace_s + cluster.stop_timeout_s
         if self._saving is not None and self._saving.at(time.monotonic()) > limit_s:
@@ -212,7 +240,7 @@ class Processes:
         for started in ended:
             # It was killed from outside, so this is the cause; errors of other replicas are consequences.
             code = started.process.returncode
-            if code < 0 or code > SIGNALLED or code == MemoryFileError.exit_code:
+            if code < 0 or code > SIGNALLED or code == TakeoverError.exit_code:
                 raise self._death(started)
         self._wait(self._started[:1], SETTLE_S)
         # If the coordinator failed since another replica was missing, that replica is the cause.
@@ -225,7 +253,7 @@ class Processes:
         kind = UserError if code == UserError.exit_code else RoleError
         lines = started.log.read_text(encoding="utf-8", errors="replace").splitlines()
         errors = [line.removeprefix(ERROR) for line in lines if line.startswith(ERROR)]
-        if errors and code == MemoryFileError.exit_code:
+        if errors and code == TakeoverError.exit_code:
             return KilledError(f"{started.replica.name} was killed, and {errors[-1]}", started.replica.name)
         if errors:
             return kind("\n".join(f"{started.replica.name}: {error}" for error in errors))

@@ -24,6 +24,7 @@ from persia_cli.observe.history import CONFIG
 from persia_cli.observe.usage import resident_bytes
 from persia_cli.plan.job import ROLES, Job
 from persia_cli.roles.coordinator.epoch import Epoch
+from persia_cli.roles.coordinator.takeover import is_continued, log_of
 from persia_cli.roles.link import EarlySignal, Link
 from persia_cli.roles.start import Stoppable, run_coordinator, run_role
 from persia_cli.wire.addresses import check_between_processes, check_free, check_reachable
@@ -241,7 +242,7 @@ def run_process(options: RoleOptions) -> None:
         sys.exit(SIGNALLED + signals.number)
 
 
-def _read_job(path: Path) -> Job:
+def read_job(path: Path) -> Job:
     """Read the job that a launcher has written; raises UserError if the file is missing or damaged."""
     try:
         return Job.from_json(path.read_bytes())
@@ -263,14 +264,16 @@ def _coordinate(options: RoleOptions, signals: RoleSignals) -> bool:
     run_dir = options.run_dir
     assert run_dir is not None
     run = read_run(run_dir / CONFIG)
-    job = _read_job(run_dir / JOB)
+    job = read_job(run_dir / JOB)
     epoch = Epoch(run_dir)
     file = options.token_file or run_dir / TOKEN
-    own = not file.exists()
-    if own:
+    # The process before may have made it.
+    own = not file.exists() or (options.life > 1 and options.token_file is None)
+    if not file.exists():
         write_token(file, new_token())
     context = Context(read_token(file))
     address_file = run_dir / COORDINATOR_ADDRESS
+    inputs = log_of(run_dir, run, job, options.life) if is_continued(run, job) else None
 
     coordinators: list[Stoppable] = []
 
@@ -281,7 +284,7 @@ def _coordinate(options: RoleOptions, signals: RoleSignals) -> bool:
         write_whole(address_file, address + "\n")
 
     try:
-        run_coordinator(context, options.listens_at, run, job, options.advertise, on_start, epoch)
+        run_coordinator(context, options.listens_at, run, job, options.advertise, on_start, epoch, inputs)
     finally:
         context.destroy(linger=0)
         if not epoch.superseded:

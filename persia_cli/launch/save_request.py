@@ -54,7 +54,7 @@ def save_now(run_dir: Path, note: Callable[[str], None]) -> str:
 
 def _coordinator_of(run_dir: Path) -> int:
     """Return the process of the run's coordinator, which takes requests; raises UserError if there is none here."""
-    began = [event for event in read_journal(run_dir / EVENTS) if event["event"] == "began"]
+    began = [event for event in read_journal(run_dir / EVENTS) if event["event"] == "began" or _took_over(event)]
     if not began:
         raise UserError(f"the run in {run_dir} has not begun to train, so there is nothing to save")
     host, pid = began[-1]["host"], int(began[-1]["pid"])
@@ -65,6 +65,10 @@ def _coordinator_of(run_dir: Path) -> int:
     if not takes_requests(pid):
         raise UserError(f"process {pid}, which trains {run_dir}, takes no requests: another program started the job")
     return pid
+
+
+def _took_over(event: dict[str, Any]) -> bool:
+    return event["event"] == "recovered" and event["replica"] == "coordinator-0" and "host" in event
 
 
 def takes_requests(pid: int) -> bool:

@@ -9,15 +9,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Protocol
 
-from persia_cli.control.restarts import ended_how
-from persia_cli.errors import PreemptedError, RoleError, WireError
-from persia_cli.launch.job import SIGNALLED
+from persia_cli.config.record import read_run
+from persia_cli.control.restarts import RestartPolicy, ended_how
+from persia_cli.errors import DiskError, PreemptedError, RoleError, WireError
+from persia_cli.launch.job import COORDINATOR_ADDRESS, JOB, SIGNALLED, record
 from persia_cli.launch.processes import python_module
-from persia_cli.launch.role import RoleOptions, log_to_stderr
+from persia_cli.launch.role import RoleOptions, log_to_stderr, read_job
 from persia_cli.launch.signals import SAVING_SIGNALS, held_back
+from persia_cli.observe.history import CONFIG
 from persia_cli.plan.job import Replica
 from persia_cli.plan.replacement import RESTARTED, TRUSTED, WITH_MEMORY, is_replaced
+from persia_cli.roles.coordinator.takeover import is_continued
 from persia_cli.store.memory_file import new_file
 from persia_cli.wire.context import Context
 from persia_cli.wire.job_messages import Death, Verdict
@@ -63,6 +67,36 @@ class DeathReports:
         self._loop = self._context = None
 
 
+class CoordinatorDeaths:
+    """Who decides on a new process of the coordinator: its supervisor, for there is nobody else to ask."""
+
+    def __init__(self, run_dir: Path, restarts: int, window_s: float) -> None:
+        self._run_dir = run_dir
+        self._policy = RestartPolicy(restarts, window_s)
+
+    def send(self, death: Death, on_verdict: Callable[[Verdict], None]) -> None:
+        """Record a death, and call `on_verdict` at once."""
+        name, how = f"{death.role}-{death.index}", ended_how(death.exit_code)
+        wait_s = self._policy.next(name, time.monotonic())
+        if wait_s is None:
+            limits = f"{self._policy.max_restarts} within {self._policy.window_s:g} s"
+            why = f"{name} {how}, and its restarts are used up (recovery.max_restarts: {limits})"
+            on_verdict(Verdict(False, 0.0, why))
+            return
+        try:
+            record(self._run_dir, event="died", replica=name, pid=death.pid, cause=how)
+        except DiskError as error:
+            log.warning("%s", error)
+        on_verdict(Verdict(True, wait_s, ""))
+
+
+class Reports(Protocol):
+    """Who is told of deaths, and decides."""
+
+    def send(self, death: Death, on_verdict: Callable[[Verdict], None]) -> None:
+        """Report a death; `on_verdict` is called then or later."""
+
+
 class Supervised:
     """A replica's process, and those that take its place; `log` is what they write to, if that is a file.
 
@@ -74,7 +108,7 @@ class Supervised:
         replica: Replica,
         start: Callable[[int], "subprocess.Popen[bytes]"],
         log: Path,
-        reports: DeathReports | None,
+        reports: Reports | None,
         memory: int | None = None,
         reloads: bool = False,
     ) -> None:
@@ -85,7 +119,7 @@ class Supervised:
         self.replica, self.log = replica, log
         self._memory, self._reloads = memory, reloads
         self._start, self._reports = start, reports
-        self._life = 1
+        self.life = 1
         self._asked = False
         self._due_s: float | None = None
         self.final = ""
@@ -121,12 +155,12 @@ class Supervised:
             death = Death(self.replica.role, self.replica.index, self.process.pid, code)
             self._reports.send(death, self._heed)
         elif self._due_s is not None and time.monotonic() >= self._due_s:
-            self._life += 1
+            self.life += 1
             self._asked, self._due_s = False, None
             if self._memory is not None and self.process.returncode not in TRUSTED:
                 # Who ends by a fault of its own may have written anything; the next process must not use it.
                 os.ftruncate(self._memory, 0)
-            self.process = self._start(self._life)
+            self.process = self._start(self.life)
 
     def _heed(self, verdict: Verdict) -> None:
         if verdict.restart:
@@ -154,12 +188,16 @@ def supervise_role(options: RoleOptions) -> None:
         reports = DeathReports(f"supervisor of {name}", lambda: options.coordinator, lambda: read_token(file))
     command = [*python_module("persia_cli"), "launch-role", *options.words(), "--parent", str(os.getpid())]
     command += memory_words(memory)
+    deaths = coordinator_deaths(options.run_dir) if options.run_dir is not None else None
 
     def start(life: int) -> "subprocess.Popen[bytes]":
+        words = [*command, "--life", str(life)]
+        if deaths is not None and options.listens_at.endswith((":*", ":0")) and life > 1:
+            words += ["--bind", address_in(options.run_dir)]
         # In a session of its own, so that Ctrl-C reaches it once, through this process.
         with held_back():
             return subprocess.Popen(
-                [*command, "--life", str(life)],
+                words,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
                 pass_fds=() if memory is None else (memory,),
@@ -167,7 +205,7 @@ def supervise_role(options: RoleOptions) -> None:
 
     # The coordinator knows whether this job replaces a server whose memory is lost.
     replica, reloads = Replica(options.role, options.index), memory is not None
-    child = Supervised(replica, start, Path(os.devnull), reports, memory, reloads)
+    child = Supervised(replica, start, Path(os.devnull), deaths or reports, memory, reloads)
     stopped = _pass_signals_on(child)
     try:
         while child.process.poll() is None or (child.may_return and signal.SIGINT not in stopped):
@@ -185,6 +223,20 @@ def supervise_role(options: RoleOptions) -> None:
         raise RoleError(child.final)
     if code:
         sys.exit(SIGNALLED - code if code < 0 else code)
+
+
+def address_in(run_dir: Path | None) -> str:
+    """Return the address at which the coordinator of a run has listened, where the others look for the next one."""
+    assert run_dir is not None
+    return (run_dir / COORDINATOR_ADDRESS).read_text(encoding="utf-8").strip()
+
+
+def coordinator_deaths(run_dir: Path) -> CoordinatorDeaths | None:
+    """Return who decides on the coordinator of a run that has been prepared; None if it gets no new process."""
+    run = read_run(run_dir / CONFIG)
+    if not is_continued(run, read_job(run_dir / JOB)):
+        return None
+    return CoordinatorDeaths(run_dir, run.recovery.max_restarts, run.recovery.window_s)
 
 
 def memory_words(file: int | None) -> list[str]:

@@ -1,9 +1,9 @@
 """The record of a run: it merges the reports of ranks into `metrics.jsonl` and checks the roles' figures."""
 
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from msgspec import structs
@@ -13,10 +13,12 @@ from persia_cli.config.schema.metric import keys_of
 from persia_cli.control.position import StepGrid
 from persia_cli.errors import WireError
 from persia_cli.observe import staleness
+from persia_cli.observe.evaluation_reports import EvaluationReports, RankReport, merged_scores
 from persia_cli.observe.journal import METRICS, Journal
 from persia_cli.observe.query_scores import QueryScores
+from persia_cli.observe.record_snapshot import RecordSnapshot, decode_recent, decode_scores, encode_scores
 from persia_cli.observe.record_state import RecordState
-from persia_cli.observe.scores import MOST, MOST_IN_TRAINING, RecentScores, ScoreHistogram, reliability
+from persia_cli.observe.scores import MOST_IN_TRAINING, RecentScores, ScoreHistogram, reliability
 from persia_cli.observe.table_notes import TableNotes
 from persia_cli.observe.tensorboard import TensorBoardWriter
 from persia_cli.plan.columns import has_query_ids, label_names
@@ -39,42 +41,6 @@ WORK = ("steps_sent", SENT_AGAIN, "steps_scored", "bytes_verified", "rows_loaded
 """Counts of regular work of replicas; all other counts are of irregular events."""
 
 
-class RankReport(NamedTuple):
-    """What one rank reported of an interval."""
-
-    figures: IntervalFigures
-    scores: ScoreCounts
-    samples: ScoredSamples | None
-
-
-def merged_scores(reports: Sequence[RankReport], tasks: int, most: int = MOST) -> ScoreHistogram:
-    """Return the scores of all ranks, merged in the order of ranks; `most` is that of ScoreHistogram."""
-    scores = ScoreHistogram(tasks, most)
-    for report in reports:
-        scores.merge_encoded(report.scores)
-    return scores
-
-
-class EvaluationReports:
-    """The reports of one evaluation, merged in the order of its intervals."""
-
-    def __init__(self, tasks: int) -> None:
-        self.intervals: list[IntervalFigures] = []
-        self.seconds = 0.0
-        """Duration by the slowest rank of each interval."""
-        self.scores = ScoreHistogram(tasks)
-        self.by_query = QueryScores(tasks)
-
-    def add(self, reports: Sequence[RankReport]) -> bool:
-        """Add the reports of all ranks of one interval; returns True if it was the last."""
-        self.intervals += [report.figures for report in reports]
-        self.seconds += max(report.figures.seconds for report in reports)
-        self.scores.merge(merged_scores(reports, self.scores.tasks))
-        for report in reports:
-            self.by_query.merge_encoded(report.samples)
-        return not reports[0].figures.more
-
-
 class RunRecord:
     """The only writer of a run's metrics.
 
@@ -92,12 +58,13 @@ class RunRecord:
         step: int,
         samples: int,
         state: RecordState | None = None,
+        metrics: Journal | None = None,
     ) -> None:
         """Begin the record of a model that has been trained for `step` steps and `samples` samples so far.
 
-        A resumed run goes on from the `state` of its record.
+        A resumed run goes on from the `state` of its record. `metrics` is the journal of its lines, if it is open.
         """
-        self._metrics = Journal(run_dir / METRICS)
+        self._metrics = metrics or Journal(run_dir / METRICS)
         self._tensorboard = TensorBoardWriter(run_dir) if run.train.tensorboard else None
         self._events = events
         self._grid = grid
@@ -107,7 +74,8 @@ class RunRecord:
         self._reports: list[dict[int, RankReport]] = [{} for _ in range(run.cluster.nn_workers)]
         self._next_report = 1
         self._progressive = ScoreHistogram(len(self._labels), MOST_IN_TRAINING)
-        self._recent = RecentScores(len(self._labels), run.train.window)
+        self._window = run.train.window
+        self._recent = RecentScores(len(self._labels), self._window)
         self._evaluation = EvaluationReports(len(self._labels))
         self._tables: tuple[TableTotals, ...] = ()
         self._tables_before = TableTotals()
@@ -117,7 +85,7 @@ class RunRecord:
         self._figures: dict[tuple[str, int], ReplicaFigures] = {}
         """(name, incarnation) -> figures"""
         self._table_notes = TableNotes(run)
-        self._notified: set[Hashable] = set()
+        self._notified: set[str] = set()
         self._step, self._samples = step, samples
         if state is not None:
             self._progressive, self._ids, self._unknown = state.scores, state.look_ups, state.unknown
@@ -127,6 +95,36 @@ class RunRecord:
         """Return what a resumed run needs to go on with the record; its file is synced to disk."""
         totals = together([self._tables_before, *self._tables])
         return RecordState(self._progressive, self._ids, self._unknown, totals, self._metrics.sync())
+
+    def snapshot(self) -> RecordSnapshot | None:
+        """Return the state for `restore`; None while an evaluation is under way."""
+        if self._evaluation.intervals:
+            return None
+        older, newer, newer_together = self._recent.stacks
+        return RecordSnapshot(
+            self._next_report,
+            self._step,
+            self._samples,
+            self._ids,
+            self._unknown,
+            self._tables,
+            self._tables_before,
+            sorted(self._notified),
+            encode_scores(self._progressive),
+            [encode_scores(each) for each in older],
+            [encode_scores(each) for each in newer],
+            encode_scores(newer_together),
+            self._metrics.sync(),
+        )
+
+    def restore(self, state: RecordSnapshot) -> None:
+        """Go on from the state of another record of this job."""
+        tasks = len(self._labels)
+        self._next_report, self._step, self._samples = state.next_report, state.step, state.samples
+        self._ids, self._unknown = state.look_ups, state.unknown
+        self._tables, self._tables_before, self._notified = state.tables, state.tables_before, set(state.notified)
+        self._progressive = decode_scores(state.scores, tasks)
+        self._recent = decode_recent(state, tasks, self._window)
 
     def note(self, name: str, figures: ReplicaFigures, incarnation: int = 1) -> None:
         """Store the latest figures of a replica's process, and notify the user once of each problem in them."""
@@ -144,7 +142,12 @@ class RunRecord:
                 about = f"{name} reports {count.replace('_', ' ')}"
                 self._notify("warning", about, f"{about}: {value} so far")
 
-    def _notify(self, event: str, about: Hashable, text: str) -> None:
+    def pass_over(self, texts: Iterable[str]) -> None:
+        """Notify nobody of what these texts say, perhaps with other numbers: an earlier process has."""
+        for text in texts:
+            self._notified |= {text, text.rpartition(": ")[0]}
+
+    def _notify(self, event: str, about: str, text: str) -> None:
         """Write an event with a text, but only once for each subject."""
         if about not in self._notified:
             self._notified.add(about)

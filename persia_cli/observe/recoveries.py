@@ -13,6 +13,8 @@ def recoveries_in(events: Sequence[Line]) -> list[Line]:
 
 def outcome_of(event: Line) -> str:
     """Return a sentence about a recovery: how long it took, what was done again, and what was lost."""
+    if not event["repeated"]:
+        return f"after {event['seconds']:.1f} s; nothing done again, {event['lost']} lost"
     [(unit, repeated)] = event["repeated"].items()
     done = f"after step {event['checkpoint']:,} trained again" if "checkpoint" in event else "sent again"
     done = "under way finished" if unit == "requests" else done

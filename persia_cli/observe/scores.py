@@ -264,13 +264,27 @@ class RecentScores:
     merges for each interval, and one more for each call of `together`.
     """
 
-    def __init__(self, tasks: int, intervals: int, most: int = MOST_IN_TRAINING) -> None:
+    def __init__(
+        self,
+        tasks: int,
+        intervals: int,
+        most: int = MOST_IN_TRAINING,
+        stacks: tuple[list[ScoreHistogram], list[ScoreHistogram], ScoreHistogram] | None = None,
+    ) -> None:
+        """Begin without any scores, or with the `stacks` of another one."""
         self._tasks, self._intervals, self._most = tasks, intervals, most
         self._older: list[ScoreHistogram] = []
         """Histograms from each older interval up to the newest of them; the last one begins at the oldest."""
         self._newer: list[ScoreHistogram] = []
         """Histograms of the newer intervals."""
         self._newer_together = self._merged()
+        if stacks is not None:
+            self._older, self._newer, self._newer_together = stacks
+
+    @property
+    def stacks(self) -> tuple[list[ScoreHistogram], list[ScoreHistogram], ScoreHistogram]:
+        """The histograms of older intervals, those of newer ones, and all newer ones together."""
+        return self._older, self._newer, self._newer_together
 
     def add(self, scores: ScoreHistogram) -> None:
         """Add the scores of an interval; over the limit, drop those of the oldest interval."""

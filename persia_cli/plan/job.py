@@ -40,6 +40,7 @@ Task = Literal["train", "evaluate", "predict"]
 ROLES = ("coordinator", "embedding-server", "embedding-worker", "data-loader", "nn-worker")
 """All roles, in the order they are started."""
 
+COORDINATOR = ROLES[0]
 DRIVER = "driver"
 """Name under which a benchmark joins a job that trains in turns, to start each turn; it is not a role."""
 

@@ -4,7 +4,7 @@ import signal
 
 from persia_cli.config.schema import Run
 from persia_cli.control.restarts import LEFT_GROUP, NEVER_AGAIN
-from persia_cli.plan.job import Job
+from persia_cli.plan.job import COORDINATOR, Job
 
 RESTARTED = ("embedding-worker", "data-loader")
 """Roles whose replicas get a new process however theirs dies."""
@@ -21,6 +21,8 @@ def is_replaced(role: str, exit_code: int, memory_is_kept: bool, reloads: bool =
 
     `reloads` is True if a server that was killed may load its rows from a checkpoint in the middle of a job.
     """
+    if role == COORDINATOR:
+        return exit_code < 0
     if role in WITH_MEMORY and memory_is_kept and exit_code in TRUSTED:
         return True
     if role == "embedding-server":

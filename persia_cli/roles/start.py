@@ -17,6 +17,7 @@ from persia_cli.wire.loop import Loop
 
 if TYPE_CHECKING:
     from persia_cli.roles.coordinator.epoch import Epoch
+    from persia_cli.roles.coordinator.input_log import InputLog
 
 log = logging.getLogger(__name__)
 
@@ -44,18 +45,19 @@ def run_coordinator(
     advertise: str | None = None,
     on_start: Callable[[Stoppable, str], None] = lambda coordinator, address: None,
     epoch: "Epoch | None" = None,
+    inputs: "InputLog | None" = None,
 ) -> None:
     """Run the coordinator of a job at address `bind`; `on_start` gets the address it really has.
 
-    `epoch` is that of its process. Raises ReplicaError if a replica failed, SupersededError if another process has
-    taken the job over.
+    `epoch` is that of its process, and `inputs` the log by which it can be replaced. Raises ReplicaError if a replica
+    failed, SupersededError if another process has taken the job over, TakeoverError if this one cannot.
     """
     from persia_cli.roles.coordinator.coordinator import Coordinator
 
     loop = Loop(context, "coordinator-0")
     try:
         share_arrays(loop, bind, run)
-        coordinator = Coordinator(loop, bind, run, job, advertise, epoch)
+        coordinator = Coordinator(loop, bind, run, job, advertise, epoch, inputs)
         on_start(coordinator, coordinator.address)
         coordinator.run()
     finally:

@@ -73,6 +73,7 @@ class Server:
         self._token = context.token
         self.epoch = 0
         """That of a coordinator, which each of its answers carries."""
+        self._is_silent = False
         self.memory: SharedMemory | None = None
         self.address = sockets.bound_address(self.socket)
         self.refused = self.foreign = self.nameless = self.repeated = self.dropped = self.forgotten = 0
@@ -137,6 +138,14 @@ class Server:
         else:
             self._dispatch(peer, message)
 
+    def replay(self, peer: Peer, message: Message) -> None:
+        """Handle a request that an earlier process of this role has handled; the answer is kept, not sent."""
+        self._is_silent = True
+        try:
+            self._dispatch(peer, message)
+        finally:
+            self._is_silent = False
+
     def _dispatch(self, peer: Peer, message: Message) -> None:
         if not self._handlers:
             return  # its role is still starting: the peer will repeat its request
@@ -176,6 +185,8 @@ class Server:
             self._answers_bytes -= nbytes
 
     def _send(self, peer: Peer, message: Message) -> None:
+        if self._is_silent:
+            return
         taken = sockets.send_message(
             self.socket,
             peer.request,

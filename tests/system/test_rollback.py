@@ -54,7 +54,6 @@ def kill_after(job: Launched, name: str, step: int) -> None:
     [
         "embedding-server-0",
         pytest.param("nn-worker-0", marks=pytest.mark.slow),
-        pytest.param("coordinator-0", marks=pytest.mark.slow),
     ],
 )
 def test_a_killed_process_costs_steps_but_changes_nothing(tmp_path: Path, name: str) -> None:

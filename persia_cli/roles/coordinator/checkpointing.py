@@ -1,6 +1,6 @@
 """The coordinator's part in a checkpoint: gather what every replica wrote, and publish it as one."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from persia_cli.errors import CheckpointError, DiskError
 from persia_cli.observe.record_state import RecordState, save_scores
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
+from persia_cli.roles.coordinator.input_log import InputLog
 from persia_cli.storage.places import Place, address_of, place_of
 from persia_cli.store.chain import is_divided, manifest_digest, read_chain
 from persia_cli.store.manifest import (
@@ -51,11 +52,47 @@ class Cut(NamedTuple):
     trigger: Trigger
 
 
-class Checkpointing:
-    """One checkpoint after another, each of the files that the replicas report."""
+class Begun(NamedTuple):
+    """What the beginning of a save did on disk."""
 
-    def __init__(self, run: Run, job: Job, tracker: EvaluationTracker) -> None:
+    draft: str
+    scores: SavedFile | None
+    failure: str
+    """Why the scores could not be written."""
+    parent: int | None
+    """The step of the checkpoint whose rows this one changes; None if it has all rows."""
+    progress: RunProgress
+
+
+class ChainEnd(NamedTuple):
+    """The newest checkpoint, as the next one may depend on it, and the length of its chain."""
+
+    newest: Parent | None
+    length: int
+
+
+class Concluded(NamedTuple):
+    """What became of a checkpoint: its event, and the newest checkpoint after that."""
+
+    event: dict[str, Any]
+    chain: ChainEnd
+
+
+_BEGUN = msgspec.msgpack.Decoder(Begun)
+_CHAIN_END = msgspec.msgpack.Decoder(ChainEnd)
+_CONCLUDED = msgspec.msgpack.Decoder(Concluded)
+_TRUTH = msgspec.msgpack.Decoder(bool)
+
+
+class Checkpointing:
+    """One checkpoint after another, each of the files that the replicas report.
+
+    What it finds and does on disk is in `log`: a coordinator that takes a job over does it no second time.
+    """
+
+    def __init__(self, run: Run, job: Job, tracker: EvaluationTracker, log: InputLog | None = None) -> None:
         self._run, self._job, self._tracker = run, job, tracker
+        self._log = log or InputLog()
         self._checkpoints = checkpoints_of(Path(job.run_dir), run.checkpoint.path)
         self._draft: Place = self._checkpoints
         self._failures: list[str] = []
@@ -69,51 +106,58 @@ class Checkpointing:
         if (best := tracker.kept_at(job.first_step)) and job.first_step in finished_steps(self._checkpoints):
             # A run that was killed after it had published this checkpoint may not have noted that it is the best.
             self._retention.add(job.first_step, best, "best")
-        self._parent, self._chain_length = self._loaded_parent()
+        self._chain = self._log.find(_CHAIN_END, self._loaded_chain)
         self.newest: tuple[str, int] | None = None
         """Address and step of the last checkpoint that this job has published."""
 
-    def _loaded_parent(self) -> tuple[Parent | None, int]:
+    def _loaded_chain(self) -> ChainEnd:
         """Return the checkpoint that a resumed run goes on from, and the length of its chain.
 
         There is none for a run in another folder, which must not depend on this one, and for another number of servers.
         """
         folder = checkpoint_folder(self._checkpoints, self._job.first_step)
         if self._job.load is None or address_of(place_of(self._job.load)) != address_of(folder):
-            return None, 0
+            return ChainEnd(None, 0)
         chain = read_chain(folder)
         if not is_divided(chain.manifest, embedding_layout(self._run), self._run.cluster.embedding_servers):
-            return None, 0
-        return Parent(chain.manifest.step, manifest_digest(folder)), len(chain.manifests)
+            return ChainEnd(None, 0)
+        return ChainEnd(Parent(chain.manifest.step, manifest_digest(folder)), len(chain.manifests))
 
     def _parent_step(self) -> int | None:
         """Return the step of the checkpoint whose rows the next one changes; None if that one has all rows."""
-        if self._parent is None or self._chain_length >= self._run.checkpoint.full_every:
+        newest, length = self._chain
+        if newest is None or length >= self._run.checkpoint.full_every:
             return None
         try:
-            digest = manifest_digest(checkpoint_folder(self._checkpoints, self._parent.step))
+            digest = manifest_digest(checkpoint_folder(self._checkpoints, newest.step))
         except CheckpointError:
             return None  # somebody has removed it
-        return self._parent.step if digest == self._parent.sha256 else None
+        return newest.step if digest == newest.sha256 else None
 
-    def begin(self, phase: Phase, samples: int, state: RecordState) -> SaveModel:
+    def begin(self, phase: Phase, samples: int, state: Callable[[], RecordState]) -> SaveModel:
         """Make the folder that replicas write the checkpoint of a saving phase into; returns what they are to do.
 
         What the checkpoint has of the coordinator is kept as it is now: training may go on before all is written.
-        `state` is that of the run's record, of so many samples. What cannot be written is told by `conclude`.
+        `state` returns that of the run's record, of so many samples. What cannot be written is told by `conclude`.
         """
-        step, scores = phase.last, None
+        step = phase.last
         best = self._tracker.kept_at(step)
-        self._files, self._failures, self._lost = {}, [], None
-        self._draft = begin_checkpoint(self._checkpoints, step)
+        begun = self._log.find(_BEGUN, lambda: self._begin(phase, state()))
+        self._files, self._lost = {}, None
+        self._failures = [begun.failure] if begun.failure else []
+        self._draft = place_of(begun.draft)
+        self._cut = Cut(step, samples, begun.progress, replace(best) if best else None, begun.scores, phase.trigger)
+        return SaveModel(begun.draft, step, begun.parent)
+
+    def _begin(self, phase: Phase, state: RecordState) -> Begun:
+        draft, scores, failure = begin_checkpoint(self._checkpoints, phase.last), None, ""
         try:
-            scores = save_scores(self._draft, state.scores)
+            scores = save_scores(draft, state.scores)
         except DiskError as error:
-            self._failures.append(str(error))
-        progress = self._progress(state, phase.evaluation_due)
-        self._cut = Cut(step, samples, progress, replace(best) if best else None, scores, phase.trigger)
+            failure = str(error)
         # A store that does not answer is not asked again: each time takes long, and replicas wait for this one.
-        return SaveModel(address_of(self._draft), step, self._parent_step() if scores is not None else None)
+        parent = self._parent_step() if scores is not None else None
+        return Begun(address_of(draft), scores, failure, parent, self._progress(state, phase.evaluation_due))
 
     def add(self, name: str, files: Sequence[SavedFile], failure: str = "") -> None:
         """Note the files that a replica wrote, or why it could not."""
@@ -132,24 +176,33 @@ class Checkpointing:
         more. In an object store, which may not answer now, it stays until the end of the job.
         """
         assert self._cut is not None
+        event, self._chain = self._log.find(_CONCLUDED, self._conclude)
+        if event["event"] == "save_failed":
+            self._lost = (self._cut.step, event["text"])
+            self._given_up = event["given_up"]
+        else:
+            self.newest = address_of(checkpoint_folder(self._checkpoints, self._cut.step)), self._cut.step
+        return event
+
+    def _conclude(self) -> Concluded:
+        assert self._cut is not None
         try:
             if self._failures:
                 raise DiskError(self._failures[0])
-            return {"event": "saved"} | self.publish()
+            return self.publish()
         except (DiskError, CheckpointError) as error:
             if isinstance(self._checkpoints, Path):
                 remove_unfinished(self._checkpoints)
-            self._lost = (self._cut.step, str(error))
-            self._given_up += 1
-            return {"event": "save_failed", "step": self._cut.step, "given_up": self._given_up, "text": str(error)}
+            lost = {"step": self._cut.step, "given_up": self._given_up + 1, "text": str(error)}
+            return Concluded({"event": "save_failed"} | lost, self._chain)
 
     def require_saved(self, step: int) -> None:
         """Raise DiskError if the model of this step, the last one, was to be saved and was not."""
         if self._lost is not None and self._lost[0] == step:
             raise DiskError(f"the model of step {step:,} was not saved: {self._lost[1]}")
 
-    def publish(self) -> dict[str, Any]:
-        """Give the checkpoint its manifest and name; return path, size and rows of features.
+    def publish(self) -> Concluded:
+        """Give the checkpoint its manifest and name; return its event, with path, size and rows of features.
 
         Older checkpoints go that are not to be kept. Raises CheckpointError if a file is not where it should be,
         DiskError if one cannot be written.
@@ -165,7 +218,7 @@ class Checkpointing:
             for group in layout.groups
         }
         # A server that does not know what has changed writes all rows.
-        parent = self._parent if any(part.changed_since is not None for part in rows) else None
+        parent = self._chain.newest if any(part.changed_since is not None for part in rows) else None
         manifest = Manifest(
             format_version=FORMAT_VERSION,
             persia_version=__version__,
@@ -191,12 +244,12 @@ class Checkpointing:
             trigger=trigger,
             parent=parent,
         )
-        folder = publish(self._checkpoints, self._draft, manifest)
-        self._chain_length = self._chain_length + 1 if parent else 1
-        self._parent = Parent(step, manifest_digest(folder))
-        self.newest = address_of(folder), step
+        folder = checkpoint_folder(self._checkpoints, step)
+        if not self._log.again or step not in finished_steps(self._checkpoints):  # else the one before has published it
+            publish(self._checkpoints, self._draft, manifest)
         self._retention.add(step, best, trigger)
-        return {
+        event = {
+            "event": "saved",
             "path": str(folder),
             "step": step,
             "trigger": trigger,
@@ -204,25 +257,36 @@ class Checkpointing:
             "rows": sum(totals[group.number] for group in layout.feature_groups),
             "parent": parent.step if parent else None,
         }
+        return Concluded(
+            event, ChainEnd(Parent(step, manifest_digest(folder)), self._chain.length + 1 if parent else 1)
+        )
 
     def has(self, step: int) -> bool:
         """Return True if the run has a complete checkpoint of the step, saved before the evaluation that was due."""
+        return self._log.find(_TRUTH, lambda: self._has(step))
+
+    def _has(self, step: int) -> bool:
         try:
             return step in finished_steps(self._checkpoints)
         except CheckpointError:
             return False  # The store does not answer; the save that follows says so.
 
-    def renew(self, step: int, state: RecordState) -> None:
+    def renew(self, step: int, state: Callable[[], RecordState]) -> None:
         """Note in the checkpoint of a step, whose model has been evaluated since, how far the record is now.
 
         Raises CheckpointError if the checkpoint is damaged, DiskError if it cannot be written.
         """
+        self._chain = self._log.find(_CHAIN_END, lambda: self._renew(step, state()))
+
+    def _renew(self, step: int, state: RecordState) -> ChainEnd:
         folder = checkpoint_folder(self._checkpoints, step)
         manifest = decode_manifest(folder)
         write_checked(folder / MANIFEST, msgspec.structs.replace(manifest, progress=self._progress(state)))
-        if self._parent is not None and self._parent.step == step:
-            self._parent = Parent(step, manifest_digest(folder))
         self._retention.add(step, self._tracker.kept_at(step), manifest.trigger)
+        newest, length = self._chain
+        if newest is not None and newest.step == step:
+            return ChainEnd(Parent(step, manifest_digest(folder)), length)
+        return self._chain
 
     def _progress(self, state: RecordState, evaluation_due: bool = False) -> RunProgress:
         return RunProgress(

@@ -4,21 +4,21 @@ import logging
 import math
 import os
 import socket
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from persia_cli.config.schema import Run
-from persia_cli.control.awake import AwakeTime
 from persia_cli.control.evaluation_tracker import tracker_of
 from persia_cli.control.membership import Membership, StallDetector
 from persia_cli.control.phases import Wishes
 from persia_cli.control.position import EVAL, TRAIN, StepGrid
-from persia_cli.errors import DiskError, PersiaError, RoleError, UserError
-from persia_cli.observe.journal import EVENTS, Journal
+from persia_cli.errors import DiskError, PersiaError, RoleError, TakeoverError, UserError
+from persia_cli.observe.journal import EVENTS, METRICS, ContinuedJournal
 from persia_cli.observe.record import RunRecord
 from persia_cli.observe.record_state import load_state
 from persia_cli.observe.usage import cpu_seconds, resident_bytes
@@ -30,6 +30,7 @@ from persia_cli.roles.coordinator.early_saves import EarlySaves
 from persia_cli.roles.coordinator.epoch import Epoch, SupersededError
 from persia_cli.roles.coordinator.files import FileHandler
 from persia_cli.roles.coordinator.heartbeats import HeartbeatHandler
+from persia_cli.roles.coordinator.input_log import GivenUp, InputLog
 from persia_cli.roles.coordinator.joining import JoinHandler
 from persia_cli.roles.coordinator.liveness import LivenessMonitor
 from persia_cli.roles.coordinator.loading import Loading
@@ -39,9 +40,10 @@ from persia_cli.roles.coordinator.readiness import Readiness
 from persia_cli.roles.coordinator.recovery import RecoveryHandler
 from persia_cli.roles.coordinator.regrouping import Regrouping
 from persia_cli.roles.coordinator.reporting import Reporting
+from persia_cli.roles.coordinator.takeover import Takeover, event_key, metrics_key
 from persia_cli.roles.coordinator.work_queue import WorkQueue
 from persia_cli.storage.places import place_of
-from persia_cli.store.manifest import read_manifest
+from persia_cli.store.manifest import Manifest, read_manifest
 from persia_cli.wire.figures import ReplicaFigures
 from persia_cli.wire.job_messages import (
     Death,
@@ -68,41 +70,65 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+LOGGED = (Hello, Ready, Held, Done, Saved, TakeItem, Report, Fail, Leave, Death)
+"""Requests that change what a coordinator knows; the others are repeated until they are answered, or come again."""
+_MANIFEST = msgspec.msgpack.Decoder(Manifest | None)
+
 
 class Coordinator:
     """Holds one job together; every method runs on the poll loop's thread."""
 
     def __init__(
-        self, loop: Loop, bind: str, run: Run, job: Job, advertise: str | None = None, epoch: Epoch | None = None
+        self,
+        loop: Loop,
+        bind: str,
+        run: Run,
+        job: Job,
+        advertise: str | None = None,
+        epoch: Epoch | None = None,
+        inputs: InputLog | None = None,
     ) -> None:
-        """`epoch` is that of this process; a coordinator among the threads of its job has none."""
-        self._epoch = epoch
+        """`epoch` is that of this process; a coordinator among the threads of its job has none.
+
+        `inputs` is the log by which another can take the job over, or by which this one does.
+        """
+        self._epoch, self._inputs = epoch, inputs or InputLog()
+        self._now = self._inputs.clock
         self._loop = loop
         self._run = run
         self._job = job
         self._run_dir = Path(job.run_dir)
-        self._events = Journal(self._run_dir / EVENTS, alone=True)
+        begin = self._inputs.metrics_bytes
+        self._events = ContinuedJournal(
+            self._run_dir / EVENTS, 0 if self._inputs.again else None, event_key, alone=True
+        )
+        metrics = ContinuedJournal(self._run_dir / METRICS, begin if self._inputs.again else None, metrics_key)
         self._events.write(event="began", host=socket.gethostname(), pid=os.getpid())
         self._grids = {
             TRAIN: StepGrid(job.train_rows, run.train.batch_size, run.cluster.nn_workers),
             EVAL: StepGrid(job.eval_rows, run.train.batch_size, run.cluster.nn_workers),
         }
-        loaded = read_manifest(place_of(job.load)) if job.load else None
+        loaded = self._inputs.find(_MANIFEST, lambda: read_manifest(place_of(job.load)) if job.load else None)
         step, samples = (loaded.step, loaded.samples) if loaded else (0, 0)
         self._loading = Loading(run, job, loaded, self._events)
         resumed = loaded if job.task == "train" else None
-        state = load_state(place_of(job.load), resumed, len(label_names(run))) if job.load and resumed else None
-        self._record = RunRecord(self._run_dir, self._events, run, self._grids[TRAIN], step, samples, state)
+        known = self._inputs.snapshot
+        fresh = None if known or not resumed or not job.load else place_of(job.load)
+        state = load_state(fresh, resumed, len(label_names(run))) if fresh and resumed else None
+        self._record = RunRecord(self._run_dir, self._events, run, self._grids[TRAIN], step, samples, state, metrics)
+        if known:
+            self._record.restore(known)
+        elif resumed and (begun := self._record.snapshot()):
+            self._inputs.compact(begun)  # the checkpoint may be removed before another takes over
         self._membership = Membership(participants(run, job))
         self._tracker = tracker_of(run, metric_aims(run))
         if resumed:
             tracked = resumed.progress.tracked
             self._tracker.restore([(each.metric, each.step, each.value, each.since) for each in tracked])
-        self._checkpointing = Checkpointing(run, job, self._tracker)
+        self._checkpointing = Checkpointing(run, job, self._tracker, self._inputs)
         wishes, is_saved = Wishes(), bool(resumed and self._checkpointing.has(step))
         self._phases = job_phases(run, job, self._tracker, wishes, is_saved)
         self._stall = StallDetector()
-        self._awake = AwakeTime(time.monotonic())
         self._liveness = LivenessMonitor(run.cluster, self._membership, self._phases, self._stall, self._now())
         self._failure: ReplicaError | None = None
         self.stop, self.stopped_by = False, ""
@@ -111,13 +137,21 @@ class Coordinator:
         self._server.epoch = epoch.number if epoch else 0
         self._joining = JoinHandler(self._server, run, job, self._membership, self._now, self._record)
         self._reporting = Reporting(
-            self._server, self._joining, run, job, self._record, self._events, self._tracker, self._give_up
+            self._server,
+            self._joining,
+            run,
+            job,
+            self._record,
+            self._events,
+            self._tracker,
+            self._give_up,
+            self._inputs,
         )
         self._work = WorkQueue(self._server, job.first_step, job.steps)
         # fmt: off
         self._early = EarlySaves(
             self._server, self._joining, run, job, self._phases, wishes, self._work, self._events,
-            self._now, lambda: self._progression.advance(),
+            self._inputs, lambda: self._progression.advance(),
         )
         self.signals = self._early.signals
         self._dismissal = Dismissal(
@@ -148,6 +182,10 @@ class Coordinator:
             self._server, self._joining, self._record, self._phases, self._liveness, self._loading, self._reporting,
             self._recovery, self._dismissal, self._events, self._now,
         )
+        self._takeover = Takeover(
+            self._inputs, self._server, self._events, metrics, self._record, self._reporting, self._early,
+            self._liveness, self._give_up, self._or_give_up,
+        )
         # fmt: on
         self._register_handlers()
         self.address = advertise or self._server.address
@@ -175,6 +213,9 @@ class Coordinator:
     def _handle(self, handler: Callable[[Peer, Any], None], peer: Peer, message: Message) -> None:
         """Handle a request, unless another coordinator has taken the job over since the one before."""
         self._require_newest()
+        # A work item that is dealt twice does no harm, so nobody waits for the disk before it is given out.
+        if isinstance(message, LOGGED) or (isinstance(message, Heartbeat) and self._recovery.needs(message)):
+            self._inputs.take(peer, message, synced=not isinstance(message, (TakeItem, Heartbeat)))
         handler(peer, message)
 
     def _begin_scoring(self) -> "Scoring":
@@ -184,7 +225,10 @@ class Coordinator:
 
     def run(self) -> None:
         """Hold the job together until its end; raises ReplicaError if a replica failed, RoleError if one is missing."""
+        ended = True
         try:
+            if self._inputs.again:
+                self._takeover.run()
             while not self._progression.over and not self.stop and self._failure is None and self._early.reason is None:
                 with self._or_give_up():
                     self._require_newest()
@@ -201,7 +245,10 @@ class Coordinator:
                 self._record.write_roles()
             if self._failure is not None:
                 raise self._failure
-        except (ReplicaError, SupersededError):
+        except (SupersededError, TakeoverError):
+            ended = False
+            raise
+        except ReplicaError:
             raise
         except Exception as error:
             # The others must not wait for a coordinator that has gone.
@@ -214,6 +261,7 @@ class Coordinator:
                 self._scoring.discard()
             self._record.close()
             self._events.close()
+            self._inputs.close(ended)
 
     def _require_newest(self) -> None:
         """Raise SupersededError if another coordinator has taken the job over."""
@@ -227,10 +275,6 @@ class Coordinator:
             yield
         except UserError as error:
             self._give_up(str(error), error.exit_code)
-
-    def _now(self) -> float:
-        """Seconds in which this process ran; all that others are waited for is counted in these."""
-        return self._awake.at(time.monotonic())
 
     def _watch(self) -> None:
         """Give the job up if a replica is late, silent or stuck; once all is done, wait for such a one no longer."""
@@ -247,6 +291,7 @@ class Coordinator:
         elif self._failure is None:
             self._failure = ReplicaError(text, exit_code)
             try:
+                self._inputs.note(GivenUp(text, exit_code))
                 self._events.write(event="phase", phase="failed", error=text, exit_code=exit_code)
             except DiskError as error:
                 log.error("the record does not say why the job failed: %s", error)

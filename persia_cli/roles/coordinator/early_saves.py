@@ -8,6 +8,7 @@ from persia_cli.control.phases import Phase, PhaseMachine, Trigger, Wishes
 from persia_cli.control.position import EVAL, TRAIN
 from persia_cli.observe.journal import Journal
 from persia_cli.plan.job import Job
+from persia_cli.roles.coordinator.input_log import InputLog, SaveIsDue, SignalCame
 from persia_cli.roles.coordinator.joining import JoinHandler
 from persia_cli.roles.coordinator.work_queue import WorkQueue
 from persia_cli.wire.job_messages import CutShort, Held, Hold, Instruction
@@ -36,16 +37,16 @@ class EarlySaves:
         wishes: Wishes,
         work: WorkQueue,
         events: Journal,
-        clock: Callable[[], float],
+        log: InputLog,
         advance: Callable[[], None],
     ) -> None:
-        """`clock` returns seconds in which the coordinator was running; `advance` begins the next phase."""
+        """`log` knows the seconds in which the coordinator was running; `advance` begins the next phase."""
         self._server, self._joining, self._work, self._events = server, joining, work, events
         self._job, self._phases, self._wishes = job, phases, wishes
-        self._clock, self._advance = clock, advance
+        self._log, self._clock, self._advance = log, log.clock, advance
         self._grace_s = run.checkpoint.grace_s
         self._every_s = 60.0 * run.checkpoint.every_minutes if run.checkpoint.every_minutes else None
-        self._saved_s = clock()
+        self._saved_s = log.clock()
         self._asked = False
         self.signals: deque[str] = deque()
         """Names of signals that came to this process; any thread and a signal handler may append one."""
@@ -59,19 +60,29 @@ class EarlySaves:
         """Do what has become due; called a few times a second."""
         while self.signals:
             name = self.signals.popleft()
-            if name in SAVE_AND_END:
-                self.end(name, "coordinator-0")
-            elif name == SAVE:
-                self._ask()
+            self._log.note(SignalCame(name))
+            self.on_signal(name)
         phase = self._phases.current
         if phase is None:
             self._saved_s = self._clock()
         elif phase.kind == "training" and self._every_s and self._clock() - self._saved_s >= self._every_s:
-            self._saved_s = self._clock()
-            if not self._phases.writing:
-                self._save("minutes")
+            self._log.note(SaveIsDue())
+            self.on_time()
         if self.signal and not self.reason and self._clock() > self._deadline_s:
             self.reason = f"the model was not saved within {self._grace_s:g} s (checkpoint.grace_s)"
+
+    def on_signal(self, name: str) -> None:
+        """A signal came to this process."""
+        if name in SAVE_AND_END:
+            self.end(name, "coordinator-0")
+        elif name == SAVE:
+            self._ask()
+
+    def on_time(self) -> None:
+        """It is time for the next checkpoint."""
+        self._saved_s = self._clock()
+        if not self._phases.writing:
+            self._save("minutes")
 
     def end(self, signal: str, replica: str) -> None:
         """A replica got a signal: save the model and end the job, within `checkpoint.grace_s`; repeats are nothing."""

@@ -80,7 +80,7 @@ class Progression:
         phase = self._phases.advance()
         if phase.kind == "saving" and self._checkpointing.has(phase.last):
             # The model is the one that is there; what is new is that it has been evaluated.
-            self._checkpointing.renew(phase.last, self._record.state())
+            self._checkpointing.renew(phase.last, self._record.state)
             self._phases.writing.clear()
             phase = self._phases.advance()
         if phase.kind == "done":
@@ -94,7 +94,7 @@ class Progression:
             "evaluating": self._begin_evaluating,
             "predicting": self._begin_predicting,
             "saving": lambda phase: self._checkpointing.begin(
-                phase, self._grid.samples_before(phase.last), self._record.state()
+                phase, self._grid.samples_before(phase.last), self._record.state
             ),
             "paused": lambda phase: Pause(phase.last),
             "done": lambda phase: Stop(goes_on=phase.is_cut),

@@ -15,7 +15,7 @@ from persia_cli.plan.replacement import is_replaced
 from persia_cli.roles.coordinator.dismissal import Dismissal
 from persia_cli.roles.coordinator.lost_memory import LostMemory
 from persia_cli.wire.figures import FINISHED, SENT_AGAIN, Counters
-from persia_cli.wire.job_messages import Beat, Change, Death, Ready, Verdict
+from persia_cli.wire.job_messages import Beat, Change, Death, Heartbeat, Ready, Verdict
 from persia_cli.wire.server import Peer, Server
 
 REPEATED = {
@@ -183,6 +183,14 @@ class RecoveryHandler:
         """Return the answer to the heartbeat of a replica that has heard of the changes up to a number."""
         changes = tuple(change for change in self._changes.values() if change.number > heard)
         return Beat(self._dismissal.begun, changes, self._group.number)
+
+    def needs(self, message: Heartbeat) -> bool:
+        """Return whether a heartbeat may change what is known of recoveries."""
+        name, again = (
+            f"{message.sender.role}-{message.sender.index}",
+            message.figures.counters.counts.get(SENT_AGAIN, 0),
+        )
+        return bool(self._under_way) or again != self._sent_again.get(name, 0)
 
     def note_heartbeat(self, member: Member, heard: int, counters: Counters) -> None:
         """Note up to which change a replica has heard, and what it has sent again or finished."""

@@ -11,6 +11,7 @@ from persia_cli.errors import UserError
 from persia_cli.observe.journal import Journal
 from persia_cli.observe.record import RunRecord
 from persia_cli.plan.job import Job
+from persia_cli.roles.coordinator.input_log import InputLog, Judged
 from persia_cli.roles.coordinator.joining import JoinHandler
 from persia_cli.wire.job_messages import Report
 from persia_cli.wire.messages import Ack
@@ -18,6 +19,9 @@ from persia_cli.wire.server import Peer, Server
 
 EVERY_S = 2.0
 """Seconds between two reports of progress."""
+
+COMPACT_REPORTS = 128
+"""The log of what the coordinator was told has the reports of at most so many intervals, and of one evaluation."""
 
 
 class Reporting:
@@ -33,7 +37,11 @@ class Reporting:
         events: Journal,
         tracker: EvaluationTracker,
         give_up: Callable[[str, int], None],
+        log: InputLog,
     ) -> None:
+        """`log` keeps what evaluations decide longer than the reports of which they are made."""
+        self._log = log
+        self._compacted = (record.reports + 1) // COMPACT_REPORTS
         self._server = server
         self._joining = joining
         self._run = run
@@ -53,9 +61,11 @@ class Reporting:
             member.index, message.number, message.figures, message.scores, message.samples
         )
         for line in evaluated:
-            self.require_weight("evaluation", line["eval_samples"], line["loss"] is not None)
-            if self._job.task == "train":
-                self._judge_by(line)
+            # In a log the judgement follows the report, unless the process died in between.
+            if not self._log.judged():
+                self._log.note(Judged(line))
+            self.judge(line)
+        self._compact()
         self._waiting[member.index, message.number] = peer
         for key in [key for key in self._waiting if self._record.has_written(key[1])]:
             self._server.reply(self._waiting.pop(key), Ack())
@@ -63,6 +73,18 @@ class Reporting:
     def forget(self) -> None:
         """Answer no report of a rank that has died: its next process sends it again."""
         self._waiting.clear()
+
+    def _compact(self) -> None:
+        """Shorten the log of reports now and then, at the same reports however often the coordinator dies."""
+        if (self._record.reports + 1) // COMPACT_REPORTS > self._compacted and (state := self._record.snapshot()):
+            self._compacted = state.next_report // COMPACT_REPORTS
+            self._log.compact(state)
+
+    def judge(self, line: dict[str, Any]) -> None:
+        """Judge the model by the line of a complete evaluation."""
+        self.require_weight("evaluation", line["eval_samples"], line["loss"] is not None)
+        if self._job.task == "train":
+            self._judge_by(line)
 
     def require_weight(self, split: str, samples: int, there: bool) -> None:
         """Give the job up if samples have no weight at all: nothing can be learnt from them, or judged by them."""

@@ -30,7 +30,7 @@ def checkpointing_of(run: Run, run_dir: Path, tracker: EvaluationTracker | None 
 def save(checkpointing: Checkpointing, run: Run, step: int) -> int:
     """Have one server write its rows, of which there are none, and report; return the bytes of its files."""
     phase = Phase("saving", last=step, trigger="steps" if step % 5 == 0 else "signal", evaluation_due=step == 7)
-    folder = Path(checkpointing.begin(phase, 32 * step, STATE).folder) / EMBEDDINGS
+    folder = Path(checkpointing.begin(phase, 32 * step, lambda: STATE).folder) / EMBEDDINGS
     folder.mkdir()
     files = save_shard(Shard(embedding_layout(run), 0, 1), folder)
     checkpointing.add("embedding-server-0", files)
@@ -42,7 +42,7 @@ def test_the_manifest_tells_of_every_table_and_of_the_run(tmp_path: Path) -> Non
     run = make_run(["a", "b", "c", "d"], embedding={"dtype": "bfloat16", "tables": tables}, seed=3)
     checkpointing = checkpointing_of(run, tmp_path)
     nbytes = save(checkpointing, run, 7)
-    saved = checkpointing.publish()
+    saved = checkpointing.conclude()
     assert (saved["step"], saved["rows"]) == (7, 0)
     assert saved["nbytes"] > nbytes
     manifest = read_manifest(Path(saved["path"]))
@@ -56,7 +56,7 @@ def test_the_manifest_tells_of_every_table_and_of_the_run(tmp_path: Path) -> Non
     assert Run.model_validate(manifest.config) == run
     assert manifest.progress == RunProgress(96, 32, 123, 30, 10, 20, 5, 1, [], evaluation_due=True)
     assert manifest.trigger == saved["trigger"] == "signal"
-    checkpointing.renew(7, STATE._replace(metrics_bytes=200))
+    checkpointing.renew(7, lambda: STATE._replace(metrics_bytes=200))
     renewed = read_manifest(Path(saved["path"]))
     assert renewed.progress == RunProgress(96, 32, 200, 30, 10, 20, 5, 1, [])
     assert replace(renewed, progress=manifest.progress) == manifest
@@ -71,6 +71,6 @@ def test_as_many_are_kept_as_the_run_says(tmp_path: Path) -> None:
         save(checkpointing, make_run(**changes), step)
         # Training goes on: whatever comes before the files are complete is of later checkpoints.
         tracker.note(step + 1, {"auc": auc + 0.001})
-        checkpointing.publish()
+        checkpointing.conclude()
     assert finished_steps(tmp_path / CHECKPOINTS) == [5, 15]
     assert choose_checkpoint(tmp_path / CHECKPOINTS).name == "step-5"
