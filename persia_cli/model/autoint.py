@@ -1,14 +1,12 @@
 """AutoInt: Song et al., arXiv 1810.11921."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import nn
 
 from persia_cli.config.schema import AutoInt
 from persia_cli.model.fields import Fields
 from persia_cli.model.inputs import ModelBatch
-from persia_cli.model.layers import fully_connected
+from persia_cli.model.layers import fully_connected, style_of
 from persia_cli.model.shape import InputShape
 
 
@@ -40,13 +38,20 @@ class AutomaticInteractions(nn.Module):
     too: a learned vector times the value.
     """
 
-    def __init__(self, shape: InputShape, dim: int, layers: int, heads: int, width: int, hidden: Sequence[int]) -> None:
+    def __init__(self, shape: InputShape, settings: AutoInt) -> None:
         super().__init__()
+        dim, heads, width = settings.dim, settings.heads, settings.width
         self.fields = Fields(shape, dim)
         own = heads * width
-        self.attention = nn.Sequential(*(Interacting(own if layer else dim, heads, width) for layer in range(layers)))
+        self.attention = nn.Sequential(
+            *(Interacting(own if layer else dim, heads, width) for layer in range(settings.layers))
+        )
         self.last = nn.Linear(self.fields.count * own, shape.tasks)
-        self.network = fully_connected(self.fields.count * dim, hidden, shape.tasks) if hidden else None
+        self.network = (
+            fully_connected(self.fields.count * dim, settings.hidden, shape.tasks, style_of(settings))
+            if settings.hidden
+            else None
+        )
 
     def forward(self, batch: ModelBatch) -> torch.Tensor:
         """Return logits float32 [n, tasks]."""
@@ -57,4 +62,4 @@ class AutomaticInteractions(nn.Module):
 
 def build(model: AutoInt, shape: InputShape) -> nn.Module:
     """Build the network for features that `require_fit` accepts."""
-    return AutomaticInteractions(shape, model.dim, model.layers, model.heads, model.width, model.hidden)
+    return AutomaticInteractions(shape, model)

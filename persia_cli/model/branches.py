@@ -7,21 +7,11 @@ from collections.abc import Sequence
 
 import torch
 from torch import nn
-from torch.nn.functional import batch_norm
 
 from persia_cli.config.schema import Branches
+from persia_cli.model.batch_norm import BatchNorm
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.shape import InputShape
-
-
-class BatchNorm(nn.BatchNorm1d):
-    """Normalisation over the batch; with fewer than two samples, which have no variance, by the running statistics."""
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Return [n, columns] of [n, columns]."""
-        if len(input) > 1 or not self.training:
-            return super().forward(input)
-        return batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
 
 
 class LinearBranches(nn.Module):

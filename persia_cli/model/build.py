@@ -7,6 +7,9 @@ import torch
 from torch import nn
 
 from persia_cli.config.schema import Model
+from persia_cli.config.schema.model import Perceptrons
+from persia_cli.model.initial import initialize
+from persia_cli.model.inputs import drop_embeddings
 from persia_cli.model.requirements import require_fit
 from persia_cli.model.shape import InputShape
 
@@ -14,11 +17,16 @@ from persia_cli.model.shape import InputShape
 def build_model(model: Model, shape: InputShape, seed: int) -> nn.Module:
     """Build the network of `model.kind`, whose forward(ModelBatch) gives logits float32 [n, tasks].
 
-    Initial weights are torch's defaults drawn from `seed` alone; the caller's random state is left as it was.
+    Initial weights are drawn from `seed` alone; the caller's random state is left as it was.
     Raises ConfigError where the model does not fit the features.
     """
     require_fit(model, shape)
     build: Callable[[Model, InputShape], nn.Module] = import_module(f"{__package__}.{model.kind}").build
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return build(model, shape)
+        network = build(model, shape)
+        if isinstance(model, Perceptrons):
+            initialize(network, model.init)
+    if isinstance(model, Perceptrons) and model.embedding_dropout:
+        drop_embeddings(network, model.embedding_dropout)
+    return network

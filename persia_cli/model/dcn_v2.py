@@ -1,13 +1,11 @@
 """DCN v2, the improved deep and cross network: Wang et al., arXiv 2008.13535."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import nn
 
 from persia_cli.config.schema import DcnV2
 from persia_cli.model.inputs import ModelBatch
-from persia_cli.model.layers import fully_connected
+from persia_cli.model.layers import hidden_layers, style_of
 from persia_cli.model.shape import InputShape
 
 
@@ -60,7 +58,7 @@ class DeepCross(nn.Module):
         width = shape.dense + sum(feature.dim for feature in self.features)
         self.cross = nn.ModuleList(_cross(width, settings.rank, settings.experts) for _ in range(settings.layers))
         self.stacked = settings.structure == "stacked"
-        self.deep, deep_width = _deep(width, settings.hidden)
+        self.deep, deep_width = hidden_layers(width, settings.hidden, style_of(settings)), settings.hidden[-1]
         self.last = nn.Linear(deep_width if self.stacked else width + deep_width, shape.tasks)
 
     def forward(self, batch: ModelBatch) -> torch.Tensor:
@@ -75,12 +73,6 @@ class DeepCross(nn.Module):
 
 def _cross(width: int, rank: int | None, experts: int | None) -> nn.Module:
     return Cross(width, rank) if rank is None or experts is None else ExpertCross(width, rank, experts)
-
-
-def _deep(width: int, hidden: Sequence[int]) -> tuple[nn.Module, int]:
-    """Return the perceptron's hidden layers and how many columns they give."""
-    *before, own = hidden
-    return fully_connected(width, before, own, last_relu=True), own
 
 
 def build(model: DcnV2, shape: InputShape) -> nn.Module:

@@ -1,14 +1,12 @@
 """DeepFM: Guo et al., arXiv 1703.04247."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import nn
 
 from persia_cli.config.schema import DeepFm
 from persia_cli.model.fields import WeightedFields
 from persia_cli.model.inputs import ModelBatch
-from persia_cli.model.layers import fully_connected
+from persia_cli.model.layers import fully_connected, style_of
 from persia_cli.model.shape import InputShape
 
 
@@ -20,10 +18,11 @@ class DeepFactorizationMachine(nn.Module):
     vector too, both times its value.
     """
 
-    def __init__(self, shape: InputShape, dim: int, hidden: Sequence[int]) -> None:
+    def __init__(self, shape: InputShape, settings: DeepFm) -> None:
         super().__init__()
-        self.fields = WeightedFields(shape, dim)
-        self.network = fully_connected(self.fields.count * self.fields.dim, hidden, shape.tasks)
+        self.fields = WeightedFields(shape, settings.dim)
+        inputs = self.fields.count * self.fields.dim
+        self.network = fully_connected(inputs, settings.hidden, shape.tasks, style_of(settings))
 
     def forward(self, batch: ModelBatch) -> torch.Tensor:
         """Return logits float32 [n, tasks]."""
@@ -41,4 +40,4 @@ def pair_products(vectors: torch.Tensor) -> torch.Tensor:
 
 def build(model: DeepFm, shape: InputShape) -> nn.Module:
     """Build the network for features that `require_fit` accepts."""
-    return DeepFactorizationMachine(shape, model.dim, model.hidden)
+    return DeepFactorizationMachine(shape, model)

@@ -7,7 +7,7 @@ from torch import nn
 
 from persia_cli.config.schema import Din
 from persia_cli.model.inputs import ModelBatch
-from persia_cli.model.layers import fully_connected
+from persia_cli.model.layers import LayerStyle, fully_connected, style_of
 from persia_cli.model.requirements import Pair, attended_pairs
 from persia_cli.model.shape import InputShape
 
@@ -16,13 +16,12 @@ class Attention(nn.Module):
     """The weighted sum of a sequence, each element weighed by a network that sees it beside the target.
 
     This is the local activation unit of section 4.3 of the paper. Weights are not normalised by a softmax, so their sum
-    expresses the strength of an interest. The unit reads element, target, their difference and their product; PReLU is
-    its activation.
+    expresses the strength of an interest. The unit reads element, target, their difference and their product.
     """
 
-    def __init__(self, dim: int, hidden: Sequence[int]) -> None:
+    def __init__(self, dim: int, hidden: Sequence[int], style: LayerStyle) -> None:
         super().__init__()
-        self.unit = fully_connected(4 * dim, hidden, 1, activation=nn.PReLU)
+        self.unit = fully_connected(4 * dim, hidden, 1, style)
 
     def forward(self, target: torch.Tensor, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Return [n, dim] of a target [n, dim] and a sequence [n, length, dim], its mask bool [n, length]."""
@@ -35,13 +34,14 @@ class Attention(nn.Module):
 class DeepInterest(nn.Module):
     """Dense features, pooled embeddings and attended sequences side by side, through a multi-layer perceptron."""
 
-    def __init__(self, shape: InputShape, pairs: Sequence[Pair], attention: Sequence[int], hidden: Sequence[int]):
+    def __init__(self, shape: InputShape, pairs: Sequence[Pair], settings: Din) -> None:
         super().__init__()
         self.features = shape.pooled
         self.pairs = [(target.name, sequence.name) for target, sequence in pairs]
-        self.attention = nn.ModuleList(Attention(target.dim, attention) for target, _ in pairs)
+        unit = LayerStyle(settings.attention_activation)
+        self.attention = nn.ModuleList(Attention(target.dim, settings.attention, unit) for target, _ in pairs)
         width = shape.dense + sum(feature.dim for feature in self.features) + sum(target.dim for target, _ in pairs)
-        self.network = fully_connected(width, hidden, shape.tasks, activation=nn.PReLU)
+        self.network = fully_connected(width, settings.hidden, shape.tasks, style_of(settings))
 
     def forward(self, batch: ModelBatch) -> torch.Tensor:
         """Return logits float32 [n, tasks]."""
@@ -55,4 +55,4 @@ class DeepInterest(nn.Module):
 
 def build(model: Din, shape: InputShape) -> nn.Module:
     """Build the network; raises ConfigError for targets and sequences that do not fit each other."""
-    return DeepInterest(shape, attended_pairs(model.attend, shape), model.attention, model.hidden)
+    return DeepInterest(shape, attended_pairs(model.attend, shape), model)

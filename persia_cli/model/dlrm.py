@@ -1,13 +1,11 @@
 """Deep learning recommendation model: Naumov et al., arXiv 1906.00091."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import nn
 
 from persia_cli.config.schema import Dlrm
 from persia_cli.model.inputs import ModelBatch
-from persia_cli.model.layers import fully_connected
+from persia_cli.model.layers import fully_connected, style_of
 from persia_cli.model.shape import InputShape
 
 
@@ -20,14 +18,15 @@ class DeepRecommender(nn.Module):
 
     pairs: torch.Tensor
 
-    def __init__(self, shape: InputShape, dim: int, bottom: Sequence[int], top: Sequence[int]) -> None:
+    def __init__(self, shape: InputShape, settings: Dlrm) -> None:
         super().__init__()
         self.features = shape.pooled
         vectors = len(self.features) + 1
         rows, columns = torch.tril_indices(vectors, vectors, offset=-1)
         self.register_buffer("pairs", rows * vectors + columns, persistent=False)
-        self.bottom = fully_connected(shape.dense, bottom, dim, last_relu=True)
-        self.top = fully_connected(dim + self.pairs.numel(), top, shape.tasks)
+        dim, style = settings.dim, style_of(settings)
+        self.bottom = fully_connected(shape.dense, settings.bottom, dim, style, activate_last=True)
+        self.top = fully_connected(dim + self.pairs.numel(), settings.top, shape.tasks, style)
 
     def forward(self, batch: ModelBatch) -> torch.Tensor:
         """Return logits float32 [n, tasks]."""
@@ -40,4 +39,4 @@ class DeepRecommender(nn.Module):
 
 def build(model: Dlrm, shape: InputShape) -> nn.Module:
     """Build the network for features that `require_fit` accepts."""
-    return DeepRecommender(shape, model.dim, model.bottom, model.top)
+    return DeepRecommender(shape, model)

@@ -8,7 +8,7 @@ from torch import nn
 from persia_cli.config.schema import FinalMlp
 from persia_cli.model.fields import INIT_BOUND
 from persia_cli.model.inputs import ModelBatch
-from persia_cli.model.layers import fully_connected
+from persia_cli.model.layers import fully_connected, hidden_layers, style_of
 from persia_cli.model.requirements import gate_contexts
 from persia_cli.model.shape import FeatureShape, InputShape
 
@@ -64,12 +64,10 @@ class TwoStreams(nn.Module):
         super().__init__()
         self.features = shape.pooled
         width = shape.dense + sum(feature.dim for feature in self.features)
-        *before, first = settings.first
-        self.first = fully_connected(width, before, first, last_relu=True)
-        *before, second = settings.second
-        self.second = fully_connected(width, before, second, last_relu=True)
+        self.first = hidden_layers(width, settings.first, style_of(settings))
+        self.second = hidden_layers(width, settings.second, style_of(settings))
         self.gates = nn.ModuleList(_gates(shape, settings, width))
-        self.fusion = BilinearFusion(first, second, settings.heads, shape.tasks)
+        self.fusion = BilinearFusion(settings.first[-1], settings.second[-1], settings.heads, shape.tasks)
 
     def forward(self, batch: ModelBatch) -> torch.Tensor:
         """Return logits float32 [n, tasks]."""

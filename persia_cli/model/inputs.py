@@ -1,10 +1,12 @@
 """The input of a dense network: one batch of samples."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
+from torch import nn
+from torch.nn.functional import dropout
 
 from persia_cli.model.shape import FeatureShape
 
@@ -22,6 +24,12 @@ class ModelBatch:
     groups: Sequence[torch.Tensor]
     names: Sequence[Sequence[str]]
     sequences: Mapping[str, tuple[torch.Tensor, torch.Tensor]]
+
+    def with_dropout(self, share: float) -> "ModelBatch":
+        """Return the batch with each number of its vectors 0 by chance, in this share of cases, others scaled up."""
+        groups = [dropout(group, share) for group in self.groups]
+        sequences = {name: (dropout(values, share), mask) for name, (values, mask) in self.sequences.items()}
+        return replace(self, groups=groups, sequences=sequences)
 
     @property
     def size(self) -> int:
@@ -54,3 +62,12 @@ class ModelBatch:
     def _is_whole_group(self, features: Sequence[FeatureShape]) -> bool:
         """True if there is one group with exactly these features in this order, so that no copy is needed."""
         return len(self.groups) == 1 and [feature.name for feature in features] == list(self.names[0])
+
+
+def drop_embeddings(network: nn.Module, share: float) -> None:
+    """Let a network train on batches with dropout of their embeddings; in evaluation it sees all of them."""
+
+    def before(module: nn.Module, inputs: tuple[ModelBatch]) -> tuple[ModelBatch]:
+        return (inputs[0].with_dropout(share),) if module.training else inputs
+
+    network.register_forward_pre_hook(before)

@@ -1,25 +1,117 @@
-"""Fully connected layers, shared by the networks."""
+"""Perceptrons of all networks: linear layers and what follows each, as `model.activation`, `norm`, ... say."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 from torch import nn
+from torch.nn.functional import layer_norm, relu
+
+from persia_cli.config.schema.model import Activation, Norm, Perceptrons
+from persia_cli.model.batch_norm import BatchNorm
+
+
+class ParametricRelu(nn.Module):
+    """ReLU with a learned slope of each column below zero: He et al., arXiv 1502.01852."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full(shape, 0.25))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return [..., width] of [..., width]."""
+        return relu(inputs) - self.weight * relu(-inputs)
+
+
+class Dice(nn.Module):
+    """p(s) s + (1 - p(s)) a s, with p the sigmoid of s normalised over the batch, and a slope a of each column.
+
+    Equation 3 of Zhou et al., arXiv 1706.06978; slopes begin at 0.
+    """
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.norm = BatchNorm(*shape, affine=False, eps=1e-8)
+        self.slope = nn.Parameter(torch.zeros(shape))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return [..., n, width] of [..., n, width]."""
+        kept = torch.sigmoid(self.norm(inputs))
+        return inputs * (kept + (1.0 - kept) * self.slope)
+
+
+class LayerNorm(nn.Module):
+    """Normalisation of each sample over its columns, then a scale and an offset: Ba et al., arXiv 1607.06450."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(shape))
+        self.bias = nn.Parameter(torch.zeros(shape))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return [..., n, width] of [..., n, width]."""
+        return layer_norm(inputs, inputs.shape[-1:]) * self.weight + self.bias
+
+
+ACTIVATIONS: dict[Activation, Callable[..., nn.Module]] = {
+    "relu": lambda *shape: nn.ReLU(),
+    "gelu": lambda *shape: nn.GELU(),
+    "silu": lambda *shape: nn.SiLU(),
+    "sigmoid": lambda *shape: nn.Sigmoid(),
+    "tanh": lambda *shape: nn.Tanh(),
+    "prelu": ParametricRelu,
+    "dice": Dice,
+}
+"""Each activation, made for the shape of its learned values: (width,) or (copies, 1, width)."""
+NORMS: dict[Norm, Callable[..., nn.Module]] = {"batch": BatchNorm, "layer": LayerNorm}
+
+
+@dataclass(frozen=True)
+class LayerStyle:
+    """What follows the linear part of each hidden layer; activation and dropout are one for all, or one for each."""
+
+    activation: Activation | Sequence[Activation] = "relu"
+    norm: Norm = "none"
+    dropout: float | Sequence[float] = 0.0
+
+    def activate(self, layer: int, *shape: int) -> nn.Module:
+        """Return the activation of a layer, counted from 0; beyond the last that has its own, that of the last."""
+        kinds = [self.activation] if isinstance(self.activation, str) else self.activation
+        return ACTIVATIONS[kinds[min(layer, len(kinds) - 1)]](*shape)
+
+    def after(self, layer: int, *shape: int) -> list[nn.Module]:
+        """Return normalisation, activation and dropout of a hidden layer, those that it has, in this order."""
+        share = self.dropout if isinstance(self.dropout, float | int) else self.dropout[layer]
+        return [
+            *([NORMS[self.norm](*shape)] if self.norm != "none" else ()),
+            self.activate(layer, *shape),
+            *([nn.Dropout(share)] if share else ()),
+        ]
+
+
+PLAIN = LayerStyle()
+
+
+def style_of(settings: Perceptrons) -> LayerStyle:
+    """Return the style of a network's hidden layers."""
+    return LayerStyle(settings.activation, settings.norm, settings.dropout)
+
+
+def hidden_layers(inputs: int, widths: Sequence[int], style: LayerStyle) -> nn.Sequential:
+    """Hidden layers of the widths given, the last one included, from [n, inputs]."""
+    layers: list[nn.Module] = []
+    for number, (before, after) in enumerate(pairwise([inputs, *widths])):
+        layers += [nn.Linear(before, after), *style.after(number, after)]
+    return nn.Sequential(*layers)
 
 
 def fully_connected(
-    inputs: int,
-    hidden: Sequence[int],
-    outputs: int,
-    last_relu: bool = False,
-    activation: Callable[[], nn.Module] = nn.ReLU,
+    inputs: int, hidden: Sequence[int], outputs: int, style: LayerStyle = PLAIN, activate_last: bool = False
 ) -> nn.Sequential:
-    """Linear layers of the widths given with ReLU (or `activation`) between them, and after the last if `last_relu`."""
-    widths = [inputs, *hidden, outputs]
-    layers: list[nn.Module] = []
-    for before, after in pairwise(widths):
-        layers += [nn.Linear(before, after), activation()]
-    return nn.Sequential(*(layers if last_relu else layers[:-1]))
+    """Hidden layers and a linear one of `outputs` columns, which with `activate_last` has an activation but no more."""
+    layers = [*hidden_layers(inputs, hidden, style), nn.Linear([inputs, *hidden][-1], outputs)]
+    return nn.Sequential(*layers, *([style.activate(len(hidden), outputs)] if activate_last else ()))
 
 
 class ParallelLinear(nn.Module):
@@ -36,12 +128,17 @@ class ParallelLinear(nn.Module):
         return torch.baddbmm(self.bias, inputs, self.weight)
 
 
+def parallel_hidden_layers(copies: int, inputs: int, widths: Sequence[int], style: LayerStyle) -> nn.Sequential:
+    """As many networks as `copies`, each as `hidden_layers` makes them, from [copies, n, inputs] at once."""
+    layers: list[nn.Module] = []
+    for number, (before, after) in enumerate(pairwise([inputs, *widths])):
+        layers += [ParallelLinear(copies, before, after), *style.after(number, copies, 1, after)]
+    return nn.Sequential(*layers)
+
+
 def parallel_networks(
-    copies: int, inputs: int, hidden: Sequence[int], outputs: int, last_relu: bool = False
+    copies: int, inputs: int, hidden: Sequence[int], outputs: int, style: LayerStyle
 ) -> nn.Sequential:
     """As many networks as `copies`, each as `fully_connected` makes them, from [copies, n, inputs] at once."""
-    widths = [inputs, *hidden, outputs]
-    layers: list[nn.Module] = []
-    for before, after in pairwise(widths):
-        layers += [ParallelLinear(copies, before, after), nn.ReLU()]
-    return nn.Sequential(*(layers if last_relu else layers[:-1]))
+    layers = parallel_hidden_layers(copies, inputs, hidden, style)
+    return nn.Sequential(*layers, ParallelLinear(copies, [inputs, *hidden][-1], outputs))

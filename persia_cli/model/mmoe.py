@@ -5,7 +5,7 @@ from torch import nn
 
 from persia_cli.config.schema import Mmoe
 from persia_cli.model.inputs import ModelBatch
-from persia_cli.model.layers import parallel_networks
+from persia_cli.model.layers import parallel_hidden_layers, parallel_networks, style_of
 from persia_cli.model.shape import InputShape
 
 
@@ -20,11 +20,10 @@ class MultiGateExperts(nn.Module):
         super().__init__()
         self.features = shape.pooled
         width = shape.dense + sum(feature.dim for feature in self.features)
-        *before, own = settings.expert
-        self.count = settings.experts
-        self.experts = parallel_networks(self.count, width, before, own, last_relu=True)
+        self.count, style = settings.experts, style_of(settings)
+        self.experts = parallel_hidden_layers(self.count, width, settings.expert, style)
         self.gates = nn.Linear(width, shape.tasks * self.count, bias=False)
-        self.towers = parallel_networks(shape.tasks, own, settings.tower, 1)
+        self.towers = parallel_networks(shape.tasks, settings.expert[-1], settings.tower, 1, style)
 
     def forward(self, batch: ModelBatch) -> torch.Tensor:
         """Return logits float32 [n, tasks]."""

@@ -1,13 +1,11 @@
 """Wide & Deep: Cheng et al., arXiv 1606.07792."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import nn
 
 from persia_cli.config.schema import WideDeep
 from persia_cli.model.inputs import ModelBatch
-from persia_cli.model.layers import fully_connected
+from persia_cli.model.layers import fully_connected, style_of
 from persia_cli.model.shape import InputShape
 
 
@@ -22,7 +20,7 @@ class WideAndDeep(nn.Module):
     wide: torch.Tensor
     deep: torch.Tensor
 
-    def __init__(self, shape: InputShape, hidden: Sequence[int]) -> None:
+    def __init__(self, shape: InputShape, settings: WideDeep) -> None:
         super().__init__()
         self.features = shape.pooled
         dims = [feature.dim for feature in self.features]
@@ -32,7 +30,8 @@ class WideAndDeep(nn.Module):
         self.register_buffer("deep", torch.cat([columns[shape.tasks :] for columns in rows]), persistent=False)
         self.tasks = shape.tasks
         self.linear = nn.Linear(shape.dense, shape.tasks, bias=False) if shape.dense else None
-        self.network = fully_connected(shape.dense + self.deep.numel(), hidden, shape.tasks)
+        inputs = shape.dense + self.deep.numel()
+        self.network = fully_connected(inputs, settings.hidden, shape.tasks, style_of(settings))
 
     def forward(self, batch: ModelBatch) -> torch.Tensor:
         """Return logits float32 [n, tasks]."""
@@ -45,4 +44,4 @@ class WideAndDeep(nn.Module):
 
 def build(model: WideDeep, shape: InputShape) -> nn.Module:
     """Build the network for features that `require_fit` accepts."""
-    return WideAndDeep(shape, model.hidden)
+    return WideAndDeep(shape, model)

@@ -8,7 +8,7 @@ from torch import nn
 from persia_cli.config.schema import XDeepFm
 from persia_cli.model.fields import WeightedFields
 from persia_cli.model.inputs import ModelBatch
-from persia_cli.model.layers import fully_connected
+from persia_cli.model.layers import fully_connected, style_of
 from persia_cli.model.shape import InputShape
 
 
@@ -44,12 +44,13 @@ class ExtremeDeepFactorizationMachine(nn.Module):
     dense feature has weights and a vector too, both times its value.
     """
 
-    def __init__(self, shape: InputShape, dim: int, maps: Sequence[int], hidden: Sequence[int]) -> None:
+    def __init__(self, shape: InputShape, settings: XDeepFm) -> None:
         super().__init__()
-        self.fields = WeightedFields(shape, dim)
-        self.interactions = CompressedInteractions(self.fields.count, maps)
-        self.weights = nn.Linear(sum(maps), shape.tasks, bias=False)
-        self.network = fully_connected(self.fields.count * self.fields.dim, hidden, shape.tasks)
+        self.fields = WeightedFields(shape, settings.dim)
+        self.interactions = CompressedInteractions(self.fields.count, settings.maps)
+        self.weights = nn.Linear(sum(settings.maps), shape.tasks, bias=False)
+        inputs = self.fields.count * self.fields.dim
+        self.network = fully_connected(inputs, settings.hidden, shape.tasks, style_of(settings))
 
     def forward(self, batch: ModelBatch) -> torch.Tensor:
         """Return logits float32 [n, tasks]."""
@@ -59,4 +60,4 @@ class ExtremeDeepFactorizationMachine(nn.Module):
 
 def build(model: XDeepFm, shape: InputShape) -> nn.Module:
     """Build the network for features that `require_fit` accepts."""
-    return ExtremeDeepFactorizationMachine(shape, model.dim, model.maps, model.hidden)
+    return ExtremeDeepFactorizationMachine(shape, model)

@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from persia_cli.errors import ConfigError, WireError
+from persia_cli.model.batch_norm import share_statistics
 from persia_cli.train.device import CPU
 
 ENDLESS = timedelta(days=365)
@@ -107,6 +108,7 @@ class World:
         if self.size == 1:
             return module
         refuse_local_statistics(module)
+        share_statistics(module, self.size)
         with self.watched("sharing the initial dense weights"):
             on = None if self.device.type == "cpu" else [self.device]
             wrapped = DistributedDataParallel(module, device_ids=on, gradient_as_bucket_view=True)
@@ -139,8 +141,8 @@ def refuse_local_statistics(module: nn.Module) -> None:
         if isinstance(part, _BatchNorm) and not isinstance(part, nn.SyncBatchNorm):
             raise ConfigError(
                 f"the model's layer {name or 'itself'} ({type(part).__name__}) normalises each rank's samples "
-                "separately, so several NN workers would train another model than one; use torch.nn.LayerNorm, or set "
-                "cluster.nn_workers=1"
+                "separately, so several NN workers would train another model than one; use torch.nn.LayerNorm or "
+                "persia_cli.model.batch_norm.BatchNorm, or set cluster.nn_workers=1"
             )
 
 

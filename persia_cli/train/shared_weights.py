@@ -15,6 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from persia_cli.errors import ConfigError
 from persia_cli.kernels.dedup import add_rows
+from persia_cli.model.batch_norm import BatchNorm
 from persia_cli.plan.dense import DIM, require_room
 from persia_cli.storage.places import Place
 from persia_cli.store.wire_rows import decode_rows
@@ -116,9 +117,9 @@ def _require_trainable_alone(module: nn.Module, parameters: dict[str, nn.Paramet
                 "make it float32, or choose another mode"
             )
     for name, part in module.named_modules():
-        if ranks > 1 and isinstance(part, _BatchNorm):
+        if ranks > 1 and isinstance(part, BatchNorm | _BatchNorm):
             raise ConfigError(
                 f"the model's layer {name or 'itself'} ({type(part).__name__}) keeps statistics of the samples, and "
-                "with mode.kind=async ranks share nothing but weights; use torch.nn.LayerNorm, or set "
-                "cluster.nn_workers=1"
+                "with mode.kind=async ranks share nothing but weights; use model.norm=layer and no dice "
+                "(torch.nn.LayerNorm in a network of your own), or set cluster.nn_workers=1"
             )

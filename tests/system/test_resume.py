@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner, Result
 
+from persia_cli.errors import ConfigError
 from persia_cli.launch.job import JobResult, result_of
 from persia_cli.main import app
 from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder, newest_checkpoint
@@ -98,6 +99,40 @@ def test_other_modes_resume(tmp_path: Path, changes: list[str]) -> None:
     assert_same_model(
         newest_checkpoint(tmp_path / "run" / CHECKPOINTS), newest_checkpoint(straight.run_dir / CHECKPOINTS)
     )
+
+
+STYLE = ["model.norm=batch", "model.dropout=0.3", "model.embedding_dropout=0.1", "model.activation=dice"]
+
+
+def test_dropout_and_running_statistics_go_on(tmp_path: Path) -> None:
+    words = [*WORDS, *STYLE]
+    straight = train(words, tmp_path / "straight")
+    train([*words, f"train.steps={HALF}"], tmp_path / "run")
+    ended = persia("resume", tmp_path / "run", f"train.steps={STEPS}")
+    assert ended.exit_code == 0, ended.output
+    assert training(tmp_path / "run") == training(straight.run_dir)
+    assert_same_model(
+        newest_checkpoint(tmp_path / "run" / CHECKPOINTS), newest_checkpoint(straight.run_dir / CHECKPOINTS)
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_ranks_normalise_together(tmp_path: Path) -> None:
+    """The loss is that of one rank, up to rounding; without common statistics it would differ in the second digit."""
+    words = [*WORDS, "cluster=local", "model.norm=batch", "model.activation=dice"]
+    losses = [
+        [line["loss"] for line in train([*words, f"cluster.nn_workers={ranks}"], tmp_path / str(ranks)).metrics]
+        for ranks in (1, 2)
+    ]
+    assert losses[1] == pytest.approx(losses[0], rel=2e-4)
+
+
+def test_several_asynchronous_ranks_refuse_statistics_of_a_batch(tmp_path: Path) -> None:
+    words = [*WORDS, "cluster=local", "mode=async", "cluster.nn_workers=2", "model.norm=batch"]
+    ended = persia("train", *words, "--run-dir", tmp_path / "run")
+    assert isinstance(ended.exception, ConfigError)
+    assert "layer network.1 (BatchNorm) keeps statistics" in str(ended.exception)
 
 
 @pytest.mark.slow

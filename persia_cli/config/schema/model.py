@@ -1,10 +1,10 @@
 """The dense networks' settings, by kind; plain values only, the networks are in `persia_cli.model`."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from persia_cli.config.schema.base import Dim, Few, Node, SomeWidths, Width, Widths
+from persia_cli.config.schema.base import Decay, Dim, Few, Node, SomeWidths, Width, Widths
 
 
 class _Network(Node):
@@ -15,7 +15,46 @@ class _Network(Node):
     """Columns of an embedding row."""
 
 
-class Ffnn(_Network):
+Activation = Literal["relu", "gelu", "silu", "prelu", "dice", "sigmoid", "tanh"]
+Norm = Literal["none", "batch", "layer"]
+Init = Literal["torch", "xavier_uniform", "xavier_normal", "he_uniform", "he_normal"]
+
+
+class Perceptrons(_Network):
+    """What networks with hidden layers have: the style of these layers.
+
+    A hidden layer is a linear one, then normalisation, activation and dropout.
+    """
+
+    LISTS: ClassVar[tuple[str, ...]] = ("hidden",)
+    """Names of the settings that hold widths of hidden layers."""
+
+    activation: Activation | Annotated[tuple[Activation, ...], Field(min_length=1)] = "relu"
+    """Function after each hidden layer: one for all, or a list with one for each. `prelu` and `dice` are learned."""
+    norm: Norm = "none"
+    """Normalisation before it: over the `batch` (of all NN workers together), or over the columns of a `layer`."""
+    dropout: Decay | Annotated[tuple[Decay, ...], Field(min_length=1)] = 0.0
+    """Share of a hidden layer's columns that a training step sets to 0: one for all, or a list with one for each."""
+    embedding_dropout: Decay = 0.0
+    """Share of the numbers of embeddings that a training step sets to 0."""
+    init: Init = "torch"
+    """Initial weights of linear layers; all but `torch` begin with biases of 0."""
+
+    @model_validator(mode="after")
+    def _lists_fit_the_layers(self) -> Self:
+        for key in ("activation", "dropout"):
+            value = getattr(self, key)
+            for name in self.LISTS if isinstance(value, tuple) else ():
+                layers = len(getattr(self, name))
+                if len(value) != layers:
+                    raise ValueError(
+                        f"model.{key} has {len(value)} entries, and model.{name} has {layers}: give one for each "
+                        "hidden layer, or a single one for all"
+                    )
+        return self
+
+
+class Ffnn(Perceptrons):
     """Dense features and embeddings, concatenated and fed through fully connected layers."""
 
     kind: Literal["ffnn"]
@@ -24,8 +63,10 @@ class Ffnn(_Network):
     """Width of each hidden layer."""
 
 
-class Dlrm(_Network):
+class Dlrm(Perceptrons):
     """Bottom network, pairwise dot products, top network (arXiv 1906.00091)."""
+
+    LISTS: ClassVar[tuple[str, ...]] = ("bottom", "top")
 
     kind: Literal["dlrm"]
     """`dlrm`: deep learning recommendation model."""
@@ -37,7 +78,7 @@ class Dlrm(_Network):
     """Width of each hidden layer of the top network (its last layer, the logits, is added)."""
 
 
-class WideDeep(_Network):
+class WideDeep(Perceptrons):
     """A linear model of all features beside a multi-layer perceptron (arXiv 1606.07792)."""
 
     kind: Literal["wide_deep"]
@@ -48,7 +89,7 @@ class WideDeep(_Network):
     """Width of each hidden layer of the perceptron."""
 
 
-class DeepFm(_Network):
+class DeepFm(Perceptrons):
     """A factorization machine beside a multi-layer perceptron (arXiv 1703.04247)."""
 
     kind: Literal["deepfm"]
@@ -59,7 +100,7 @@ class DeepFm(_Network):
     """Width of each hidden layer of the perceptron."""
 
 
-class XDeepFm(_Network):
+class XDeepFm(Perceptrons):
     """A compressed interaction network beside a linear model and a multi-layer perceptron (arXiv 1803.05170)."""
 
     kind: Literal["xdeepfm"]
@@ -72,7 +113,7 @@ class XDeepFm(_Network):
     """Width of each hidden layer of the perceptron."""
 
 
-class DcnV2(_Network):
+class DcnV2(Perceptrons):
     """Cross layers and a multi-layer perceptron (arXiv 2008.13535)."""
 
     kind: Literal["dcn_v2"]
@@ -95,7 +136,7 @@ class DcnV2(_Network):
         return self
 
 
-class AutoInt(_Network):
+class AutoInt(Perceptrons):
     """Self-attention over features (arXiv 1810.11921)."""
 
     kind: Literal["autoint"]
@@ -121,8 +162,10 @@ class Gate(Node):
     """Sparse features that the second stream's gate reads; none: a learned vector."""
 
 
-class FinalMlp(_Network):
+class FinalMlp(Perceptrons):
     """Two gated multi-layer perceptrons and their bilinear fusion (arXiv 2304.00902)."""
+
+    LISTS: ClassVar[tuple[str, ...]] = ("first", "second")
 
     kind: Literal["finalmlp"]
     """`finalmlp`"""
@@ -146,7 +189,7 @@ class FinalMlp(_Network):
         return self
 
 
-class Din(_Network):
+class Din(Perceptrons):
     """Attention of targets on sequences of behaviour (arXiv 1706.06978)."""
 
     kind: Literal["din"]
@@ -155,6 +198,10 @@ class Din(_Network):
     """For each target, the sequences (pooling: none) of its table that it attends to, e.g. `{item: [last_items]}`."""
     attention: Widths
     """Width of each hidden layer of the network that weighs an element of a sequence."""
+    attention_activation: Literal["relu", "gelu", "silu", "prelu", "sigmoid", "tanh"] = "prelu"
+    """Function after each of these layers."""
+    activation: Activation | Annotated[tuple[Activation, ...], Field(min_length=1)] = "prelu"
+    """Function after each hidden layer: one for all, or a list with one for each. `prelu` and `dice` are learned."""
     hidden: Widths
     """Width of each hidden layer of the perceptron."""
 
@@ -165,8 +212,10 @@ class Din(_Network):
         return self
 
 
-class Mmoe(_Network):
+class Mmoe(Perceptrons):
     """Experts shared by all tasks, a gate and a tower for each (KDD 2018, doi 10.1145/3219819.3220007)."""
+
+    LISTS: ClassVar[tuple[str, ...]] = ("expert", "tower")
 
     kind: Literal["mmoe"]
     """`mmoe`: multi-gate mixture of experts."""
@@ -182,7 +231,7 @@ class Branches(_Network):
     """A linear layer with batch normalisation for dense features, one for embeddings, then linear layers on both."""
 
     kind: Literal["branches"]
-    """`branches`: the network of the original Persia's census example; for one NN worker."""
+    """`branches`: the network of the original Persia's census example."""
     dense: Width
     """Width of the branch of dense features."""
     sparse: Width

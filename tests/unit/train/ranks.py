@@ -6,14 +6,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from persia_cli.config.schema import DenseSgd
+from persia_cli.config.schema import DenseSgd, Ffnn
 from persia_cli.errors import PersiaError
+from persia_cli.model.build import build_model
 from persia_cli.train.device import prepare_torch
 from persia_cli.train.distributed import World
 from persia_cli.train.inputs import Samples
 from persia_cli.train.optimizer import dense_optimizer
 from persia_cli.train.step import DenseStep
-from tests.unit.train.batches import DENSE, GROUPS, TASKS, group_rows, network, samples, settings, share
+from tests.unit.train.batches import DENSE, GROUPS, SHAPE, TASKS, group_rows, network, samples, settings, share
 
 STEPS, SIZE = 4, 12
 
@@ -43,6 +44,20 @@ def run(rank: int, size: int, directory: str) -> None:
     world = World(rank, size, Path(directory, "rendezvous"), timeout_s=60.0)
     np.savez(Path(directory, f"rank-{rank}.npz"), **train(world))
     world.close()
+
+
+def normalise(rank: int, size: int, directory: str) -> None:
+    """Join the world, train a network whose layers share statistics, and write `rank-R.npz`."""
+    prepare_torch(1)
+    world = World(rank, size, Path(directory, "rendezvous"), timeout_s=60.0)
+    np.savez(Path(directory, f"rank-{rank}.npz"), **train(world, module=normalised(seed=rank)))
+    world.close()
+
+
+def normalised(seed: int = 0) -> torch.nn.Module:
+    """A network of two layers with batch normalisation, one of them inside of its activation too."""
+    model = Ffnn(kind="ffnn", dim=4, hidden=(8, 5), norm="batch", activation=("prelu", "dice"))
+    return build_model(model, SHAPE, seed)
 
 
 def resume(rank: int, size: int, directory: str) -> None:

@@ -49,6 +49,22 @@ def test_two_ranks_train_the_model_of_one(tmp_path):
     assert not second[f"gradient/{ranks.STEPS - 1}/0"].any()
 
 
+@pytest.mark.processes
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_ranks_share_the_statistics_of_a_batch(tmp_path, size):
+    """The last step has samples for rank 0 alone."""
+    processes(ranks.normalise, size, tmp_path)
+    found = [np.load(tmp_path / f"rank-{rank}.npz") for rank in range(size)]
+    one = ranks.train(World(), module=ranks.normalised())
+    assert any("running_var" in name for name in one)
+    for name, expected in one.items():
+        if name.startswith("weight/"):
+            assert all(np.array_equal(found[0][name], other[name]) for other in found[1:])
+            assert found[0][name] == pytest.approx(expected, rel=1e-4, abs=1e-5)
+        else:
+            assert sum(each[name] for each in found) == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.processes
 def test_three_ranks_resume_to_the_bit(tmp_path):

@@ -1,0 +1,96 @@
+"""Batch normalisation over the samples of all ranks: Ioffe and Szegedy, arXiv 1502.03167."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import batch_norm
+
+MOMENTUM = 0.1
+"""Weight of a step's statistics in the running ones, torch's default."""
+
+
+class BatchNorm(nn.Module):
+    """Normalisation of each column by its mean and variance over the samples of a step, then a scale and an offset.
+
+    Several ranks share their statistics, so they compute what one rank with all samples would, up to rounding; a rank
+    without samples takes part. Evaluation uses running statistics, and so does a step of fewer than two samples, which
+    have no variance.
+    """
+
+    weight: nn.Parameter | None
+    bias: nn.Parameter | None
+    running_mean: torch.Tensor
+    running_var: torch.Tensor
+
+    def __init__(self, *shape: int, affine: bool = True, eps: float = 1e-5) -> None:
+        """Normalise [n, width] with `shape` (width,), or [copies, n, width] with `shape` (copies, 1, width).
+
+        Without `affine` there is no scale and no offset.
+        """
+        super().__init__()
+        self.eps = eps
+        self.ranks = 1
+        self.register_parameter("weight", nn.Parameter(torch.ones(shape)) if affine else None)
+        self.register_parameter("bias", nn.Parameter(torch.zeros(shape)) if affine else None)
+        self.register_buffer("running_mean", torch.zeros(shape))
+        self.register_buffer("running_var", torch.ones(shape))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return the normalised inputs, in their shape."""
+        if inputs.dim() == 2 and (self.ranks == 1 or not self.training):
+            learns = self.training and len(inputs) > 1
+            statistics = (self.running_mean, self.running_var)
+            return batch_norm(inputs, *statistics, self.weight, self.bias, learns, MOMENTUM, self.eps)
+        mean, variance = self._moments(inputs.float()) if self.training else (self.running_mean, self.running_var)
+        normal = (inputs - mean) * (variance + self.eps).rsqrt()
+        return normal if self.weight is None or self.bias is None else normal * self.weight + self.bias
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _moments(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return mean and variance over the samples of all ranks, in the shape of the running ones, which learn them.
+
+        The variance is computed from differences to the mean, since a difference of large sums would lose its digits.
+        """
+        shape = self.running_mean.shape
+        count = inputs.new_full((1,), inputs.shape[-2])
+        sums = self._over_ranks(torch.cat([inputs.sum(-2).flatten(), count]))
+        total = float(sums[-1].detach())
+        if total < 2:
+            return self.running_mean, self.running_var
+        mean = (sums[:-1] / total).view(shape)
+        squares = self._over_ranks((inputs - mean).square().sum(-2).flatten()).view(shape)
+        with torch.no_grad():
+            self.running_mean.lerp_(mean, MOMENTUM)
+            self.running_var.lerp_(squares / (total - 1), MOMENTUM)
+        return mean, squares / total
+
+    def _over_ranks(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self.ranks == 1:
+            return tensor
+        summed: torch.Tensor = _SumOverRanks.apply(tensor)  # type: ignore[no-untyped-call]
+        return summed
+
+
+class _SumOverRanks(torch.autograd.Function):
+    """The sum of a tensor over ranks; its gradient is the sum over ranks of their gradients, as their losses add up."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        summed = tensor.clone()
+        dist.all_reduce(summed)
+        return summed
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        summed = gradient.contiguous().clone()
+        dist.all_reduce(summed)
+        return summed
+
+
+def share_statistics(module: nn.Module, ranks: int) -> None:
+    """Let every `BatchNorm` in `module` normalise over the samples of so many ranks, all of torch's default group."""
+    for part in module.modules():
+        if isinstance(part, BatchNorm):
+            part.ranks = ranks

@@ -1,0 +1,210 @@
+"""Hidden layers do what their settings say: compared with torch's own layers and with the formulas of the papers."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import nn
+
+from persia_cli.config.schema import Dlrm, Ffnn, FinalMlp
+from persia_cli.model.batch_norm import BatchNorm
+from persia_cli.model.build import build_model
+from persia_cli.model.layers import (
+    Dice,
+    LayerNorm,
+    LayerStyle,
+    ParallelLinear,
+    ParametricRelu,
+    fully_connected,
+    hidden_layers,
+    parallel_networks,
+)
+from tests.unit.model.batches import batch_of, shape
+from tests.unit.model.kinds import KINDS, name, shape_for
+
+STYLED = [model for model in KINDS if model.kind != "branches"]
+TORCH = {
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+    "sigmoid": nn.Sigmoid,
+    "tanh": nn.Tanh,
+    "prelu": nn.PReLU,
+}
+
+
+def style(**changes) -> LayerStyle:
+    return LayerStyle(**changes)
+
+
+def by_torch(ours: nn.Sequential, activations: list[str], norm: str, dropout: list[float]) -> nn.Sequential:
+    """The same perceptron of torch's layers, with copies of the weights."""
+    linear = [layer for layer in ours if isinstance(layer, nn.Linear)]
+    layers: list[nn.Module] = []
+    for layer, activation, share in zip(linear[:-1], activations, dropout, strict=True):
+        width = layer.out_features
+        normal = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm, "none": lambda _: nn.Identity()}[norm](width)
+        slope = {"num_parameters": width} if activation == "prelu" else {}
+        layers += [copy.deepcopy(layer), normal, TORCH[activation](**slope), nn.Dropout(share)]
+    return nn.Sequential(*layers, copy.deepcopy(linear[-1]))
+
+
+@pytest.mark.parametrize("norm", ["none", "batch", "layer"])
+@pytest.mark.parametrize("activations", [[kind, "silu"] for kind in TORCH])
+def test_they_are_those_of_torch_in_training_and_evaluation(norm, activations):
+    torch.manual_seed(0)
+    dropout = [0.5, 0.2]
+    ours = fully_connected(5, [8, 6], 2, style(activation=activations, norm=norm, dropout=dropout))
+    theirs = by_torch(ours, activations, norm, dropout)
+    optimizers = [torch.optim.SGD(network.parameters(), lr=0.01) for network in (ours, theirs)]
+    for step in range(4):
+        inputs = torch.randn(16, 5)
+        found = []
+        for network, optimizer in zip((ours, theirs), optimizers, strict=True):
+            torch.manual_seed(step)
+            optimizer.zero_grad()
+            logits = network(inputs)
+            logits.square().sum().backward()
+            optimizer.step()
+            found.append(logits.detach().numpy())
+        assert found[0] == pytest.approx(found[1], rel=1e-5, abs=1e-5)
+    for network in (ours, theirs):
+        network.eval()
+    assert ours(inputs).detach().numpy() == pytest.approx(theirs(inputs).detach().numpy(), rel=1e-5, abs=1e-5)
+
+
+def test_a_network_without_settings_has_linear_layers_and_relu_alone():
+    kinds = [type(layer) for layer in fully_connected(5, [8, 6], 1)]
+    assert kinds == [nn.Linear, nn.ReLU, nn.Linear, nn.ReLU, nn.Linear]
+    bottom = fully_connected(5, [8], 4, style(norm="batch", dropout=0.5), activate_last=True)
+    assert [type(layer) for layer in bottom] == [nn.Linear, BatchNorm, nn.ReLU, nn.Dropout, nn.Linear, nn.ReLU]
+    last = hidden_layers(5, [8], style(norm="layer", dropout=0.5))
+    assert [type(layer) for layer in last] == [nn.Linear, LayerNorm, nn.ReLU, nn.Dropout]
+
+
+def test_dice_is_equation_3_of_its_paper():
+    torch.manual_seed(0)
+    dice = Dice(3)
+    with torch.no_grad():
+        dice.slope.copy_(torch.tensor([0.5, -0.1, 0.0]))
+    x = torch.randn(7, 3) * 5 + 2
+    s, slope = x.numpy().astype(np.float64), dice.slope.detach().numpy()
+    kept = 1 / (1 + np.exp(-(s - s.mean(0)) / np.sqrt(s.var(0) + 1e-8)))
+    assert dice(x).detach().numpy() == pytest.approx(kept * s + (1 - kept) * slope * s, rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("norm", ["none", "batch", "layer"])
+@pytest.mark.parametrize("activation", ["relu", "prelu", "dice"])
+def test_networks_side_by_side_are_each_what_they_are_alone(norm, activation):
+    torch.manual_seed(0)
+    copies, chosen = 3, style(activation=activation, norm=norm)
+    together = parallel_networks(copies, 5, [8, 6], 2, chosen)
+    alone = [fully_connected(5, [8, 6], 2, chosen) for _ in range(copies)]
+    learned = [layer for layer in together if isinstance(layer, BatchNorm | LayerNorm | ParametricRelu | Dice)]
+    for layer in learned:
+        for parameter in layer.parameters():
+            nn.init.normal_(parameter)
+    for number, network in enumerate(alone):
+        for ours, theirs in zip(together, network, strict=True):
+            for key, value in ours.state_dict().items():
+                own = value[number].t() if isinstance(ours, ParallelLinear) and key == "weight" else value[number]
+                part = theirs.get_submodule(key.rpartition(".")[0])
+                target = getattr(part, key.rpartition(".")[2])
+                target.data.copy_(own.reshape(target.shape))
+    for _ in range(3):
+        inputs = torch.randn(copies, 11, 5)
+        expected = torch.stack([network(own) for network, own in zip(alone, inputs, strict=True)])
+        assert torch.allclose(together(inputs), expected, atol=1e-5)
+    for network in (together, *alone):
+        network.eval()
+    expected = torch.stack([network(own) for network, own in zip(alone, inputs, strict=True)])
+    assert torch.allclose(together(inputs), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("model", STYLED, ids=name)
+@pytest.mark.parametrize("norm", ["batch", "layer"])
+def test_every_network_takes_them(model, norm):
+    changes = {"norm": norm, "dropout": 0.3, "embedding_dropout": 0.2, "activation": "dice", "init": "xavier_normal"}
+    wanted = shape_for(model)
+    network = build_model(model.model_copy(update=changes), wanted, seed=0)
+    kinds = {type(part) for part in network.modules()}
+    assert {Dice, nn.Dropout, BatchNorm if norm == "batch" else LayerNorm} <= kinds
+    batch = batch_of(wanted, [[0, 1]], size=64)
+    torch.manual_seed(1)
+    first = network(batch)
+    torch.manual_seed(2)
+    assert not torch.equal(first, network(batch)), "dropout draws anew"
+    first.square().sum().backward()
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in network.parameters())
+    network.eval()
+    assert torch.equal(network(batch), network(batch))
+    none = network.train()(batch_of(wanted, [[0, 1]], size=0))
+    assert none.shape == (0, 1)
+    assert network(batch_of(wanted, [[0, 1]], size=1)).isfinite().all()
+
+
+def test_dropout_of_embeddings_is_of_embeddings_alone_and_in_training_alone():
+    seen = []
+    wanted = shape(dense=3, dims=(64, 64))
+    network = build_model(Ffnn(kind="ffnn", dim=64, hidden=(4,), embedding_dropout=0.25), wanted, seed=0)
+    network.network.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    batch = batch_of(wanted, [[0, 1]], size=500)
+    network(batch)
+    network.eval()
+    network(batch)
+    dropped, whole = seen
+    kept = dropped != 0
+    assert kept[:, :3].all()
+    assert kept[:, 3:].float().mean() == pytest.approx(0.75, abs=0.01)
+    assert torch.allclose(dropped[kept], (whole / torch.tensor([1.0] * 3 + [0.75] * 128))[kept])
+
+
+@pytest.mark.parametrize(
+    ("init", "deviation"),
+    [
+        ("xavier_uniform", (2 / 500) ** 0.5),
+        ("xavier_normal", (2 / 500) ** 0.5),
+        ("he_uniform", (2 / 300) ** 0.5),
+        ("he_normal", (2 / 300) ** 0.5),
+    ],
+)
+def test_weights_begin_with_the_deviation_of_the_papers(init, deviation):
+    wanted = shape(dense=300, dims=())
+    network = build_model(Ffnn(kind="ffnn", dim=4, hidden=(200,), init=init), wanted, seed=3)
+    first = network.network[0]
+    assert float(first.weight.detach().std()) == pytest.approx(deviation, rel=0.02)
+    assert not first.bias.any()
+    again = build_model(Ffnn(kind="ffnn", dim=4, hidden=(200,), init=init), wanted, seed=3)
+    assert torch.equal(first.weight, again.network[0].weight)
+
+
+def test_experts_side_by_side_begin_as_they_would_alone():
+    layer = ParallelLinear(2, 300, 200)
+    from persia_cli.model.initial import initialize
+
+    initialize(layer, "he_normal")
+    assert float(layer.weight.detach().std()) == pytest.approx((2 / 300) ** 0.5, rel=0.02)
+    assert not layer.bias.any()
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: Ffnn(kind="ffnn", dim=4, hidden=(8, 6), dropout=(0.1,)), r"model.dropout has 1 entries.*hidden has 2"),
+        (
+            lambda: Dlrm(kind="dlrm", dim=4, bottom=(8,), top=(9, 8), activation=("relu",)),
+            r"model.activation has 1 entries, and model.top has 2",
+        ),
+        (
+            lambda: FinalMlp(kind="finalmlp", dim=4, first=(8,), second=(6, 4), heads=2, dropout=(0.1, 0.2)),
+            r"model.dropout has 2 entries, and model.first has 1",
+        ),
+        (lambda: Ffnn(kind="ffnn", dim=4, hidden=(8,), dropout=1.0), "less than 1"),
+        (lambda: Ffnn(kind="ffnn", dim=4, hidden=(8,), norm="group"), "none"),
+    ],
+)
+def test_settings_that_fit_no_layers_are_refused(make, sentence):
+    with pytest.raises(ValidationError, match=sentence):
+        make()
