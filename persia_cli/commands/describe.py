@@ -14,6 +14,7 @@ from persia_cli.commands.screen import err, labelled, paragraph, say, size
 from persia_cli.commands.screen_tables import columns, print_whole
 from persia_cli.commands.warm_view import describe_warm_start
 from persia_cli.config.schema import DenseOptimizer, Optimizer, ParquetDataset, Run, SyncMode
+from persia_cli.config.schema.model import Perceptrons
 from persia_cli.errors import count
 from persia_cli.observe.processor import this_processor
 from persia_cli.plan.job import JobPlan
@@ -103,12 +104,17 @@ def _samples(plan: JobPlan) -> str:
 
 
 def model_words(run: Run) -> str:
-    """Return the network in one line."""
-    settings = run.model.model_dump(exclude={"kind", "dim"})
+    """Return the network in one line; of what follows its linear layers, what is not as usual."""
+    usual = Perceptrons.model_fields
+    settings = {
+        key: value
+        for key, value in run.model.model_dump(exclude={"kind", "dim"}).items()
+        if key not in usual or value != type(run.model).model_fields[key].default
+    }
     layers = [
         f"{key} {'-'.join(map(str, value))}" for key, value in settings.items() if isinstance(value, tuple | list)
     ]
-    others = [f"{key} {value}" for key, value in settings.items() if isinstance(value, str | int)]
+    others = [f"{key} {value}" for key, value in settings.items() if isinstance(value, str | int | float)]
     return ", ".join([run.model.kind, f"dim {run.model.dim}", *layers, *others])
 
 

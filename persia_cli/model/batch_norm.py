@@ -47,7 +47,6 @@ class BatchNorm(nn.Module):
         normal = (inputs - mean) * (variance + self.eps).rsqrt()
         return normal if self.weight is None or self.bias is None else normal * self.weight + self.bias
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _moments(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return mean and variance over the samples of all ranks, in the shape of the running ones, which learn them.
 

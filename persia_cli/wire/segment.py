@@ -100,7 +100,10 @@ def open_segment(name: str) -> Segment:
         file = os.open(f"/proc/{process}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
         if not Path(f"/proc/{process}").exists():
-            raise GoneSegment(f"process {process}, whose shared memory a message names, has ended") from None
+            raise GoneSegment(
+                f"process {process}, whose shared memory a message names, has ended; if it runs in another container, "
+                "set cluster.shared_memory=false"
+            ) from None
         raise WireError(
             f"cannot reach the shared memory of process {process}: {error.strerror}; set cluster.shared_memory=false"
         ) from None

@@ -1,64 +1,53 @@
-"""Roles of a job that are started one by one, as a person or a cluster's engine does."""
+"""A job whose replicas are started one by one with the commands that a dry run prints."""
 
+import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
 from pathlib import Path
 
-import psutil
+from persia_cli.launch.job import JobResult, result_of
+from persia_cli.plan.job import JobPlan
 
-from persia_cli.launch.job import prepare_run_dir
-from persia_cli.wire.token import TOKEN
-from tests.conftest import poll_for
-from tests.support.jobs import plan
-from tests.support.threads import free_address
-
-END_S = 60.0
-"""Far less than the time after which silence is noticed; processes of a busy machine take many seconds to end."""
-
-Started = dict[str, subprocess.Popen[bytes]]
+LIMIT_S = 120.0
 
 
-@contextmanager
-def by_hand(words: list[str], run_dir: Path, without: str = "", supervise: bool = False) -> Iterator[Started]:
-    """Start every replica of a job, but for one, over TCP; kill what is left of them in the end.
+def run_by_hand(job: JobPlan, words: list[str]) -> JobResult:
+    """Start every replica of the job as a process of its own, over tcp; wait until all have ended well."""
+    processes: list[subprocess.Popen[bytes]] = []
+    logs = job.run_dir.with_name(f"{job.run_dir.name}-logs")
+    logs.mkdir()
 
-    With `supervise` those started are the supervisors, each the parent of its replica's process.
-    """
-    job = plan([*words, "cluster.transport=tcp"], run_dir)
-    prepare_run_dir(job)
-    address = free_address()
-    started: Started = {}
+    def start(number: int, address: str) -> subprocess.Popen[bytes]:
+        command = shlex.split(job.commands(address, words)[number])
+        log = logs / f"{job.replicas[number].name}.log"
+        with log.open("wb") as output:
+            command[0:1] = [sys.executable, "-m", "persia_cli"]
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        processes.append(process)
+        return process
+
     try:
-        for replica in job.replicas:
-            if replica.name == without:
-                continue
-            command = [sys.executable, "-m", "persia_cli", "launch-role", replica.role, "--index", str(replica.index)]
-            command += ["--coordinator", address, *(["--supervise"] if supervise else [])]
-            if replica.role == "coordinator":
-                command += ["--run-dir", str(run_dir)]
-            else:
-                command += ["--token-file", str(run_dir / TOKEN)]
-            with (run_dir / "roles" / f"{replica.name}.log").open("wb") as log:
-                started[replica.name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        yield started
+        coordinator = start(0, "tcp://127.0.0.1:0")
+        address = _listening(coordinator, logs / "coordinator-0.log")
+        for number in range(1, len(job.replicas)):
+            start(number, address)
+        codes = [process.wait(LIMIT_S) for process in processes]
     finally:
-        below = [child for process in started.values() for child in _children(process)]
-        for process in started.values():
+        for process in processes:
             process.kill()
             process.wait()
-        psutil.wait_procs(below, timeout=END_S)
+    said = "\n".join(log.read_text() for log in sorted(logs.iterdir()))
+    assert not any(codes), f"exit codes {codes}\n{said}"
+    return result_of(job.run_dir)
 
 
-def _children(process: "subprocess.Popen[bytes]") -> list[psutil.Process]:
-    try:
-        return psutil.Process(process.pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        return []
-
-
-def end(started: Started) -> dict[str, int]:
-    """Wait for the end of all; return their exit codes."""
-    poll_for(lambda: all(process.poll() is not None for process in started.values()), END_S, "the end of all roles")
-    return {name: process.returncode for name, process in started.items()}
+def _listening(coordinator: subprocess.Popen[bytes], log: Path) -> str:
+    """Wait for the coordinator to say where it listens."""
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline and coordinator.poll() is None:
+        for line in log.read_text().splitlines():
+            if line.startswith("listening at "):
+                return line.removeprefix("listening at ")
+        time.sleep(0.02)
+    raise AssertionError(f"the coordinator does not listen: {log.read_text()}")

@@ -16,8 +16,8 @@ from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.roles.coordinator.epoch import EPOCHS
 from persia_cli.store.manifest import CHECKPOINTS, newest_checkpoint
 from tests.conftest import poll_for
-from tests.support.by_hand import END_S, Started, by_hand, end
 from tests.support.launched import ENDLESS
+from tests.support.one_by_one import END_S, Started, by_hand, end
 from tests.support.threads import free_address
 
 SILENCE_S = 600

@@ -12,8 +12,8 @@ from persia_cli.launch.job import recorded_failure
 from persia_cli.observe.journal import METRICS, read_journal
 from persia_cli.store.manifest import CHECKPOINTS, finished_steps
 from tests.conftest import poll_for
-from tests.support.by_hand import by_hand
 from tests.support.launched import ENDLESS, Launched, running
+from tests.support.one_by_one import by_hand
 
 SILENCE_S = 6
 WORDS = [*ENDLESS, f"cluster.silence_timeout_s={SILENCE_S}", "cluster.stop_timeout_s=1", "cluster.embedding_workers=2"]

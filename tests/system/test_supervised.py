@@ -11,10 +11,10 @@ from persia_cli.launch.job import JobResult, result_of
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.store.manifest import CHECKPOINTS, newest_checkpoint
 from tests.conftest import poll_for
-from tests.support.by_hand import by_hand, end
 from tests.support.checkpoints import assert_same_model
 from tests.support.jobs import losses, train
 from tests.support.launched import ENDLESS
+from tests.support.one_by_one import by_hand, end
 from tests.support.small import STEPS, WORDS, figures
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(400)]

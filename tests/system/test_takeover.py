@@ -38,10 +38,14 @@ def takeovers(run_dir: Path) -> list[dict[str, Any]]:
     return [event for event in read_journal(run_dir / EVENTS) if event["event"] == "recovered"]
 
 
-def lines(run_dir: Path) -> list[dict[str, Any]]:
-    """Every recorded figure but speed and time."""
+def lines(run_dir: Path, ranks: int = 1) -> list[dict[str, Any]]:
+    """Every recorded figure but those that depend on the moment.
+
+    An id that is new to two ranks in one step had no row for the one that asked first.
+    """
+    of_the_moment = ("time", "samples_per_s", *(["look_up_hit_rate"] if ranks > 1 else []))
     return [
-        {key: value for key, value in line.items() if key not in ("time", "samples_per_s")}
+        {key: value for key, value in line.items() if key not in of_the_moment}
         for line in read_journal(run_dir / METRICS)
     ]
 
@@ -76,8 +80,8 @@ def kill_again_and_again(job: Launched, steps: list[int]) -> None:
         )
 
 
-def assert_undisturbed(job: Launched, straight: Path, deaths: int) -> None:
-    assert lines(job.run_dir) == lines(straight)
+def assert_undisturbed(job: Launched, straight: Path, deaths: int, ranks: int = 1) -> None:
+    assert lines(job.run_dir, ranks) == lines(straight, ranks)
     assert story(job.run_dir) == story(straight)
     recovered = takeovers(job.run_dir)
     assert len(recovered) == deaths
@@ -104,15 +108,16 @@ def test_a_job_outlives_two_deaths_of_its_coordinator(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.parametrize("words", [["cluster.transport=tcp"], ["cluster.nn_workers=2", "cluster.server_memory=shared"]])
-def test_a_job_outlives_ten_deaths_of_its_coordinator(tmp_path: Path, words: list[str]) -> None:
-    words = [*WORDS, "train.steps=1200", *words]
+@pytest.mark.parametrize(("transport", "ranks", "memory"), [("tcp", 1, "private"), ("ipc", 2, "shared")])
+def test_a_job_outlives_ten_deaths_of_its_coordinator(tmp_path: Path, transport: str, ranks: int, memory: str) -> None:
+    cluster = {"transport": transport, "nn_workers": ranks, "server_memory": memory}
+    words = [*WORDS, "train.steps=1200", *(f"cluster.{key}={value}" for key, value in cluster.items())]
     straight = train(words, tmp_path / "straight")
     with Launched(words, tmp_path / "run") as job:
         kill_again_and_again(job, list(range(50, 1050, 100)))
         code, _ = job.end(LIMIT_S)
         assert code == 0, job.output
-        assert_undisturbed(job, straight.run_dir, 10)
+        assert_undisturbed(job, straight.run_dir, 10, ranks)
 
 
 def has_begun(run_dir: Path, phase: str, number: int = 1) -> bool:

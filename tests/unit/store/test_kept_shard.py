@@ -193,7 +193,7 @@ def test_a_file_of_another_kind_or_not_loaded_is_refused(job):
     del shard
     gc.collect()
     message = refused(file, job.layout)
-    assert "while it loaded its rows" in message
+    assert "before its memory was whole" in message
     assert "from a checkpoint" in message
 
 
@@ -420,7 +420,7 @@ def test_an_insertion_from_a_checkpoint_is_not_whole_until_it_is_said_to_be(job)
     shard.insert(1, *arrays(names), np.array([0]), values)
     del shard
     gc.collect()
-    assert "while it loaded" in refused(file, job.layout)
+    assert "before its memory was whole" in refused(file, job.layout)
 
 
 def test_a_file_can_be_begun_anew(job):

@@ -103,7 +103,7 @@ def test_other_names_are_refused(name: str) -> None:
 
 
 def test_a_process_that_is_gone_is_named() -> None:
-    with pytest.raises(WireError, match=r"shared memory of process 4194305.*set cluster\.shared_memory=false"):
+    with pytest.raises(WireError, match=r"process 4194305, .* has ended.*set cluster\.shared_memory=false"):
         open_segment("4194305/3/0123456789abcdef")
 
 

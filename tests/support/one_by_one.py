@@ -1,0 +1,64 @@
+"""Roles of a job that are started one by one, as a person or a cluster's engine does."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from persia_cli.launch.job import prepare_run_dir
+from persia_cli.wire.token import TOKEN
+from tests.conftest import poll_for
+from tests.support.jobs import plan
+from tests.support.threads import free_address
+
+END_S = 60.0
+"""Far less than the time after which silence is noticed; processes of a busy machine take many seconds to end."""
+
+Started = dict[str, subprocess.Popen[bytes]]
+
+
+@contextmanager
+def by_hand(words: list[str], run_dir: Path, without: str = "", supervise: bool = False) -> Iterator[Started]:
+    """Start every replica of a job, but for one, over TCP; kill what is left of them in the end.
+
+    With `supervise` those started are the supervisors, each the parent of its replica's process.
+    """
+    job = plan([*words, "cluster.transport=tcp"], run_dir)
+    prepare_run_dir(job)
+    address = free_address()
+    started: Started = {}
+    try:
+        for replica in job.replicas:
+            if replica.name == without:
+                continue
+            command = [sys.executable, "-m", "persia_cli", "launch-role", replica.role, "--index", str(replica.index)]
+            command += ["--coordinator", address, *(["--supervise"] if supervise else [])]
+            if replica.role == "coordinator":
+                command += ["--run-dir", str(run_dir)]
+            else:
+                command += ["--token-file", str(run_dir / TOKEN)]
+            with (run_dir / "roles" / f"{replica.name}.log").open("wb") as log:
+                started[replica.name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        yield started
+    finally:
+        below = [child for process in started.values() for child in _children(process)]
+        for process in started.values():
+            process.kill()
+            process.wait()
+        psutil.wait_procs(below, timeout=END_S)
+
+
+def _children(process: "subprocess.Popen[bytes]") -> list[psutil.Process]:
+    try:
+        return psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def end(started: Started) -> dict[str, int]:
+    """Wait for the end of all; return their exit codes."""
+    poll_for(lambda: all(process.poll() is not None for process in started.values()), END_S, "the end of all roles")
+    return {name: process.returncode for name, process in started.items()}
