@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.config.schema import Run
+from persia_cli.config.schema import Run, SyncMode
 from persia_cli.errors import ConfigError, PoisonError
 from persia_cli.kernels.memory import HUGE_PAGE
 from persia_cli.plan.columns import label_names
@@ -174,7 +174,10 @@ def wants_memory(run: Run, job: Job, rank: int, state: Callable[[], Sequence[Ten
     weights = sum(tensor.numel() * tensor.element_size() for tensor in state()[0].tensors.values())
     samples = run.train.batch_size // run.cluster.nn_workers
     most = AUTO_MOST if samples >= AUTO_SAMPLES else AUTO_LEAST
-    return device.type == "cpu" and weights * COPIES[run.optimizer.dense.kind] <= most
+    # In sync mode servers wait for the dense step anyway; in others gradients would leave later than they could.
+    return (
+        device.type == "cpu" and isinstance(run.mode, SyncMode) and weights * COPIES[run.optimizer.dense.kind] <= most
+    )
 
 
 def _is_whole(file: int) -> bool:

@@ -26,7 +26,7 @@ SMALL = [
     "eval.every_steps=100",
 ]
 TWO_RANKS = [*SMALL, "cluster.nn_workers=2", "cluster.embedding_workers=2", "cluster.data_loaders=2"]
-HYBRID = ["mode=hybrid", "mode.staleness=4"]
+HYBRID = ["mode=hybrid", "mode.staleness=4", "recovery.dense_memory=every_step"]
 LIMIT_S = 240.0
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]

@@ -122,9 +122,9 @@ class Recovery(Node):
     """With `lost_memory=partial`: largest fraction of all updates of the training that may be lost, else it ends."""
     dense_memory: Literal["every_step", "auto", "off"] = "auto"
     """Whether an NN worker keeps its dense weights and their optimizer, after each step, in memory that outlives its
-    process, so that a new process goes on from there: `every_step`, `off`, or `auto`, which is `every_step` where they
-    are small and trained on the CPU: 1 MiB at the most, or 16 MiB if an NN worker has 256 samples in a step. Gradients
-    of rows then leave after the dense weights have changed.
+    process, so that a new process goes on from there: `every_step`, `off`, or `auto`, which is `every_step` in sync
+    mode where they are small and trained on the CPU: 1 MiB at the most, or 16 MiB if an NN worker has 256 samples in a
+    step. Gradients of rows then leave after the dense weights have changed.
     """
     window_s: Seconds = 600.0
     """Seconds after which a restart no longer counts."""

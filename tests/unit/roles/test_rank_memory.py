@@ -100,6 +100,8 @@ def test_memory_that_is_not_whole_is_begun_anew_and_that_of_another_job_refused(
     ("words", "wanted"),
     [
         ([], True),
+        (["mode=hybrid"], False),  # gradients would leave later than they could
+        (["mode=hybrid", "recovery.dense_memory=every_step"], True),
         (["recovery.dense_memory=off"], False),
         (["model.hidden=[2048,2048]"], False),
         (["model.hidden=[2048,2048]", "recovery.dense_memory=every_step"], True),

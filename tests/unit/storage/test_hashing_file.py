@@ -73,11 +73,13 @@ class Disk:
         sink.write = noted
 
 
-def test_whole_blocks_are_written_directly_and_the_end_as_usual(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whole_blocks_are_written_directly_and_the_end_as_usual(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     disk = Disk(monkeypatch, refused=0)
-    with TemporaryDirectory(dir=Path.cwd()) as temporary, writing_file(Path(temporary) / "file") as sink:
+    with writing_file(tmp_path / "file") as sink:
         if not fcntl.fcntl(sink._sink, fcntl.F_GETFL) & os.O_DIRECT:
-            pytest.skip("the file system of the working folder does not write directly")
+            pytest.skip("the file system of temporary files does not write directly")
         disk.note(sink)
         with HashingFile(sink) as file:
             file.write(bytes(2 * BLOCK + 100))
