@@ -5,7 +5,7 @@ import fcntl
 import hashlib
 import os
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from persia_cli.storage.hashing_file import HashingFile
 from persia_cli.storage.places import writing_file
 
 BLOCK = 8192
-FOLDERS = [Path.cwd(), Path("/dev/shm")]
+FOLDERS = [Path(gettempdir()), Path("/dev/shm")]
 """A folder of a disk and one of memory: only few file systems of memory write directly."""
 
 
