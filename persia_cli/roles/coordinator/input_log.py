@@ -110,6 +110,8 @@ class InputLog:
         self.replaying, self.again = False, again
         self.snapshot: RecordSnapshot | None = None
         self.metrics_bytes = metrics_bytes
+        self._compacted = 0
+        """Bytes at the beginning of the file that no compaction has to look through: there are no reports in them."""
         self._entries: deque[Entry] = deque()
         self._awake, self._base_s = AwakeTime(time.monotonic()), 0.0
         if path is None:
@@ -201,19 +203,22 @@ class InputLog:
         """Replace all reports that are in the run's record by its state after them; keeps all that is not a report."""
         if self._path is None or self.replaying:
             return
-        entries, _ = _entries_of(self._path, self._path.read_bytes())
-        kept: list[Entry] = [
+        content = self._path.read_bytes()
+        entries, _ = _entries_of(self._path, content, self._compacted)
+        kept = [
             entry
             for entry in entries
             if not isinstance(entry, Snapshot)
             and not (isinstance(entry, Input) and 0 < entry.report < state.next_report)
         ]
-        kept.insert(1, Snapshot(state))
+        first_report = next((n for n, entry in enumerate(kept) if isinstance(entry, Input) and entry.report), len(kept))
+        looked_through = content[: self._compacted] + b"".join(map(_framed, kept[:first_report]))
         with replacing(self._path) as part:
-            part.write_bytes(b"".join(map(_framed, kept)))
+            part.write_bytes(looked_through + b"".join(map(_framed, [*kept[first_report:], Snapshot(state)])))
         with writing(self._path):
             self._file.close()
             self._file = self._path.open("ab", buffering=0)
+        self._compacted = len(looked_through)
 
     def _append(self, entry: Entry, synced: bool) -> None:
         assert self._path is not None
@@ -249,13 +254,12 @@ def _framed(entry: Entry) -> bytes:
     return sizes + struct.pack("<I", zlib.crc32(sizes)) + content
 
 
-def _entries_of(path: Path, content: bytes) -> tuple[list[Entry], int]:
-    """Return the records of a log and the size of what is whole; the last record may be half written.
+def _entries_of(path: Path, content: bytes, at: int = 0) -> tuple[list[Entry], int]:
+    """Return the records of a log from byte `at` on, and the size of what is whole; the last may be half written.
 
     Raises TakeoverError if another one is damaged.
     """
     entries: list[Entry] = []
-    at = 0
     while at + HEAD.size <= len(content):
         size, checksum, of_sizes = HEAD.unpack_from(content, at)
         end = at + HEAD.size + size

@@ -187,6 +187,27 @@ def test_compaction_keeps_all_but_the_reports_that_are_in_the_record(tmp_path: P
     assert [path.name for path in tmp_path.iterdir()] == []
 
 
+def test_many_compactions_keep_what_one_would(tmp_path: Path) -> None:
+    """Some reports are not in the record yet at the first, so it ends before them, and they go at a later one."""
+    found: list[list[tuple[int, int]]] = []
+    for name, every in (("often", 3), ("once", 12)):
+        log = InputLog(tmp_path / name, JOB)
+        for number in range(1, 13):
+            log.take(Peer(PEER.identity, number), TAKE, synced=False)
+            log.take(Peer(b"nn-worker-0#1", number), report(number), synced=False)
+            if number % every == 0:
+                log.compact(RecordSnapshot(number - 1, 6, 6, 0, 0, (), TableTotals(), [], NONE, [], [], NONE, 77))
+        log.close(ended=False)
+        again = InputLog(tmp_path / name, JOB, again=True)
+        assert again.snapshot is not None
+        assert again.snapshot.next_report == 11
+        found.append([(entry.report, len(entry.frames)) for entry in again.replay() if isinstance(entry, Input)])
+        again.close(ended=False)
+    assert found[0] == found[1]
+    assert [number for number, _ in found[0] if number] == [11, 12]
+    assert (tmp_path / "often").read_bytes()[:40] == (tmp_path / "once").read_bytes()[:40]
+
+
 def test_nothing_is_kept_without_a_path() -> None:
     log = InputLog()
     log.take(PEER, TAKE, synced=True)
