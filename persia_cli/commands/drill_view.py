@@ -15,6 +15,7 @@ from persia_cli.disk import write_whole
 from persia_cli.drill.plan import Disturbance
 from persia_cli.drill.result import DrillResult, StrikeResult
 from persia_cli.errors import count
+from persia_cli.observe.recoveries import amount
 from persia_cli.plan.job import JobPlan
 
 EVERY_S = 10.0
@@ -68,7 +69,7 @@ def show_drill(result: DrillResult, json_file: Path | None) -> None:
     table = columns("drill", "step", "noticed", "recovered", "standstill", *(["done again"] if repeated else []))
     for each in result.strikes:
         times = map(seconds, (each.noticed_s, each.recovered_s, each.standstill_s))
-        again = ", ".join(f"{number:,} {what}" for what, number in each.repeated.items())
+        again = ", ".join(amount(*pair) for pair in each.repeated.items())
         table.add_row(each.disturbance.label, f"{each.step:,}", *times, *([again] if repeated else []))
     print_rows(out(), table)
     figures = _figures(result)
@@ -80,7 +81,7 @@ def show_drill(result: DrillResult, json_file: Path | None) -> None:
     for problem in result.problems:
         labelled(err(), "failed", problem)
     if not result.problems:
-        labelled(err(), "recovered", "as docs/guide/failures.md says")
+        labelled(err(), "recovered", 'as "When things fail" in the guide says')
     if json_file is not None:
         labelled(err(), "results", str(json_file))
     run_dir = shlex.quote(str(result.run_dir))

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from persia_cli.errors import count
+
 Line = Mapping[str, Any]
 
 
@@ -11,15 +13,30 @@ def recoveries_in(events: Sequence[Line]) -> list[Line]:
     return [event for event in events if event["event"] == "recovered"]
 
 
+DONE_AGAIN = {
+    "steps": ("step", "sent again"),
+    "batches": ("batch", "sent again"),
+    "requests": ("request", "under way finished"),
+    "training steps": ("training step", "trained again"),
+}
+"""What a recovery repeats: its name for one of them, and what is done to them."""
+
+
+def amount(unit: str, number: int) -> str:
+    """Return `1 batch` or `12 batches`."""
+    return f"{number:,} {unit if number != 1 else DONE_AGAIN[unit][0]}"
+
+
 def outcome_of(event: Line) -> str:
     """Return a sentence about a recovery: how long it took, what was done again, and what was lost."""
-    if not event["repeated"]:
-        return f"after {event['seconds']:.1f} s; nothing done again, {event['lost']} lost"
-    [(unit, repeated)] = event["repeated"].items()
-    done = f"after step {event['checkpoint']:,} trained again" if "checkpoint" in event else "sent again"
-    done = "under way finished" if unit == "requests" else done
+    took, lost = f"after {event['seconds']:.1f} s", f"{event['lost']:,} lost"
     if "loaded" in event:
         tables = ", ".join(event["lost_of_tables"]) or "none"
-        lost = f"{event['lost']:,} updates lost" + (f" (tables: {tables})" if event["lost"] else "")
-        return f"after {event['seconds']:.1f} s; its rows of step {event['loaded']:,} are loaded again, {lost}"
-    return f"after {event['seconds']:.1f} s; {repeated:,} {unit} {done}, {event['lost']} lost"
+        of_tables = f" (tables: {tables})" if event["lost"] else ""
+        rows = f"its rows of step {event['loaded']:,} are loaded again"
+        return f"{took}; {rows}, {count(event['lost'], 'update')} lost{of_tables}"
+    if not event["repeated"]:
+        return f"{took}; nothing done again, {lost}"
+    [(unit, number)] = event["repeated"].items()
+    done = f"after step {event['checkpoint']:,} trained again" if "checkpoint" in event else DONE_AGAIN[unit][1]
+    return f"{took}; {amount(unit, number)} {done}, {lost}"
