@@ -183,9 +183,9 @@ def _compare(order: DrillOrder, result: DrillResult, folder: Path) -> None:
         job.end()
     result.undisturbed = job.run_dir
     result.auc_undisturbed = _auc(job.run_dir)
-    result.same_model = _same_model(order.run, result.run_dir, job.run_dir)
-    exact = isinstance(order.run.mode, SyncMode) and order.run.cluster.nn_workers == 1
-    if exact and result.same_model is False:
+    if isinstance(order.run.mode, SyncMode) and order.run.cluster.nn_workers == 1:
+        result.same_model = _same_model(order.run, result.run_dir, job.run_dir)
+    if result.same_model is False:
         result.problems.append("the model is not that of the undisturbed run, as it is in sync mode")
 
 

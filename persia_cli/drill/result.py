@@ -86,7 +86,8 @@ class DrillResult:
     auc_undisturbed: dict[str, float | None] | None = None
     """The same of the run that was not disturbed; None if there was none."""
     same_model: bool | None = None
-    """Whether all rows and weights have the values of the undisturbed run; None if that was not compared."""
+    """Whether all rows and weights have the values of the undisturbed run; None without one, and where
+    two runs may differ anyway: in other modes than sync, and with several NN workers."""
     undisturbed: Path | None = None
     problems: list[str] = field(default_factory=list)
     """Why the job did not recover as it should; empty if it did."""

@@ -98,24 +98,42 @@ class Coordinator:
         self._run = run
         self._job = job
         self._run_dir = Path(job.run_dir)
-        begin = self._inputs.metrics_bytes
         self._events = ContinuedJournal(
             self._run_dir / EVENTS, 0 if self._inputs.again else None, event_key, alone=True
         )
-        metrics = ContinuedJournal(self._run_dir / METRICS, begin if self._inputs.again else None, metrics_key)
         self._events.write(event="began", host=socket.gethostname(), pid=os.getpid())
         self._grids = {
             TRAIN: StepGrid(job.train_rows, run.train.batch_size, run.cluster.nn_workers),
             EVAL: StepGrid(job.eval_rows, run.train.batch_size, run.cluster.nn_workers),
         }
+        self._begin_record()
+        self._stall = StallDetector()
+        self._liveness = LivenessMonitor(run.cluster, self._membership, self._phases, self._stall, self._now())
+        self._failure: ReplicaError | None = None
+        self.stop, self.stopped_by = False, ""
+        self._scoring = self._begin_scoring() if job.task == "predict" else None
+        self._server = loop.serve(bind, Report.LIMIT.nbytes)
+        self._server.epoch = epoch.number if epoch else 0
+        self._begin_handlers()
+        self._register_handlers()
+        self.address = advertise or self._server.address
+
+    def _begin_record(self) -> None:
+        """Begin the record, and know what the checkpoint says with which the job begins."""
+        run, job, again = self._run, self._job, self._inputs.again
+        begin = self._inputs.metrics_bytes if again else None
+        self._metrics = ContinuedJournal(self._run_dir / METRICS, begin, metrics_key)
         loaded = self._inputs.find(_MANIFEST, lambda: read_manifest(place_of(job.load)) if job.load else None)
-        step, samples = (loaded.step, loaded.samples) if loaded else (0, 0)
+        self._first_step: int
+        self._first_step, samples = (loaded.step, loaded.samples) if loaded else (0, 0)
         self._loading = Loading(run, job, loaded, self._events)
         resumed = loaded if job.task == "train" else None
         known = self._inputs.snapshot
         fresh = None if known or not resumed or not job.load else place_of(job.load)
         state = load_state(fresh, resumed, len(label_names(run))) if fresh and resumed else None
-        self._record = RunRecord(self._run_dir, self._events, run, self._grids[TRAIN], step, samples, state, metrics)
+        self._record = RunRecord(
+            self._run_dir, self._events, run, self._grids[TRAIN], self._first_step, samples, state, self._metrics
+        )
         if known:
             self._record.restore(known)
         elif resumed and (begun := self._record.snapshot()):
@@ -126,31 +144,22 @@ class Coordinator:
             tracked = resumed.progress.tracked
             self._tracker.restore([(each.metric, each.step, each.value, each.since) for each in tracked])
         self._checkpointing = Checkpointing(run, job, self._tracker, self._inputs)
-        wishes, is_saved = Wishes(), bool(resumed and self._checkpointing.has(step))
-        self._phases = job_phases(run, job, self._tracker, wishes, is_saved)
-        self._stall = StallDetector()
-        self._liveness = LivenessMonitor(run.cluster, self._membership, self._phases, self._stall, self._now())
-        self._failure: ReplicaError | None = None
-        self.stop, self.stopped_by = False, ""
-        self._scoring = self._begin_scoring() if job.task == "predict" else None
-        self._server = loop.serve(bind, Report.LIMIT.nbytes)
-        self._server.epoch = epoch.number if epoch else 0
+        self._wishes = Wishes()
+        is_saved = bool(resumed and self._checkpointing.has(self._first_step))
+        self._phases = job_phases(run, job, self._tracker, self._wishes, is_saved)
+
+    def _begin_handlers(self) -> None:
+        """Make those that handle requests, each of which knows the others that it needs."""
+        run, job = self._run, self._job
         self._joining = JoinHandler(self._server, run, job, self._membership, self._now, self._record)
+        # fmt: off
         self._reporting = Reporting(
-            self._server,
-            self._joining,
-            run,
-            job,
-            self._record,
-            self._events,
-            self._tracker,
-            self._give_up,
+            self._server, self._joining, run, job, self._record, self._events, self._tracker, self._give_up,
             self._inputs,
         )
         self._work = WorkQueue(self._server, job.first_step, job.steps)
-        # fmt: off
         self._early = EarlySaves(
-            self._server, self._joining, run, job, self._phases, wishes, self._work, self._events,
+            self._server, self._joining, run, job, self._phases, self._wishes, self._work, self._events,
             self._inputs, lambda: self._progression.advance(),
         )
         self.signals = self._early.signals
@@ -162,8 +171,8 @@ class Coordinator:
             self._dismissal, lambda: self._progression.go_on(),
         )
         self._progression = Progression(
-            self._server, self._joining, job, self._phases, self._grids[TRAIN], step, self._record, self._events,
-            self._checkpointing, self._reporting, self._work, self._early, self._dismissal, self._stall,
+            self._server, self._joining, job, self._phases, self._grids[TRAIN], self._first_step, self._record,
+            self._events, self._checkpointing, self._reporting, self._work, self._early, self._dismissal, self._stall,
             self._scoring, lambda: self._failure is not None, lambda *told: self._recovery.note_figures(*told),
         )
         Regrouping(
@@ -183,12 +192,10 @@ class Coordinator:
             self._recovery, self._dismissal, self._events, self._now,
         )
         self._takeover = Takeover(
-            self._inputs, self._server, self._events, metrics, self._record, self._reporting, self._early,
+            self._inputs, self._server, self._events, self._metrics, self._record, self._reporting, self._early,
             self._liveness, self._give_up, self._or_give_up,
         )
         # fmt: on
-        self._register_handlers()
-        self.address = advertise or self._server.address
 
     def _register_handlers(self) -> None:
         handlers: dict[type[Message], Callable[[Peer, Any], None]] = {
