@@ -1,7 +1,7 @@
 """What servers' accounts say: how often each update is applied in the model, and what was taken back on the way."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -116,12 +116,6 @@ def _apply(account: ServerAccount, update: Update, at: float) -> None:
     account.applied[update] += 1
     account.first_s.setdefault(update, at)
     account.last_s[update] = at
-
-
-def read_accounts(run_dir: Path, servers: Sequence[str]) -> list[ServerAccount]:
-    """Return the accounts of these servers of a run; one that has not begun is empty."""
-    folder = run_dir / written.FOLDER
-    return [account_of(name, *read_entries(folder / f"{name}{written.SUFFIX}")) for name in servers]
 
 
 def last_step(run_dir: Path, servers: Iterable[str]) -> int:

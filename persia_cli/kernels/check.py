@@ -20,8 +20,6 @@ from persia_cli.kernels.buckets import (
 from persia_cli.kernels.compile import inlined, kernel, read, write
 from persia_cli.kernels.hashing import mix
 from persia_cli.kernels.intrinsics import bits_set, load64
-from persia_cli.kernels.rows import BFLOAT16, FLOAT32, LANES, ROWS, ZERO, start_of
-from persia_cli.kernels.simd import finite, load
 
 U8, U16, U32, U64, I64 = types.uint8, types.uint16, types.uint32, types.uint64, types.int64
 SOUND, GAP, FOREIGN, MISPLACED, UNREACHABLE, NO_SUCH_ROW, TWICE = range(7)
@@ -87,27 +85,6 @@ def _check_slot(index, partition, capacity, bucket, slot, seen):
         return TWICE
     seen[word] |= bit
     return SOUND
-
-
-@kernel(types.int64(ROWS, read(U16), I64))
-def count_not_finite(rows, halves, used):
-    """Return how many of the first `used` rows have a value or state that is NaN or infinite.
-
-    `halves` is the memory of the rows as uint16.
-    """
-    found = 0
-    for row in range(used):
-        at, sound = start_of(rows, row), True
-        first = ZERO if rows.storage == FLOAT32 else rows.state_at
-        for word in range(first, rows.width, LANES):
-            sound &= finite(load(rows.arena, at + word, np.int64(rows.width - word)))
-        if rows.storage != FLOAT32:
-            # All bits of the exponent set, in either of the two halves of a word.
-            mask = np.uint64(0x7F80 if rows.storage == BFLOAT16 else 0x7C00)
-            for half in range(np.uint64(2) * at, np.uint64(2) * at + rows.dim):
-                sound &= np.uint64(halves[half]) & mask != mask
-        found += 0 if sound else 1
-    return found
 
 
 @kernel(types.uint64(read(U8), write(U8), write(U64), U64))

@@ -12,7 +12,6 @@ SERVER = ("index.first_foreign", "look_up.read_rows")
 TAKE_OVER = (
     "check.copy_and_add",
     "check.check_index",
-    "check.count_not_finite",
     "index.find",
     "index.find_and_touch",
     "look_up.finish_look_up",

@@ -41,8 +41,6 @@ class Repairs(NamedTuple):
     """The look-up or update that was under way and has been finished; None if there was none."""
     unknown: tuple[NDArray[np.uint32], ...]
     """Of a look-up: positions of the keys of each part that had no row before, as `Shard.answer` returns them."""
-    not_finite: int
-    """Rows with a value or state that is NaN or infinite, which training that diverges makes too."""
 
 
 class UnderWay(NamedTuple):
@@ -80,7 +78,6 @@ def repair_shard(shard: "KeptShard") -> Repairs:
     if row:
         assert request is not None
         _write_row_back(shard, progress, arrays[[part.group for part in request.parts].index(progress.group)])
-    not_finite = sum(map(_not_finite, shard.stores))
     shard.applied.repair()
     unknown: tuple[NDArray[np.uint32], ...] = ()
     if request is not None:
@@ -89,7 +86,7 @@ def repair_shard(shard: "KeptShard") -> Repairs:
         else:
             _finish_update(shard, request, arrays, progress)
         shard.finish(kind, request)
-    return Repairs(sum(store.used for store in shard.stores), row, new_key, request, unknown, not_finite)
+    return Repairs(sum(store.used for store in shard.stores), row, new_key, request, unknown)
 
 
 def count_death(shard: "KeptShard", most: int | None) -> None:
@@ -165,10 +162,6 @@ def _are_first(bits: NDArray[np.uint64], count: int) -> bool:
     """Return whether of all bits exactly the first `count` are set; no more than that may be set."""
     whole, rest = divmod(count, 64)
     return bool((bits[:whole] == np.uint64(2**64 - 1)).all() and bits[whole] == np.uint64((1 << rest) - 1))
-
-
-def _not_finite(store: RowStore) -> int:
-    return int(check.count_not_finite(store.rows, store.rows.arena.view(np.uint16), store.used))
 
 
 def _write_row_back(shard: "KeptShard", progress: UnderWay, arrays: Arrays) -> None:

@@ -39,25 +39,6 @@ CHANGES_PER_BATCH = 8192
 """Largest number of changed rows in a record batch: who reads a chain has one batch of each file in memory."""
 
 
-def save_shard(
-    shard: Shard,
-    directory: Place,
-    on_rows: Callable[[int], None] = lambda rows: None,
-    changes: Changes = None,
-) -> list[SavedFile]:
-    """Write one file per feature group into `directory`; the files are safe when this returns.
-
-    Where the `changes` of a store are given, its file has the changed rows alone, and if rows are gone, their ids are
-    in a file in the folder DELETED beside `directory`. Calls `on_rows` with the number of rows of each portion written.
-    Raises DiskError if a file cannot be written, and removes that file.
-    """
-    cut = shard.begin_cut(since=steps_of(changes))
-    try:
-        return write_portions(shard, cut.portions, directory, on_rows, changes)
-    finally:
-        shard.end_cut()
-
-
 def steps_of(changes: Changes) -> list[int] | None:
     """Return the step of each store since which rows are saved, as `Shard.begin_cut` takes them."""
     return None if changes is None else [0 if own is None else own.since for own in changes]
@@ -70,7 +51,11 @@ def write_portions(
     on_rows: Callable[[int], None],
     changes: Changes = None,
 ) -> list[SavedFile]:
-    """Write what `save_shard` does from the rows of a cut; `portions` returns those of a group, in order.
+    """Write one file per feature group into `directory`, from the rows of a cut; the files are safe when this returns.
+
+    `portions` returns the rows of a group, in order. Where the `changes` of a store are given, its file has the changed
+    rows alone, and if rows are gone, their ids are in a file in the folder DELETED beside `directory`. Calls `on_rows`
+    with the number of rows of each portion written. Raises DiskError if a file cannot be written, and removes it.
 
     The cut has begun with `steps_of(changes)`. It is called for one group after the other. Only what never changes of
     the shard is read, so this may run on a thread beside the one that owns the shard.

@@ -81,15 +81,8 @@ def dense_state(
     ]
 
 
-def dense_files(
-    module: nn.Module, optimizer: torch.optim.Optimizer, loss_scale: LossScaleState | None = None
-) -> list[TensorFile]:
-    """Return copies of the files of `dense_state`."""
-    return [file.copied() for file in dense_state(module, optimizer, loss_scale)]
-
-
 def load_dense(directory: Place, module: nn.Module, optimizer: torch.optim.Optimizer) -> LossScaleState | None:
-    """Read the files of `dense_files`, in place; the optimizer's settings (learning rate …) stay those of the config.
+    """Read the files of `dense_state`, in place; the optimizer's settings (learning rate …) stay those of the config.
 
     Returns the state of the loss scale, if one was saved.
 
@@ -122,7 +115,7 @@ def restore_dense(
 
 
 def load_weights(directory: Place, module: nn.Module) -> None:
-    """Read only the weights of `dense_files`; raises CheckpointError as `load_dense` does."""
+    """Read only the weights of `dense_state`; raises CheckpointError as `load_dense` does."""
     weights, _ = read_tensors(directory / WEIGHTS)
     _require_same(directory / WEIGHTS, weights, weights_of(module))
     module.load_state_dict(weights)

@@ -12,7 +12,7 @@ from persia_cli.errors import UserError
 from persia_cli.kernels.pool import MODES
 from persia_cli.model.shape import FeatureShape
 from persia_cli.store.wire_rows import encode_rows
-from persia_cli.train.dense_state import dense_files, load_dense, write_files
+from persia_cli.train.dense_state import dense_state, load_dense, write_files
 from persia_cli.train.device import CPU, Copier, drawing_from, prepare_torch, told_of_full_memory
 from persia_cli.train.device_pooling import DevicePooling
 from persia_cli.train.distributed import World
@@ -139,7 +139,8 @@ def _checkpoint(model: Model, device: torch.device) -> Finding:
     first, *followers = (Trainer(model, World(device=place), dense=ADAGRAD) for place in (device, device, CPU))
     first.trajectory(3, BATCH)
     with tempfile.TemporaryDirectory(prefix="persia-gpu-") as folder:
-        write_files(dense_files(first.module, first.step.optimizer), Path(folder))
+        state = dense_state(first.module, first.step.optimizer)
+        write_files([file.copied() for file in state], Path(folder))
         for follower in followers:
             follower.trajectory(3, BATCH)
             load_dense(Path(folder), follower.module, follower.step.optimizer)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from persia_cli.control.watermarks import Watermarks
-from persia_cli.drill.account import ServerAccount, close_accounts, last_step, open_accounts, read_accounts
+from persia_cli.drill.account import ServerAccount, account_of, close_accounts, last_step, open_accounts, read_entries
 from persia_cli.drill.counting import count_updates, read_all, surely_applied
-from persia_cli.roles.update_account import APPLIED, BEGUN, FRESH, KEPT, UpdateAccount
+from persia_cli.roles.update_account import APPLIED, BEGUN, FOLDER, FRESH, KEPT, SUFFIX, UpdateAccount
 
 NAME = "embedding-server-0"
 RANKS = 2
@@ -33,8 +33,7 @@ def apply(account: UpdateAccount, step: int, *ranks: int, before: int = 0) -> No
 
 
 def read(run_dir: Path) -> ServerAccount:
-    [account] = read_accounts(run_dir, [NAME])
-    return account
+    return account_of(NAME, *read_entries(run_dir / FOLDER / f"{NAME}{SUFFIX}"))
 
 
 def test_without_the_folder_nothing_is_written(tmp_path):
@@ -198,8 +197,8 @@ def test_steps_of_a_job_that_goes_on_are_expected_once_their_permits_are_back(ru
         apply(account, step, 0)
     for step in range(7):
         apply(account, step, 1)
-    assert surely_applied(read_accounts(run_dir, [NAME]), RANKS, 3) == 4
-    assert surely_applied(read_accounts(run_dir, [NAME]), 3, 3) == 0
+    assert surely_applied([read(run_dir)], RANKS, 3) == 4
+    assert surely_applied([read(run_dir)], 3, 3) == 0
 
 
 def test_what_has_no_room_is_counted(run_dir, monkeypatch):

@@ -38,9 +38,10 @@ from persia_cli.store.manifest import (
 )
 from persia_cli.store.retention import removable
 from persia_cli.store.shard import Shard
-from persia_cli.store.snapshot import load_shard, save_shard
+from persia_cli.store.snapshot import load_shard
 from persia_cli.wire.figures import SavedFile
 from tests import naive_store
+from tests.support.saving import save_shard
 from tests.support.shards import OPTIMIZERS, TABLES, arrays, colliding, layout_of
 
 DTYPES = ["float32", "bfloat16", "float16"]

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from persia_cli.store.cut import CutRows, ShardCut
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer, TableSpec, table_salt
 from persia_cli.store.shard import Shard
-from persia_cli.store.snapshot import save_shard, write_portions
+from persia_cli.store.snapshot import write_portions
 from tests import naive
+from tests.support.saving import save_shard
 
 TABLES = tuple(TableSpec(name, number, table_salt(name), 0.1) for number, name in enumerate("abc"))
 GROUPS = ((0, TABLES[:2]), (1, TABLES[2:]))

@@ -14,8 +14,8 @@ from persia_cli.store.kept_shard import KeptShard
 from persia_cli.store.manifest import DELETED
 from persia_cli.store.row_store import RowStore
 from persia_cli.store.shard import Shard
-from persia_cli.store.snapshot import save_shard
 from tests.support.killed import Job, job_of, killed_in
+from tests.support.saving import save_shard
 from tests.support.shards import OPTIMIZERS
 
 BASE, END = 4, 9

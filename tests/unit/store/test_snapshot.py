@@ -28,9 +28,10 @@ from persia_cli.store.layout import (
     table_salt,
 )
 from persia_cli.store.shard import Shard
-from persia_cli.store.snapshot import load_shard, save_shard
+from persia_cli.store.snapshot import load_shard
 from persia_cli.wire.figures import SavedRows
 from tests import naive
+from tests.support.saving import save_shard
 
 TABLES = tuple(TableSpec(name, number, table_salt(name), 0.1) for number, name in enumerate("abc"))
 IDS = [0, 2**64 - 1, 5, 6, 7, 8, 5 ^ TABLES[0].salt ^ TABLES[1].salt]

@@ -11,8 +11,9 @@ from persia_cli.errors import MemoryFileError
 from persia_cli.kernels.memory import HUGE_PAGE
 from persia_cli.store.memory_file import SERVING, MemoryFile, new_file
 from persia_cli.train.dense_slots import DESCRIPTION_BYTES, DenseSlot, DenseSlots, slot_bytes
-from persia_cli.train.dense_state import dense_files, dense_state, restore_dense
+from persia_cli.train.dense_state import dense_state, restore_dense
 from persia_cli.train.precision import LossScale
+from tests.support.dense import dense_files
 from tests.unit.train.test_dense_state import CONFIGS, advance, built, equal
 
 

@@ -7,8 +7,9 @@ import torch
 
 from persia_cli.config.schema import DenseAdagrad, DenseAdam, DenseSgd
 from persia_cli.errors import CheckpointError, PersiaError
-from persia_cli.train.dense_state import OPTIMIZER, WEIGHTS, dense_files, load_dense, write_files
+from persia_cli.train.dense_state import OPTIMIZER, WEIGHTS, load_dense, write_files
 from persia_cli.train.optimizer import dense_optimizer
+from tests.support.dense import dense_files
 
 CONFIGS = [DenseSgd(kind="sgd", lr=0.1), DenseAdagrad(kind="adagrad", lr=0.1), DenseAdam(kind="adam", lr=0.01)]
 

@@ -8,8 +8,9 @@ from torch import nn
 
 from persia_cli.errors import CheckpointError
 from persia_cli.plan.warm_start import DenseFit
-from persia_cli.train.dense_state import dense_files, write_files
+from persia_cli.train.dense_state import write_files
 from persia_cli.train.first_weights import take_weights
+from tests.support.dense import dense_files
 
 OPTIMIZERS = {
     "adam": lambda module: torch.optim.Adam(module.parameters(), lr=0.1),

@@ -15,9 +15,9 @@ from persia_cli.roles.coordinator.checkpointing import Checkpointing
 from persia_cli.store.manifest import CHECKPOINTS, EMBEDDINGS, RunProgress, SavedTable, finished_steps, read_manifest
 from persia_cli.store.retention import choose_checkpoint
 from persia_cli.store.shard import Shard
-from persia_cli.store.snapshot import save_shard
 from persia_cli.wire.parts import TableTotals
 from tests.support.runs import make_run
+from tests.support.saving import save_shard
 
 STATE = RecordState(ScoreHistogram(1), 30, 10, TableTotals(rows=9, evicted=1, hits=20, misses=5), 123)
 

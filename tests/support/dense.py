@@ -1,0 +1,13 @@
+"""Copies of a network's state, on which training has no effect any more."""
+
+import torch
+from torch import nn
+
+from persia_cli.train.dense_state import LossScaleState, TensorFile, dense_state
+
+
+def dense_files(
+    module: nn.Module, optimizer: torch.optim.Optimizer, loss_scale: LossScaleState | None = None
+) -> list[TensorFile]:
+    """Return what a checkpoint of the network has."""
+    return [file.copied() for file in dense_state(module, optimizer, loss_scale)]
