@@ -9,6 +9,7 @@ from persia_cli.commands.options import ConfDir, examples
 
 if TYPE_CHECKING:
     from persia_cli.config.schema import Run
+    from persia_cli.drill.job import DrilledJob
     from persia_cli.drill.plan import Disturbance
     from persia_cli.plan.job import JobPlan
 
@@ -68,14 +69,10 @@ def drill(
 
     Exit code 0: the job recovered as "When things fail" says. 1: it did not.
     """
-    from persia_cli.commands.drill_view import Following, drill_plan_lines, show_drill, write_json
-    from persia_cli.commands.job import INTERRUPTED
-    from persia_cli.commands.screen import err, say
-    from persia_cli.drill.drill import DrillOrder, drill_fresh, drill_running
     from persia_cli.drill.job import DrilledJob
     from persia_cli.drill.plan import split_words
     from persia_cli.drill.processes import launcher_of
-    from persia_cli.errors import PersiaError, UserError
+    from persia_cli.errors import UserError
     from persia_cli.observe.history import CONFIG
 
     names, settings = split_words(words or [])
@@ -99,12 +96,31 @@ def drill(
         raise UserError(
             "checkpoint.path would be the same for the disturbed and the undisturbed job; give --no-compare"
         )
+    _carry_out(plan, [*settings, *folders], disturbances, limit_s, job, folder, compare, json_file)
+
+
+def _carry_out(
+    plan: "JobPlan",
+    words: list[str],
+    disturbances: "list[Disturbance]",
+    limit_s: float,
+    job: "DrilledJob | None",
+    folder: Path | None,
+    compare: bool,
+    json_file: Path | None,
+) -> None:
+    """Disturb a running job, or a fresh one in `folder`, and show the results; exits with 1 if it did not recover."""
+    from persia_cli.commands.drill_view import Following, drill_plan_lines, show_drill, write_json
+    from persia_cli.commands.job import INTERRUPTED
+    from persia_cli.commands.screen import err, say
+    from persia_cli.drill.drill import DrillOrder, drill_fresh, drill_running
+    from persia_cli.errors import PersiaError
+
     with Following(err(), plan.job.steps) as following:
         drill_plan_lines(err(), plan, disturbances)
         order = DrillOrder(
-            plan.run, [*settings, *folders], _names(plan), plan.job.steps, disturbances, limit_s, following.follow,
-            following.report,
-        )  # fmt: skip
+            plan.run, words, _names(plan), plan.job.steps, disturbances, limit_s, following.follow, following.report
+        )
         try:
             result = drill_running(order, job) if job else drill_fresh(order, _folder(plan, folder), compare)
         except KeyboardInterrupt:
