@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from persia_cli.config.schema.base import Decay, Dim, Few, Node, SomeWidths, Width, Widths
+from persia_cli.errors import count
 
 
 class _Network(Node):
@@ -48,8 +49,8 @@ class Perceptrons(_Network):
                 layers = len(getattr(self, name))
                 if len(value) != layers:
                     raise ValueError(
-                        f"model.{key} has {len(value)} entries, and model.{name} has {layers}: give one for each "
-                        "hidden layer, or a single one for all"
+                        f"model.{key} has {count(len(value), 'value')}, and model.{name} has {layers}: give one for "
+                        "each hidden layer, or a single one for all"
                     )
         return self
 

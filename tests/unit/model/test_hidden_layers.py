@@ -192,14 +192,14 @@ def test_experts_side_by_side_begin_as_they_would_alone():
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: Ffnn(kind="ffnn", dim=4, hidden=(8, 6), dropout=(0.1,)), r"model.dropout has 1 entries.*hidden has 2"),
+        (lambda: Ffnn(kind="ffnn", dim=4, hidden=(8, 6), dropout=(0.1,)), r"model.dropout has 1 value.*hidden has 2"),
         (
             lambda: Dlrm(kind="dlrm", dim=4, bottom=(8,), top=(9, 8), activation=("relu",)),
-            r"model.activation has 1 entries, and model.top has 2",
+            r"model.activation has 1 value, and model.top has 2",
         ),
         (
             lambda: FinalMlp(kind="finalmlp", dim=4, first=(8,), second=(6, 4), heads=2, dropout=(0.1, 0.2)),
-            r"model.dropout has 2 entries, and model.first has 1",
+            r"model.dropout has 2 values, and model.first has 1",
         ),
         (lambda: Ffnn(kind="ffnn", dim=4, hidden=(8,), dropout=1.0), "less than 1"),
         (lambda: Ffnn(kind="ffnn", dim=4, hidden=(8,), norm="group"), "none"),
