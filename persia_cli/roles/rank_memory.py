@@ -1,7 +1,7 @@
 """What a rank keeps in a memory file that outlives its process: dense state, gradients under way, figures."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -88,7 +88,7 @@ class RankMemory:
         self.outbox = Outbox(array, ahead)
         self.figures = KeptFigures(array, steps, most, tasks, servers)
         self._state: list[TensorFile] = []
-        self._version: int | None = None
+        self._version: Hashable = None
 
     def serve(self) -> None:
         """Say that there is a whole state, so that a later process may take over."""

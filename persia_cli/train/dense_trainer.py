@@ -1,6 +1,6 @@
 """The dense network of one rank: training, evaluation, saving, loading, and the figures of an interval."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,10 +112,14 @@ class DenseTrainer:
         return [*files, self._shared.initial_file()] if self._shared else files
 
     @property
-    def state_version(self) -> int | None:
-        """A number that changes when `state` has other tensors; None if its records change with each step."""
+    def state_version(self) -> Hashable:
+        """What changes when `state` has other tensors; None if its records change with each step."""
         assert self._optimizer is not None
-        return None if self._step.loss_scale else sum(map(len, self._optimizer.state.values()))
+        if self._step.loss_scale:
+            return None
+        # A network may put another tensor in the place of a buffer.
+        places = tuple(buffer.data_ptr() for buffer in self._module.buffers())
+        return places, sum(map(len, self._optimizer.state.values()))
 
     def files(self) -> list[TensorFile]:
         """Return copies of `state`."""

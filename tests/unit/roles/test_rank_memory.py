@@ -122,3 +122,42 @@ def test_a_gpu_keeps_nothing(planned: JobPlan, tmp_path: Path, monkeypatch: pyte
     forced = plan([*WORDS, "recovery.dense_memory=every_step"], tmp_path / "forced")
     with pytest.raises(ConfigError, match=r"nn-worker-0 trains on cuda:0; use auto or off, or train\.device=cpu"):
         wants_memory(forced.run, forced.job, 0, trainer.state)
+
+
+DRIFTING = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.layer = nn.Linear(shape.dense + sum(feature.dim for feature in shape.pooled), shape.tasks)
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, batch):
+        self.seen = self.seen + 1  # another tensor, where most networks change the one they have
+        return self.layer(torch.cat([batch.dense, *(group.flatten(1) for group in batch.groups)], dim=1))
+"""
+
+
+def drift(trainer: DenseTrainer) -> None:
+    """Call the network as a step does."""
+    before = trainer.state()[0].tensors["seen"].clone()
+    module = trainer._module
+    module.seen = module.seen + 1
+    assert not torch.equal(trainer.state()[0].tensors["seen"], before)
+
+
+def test_a_network_that_puts_another_tensor_in_the_place_of_a_buffer_is_kept_too(file: int, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(DRIFTING)
+    model = f"model={{kind: custom, dim: 4, file: {tmp_path / 'net.py'}, name: Net, args: {{}}}}"
+    job = plan([*WORDS, model], tmp_path / "run")
+    trainer = DenseTrainer(job.run, World())
+    memory = lives(file, job, trainer)
+    for step in range(4):
+        memory.note_state(step, trainer)
+        kept = {name: value for each in memory.slots.read(step).values() for name, value in each.tensors.items()}
+        live = {name: value for each in trainer.state() for name, value in each.tensors.items()}
+        assert kept.keys() == live.keys()
+        assert all(torch.equal(kept[name], live[name]) for name in live)
+        drift(trainer)
