@@ -69,8 +69,6 @@ SMALL = [
     "recovery.max_lost_updates=1",
 ]
 LIMIT_S = 180.0
-TOTAL = RANKS * LONG
-"""Updates that each server gets."""
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
 
@@ -81,7 +79,7 @@ def counting(folder: Path) -> list[str]:
     return [*SMALL, f"model={{kind: custom, dim: 4, file: {folder / 'network.py'}, name: Net, args: {{}}}}"]
 
 
-def missed_by_rows(run_dir: Path) -> dict[str, set[int]]:
+def missed_by_rows(run_dir: Path, steps: int = LONG) -> dict[str, set[int]]:
     """How many updates the rows of the tables of one id have missed, by their values in the last checkpoint."""
     folder = run_dir / CHECKPOINTS / f"step-{finished_steps(run_dir / CHECKPOINTS)[-1]}"
     chain = read_chain(folder)
@@ -98,7 +96,7 @@ def missed_by_rows(run_dir: Path) -> dict[str, set[int]]:
         [value] = set(row["embedding"])
         updates, rest = divmod(-value, BATCH // RANKS)
         assert rest == 0, row
-        missed[f"embedding-server-{int(on_second)}"].add(TOTAL - int(updates))
+        missed[f"embedding-server-{int(on_second)}"].add(RANKS * steps - int(updates))
     assert all(missed.values()), "each server has such a row"
     return missed
 
