@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from persia_cli.drill.processes import PROC, RunningProcess
+from persia_cli.drill.running import PROC, RunningProcess
 from persia_cli.errors import UserError
 
 PIDFD_GETFD = 438

@@ -10,8 +10,9 @@ from persia_cli.drill.counting import measure_times, read_all, take_from_events
 from persia_cli.drill.damage import send_damaged
 from persia_cli.drill.job import DrilledJob
 from persia_cli.drill.plan import LAUNCHER, Disturbance
-from persia_cli.drill.processes import RunningProcess, wait_until_ended
+from persia_cli.drill.processes import wait_until_ended
 from persia_cli.drill.result import StrikeResult
+from persia_cli.drill.running import RunningProcess
 from persia_cli.drill.saves import fill_disk
 from persia_cli.drill.strikes import cut_for, kill, slow, stop
 from persia_cli.errors import RoleError, UserError

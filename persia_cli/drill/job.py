@@ -11,7 +11,8 @@ from typing import Any
 
 from persia_cli.disk import writing
 from persia_cli.drill.account import last_step
-from persia_cli.drill.processes import RunningProcess, process_of, replicas_of, wait_until_ended
+from persia_cli.drill.processes import replicas_of, wait_until_ended
+from persia_cli.drill.running import RunningProcess, process_of
 from persia_cli.launch.job import ROLES
 from persia_cli.launch.processes import python_module
 from persia_cli.observe.history import EARLIER, ENDS

@@ -1,71 +1,17 @@
-"""The processes of a job of this machine, as the system lists them (Linux, proc(5))."""
+"""The processes of a job of this machine."""
 
-import os
-import signal
 import socket
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
+from persia_cli.drill.running import PROC, RunningProcess, parent_of, process_of, words_of
 from persia_cli.errors import UserError
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.journal import EVENTS, is_being_written, read_journal
 
-PROC = Path("/proc")
 POLL_S = 0.01
 LAUNCH_ROLE = "launch-role"
-
-
-@dataclass(frozen=True)
-class RunningProcess:
-    """A process, which is the same one as long as its id and the time of its start are."""
-
-    pid: int
-    started: int
-    """Clock ticks since the system started."""
-
-    @property
-    def lives(self) -> bool:
-        """True until it has ended."""
-        found = _state(self.pid)
-        return found is not None and found[1] == self.started and found[0] not in "ZX"
-
-    def send(self, number: signal.Signals) -> bool:
-        """Send a signal, never to another process that has got its number; returns False if it has ended."""
-        try:
-            handle = os.pidfd_open(self.pid)
-        except ProcessLookupError:
-            return False
-        try:
-            if not self.lives:
-                return False
-            signal.pidfd_send_signal(handle, number)
-        except ProcessLookupError:
-            return False
-        finally:
-            os.close(handle)
-        return True
-
-
-def process_of(pid: int) -> RunningProcess | None:
-    """Return a running process; None if there is none with this number."""
-    found = _state(pid)
-    return None if found is None else RunningProcess(pid, found[1])
-
-
-def words_of(pid: int) -> list[str]:
-    """Return the command line of a process; empty if it has ended."""
-    try:
-        return os.fsdecode((PROC / str(pid) / "cmdline").read_bytes()).split("\0")[:-1]
-    except OSError:
-        return []
-
-
-def parent_of(pid: int) -> int:
-    """Return the parent of a process; 0 if it has ended."""
-    found = _state(pid)
-    return 0 if found is None else found[2]
 
 
 def replicas_of(launcher: int) -> dict[str, RunningProcess]:
@@ -127,13 +73,3 @@ def _coordinator(run_dir: Path, began: int) -> int:
         if LAUNCH_ROLE in words and "coordinator" in words and str(run_dir.absolute()) in words:
             return int(entry.name)
     return 0
-
-
-def _state(pid: int) -> tuple[str, int, int] | None:
-    """Return the state, the start and the parent of a process; None if it has ended."""
-    try:
-        text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    fields = text.rpartition(")")[2].split()  # the name before may have spaces
-    return fields[0], int(fields[19]), int(fields[1])

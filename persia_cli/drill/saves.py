@@ -7,7 +7,7 @@ from typing import Any
 
 from persia_cli.drill.job import DrilledJob
 from persia_cli.drill.result import StrikeResult
-from persia_cli.drill.strikes import FullDisk
+from persia_cli.drill.strikes import full_disk
 from persia_cli.launch.save_request import takes_requests
 
 WRITERS = ("embedding-server", "nn-worker")
@@ -20,11 +20,8 @@ Until = Callable[[Callable[[], bool], str], None]
 
 def fill_disk(job: DrilledJob, result: StrikeResult, until: Until) -> None:
     """Have a save fail for want of room, give room again, and have one succeed; `until` waits for something."""
-    disk = FullDisk([process for name, process in job.replicas().items() if name.startswith(WRITERS)])
-    try:
+    with full_disk([process for name, process in job.replicas().items() if name.startswith(WRITERS)]):
         failed = _save(job, "save_failed", result.at, until, "a checkpoint to find no room")
-    finally:
-        disk.end()
     result.noticed_s = round(failed["time"] - result.at, 3)
     result.text = str(failed["text"])
     result.over = time.time()

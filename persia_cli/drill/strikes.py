@@ -3,11 +3,12 @@
 import resource
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 
 from persia_cli.drill.connections import cut
-from persia_cli.drill.processes import RunningProcess
+from persia_cli.drill.guard import undone
+from persia_cli.drill.running import RunningProcess
 from persia_cli.errors import UserError
 
 RUNS_S, STANDS_S = 0.05, 0.2
@@ -28,6 +29,20 @@ def kill(targets: Sequence[RunningProcess]) -> None:
 
 def stop(targets: Sequence[RunningProcess], for_s: float, wait: Callable[[float], None]) -> None:
     """Have processes stand still for a while; `wait` waits so many seconds."""
+    with undone(stopped=targets):
+        _stand_still(targets, for_s, wait)
+
+
+def slow(targets: Sequence[RunningProcess], for_s: float, wait: Callable[[float], None]) -> None:
+    """Have processes run a fifth of the time for a while."""
+    with undone(stopped=targets):
+        deadline = time.monotonic() + for_s
+        while time.monotonic() < deadline:
+            _stand_still(targets, STANDS_S, wait)
+            wait(RUNS_S)
+
+
+def _stand_still(targets: Sequence[RunningProcess], for_s: float, wait: Callable[[float], None]) -> None:
     try:
         for target in targets:
             target.send(signal.SIGSTOP)
@@ -35,14 +50,6 @@ def stop(targets: Sequence[RunningProcess], for_s: float, wait: Callable[[float]
     finally:
         for target in targets:
             target.send(signal.SIGCONT)
-
-
-def slow(targets: Sequence[RunningProcess], for_s: float, wait: Callable[[float], None]) -> None:
-    """Have processes run a fifth of the time for a while."""
-    deadline = time.monotonic() + for_s
-    while time.monotonic() < deadline:
-        stop(targets, STANDS_S, wait)
-        wait(RUNS_S)
 
 
 def cut_for(between: Callable[[], Sequence[RunningProcess]], for_s: float, wait: Callable[[float], None]) -> int:
@@ -64,25 +71,19 @@ def cut_for(between: Callable[[], Sequence[RunningProcess]], for_s: float, wait:
         wait(AGAIN_S)
 
 
-class FullDisk:
-    """Processes whose files may not grow, as on a full disk, until `end` is called.
+@contextmanager
+def full_disk(writers: Sequence[RunningProcess]) -> Iterator[None]:
+    """Let the files of processes not grow within the block, as on a full disk.
 
     The limit of a process (RLIMIT_FSIZE) needs no rights and no file system of its own: nothing is left mounted if the
     drill is killed, and no other program's room is taken. A write then fails as it does when a quota is used up.
     """
-
-    def __init__(self, writers: Sequence[RunningProcess]) -> None:
-        self._before: list[tuple[RunningProcess, tuple[int, int]]] = []
-        for writer in writers:
+    before: list[tuple[RunningProcess, tuple[int, int]]] = []
+    for writer in writers:
+        with suppress(ProcessLookupError):
+            before.append((writer, resource.prlimit(writer.pid, resource.RLIMIT_FSIZE)))
+    with undone(limits=before):
+        for writer, (_, hard) in before:
             with suppress(ProcessLookupError):
-                limits = resource.prlimit(writer.pid, resource.RLIMIT_FSIZE)
-                resource.prlimit(writer.pid, resource.RLIMIT_FSIZE, (TINY, limits[1]))
-                self._before.append((writer, limits))
-
-    def end(self) -> None:
-        """Give room again."""
-        for writer, limits in self._before:
-            if writer.lives:
-                with suppress(ProcessLookupError):
-                    resource.prlimit(writer.pid, resource.RLIMIT_FSIZE, limits)
-        self._before = []
+                resource.prlimit(writer.pid, resource.RLIMIT_FSIZE, (TINY, hard))
+        yield
