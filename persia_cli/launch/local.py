@@ -118,8 +118,6 @@ class Processes:
         """Memory files of replicas, which every process of a replica inherits."""
         self._saving: AwakeTime | None = None
         """How long ago the coordinator was told to save the model and end the job."""
-        self._signals: list[signal.Signals] = []
-        """Signals for the coordinator's next process."""
         # A benchmark's figures would be wrong if it went on.
         restarts = plan.run.recovery.max_restarts and plan.job.benchmark is None
         self._reports = DeathReports("launcher", lambda: self.address, lambda: self.token) if restarts else None
@@ -217,16 +215,12 @@ class Processes:
         """Tell the coordinator of signals that came to the launcher; raises PersiaError if it takes too long to save.
 
         SIGTERM becomes SIGUSR1: whoever sends it to all processes at once has sent it to the coordinator too, and two
-        would end it.
+        would end it. A coordinator that dies before it has taken note is followed by one that is told again.
         """
         for name in signals:
-            self._signals.append(signal.SIGUSR2 if name == "SIGUSR2" else signal.SIGUSR1)
+            self._started[0].tell(signal.SIGUSR2 if name == "SIGUSR2" else signal.SIGUSR1)
             if name != "SIGUSR2" and self._saving is None:
                 self._saving = AwakeTime(time.monotonic())
-        if self._started[0].process.poll() is None:
-            for number in self._signals:
-                self._signal(self._started[:1], number)
-            self._signals.clear()
         checkpoint, cluster = self._plan.run.checkpoint, self._plan.run.cluster
         limit_s = checkpoint.grace_s + cluster.stop_timeout_s
         if self._saving is not None and self._saving.at(time.monotonic()) > limit_s:

@@ -4,7 +4,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,10 @@ from persia_cli.store.manifest import checkpoint_folder, checkpoints_of, finishe
 
 ANSWER_S = 30.0
 """Seconds within which a coordinator takes a request; it looks for one five times a second."""
+NOTICED_S = 3.0
+"""Seconds within which a supervisor has noted the death of a coordinator, if there is one."""
 POLL_S = 0.1
+COORDINATOR = "coordinator-0"
 
 
 def save_now(run_dir: Path, note: Callable[[str], None]) -> str:
@@ -30,15 +33,8 @@ def save_now(run_dir: Path, note: Callable[[str], None]) -> str:
         raise UserError(
             f"{run_dir} is not a run directory: it has no {CONFIG}; give the folder that persia train named"
         )
-    pid = _coordinator_of(run_dir)
     events = Tail(run_dir / EVENTS)
     list(events.new())
-    try:
-        os.kill(pid, signal.SIGUSR2)
-    except ProcessLookupError:
-        raise _ended(run_dir) from None
-    except PermissionError:
-        raise UserError(f"process {pid}, which trains {run_dir}, belongs to another user; ask as that user") from None
     for line in _answers(run_dir, events):
         match line["event"]:
             case "save_asked" if line["phase"] == "saving":
@@ -52,23 +48,47 @@ def save_now(run_dir: Path, note: Callable[[str], None]) -> str:
     raise _ended(run_dir)
 
 
-def _coordinator_of(run_dir: Path) -> int:
-    """Return the process of the run's coordinator, which takes requests; raises UserError if there is none here."""
-    began = [event for event in read_journal(run_dir / EVENTS) if event["event"] == "began" or _took_over(event)]
-    if not began:
-        raise UserError(f"the run in {run_dir} has not begun to train, so there is nothing to save")
-    host, pid = began[-1]["host"], int(began[-1]["pid"])
-    if host != socket.gethostname():
-        raise UserError(f"the run in {run_dir} was started on {host}; run this command there")
-    if not is_being_written(run_dir / EVENTS):
-        raise _ended(run_dir)
+def _coordinator_of(run_dir: Path) -> int | None:
+    """Return the process of the run's coordinator, which takes requests; waits for the next one if it has just died.
+
+    None if the job has ended. Raises UserError if there is none here.
+    """
+    begin = time.monotonic()
+    while True:
+        lines = read_journal(run_dir / EVENTS)
+        began = [line for line in lines if line["event"] == "began" or _took_over(line)]
+        if not began:
+            raise UserError(f"the run in {run_dir} has not begun to train, so there is nothing to save")
+        host, pid = began[-1]["host"], int(began[-1]["pid"])
+        if host != socket.gethostname():
+            raise UserError(f"the run in {run_dir} was started on {host}; run this command there")
+        if _is_alive(pid) and is_being_written(run_dir / EVENTS):
+            break
+        ended = any(line.get("phase") in ENDS for line in lines)
+        if ended or time.monotonic() - begin > (ANSWER_S if _is_replaced(lines) else NOTICED_S):
+            return None
+        time.sleep(POLL_S)
     if not takes_requests(pid):
         raise UserError(f"process {pid}, which trains {run_dir}, takes no requests: another program started the job")
     return pid
 
 
 def _took_over(event: dict[str, Any]) -> bool:
-    return event["event"] == "recovered" and event["replica"] == "coordinator-0" and "host" in event
+    return event["event"] == "recovered" and event["replica"] == COORDINATOR and "host" in event
+
+
+def _is_replaced(lines: Sequence[dict[str, Any]]) -> bool:
+    """Return whether a supervisor has noted the coordinator's death, and starts the next one."""
+    said = [line["event"] for line in lines if line.get("replica") == COORDINATOR]
+    return bool(said) and said[-1] == "died"
+
+
+def _is_alive(pid: int) -> bool:
+    """Return whether a process runs, and has not ended without its parent's taking note (Linux, proc(5))."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def takes_requests(pid: int) -> bool:
@@ -80,20 +100,39 @@ def takes_requests(pid: int) -> bool:
     return False
 
 
+def _ask(run_dir: Path) -> int | None:
+    """Ask the run's coordinator for a checkpoint; return its process, None if the job has ended."""
+    while (pid := _coordinator_of(run_dir)) is not None:
+        try:
+            os.kill(pid, signal.SIGUSR2)
+            break
+        except ProcessLookupError:
+            continue  # it has just died
+        except PermissionError:
+            whose = f"process {pid}, which trains {run_dir}, belongs to another user"
+            raise UserError(f"{whose}; ask as that user") from None
+    return pid
+
+
 def _answers(run_dir: Path, events: Tail) -> Iterator[dict[str, Any]]:
-    """Yield the events that come after the request was taken, as long as the job goes on."""
-    deadline, taken = time.monotonic() + ANSWER_S, False
+    """Ask for a checkpoint, and yield the events that come after the request was taken, as long as the job goes on.
+
+    A coordinator that dies before it has taken note of the request leaves it to nobody, so the next one is asked.
+    """
+    pid, taken, deadline = _ask(run_dir), False, time.monotonic() + ANSWER_S
     while True:
-        goes_on = is_being_written(run_dir / EVENTS)
+        alive = pid is not None and _is_alive(pid)
         for line in events.new():
             taken = taken or line["event"] in ("save_asked", "save_refused")
             if taken:
                 yield line
             if line.get("phase") in ENDS:
                 return
-        if not goes_on:
+        if pid is None:
             return
-        if not taken and time.monotonic() > deadline:
+        if not alive:
+            pid, deadline = _coordinator_of(run_dir) if taken else _ask(run_dir), time.monotonic() + ANSWER_S
+        elif not taken and time.monotonic() > deadline:
             raise RoleError(f"the coordinator of {run_dir} has not answered for {ANSWER_S:g} s; see its log")
         time.sleep(POLL_S)
 

@@ -12,8 +12,11 @@ from types import FrameType
 
 from persia_cli.errors import PreemptedError
 
-SAVING_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-"""The first two save the model and end the job, the third saves it and lets the job go on."""
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+"""Signals that save the model and end the job."""
+
+SAVING_SIGNALS = (*ENDING_SIGNALS, signal.SIGUSR2)
+"""The last saves the model and lets the job go on."""
 
 SAME_S = 0.5
 """A SIGTERM that comes within so many seconds of another is the same one: some schedulers tell a process twice."""
@@ -64,7 +67,7 @@ def end_on_signals(say: Callable[[str], None]) -> Iterator[None]:
         say(f"{signal.Signals(number).name}: no job is running; the same command goes on")
         sys.exit(PreemptedError.exit_code)
 
-    before = {number: signal.signal(number, end) for number in SAVING_SIGNALS[:2]}
+    before = {number: signal.signal(number, end) for number in ENDING_SIGNALS}
     try:
         yield
     finally:

@@ -17,7 +17,7 @@ from persia_cli.errors import DiskError, PreemptedError, RoleError, WireError
 from persia_cli.launch.job import COORDINATOR_ADDRESS, JOB, SIGNALLED, record
 from persia_cli.launch.processes import python_module
 from persia_cli.launch.role import RoleOptions, log_to_stderr, read_job
-from persia_cli.launch.signals import SAVING_SIGNALS, held_back
+from persia_cli.launch.signals import ENDING_SIGNALS, SAVING_SIGNALS, Repeats, held_back
 from persia_cli.observe.history import CONFIG
 from persia_cli.plan.job import Replica
 from persia_cli.plan.replacement import RESTARTED, TRUSTED, WITH_MEMORY, is_replaced
@@ -35,6 +35,8 @@ WELL = (0, PreemptedError.exit_code)
 """Exit codes of a process that has ended because its job has."""
 VERDICT_S = 20.0
 """Seconds of silence of the coordinator after which a death is final."""
+TAKEN_S = 5.0
+"""Seconds within which a process has surely taken note of a signal, unless it died."""
 
 
 class DeathReports:
@@ -122,6 +124,9 @@ class Supervised:
         self.life = 1
         self._asked = False
         self._due_s: float | None = None
+        self._told: dict[signal.Signals, float] = {}
+        """Signals that were passed on, and when."""
+        self._died_s = 0.0
         self.final = ""
         """Why the coordinator wants no new process, if that is so."""
         self.process = start(1)
@@ -149,7 +154,7 @@ class Supervised:
             return
         assert self._reports is not None
         if not self._asked:
-            self._asked = True
+            self._asked, self._died_s = True, time.monotonic()
             code: int = self.process.returncode
             log.warning("%s %s", self.replica.name, ended_how(code))
             death = Death(self.replica.role, self.replica.index, self.process.pid, code)
@@ -161,6 +166,22 @@ class Supervised:
                 # Who ends by a fault of its own may have written anything; the next process must not use it.
                 os.ftruncate(self._memory, 0)
             self.process = self._start(self.life)
+            self._tell_again()
+
+    def tell(self, number: signal.Signals) -> None:
+        """Pass a signal on to the process, and to the next one if it dies before it can have taken note.
+
+        SIGTERM and SIGUSR1, which end the job, go to every later process: to hear of them twice changes nothing.
+        """
+        self._told[number] = time.monotonic()
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+
+    def _tell_again(self) -> None:
+        for number, told_s in list(self._told.items()):
+            if number in ENDING_SIGNALS or told_s > self._died_s - TAKEN_S:
+                # One that was told SIGTERM twice would end at once.
+                self.process.send_signal(signal.SIGUSR1 if number == signal.SIGTERM else number)
 
     def _heed(self, verdict: Verdict) -> None:
         if verdict.restart:
@@ -255,13 +276,18 @@ def _poll(reports: DeathReports | None, child: Supervised) -> None:
 
 
 def _pass_signals_on(child: Supervised) -> list[int]:
-    """Pass signals on to the child; return the list of those that came."""
+    """Pass signals on to the child; return the list of those that came, a second SIGTERM as SIGINT."""
     came: list[int] = []
+    repeats = Repeats()
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        came.append(number)
-        if child.process.poll() is None:
-            child.process.send_signal(number)
+        again = number == signal.SIGTERM and repeats.is_another()
+        came.append(signal.SIGINT if again else number)
+        if number == signal.SIGINT or again:
+            if child.process.poll() is None:
+                child.process.send_signal(number)
+        else:
+            child.tell(signal.Signals(number))
 
     for number in (signal.SIGINT, *SAVING_SIGNALS):
         signal.signal(number, pass_on)
