@@ -29,10 +29,12 @@ from persia_cli.kernels.buckets import (
     taken,
 )
 from persia_cli.kernels.compile import helper, inlined, kernel, read, write
-from persia_cli.kernels.intrinsics import lowest_bit
+from persia_cli.kernels.intrinsics import lowest_bit, prefetch
 from persia_cli.kernels.journal import note_slot
 
 U16, U32, U64, I64 = types.uint16, types.uint32, types.uint64, types.int64
+AHEAD = np.uint64(16)
+"""Number of keys ahead whose first bucket is prefetched while rows are inserted."""
 REPEATED = -2
 """Result, instead of a row, for a key that has a row already."""
 
@@ -238,7 +240,10 @@ def insert(index, keys, tables, last_used, used, most, evict, counts, rows):
     ago makes room. `rows` gets the row of each key: -1 if there is no room, REPEATED if the key has a row already. A
     row that was evicted again stands in `rows` twice; the later key owns it.
     """
-    for i in range(np.uint64(keys.size)):
+    size = np.uint64(keys.size)
+    for i in range(size):
+        if i + AHEAD < size:
+            prefetch(index.buckets, first_bucket(index, keys[i + AHEAD]) * KEYS)
         rows[i] = REPEATED
         if slot_of(index, keys[i], tables[i], first_bucket(index, keys[i])) == NOWHERE:
             slot, loser = claim(None, index, keys[i], last_used[i], most, evict)

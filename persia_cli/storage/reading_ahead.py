@@ -1,13 +1,13 @@
 """Reading on a thread beside the one that uses what was read."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 Item = TypeVar("Item")
 
 
-def read_ahead(items: Iterator[Item]) -> Iterator[Item]:
+def read_ahead(items: Iterator[Item]) -> Generator[Item, None, None]:
     """Yield the items of an iterator; another thread takes the next one from it while the last one is used.
 
     So at most two are in memory. What the iterator raises is raised here. A generator is closed at the end.

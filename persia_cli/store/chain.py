@@ -5,8 +5,8 @@ chain. So each name has a history of its own, which ends at the newest file that
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from persia_cli.errors import CheckpointError
 from persia_cli.storage.places import Place
+from persia_cli.storage.reading_ahead import read_ahead
 from persia_cli.store.layout import EmbeddingLayout, partitions_of
 from persia_cli.store.manifest import (
     CHECKED,
@@ -25,8 +26,10 @@ from persia_cli.store.manifest import (
     read_manifest,
     verify,
 )
-from persia_cli.store.record_batches import record_batches, rows_by_table
+from persia_cli.store.record_batches import hashed_batches, record_batches, rows_by_table, understanding_rows
 from persia_cli.wire.figures import SavedFile, SavedRows
+
+Batches = Generator[pa.RecordBatch, None, None]
 
 
 @dataclass(frozen=True)
@@ -50,36 +53,68 @@ class RowFile:
         for path, file in self.parts:
             verify(path, file, on_bytes)
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    @contextmanager
+    def checked_batches(self, on_bytes: Callable[[int], None]) -> Iterator[Iterator[pa.RecordBatch]]:
+        """Yield what `batches` returns, and compare the content of every file with its checksum, as `verify` does.
+
+        Batches are read ahead on a thread. A single file is read once, and its checksum known only after the last
+        batch: what the block did with the batches before that counts for nothing if this raises CheckpointError.
+        """
+        one = len(self.parts) == 1
+        if not one:
+            self.verify(on_bytes)
+        try:
+            batches = self._counted(self._hashed(on_bytes) if one else self._merged())
+            with understanding_rows(self.path), closing(read_ahead(batches)) as ahead:
+                yield ahead
+        except CheckpointError:
+            # Whatever came of it: of a file that has changed, that is what its user has to know.
+            self.verify()
+            raise
+
+    def batches(self) -> Batches:
         """Yield every row once, as it is in the newest checkpoint, in the order of a file that has all rows.
 
         It needs the memory of one record batch of each file. Raises CheckpointError for a file that is missing or not a
         file of rows, for other numbers of rows than were saved, and, if there are changes, for rows that are not in
         order.
         """
+        return self._counted(self._merged() if len(self.parts) > 1 else self._as_saved())
+
+    def _counted(self, batches: Batches) -> Batches:
+        """Yield batches, and require that they have all rows that were saved."""
         found = Counter[str]()
-        for batch in self._merged() if len(self.parts) > 1 else self._as_saved():
-            found.update(rows_by_table(batch))
-            yield batch
+        with closing(batches):
+            for batch in batches:
+                found.update(rows_by_table(batch))
+                yield batch
         if dict(found) != self.rows.all_tables:
             before = f", with the {len(self.parts) - 1} files that it depends on," if len(self.parts) > 1 else ""
             raise CheckpointError(
                 f"{self.path}{before} has {dict(found)} rows of its tables, but {self.rows.all_tables} were saved"
             )
 
-    def _as_saved(self) -> Iterator[pa.RecordBatch]:
+    def _as_saved(self) -> Batches:
         with record_batches(self.path) as batches:
-            for batch in batches:
-                batch.validate(full=True)
-                yield batch
+            yield from _validated(batches)
 
-    def _merged(self) -> Iterator[pa.RecordBatch]:
+    def _hashed(self, on_bytes: Callable[[int], None]) -> Batches:
+        with hashed_batches(*self.parts[0], on_bytes) as batches:
+            yield from _validated(batches)
+
+    def _merged(self) -> Batches:
         # Not above: the coordinator and the launcher read manifests of chains, and load no kernels.
         from persia_cli.store.merged_rows import RowSource, merged_batches
 
         with ExitStack() as stack:
             sources = [stack.enter_context(closing(RowSource(path, self.tables))) for path, _ in self.parts]
             yield from merged_batches(sources)
+
+
+def _validated(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        batch.validate(full=True)
+        yield batch
 
 
 @dataclass(frozen=True)

@@ -285,9 +285,14 @@ def verify(path: Place, file: SavedFile, on_bytes: Callable[[int], None] = lambd
         for chunk in read_ahead(iter(partial(source.read, CHUNK_BYTES), b"")):
             digest.update(chunk)
             on_bytes(len(chunk))
-    if digest.hexdigest() != file.sha256:
+    require_digest(path, file, digest.hexdigest())
+
+
+def require_digest(path: Place, file: SavedFile, digest: str) -> None:
+    """Raise CheckpointError unless the SHA-256 of a file's content is that of the file that was saved."""
+    if digest != file.sha256:
         raise CheckpointError(
-            f"{path} has changed since it was saved (its sha256 is {digest.hexdigest()[:12]}…); use another checkpoint"
+            f"{path} has changed since it was saved (its sha256 is {digest[:12]}…); use another checkpoint"
         )
 
 

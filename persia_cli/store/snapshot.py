@@ -19,13 +19,11 @@ from numpy.typing import NDArray
 from persia_cli.errors import CheckpointError
 from persia_cli.kernels import hashing
 from persia_cli.storage.places import Place
-from persia_cli.storage.reading_ahead import read_ahead
 from persia_cli.store.chain import RowFile
 from persia_cli.store.changes import StoreChanges
 from persia_cli.store.cut import CutRows
 from persia_cli.store.layout import GroupSpec
 from persia_cli.store.manifest import DELETED
-from persia_cli.store.record_batches import understanding_rows
 from persia_cli.store.row_store import MAX_STEP, RowStore, Tables
 from persia_cli.store.row_writing import write_rows
 from persia_cli.store.shard import Shard
@@ -94,9 +92,8 @@ def load_shard(shard: Shard, files: Sequence[RowFile], progress: Progress | None
     progress = progress or Progress()
     for file in files:
         if _concerns(shard, file.rows):
-            file.verify(progress.add_bytes)
-            with understanding_rows(file.path):
-                for batch in read_ahead(file.batches()):
+            with file.checked_batches(progress.add_bytes) as batches:
+                for batch in batches:
                     progress.rows_loaded += _load_batch(shard, batch, file.rows, file.path)
     return sum(store.used for store in shard.stores)
 
@@ -208,7 +205,8 @@ def _load_batch(shard: Shard, batch: pa.RecordBatch, saved: SavedRows, path: Pla
     """Insert the rows of one record batch that belong to the shard, group by group; returns their number."""
     column = batch.column("table")
     places = column.indices.to_numpy()
-    tables = _table_numbers(shard, column.dictionary.to_pylist(), np.unique(places), path)[places]
+    used = np.flatnonzero(np.bincount(places, minlength=len(column.dictionary)))
+    tables = _table_numbers(shard, column.dictionary.to_pylist(), used, path)[places]
     ids, last_used = batch.column("id").to_numpy(), batch.column("last_used").to_numpy()
     if last_used.size and not 0 <= last_used.min() <= last_used.max() <= MAX_STEP:
         raise CheckpointError(
@@ -222,7 +220,9 @@ def _load_batch(shard: Shard, batch: pa.RecordBatch, saved: SavedRows, path: Pla
     added = 0
     for store in shard.stores:
         group = store.group
-        of_group = np.isin(tables, [table.number for table in group.tables])
+        in_group = np.zeros(shard.salts.size, np.bool_)
+        in_group[[table.number for table in group.tables]] = True
+        of_group = in_group[tables]
         if not of_group.any():
             continue
         values = _values(batch, group, path)
@@ -248,7 +248,7 @@ def partitions_of_keys(keys: NDArray[np.uint64], partitions: int) -> NDArray[np.
     return ((keys >> np.uint64(32)) * np.uint64(partitions)) >> np.uint64(32)
 
 
-def _table_numbers(shard: Shard, names: list[str], used: NDArray[np.int32], path: Place) -> NDArray[np.uint16]:
+def _table_numbers(shard: Shard, names: list[str], used: NDArray[np.int64], path: Place) -> NDArray[np.uint16]:
     """Return table numbers by position in the file's dictionary; only the positions that rows use must be known."""
     known = {table.name: table.number for table in shard.layout.tables()}
     unknown = [names[place] for place in used if names[place] not in known]

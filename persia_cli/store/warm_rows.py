@@ -11,7 +11,6 @@ from persia_cli.kernels import hashing
 from persia_cli.storage.places import Place
 from persia_cli.store.chain import RowFile
 from persia_cli.store.layout import GroupSpec
-from persia_cli.store.record_batches import understanding_rows
 from persia_cli.store.row_rules import ACCUMULATORS
 from persia_cli.store.row_store import Floats, Keys, Tables
 from persia_cli.store.shard import Shard
@@ -50,9 +49,8 @@ class WarmRows:
         """
         for file in files:
             if self._concerns(file.rows):
-                file.verify(self._progress.add_bytes)
-                with understanding_rows(file.path):
-                    for batch in file.batches():
+                with file.checked_batches(self._progress.add_bytes) as batches:
+                    for batch in batches:
                         self._add_batch(batch, file.path)
         for store in self._shard.stores:
             store.forget_use()

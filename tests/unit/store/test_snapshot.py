@@ -28,7 +28,7 @@ from persia_cli.store.layout import (
     table_salt,
 )
 from persia_cli.store.shard import Shard
-from persia_cli.store.snapshot import load_shard
+from persia_cli.store.snapshot import Progress, load_shard
 from persia_cli.wire.figures import SavedRows
 from tests import naive
 from tests.support.saving import save_shard
@@ -312,6 +312,19 @@ def test_a_damaged_file_is_refused(tmp_path, damage):
     if path.exists():
         with pytest.raises(CheckpointError, match=file.name):
             load_shard(Shard(layout, 0, 1), alone(tmp_path, [as_is(file, path)]))
+
+
+def test_a_file_is_read_once_and_a_changed_bit_anywhere_is_named_as_that(tmp_path):
+    layout = layout_of()
+    file = save(trained(layout, 1), tmp_path)[0]
+    path, progress = tmp_path / file.name, Progress()
+    load_shard(Shard(layout, 0, 1), alone(tmp_path, [file]), progress)
+    assert progress.bytes_read == file.nbytes == path.stat().st_size
+    data = path.read_bytes()
+    for at in range(0, len(data), max(1, len(data) // 150)):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1 :])
+        with pytest.raises(CheckpointError, match=f"{file.name} has changed since it was saved"):
+            load_shard(Shard(layout, 0, 1), alone(tmp_path, [file]))
 
 
 @pytest.mark.parametrize("change", [("last_used", pa.array([-1, 0], pa.int64())), ("embedding", pa.float64())])
