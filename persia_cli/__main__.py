@@ -1,4 +1,7 @@
-"""The process of the `persia` command: from its first import to its end, Ctrl-C ends it quietly with exit code 130."""
+"""The process of the `persia` command: from its first import to its end, Ctrl-C ends it quietly with exit code 130.
+
+SIGTERM and SIGUSR1 end a command of a job with exit code 75 until the job has begun, and then do what it does on them.
+"""
 
 import atexit
 import os
@@ -9,11 +12,22 @@ from typing import Any, NoReturn
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
+PREEMPTED = 75
+"""That of PreemptedError, whose module is not imported before there are handlers."""
+OF_JOBS = ("train", "resume", "launch-role")
+"""Commands that schedulers start, and start again after this exit code."""
 
 
 def end(number: int, frame: FrameType | None) -> NoReturn:
     """End the process at once: nothing has begun yet, or all is done."""
     os._exit(INTERRUPTED)
+
+
+def end_before_the_job(number: int, frame: FrameType | None) -> NoReturn:
+    """End the process at once, and say that no job is running."""
+    name = signal.Signals(number).name
+    os.write(sys.stderr.fileno(), f"{name}: no job is running; the same command goes on\n".encode())
+    os._exit(PREEMPTED)
 
 
 def main() -> None:
@@ -31,6 +45,9 @@ def main() -> None:
             signal.signal(signal.SIGINT, action)
 
     on_interrupt(end)
+    if any(word in OF_JOBS for word in sys.argv[1:3]):  # one of them, perhaps after --debug
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, end_before_the_job)
     # The last that Python does would be to forget this handler, and from then on Ctrl-C would kill the process.
     atexit.register(on_interrupt, signal.SIG_IGN)
     from persia_cli.main import main as run

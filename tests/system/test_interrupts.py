@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment of a command, from its first import on: exit code 130 and no traceback."""
+"""Ctrl-C at any moment of a command, from its first import on: exit code 130 and no traceback; so with SIGTERM: 75."""
 
 import os
 import signal
@@ -78,3 +78,42 @@ def test_a_second_interrupt_is_as_quiet(after_s: float, again_s: float, tmp_path
     code, output = interrupted(words, after_s, tmp_path, again_s)
     assert "Traceback" not in output
     assert code == 130
+
+
+def catches(process: "subprocess.Popen[str]", number: signal.Signals) -> bool:
+    """Whether a process has a handler of a signal (Linux, proc(5))."""
+    status = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    caught = next(line for line in status if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGUSR1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("after_s", [0.0, *(pytest.param(s, marks=pytest.mark.slow) for s in (0.1, 0.4, 0.8, 1.5))])
+@pytest.mark.parametrize("command", ["train", pytest.param("launch-role", marks=pytest.mark.slow)])
+def test_a_signal_before_the_job_begins_ends_it_to_be_started_again(
+    command: str, after_s: float, number: signal.Signals, tmp_path: Path
+) -> None:
+    job = ["train", "conf=synthetic", "dataset.generator.train_rows=1_000_000_000", "--run-dir", str(tmp_path / "run")]
+    words = job if command == "train" else COMMANDS["role"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "persia_cli", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=tmp_path,
+    )
+    try:
+        # Python itself takes a few hundredths of a second to start, in which nobody could take the signal.
+        poll_for(lambda: catches(process, number), 30.0, "a handler")
+        assert not _ends_within(process, after_s) if after_s else True
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=60.0)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 75, output
+    assert "Traceback" not in output
+    if after_s == 0.0:
+        assert output == f"{number.name}: no job is running; the same command goes on\n"
+        assert list(tmp_path.iterdir()) == []
