@@ -1,7 +1,8 @@
 """The phases of a job: train up to a step, drain, evaluate or save, go on, stop."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Literal
 
 from persia_cli.control.evaluation_tracker import EvaluationTracker
@@ -162,6 +163,8 @@ class PhaseMachine:
     agreement: StepAgreement | None = None
     """The one about the step at which the phase is cut short, once it is sought."""
     _upcoming: Phase | None = None
+    _saving: Phase | None = None
+    """The phase in which that checkpoint was begun."""
     _begun: int = 0
     """The number of the instruction that began the phase."""
 
@@ -180,9 +183,21 @@ class PhaseMachine:
         self._begun = self.number
         self.waiting = set(self.participants[self.current.kind])
         if self.current.kind == "saving":
-            self.saved_step, self.writing = self.current.last, set(self.waiting)
+            self.saved_step, self.writing, self._saving = self.current.last, set(self.waiting), self.current
         self.agreement = None
         return self.current
+
+    def is_last_save(self, step: int) -> bool:
+        """Return whether the last checkpoint was of this step, and the end comes next; ask only between phases."""
+        if self._upcoming is None:
+            self._upcoming = next(self.phases)
+        return self._upcoming.kind == "done" and self._saving is not None and self._saving.last == step
+
+    def save_again(self) -> None:
+        """Begin the last checkpoint anew before what comes next."""
+        assert self._upcoming is not None
+        assert self._saving is not None
+        self.phases, self._upcoming = chain([self._upcoming], self.phases), replace(self._saving)
 
     def note_written(self, name: str, step: int) -> bool:
         """Record that a participant's part of a checkpoint is written; returns False for a repeat."""

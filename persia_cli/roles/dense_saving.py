@@ -10,6 +10,7 @@ from persia_cli.roles.rank_memory import RankMemory
 from persia_cli.storage.places import Place, place_of
 from persia_cli.train.dense_state import TensorFile, write_files
 from persia_cli.train.dense_trainer import DenseTrainer
+from persia_cli.wire.job_messages import SaveModel
 from persia_cli.wire.messages import Ack
 
 DENSE = "dense"
@@ -27,19 +28,19 @@ class DenseSaving:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"{link.name}-files")
         self._writing: Future[None] | None = None
         self._again: int | None = None
-        """Step of a checkpoint that a process before this one had begun."""
+        """Number of the instruction to save that a process before this one had begun to carry out."""
 
-    def begin(self, folder: str, step: int, trainer: DenseTrainer, memory: RankMemory | None) -> None:
-        """Copy the dense state, into `memory` if there is one, and have it written."""
-        if step == self._again:
+    def begin(self, number: int, work: SaveModel, trainer: DenseTrainer, memory: RankMemory | None) -> None:
+        """Copy the dense state, into `memory` if there is one, and have it written, as an instruction says."""
+        if number == self._again:
             return
-        files = trainer.files() if memory is None else memory.keep_save(folder, step, trainer)
-        self._submit(folder, step, files, memory)
+        files = trainer.files() if memory is None else memory.keep_save(work.folder, work.step, number, trainer)
+        self._submit(work.folder, work.step, files, memory)
 
     def go_on(self, memory: RankMemory) -> None:
         """Write the files that a process before this one had begun to write, if it did not end that."""
         if save := memory.unfinished_save():
-            self._again = save.step
+            self._again = save.number
             self._submit(save.folder, save.step, save.files, memory)
 
     def _submit(self, folder: str, step: int, files: Sequence[TensorFile], memory: RankMemory | None) -> None:

@@ -191,7 +191,7 @@ class NNWorker:
                 case PredictSteps():
                     self._predict(trainer, work)
                 case SaveModel():
-                    self._save(trainer, work)
+                    self._save(trainer, number, work)
             self._pipeline.call(partial(self._link.done, number))
             self._saving.check()
 
@@ -263,13 +263,13 @@ class NNWorker:
             self._steps_scored = ready.batch.step + 1
         self._pipeline.wait_drained(EVAL)
 
-    def _save(self, trainer: DenseTrainer, work: SaveModel) -> None:
+    def _save(self, trainer: DenseTrainer, number: int, work: SaveModel) -> None:
         """Copy what is dense, and have it written while training goes on; all ranks have the same."""
         if self._link.index != 0:
             return
         self._refresh(trainer, TRAIN, work.step - 1)
         self._link.work.begin("copying the dense weights")
-        self._saving.begin(work.folder, work.step, trainer, self._kept.memory if self._kept else None)
+        self._saving.begin(number, work, trainer, self._kept.memory if self._kept else None)
         self._link.work.end()
 
     def _refresh(self, trainer: DenseTrainer, split: int, step: int) -> None:

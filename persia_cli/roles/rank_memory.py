@@ -48,12 +48,14 @@ class UnfinishedSave(NamedTuple):
 
     folder: str
     step: int
+    number: int
     files: list[TensorFile]
 
 
 class _Save(msgspec.Struct):
     folder: str
     step: int
+    number: int
 
 
 _SAVE = msgspec.json.Decoder(_Save)
@@ -135,9 +137,12 @@ class RankMemory:
             )
         return begun - following
 
-    def keep_save(self, folder: str, step: int, trainer: DenseTrainer) -> list[TensorFile]:
-        """Copy the state for a checkpoint, so that a later process can write it if this one does not; return it."""
-        note = msgspec.json.encode(_Save(folder, step)).decode()
+    def keep_save(self, folder: str, step: int, number: int, trainer: DenseTrainer) -> list[TensorFile]:
+        """Copy the state for a checkpoint, so that a later process can write it if this one does not; return it.
+
+        `number` is that of the instruction to save.
+        """
+        note = msgspec.json.encode(_Save(folder, step, number)).decode()
         self._save.write(step, trainer.state(), note)
         return list(self._save.read()[0].values())
 
@@ -147,7 +152,7 @@ class RankMemory:
             return None
         files, note = self._save.read()
         save = _SAVE.decode(note)
-        return UnfinishedSave(save.folder, save.step, list(files.values()))
+        return UnfinishedSave(save.folder, save.step, save.number, list(files.values()))
 
     def end_save(self, step: int) -> None:
         """Say that the files of a step's checkpoint are written, or given up, and that the coordinator knows."""

@@ -99,6 +99,8 @@ class Checkpointing:
         """Why parts of the checkpoint under way could not be written."""
         self._lost: tuple[int, str] | None = None
         """Step of the last save, if it was given up, and why."""
+        self._disturbed, self._tries = False, 0
+        """Whether a replica that was to write files has died during the last save, and how often that was repeated."""
         self._given_up = 0
         self._files: dict[str, Sequence[SavedFile]] = {}
         self._cut: Cut | None = None
@@ -143,7 +145,7 @@ class Checkpointing:
         step = phase.last
         best = self._tracker.kept_at(step)
         begun = self._log.find(_BEGUN, lambda: self._begin(phase, state()))
-        self._files, self._lost = {}, None
+        self._files, self._lost, self._disturbed = {}, None, False
         self._failures = [begun.failure] if begun.failure else []
         self._draft = place_of(begun.draft)
         self._cut = Cut(step, samples, begun.progress, replace(best) if best else None, begun.scores, phase.trigger)
@@ -164,6 +166,21 @@ class Checkpointing:
         self._files[name] = files
         if failure:
             self._failures.append(failure)
+
+    def note_death(self) -> None:
+        """Take note that a replica has died whose files belong to the checkpoint."""
+        self._disturbed = True
+
+    def repeat(self, step: int) -> bool:
+        """Return whether the save of a step, the last one, is to be repeated: a death has prevented it, no disk.
+
+        Says so `recovery.max_restarts` times at the most.
+        """
+        lost = self._lost is not None and self._lost[0] == step
+        if not lost or not self._disturbed or self._tries >= self._run.recovery.max_restarts:
+            return False
+        self._tries += 1
+        return True
 
     def is_underway(self, writing: Set[str]) -> bool:
         """Return whether there will be a checkpoint once the replicas that are still `writing` are done."""

@@ -44,6 +44,8 @@ class FileHandler:
         Where its new process is still to be told of the checkpoint, that process says what has become of it.
         """
         phase = self._phases.current
+        if name in self._phases.writing:
+            self._checkpointing.note_death()
         if phase is not None and not (phase.kind == "saving" and name in self._phases.waiting):
             self._take(self._phases.saved_step, name, (), f"{name} {how} while it wrote its rows")
 

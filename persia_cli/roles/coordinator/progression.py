@@ -77,6 +77,8 @@ class Progression:
         """Begin the next phase, unless it must wait until the last checkpoint is complete."""
         if self._phases.held:
             return
+        if self._phases.is_last_save(self.step) and self._checkpointing.repeat(self.step):
+            self._phases.save_again()
         phase = self._phases.advance()
         if phase.kind == "saving" and self._checkpointing.has(phase.last):
             # The model is the one that is there; what is new is that it has been evaluated.

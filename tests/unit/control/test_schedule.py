@@ -127,6 +127,26 @@ def test_reports_in_any_order_and_number_lead_through_all_phases(data: st.DataOb
     assert kinds == [phase.kind for phase in schedule(6, 2, 3, 2, True)]
 
 
+def test_the_last_checkpoint_can_be_begun_anew_and_none_before() -> None:
+    participants = {"training": RANKS, "saving": frozenset({"s", "t"}), "done": RANKS}
+    machine = PhaseMachine(schedule(6, 0, None, 3, True), participants)
+    kinds: list[tuple[str, int]] = []
+    again = 2
+    while not kinds or kinds[-1][0] != "done":
+        assert not machine.held
+        assert not machine.is_last_save(3)
+        if machine.is_last_save(6) and again:
+            again -= 1
+            machine.save_again()
+        phase = machine.advance()
+        kinds.append((phase.kind, phase.last))
+        for name in sorted(machine.waiting):
+            machine.finish(name, machine.number)
+            machine.note_written(name, machine.saved_step)
+    saved = ("saving", 6)
+    assert kinds == [("training", 3), ("saving", 3), ("training", 6), saved, saved, saved, ("done", 0)]
+
+
 def test_in_turns_pauses_before_each_turn_and_leaves_the_rest_as_it_was() -> None:
     phases = list(in_turns(schedule(7, 2, 5, None, save_at_end=True), 3))
     assert phases == [

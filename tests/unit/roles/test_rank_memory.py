@@ -64,13 +64,13 @@ def test_a_save_is_there_until_the_coordinator_knows_of_it(file: int, planned: J
     memory = lives(file, planned, trainer)
     memory.note_state(0, trainer)
     memory.serve()
-    saved = memory.keep_save("run/step-7", 7, trainer)
+    saved = memory.keep_save("run/step-7", 7, 11, trainer)
     memory.note_state(1, trainer)
     del memory
     memory = lives(file, planned, trainer)
     found = memory.unfinished_save()
     assert found is not None
-    assert (found.folder, found.step) == ("run/step-7", 7)
+    assert (found.folder, found.step, found.number) == ("run/step-7", 7, 11)
     assert [each.name for each in found.files] == [each.name for each in saved]
     for one, other in zip(found.files, saved, strict=True):
         assert all(torch.equal(value, other.tensors[name]) for name, value in one.tensors.items())
