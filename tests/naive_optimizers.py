@@ -65,35 +65,43 @@ def change(optimizer, embedding, states, gradient, step):
 
 
 def sgd(optimizer, lr, w, states, g, step):
-    """g += wd w; w -= lr g."""
-    return w - F32(lr) * decayed(optimizer, w, g)
+    """g += l2 w; w -= lr g."""
+    return left(optimizer, lr, w) - F32(lr) * penalized(optimizer, w, g)
 
 
-def decayed(optimizer, w, g):
-    """The gradient with weight decay."""
-    return g + F32(optimizer.weight_decay) * w if optimizer.weight_decay else g
+def penalized(optimizer, w, g):
+    """The gradient with the L2 penalty's."""
+    return g + F32(optimizer.l2) * w if optimizer.l2 else g
+
+
+def left(optimizer, lr, w):
+    """What decay leaves of weights."""
+    return F32(1 - lr * optimizer.weight_decay) * w if optimizer.weight_decay else w
 
 
 def adagrad(optimizer, lr, w, states, g, step):
-    """s += g g; w -= lr g / (sqrt(s) + eps)."""
+    """g += l2 w; s += g g; w -= lr g / (sqrt(s) + eps)."""
+    g = penalized(optimizer, w, g)
     states["adagrad_sum"] += g * g
-    return w - F32(lr) * (g / (np.sqrt(states["adagrad_sum"]) + F32(optimizer.eps)))
+    return left(optimizer, lr, w) - F32(lr) * (g / (np.sqrt(states["adagrad_sum"]) + F32(optimizer.eps)))
 
 
 def rowwise_adagrad(optimizer, lr, w, states, g, step):
-    """g += wd w; s += mean(g g); w -= lr / (sqrt(s) + eps) g."""
-    g = decayed(optimizer, w, g)
+    """g += l2 w; s += mean(g g); w -= lr / (sqrt(s) + eps) g."""
+    g = penalized(optimizer, w, g)
     states["adagrad_row_sum"] += sum_of_squares(g) / F32(g.size)
-    return w - F32(lr) / (np.sqrt(states["adagrad_row_sum"]) + F32(optimizer.eps)) * g
+    rate = F32(lr) / (np.sqrt(states["adagrad_row_sum"]) + F32(optimizer.eps))
+    return left(optimizer, lr, w) - rate * g
 
 
 def adam(optimizer, lr, w, states, g, step):
-    """m += (1-b1) (g - m); v += (1-b2) (g g - v); w -= corrected lr m / (sqrt(v) + eps)."""
+    """g += l2 w; m += (1-b1) (g - m); v += (1-b2) (g g - v); w -= corrected lr m / (sqrt(v) + eps)."""
+    g = penalized(optimizer, w, g)
     m, v = states["adam_mean"], states["adam_square"]
     m += F32(1 - optimizer.beta1) * (g - m)
     v += F32(1 - optimizer.beta2) * (g * g - v)
     rate = F32(lr * sqrt(1 - optimizer.beta2 ** (step + 1)) / (1 - optimizer.beta1 ** (step + 1)))
-    return w - rate * (m / (np.sqrt(v) + F32(optimizer.eps)))
+    return left(optimizer, lr, w) - rate * (m / (np.sqrt(v) + F32(optimizer.eps)))
 
 
 def ftrl(optimizer, lr, w, states, g, step):

@@ -32,11 +32,13 @@ SPARE = 0.85
 
 def measure_tier(run: Run, steps: int, rounds: int, ring: int, note: Callable[[str], None]) -> Result:
     """Measure in alternating turns on one ring of batches; raises UserError for runs that cannot be compared."""
-    kind = run.optimizer.embedding.kind
-    if not isinstance(run.optimizer.embedding, Adagrad | RowwiseAdagrad | Sgd):
+    optimizer = run.optimizer.embedding
+    if not isinstance(optimizer, Adagrad | RowwiseAdagrad | Sgd):
         raise UserError(
-            f"FBGEMM has no {kind} on the CPU; use optimizer.embedding.kind=rowwise_adagrad, adagrad or sgd"
+            f"FBGEMM has no {optimizer.kind} on the CPU; use optimizer.embedding.kind=rowwise_adagrad, adagrad or sgd"
         )
+    if optimizer.l2 or optimizer.weight_decay:
+        raise UserError("FBGEMM decays no rows on the CPU; leave out optimizer.embedding.l2 and weight_decay")
     if run.cluster.kind != "local" or run.cluster.nn_workers > 1:
         raise UserError("the tier is measured in processes with one NN worker: use cluster=local cluster.nn_workers=1")
     facts = inspect(run.dataset)

@@ -2,7 +2,7 @@
 
 They compute in float32, without fused multiply-add. SGD, Adagrad and SparseAdam give the results of torch's for sparse
 gradients, row-wise Adagrad those of FBGEMM's exact one. In formulas w is the embedding, g its gradient, and t counts
-from 1.
+from 1. Decay, if there is any, multiplies w by 1 - lr * weight_decay before it changes, for all but FTRL.
 """
 
 from typing import NamedTuple
@@ -59,13 +59,16 @@ class Rule(NamedTuple):
     """Adam: 1 - beta2. FTRL: l2 times the learning rate without its schedule."""
     beta: np.float32
     """FTRL: beta."""
-    weight_decay: np.float32
+    l2: np.float32
+    """Multiple of the weights that is added to their gradient; not for FTRL, which has a penalty of its own."""
+    kept: np.float32
+    """Fraction of the weights that decay leaves before the step: 1 - learning rate times weight decay."""
     clip: np.float32
     """Greatest Euclidean norm of a row's gradient; 0 for no limit."""
     bound: np.float32
     """Greatest magnitude of a weight; 0 for no limit."""
     plain: bool
-    """True without weight decay, clip and bound."""
+    """True without l2, decay, clip and bound."""
     noise: np.uint64
     """Random seed of stochastic rounding: a function of the run's seed and the step."""
 
@@ -81,7 +84,7 @@ class GradientCounts(NamedTuple):
 
 
 GRADIENT_COUNTS = types.NamedUniTuple(write(I64), 2, GradientCounts)
-RULE = types.NamedTuple((F32, F32, F32, F32, F32, F32, F32, F32, types.boolean, U64), Rule)
+RULE = types.NamedTuple((F32,) * 9 + (types.boolean, U64), Rule)
 
 
 @inlined
@@ -94,6 +97,22 @@ def _lanes(plain, dim, column):
 def _weights(plain, rows, at, column, lanes):
     """Return lanes of the embedding of the row that starts at word `at`."""
     return load(rows.arena, at + column, lanes) if plain else embedding_lanes(rows, at, column, lanes)
+
+
+@inlined
+def _gradient(plain, rows, rule, at, column, gradients, start, scale):
+    """Return lanes of the gradient, clipped, with `l2` times the weights added."""
+    lanes = _lanes(plain, rows.dim, column)
+    g = load(gradients, start + column, lanes) * scale
+    if not plain and rule.l2 != np.float32(0.0):
+        g = g + splat(rule.l2) * _weights(plain, rows, at, column, lanes)
+    return g
+
+
+@inlined
+def _left(plain, rule, w):
+    """Return what decay leaves of weights (Loshchilov and Hutter, "Decoupled weight decay regularization", 2019)."""
+    return w if plain or rule.kept == np.float32(1.0) else splat(rule.kept) * w
 
 
 @inlined
@@ -133,62 +152,51 @@ def _change(plain, rows, rule, at, column, weight, lanes, noise):
 
 @inlined
 def _sgd(plain, rows, rule, at, gradients, start, scale, noise):
-    """g += weight_decay * w; w -= lr * g (torch.optim.SGD)."""
+    """g += l2 w; w -= lr g (torch.optim.SGD)."""
     for column in range(ZERO, rows.dim, LANES):
         lanes = _lanes(plain, rows.dim, column)
-        g = load(gradients, start + column, lanes) * scale
         w = _weights(plain, rows, at, column, lanes)
-        if not plain and rule.weight_decay != np.float32(0.0):
-            g = g + splat(rule.weight_decay) * w
-        _change(plain, rows, rule, at, column, w - splat(rule.lr) * g, lanes, noise)
+        g = _gradient(plain, rows, rule, at, column, gradients, start, scale)
+        _change(plain, rows, rule, at, column, _left(plain, rule, w) - splat(rule.lr) * g, lanes, noise)
 
 
 @inlined
 def _adagrad(plain, rows, rule, at, gradients, start, scale, noise):
-    """s += g * g; w -= lr * g / (sqrt(s) + eps) (Duchi et al. 2011; torch.optim.Adagrad)."""
+    """g += l2 w; s += g * g; w -= lr * g / (sqrt(s) + eps) (Duchi et al. 2011; torch.optim.Adagrad)."""
     state = at + rows.state_at
     for column in range(ZERO, rows.dim, LANES):
         lanes = _lanes(plain, rows.dim, column)
-        g = load(gradients, start + column, lanes) * scale
+        w = _weights(plain, rows, at, column, lanes)
+        g = _gradient(plain, rows, rule, at, column, gradients, start, scale)
         s = load(rows.arena, state + column, lanes) + g * g
         store(rows.arena, state + column, s, lanes)
-        w = _weights(plain, rows, at, column, lanes)
-        moved = w - splat(rule.lr) * (g / (square_root(s) + splat(rule.eps)))
+        moved = _left(plain, rule, w) - splat(rule.lr) * (g / (square_root(s) + splat(rule.eps)))
         _change(plain, rows, rule, at, column, moved, lanes, noise)
 
 
 @inlined
 def _rowwise_adagrad(plain, rows, rule, at, gradients, start, scale, noise):
-    """g += weight_decay * w; s += mean(g * g); w -= lr / (sqrt(s) + eps) * g (FBGEMM's exact row-wise Adagrad).
+    """g += l2 w; s += mean(g * g); w -= lr / (sqrt(s) + eps) * g (FBGEMM's exact row-wise Adagrad).
 
-    This is FBGEMM's weight decay on GPUs (mode L2); on CPUs it has none.
+    `l2` and decay are FBGEMM's weight decay on GPUs (modes L2 and DECOUPLE); on CPUs it has none.
     """
     squares = splat(np.float32(0.0))
     for column in range(ZERO, rows.dim, LANES):
-        g = _decayed(plain, rows, rule, at, column, gradients, start, scale)
+        g = _gradient(plain, rows, rule, at, column, gradients, start, scale)
         squares = squares + g * g
     s = rows.arena[at + rows.state_at] + total(squares) / np.float32(rows.dim)
     rows.arena[at + rows.state_at] = s
     rate = splat(rule.lr / (np.sqrt(s) + rule.eps))
     for column in range(ZERO, rows.dim, LANES):
         lanes = _lanes(plain, rows.dim, column)
-        g = _decayed(plain, rows, rule, at, column, gradients, start, scale)
-        _change(plain, rows, rule, at, column, _weights(plain, rows, at, column, lanes) - rate * g, lanes, noise)
-
-
-@inlined
-def _decayed(plain, rows, rule, at, column, gradients, start, scale):
-    """Return lanes of the gradient with weight decay added."""
-    lanes = _lanes(plain, rows.dim, column)
-    g = load(gradients, start + column, lanes) * scale
-    if not plain and rule.weight_decay != np.float32(0.0):
-        g = g + splat(rule.weight_decay) * _weights(plain, rows, at, column, lanes)
-    return g
+        w = _weights(plain, rows, at, column, lanes)
+        g = _gradient(plain, rows, rule, at, column, gradients, start, scale)
+        _change(plain, rows, rule, at, column, _left(plain, rule, w) - rate * g, lanes, noise)
 
 
 @inlined
 def _adam(plain, rows, rule, at, gradients, start, scale, noise):
-    """m += (1-b1)(g - m); v += (1-b2)(g*g - v); w -= lr sqrt(1-b2^t)/(1-b1^t) * m / (sqrt(v) + eps).
+    """g += l2 w; m += (1-b1)(g - m); v += (1-b2)(g*g - v); w -= lr sqrt(1-b2^t)/(1-b1^t) * m / (sqrt(v) + eps).
 
     Kingma and Ba 2015, as torch.optim.SparseAdam: rows without a gradient keep m and v.
     """
@@ -196,14 +204,14 @@ def _adam(plain, rows, rule, at, gradients, start, scale, noise):
     squares = means + rows.dim
     for column in range(ZERO, rows.dim, LANES):
         lanes = _lanes(plain, rows.dim, column)
-        g = load(gradients, start + column, lanes) * scale
+        w = _weights(plain, rows, at, column, lanes)
+        g = _gradient(plain, rows, rule, at, column, gradients, start, scale)
         m, v = load(rows.arena, means + column, lanes), load(rows.arena, squares + column, lanes)
         m = m + splat(rule.first) * (g - m)
         v = v + splat(rule.second) * (g * g - v)
         store(rows.arena, means + column, m, lanes)
         store(rows.arena, squares + column, v, lanes)
-        w = _weights(plain, rows, at, column, lanes)
-        moved = w - splat(rule.lr) * (m / (square_root(v) + splat(rule.eps)))
+        moved = _left(plain, rule, w) - splat(rule.lr) * (m / (square_root(v) + splat(rule.eps)))
         _change(plain, rows, rule, at, column, moved, lanes, noise)
 
 
@@ -244,7 +252,7 @@ def _updater(name, change_row):
 
     @inlined
     def change_rows(journal, plain, rows, rule, keys, found, tables, gradients, start, stop, counts):
-        """Update the rows found[start:stop]; `plain`: float32, whole vectors, no weight decay, clip or bound.
+        """Update the rows found[start:stop]; `plain`: float32, whole vectors, no l2, decay, clip or bound.
 
         `plain` is a constant at each call, so that code for what it excludes is not compiled.
         """

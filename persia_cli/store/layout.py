@@ -84,7 +84,9 @@ class RowOptimizer:
     beta: float = 1.0
     l1: float = 0.0
     l2: float = 0.0
+    """FTRL: strength of its L2 penalty; others: multiple of a row that is added to each of its gradients."""
     weight_decay: float = 0.0
+    """Fraction of a row, times the learning rate, that is subtracted from it with each of its gradients."""
     schedule: Schedule = CONSTANT
     clip_norm: float | None = None
     """Greatest Euclidean norm of a row's gradient; larger gradients are scaled down."""

@@ -49,15 +49,18 @@ def rule_at(optimizer: RowOptimizer, step: int, seed: int) -> update.Rule:
         first, second = 1 - optimizer.beta1, 1 - optimizer.beta2
     elif optimizer.kind == "ftrl":
         first, second = optimizer.lr * optimizer.l1, optimizer.lr * optimizer.l2
+    # FTRL has its own penalty, and its weights follow from its sums, so that they cannot decay beside them.
+    l2, decay = (0.0, 0.0) if optimizer.kind == "ftrl" else (optimizer.l2, optimizer.weight_decay)
     return update.Rule(
         lr=np.float32(rate),
         eps=np.float32(eps),
         first=np.float32(first),
         second=np.float32(second),
         beta=np.float32(optimizer.beta),
-        weight_decay=np.float32(optimizer.weight_decay),
+        l2=np.float32(l2),
+        kept=np.float32(1 - lr * decay),
         clip=np.float32(optimizer.clip_norm or 0.0),
         bound=np.float32(optimizer.weight_bound or 0.0),
-        plain=not (optimizer.weight_decay or optimizer.clip_norm or optimizer.weight_bound),
+        plain=not (l2 or decay or optimizer.clip_norm or optimizer.weight_bound),
         noise=update.noise_of(seed, step),
     )

@@ -11,7 +11,21 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from persia_cli.config.schema import BCE, Adagrad, Adam, AdamW, DenseOptimizer, Optimizer, Run, Sgd, SparseFeature
+from persia_cli.config.schema import (
+    BCE,
+    Adagrad,
+    Adam,
+    AdamW,
+    DenseAdagrad,
+    DenseAdam,
+    DenseOptimizer,
+    DenseSgd,
+    Ftrl,
+    Optimizer,
+    Run,
+    Sgd,
+    SparseFeature,
+)
 from persia_cli.data.batch import Batch
 from persia_cli.data.source import open_source
 from persia_cli.model.build import build_model
@@ -84,6 +98,19 @@ class Table:
             count = torch.tensor(float(step)) if isinstance(self.settings, Adagrad) else step
             self.optimizer.state[self.bag.weight] = {"step": count, **state}
 
+    @torch.no_grad()
+    def penalize(self) -> None:
+        """Add l2 times the rows that have a gradient to it, and take away what they lose by decay."""
+        if isinstance(self.settings, Ftrl) or not (self.settings.l2 or self.settings.weight_decay):
+            return
+        weight = self.bag.weight
+        assert weight.grad is not None
+        gradient = weight.grad.coalesce()
+        rows = gradient.indices()
+        values = gradient.values() + self.settings.l2 * weight[rows[0]]
+        weight.grad = torch.sparse_coo_tensor(rows, values, weight.shape)
+        weight[rows[0]] *= 1 - self.settings.lr * self.settings.weight_decay
+
     def gradient(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return the rows that the last step read, and their gradients."""
         assert self.bag.weight.grad is not None
@@ -127,6 +154,8 @@ class Oracle:
             batch_loss(self.losses, logits, labels, torch.from_numpy(weights)).backward()
             if self.clip_norm is not None:
                 nn.utils.clip_grad_norm_(self.module.parameters(), self.clip_norm)
+            for table in self.tables.values():
+                table.penalize()
             for optimizer in optimizers:
                 optimizer.step()
         exact = (logits.detach().double(), labels.double(), torch.from_numpy(weights).double())
@@ -162,12 +191,12 @@ def torch_optimizer(
 ) -> torch.optim.Optimizer:
     """Return torch's optimizer of these settings; SparseAdam for the rows of tables."""
     match config:
-        case Sgd():
+        case Sgd() | DenseSgd():
             return torch.optim.SGD(parameters, lr=config.lr)
-        case Adagrad():
+        case Adagrad() | DenseAdagrad():
             start = config.initial_accumulator_value
             return torch.optim.Adagrad(parameters, lr=config.lr, initial_accumulator_value=start, eps=config.eps)
-        case Adam():
+        case Adam() | DenseAdam():
             kind = torch.optim.SparseAdam if sparse else torch.optim.Adam
             return kind(parameters, lr=config.lr, betas=(config.beta1, config.beta2), eps=config.eps)
         case AdamW():

@@ -1,7 +1,7 @@
 """Every pair of a row optimizer and a dense one computes what plain torch does, on any number of ranks.
 
-The tables of one job have all row optimizers between them; the last step of an epoch is short, so that of four ranks
-two have no sample in it.
+The tables of one job have all row optimizers between them, most with penalties of their own; the last step of an epoch
+is short, so that of four ranks two have no sample in it.
 """
 
 from pathlib import Path
@@ -13,12 +13,12 @@ from tests.support.lists import STEPS, lists_job
 from tests.support.step_lock import assert_every_step_agrees
 
 TABLES = [
-    "embedding.tables.user={optimizer: {kind: rowwise_adagrad, lr: 0.05, initial_accumulator_value: 0.1}}",
-    "embedding.tables.tags={dim: 6, optimizer: {kind: sgd, lr: 0.5}}",
-    "embedding.tables.item={optimizer: {kind: adagrad, lr: 0.05, initial_accumulator_value: 0.1}}",
+    "embedding.tables.user={optimizer: {kind: rowwise_adagrad, lr: 0.05, l2: 0.05, initial_accumulator_value: 0.1}}",
+    "embedding.tables.tags={dim: 6, optimizer: {kind: sgd, lr: 0.5, l2: 0.01}}",
+    "embedding.tables.item={optimizer: {kind: adagrad, lr: 0.05, weight_decay: 0.2, initial_accumulator_value: 0.1}}",
     "embedding.tables.place={dim: 4, optimizer: {kind: ftrl, lr: 0.1, l1: 1e-4, l2: 1e-3, "
     "initial_accumulator_value: 0.1}}",
-    "embedding.tables.words={optimizer: {kind: adam, lr: 0.01}, init_bound: 0.2}",
+    "embedding.tables.words={optimizer: {kind: adam, lr: 0.01, l2: 0.05, weight_decay: 0.1}, init_bound: 0.2}",
 ]
 DENSE = {
     "sgd": "optimizer.dense={kind: sgd, lr: 0.1}",

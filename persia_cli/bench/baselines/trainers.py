@@ -155,16 +155,16 @@ class TorchBaseline(DenseBaseline):
 def _states(run: Run) -> int:
     """Return the optimizer's state values per value of a row; raises UserError if torch has no such optimizer."""
     match run.optimizer.embedding:
-        case Sgd(weight_decay=0.0):
+        case Sgd(l2=0.0, weight_decay=0.0):
             return 0
-        case Adagrad():
+        case Adagrad(l2=0.0, weight_decay=0.0):
             return 1
-        case Adam():
+        case Adam(l2=0.0, weight_decay=0.0):
             return 2
         case other:
             raise UserError(
                 f"torch has no sparse optimizer such as this {other.kind}; compare with optimizer.embedding.kind="
-                "adagrad, adam or sgd without weight_decay, or with dense only"
+                "adagrad, adam or sgd without l2 and weight_decay, or with dense only"
             )
 
 

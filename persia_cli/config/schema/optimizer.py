@@ -59,37 +59,22 @@ class _Optimizer(Node):
     """The change of the learning rate over the steps."""
 
 
-class Sgd(_Optimizer):
-    """Stochastic gradient descent."""
+class _RowPenalties(Node):
+    """What draws rows towards zero; it is applied to a row with each of its gradients, so only to rows of the batch."""
 
-    kind: Literal["sgd"]
-    """`sgd`"""
+    l2: NonNegative = 0.0
+    """Multiple of a row that is added to its gradient, for the rows of the batch."""
     weight_decay: NonNegative = 0.0
-    """Multiple of the weights that is added to their gradient; for embedding rows, only to the rows of the batch."""
+    """Fraction of a row, times the learning rate, that each step subtracts from it, for the rows of the batch."""
 
 
-class Adagrad(_Optimizer):
-    """Adagrad as torch defines it for sparse gradients."""
+class _Adagrad(_Optimizer):
+    """What Adagrad of rows and of dense weights have in common."""
 
-    kind: Literal["adagrad"]
-    """`adagrad`"""
     initial_accumulator_value: NonNegative = 0.0
     """Start value of the sum of squared gradients."""
     eps: NotTiny = 1e-10
     """Constant added to the denominator."""
-
-
-class RowwiseAdagrad(_Optimizer):
-    """Adagrad with one sum per row, of the mean of its squared gradients, as FBGEMM defines it."""
-
-    kind: Literal["rowwise_adagrad"]
-    """`rowwise_adagrad`"""
-    initial_accumulator_value: NonNegative = 0.0
-    """Start value of a row's sum of mean squared gradients."""
-    eps: NotTiny = 1e-8
-    """Constant added to the denominator."""
-    weight_decay: NonNegative = 0.0
-    """Multiple of the weights that is added to their gradient, for the rows of the batch."""
 
 
 class _Adam(_Optimizer):
@@ -103,8 +88,33 @@ class _Adam(_Optimizer):
     """Constant added to the denominator."""
 
 
-class Adam(_Adam):
-    """Adam; on embedding rows its lazy form, `torch.optim.SparseAdam`."""
+class Sgd(_Optimizer, _RowPenalties):
+    """Stochastic gradient descent of rows."""
+
+    kind: Literal["sgd"]
+    """`sgd`"""
+
+
+class Adagrad(_Adagrad, _RowPenalties):
+    """Adagrad of rows, as torch defines it for sparse gradients."""
+
+    kind: Literal["adagrad"]
+    """`adagrad`"""
+
+
+class RowwiseAdagrad(_Optimizer, _RowPenalties):
+    """Adagrad with one sum per row, of the mean of its squared gradients, as FBGEMM defines it."""
+
+    kind: Literal["rowwise_adagrad"]
+    """`rowwise_adagrad`"""
+    initial_accumulator_value: NonNegative = 0.0
+    """Start value of a row's sum of mean squared gradients."""
+    eps: NotTiny = 1e-8
+    """Constant added to the denominator."""
+
+
+class Adam(_Adam, _RowPenalties):
+    """Adam of rows in its lazy form, `torch.optim.SparseAdam`: a row moves only with its gradients."""
 
     kind: Literal["adam"]
     """`adam`"""
@@ -132,25 +142,33 @@ class Ftrl(_Optimizer):
     """Start value of the sum of squared gradients."""
 
 
-class DenseSgd(Sgd):
+class DenseSgd(_Optimizer):
     """Stochastic gradient descent of the dense weights."""
 
-    clip_norm: Positive | None = None
-    """Greatest Euclidean norm of the gradient of all dense weights together; a larger one is scaled down."""
-
-
-class DenseAdagrad(Adagrad):
-    """Adagrad of the dense weights."""
-
+    kind: Literal["sgd"]
+    """`sgd`"""
     weight_decay: NonNegative = 0.0
     """Multiple of the weights that is added to their gradient."""
     clip_norm: Positive | None = None
     """Greatest Euclidean norm of the gradient of all dense weights together; a larger one is scaled down."""
 
 
-class DenseAdam(Adam):
+class DenseAdagrad(_Adagrad):
+    """Adagrad of the dense weights."""
+
+    kind: Literal["adagrad"]
+    """`adagrad`"""
+    weight_decay: NonNegative = 0.0
+    """Multiple of the weights that is added to their gradient."""
+    clip_norm: Positive | None = None
+    """Greatest Euclidean norm of the gradient of all dense weights together; a larger one is scaled down."""
+
+
+class DenseAdam(_Adam):
     """Adam of the dense weights."""
 
+    kind: Literal["adam"]
+    """`adam`"""
     weight_decay: NonNegative = 0.0
     """Multiple of the weights that is added to their gradient; `adamw` keeps it out of the running means."""
     clip_norm: Positive | None = None

@@ -148,9 +148,8 @@ def test_a_key_of_another_kind_names_that_kind(mistakes: Told) -> None:
 @pytest.mark.parametrize(
     ("kind", "key", "owner"),
     [
-        ("adagrad", "weight_decay", "sgd or rowwise_adagrad"),
-        ("adam", "weight_decay", "sgd or rowwise_adagrad"),
-        ("ftrl", "weight_decay", "sgd or rowwise_adagrad"),
+        ("ftrl", "weight_decay", "sgd, adagrad, rowwise_adagrad or adam"),
+        ("adam", "initial_accumulator_value", "adagrad, rowwise_adagrad or ftrl"),
         ("adagrad", "l1", "ftrl"),
         ("ftrl", "eps", "adagrad, rowwise_adagrad or adam"),
     ],

@@ -13,9 +13,13 @@ from tests import naive, naive_optimizers, naive_store
 from tests.support.shards import OPTIMIZERS, SEED, TABLES, arrays, compare, layout_of
 
 DTYPES = ["float32", "bfloat16", "float16"]
-PLAIN = [replace(each, weight_decay=0.0, clip_norm=None, weight_bound=None) for each in OPTIMIZERS[1:]]
+PLAIN = [
+    replace(each, weight_decay=0.0, l2=each.l2 if each.kind == "ftrl" else 0.0, clip_norm=None, weight_bound=None)
+    for each in OPTIMIZERS[1:]
+]
 SETTINGS = st.fixed_dictionaries(
     {
+        "l2": st.sampled_from([0.0, 0.1, 1e-6]),
         "weight_decay": st.sampled_from([0.0, 0.1]),
         "clip_norm": st.sampled_from([None, 1e-3, 2.0]),
         "weight_bound": st.sampled_from([None, 0.5]),

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from tests.support.runs import SGD
 
 ADAM = {"kind": "adam", "lr": 0.01, "beta1": 0.8, "beta2": 0.99, "eps": 1e-6}
-ADAGRAD = {"kind": "adagrad", "lr": 0.05, "initial_accumulator_value": 0.2, "eps": 1e-9}
+ADAGRAD = {"kind": "adagrad", "lr": 0.05, "l2": 0.6, "initial_accumulator_value": 0.2, "eps": 1e-9}
 ROWWISE = ADAGRAD | {"kind": "rowwise_adagrad", "weight_decay": 0.3}
 FTRL = {"kind": "ftrl", "lr": 0.05, "beta": 2.0, "l1": 0.1, "l2": 0.2, "initial_accumulator_value": 0.4}
 STEP = {"kind": "step", "warmup_steps": 3, "every_steps": 5, "factor": 0.25}

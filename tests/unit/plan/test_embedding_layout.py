@@ -44,10 +44,11 @@ def test_initial_bounds_are_a_tables_own_and_split_no_group() -> None:
     [
         (SGD, RowOptimizer("sgd", lr=0.1)),
         (SGD | {"weight_decay": 0.5}, RowOptimizer("sgd", lr=0.1, weight_decay=0.5)),
-        (ADAGRAD, RowOptimizer("adagrad", lr=0.05, initial_accumulator_value=0.2, eps=1e-9)),
+        (SGD | {"l2": 0.7}, RowOptimizer("sgd", lr=0.1, l2=0.7)),
+        (ADAGRAD, RowOptimizer("adagrad", lr=0.05, l2=0.6, initial_accumulator_value=0.2, eps=1e-9)),
         (
             ROWWISE,
-            RowOptimizer("rowwise_adagrad", lr=0.05, initial_accumulator_value=0.2, eps=1e-9, weight_decay=0.3),
+            RowOptimizer("rowwise_adagrad", lr=0.05, l2=0.6, initial_accumulator_value=0.2, eps=1e-9, weight_decay=0.3),
         ),
         ({"kind": "rowwise_adagrad", "lr": 0.05}, RowOptimizer("rowwise_adagrad", lr=0.05, eps=1e-8)),
         (ADAM, RowOptimizer("adam", lr=0.01, eps=1e-6, beta1=0.8, beta2=0.99)),

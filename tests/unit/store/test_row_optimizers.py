@@ -56,7 +56,7 @@ def close(one, other):
 
 def torch_optimizer(optimizer, weights):
     if optimizer.kind == "sgd":
-        return torch.optim.SGD(weights, lr=optimizer.lr, weight_decay=optimizer.weight_decay)
+        return torch.optim.SGD(weights, lr=optimizer.lr)
     if optimizer.kind == "adagrad":
         start = optimizer.initial_accumulator_value
         return torch.optim.Adagrad(weights, optimizer.lr, eps=optimizer.eps, initial_accumulator_value=start)
@@ -106,10 +106,62 @@ def torch_rows(optimizer, dim, scale=1.0, clip=None, bound=None):
     return torch.stack(rows).detach()
 
 
-@pytest.mark.parametrize("dim", DIMS)
-def test_weight_decay_equals_torch_on_the_rows_of_the_batch(dim):
-    optimizer = RowOptimizer("sgd", lr=0.1, weight_decay=0.02)
-    close(ours(optimizer, dim), torch_rows(optimizer, dim))
+def penalized_by_torch(optimizer, dim):
+    """float32[IDS, dim]: every row trained alone by torch's dense optimizer, with its penalty.
+
+    torch's optimizers count the gradients of a parameter, servers the steps of training, so Adam is told the step.
+    """
+    rows = [torch.nn.Parameter(row.clone()) for row in torch.from_numpy(initial(dim))]
+    settings = {"lr": optimizer.lr, "weight_decay": optimizer.l2 or optimizer.weight_decay}
+    match optimizer.kind:
+        case "sgd":
+            theirs = [torch.optim.SGD([row], **settings) for row in rows]
+        case "adagrad":
+            theirs = [torch.optim.Adagrad([row], **settings, eps=optimizer.eps) for row in rows]
+        case _:
+            kind = torch.optim.AdamW if optimizer.weight_decay else torch.optim.Adam
+            settings |= {"betas": (optimizer.beta1, optimizer.beta2), "eps": optimizer.eps}
+            theirs = [kind([row], **settings) for row in rows]
+            for row, one in zip(rows, theirs, strict=True):
+                one.state[row] = {"exp_avg": torch.zeros(dim), "exp_avg_sq": torch.zeros(dim)}
+    for step, used, gradients in batches(dim):
+        for id_, gradient in zip(used, gradients, strict=True):
+            rows[id_].grad = torch.from_numpy(gradient)
+            if optimizer.kind == "adam":
+                theirs[id_].state[rows[id_]]["step"] = torch.tensor(float(step))
+            theirs[id_].step()
+    return torch.stack(rows).detach()
+
+
+PENALIZED = [
+    RowOptimizer("sgd", lr=0.1, l2=0.02),
+    RowOptimizer("sgd", lr=0.1, weight_decay=0.02),  # for SGD the two are one
+    RowOptimizer("adagrad", lr=0.1, l2=0.5),
+    RowOptimizer("adam", lr=0.01, eps=1e-12, l2=0.5),
+    RowOptimizer("adam", lr=0.01, eps=1e-12, weight_decay=0.5),
+]
+
+
+@pytest.mark.parametrize("dim", [1, 17, 64])
+@pytest.mark.parametrize("optimizer", PENALIZED, ids=lambda each: f"{each.kind}-{'l2' if each.l2 else 'weight_decay'}")
+def test_l2_and_weight_decay_equal_torch_on_the_rows_of_the_batch(optimizer, dim):
+    expected = penalized_by_torch(optimizer, dim)
+    found = ours(optimizer, dim)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
+    without = ours(replace(optimizer, l2=0.0, weight_decay=0.0), dim)
+    assert np.abs(found - without).max() > 1e-3
+
+
+@pytest.mark.parametrize("dim", [1, 17, 64])
+def test_weight_decay_of_adagrad_is_apart_from_its_sums(dim):
+    """torch has none, so by the formula: w (1 - lr d) - lr g / (sqrt(s) + eps), at the rate of the schedule."""
+    optimizer = RowOptimizer("adagrad", lr=0.1, weight_decay=0.3, schedule=COSINE)
+    weight, sums = torch.from_numpy(initial(dim)), torch.zeros(IDS, dim)
+    for step, used, gradients in batches(dim):
+        g, lr = torch.from_numpy(gradients), optimizer.lr * COSINE.at(step)
+        sums[used] += g * g
+        weight[used] = weight[used] * (1 - lr * 0.3) - lr * g / (sums[used].sqrt() + optimizer.eps)
+    close(ours(optimizer, dim), weight)
 
 
 @pytest.mark.parametrize("dim", DIMS)
@@ -130,15 +182,16 @@ def test_weights_stay_within_their_bound(optimizer, dim):
     assert np.abs(found).max() == 0.25
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.05])
+@pytest.mark.parametrize(("l2", "decay"), [(0.0, 0.0), (0.05, 0.0), (0.0, 0.2)])
 @pytest.mark.parametrize("dim", DIMS)
-def test_rowwise_adagrad_equals_its_formula(dim, decay):
-    optimizer = replace(ROWWISE, weight_decay=decay, initial_accumulator_value=0.01)
+def test_rowwise_adagrad_equals_its_formula(dim, l2, decay):
+    optimizer = replace(ROWWISE, l2=l2, weight_decay=decay, initial_accumulator_value=0.01)
     weight, sums = torch.from_numpy(initial(dim)), torch.full((IDS, 1), 0.01)
     for _, used, gradients in batches(dim):
-        g = torch.from_numpy(gradients) + decay * weight[used]
+        g = torch.from_numpy(gradients) + l2 * weight[used]
         sums[used] += (g * g).mean(1, keepdim=True)
-        weight[used] -= optimizer.lr / (sums[used].sqrt() + optimizer.eps) * g
+        step = optimizer.lr / (sums[used].sqrt() + optimizer.eps) * g
+        weight[used] = weight[used] * (1 - optimizer.lr * decay) - step
     close(ours(optimizer, dim), weight)
 
 
