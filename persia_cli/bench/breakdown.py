@@ -44,7 +44,7 @@ def bytes_per_sample(run: Run) -> list[Hop]:
     """
     layout = embedding_layout(run)
     planner = RowPlanner(layout, run.cluster.embedding_servers)
-    source = open_source(run.dataset, "train", run.seed)
+    source = open_source(run.dataset, "train", run.seed, run.links)
     hops = dict.fromkeys(
         [
             "loader to embedding worker: ids",

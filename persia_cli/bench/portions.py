@@ -108,7 +108,7 @@ class RingPortions:
     """The same first batches of the training split that a job's ring repeats, as portions in memory."""
 
     def __init__(self, run: Run, shape: PortionShape, batches: int) -> None:
-        source = open_source(run.dataset, "train", run.seed)
+        source = open_source(run.dataset, "train", run.seed, run.links)
         try:
             spans = [(slot * shape.samples, (slot + 1) * shape.samples) for slot in range(batches)]
             self._portions: Sequence[Portion] = [shape.portion(source.read(0, *span)) for span in spans]
@@ -183,7 +183,7 @@ def main(config: Path) -> None:
     """Write whole batches in the job's order, without end; the short batch at the end of an epoch is left out."""
     run = read_run(config)
     shape = portion_shape(run)
-    source = open_source(run.dataset, "train", run.seed)
+    source = open_source(run.dataset, "train", run.seed, run.links)
     grid = StepGrid(source.rows, shape.samples, 1)
     for step in count():
         epoch, start, stop = grid.locate(step)

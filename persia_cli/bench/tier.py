@@ -84,7 +84,7 @@ def _baselines(run: Run, ring: int, steps: int, note: Callable[[str], None]) -> 
         raise UserError(f"FBGEMM's tables need {needed / 2**30:.1f} GiB, more than is free; use smaller tables")
     eps = 0.0 if isinstance(optimizer, Sgd) else optimizer.eps
     tables = Fbgemm(shape.sizes, run.model.dim, optimizer.kind, shape.samples, optimizer.lr, eps)
-    source = open_source(run.dataset, "train", run.seed)
+    source = open_source(run.dataset, "train", run.seed, run.links)
     sizes = np.array(shape.sizes, np.uint64).reshape(-1, 1)
     batches = []
     for slot in range(ring):

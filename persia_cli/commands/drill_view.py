@@ -105,7 +105,7 @@ def _figures(result: DrillResult) -> dict[str, str]:
         figures["repeats refused"] = str(result.repeats_refused)
     for label, value in result.auc.items():
         figures["AUC" if len(result.auc) == 1 else f"AUC {label}"] = "-" if value is None else f"{value:.6f}"
-    if result.auc_undisturbed is not None:
+    if result.auc_undisturbed:
         difference = result.auc_difference
         figures["AUC difference"] = "-" if difference is None else f"{difference:+.6f}"
     if result.same_model is not None:

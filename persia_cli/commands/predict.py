@@ -57,8 +57,9 @@ def predict(
 ) -> None:
     """Score samples by a saved model.
 
-    Writes a column LABEL_probability for each label, and a row for each row of the data, in the same order (of a
-    folder: file by file, by name). Ids without a row in the model count as zeros; the model does not change.
+    Writes a column LABEL_probability for each label, LABEL_prediction if it is a number, and a row for each row of
+    the data, in the same order (of a folder: file by file, by name). Ids without a row in the model count as zeros;
+    the model does not change.
     """
     from dataclasses import replace
 
@@ -90,7 +91,7 @@ def _score(plan: "JobPlan", output: Path, words: list[str]) -> None:
     assert isinstance(dataset, ParquetDataset)
     with claimed_scores(output):
         # Columns that cannot be read or written are also refused before anything starts.
-        file = open_scores(dataset, output, job.keep, job.logits, job.overwrite)
+        file = open_scores(dataset, output, plan.run.links, job.keep, job.logits, job.overwrite)
         if job.eval_rows:
             file.discard()
             carry_out(claimed(plan), words)

@@ -172,7 +172,9 @@ def eta_s(line: Line, job: Job, batch_size: int) -> int | None:
 
 
 def _quality(line: Line) -> str:
-    figures = {"loss": line["loss"]} | {k.replace("auc", "AUC"): v for k, v in line.items() if k.startswith("auc")}
+    figures = {"loss": line["loss"]}
+    for key, word in (("auc", "AUC"), ("rmse", "RMSE")):
+        figures |= {name.replace(key, word, 1): value for name, value in line.items() if name.startswith(key)}
     # A figure may be undefined: for samples without weight, or of one class only.
     return "  ".join(f"{name} {'-' if value is None else f'{value:.4f}'}" for name, value in figures.items())
 

@@ -69,21 +69,26 @@ def show_evaluation(
         for each in [line] if best is None else [line, best]:
             say(console, key_values(without_time(each) | ({"stand_in": True} if stand_in else {})))
         return
-    suffixes = [key.removeprefix("auc") for key in line if key.startswith("auc")]
-    figures = {key: word for key, word in QUALITY.items() if key + suffixes[0] in line}
+    suffixes = [key.removeprefix(first) for first in ("auc", "rmse") for key in line if key.startswith(first)]
+    figures = {key: word for key, word in QUALITY.items() if any(key + suffix in line for suffix in suffixes)}
     table = columns(f"{plan.facts.eval_rows:,} {'MADE-UP ' if stand_in else ''}samples", *figures.values())
     rows = [("", line)] if best is None else [("last, ", line), (f"best by {best['best_by']}, ", best)]
     for which, each in rows:
         place = f"{which}step {each['step']:,}" if which else ""
         for suffix in suffixes:
             name = "  ".join(word for word in (suffix.lstrip("_"), place) if word)
-            table.add_row(name, *(_figure(each[key + suffix]) for key in figures))
+            table.add_row(name, *(_figure(each[key + suffix]) if key + suffix in each else "" for key in figures))
     print_whole(console, table)
 
 
 def undefined(line: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each label with undefined figures of an evaluation, with the reason."""
     sentences = []
+    for suffix in (key.removeprefix("r2") for key in line if key.startswith("r2")):
+        if line["r2" + suffix] is None:
+            of = f" of {suffix.removeprefix('_')}" if suffix else ""
+            why = "no evaluation sample has weight" if line["rmse" + suffix] is None else "all its labels are the same"
+            sentences.append(f"{QUALITY['r2']}{of}: not defined, because {why}")
     for suffix in (key.removeprefix("auc") for key in line if key.startswith("auc")):
         missing = [word for key, word in QUALITY.items() if line.get(key + suffix, 0.0) is None]
         if not missing:

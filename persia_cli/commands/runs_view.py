@@ -12,7 +12,7 @@ from persia_cli.commands.screen_tables import columns, print_whole
 from persia_cli.errors import count
 from persia_cli.observe.overview import Summary
 
-JUDGED = "figures: of the evaluation that a run selected itself (stop_early, best_by), else of its best by AUC"
+JUDGED = "figures: of the evaluation that a run selected itself (stop_early, best_by), else of its best by AUC or RMSE"
 """The line above tables of runs."""
 
 
@@ -23,10 +23,12 @@ def show_runs(console: Console, found: Sequence[Summary]) -> None:
             say(console, key_values(_words(each)))
         return
     paragraph(console, JUDGED)
-    table = columns(
-        "run", "began", "took", "state", "model", "mode", "step", "AUC", "log loss", "at step", "checkpoints"
-    )
-    for each in found:
+    figures = {"AUC": [each.auc for each in found], "log loss": [each.log_loss for each in found]}
+    if any(each.rmse for each in found):
+        figures["RMSE"] = [each.rmse for each in found]
+    head = ("run", "began", "took", "state", "model", "mode", "step", *figures, "at step", "checkpoints")
+    table = columns(*head)
+    for number, each in enumerate(found):
         table.add_row(
             each.run_dir,
             "-" if each.began_s is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(each.began_s)),
@@ -35,8 +37,7 @@ def show_runs(console: Console, found: Sequence[Summary]) -> None:
             each.model or "-",
             each.mode or "-",
             "-" if each.step is None else f"{each.step:,}",
-            _scores(each.auc),
-            _scores(each.log_loss),
+            *(_scores(column[number]) for column in figures.values()),
             "-" if each.judged_step is None else f"{each.judged_step:,}",
             str(len(each.checkpoints)),
         )
@@ -73,11 +74,12 @@ def show_side_by_side(
 def _words(summary: Summary) -> dict[str, object]:
     """Return the summary as words of a line, with the figures of each label."""
     words = asdict(summary)
-    scores = {name: words.pop(name) or {} for name in ("auc", "log_loss")}
+    scores = {name: words.pop(name) or {} for name in ("auc", "log_loss", "rmse")}
     words["checkpoints"] = ",".join(map(str, summary.checkpoints))
+    labels = {label for by_label in scores.values() for label in by_label}
     for name, by_label in scores.items():
         for label, value in by_label.items():
-            words[name if len(by_label) == 1 else f"{name}_{label}"] = value
+            words[name if len(labels) == 1 else f"{name}_{label}"] = value
     return words
 
 

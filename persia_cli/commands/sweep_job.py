@@ -55,7 +55,7 @@ def carry_out(plan: SweepPlan, jobs: int, limit_s: float, as_json: bool) -> None
     warn_of_stand_in(err(), plan.first, plan.grid[0].point.words)
     outcomes = list(plan.before)
     sweep = Sweep(plan.folder, tasks_of(plan), plan.metric, jobs, limit_s)
-    shown = Shown(len(plan.grid), len(outcomes), plan.metric)
+    shown = Shown(len(plan.grid), len(outcomes), plan.metrics)
     order = {each.point: number for number, each in enumerate(plan.grid)}
     try:
         with claimed(plan.folder), showing(err(), shown, sweep) as (report, follow):

@@ -24,8 +24,8 @@ from persia_cli.sweep.processes import Sweep
 class Shown:
     """The number of finished points, and the remaining time."""
 
-    def __init__(self, total: int, done: int, metric: str = "auc") -> None:
-        self.total, self.done, self.metric = total, done, metric
+    def __init__(self, total: int, done: int, metrics: Sequence[str] = ("auc", "log_loss")) -> None:
+        self.total, self.done, self.metrics = total, done, metrics
         self._begun = monotonic()
         self._at_start = done
 
@@ -54,7 +54,7 @@ def showing(
 
         def end(outcome: PointOutcome) -> None:
             shown.done += 1
-            _show_point(bar.console, outcome, shown.metric)
+            _show_point(bar.console, outcome, shown.metrics)
 
         def follow() -> None:
             left = shown.left_s()
@@ -85,14 +85,13 @@ def _fields(outcome: PointOutcome, shown: Shown) -> dict[str, Any]:
     return fields | {"run_dir": outcome.run_dir, "eta_s": None if left is None else round(left)}
 
 
-def _show_point(console: Console, outcome: PointOutcome, metric: str) -> None:
+def _show_point(console: Console, outcome: PointOutcome, metrics: Sequence[str]) -> None:
     figures = outcome.figures
     if figures is None:
         paragraph(
             console, f"{outcome.point.label}: {outcome.error}", f"{'failed':<{LABEL_WIDTH}}", head_style="bold red"
         )
         return
-    metrics = dict.fromkeys([metric, "auc", "log_loss"])
     quality = [f"{named(each)} {_plain(figures.quality.get(each), '.5f')}" for each in metrics]
     speed = f"{_plain(figures.samples_per_s, ',.0f')} samples/s"
     words = f"{outcome.point.label}  {'  '.join(quality)}  {speed}  {clock(round(outcome.seconds))}"

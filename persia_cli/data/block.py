@@ -1,13 +1,14 @@
 """A block of row groups, decoded, shuffled and ready to be cut into batches."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.config.schema.loss import Link
 from persia_cli.config.schema.split import ColumnSplit
 from persia_cli.control.position import SplitName
 from persia_cli.data.batch import Batch, assemble
@@ -67,11 +68,12 @@ def decode_block(
     groups: Sequence[RowGroup],
     places: NDArray[np.int64],
     check_stop: Callable[[], None],
+    links: Mapping[str, Link],
 ) -> DecodedBlock:
     """Read a split's rows of some row groups; the i-th of them, in file order, goes to position `places[i]`.
 
     `lists` names the columns that hold lists. Calls `check_stop`, which may raise to stop the work, before each row
-    group. Raises DataError.
+    group. `links` has what predicts each label, a probability where it is not named. Raises DataError.
     """
     query_column = dataset.group_by if split == "eval" else None
     columns = list(dict.fromkeys(use.column for use in uses(dataset) if use.role != QUERY or query_column))
@@ -94,7 +96,7 @@ def decode_block(
         for number, feature in enumerate(dataset.dense_features):
             dense[target, number] = decode_dense(table.column(feature.name), feature, group, rows, dataset.fill, counts)
         for number, (name, label) in enumerate(zip(label_columns(dataset), dataset.labels, strict=False)):
-            labels[target, number] = decode_labels(table.column(name), label, group, rows)
+            labels[target, number] = decode_labels(table.column(name), label, group, rows, links.get(name, "logistic"))
         if weights is not None and dataset.weight is not None:
             weights[target] = decode_weights(table.column(dataset.weight), dataset.weight, group, rows)
         if query_ids is not None and query_column is not None:

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from persia_cli.config.schema.features import DenseFeature, Label, SparseFeature
+from persia_cli.config.schema.loss import Link
 from persia_cli.data.arrow_types import class_of, is_list, plain_type
 from persia_cli.data.dense_transforms import bucket_ids, transform
 from persia_cli.data.row_groups import RowGroup
@@ -26,17 +27,20 @@ class Ids(NamedTuple):
     offsets: NDArray[np.int64] | None
 
 
-def decode_labels(column: Any, label: str | Label, where: object, rows: Rows) -> NDArray[np.float32]:
-    """Return labels as float32; raises DataError for one that is null or outside [0, 1] and that no rule maps there."""
+def decode_labels(
+    column: Any, label: str | Label, where: object, rows: Rows, link: Link = "logistic"
+) -> NDArray[np.float32]:
+    """Return labels as float32; raises DataError for one that is null, or that the label's loss cannot learn.
+
+    What predicts it (`link`) decides that: a probability takes labels in [0, 1], to which rules of the configuration
+    may map others, `exp` takes those that are not negative, and `identity` all finite ones.
+    """
     if isinstance(label, str):
         label = Label(name=label)
     if label.positive is None and label.at_least is None:
         values = _float32(column, rows)
-        remedy = (
-            "a label lies between 0 and 1; correct these rows, or declare which values are positive: "
-            f"dataset.labels=[{{name: {label.name}, positive: 1}}] or {{name: {label.name}, at_least: 4}}"
-        )
-        _check((values >= 0.0) & (values <= 1.0), values, rows, f"label column {label.name}", where, remedy)
+        good, remedy = _is_label(values, label.name, link)
+        _check(good, values, rows, f"label column {label.name}", where, remedy)
         return values
     is_text = class_of(column.type) == "text"
     if is_text:
@@ -52,6 +56,24 @@ def decode_labels(column: Any, label: str | Label, where: object, rows: Rows) ->
     remedy = "every row needs a label; drop or correct these rows"
     _check(~np.isnan(values), values, rows, f"label column {label.name}", where, remedy)
     return values
+
+
+def _is_label(values: NDArray[np.float32], name: str, link: Link) -> tuple[NDArray[np.bool_], str]:
+    """Return which values are labels, and what to do about the others."""
+    if link == "identity":
+        return np.isfinite(values), "a label is a finite number; drop or correct these rows"
+    if link == "exp":
+        remedy = (
+            "the label of a poisson loss is finite and not negative; drop or correct these rows, or take another loss: "
+            f"train.losses={{{name}: {{kind: mse}}}}"
+        )
+        return np.isfinite(values) & (values >= 0.0), remedy
+    remedy = (
+        "a label lies between 0 and 1; correct these rows, or declare which values are positive: "
+        f"dataset.labels=[{{name: {name}, positive: 1}}] or {{name: {name}, at_least: 4}}; to predict numbers, declare "
+        f"a loss for them: train.losses={{{name}: {{kind: mse}}}}"
+    )
+    return (values >= 0.0) & (values <= 1.0), remedy
 
 
 def decode_weights(column: Any, name: str, where: object, rows: Rows) -> NDArray[np.float32]:

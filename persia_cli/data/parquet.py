@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Event
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.config.schema.loss import Link
 from persia_cli.control.position import SplitName
 from persia_cli.data.batch import Batch, join
 from persia_cli.data.block import DecodedBlock, decode_block
@@ -72,8 +73,11 @@ class SampleOrder:
 class ParquetSource:
     """One split of Parquet files; holds one decoded block while a single background thread decodes the next."""
 
-    def __init__(self, dataset: ParquetDataset, found: ParquetScan, split: SplitName, seed: int) -> None:
+    def __init__(
+        self, dataset: ParquetDataset, found: ParquetScan, split: SplitName, seed: int, links: Mapping[str, Link]
+    ) -> None:
         self._dataset = dataset
+        self._links = links
         self._found = found
         self._split = split
         shuffle = dataset.shuffle and split == "train"
@@ -154,8 +158,8 @@ class ParquetSource:
     def _decode(self, epoch: int, block: Block) -> DecodedBlock:
         groups = [self._found.groups[group] for group in block.groups]
         places = self._order.places(epoch, block)
-        lists = self._found.lists
-        return decode_block(self._dataset, lists, self._split, self._reader, groups, places, self._check_stop)
+        lists, reader = self._found.lists, self._reader
+        return decode_block(self._dataset, lists, self._split, reader, groups, places, self._check_stop, self._links)
 
     def _check_stop(self) -> None:
         if self._stop.is_set():

@@ -1,7 +1,7 @@
 """The file of predictions: columns of the data, copied unchanged, beside the scores of each row, in the same order."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from itertools import count
@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pyarrow import csv
 
-from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.config.schema import Link, ParquetDataset
 from persia_cli.data.arrow_types import plain_type
+from persia_cli.data.predictions import predictions
 from persia_cli.data.row_groups import RowGroup, RowGroupReader
 from persia_cli.data.scan import ParquetScan, scan
 from persia_cli.disk import disk_error, is_held, rename, writing
@@ -97,7 +98,7 @@ def _absent(name: str, there: list[str]) -> str:
     return f"there is no column {name} to keep; {hint}"
 
 
-PROBABILITY, LOGIT = "probability", "logit"
+PROBABILITY, PREDICTION, LOGIT = "probability", "prediction", "logit"
 """The endings of score columns, after the name of their label."""
 
 GROUP_ROWS = 2**17
@@ -151,10 +152,15 @@ def _part(path: Path) -> Path:
 
 
 def open_scores(
-    dataset: ParquetDataset, path: Path, keep: Sequence[str], logits: bool, overwrite: bool = False
+    dataset: ParquetDataset,
+    path: Path,
+    links: Mapping[str, Link],
+    keep: Sequence[str],
+    logits: bool,
+    overwrite: bool = False,
 ) -> "ScoresFile":
     """Begin the scores of a data set; raises DataError for columns that do not exist, else as ScoresFile does."""
-    return ScoresFile(path, dataset.label_names, KeptColumns(scan(dataset), keep), logits, overwrite)
+    return ScoresFile(path, links, KeptColumns(scan(dataset), keep), logits, overwrite)
 
 
 class ScoresFile:
@@ -162,19 +168,21 @@ class ScoresFile:
 
     The launcher holds the lock of `claimed_scores`, and removes a file that was not published.
 
-    Each label has a column `LABEL_probability`, float32, and if wanted one of its logits, float32, `LABEL_logit`.
+    Each label has a float32 column `LABEL_probability` and, if wanted, one of its logits, `LABEL_logit`; or, if its
+    link says that predictions are other numbers, a float32 column `LABEL_prediction` alone.
     """
 
     def __init__(
-        self, path: Path, labels: Sequence[str], kept: KeptColumns, logits: bool, overwrite: bool = False
+        self, path: Path, links: Mapping[str, Link], kept: KeptColumns, logits: bool, overwrite: bool = False
     ) -> None:
         """Begin the file; raises UserError where it cannot be written, or cannot hold these columns."""
         self._path = path
         self._part = _part(path)
         self._overwrite = overwrite
         self._kept = kept
+        self._links = links
         self._logits = logits
-        names = [f"{label}_{kind}" for label in labels for kind in ((PROBABILITY, LOGIT) if logits else (PROBABILITY,))]
+        names = [f"{label}_{kind}" for label, link in links.items() for kind in self._kinds(link)]
         self._schema = pa.schema([*kept.fields, *(pa.field(name, pa.float32()) for name in names)])
         _check_columns(path, self._schema)
         self._waiting: list[NDArray[np.float32]] = []
@@ -229,23 +237,24 @@ class ScoresFile:
         with suppress(OSError, pa.ArrowException):
             self._writer.close()
 
+    def _kinds(self, link: Link) -> tuple[str, ...]:
+        """Return the endings of a label's columns."""
+        if link != "logistic":
+            return (PREDICTION,)
+        return (PROBABILITY, LOGIT) if self._logits else (PROBABILITY,)
+
     def _write(self) -> None:
         logits = np.concatenate(self._waiting)
         columns = self._kept.take(self._gathered)
         self._waiting, self._gathered = [], 0
-        for each in logits.T:
-            columns.append(pa.array(probabilities(each)))
-            if self._logits:
-                columns.append(pa.array(each))
+        for each, link in zip(logits.T, self._links.values(), strict=True):
+            with np.errstate(over="ignore"):
+                predicted = predictions(each.astype(np.float64), link).astype(np.float32)
+            columns += [pa.array(each if kind == LOGIT else predicted) for kind in self._kinds(link)]
         try:
             self._writer.write_table(pa.Table.from_arrays(columns, schema=self._schema))
         except (OSError, pa.ArrowException) as error:
             raise _unwritable(self._path, error) from error
-
-
-def probabilities(logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the logistic function of logits, computed in float64 and rounded once."""
-    return np.exp(-np.logaddexp(0.0, -logits.astype(np.float64))).astype(np.float32)
 
 
 def _check_columns(path: Path, schema: Any) -> None:

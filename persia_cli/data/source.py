@@ -1,16 +1,21 @@
 """The source of a data loader's samples, for every kind of data set, and a ring of batches for measurements."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
 
 from persia_cli.config.schema.dataset import GeneratedDataset, ParquetDataset
+from persia_cli.config.schema.loss import Link
 from persia_cli.control.position import SplitName
 from persia_cli.data.batch import Batch
 from persia_cli.data.generator import GeneratedSource
 from persia_cli.data.parquet import ParquetSource
 from persia_cli.data.scan import is_absent, scan
 from persia_cli.kernels.memory import Empty
+
+PROBABILITIES: Mapping[str, Link] = {}
+"""All labels are predicted by probabilities."""
 
 
 class Source(Protocol):
@@ -31,8 +36,12 @@ class Source(Protocol):
         """Release files and threads."""
 
 
-def open_source(dataset: ParquetDataset | GeneratedDataset, split: SplitName, seed: int) -> Source:
+def open_source(
+    dataset: ParquetDataset | GeneratedDataset, split: SplitName, seed: int, links: Mapping[str, Link] = PROBABILITIES
+) -> Source:
     """Open a split; raises DataError with every problem of its files.
+
+    `links` has what predicts each label, and so which values a label may have; a probability where it is not named.
 
     The stand-in of a data set whose files are missing is opened like any other. The number of rows depends on the files
     that are found: compare `rows` with the job's number before training.
@@ -43,7 +52,7 @@ def open_source(dataset: ParquetDataset | GeneratedDataset, split: SplitName, se
         assert dataset.stand_in is not None
         return GeneratedSource(dataset.stand_in, len(dataset.labels), split, seed, dataset.group_by is not None)
     found = scan(dataset)
-    return ParquetSource(found.settled, found, split, seed)
+    return ParquetSource(found.settled, found, split, seed, links)
 
 
 def uses_stand_in(dataset: ParquetDataset) -> bool:

@@ -191,8 +191,8 @@ def _compare(order: DrillOrder, result: DrillResult, folder: Path) -> None:
 
 def _auc(run_dir: Path) -> dict[str, float | None]:
     history = read_history(run_dir)
-    last = history.evaluations[-1:]
-    return {label: history.figure(line, "auc", label) for line in last for label in history.labels}
+    labels = [label for label, link in history.links.items() if link == "logistic"]
+    return {label: history.figure(line, "auc", label) for line in history.evaluations[-1:] for label in labels}
 
 
 def _same_model(run: Run, one: Path, other: Path) -> bool | None:

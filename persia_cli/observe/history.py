@@ -10,7 +10,8 @@ from typing import Any
 
 from persia_cli.config import record
 from persia_cli.config.record import read_run
-from persia_cli.config.schema import Run
+from persia_cli.config.schema import Link, Run
+from persia_cli.config.schema.metric import HEADLINES, headlines
 from persia_cli.errors import UserError
 from persia_cli.observe.journal import EVENTS, METRICS, is_being_written, read_journal, understanding
 from persia_cli.observe.outcome import judged_by, speed_of
@@ -40,6 +41,9 @@ QUALITY = {
     "log_loss": "log loss",
     "ne": "NE",
     "calibration": "calibration",
+    "rmse": "RMSE",
+    "mae": "MAE",
+    "r2": "R²",
 }
 """Figures of an evaluation, and their names in a table."""
 
@@ -74,6 +78,11 @@ class RunHistory:
         return label_names(self.run)
 
     @property
+    def links(self) -> dict[str, Link]:
+        """What predicts each label."""
+        return self.run.links
+
+    @property
     def lines(self) -> list[Line]:
         """All lines of metrics, in the order of writing."""
         return list(merge(self.training, self.evaluations, key=lambda line: line["time"]))
@@ -106,9 +115,10 @@ class RunHistory:
 
     @property
     def judged(self) -> Line | None:
-        """The evaluation that counts for the run: the one it chose itself, else the first one of the best AUC."""
+        """The evaluation that counts for the run: the one it chose itself, else the first of the best AUC, or RMSE."""
         best = self.last_event("best")
-        return dict(judged_by(self.evaluations, "auc", best["step"] if best else None)) if self.evaluations else None
+        main, chosen = headlines(self.links)[0], best["step"] if best else None
+        return dict(judged_by(self.evaluations, main, chosen)) if self.evaluations else None
 
     def last_event(self, kind: str) -> Line | None:
         """Return the last event of a kind."""
@@ -156,8 +166,8 @@ def key_figures(history: RunHistory) -> dict[str, str]:
     judged = history.judged
     of = "" if judged else " in training"
     for line in [judged] if judged else history.training[-1:]:
-        for label in history.labels:
-            for key in ("auc", "log_loss", "calibration"):
+        for label, link in history.links.items():
+            for key in HEADLINES[link]:
                 value = history.figure(line, key, label)
                 name = QUALITY[key] if len(history.labels) == 1 else f"{QUALITY[key]}, {label}"
                 figures[name + of] = "-" if value is None else f"{value:.4f}"

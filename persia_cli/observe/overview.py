@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from persia_cli.config.explain import leaves
+from persia_cli.config.schema.metric import FIGURES
 from persia_cli.errors import PersiaError
 from persia_cli.observe.history import CONFIG, RunHistory, read_history
 from persia_cli.observe.recoveries import recoveries_in
@@ -31,15 +32,18 @@ class Summary:
     step: int | None = None
     """Last step in the record."""
     auc: dict[str, float | None] | None = None
-    """AUC of each label in the evaluation that counts for the run, or of training if there is no evaluation."""
+    """AUC of each label that has one, in the evaluation that counts for the run, or of training without any."""
     log_loss: dict[str, float | None] | None = None
     """Log loss of each label in the same evaluation."""
     judged_step: int | None = None
-    """Step of that evaluation: the one the run chose itself, else the first one of the best AUC; None without any."""
+    """Step of that evaluation: the one the run chose itself, else the first of the best AUC, or of the best RMSE where
+    no label has an AUC; None without any."""
     checkpoints: tuple[int, ...] = ()
     """Steps of the complete checkpoints, ascending."""
     recoveries: int = 0
     """Deaths of processes that the job outlived."""
+    rmse: dict[str, float | None] | None = None
+    """Root mean squared error of each label that is a number, in the same evaluation."""
 
 
 def summaries(folder: Path, now: float) -> list[Summary]:
@@ -70,6 +74,7 @@ def summarize(run_dir: Path, now: float) -> Summary:
         step=None if last_line is None else last_line["step"],
         auc=None if line is None else _by_label(history, line, "auc"),
         log_loss=None if line is None else _by_label(history, line, "log_loss"),
+        rmse=None if line is None else _by_label(history, line, "rmse"),
         judged_step=None if judged is None else judged["step"],
         checkpoints=_saved_steps(history),
         recoveries=len(recoveries_in(history.events)),
@@ -94,4 +99,6 @@ def differing_settings(histories: Sequence[RunHistory]) -> dict[str, list[str]]:
 
 
 def _by_label(history: RunHistory, line: Mapping[str, Any], figure: str) -> dict[str, float | None]:
-    return {label: history.figure(line, figure, label) for label in history.labels}
+    """Return a figure of each label that has it."""
+    labels = [label for label, link in history.links.items() if figure in FIGURES[link]]
+    return {label: history.figure(line, figure, label) for label in labels}

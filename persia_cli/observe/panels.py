@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from persia_cli.config.schema import SyncMode
+from persia_cli.config.schema.metric import FIGURES
 from persia_cli.observe import staleness
 from persia_cli.observe.drawing import INK, dress, plain, thousands
 from persia_cli.observe.history import RunHistory
@@ -35,6 +36,8 @@ class Panel:
     draw: Callable[[RunHistory, "Axes"], None]
     missing: str
     """Text of the panel if there is nothing to draw."""
+    figure: str | None = None
+    """Figure of labels that it draws."""
 
 
 def thinned(lines: Sequence[Line]) -> Sequence[Line]:
@@ -55,6 +58,16 @@ def draw_loss(history: RunHistory, axes: "Axes") -> None:
 def draw_auc(history: RunHistory, axes: "Axes") -> None:
     """Draw the AUC of training, over the last few lines of metrics, and of each evaluation, per label."""
     _draw_figure(history, axes, "auc", "AUC")
+
+
+def draw_error(history: RunHistory, axes: "Axes") -> None:
+    """Draw the root mean squared error of labels that are numbers, in the same way as `draw_auc`."""
+    _draw_figure(history, axes, "rmse", "root mean squared error")
+
+
+def draw_r2(history: RunHistory, axes: "Axes") -> None:
+    """Draw the coefficient of determination of labels that are numbers, in the same way as `draw_auc`."""
+    _draw_figure(history, axes, "r2", "R²")
 
 
 def draw_ratio(history: RunHistory, axes: "Axes") -> None:
@@ -124,6 +137,8 @@ def draw_reliability(history: RunHistory, axes: "Axes") -> None:
     ends = [least / 1.5, min(1.0, most * 1.5)] if wide else [0.0, min(1.0, most * 1.08)]
     axes.plot(ends, ends, color=INK, linewidth=0.8, linestyle="--", label="perfect")
     for label, colour in _coloured(history.labels):
+        if label not in diagrams:
+            continue
         diagram = diagrams[label]
         points = zip(diagram["predicted"], diagram["observed"], diagram["weight"], strict=True)
         drawn = [(p, o, 2.0 * (o * (1.0 - o) / w) ** 0.5) for p, o, w in points if o > 0.0 or not wide]
@@ -151,15 +166,29 @@ def _calibrated(history: RunHistory) -> bool:
 NOTHING_YET = "No log interval of training has ended yet."
 PANELS = (
     Panel("Loss", _trained, draw_loss, NOTHING_YET),
-    Panel("AUC", _trained, draw_auc, NOTHING_YET),
+    Panel("AUC", _trained, draw_auc, NOTHING_YET, "auc"),
+    Panel("RMSE", _trained, draw_error, NOTHING_YET, "rmse"),
+    Panel("R²", _trained, draw_r2, NOTHING_YET, "r2"),
     Panel("Throughput", _trained, draw_throughput, NOTHING_YET),
     Panel("Staleness of rows", _trained, draw_staleness, NOTHING_YET),
     Panel("Table growth", _trained, draw_rows, NOTHING_YET),
     Panel("Hit rate", _trained, draw_hit_rate, NOTHING_YET),
-    Panel("Calibration", _trained, draw_ratio, NOTHING_YET),
-    Panel("Reliability", _calibrated, draw_reliability, "The run has not been evaluated, or saw no positive label."),
+    Panel("Calibration", _trained, draw_ratio, NOTHING_YET, "calibration"),
+    Panel(
+        "Reliability",
+        _calibrated,
+        draw_reliability,
+        "The run has not been evaluated, or saw no positive label.",
+        "auc",
+    ),
 )
 """All panels, in the order of the report."""
+
+
+def panels_of(history: RunHistory) -> list[Panel]:
+    """Return the panels of a run: those of figures that no label has are left out."""
+    there = {figure for link in history.links.values() for figure in FIGURES[link]}
+    return [panel for panel in PANELS if panel.figure is None or panel.figure in there]
 
 
 def _draw_figure(history: RunHistory, axes: "Axes", key: str, y: str) -> None:

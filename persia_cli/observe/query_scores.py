@@ -51,8 +51,8 @@ class QueryScores:
             raise WireError(f"samples with query ids have scores of {tasks} tasks, and {self.tasks} are needed")
         self.add(*samples)
 
-    def gauc(self) -> list[float | None]:
-        """Return, per task, the mean of the AUC of each query, weighted by the query's samples (their weights).
+    def gauc(self, task: int = 0) -> float | None:
+        """Return the mean of the AUC of each query, weighted by the query's samples (their weights).
 
         Queries with labels of one class have no AUC and are left out; None if all are left out. Pairs of equal logits
         count half. This is the impression-weighted form of Zhu et al., "Optimized Cost per Click in Taobao Display
@@ -61,11 +61,11 @@ class QueryScores:
         """
         samples = self.encode()
         if samples is None or not len(samples.query_ids):
-            return [None] * self.tasks
+            return None
         query_ids, logits, labels, weights = samples
         numbers = np.unique(query_ids, return_inverse=True)[1].astype(np.uint64)
         w = np.ones(len(query_ids)) if weights is None else weights.astype(np.float64)
-        return [_gauc(numbers, logits[:, task], labels[:, task].astype(np.float64), w) for task in range(self.tasks)]
+        return _gauc(numbers, logits[:, task], labels[:, task].astype(np.float64), w)
 
 
 def _gauc(query_ids: Array, logits: Array, labels: Array, weights: Array) -> float | None:

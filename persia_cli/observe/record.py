@@ -9,16 +9,17 @@ import numpy as np
 from msgspec import structs
 
 from persia_cli.config.schema import Run
-from persia_cli.config.schema.metric import keys_of
 from persia_cli.control.position import StepGrid
 from persia_cli.errors import WireError
 from persia_cli.observe import staleness
 from persia_cli.observe.evaluation_reports import EvaluationReports, RankReport, merged_scores
 from persia_cli.observe.journal import METRICS, Journal
+from persia_cli.observe.quality import by_label, quality
 from persia_cli.observe.query_scores import QueryScores
+from persia_cli.observe.recent_scores import RecentScores
 from persia_cli.observe.record_snapshot import RecordSnapshot, decode_recent, decode_scores, encode_scores
 from persia_cli.observe.record_state import RecordState
-from persia_cli.observe.scores import MOST_IN_TRAINING, RecentScores, ScoreHistogram, reliability
+from persia_cli.observe.scores import MOST_IN_TRAINING, ScoreHistogram, reliability
 from persia_cli.observe.table_notes import TableNotes
 from persia_cli.observe.tensorboard import TensorBoardWriter
 from persia_cli.plan.columns import has_query_ids, label_names
@@ -28,15 +29,6 @@ from persia_cli.wire.parts import TableTotals
 
 Array = np.ndarray[Any, Any]
 
-QUALITY = {
-    "auc": ScoreHistogram.auc,
-    "log_loss": ScoreHistogram.log_loss,
-    "ne": ScoreHistogram.normalized_entropy,
-    "calibration": ScoreHistogram.calibration,
-    "pr_auc": ScoreHistogram.average_precision,
-    "accuracy": ScoreHistogram.accuracy,
-}
-"""Key in a line of metrics -> figure of the scores of a task."""
 WORK = ("steps_sent", SENT_AGAIN, "steps_scored", "bytes_verified", "rows_loaded")
 """Counts of regular work of replicas; all other counts are of irregular events."""
 
@@ -69,6 +61,7 @@ class RunRecord:
         self._events = events
         self._grid = grid
         self._labels = label_names(run)
+        self._links = run.links
         self._has_queries = has_query_ids(run)
         self._weighted = getattr(run.dataset, "weight", None) is not None
         self._reports: list[dict[int, RankReport]] = [{} for _ in range(run.cluster.nn_workers)]
@@ -257,8 +250,8 @@ class RunRecord:
             )
         self._recent.add(scores)
         together = staleness.merged([interval.staleness for interval in intervals])
-        line = self._line("train", intervals, scores) | self._quality(self._progressive)
-        line |= {f"window_{name}": value for name, value in self._quality(self._recent.together()).items()}
+        line = self._line("train", intervals, scores) | quality(self._links, self._progressive)
+        line |= {f"window_{name}": value for name, value in quality(self._links, self._recent.together()).items()}
         line["staleness_mean"] = staleness.mean(together)
         line["staleness_max"] = max(together, default=0)
         line["staleness"] = [dict(sorted(interval.staleness.items())) for interval in intervals]
@@ -269,9 +262,9 @@ class RunRecord:
     def _evaluated(self) -> dict[str, Any]:
         """Return the line of the evaluation that is complete, and start the next one."""
         done, self._evaluation = self._evaluation, EvaluationReports(len(self._labels))
-        line = self._line("eval", done.intervals, done.scores) | self._quality(done.scores)
+        line = self._line("eval", done.intervals, done.scores) | quality(self._links, done.scores)
         if self._has_queries:
-            line |= self._by_label("gauc", done.by_query.gauc())
+            line |= by_label(self._links, "gauc", done.by_query.gauc)
         self._write_reliability(done.scores)
         samples = sum(interval.samples for interval in done.intervals)
         ids, unknown = (sum(getattr(each, name) for each in done.intervals) for name in ("ids", "unknown"))
@@ -290,21 +283,10 @@ class RunRecord:
         return {"samples_per_s": round(samples / max(seconds, 1e-9), 1)} | self._table_figures(intervals)
 
     def _write_reliability(self, scores: ScoreHistogram) -> None:
-        """Write the reliability diagram of an evaluation for each label."""
-        labels = {label: reliability(scores, task) for task, label in enumerate(self._labels)}
+        """Write the reliability diagram of an evaluation for each label whose predictions are probabilities."""
+        tasks = enumerate(self._links.items())
+        labels = {label: reliability(scores, task) for task, (label, link) in tasks if link == "logistic"}
         self._events.write(event="reliability", step=self._step, labels=labels)
-
-    def _quality(self, scores: ScoreHistogram) -> dict[str, Any]:
-        tasks = range(len(self._labels))
-        return {
-            key: value
-            for name, figure in QUALITY.items()
-            for key, value in self._by_label(name, [figure(scores, task) for task in tasks]).items()
-        }
-
-    def _by_label(self, figure: str, values: list[float | None]) -> dict[str, float | None]:
-        """Return a figure of each task by its key, which includes the label if there are several."""
-        return dict(zip(keys_of(figure, self._labels), values, strict=True))
 
     def write_roles(self) -> None:
         """Write the resources and counters of every process, and the counters of each table over all servers."""

@@ -3,7 +3,8 @@
 import msgspec
 import numpy as np
 
-from persia_cli.observe.scores import MOST_IN_TRAINING, RecentScores, ScoreHistogram
+from persia_cli.observe.recent_scores import RecentScores
+from persia_cli.observe.scores import MOST_IN_TRAINING, ScoreHistogram
 from persia_cli.wire.job_messages import ScoreCounts
 from persia_cli.wire.parts import TableTotals
 

@@ -36,7 +36,7 @@ class RecordState(NamedTuple):
 def save_scores(folder: Place, scores: ScoreHistogram) -> SavedFile:
     """Write the scores into the checkpoint `folder` as safetensors; raises DiskError.
 
-    The tensors are those of `ScoreHistogram.encode`: counted uint64[k], counts float64[k], sums float64[tasks, 4].
+    The tensors are those of `ScoreHistogram.encode`: counted uint64[k], counts float64[k], sums float64[tasks, 7].
     """
     content = save(scores.encode()._asdict())
     path = folder / RECORD / SCORES

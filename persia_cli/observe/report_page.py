@@ -8,7 +8,7 @@ from pathlib import Path
 from persia_cli import __version__
 from persia_cli.observe.drawing import INK, SMALL, empty_figure, plain, save_png, to_svg
 from persia_cli.observe.history import CONFIG, QUALITY, RunHistory, RunOutcome, key_figures
-from persia_cli.observe.panels import PANELS, Panel
+from persia_cli.observe.panels import Panel, panels_of
 from persia_cli.observe.recoveries import outcome_of, recoveries_in
 
 STYLE = """
@@ -101,7 +101,7 @@ def report_page(history: RunHistory, summary: Mapping[str, str], now: float) -> 
         _said(outcome),
         tiles(key_figures(history)),
         "<h2>Training</h2>",
-        '<div class="panels">' + "".join(_panel(history, panel) for panel in PANELS) + "</div>",
+        '<div class="panels">' + "".join(_panel(history, panel) for panel in panels_of(history)) + "</div>",
         *_section("Evaluations", _evaluations(history)),
         *_section("Tables", _tables(history)),
         *_section("Processes", _processes(history)),
@@ -203,7 +203,7 @@ def _notes(history: RunHistory) -> Iterable[str]:
 
 def report_picture(history: RunHistory, path: Path, now: float) -> None:
     """Write the picture as PNG; `now` is in seconds since 1970. Raises UserError if matplotlib is not installed."""
-    panels = [panel for panel in PANELS if panel.has(history)]
+    panels = [panel for panel in panels_of(history) if panel.has(history)]
     rows = max(-(-len(panels) // COLUMNS), 1)
     figure = empty_figure(COLUMNS * WIDTH, rows * HEIGHT + 1.0)
     cells = figure.add_gridspec(rows, COLUMNS)

@@ -1,11 +1,14 @@
 """The quality of predictions, from parts that are merged, in memory that does not grow with the samples."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from persia_cli.config.schema import Link
+from persia_cli.data.predictions import predictions
 from persia_cli.errors import PersiaError, WireError
 from persia_cli.observe import cells
 from persia_cli.wire.job_messages import ScoreCounts
@@ -24,15 +27,17 @@ GATHERED_AT = 3 * 2**15
 PARTS = 20
 """Parts of a reliability diagram."""
 
-_SUMS = 4
-_LOSS, _WEIGHT, _PREDICTED, _OBSERVED = range(_SUMS)
+SUMS = 7
+_LOSS, _WEIGHT, _PREDICTED, _OBSERVED, _ABSOLUTE, _SQUARED, _SQUARES = range(SUMS)
 
 
 class ScoreHistogram:
     """Weighted counts of negative and positive samples by predicted logit, and exact sums, per task.
 
-    A label y in 0..1 with weight w counts w y as positive and w (1 - y) as negative. The sums are of w l, w, w p and
-    w y, where l is the log loss of a sample and p its predicted probability.
+    A label y in 0..1 with weight w counts w y as positive and w (1 - y) as negative. The sums are of w l, w, w p,
+    w y, w |p - y|, w (p - y)^2 and w y^2, where l is the log loss of a sample and p its prediction. A task whose
+    predictions are probabilities has zeros in place of the last three; one whose predictions are other numbers has no
+    log loss and no counts, and so none of the figures that depend on them.
 
     Figures that depend on the order of logits are exact while a task has at most `most` distinct logits. With more,
     neighbours share at least 2/3 `most` cells of about equal weight, which are narrower among the highest logits.
@@ -41,17 +46,19 @@ class ScoreHistogram:
     positives, 1e-5 if classes alternate in the worst way) and average precision less than 5e-5.
     """
 
-    def __init__(self, tasks: int, most: int = MOST) -> None:
+    def __init__(self, tasks: int, most: int = MOST, links: Sequence[Link] | None = None) -> None:
+        """Count `tasks` tasks; `links`, which `add` alone needs, tells what predicts each: by default a probability."""
         self.tasks = tasks
+        self._links = links
         self._most = tasks * min(most, MOST_OF_ALL_TASKS // tasks)
-        self._sums = np.zeros((tasks, _SUMS))
+        self._sums = np.zeros((tasks, SUMS))
         self._parts: list[tuple[cells.Codes, Columns]] = []
         """Codes of cells [n] and counts [2, n] of negatives and positives; after `_settle` one part, ascending."""
         self._loose = 0
         """Number of cells in all parts but the first."""
 
     def add(self, logits: ArrayLike, labels: ArrayLike, weights: ArrayLike | None = None) -> None:
-        """Count n samples: logits [n, T] (as float32), labels [n, T] in 0..1, weights [n] or None for ones.
+        """Count n samples: logits [n, T] (as float32), labels [n, T], weights [n] or None for ones.
 
         An infinite logit is the probability 0 or 1: its log loss is 0 if it is right and infinite otherwise. Raises
         PersiaError if a logit is NaN.
@@ -60,17 +67,18 @@ class ScoreHistogram:
         w = np.ones((len(z), 1)) if weights is None else np.asarray(weights, np.float64)[:, None]
         if np.isnan(z).any():
             raise PersiaError("a logit is NaN, so scores cannot be computed")
-        positives = w * y
-        size = np.abs(z.astype(np.float64))
-        # One exponential, which never overflows, gives both the loss and the probability.
-        small = np.exp(-size)
-        losses = _product(size, np.where(z >= 0.0, 1.0 - y, y)) + np.log1p(small)
-        predicted = np.where(z >= 0.0, 1.0, small) / (1.0 + small)
-        columns = (_product(losses, w), np.broadcast_to(w, z.shape), w * predicted, positives)
+        numbers = [] if self._links is None else [t for t, link in enumerate(self._links) if link != "logistic"]
+        codes, counts = cells.cells_of(z), np.stack([w * (1.0 - y), w * y])
         for task, sums in enumerate(self._sums):
             # Task by task, since the rounding of a sum must not depend on the number of tasks.
-            sums += [float(np.ascontiguousarray(column[:, task]).sum()) for column in columns]
-        self._keep(cells.cells_of(z).reshape(-1), np.stack([(w - positives).reshape(-1), positives.reshape(-1)]))
+            own = np.ascontiguousarray(z[:, task]), np.ascontiguousarray(y[:, task]), np.ascontiguousarray(w[:, 0])
+            if self._links is not None and task in numbers:
+                sums += _sums_of_numbers(predictions(own[0].astype(np.float64), self._links[task]), *own[1:])
+            else:
+                sums += _sums_of_probabilities(*own)
+        if numbers:
+            codes, counts = np.delete(codes, numbers, axis=1), np.delete(counts, numbers, axis=2)
+        self._keep(codes.reshape(-1), counts.reshape(2, -1))
 
     def merge(self, other: Self) -> None:
         """Add another histogram of as many tasks; merging in rank order gives the same bits every time."""
@@ -80,7 +88,7 @@ class ScoreHistogram:
         self._keep(*other._settle())
 
     def encode(self) -> ScoreCounts:
-        """Return what is counted, the counts that are not 0, and the sums [T, 4].
+        """Return what is counted, the counts that are not 0, and the sums [T, 7].
 
         What is counted is encoded as twice the code of a cell, plus one for its positives, ascending; see `decode`.
         """
@@ -109,15 +117,8 @@ class ScoreHistogram:
         counted, counts, sums = encoded
         codes, positive = counted >> np.uint64(1), (counted & np.uint64(1)).astype(np.bool_)
         rising = bool((counted[1:] > counted[:-1]).all())
-        if (
-            not rising
-            or not cells.are_cells(codes, self.tasks)
-            or (counts.shape, sums.shape)
-            != (
-                counted.shape,
-                self._sums.shape,
-            )
-        ):
+        shapes = (counts.shape, sums.shape)
+        if not rising or not cells.are_cells(codes, self.tasks) or shapes != (counted.shape, self._sums.shape):
             raise WireError(f"the encoded scores of {self.tasks} tasks are not valid")
         self._sums += sums
         self._keep(codes, np.stack([np.where(positive, 0.0, counts), np.where(positive, counts, 0.0)]))
@@ -152,7 +153,7 @@ class ScoreHistogram:
         return cells.middles(codes), negatives, positives
 
     def mean_prediction(self, task: int = 0) -> float | None:
-        """Return the weighted mean of the predicted probabilities; None without weight."""
+        """Return the weighted mean of the predictions; None without weight."""
         return _ratio(self._sum(task, _PREDICTED), self.weight(task))
 
     def average_precision(self, task: int = 0) -> float | None:
@@ -188,7 +189,7 @@ class ScoreHistogram:
         return _ratio(self._sum(task, _LOSS), self.weight(task))
 
     def calibration(self, task: int = 0) -> float | None:
-        """Return predicted over observed positives; None without positives."""
+        """Return the sum of predictions over that of labels; None if the labels' is not above 0."""
         return _ratio(self._sum(task, _PREDICTED), self._sum(task, _OBSERVED))
 
     def normalized_entropy(self, task: int = 0) -> float | None:
@@ -197,6 +198,28 @@ class ScoreHistogram:
         if loss is None or rate is None or not 0.0 < rate < 1.0:
             return None
         return loss / -(rate * math.log(rate) + (1.0 - rate) * math.log1p(-rate))
+
+    def root_mean_squared_error(self, task: int = 0) -> float | None:
+        """Return the root of the weighted mean of squared errors; None without weight."""
+        mean = _ratio(self._sum(task, _SQUARED), self.weight(task))
+        return None if mean is None else math.sqrt(mean)
+
+    def mean_absolute_error(self, task: int = 0) -> float | None:
+        """Return the weighted mean of absolute errors; None without weight."""
+        return _ratio(self._sum(task, _ABSOLUTE), self.weight(task))
+
+    def r2(self, task: int = 0) -> float | None:
+        """Return the coefficient of determination; None if all labels are the same.
+
+        It is 1 - the squared errors over those of predicting the mean label. It loses digits where labels are far from
+        0 and close to each other: seven are left if their mean is 10,000 times their deviation.
+        """
+        weight = self.weight(task)
+        if not weight > 0.0:
+            return None
+        squares, observed = self._sum(task, _SQUARES), self._sum(task, _OBSERVED)
+        around_mean = squares - observed * observed / weight
+        return 1.0 - self._sum(task, _SQUARED) / around_mean if around_mean > 1e-14 * squares else None
 
     def _of_task(self, task: int) -> tuple[cells.Codes, Columns, Columns]:
         """Return the cells of a task, ascending, with their negatives and positives."""
@@ -209,6 +232,23 @@ class ScoreHistogram:
         return float(self._sums[task, which])
 
 
+def _sums_of_probabilities(z: NDArray[np.float32], y: Columns, w: Columns) -> list[float]:
+    """Return the sums over samples of logits z, labels y and weights w, all [n]."""
+    size = np.abs(z.astype(np.float64))
+    # One exponential, which never overflows, gives both the loss and the probability.
+    small = np.exp(-size)
+    losses = _product(size, np.where(z >= 0.0, 1.0 - y, y)) + np.log1p(small)
+    predicted = np.where(z >= 0.0, 1.0, small) / (1.0 + small)
+    return [float(each.sum()) for each in (_product(losses, w), w, w * predicted, w * y)] + [0.0] * 3
+
+
+def _sums_of_numbers(p: Columns, y: Columns, w: Columns) -> list[float]:
+    """Return the sums over samples of predictions p, labels y and weights w, all [n]."""
+    error = p - y
+    columns = w, _product(p, w), w * y, _product(np.abs(error), w), _product(error * error, w), w * y * y
+    return [0.0, *(float(each.sum()) for each in columns)]
+
+
 def _product(a: Columns, b: Columns) -> Columns:
     """Return a * b, with 0 times infinity as 0."""
     with np.errstate(invalid="ignore"):
@@ -219,14 +259,14 @@ def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole > 0.0 else None
 
 
-def quantile(scores: ScoreHistogram, q: float, task: int = 0) -> float | None:
-    """Return the probability that a fraction q of the weight does not exceed; None without weight."""
+def quantile(scores: ScoreHistogram, q: float, task: int = 0, link: Link = "logistic") -> float | None:
+    """Return the prediction that a fraction q of the weight does not exceed; None without weight."""
     logits, negatives, positives = scores.counts(task)
     if not len(logits):
         return None
     below = np.cumsum(negatives + positives)
     found = min(int(np.searchsorted(below, q * below[-1])), len(logits) - 1)
-    return float(_probabilities(logits[found]))
+    return float(predictions(logits[found].astype(np.float64), link))
 
 
 def reliability(scores: ScoreHistogram, task: int = 0, parts: int = PARTS) -> dict[str, list[float]]:
@@ -244,68 +284,7 @@ def reliability(scores: ScoreHistogram, task: int = 0, parts: int = PARTS) -> di
     part = np.minimum((below * (parts / total)).astype(np.int64), parts - 1)
     weight = np.bincount(part, weights, parts)
     there = weight > 0.0
-    sums = np.bincount(part, weights * _probabilities(logits), parts), np.bincount(part, positives, parts)
+    chances = predictions(logits.astype(np.float64), "logistic")
+    sums = np.bincount(part, weights * chances, parts), np.bincount(part, positives, parts)
     predicted, observed = (each[there] / weight[there] for each in sums)
     return {"predicted": predicted.tolist(), "observed": observed.tolist(), "weight": weight[there].tolist()}
-
-
-def _probabilities(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the logistic function of logits, without overflow."""
-    small = np.exp(-np.abs(logits.astype(np.float64)))
-    return np.where(logits >= 0.0, 1.0, small) / (1.0 + small)
-
-
-class RecentScores:
-    """The scores of the last intervals, at most `intervals` of them.
-
-    Merged scores cannot be removed again. So this is a queue of two stacks: one histogram of all newer intervals, and
-    for each older interval a histogram from it up to the newest of the older ones. To drop the oldest interval is to
-    drop its histogram. When no older intervals are left, the newer ones become the older ones. This takes about two
-    merges for each interval, and one more for each call of `together`.
-    """
-
-    def __init__(
-        self,
-        tasks: int,
-        intervals: int,
-        most: int = MOST_IN_TRAINING,
-        stacks: tuple[list[ScoreHistogram], list[ScoreHistogram], ScoreHistogram] | None = None,
-    ) -> None:
-        """Begin without any scores, or with the `stacks` of another one."""
-        self._tasks, self._intervals, self._most = tasks, intervals, most
-        self._older: list[ScoreHistogram] = []
-        """Histograms from each older interval up to the newest of them; the last one begins at the oldest."""
-        self._newer: list[ScoreHistogram] = []
-        """Histograms of the newer intervals."""
-        self._newer_together = self._merged()
-        if stacks is not None:
-            self._older, self._newer, self._newer_together = stacks
-
-    @property
-    def stacks(self) -> tuple[list[ScoreHistogram], list[ScoreHistogram], ScoreHistogram]:
-        """The histograms of older intervals, those of newer ones, and all newer ones together."""
-        return self._older, self._newer, self._newer_together
-
-    def add(self, scores: ScoreHistogram) -> None:
-        """Add the scores of an interval; over the limit, drop those of the oldest interval."""
-        self._newer.append(scores)
-        if len(self._newer) + len(self._older) <= self._intervals:
-            self._newer_together.merge(scores)
-            return
-        if self._older:
-            self._newer_together.merge(scores)
-        else:
-            for each in reversed(self._newer):
-                self._older.append(self._merged(*self._older[-1:], each))
-            self._newer, self._newer_together = [], self._merged()
-        self._older.pop()
-
-    def together(self) -> ScoreHistogram:
-        """Return the scores of all these intervals."""
-        return self._merged(*self._older[-1:], self._newer_together)
-
-    def _merged(self, *parts: ScoreHistogram) -> ScoreHistogram:
-        whole = ScoreHistogram(self._tasks, self._most)
-        for part in parts:
-            whole.merge(part)
-        return whole

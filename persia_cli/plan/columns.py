@@ -23,7 +23,7 @@ def has_query_ids(run: Run) -> bool:
 
 def metric_aims(run: Run) -> dict[str, Aim]:
     """Return every metric that evaluations of a run have, and which values of it are better."""
-    return metrics_of(label_names(run), has_query_ids(run))
+    return metrics_of(run.links, has_query_ids(run))
 
 
 def label_names(run: Run) -> tuple[str, ...]:

@@ -73,7 +73,7 @@ class DataLoader:
             for split, name in SPLIT_NAMES.items():
                 if not rows[split]:
                     continue
-                source = open_source(run.dataset, name, run.seed)
+                source = open_source(run.dataset, name, run.seed, run.links)
                 grid = StepGrid(rows[split], run.train.batch_size, self._ranks)
                 if split == TRAIN and job.benchmark and job.benchmark.ring:
                     source = Ring(source, job.benchmark.ring, run.train.batch_size, self._loop.empty)

@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 
+from persia_cli.config.schema import Link
 from persia_cli.observe.query_scores import QueryScores
 from persia_cli.observe.scores import MOST, ScoreHistogram
 from persia_cli.roles.link import IntervalReport
@@ -19,9 +20,9 @@ from persia_cli.wire.parts import TableTotals
 class Interval:
     """Adds up the steps of an interval and what their look-ups found; the I/O thread has the time for it."""
 
-    def __init__(self, task_weights: Sequence[float], most: int = MOST) -> None:
-        """Begin an interval; `task_weights` are those of the loss, `most` is that of ScoreHistogram."""
-        self._scores, self._by_query = ScoreHistogram(len(task_weights), most), QueryScores(len(task_weights))
+    def __init__(self, task_weights: Sequence[float], links: Sequence[Link], most: int = MOST) -> None:
+        """Begin an interval; `task_weights` are those of the loss, `links` and `most` those of ScoreHistogram."""
+        self._scores, self._by_query = ScoreHistogram(len(links), most, links), QueryScores(len(links))
         self._task_weights = np.array(task_weights)
         self._samples = self._steps = self._ids = self._unknown = 0
         self._totals: tuple[TableTotals, ...] = ()

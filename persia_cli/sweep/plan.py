@@ -7,13 +7,13 @@ from pathlib import Path
 from persia_cli.config.expected import any_of
 from persia_cli.config.explain import did_you_mean, nearest
 from persia_cli.config.schema import Dataset, HybridMode
-from persia_cli.config.schema.metric import AIMS, aim_of, goodness
+from persia_cli.config.schema.metric import AIMS, aim_of, goodness, headlines
 from persia_cli.data.facts import DatasetFacts
 from persia_cli.errors import ConfigError, UserError
 from persia_cli.launch.job import timed
 from persia_cli.launch.readiness import require_ready
 from persia_cli.observe.outcome import figures_in
-from persia_cli.plan.columns import has_query_ids, metric_aims
+from persia_cli.plan.columns import metric_aims
 from persia_cli.plan.job import JobPlan, plan_job
 from persia_cli.sweep.comparison import Row, compare
 from persia_cli.sweep.folder import PointOutcome, SweepRequest, digest, read_results, run_dir_of
@@ -45,6 +45,11 @@ class SweepPlan:
     new: bool
     numbered: bool = False
     """True if the folder's name gets a number when another sweep has it."""
+
+    @property
+    def metrics(self) -> list[str]:
+        """The figures that are shown of each setting; the first is `metric`."""
+        return list(dict.fromkeys([self.metric, *headlines(self.first.run.links)]))
 
 
 def prepare(ask: SweepRequest, folder: Path | None, facts_of: FindFacts) -> SweepPlan:
@@ -78,16 +83,17 @@ def resumed(folder: Path, baseline: str | None, metric: str | None, facts_of: Fi
 
 
 def choose_metric(grid: Sequence[GridRun], asked: str | None) -> str:
-    """Return the figure to compare settings by: the one asked for, or the first run's own, or AUC.
+    """Return the figure to compare settings by: the one asked for, or the first run's own, or AUC, or RMSE.
 
     Raises ConfigError if it is not a figure of every point's evaluation.
     """
     first = grid[0].run
     early = first.train.stop_early.metric if first.train.stop_early else None
-    metric = asked or early or first.checkpoint.best_by or "auc"
+    metric = asked or early or first.checkpoint.best_by or headlines(first.links)[0]
     for each in grid:
         keys = metric_aims(each.run)
-        there = [*dict.fromkeys([*keys, *(figure for figure in AIMS if figure != "gauc" or has_query_ids(each.run))])]
+        figures = [figure for figure in AIMS if any(key == figure or key.startswith(f"{figure}_") for key in keys)]
+        there = [*dict.fromkeys([*keys, *figures])]
         if metric not in there:
             hint = did_you_mean(nearest(metric, there))
             raise ConfigError(
@@ -144,8 +150,7 @@ def compare_settings(plan: SweepPlan, outcomes: Sequence[PointOutcome]) -> list[
         for setting in settings
     }
     failed = {setting: sum(bool(e.error) for e in outcomes if e.point.setting == setting) for setting in settings}
-    metrics = list(dict.fromkeys([plan.metric, "auc", "log_loss"]))
-    return compare(figures, failed, plan.against, metrics)
+    return compare(figures, failed, plan.against, plan.metrics)
 
 
 def quality_of(row: Row) -> float:

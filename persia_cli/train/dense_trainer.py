@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.config.schema import BCE, Run
+from persia_cli.config.schema import Run
 from persia_cli.kernels.memory import Empty
 from persia_cli.model.build import build_model
 from persia_cli.observe.trace import Trace
@@ -51,8 +51,8 @@ class DenseTrainer:
         self.log_every_steps = run.train.log_every_steps
         self._tasks = len(label_names(run))
         dense = dense_count(run)
-        objective = Objective([run.train.losses.get(name, BCE) for name in label_names(run)])
-        self.task_weights = objective.task_weights
+        objective = Objective(run.losses)
+        self.task_weights, self.links = objective.task_weights, tuple(run.links.values())
         self._module = build_model(run.model, input_shape(run, layout), run.seed).to(world.device)
         if run.train.compile:
             compile_network(self._module)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch.nn import functional
 
-from persia_cli.config.schema import BCE, Bce, Focal, Loss
+from persia_cli.config.schema import BCE, Bce, Focal, Huber, Loss, Mse, Poisson
 
 
 class Objective:
@@ -24,10 +24,10 @@ class Objective:
     def weighted(self, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
         """Return w_i l_it float32 [n, T]: each sample's loss in each task, times the sample's weight.
 
-        `logits` and `labels` (in 0..1) are float32 [n, T], `weights` float32 [n] or None for ones. The weights of
-        tasks are not in it.
+        `logits` and `labels` are float32 [n, T], `weights` float32 [n] or None for ones. The weights of tasks are not
+        in it.
         """
-        if all(isinstance(loss, Bce) for loss in self._losses):
+        if all(isinstance(loss, Bce) and not loss.smoothing for loss in self._losses):
             return _times(functional.binary_cross_entropy_with_logits(logits, labels, reduction="none"), weights)
         columns = [_of_task(loss, logits[:, task], labels[:, task], weights) for task, loss in enumerate(self._losses)]
         return torch.stack(columns, dim=1)
@@ -82,8 +82,9 @@ def pairwise(logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor) 
     if bool(((labels > 0) & (labels < 1)).any()):
         mass = mass.masked_fill(positive.unsqueeze(1) == negative, 0.0)
     total = mass.sum()
-    scale = torch.where(total > 0, 0.5 * weights.sum() / total, 0.0)
-    losses = functional.softplus(logits[negative] - logits[positive].unsqueeze(1)) * (mass * scale)
+    # The mass is divided first: its total can be so small that a number divided by it is infinite.
+    shares = torch.where(total > 0, mass / total, 0.0) * (0.5 * weights.sum())
+    losses = functional.softplus(logits[negative] - logits[positive].unsqueeze(1)) * shares
     parts = torch.zeros_like(logits).index_add(0, positive, losses.sum(1))
     return parts.index_add(0, negative, losses.sum(0))
 
@@ -91,11 +92,24 @@ def pairwise(logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor) 
 def _of_task(loss: Loss, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
     match loss:
         case Bce():
-            return _times(functional.binary_cross_entropy_with_logits(logits, labels, reduction="none"), weights)
+            smooth = _smoothed(labels, loss.smoothing)
+            losses = functional.binary_cross_entropy_with_logits(logits, smooth, reduction="none")
         case Focal():
-            return _times(focal(logits, labels, loss.gamma, loss.alpha), weights)
+            losses = focal(logits, _smoothed(labels, loss.smoothing), loss.gamma, loss.alpha)
+        case Mse():
+            losses = functional.mse_loss(logits, labels, reduction="none")
+        case Huber():
+            losses = functional.huber_loss(logits, labels, reduction="none", delta=loss.delta)
+        case Poisson():
+            losses = functional.poisson_nll_loss(logits, labels, log_input=True, reduction="none")
         case _:
             return pairwise(logits, labels, torch.ones_like(labels) if weights is None else weights)
+    return _times(losses, weights)
+
+
+def _smoothed(labels: torch.Tensor, smoothing: float) -> torch.Tensor:
+    """Return labels that are closer to 1/2 (Szegedy et al., 2016, section 7, with two classes)."""
+    return torch.lerp(labels, torch.full_like(labels, 0.5), smoothing) if smoothing else labels
 
 
 def _times(losses: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:

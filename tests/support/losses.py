@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch.nn import functional
 
-from persia_cli.config.schema import Bce, Focal, Loss, Pairwise
+from persia_cli.config.schema import Bce, Focal, Huber, Loss, Mse, Pairwise, Poisson
 
 
 def batch_loss(
@@ -19,8 +19,17 @@ def batch_loss(
 def _mean(loss: Loss, z: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     match loss:
         case Bce():
+            y = y * (1 - loss.smoothing) + loss.smoothing / 2
             values = functional.binary_cross_entropy_with_logits(z, y, reduction="none")
+        case Mse():
+            values = (z - y) ** 2
+        case Huber():
+            e = (z - y).abs()
+            values = torch.where(e < loss.delta, e * e / 2, loss.delta * e - loss.delta**2 / 2)
+        case Poisson():
+            values = z.exp() - y * z
         case Focal():
+            y = y * (1 - loss.smoothing) + loss.smoothing / 2
             positive = focal_of_class(z, torch.ones_like(z), loss.gamma, loss.alpha)
             negative = focal_of_class(z, torch.zeros_like(z), loss.gamma, loss.alpha)
             values = y * positive + (1 - y) * negative

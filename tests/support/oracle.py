@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import nn
 
 from persia_cli.config.schema import (
-    BCE,
     Adagrad,
     Adam,
     AdamW,
@@ -31,7 +30,7 @@ from persia_cli.data.source import open_source
 from persia_cli.model.build import build_model
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.shape import FeatureShape, InputShape
-from persia_cli.plan.columns import dense_count, label_names, sparse_features
+from persia_cli.plan.columns import dense_count, sparse_features
 from persia_cli.store.layout import table_salt
 from persia_cli.train.dense_state import load_dense
 from tests.naive import initial_rows, stack_ids
@@ -132,7 +131,7 @@ class Oracle:
             FeatureShape(feature.name, self.tables[_table(feature)].dim, feature.pooling, feature.max_length)
             for feature in self.features
         )
-        self.losses = [run.train.losses.get(name, BCE) for name in label_names(run)]
+        self.losses = run.losses
         self.half = {"float32": None, "bfloat16": torch.bfloat16}[run.train.precision]
         self.clip_norm = run.optimizer.dense.clip_norm
         self.module = build_model(run.model, InputShape(dense_count(run), shapes, len(self.losses)), run.seed)
@@ -206,7 +205,7 @@ def torch_optimizer(
 
 def _batches(run: Run, steps: int) -> list[Batch]:
     """Return the global batches of the first steps: consecutive rows, the last of each epoch perhaps fewer."""
-    source = open_source(run.dataset, "train", run.seed)
+    source = open_source(run.dataset, "train", run.seed, run.links)
     size = run.train.batch_size
     try:
         starts = [(epoch, start) for epoch in range(run.train.epochs) for start in range(0, source.rows, size)]

@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 from persia_cli.bench.baselines.parts import unchecked
 from persia_cli.bench.machine import available_bytes
 from persia_cli.bench.portions import Portion
-from persia_cli.config.schema import BCE, Adagrad, Adam, Run, Sgd
+from persia_cli.config.schema import Adagrad, Adam, Run, Sgd
 from persia_cli.errors import UserError
 from persia_cli.kernels.memory import keep_freed_memory
 from persia_cli.model.build import build_model
 from persia_cli.model.inputs import ModelBatch
-from persia_cli.plan.columns import label_names
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.network import input_shape
 from persia_cli.train.device import Copier, device_of, prepare_torch
@@ -44,7 +43,7 @@ class DenseBaseline:
         self._threads, self._precision = run.train.threads, run.train.precision
         self.device = device_of(run, 0)
         self._copier = Copier(self.device)
-        self._objective = Objective([run.train.losses.get(name, BCE) for name in label_names(run)])
+        self._objective = Objective(run.losses)
         self.prepare()
         keep_freed_memory()
         layout = embedding_layout(run)

@@ -6,7 +6,7 @@ from persia_cli.config.schema.dataset import Dataset, GeneratedDataset, Generato
 from persia_cli.config.schema.embedding import Embedding, HashStack, Table
 from persia_cli.config.schema.features import SparseFeature
 from persia_cli.config.schema.init_from import InitFrom, VectorFile
-from persia_cli.config.schema.loss import BCE, Bce, Focal, Loss, Pairwise
+from persia_cli.config.schema.loss import BCE, Bce, Focal, Huber, Link, Loss, Mse, Pairwise, Poisson
 from persia_cli.config.schema.mode import AsyncMode, HybridMode, Mode, SyncMode
 from persia_cli.config.schema.model import (
     AutoInt,

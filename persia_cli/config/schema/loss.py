@@ -1,42 +1,85 @@
 """The losses that the dense network is trained on: one per label."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from persia_cli.config.schema.base import NUMBER, Node, NonNegative
+from persia_cli.config.schema.base import NUMBER, Decay, Node, NonNegative, NotTiny
+
+Link = Literal["logistic", "identity", "exp"]
+"""The function that makes a prediction of the network's output: a probability, the number itself, or a number above 0.
+
+It also decides which labels there are: from 0 to 1, any finite ones, or those that are not negative.
+"""
 
 
-class Bce(Node):
+class _Loss(Node):
+    """What all losses have."""
+
+    LINK: ClassVar[Link] = "logistic"
+
+    kind: str
+    weight: NonNegative = 1.0
+    """Weight of this label's loss in the sum of all labels."""
+
+
+class Bce(_Loss):
     """Binary cross-entropy of the logit."""
 
     kind: Literal["bce"]
     """`bce`"""
-    weight: NonNegative = 1.0
-    """Weight of this label's loss in the sum of all labels."""
+    smoothing: Decay = 0.0
+    """Label smoothing: a label y counts as (1 - smoothing) y + smoothing / 2 in the loss, and as itself elsewhere."""
 
 
-class Focal(Node):
+class Focal(_Loss):
     """Binary cross-entropy with less weight on samples that are predicted well (Lin et al., 2017)."""
 
     kind: Literal["focal"]
     """`focal`"""
-    weight: NonNegative = 1.0
-    """Weight of this label's loss in the sum of all labels."""
     gamma: NonNegative = 2.0
     """Exponent of the weight (1 - p)^gamma, p being the probability given to a sample's label; 0 is plain `bce`."""
     alpha: Annotated[float, Field(gt=0, lt=1), NUMBER] | None = 0.25
     """Weight of positive samples; negative ones have 1 - alpha; null: all have weight 1."""
+    smoothing: Decay = 0.0
+    """Label smoothing, as that of `bce`."""
 
 
-class Pairwise(Node):
+class Pairwise(_Loss):
     """Logistic loss of pairs of a positive and a negative sample of a rank's part of a batch (Burges et al., 2005)."""
 
     kind: Literal["pairwise"]
     """`pairwise`"""
-    weight: NonNegative = 1.0
-    """Weight of this label's loss in the sum of all labels."""
 
 
-Loss = Annotated[Bce | Focal | Pairwise, Field(discriminator="kind")]
+class Mse(_Loss):
+    """Squared error of the output, for labels that are numbers."""
+
+    LINK: ClassVar[Link] = "identity"
+
+    kind: Literal["mse"]
+    """`mse`"""
+
+
+class Huber(_Loss):
+    """Half the squared error where it is small, and linear beyond, so that outliers count less (Huber, 1964)."""
+
+    LINK: ClassVar[Link] = "identity"
+
+    kind: Literal["huber"]
+    """`huber`"""
+    delta: NotTiny = 1.0
+    """Absolute error from which the loss is linear."""
+
+
+class Poisson(_Loss):
+    """Negative log-likelihood of counts; the prediction is the exponential of the output."""
+
+    LINK: ClassVar[Link] = "exp"
+
+    kind: Literal["poisson"]
+    """`poisson`"""
+
+
+Loss = Annotated[Bce | Focal | Pairwise | Mse | Huber | Poisson, Field(discriminator="kind")]
 BCE = Bce(kind="bce")

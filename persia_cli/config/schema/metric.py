@@ -1,7 +1,9 @@
 """The figures that models are compared by: their keys in `metrics.jsonl`, and the direction in which they improve."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
+
+from persia_cli.config.schema.loss import Link
 
 Aim = Literal["high", "low", "one"]
 """The better values of a figure: high ones, low ones, or those close to 1."""
@@ -14,8 +16,28 @@ AIMS: dict[str, Aim] = {
     "log_loss": "low",
     "ne": "low",
     "calibration": "one",
+    "rmse": "low",
+    "mae": "low",
+    "r2": "high",
 }
-"""Every figure that each label has; `gauc` only with `dataset.group_by`."""
+"""Every figure of a label; `gauc` only with `dataset.group_by`."""
+
+FIGURES: dict[Link, tuple[str, ...]] = {
+    "logistic": ("auc", "gauc", "pr_auc", "accuracy", "log_loss", "ne", "calibration"),
+    "identity": ("rmse", "mae", "r2"),
+    "exp": ("rmse", "mae", "r2", "calibration"),
+}
+"""The figures of a label by what its loss predicts: a probability, a number, or a number above 0."""
+
+HEADLINES: dict[Link, tuple[str, ...]] = {
+    "logistic": ("auc", "log_loss", "calibration"),
+    "identity": ("rmse", "mae", "r2"),
+    "exp": ("rmse", "mae", "calibration"),
+}
+"""The figures of a label that are shown where there is room for a few.
+
+Models are judged by the first one unless another is asked for.
+"""
 
 
 def keys_of(figure: str, labels: Sequence[str]) -> list[str]:
@@ -23,10 +45,23 @@ def keys_of(figure: str, labels: Sequence[str]) -> list[str]:
     return [figure] if len(labels) == 1 else [f"{figure}_{label}" for label in labels]
 
 
-def metrics_of(labels: Sequence[str], queries: bool) -> dict[str, Aim]:
-    """Return every metric of an evaluation, and its aim; `queries` is True if samples have query ids."""
-    figures = {figure: aim for figure, aim in AIMS.items() if queries or figure != "gauc"}
-    return {key: aim for figure, aim in figures.items() for key in keys_of(figure, labels)} | {"loss": "low"}
+def metrics_of(links: Mapping[str, Link], queries: bool) -> dict[str, Aim]:
+    """Return every metric of an evaluation, and its aim.
+
+    `links` has every label, `queries` is True if samples have query ids.
+    """
+    found: dict[str, Aim] = {}
+    for figure, aim in AIMS.items():
+        for (_, link), key in zip(links.items(), keys_of(figure, list(links)), strict=True):
+            if figure in FIGURES[link] and (queries or figure != "gauc"):
+                found[key] = aim
+    return found | {"loss": "low"}
+
+
+def headlines(links: Mapping[str, Link]) -> tuple[str, ...]:
+    """Return the figures that runs with these labels are compared by; the first is AUC if a label has one, or RMSE."""
+    kinds = list(links.values())
+    return HEADLINES["logistic" if "logistic" in kinds else kinds[0]][:2]
 
 
 def aim_of(metric: str) -> Aim:

@@ -11,7 +11,7 @@ from persia_cli.config.schema.cluster import Cluster
 from persia_cli.config.schema.dataset import Dataset, ParquetDataset
 from persia_cli.config.schema.embedding import Embedding
 from persia_cli.config.schema.init_from import Source
-from persia_cli.config.schema.loss import Loss
+from persia_cli.config.schema.loss import BCE, Link, Loss
 from persia_cli.config.schema.metric import metrics_of
 from persia_cli.config.schema.mode import Mode, SyncMode
 from persia_cli.config.schema.model import Model
@@ -202,9 +202,9 @@ class Run(Node):
 
     def _require(self, key: str, metric: str) -> None:
         """Raise ValueError if evaluations do not have the metric, or if there are none to compare."""
-        labels = self.dataset.label_names
-        metrics = metrics_of(labels, isinstance(self.dataset, ParquetDataset) and self.dataset.group_by is not None)
-        if metric not in metrics and metric in metrics_of(labels, queries=True):
+        links = self.links
+        metrics = metrics_of(links, isinstance(self.dataset, ParquetDataset) and self.dataset.group_by is not None)
+        if metric not in metrics and metric in metrics_of(links, queries=True):
             raise ValueError(f"{key}={metric} needs query ids; set dataset.group_by")
         if metric not in metrics:
             near = difflib.get_close_matches(metric, metrics, n=1)
@@ -224,3 +224,13 @@ class Run(Node):
         if all(name in self.train.losses and not self.train.losses[name].weight for name in labels):
             raise ValueError("train.losses gives every label the weight 0; at least one needs more")
         return self
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """The loss of each label, in the order of labels."""
+        return tuple(self.train.losses.get(name, BCE) for name in self.dataset.label_names)
+
+    @property
+    def links(self) -> dict[str, Link]:
+        """The function that makes each label's prediction of the network's output, by the label's name."""
+        return {name: loss.LINK for name, loss in zip(self.dataset.label_names, self.losses, strict=True)}

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from persia_cli.config.schema import ParquetDataset, Run
 from persia_cli.control.position import EVAL, StepGrid
+from persia_cli.data.predictions import predictions
 from persia_cli.data.scores_file import open_scores
 from persia_cli.errors import WireError
 from persia_cli.observe.scores import ScoreHistogram, quantile
-from persia_cli.plan.columns import label_names
 from persia_cli.plan.job import Job
 from persia_cli.wire.parts import BatchId
 
@@ -29,14 +29,16 @@ class Scoring:
     def __init__(self, run: Run, job: Job) -> None:
         """Begin the file; raises DataError or UserError if its columns cannot be read or written."""
         assert isinstance(run.dataset, ParquetDataset)
-        self._labels = label_names(run)
+        self._links = run.links
         self._path = Path(job.output)
-        self._file = open_scores(run.dataset, self._path, job.keep, job.logits, job.overwrite)
+        self._file = open_scores(run.dataset, self._path, run.links, job.keep, job.logits, job.overwrite)
         self._grid = StepGrid(job.eval_rows, run.train.batch_size, run.cluster.nn_workers)
         self._waiting: dict[tuple[int, int], Logits] = {}
         self._next = (0, 0)
         """The step and rank that comes next in the file."""
-        self._histogram = ScoreHistogram(len(self._labels))
+        self._histogram = ScoreHistogram(len(self._links))
+        self._sums = np.zeros(len(self._links))
+        """Sum of each label's predictions."""
 
     @property
     def rows(self) -> int:
@@ -56,17 +58,19 @@ class Scoring:
         while self._next in self._waiting:
             done = self._waiting.pop(self._next)
             self._histogram.add(done, np.zeros_like(done))
+            for task, link in enumerate(self._links.values()):
+                self._sums[task] += predictions(done[:, task].astype(np.float64), link).sum()
             self._file.add(done)
             step, written = self._next
             self._next = (step, written + 1) if written + 1 < self._grid.world_size else (step + 1, 0)
 
     def publish(self) -> dict[str, Any]:
-        """Give the file its name; return path and rows, and how the probabilities of each label are spread."""
+        """Give the file its name; return path and rows, and how the predictions of each label are spread."""
         self._file.publish()
         spread = {
-            label: {"mean": self._histogram.mean_prediction(task)}
-            | {name: quantile(self._histogram, q, task) for name, q in QUANTILES.items()}
-            for task, label in enumerate(self._labels)
+            label: {"mean": float(self._sums[task]) / self.rows if self.rows else None}
+            | {name: quantile(self._histogram, q, task, link) for name, q in QUANTILES.items()}
+            for task, (label, link) in enumerate(self._links.items())
         }
         return {"path": str(self._path), "rows": self.rows, "spread": spread}
 
@@ -78,8 +82,8 @@ class Scoring:
         if batch.split != EVAL or batch.rank != rank or batch.step >= self._grid.steps:
             raise WireError(f"rank {rank} has no scores of step {batch.step} and rank {batch.rank} to give")
         start, stop = self._grid.rows_of(batch.step, batch.rank)
-        if logits.shape != (stop - start, len(self._labels)):
-            raise WireError(f"expected logits {(stop - start, len(self._labels))}, received {logits.shape}")
+        if logits.shape != (stop - start, len(self._links)):
+            raise WireError(f"expected logits {(stop - start, len(self._links))}, received {logits.shape}")
         if not np.isfinite(logits).all():
             raise WireError(f"logits of step {batch.step} and rank {batch.rank} are NaN or infinite")
         if batch.step >= self._next[0] + AHEAD:

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import csv
 
-from persia_cli.config.schema import ParquetDataset
+from persia_cli.config.schema import Link, ParquetDataset
 from persia_cli.data import scores_file
-from persia_cli.data.scores_file import ScoresFile, claimed_scores, open_scores, probabilities
+from persia_cli.data.predictions import predictions
+from persia_cli.data.scores_file import ScoresFile, claimed_scores, open_scores
+from persia_cli.data.source import PROBABILITIES
 from persia_cli.errors import DataError, DiskError, UserError
 from tests.support.full_disk import small_disk
 
@@ -46,11 +49,17 @@ def folder(tmp_path: Path) -> Path:
 
 
 def scores_of(
-    folder: Path, output: Path, *keep: str, labels: tuple[str, ...] = ("y",), overwrite: bool = False
+    folder: Path,
+    output: Path,
+    *keep: str,
+    labels: tuple[str, ...] = ("y",),
+    overwrite: bool = False,
+    links: Mapping[str, Link] = PROBABILITIES,
 ) -> ScoresFile:
     """Begin the scores of the folder, with logits."""
     dataset = {"kind": "parquet", "path": str(folder), "labels": labels, "dense": ["d"], "split": {"kind": "predict"}}
-    return open_scores(ParquetDataset.model_validate(dataset), output, keep, True, overwrite)
+    links = {label: links.get(label, "logistic") for label in labels}
+    return open_scores(ParquetDataset.model_validate(dataset), output, links, keep, True, overwrite)
 
 
 def made_up_logits(rows: int, tasks: int = 1) -> np.ndarray[Any, Any]:
@@ -83,14 +92,26 @@ def test_kept_columns_stay_beside_their_scores(
         found = written.column(f"{label}_logit").to_numpy()
         assert found.dtype == np.float32
         assert found.tobytes() == logits[:, task].tobytes()
-        np.testing.assert_array_equal(written.column(f"{label}_probability").to_numpy(), probabilities(logits[:, task]))
+        expected = (1.0 / (1.0 + np.exp(-logits[:, task].astype(np.float64)))).astype(np.float32)
+        np.testing.assert_allclose(written.column(f"{label}_probability").to_numpy(), expected, rtol=1e-6)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "s.parquet"]
 
 
 def test_probabilities_are_those_of_the_logistic_function() -> None:
-    logits = np.array([0.0, -200.0, 200.0, 2.5, -17.25], np.float32)
+    logits = np.array([0.0, -200.0, 200.0, 2.5, -17.25])
     expected = [0.5, 0.0, 1.0, 1.0 / (1.0 + np.exp(-2.5)), 1.0 / (1.0 + np.exp(17.25))]
-    np.testing.assert_allclose(probabilities(logits), expected, rtol=1e-7, atol=1e-40)
+    np.testing.assert_allclose(predictions(logits, "logistic"), expected, rtol=1e-12, atol=1e-80)
+
+
+def test_numbers_have_one_column_of_predictions_each(folder: Path, tmp_path: Path) -> None:
+    logits = made_up_logits(63, 3)
+    links: dict[str, Link] = {"stars": "identity", "visits": "exp"}
+    output = tmp_path / "s.parquet"
+    write(scores_of(folder, output, labels=("stars", "y", "visits"), links=links), logits, 10)
+    written = pq.read_table(output)
+    assert written.column_names == ["stars_prediction", "y_probability", "y_logit", "visits_prediction"]
+    np.testing.assert_array_equal(written.column("stars_prediction").to_numpy(), logits[:, 0])
+    np.testing.assert_allclose(written.column("visits_prediction").to_numpy(), np.exp(logits[:, 2]), rtol=1e-6)
 
 
 def test_csv(folder: Path, tmp_path: Path) -> None:
@@ -100,7 +121,7 @@ def test_csv(folder: Path, tmp_path: Path) -> None:
     assert written.column_names == ["text", "d", "y_probability", "y_logit"]
     assert written.column("text").to_pylist() == samples(0, 63)["text"].to_pylist()
     found = written.column("y_probability").to_numpy().astype(np.float32)
-    np.testing.assert_array_equal(found, probabilities(logits[:, 0]))
+    np.testing.assert_allclose(found, 1.0 / (1.0 + np.exp(-logits[:, 0])), rtol=1e-5)
 
 
 def test_scores_alone(folder: Path, tmp_path: Path) -> None:

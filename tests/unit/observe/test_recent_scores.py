@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persia_cli.observe import cells
-from persia_cli.observe.scores import MOST_IN_TRAINING, RecentScores, ScoreHistogram
+from persia_cli.observe.recent_scores import RecentScores
+from persia_cli.observe.scores import MOST_IN_TRAINING, ScoreHistogram
 from persia_cli.wire.figures import IntervalFigures
 from tests import naive_scores
 from tests.support.recorded import Recording

@@ -194,7 +194,7 @@ def test_an_evaluation_may_come_in_portions(recording: Recording) -> None:
         logits, labels = (array.astype(np.float32) for array in samples_of(rank, number))
         whole.add(logits, labels)
         everything.add(groups, logits, labels)
-    assert (line["auc"], [line["gauc"]], line["eval_samples"]) == (whole.auc(), everything.gauc(), whole.weight())
+    assert (line["auc"], line["gauc"], line["eval_samples"]) == (whole.auc(), everything.gauc(), whole.weight())
     assert line["loss"] == pytest.approx(whole.log_loss())
     recorded.record.add_report(0, 3, *made_up(0, 3, "eval"))
     recorded.record.add_report(1, 3, *made_up(1, 3, "eval"))

@@ -313,7 +313,7 @@ def test_the_wire_form_is_sparse_and_exact():
     scores = filled(logits, labels, weights)
     encoded = scores.encode()
     counted, counts, sums = encoded
-    assert (counted.dtype, counts.dtype, sums.shape) == (np.uint64, np.float64, (3, 4))
+    assert (counted.dtype, counts.dtype, sums.shape) == (np.uint64, np.float64, (3, 7))
     assert len(counted) == len(counts) <= 3 * 100
     again = ScoreHistogram.decode(3, encoded)
     assert np.array_equal(again.encode()[1], counts)
@@ -323,7 +323,7 @@ def test_the_wire_form_is_sparse_and_exact():
 @pytest.mark.parametrize("counted", [[8, 6], [6, 6], [6, 2**35], [0, 6], [1, 6], [6, 2**30], [6]])
 def test_counts_that_do_not_fit_are_refused(counted):
     with pytest.raises(WireError, match="are not valid"):
-        ScoreHistogram.decode(1, ScoreCounts(np.array(counted, np.uint64), np.ones(2), np.zeros((1, 4))))
+        ScoreHistogram.decode(1, ScoreCounts(np.array(counted, np.uint64), np.ones(2), np.zeros((1, 7))))
 
 
 def test_histograms_of_other_tasks_do_not_merge():

@@ -4,9 +4,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 from torch.nn import functional
 
-from persia_cli.config.schema import BCE, Bce, Focal, Pairwise
+from persia_cli.config.schema import BCE, Bce, Focal, Huber, Mse, Pairwise, Poisson
 from persia_cli.train.loss import Objective, focal
 from tests.support.losses import batch_loss, focal_of_class, mean_of_pairs
 
@@ -76,6 +77,10 @@ KINDS = [
     Focal(kind="focal", weight=0.5),
     Focal(kind="focal", gamma=0.5, alpha=None),
     Pairwise(kind="pairwise", weight=2.0),
+    Bce(kind="bce", smoothing=0.1),
+    Focal(kind="focal", smoothing=0.3),
+    Mse(kind="mse"),
+    Huber(kind="huber", delta=0.25),
 ]
 FINITE = {"allow_nan": False, "allow_infinity": False, "width": 32}
 SAMPLES = st.lists(
@@ -170,3 +175,32 @@ def test_pairs_are_satisfied_by_order_whatever_the_level():
     losses = [objective.part(objective.weighted(logits, labels, None), 2.0).item() for logits in (low, high, -high)]
     assert losses[0] == losses[1] < 1e-4
     assert losses[2] == pytest.approx(10.0, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("loss", "torchs"),
+    [
+        (Mse(kind="mse"), nn.MSELoss()),
+        (Huber(kind="huber", delta=2.5), nn.HuberLoss(delta=2.5)),
+        (Poisson(kind="poisson"), nn.PoissonNLLLoss()),
+    ],
+)
+def test_losses_of_numbers_are_torchs(loss, torchs):
+    logits, _, _ = made_up(50, 1)
+    labels = torch.arange(50.0).unsqueeze(1) / 7
+    objective, ours = Objective([loss]), logits.detach().clone().requires_grad_()
+    value = objective.part(objective.weighted(ours, labels, None), 50.0)
+    value.backward()
+    expected = torchs(logits, labels)
+    expected.backward()
+    assert value.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert torch.allclose(ours.grad, logits.grad, rtol=1e-5, atol=1e-8)
+
+
+def test_a_smoothed_label_is_that_of_cross_entropy_of_two_classes():
+    logits, labels, _ = made_up(20, 1)
+    objective = Objective([Bce(kind="bce", smoothing=0.2)])
+    ours = objective.part(objective.weighted(logits, labels, None), 20.0)
+    two = torch.cat([torch.zeros_like(logits), logits], dim=1)
+    theirs = functional.cross_entropy(two, labels[:, 0].long(), label_smoothing=0.2)
+    assert ours.item() == pytest.approx(theirs.item(), rel=1e-6)

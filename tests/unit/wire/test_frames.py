@@ -261,7 +261,7 @@ def test_garbage_is_refused(frames: list[bytes]) -> None:
 INTERVAL = IntervalFigures("train", 1, samples=1, steps=1, staleness={1: 1}, seconds=1.0, loss_sum=0.0)
 USED = ReplicaFigures(1.0, 10)
 SENDER = Sender("nn-worker", 0, 1)
-NO_SCORES = ScoreCounts(zeros("u8", 0), zeros("f8", 0), zeros("f8", 1, 4))
+NO_SCORES = ScoreCounts(zeros("u8", 0), zeros("f8", 0), zeros("f8", 1, 7))
 
 
 @pytest.mark.parametrize(

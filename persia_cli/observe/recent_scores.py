@@ -1,0 +1,59 @@
+"""The scores of the last lines of training, of which the oldest are dropped."""
+
+from persia_cli.observe.scores import MOST_IN_TRAINING, ScoreHistogram
+
+
+class RecentScores:
+    """The scores of the last intervals, at most `intervals` of them.
+
+    Merged scores cannot be removed again. So this is a queue of two stacks: one histogram of all newer intervals, and
+    for each older interval a histogram from it up to the newest of the older ones. To drop the oldest interval is to
+    drop its histogram. When no older intervals are left, the newer ones become the older ones. This takes about two
+    merges for each interval, and one more for each call of `together`.
+    """
+
+    def __init__(
+        self,
+        tasks: int,
+        intervals: int,
+        most: int = MOST_IN_TRAINING,
+        stacks: tuple[list[ScoreHistogram], list[ScoreHistogram], ScoreHistogram] | None = None,
+    ) -> None:
+        """Begin without any scores, or with the `stacks` of another one."""
+        self._tasks, self._intervals, self._most = tasks, intervals, most
+        self._older: list[ScoreHistogram] = []
+        """Histograms from each older interval up to the newest of them; the last one begins at the oldest."""
+        self._newer: list[ScoreHistogram] = []
+        """Histograms of the newer intervals."""
+        self._newer_together = self._merged()
+        if stacks is not None:
+            self._older, self._newer, self._newer_together = stacks
+
+    @property
+    def stacks(self) -> tuple[list[ScoreHistogram], list[ScoreHistogram], ScoreHistogram]:
+        """The histograms of older intervals, those of newer ones, and all newer ones together."""
+        return self._older, self._newer, self._newer_together
+
+    def add(self, scores: ScoreHistogram) -> None:
+        """Add the scores of an interval; over the limit, drop those of the oldest interval."""
+        self._newer.append(scores)
+        if len(self._newer) + len(self._older) <= self._intervals:
+            self._newer_together.merge(scores)
+            return
+        if self._older:
+            self._newer_together.merge(scores)
+        else:
+            for each in reversed(self._newer):
+                self._older.append(self._merged(*self._older[-1:], each))
+            self._newer, self._newer_together = [], self._merged()
+        self._older.pop()
+
+    def together(self) -> ScoreHistogram:
+        """Return the scores of all these intervals."""
+        return self._merged(*self._older[-1:], self._newer_together)
+
+    def _merged(self, *parts: ScoreHistogram) -> ScoreHistogram:
+        whole = ScoreHistogram(self._tasks, self._most)
+        for part in parts:
+            whole.merge(part)
+        return whole
