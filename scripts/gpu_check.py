@@ -38,9 +38,10 @@ GRACE_S = 10.0
 """Seconds that a part has to end by itself, and then to stop its processes."""
 PARTS = {"networks": 100.0, "paths": 40.0, "compiled": 80.0, "jobs": 90.0, "speed": SECONDS}
 """Parts in order, with the most seconds for each."""
-MODELS = ("ffnn", "dlrm", "wide_deep", "deepfm", "xdeepfm", "dcn_v2", "dcn_v2_mix", "autoint", "finalmlp", "din",
-          "mmoe", "branches", "ffnn_paper")  # fmt: skip
-"""Networks of conf/model, with their default widths."""
+FEW = ("ffnn", "dlrm")
+"""Networks that are checked first, and by a rehearsal."""
+MODELS = (*FEW, *sorted({path.stem for path in (ROOT / "conf/model").glob("*.yaml")} - {*FEW, "custom", "din_taobao"}))
+"""Networks of conf/model, with their default widths; what is left out are settings for data of one's own."""
 COMPILED = ("ffnn", "dlrm", "dcn_v2")
 NETWORKS = ("ffnn_paper", "dlrm", "dcn_v2")
 STEPS = {4096: (40, 16), 65536: (8, 4), 16384: (16, 8)}
@@ -66,7 +67,7 @@ def part(name: str, left: Left, rehearse: bool) -> Findings:
         return {each: compose_run([f"model={each}", *own.get(each, [])]).model for each in names}
 
     if name == "networks":
-        chosen = MODELS[:2] if rehearse else MODELS
+        chosen = FEW if rehearse else MODELS
         return networks.check_networks(models(chosen), device, left, 3 if rehearse else networks.STEPS)
     if name == "paths":
         return paths.check_paths(models(["dlrm"])["dlrm"], device, left)

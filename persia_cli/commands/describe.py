@@ -14,7 +14,7 @@ from persia_cli.commands.screen import err, labelled, paragraph, say, size
 from persia_cli.commands.screen_tables import columns, print_whole
 from persia_cli.commands.warm_view import describe_warm_start
 from persia_cli.config.schema import DenseOptimizer, Optimizer, ParquetDataset, Run, SyncMode
-from persia_cli.config.schema.model import Perceptrons
+from persia_cli.config.schema.perceptrons import Concatenated
 from persia_cli.errors import count
 from persia_cli.observe.processor import this_processor
 from persia_cli.plan.job import JobPlan
@@ -105,7 +105,7 @@ def _samples(plan: JobPlan) -> str:
 
 def model_words(run: Run) -> str:
     """Return the network in one line; of what follows its linear layers, what is not as usual."""
-    usual = Perceptrons.model_fields
+    usual = Concatenated.model_fields
     settings = {
         key: value
         for key, value in run.model.model_dump(exclude={"kind", "dim"}).items()

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from persia_cli.config.schema import Model
-from persia_cli.config.schema.model import Perceptrons
+from persia_cli.config.schema.perceptrons import Perceptrons
 from persia_cli.model.initial import initialize
 from persia_cli.model.inputs import drop_embeddings
 from persia_cli.model.requirements import require_fit
@@ -27,6 +27,6 @@ def build_model(model: Model, shape: InputShape, seed: int) -> nn.Module:
         network = build(model, shape)
         if isinstance(model, Perceptrons):
             initialize(network, model.init)
-    if isinstance(model, Perceptrons) and model.embedding_dropout:
+    if model.embedding_dropout:
         drop_embeddings(network, model.embedding_dropout)
     return network

@@ -1,9 +1,12 @@
 """DCN v2, the improved deep and cross network: Wang et al., arXiv 2008.13535."""
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
-from persia_cli.config.schema import DcnV2
+from persia_cli.config.schema import DcnV2, Gdcn
+from persia_cli.model.fields import SideBySide
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.layers import hidden_layers, style_of
 from persia_cli.model.shape import InputShape
@@ -52,18 +55,19 @@ class DeepCross(nn.Module):
     Section 3 of the paper: `stacked`, the perceptron reads what the cross layers give, or parallel to them, the inputs.
     """
 
-    def __init__(self, shape: InputShape, settings: DcnV2) -> None:
+    def __init__(self, shape: InputShape, settings: DcnV2 | Gdcn, cross: Callable[[int], nn.Module]) -> None:
+        """`cross` makes a cross layer for inputs of a width."""
         super().__init__()
-        self.features = shape.pooled
-        width = shape.dense + sum(feature.dim for feature in self.features)
-        self.cross = nn.ModuleList(_cross(width, settings.rank, settings.experts) for _ in range(settings.layers))
+        self.inputs = SideBySide(shape, settings)
+        width = self.inputs.width
+        self.cross = nn.ModuleList(cross(width) for _ in range(settings.layers))
         self.stacked = settings.structure == "stacked"
         self.deep, deep_width = hidden_layers(width, settings.hidden, style_of(settings)), settings.hidden[-1]
         self.last = nn.Linear(deep_width if self.stacked else width + deep_width, shape.tasks)
 
     def forward(self, batch: ModelBatch) -> torch.Tensor:
         """Return logits float32 [n, tasks]."""
-        first = torch.cat([batch.dense, batch.concatenated(self.features)], dim=1)
+        first = self.inputs(batch)
         crossed = first
         for layer in self.cross:
             crossed = layer(first, crossed)
@@ -71,10 +75,12 @@ class DeepCross(nn.Module):
         return self.last(deep)
 
 
-def _cross(width: int, rank: int | None, experts: int | None) -> nn.Module:
-    return Cross(width, rank) if rank is None or experts is None else ExpertCross(width, rank, experts)
-
-
 def build(model: DcnV2, shape: InputShape) -> nn.Module:
     """Build the network for features that `require_fit` accepts."""
-    return DeepCross(shape, model)
+
+    def cross(width: int) -> nn.Module:
+        if model.rank is None or model.experts is None:
+            return Cross(width, model.rank)
+        return ExpertCross(width, model.rank, model.experts)
+
+    return DeepCross(shape, model, cross)

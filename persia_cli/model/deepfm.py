@@ -5,6 +5,7 @@ from torch import nn
 
 from persia_cli.config.schema import DeepFm
 from persia_cli.model.fields import WeightedFields
+from persia_cli.model.fm import pair_products
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.layers import fully_connected, style_of
 from persia_cli.model.shape import InputShape
@@ -28,14 +29,6 @@ class DeepFactorizationMachine(nn.Module):
         """Return logits float32 [n, tasks]."""
         first_order, vectors = self.fields(batch)
         return self.network(vectors.flatten(1)) + first_order + pair_products(vectors)
-
-
-def pair_products(vectors: torch.Tensor) -> torch.Tensor:
-    """Return [n, 1], the sum of the dot products of all pairs of different fields, of vectors [n, fields, dim].
-
-    Half of (square of the sum - sum of the squares), which takes a time linear in the fields: Rendle, ICDM 2010.
-    """
-    return 0.5 * (vectors.sum(1).square() - vectors.square().sum(1)).sum(1, keepdim=True)
 
 
 def build(model: DeepFm, shape: InputShape) -> nn.Module:

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from persia_cli.config.schema import Din
+from persia_cli.model.fields import SideBySide
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.layers import LayerStyle, fully_connected, style_of
 from persia_cli.model.requirements import Pair, attended_pairs
@@ -36,11 +37,11 @@ class DeepInterest(nn.Module):
 
     def __init__(self, shape: InputShape, pairs: Sequence[Pair], settings: Din) -> None:
         super().__init__()
-        self.features = shape.pooled
+        self.inputs = SideBySide(shape, settings)
         self.pairs = [(target.name, sequence.name) for target, sequence in pairs]
         unit = LayerStyle(settings.attention_activation)
         self.attention = nn.ModuleList(Attention(target.dim, settings.attention, unit) for target, _ in pairs)
-        width = shape.dense + sum(feature.dim for feature in self.features) + sum(target.dim for target, _ in pairs)
+        width = self.inputs.width + sum(target.dim for target, _ in pairs)
         self.network = fully_connected(width, settings.hidden, shape.tasks, style_of(settings))
 
     def forward(self, batch: ModelBatch) -> torch.Tensor:
@@ -49,7 +50,7 @@ class DeepInterest(nn.Module):
             attention(batch.pooled[target], *batch.sequences[sequence])
             for attention, (target, sequence) in zip(self.attention, self.pairs, strict=True)
         ]
-        inputs = torch.cat([batch.dense, batch.concatenated(self.features), *interests], dim=1)
+        inputs = torch.cat([self.inputs(batch), *interests], dim=1)
         return self.network(inputs)
 
 

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from persia_cli.config.schema import Ffnn
+from persia_cli.model.fields import SideBySide
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.layers import fully_connected, style_of
 from persia_cli.model.shape import InputShape
@@ -14,13 +15,12 @@ class FeedForward(nn.Module):
 
     def __init__(self, shape: InputShape, settings: Ffnn) -> None:
         super().__init__()
-        self.features = shape.pooled
-        inputs = shape.dense + sum(feature.dim for feature in self.features)
-        self.network = fully_connected(inputs, settings.hidden, shape.tasks, style_of(settings))
+        self.inputs = SideBySide(shape, settings)
+        self.network = fully_connected(self.inputs.width, settings.hidden, shape.tasks, style_of(settings))
 
     def forward(self, batch: ModelBatch) -> torch.Tensor:
         """Return logits float32 [n, tasks]."""
-        return self.network(torch.cat([batch.dense, batch.concatenated(self.features)], dim=1))
+        return self.network(self.inputs(batch))
 
 
 def build(model: Ffnn, shape: InputShape) -> nn.Module:

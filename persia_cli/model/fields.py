@@ -1,13 +1,35 @@
-"""Features as vectors of one dim, and as first-order weights: what factorization machines and their kin read."""
+"""What networks read: features side by side, as vectors of one dim, and as first-order weights beside vectors."""
 
 import torch
 from torch import nn
 
+from persia_cli.config.schema.perceptrons import Concatenated
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.shape import InputShape
 
 INIT_BOUND = 0.01
 """Bound of the uniform initial values of a learned vector, the same as that of rows."""
+
+
+class SideBySide(nn.Module):
+    """All features of a sample in one vector of `width` columns: the dense ones, then the rows of the pooled ones.
+
+    With `dense=embed` each dense feature is a learned vector of `dim` columns times its value, else the value alone.
+    """
+
+    vectors: torch.Tensor | None
+
+    def __init__(self, shape: InputShape, settings: Concatenated) -> None:
+        super().__init__()
+        self.features = shape.pooled
+        embeds = settings.dense == "embed" and shape.dense > 0
+        self.register_parameter("vectors", learned_vectors(shape.dense, settings.dim) if embeds else None)
+        self.width = shape.dense * (settings.dim if embeds else 1) + sum(feature.dim for feature in self.features)
+
+    def forward(self, batch: ModelBatch) -> torch.Tensor:
+        """Return float32 [n, width]."""
+        dense = batch.dense if self.vectors is None else (batch.dense.unsqueeze(2) * self.vectors).flatten(1)
+        return torch.cat([dense, batch.concatenated(self.features)], dim=1)
 
 
 class Fields(nn.Module):
@@ -22,8 +44,7 @@ class Fields(nn.Module):
         super().__init__()
         self.features = shape.pooled
         self.count = len(self.features) + shape.dense
-        start = torch.empty(shape.dense, dim).uniform_(-INIT_BOUND, INIT_BOUND)
-        self.register_parameter("dense", nn.Parameter(start) if shape.dense else None)
+        self.register_parameter("dense", learned_vectors(shape.dense, dim) if shape.dense else None)
 
     def forward(self, batch: ModelBatch) -> torch.Tensor:
         """Return float32 [n, count, dim]; there is at least one sparse feature."""
@@ -48,3 +69,8 @@ class WeightedFields(nn.Module):
         """Return the sum of a sample's first-order weights, [n, tasks], and its vectors, [n, count, dim]; float32."""
         fields = self.fields(batch)
         return fields[:, :, : self._tasks].sum(1), fields[:, :, self._tasks :]
+
+
+def learned_vectors(count: int, dim: int) -> nn.Parameter:
+    """Return [count, dim], begun as rows are."""
+    return nn.Parameter(torch.empty(count, dim).uniform_(-INIT_BOUND, INIT_BOUND))

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from persia_cli.config.schema import FinalMlp
-from persia_cli.model.fields import INIT_BOUND
+from persia_cli.model.fields import SideBySide, learned_vectors
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.layers import fully_connected, hidden_layers, style_of
 from persia_cli.model.requirements import gate_contexts
@@ -22,8 +22,7 @@ class FeatureGate(nn.Module):
     def __init__(self, context: Sequence[FeatureShape], dim: int, hidden: Sequence[int], width: int) -> None:
         super().__init__()
         self.context = tuple(context)
-        start = torch.empty(1, dim).uniform_(-INIT_BOUND, INIT_BOUND)
-        self.register_parameter("learned", None if self.context else nn.Parameter(start))
+        self.register_parameter("learned", None if self.context else learned_vectors(1, dim))
         inputs = sum(feature.dim for feature in self.context) if self.context else dim
         self.network = fully_connected(inputs, hidden, width)
 
@@ -62,8 +61,8 @@ class TwoStreams(nn.Module):
 
     def __init__(self, shape: InputShape, settings: FinalMlp) -> None:
         super().__init__()
-        self.features = shape.pooled
-        width = shape.dense + sum(feature.dim for feature in self.features)
+        self.inputs = SideBySide(shape, settings)
+        width = self.inputs.width
         self.first = hidden_layers(width, settings.first, style_of(settings))
         self.second = hidden_layers(width, settings.second, style_of(settings))
         self.gates = nn.ModuleList(_gates(shape, settings, width))
@@ -71,7 +70,7 @@ class TwoStreams(nn.Module):
 
     def forward(self, batch: ModelBatch) -> torch.Tensor:
         """Return logits float32 [n, tasks]."""
-        inputs = torch.cat([batch.dense, batch.concatenated(self.features)], dim=1)
+        inputs = self.inputs(batch)
         left, right = (gate(inputs, batch) for gate in self.gates) if self.gates else (inputs, inputs)
         return self.fusion(self.first(left), self.second(right))
 

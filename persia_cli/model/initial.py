@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from persia_cli.config.schema.model import Init
+from persia_cli.config.schema.perceptrons import Init
 from persia_cli.model.layers import ParallelLinear
 
 INITS: dict[Init, Callable[[torch.Tensor], torch.Tensor]] = {

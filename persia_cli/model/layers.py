@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import layer_norm, relu
 
-from persia_cli.config.schema.model import Activation, Norm, Perceptrons
+from persia_cli.config.schema.perceptrons import Activation, Norm, Perceptrons
 from persia_cli.model.batch_norm import BatchNorm
 
 
@@ -60,6 +60,7 @@ ACTIVATIONS: dict[Activation, Callable[..., nn.Module]] = {
     "silu": lambda *shape: nn.SiLU(),
     "sigmoid": lambda *shape: nn.Sigmoid(),
     "tanh": lambda *shape: nn.Tanh(),
+    "none": lambda *shape: nn.Identity(),
     "prelu": ParametricRelu,
     "dice": Dice,
 }

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from persia_cli.config.schema import Mmoe
+from persia_cli.model.fields import SideBySide
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.layers import parallel_hidden_layers, parallel_networks, style_of
 from persia_cli.model.shape import InputShape
@@ -18,8 +19,8 @@ class MultiGateExperts(nn.Module):
 
     def __init__(self, shape: InputShape, settings: Mmoe) -> None:
         super().__init__()
-        self.features = shape.pooled
-        width = shape.dense + sum(feature.dim for feature in self.features)
+        self.inputs = SideBySide(shape, settings)
+        width = self.inputs.width
         self.count, style = settings.experts, style_of(settings)
         self.experts = parallel_hidden_layers(self.count, width, settings.expert, style)
         self.gates = nn.Linear(width, shape.tasks * self.count, bias=False)
@@ -27,7 +28,7 @@ class MultiGateExperts(nn.Module):
 
     def forward(self, batch: ModelBatch) -> torch.Tensor:
         """Return logits float32 [n, tasks]."""
-        inputs = torch.cat([batch.dense, batch.concatenated(self.features)], dim=1)
+        inputs = self.inputs(batch)
         experts = self.experts(inputs.expand(self.count, -1, -1))
         gates = self.gates(inputs).unflatten(1, (-1, self.count)).softmax(2)
         logits: torch.Tensor = self.towers(torch.einsum("nki,inh->knh", gates, experts))

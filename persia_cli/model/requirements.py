@@ -4,18 +4,24 @@ import difflib
 from collections.abc import Mapping, Sequence
 
 from persia_cli.config.schema import (
+    Afm,
     AutoInt,
     Branches,
     CustomModel,
     DeepFm,
     Din,
     Dlrm,
+    FibiNet,
     FinalMlp,
+    FinalNet,
+    Fm,
+    Lr,
+    MaskNet,
     Model,
     WideDeep,
     XDeepFm,
 )
-from persia_cli.config.schema.model import Gate
+from persia_cli.config.schema.interactions import Gate
 from persia_cli.errors import ConfigError
 from persia_cli.model.shape import FeatureShape, InputShape
 
@@ -40,14 +46,22 @@ def require_fit(model: Model, shape: InputShape) -> None:
             _require_dim(model.kind, shape, model.dim)
         case Branches():
             _require_both(model.kind, shape)
+        case Lr():
+            _require_sparse(model.kind, shape)
+            _require_one_weight_each(shape)
         case WideDeep():
             _require_sparse(model.kind, shape)
             _require_first_order(model.kind, shape, vector=0)
-        case DeepFm() | XDeepFm():
+        case Fm() | DeepFm() | XDeepFm():
             _require_sparse(model.kind, shape)
             _require_dim(model.kind, shape, model.dim)
             _require_first_order(model.kind, shape, vector=1)
-        case AutoInt():
+        case Afm() | FibiNet():
+            _require_sparse(model.kind, shape)
+            _require_dim(model.kind, shape, model.dim)
+            _require_first_order(model.kind, shape, vector=1)
+            _require_pairs(model.kind, shape)
+        case AutoInt() | MaskNet() | FinalNet():
             _require_sparse(model.kind, shape)
             _require_dim(model.kind, shape, model.dim)
         case FinalMlp():
@@ -111,6 +125,24 @@ def _require_dim(kind: str, shape: InputShape, dim: int) -> None:
         raise ConfigError(
             f"model.kind={kind} needs rows of model.dim={dim} for every feature, not so: {', '.join(other)}; "
             "give their tables the same dim or use model.kind=ffnn"
+        )
+
+
+def _require_one_weight_each(shape: InputShape) -> None:
+    """Raise ConfigError if rows are not one weight for each task, for logistic regression."""
+    other = [f"{feature.name} ({feature.dim})" for feature in shape.pooled if feature.dim != shape.tasks]
+    if other:
+        raise ConfigError(
+            f"model.kind=lr needs rows of one column for each label, which is {shape.tasks}, not so: "
+            f"{', '.join(other)}; set model.dim={shape.tasks}, and give no table another dim"
+        )
+
+
+def _require_pairs(kind: str, shape: InputShape) -> None:
+    """Raise ConfigError if there is a single feature, for networks that read products of pairs alone."""
+    if len(shape.pooled) + shape.dense < 2:
+        raise ConfigError(
+            f"model.kind={kind} multiplies pairs of features, but the data set has only one; use model.kind=lr"
         )
 
 

@@ -4,25 +4,13 @@ from persia_cli.config.schema.base import Node
 from persia_cli.config.schema.cluster import Cluster
 from persia_cli.config.schema.dataset import Dataset, GeneratedDataset, Generator, ParquetDataset
 from persia_cli.config.schema.embedding import Embedding, HashStack, Table
+from persia_cli.config.schema.factorization import Afm, DeepFm, FibiNet, Fm, Lr, WideDeep, XDeepFm
 from persia_cli.config.schema.features import SparseFeature
 from persia_cli.config.schema.init_from import InitFrom, VectorFile
+from persia_cli.config.schema.interactions import AutoInt, DcnV2, Dlrm, Ffnn, FinalMlp, FinalNet, Gdcn, MaskNet
 from persia_cli.config.schema.loss import BCE, Bce, Focal, Huber, Link, Loss, Mse, Pairwise, Poisson
 from persia_cli.config.schema.mode import AsyncMode, HybridMode, Mode, SyncMode
-from persia_cli.config.schema.model import (
-    AutoInt,
-    Branches,
-    CustomModel,
-    DcnV2,
-    DeepFm,
-    Din,
-    Dlrm,
-    Ffnn,
-    FinalMlp,
-    Mmoe,
-    Model,
-    WideDeep,
-    XDeepFm,
-)
+from persia_cli.config.schema.model import Branches, CustomModel, Model
 from persia_cli.config.schema.optimizer import (
     Adagrad,
     Adam,
@@ -42,4 +30,6 @@ from persia_cli.config.schema.optimizer import (
     StepSchedule,
 )
 from persia_cli.config.schema.run import Checkpoint, EarlyStop, Evaluation, Run, Training
+from persia_cli.config.schema.sequences import Din
 from persia_cli.config.schema.split import ColumnSplit, EvalSplit, EverySplit, FileSplit, PredictSplit
+from persia_cli.config.schema.tasks import Mmoe

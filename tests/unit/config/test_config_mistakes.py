@@ -7,10 +7,13 @@ import pytest
 
 Told = Callable[..., list[str]]
 
-KINDS = "ffnn, dlrm, wide_deep, deepfm, xdeepfm, dcn_v2, autoint, finalmlp, din, mmoe, branches or custom"
+KINDS = (
+    "ffnn, lr, fm, afm, wide_deep, deepfm, xdeepfm, fibinet, dlrm, dcn_v2, gdcn, autoint, masknet, finalmlp, finalnet, "
+    "din, mmoe, branches or custom"
+)
 GROUPS = (
-    "autoint, branches, custom, dcn_v2, dcn_v2_mix, deepfm, din, din_taobao, dlrm, ffnn, ffnn_paper, ffnn_small, "
-    "finalmlp, mmoe, wide_deep or xdeepfm"
+    "afm, autoint, branches, custom, dcn_v2, dcn_v2_mix, deepfm, din, din_taobao, dlrm, ffnn, ffnn_paper, "
+    "ffnn_small, fibinet, finalmlp, finalnet, fm, gdcn, lr, masknet, mmoe, wide_deep or xdeepfm"
 )
 
 
@@ -283,7 +286,7 @@ def test_conf_itself_is_wrong(mistakes: Told, user_conf: Path, tmp_path: Path) -
         ("defaults: [base, override dataset: tiny]\nname: ${train.steps\n", "{file}: name: no viable alternative at "
          "input '${{train.steps'"),
         ("defaults: [base, override dataset: tiny]\nmodel: {custom: '???'}\n", "model.custom=???: no such key; there "
-         "are kind, dim, activation, norm, dropout, embedding_dropout, init and hidden"),
+         "are kind, dim, embedding_dropout, activation, norm, dropout, init, dense and hidden"),
         ("defaults: [base, override dataset: tiny]\nmodle: {dim: 3}\n", "modle.dim=3: no such key; did you mean "
          "model.dim (a whole number above 0 and at most 1024)?"),
         ("name: alone\n", "{file}: dataset, model, embedding, optimizer, mode, train and cluster are missing; begin "

@@ -108,7 +108,7 @@ def test_a_path_may_begin_with_the_home_folder(tmp_path: Path, monkeypatch: pyte
     [
         ("model.hidden=8,16", "expected one value; for a list write model.hidden=[8,16]; to try several in turn: "
          "persia sweep model.hidden=8,16"),
-        ("model=null", "model=null: expected autoint"),
+        ("model=null", "model=null: expected afm, autoint"),
         ("dataset.labels={a: 1}", 'dataset.labels={"a": 1}: expected a list of texts'),
         ("embedding=[1]", "embedding=[1]: expected keys (memory"),
         ("hydra.run.dir=x", "--run-dir sets the folder of a run"),

@@ -98,23 +98,27 @@ def test_sequences_are_refused_by_name(model):
         build_model(model, InputShape(3, features, 1), seed=0)
 
 
-@pytest.mark.parametrize("kind", ["dlrm", "deepfm", "xdeepfm", "autoint"])
+@pytest.mark.parametrize(
+    "kind", ["dlrm", "fm", "afm", "deepfm", "xdeepfm", "fibinet", "autoint", "masknet", "finalnet"]
+)
 def test_networks_that_multiply_vectors_refuse_rows_of_another_dim(kind):
-    [model] = [model for model in KINDS if model.kind == kind]
+    model = next(model for model in KINDS if model.kind == kind)
     with pytest.raises(ConfigError, match=rf"kind={kind} needs rows of model.dim=4 .* not so: f1 \(8\)"):
         build_model(model, shape_for(model, dims=(4, 8)), seed=0)
 
 
-@pytest.mark.parametrize("kind", ["ffnn", "dcn_v2", "finalmlp", "mmoe", "wide_deep", "din"])
+@pytest.mark.parametrize("kind", ["ffnn", "dcn_v2", "gdcn", "finalmlp", "mmoe", "wide_deep", "din"])
 def test_networks_that_read_rows_side_by_side_take_several_dims(kind):
     model = next(model for model in KINDS if model.kind == kind)
     wanted = shape_for(model, dims=(4, 2, 4))
     assert build_model(model, wanted, seed=0)(batch_of(wanted, [[0, 2], [1]])).shape == (5, 1)
 
 
-@pytest.mark.parametrize("kind", ["wide_deep", "deepfm", "xdeepfm", "autoint"])
+@pytest.mark.parametrize(
+    "kind", ["lr", "fm", "afm", "wide_deep", "deepfm", "xdeepfm", "fibinet", "autoint", "masknet", "finalnet"]
+)
 def test_networks_about_embeddings_refuse_to_have_none(kind):
-    [model] = [model for model in KINDS if model.kind == kind]
+    model = next(model for model in KINDS if model.kind == kind)
     with pytest.raises(ConfigError, match=rf"kind={kind} works on embeddings, but the data set has no sparse"):
         build_model(model, shape_for(model, dims=()), seed=0)
 
@@ -127,24 +131,41 @@ def test_networks_with_a_part_for_each_sort_of_feature_refuse_to_do_without_one(
         build_model(model, shape_for(model, dense, dims), seed=0)
 
 
-@pytest.mark.parametrize("kind", ["ffnn", "wide_deep", "deepfm", "xdeepfm", "autoint", "dcn_v2", "mmoe", "din"])
+@pytest.mark.parametrize("kind", sorted({model.kind for model in KINDS} - {"dlrm", "branches"}))
 def test_dense_features_may_be_missing(kind):
     model = next(model for model in KINDS if model.kind == kind)
     wanted = shape_for(model, dense=0)
     assert build_model(model, wanted, seed=0)(batch_of(wanted, [[0, 1]])).shape == (5, 1)
 
 
-@pytest.mark.parametrize("kind", ["ffnn", "dcn_v2", "mmoe"])
+@pytest.mark.parametrize("kind", ["ffnn", "dcn_v2", "gdcn", "mmoe"])
 def test_sparse_features_may_be_missing(kind):
     model = next(model for model in KINDS if model.kind == kind)
     wanted = shape_for(model, dims=())
     assert build_model(model, wanted, seed=0)(batch_of(wanted, [])).shape == (5, 1)
 
 
-@pytest.mark.parametrize(("kind", "least"), [("wide_deep", 4), ("deepfm", 5), ("xdeepfm", 5)])
+@pytest.mark.parametrize(
+    ("kind", "least"), [("wide_deep", 4), ("fm", 5), ("afm", 5), ("deepfm", 5), ("xdeepfm", 5), ("fibinet", 5)]
+)
 def test_first_order_weights_need_a_column_for_each_label(kind, least):
     [model] = [model for model in KINDS if model.kind == kind]
     build_model(model, shape_for(model, tasks=3), seed=0)
     narrow = model.model_copy(update={"dim": 3})
     with pytest.raises(ConfigError, match=rf"at least {least} of them, not so: f0 \(3\), f1 \(3\); raise model.dim"):
         build_model(narrow, shape_for(narrow, dims=(3, 3), tasks=4 if kind == "wide_deep" else least - 1), seed=0)
+
+
+def test_rows_of_logistic_regression_are_one_weight_for_each_label():
+    model = next(model for model in KINDS if model.kind == "lr")
+    features = (FeatureShape("f0", 3, "sum"), FeatureShape("f1", 4, "sum"))
+    with pytest.raises(ConfigError, match=r"one column for each label, which is 3, not so: f1 \(4\); set model.dim=3"):
+        build_model(model, InputShape(2, features, 3), seed=0)
+
+
+@pytest.mark.parametrize("kind", ["afm", "fibinet"])
+def test_networks_of_pairs_refuse_a_single_feature(kind):
+    model = next(model for model in KINDS if model.kind == kind)
+    with pytest.raises(ConfigError, match=r"only one; use model.kind=lr"):
+        build_model(model, shape_for(model, dense=0, dims=(4,)), seed=0)
+    assert build_model(model, shape_for(model, dense=1, dims=(4,)), seed=0)

@@ -8,7 +8,8 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from persia_cli.config.schema import Dlrm, Ffnn, FinalMlp
+from persia_cli.config.schema import Dlrm, Ffnn, FinalMlp, FinalNet, MaskNet
+from persia_cli.config.schema.perceptrons import Perceptrons
 from persia_cli.model.batch_norm import BatchNorm
 from persia_cli.model.build import build_model
 from persia_cli.model.layers import (
@@ -24,13 +25,14 @@ from persia_cli.model.layers import (
 from tests.unit.model.batches import batch_of, shape
 from tests.unit.model.kinds import KINDS, name, shape_for
 
-STYLED = [model for model in KINDS if model.kind != "branches"]
+STYLED = [model for model in KINDS if isinstance(model, Perceptrons)]
 TORCH = {
     "relu": nn.ReLU,
     "gelu": nn.GELU,
     "silu": nn.SiLU,
     "sigmoid": nn.Sigmoid,
     "tanh": nn.Tanh,
+    "none": nn.Identity,
     "prelu": nn.PReLU,
 }
 
@@ -201,6 +203,15 @@ def test_experts_side_by_side_begin_as_they_would_alone():
             lambda: FinalMlp(kind="finalmlp", dim=4, first=(8,), second=(6, 4), heads=2, dropout=(0.1, 0.2)),
             r"model.dropout has 2 values, and model.first has 1",
         ),
+        (
+            lambda: Ffnn(kind="ffnn", dim=4, hidden=(), dropout=(0.1,)),
+            r"model.dropout has 1 value, and model.hidden has 0",
+        ),
+        (
+            lambda: MaskNet(kind="masknet", dim=4, blocks=(8, 6), hidden=(), dropout=(0.1, 0.2, 0.3)),
+            r"model.dropout has 3 values, and model.blocks has 2",
+        ),
+        (lambda: FinalNet(kind="finalnet", dim=4, first=(8, 7)), "model.first or model.second has the width 7"),
         (lambda: Ffnn(kind="ffnn", dim=4, hidden=(8,), dropout=1.0), "less than 1"),
         (lambda: Ffnn(kind="ffnn", dim=4, hidden=(8,), norm="group"), "none"),
     ],
@@ -208,3 +219,10 @@ def test_experts_side_by_side_begin_as_they_would_alone():
 def test_settings_that_fit_no_layers_are_refused(make, sentence):
     with pytest.raises(ValidationError, match=sentence):
         make()
+
+
+def test_a_perceptron_that_is_left_out_takes_no_values_of_a_list():
+    model = MaskNet(kind="masknet", dim=4, blocks=(8, 6), hidden=(), dropout=(0.1, 0.2), activation=("relu", "gelu"))
+    kinds = [type(part) for part in build_model(model, shape(), seed=0).modules()]
+    assert kinds.count(nn.Dropout) == 2
+    assert nn.GELU in kinds

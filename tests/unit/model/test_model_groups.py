@@ -20,6 +20,7 @@ OPTIMIZERS = sorted((shipped("conf") / "optimizer").glob("*.yaml"))
 
 def test_the_groups_are_all_there():
     assert [path.stem for path in MODELS] == [
+        "afm",
         "autoint",
         "branches",
         "dcn_v2",
@@ -31,7 +32,13 @@ def test_the_groups_are_all_there():
         "ffnn",
         "ffnn_paper",
         "ffnn_small",
+        "fibinet",
         "finalmlp",
+        "finalnet",
+        "fm",
+        "gdcn",
+        "lr",
+        "masknet",
         "mmoe",
         "wide_deep",
         "xdeepfm",

@@ -39,6 +39,19 @@ def test_ffnn(groups, tasks, dense):
 
 
 @CASES
+def test_dense_features_as_vectors(groups, tasks, dense):
+    def formula(weights: Weights, sample: Sample) -> Array:
+        vectors = (
+            [x * vector for x, vector in zip(sample.dense, weights["inputs.vectors"], strict=True)] if dense else []
+        )
+        return perceptron(weights, "network", np.concatenate([*vectors, *fields(sample, None)]))
+
+    model = Ffnn(kind="ffnn", dim=3, dense="embed", hidden=(8, 6))
+    agrees(model, shape(dense, (4, 2, 4), tasks), formula, [[0, 2], [1]])
+    agrees(model, shape(dense, (4, 4, 4), tasks), formula, groups)
+
+
+@CASES
 def test_dlrm(groups, tasks, dense):
     def formula(weights: Weights, sample: Sample) -> Array:
         bottom = perceptron(weights, "bottom", sample.dense, last_relu=True)

@@ -1,0 +1,62 @@
+"""What the settings of all networks have, and those of networks with hidden layers."""
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from persia_cli.config.schema.base import Decay, Dim, Node
+from persia_cli.errors import count
+
+Activation = Literal["relu", "gelu", "silu", "prelu", "dice", "sigmoid", "tanh", "none"]
+Norm = Literal["none", "batch", "layer"]
+Init = Literal["torch", "xavier_uniform", "xavier_normal", "he_uniform", "he_normal"]
+
+
+class Network(Node):
+    """What all networks have; each kind's own settings come after it."""
+
+    kind: str
+    dim: Dim
+    """Columns of an embedding row."""
+    embedding_dropout: Decay = 0.0
+    """Share of the numbers of embeddings that a training step sets to 0."""
+
+
+class Perceptrons(Network):
+    """What networks with hidden layers have: the style of these layers.
+
+    A hidden layer is a linear one, then normalisation, activation and dropout.
+    """
+
+    LISTS: ClassVar[tuple[str, ...]] = ("hidden",)
+    """Names of the settings that hold widths of hidden layers."""
+
+    activation: Activation | Annotated[tuple[Activation, ...], Field(min_length=1)] = "relu"
+    """Function after each hidden layer: one for all, or a list with one for each. `prelu` and `dice` are learned."""
+    norm: Norm = "none"
+    """Normalisation before it: over the `batch` (of all NN workers together), or over the columns of a `layer`."""
+    dropout: Decay | Annotated[tuple[Decay, ...], Field(min_length=1)] = 0.0
+    """Share of a hidden layer's columns that a training step sets to 0: one for all, or a list with one for each."""
+    init: Init = "torch"
+    """Initial weights of linear layers; all but `torch` begin with biases of 0."""
+
+    @model_validator(mode="after")
+    def _lists_fit_the_layers(self) -> Self:
+        for key in ("activation", "dropout"):
+            value = getattr(self, key)
+            widths = {name: len(getattr(self, name)) for name in self.LISTS} if isinstance(value, tuple) else {}
+            for name, layers in widths.items():
+                # A perceptron that is left out takes no values, unless it is the only one.
+                if len(value) != layers and (layers or not any(widths.values())):
+                    raise ValueError(
+                        f"model.{key} has {count(len(value), 'value')}, and model.{name} has {layers}: give one for "
+                        "each hidden layer, or a single one for all"
+                    )
+        return self
+
+
+class Concatenated(Perceptrons):
+    """What networks have whose layers read all features side by side."""
+
+    dense: Literal["append", "embed"] = "append"
+    """`append`: layers read the values of dense features; `embed`: for each, a learned vector times its value."""

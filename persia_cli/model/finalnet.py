@@ -1,0 +1,81 @@
+"""FinalNet, of factorized interaction layers: Zhu et al., SIGIR 2023, doi 10.1145/3539618.3591988."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import nn
+
+from persia_cli.config.schema import FinalNet
+from persia_cli.model.fields import Fields
+from persia_cli.model.inputs import ModelBatch
+from persia_cli.model.layers import LayerStyle, style_of
+from persia_cli.model.shape import InputShape
+
+
+class FactorizedInteraction(nn.Module):
+    """A linear layer and its columns' products: with two halves a, b of W x + c it gives a + a * b, or [a, a * b].
+
+    The paper's layer with two factors, the gate of the second being the identity; it learns products of two inputs.
+    """
+
+    def __init__(self, inputs: int, width: int, concat: bool) -> None:
+        super().__init__()
+        self.concat = concat
+        self.linear = nn.Linear(inputs, width if concat else 2 * width)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return [n, width] of [n, inputs]."""
+        plain, factor = self.linear(inputs).chunk(2, dim=1)
+        return torch.cat([plain, plain * factor], dim=1) if self.concat else plain + plain * factor
+
+
+class FieldGate(nn.Module):
+    """Vectors, then the same times a gate: column by column a linear function of this column of all fields."""
+
+    def __init__(self, fields: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(fields, fields)
+        # Gates of 1, so that training begins with the vectors as they are.
+        nn.init.zeros_(self.linear.weight)
+        nn.init.ones_(self.linear.bias)
+
+    def forward(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Return [n, 2 fields, dim] of [n, fields, dim]."""
+        gates = self.linear(vectors.transpose(1, 2)).transpose(1, 2)
+        return torch.cat([vectors, vectors * gates], dim=1)
+
+
+class FactorizedBlocks(nn.Module):
+    """Blocks of factorized interaction layers on the same vectors, a linear layer on each; their logits are averaged.
+
+    Dense features have a vector too: a learned one times the value.
+    """
+
+    def __init__(self, shape: InputShape, settings: FinalNet) -> None:
+        super().__init__()
+        self.fields = Fields(shape, settings.dim)
+        count, concat, style = self.fields.count, settings.residual == "concat", style_of(settings)
+        self.gate = FieldGate(count) if settings.gate else nn.Identity()
+        first = count * settings.dim * (2 if settings.gate else 1)
+        self.first = _block(first, settings.first, concat, style, shape.tasks)
+        second = count * settings.dim
+        self.second = _block(second, settings.second, concat, style, shape.tasks) if settings.second else None
+
+    def forward(self, batch: ModelBatch) -> torch.Tensor:
+        """Return logits float32 [n, tasks]."""
+        vectors = self.fields(batch)
+        logits: torch.Tensor = self.first(self.gate(vectors).flatten(1))
+        return logits if self.second is None else 0.5 * (logits + self.second(vectors.flatten(1)))
+
+
+def _block(inputs: int, widths: Sequence[int], concat: bool, style: LayerStyle, tasks: int) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for number, (before, after) in enumerate(pairwise([inputs, *widths])):
+        layers += [FactorizedInteraction(before, after, concat), *style.after(number, after)]
+    return nn.Sequential(*layers, nn.Linear([inputs, *widths][-1], tasks))
+
+
+def build(model: FinalNet, shape: InputShape) -> nn.Module:
+    """Build the network for features that `require_fit` accepts."""
+    return FactorizedBlocks(shape, model)
