@@ -55,7 +55,6 @@ def run_and_kill(words: list[str], run_dir: Path, names: tuple[str, ...], seed: 
         assert code == 0, job.output[-3000:]
         found = events_of(job, "recovered")
         assert {event["replica"] for event in found} & set(names), "one took the job back with it, or each was replaced"
-        assert len(found) >= DEATHS
         assert all(event["lost"] == 0 for event in found)
         return job
 
