@@ -71,7 +71,7 @@ def require_room(weights: int) -> None:
 
 
 def _row_optimizer(optimizer: DenseOptimizer, ranks: int) -> RowOptimizer:
-    """Return the dense optimizer for rows; its weight decay, part of the gradient, is left to the NN workers."""
+    """Return the dense optimizer for rows; its `l2`, part of the gradient, is left to the NN workers."""
     if optimizer.kind not in GRADIENT_ALONE:
         raise ConfigError(
             f"optimizer.dense.kind={optimizer.kind} cannot train with mode.kind=async, where servers know only how far "
@@ -82,5 +82,5 @@ def _row_optimizer(optimizer: DenseOptimizer, ranks: int) -> RowOptimizer:
             "optimizer.dense.clip_norm: with mode.kind=async no one holds the gradient of all dense weights together; "
             "leave it out, or choose another mode"
         )
-    settings = optimizer.model_dump(exclude={"schedule", "weight_decay", "clip_norm"})
+    settings = optimizer.model_dump(exclude={"schedule", "l2", "clip_norm"})
     return RowOptimizer(**settings, schedule=plain_schedule(optimizer), each_step=ranks)

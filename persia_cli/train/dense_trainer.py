@@ -28,7 +28,7 @@ from persia_cli.train.distributed import World, refuse_local_statistics
 from persia_cli.train.first_weights import take_weights
 from persia_cli.train.inputs import Samples, group_shapes
 from persia_cli.train.loss import Objective
-from persia_cli.train.optimizer import LearningRate, dense_optimizer
+from persia_cli.train.optimizer import LearningRate, dense_optimizer, penalties
 from persia_cli.train.shared_weights import SharedWeights
 from persia_cli.train.step import TRAINING, DenseStep, Scored, StepSettings
 from persia_cli.wire.messages import GroupRows
@@ -61,8 +61,8 @@ class DenseTrainer:
         self._feature_groups = len(layout.feature_groups)
         self._shared = None
         if layout.dense_group is not None:
-            decay = getattr(run.optimizer.dense, "weight_decay", 0.0)
-            self._shared = SharedWeights(self._module, run.cluster.nn_workers, decay)
+            l2 = penalties(run.optimizer.dense, self._module)
+            self._shared = SharedWeights(self._module, run.cluster.nn_workers, l2)
         self.dense_rows = self._shared.rows if self._shared else 0
         self._rate = LearningRate(run.optimizer.dense, self._optimizer) if self._optimizer else None
         settings = StepSettings(objective, run.train.precision, run.optimizer.dense.clip_norm, empty=empty)

@@ -3,36 +3,56 @@
 import torch
 from torch import nn
 
-from persia_cli.config.schema import AdamW, DenseAdagrad, DenseAdam, DenseOptimizer, DenseSgd
+from persia_cli.config.schema import AdamW, ByLayer, DenseAdagrad, DenseAdam, DenseOptimizer, DenseSgd
 from persia_cli.errors import ConfigError
+from persia_cli.model.batch_norm import BatchNorm
+from persia_cli.model.layers import LayerNorm
 from persia_cli.plan.dense import plain_schedule
+
+NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, BatchNorm, LayerNorm)
+"""Layers whose weights are of the kind `norm`."""
+
+
+def penalties(config: DenseOptimizer, module: nn.Module) -> dict[str, float]:
+    """Return the penalty of each trainable parameter by name: `weight_decay` of AdamW, `l2` of the others."""
+    given = config.weight_decay if isinstance(config, AdamW) else config.l2
+    by_layer = given if isinstance(given, ByLayer) else ByLayer(weight=given, bias=given, norm=given)
+    found = {}
+    for layer, part in module.named_modules():
+        for name, parameter in part.named_parameters(recurse=False):
+            if parameter.requires_grad:
+                own = by_layer.bias if name == "bias" else by_layer.weight
+                found[f"{layer}.{name}".lstrip(".")] = by_layer.norm if isinstance(part, NORMS) else own
+    # A parameter that two layers share is named once, as in `named_parameters`.
+    return {name: found[name] for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
 def dense_optimizer(config: DenseOptimizer, module: nn.Module) -> torch.optim.Optimizer:
-    """Build torch's SGD, Adagrad, Adam or AdamW for the trainable parameters of `module`, in their order."""
-    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    if not parameters:
+    """Build torch's SGD, Adagrad, Adam or AdamW for the trainable parameters of `module`.
+
+    They are in their order, in one group for each penalty that they have.
+    """
+    parameters = dict(module.named_parameters())
+    groups: dict[float, list[nn.Parameter]] = {}
+    for name, penalty in penalties(config, module).items():
+        groups.setdefault(penalty, []).append(parameters[name])
+    if not groups:
         raise ConfigError("the model has no trainable parameters; a dense network needs at least one")
+    decayed = [{"params": group, "weight_decay": penalty} for penalty, group in groups.items()]
     # Fused: one pass over the weights instead of one per operation; on a GPU torch chooses by itself.
-    fused = True if all(parameter.device.type == "cpu" for parameter in parameters) else None
+    fused = True if all(parameter.device.type == "cpu" for parameter in parameters.values()) else None
     match config:
         case DenseSgd():
-            return torch.optim.SGD(parameters, lr=config.lr, weight_decay=config.weight_decay, fused=fused)
+            return torch.optim.SGD(decayed, lr=config.lr, fused=fused)
         case DenseAdagrad():
+            start = config.initial_accumulator_value
             return torch.optim.Adagrad(
-                parameters,
-                lr=config.lr,
-                initial_accumulator_value=config.initial_accumulator_value,
-                eps=config.eps,
-                weight_decay=config.weight_decay,
-                fused=fused,
+                decayed, lr=config.lr, initial_accumulator_value=start, eps=config.eps, fused=fused
             )
         case DenseAdam() | AdamW():
             kind = torch.optim.AdamW if isinstance(config, AdamW) else torch.optim.Adam
             betas = (config.beta1, config.beta2)
-            return kind(
-                parameters, lr=config.lr, betas=betas, eps=config.eps, weight_decay=config.weight_decay, fused=fused
-            )
+            return kind(decayed, lr=config.lr, betas=betas, eps=config.eps, fused=fused)
 
 
 class LearningRate:

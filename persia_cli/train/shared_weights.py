@@ -6,6 +6,7 @@ initial weights, which all ranks draw from the same seed.
 """
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -32,19 +33,19 @@ class SharedWeights:
     Between parameters, and at the end, there are zeros whose gradients are 0.
     """
 
-    def __init__(self, module: nn.Module, ranks: int, weight_decay: float) -> None:
+    def __init__(self, module: nn.Module, ranks: int, l2: Mapping[str, float]) -> None:
         """Move the parameters of `module` to flat memory; `ranks` is the number of ranks that train it.
 
-        Weight decay is added to gradients here, each rank's part of it, since servers do not know the weights. Raises
-        ConfigError for a model that cannot train in this way: too many weights, not float32, or a BatchNorm, whose
-        statistics ranks would not share.
+        `l2` times each parameter is added to its gradient here, each rank's part of it, since servers do not know the
+        weights. Raises ConfigError for a model that cannot train in this way: too many weights, not float32, or a
+        BatchNorm, whose statistics ranks would not share.
         """
         self._parameters = {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
         _require_trainable_alone(module, self._parameters, ranks)
         require_room(sum(weight.numel() for weight in self._parameters.values()))
         ends = np.cumsum([math.ceil(weight.numel() / ALIGNED) * ALIGNED for weight in self._parameters.values()])
         self.rows = math.ceil(int(ends[-1]) / DIM)
-        self._decay = weight_decay / ranks
+        self._l2 = [l2.get(name, 0.0) / ranks for name in self._parameters]
         self._starts = [0, *ends[:-1].tolist()]
         self._flat, self._gradient = torch.zeros(2, self.rows * DIM)
         for weight, view in zip(self._parameters.values(), self._views(self._flat), strict=True):
@@ -67,13 +68,13 @@ class SharedWeights:
 
     def gradients(self) -> NDArray[np.float32]:
         """Return the gradients of the last backward, float32 [rows, DIM] in the order of servers, in new memory."""
-        for weight, view in zip(self._parameters.values(), self._gradient_views, strict=True):
+        for weight, view, l2 in zip(self._parameters.values(), self._gradient_views, self._l2, strict=True):
             if weight.grad is None:
                 view.zero_()
             else:
                 view.copy_(weight.grad)
-        if self._decay:
-            self._gradient.add_(self._flat, alpha=self._decay)
+            if l2:
+                view.add_(weight.detach(), alpha=l2)
         gradients: NDArray[np.float32] = self._gradient.numpy().reshape(self.rows, DIM)
         return gradients.take(self._ids, axis=0)
 

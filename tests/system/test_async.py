@@ -21,7 +21,7 @@ from tests.support.small import WORDS
 ONE_IN_FLIGHT = ["cluster=embedded", "mode=async", "mode.staleness=1", "train.log_every_steps=1", "seed=1"]
 START = "initial_accumulator_value=0.1"
 PAIRS = [
-    ["optimizer=sgd", "optimizer.dense.weight_decay=0.01"],
+    ["optimizer=sgd", "optimizer.dense.l2=0.01"],
     ["optimizer=adagrad", f"optimizer.embedding.{START}", f"optimizer.dense.{START}"],
     ["optimizer=adam", "optimizer.embedding.eps=1e-3", "optimizer.dense.eps=1e-3"],
 ]

@@ -15,6 +15,7 @@ from persia_cli.config.schema.optimizer import (
     Adagrad,
     Adam,
     AdamW,
+    ByLayer,
     ConstantSchedule,
     CosineSchedule,
     DenseAdagrad,

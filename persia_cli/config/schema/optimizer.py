@@ -142,13 +142,24 @@ class Ftrl(_Optimizer):
     """Start value of the sum of squared gradients."""
 
 
+class ByLayer(Node):
+    """A penalty of dense weights for each kind of weight."""
+
+    weight: NonNegative = 0.0
+    """For all weights that are neither of the others."""
+    bias: NonNegative = 0.0
+    """For biases of layers that are no normalisation: weights called `bias`."""
+    norm: NonNegative = 0.0
+    """For scales and offsets of normalisation (batch, layer, group)."""
+
+
 class DenseSgd(_Optimizer):
     """Stochastic gradient descent of the dense weights."""
 
     kind: Literal["sgd"]
     """`sgd`"""
-    weight_decay: NonNegative = 0.0
-    """Multiple of the weights that is added to their gradient."""
+    l2: NonNegative | ByLayer = 0.0
+    """Multiple of the weights that is added to their gradient: one for all, or {weight, bias, norm}."""
     clip_norm: Positive | None = None
     """Greatest Euclidean norm of the gradient of all dense weights together; a larger one is scaled down."""
 
@@ -158,8 +169,8 @@ class DenseAdagrad(_Adagrad):
 
     kind: Literal["adagrad"]
     """`adagrad`"""
-    weight_decay: NonNegative = 0.0
-    """Multiple of the weights that is added to their gradient."""
+    l2: NonNegative | ByLayer = 0.0
+    """Multiple of the weights that is added to their gradient: one for all, or {weight, bias, norm}."""
     clip_norm: Positive | None = None
     """Greatest Euclidean norm of the gradient of all dense weights together; a larger one is scaled down."""
 
@@ -169,8 +180,8 @@ class DenseAdam(_Adam):
 
     kind: Literal["adam"]
     """`adam`"""
-    weight_decay: NonNegative = 0.0
-    """Multiple of the weights that is added to their gradient; `adamw` keeps it out of the running means."""
+    l2: NonNegative | ByLayer = 0.0
+    """Multiple of the weights that is added to their gradient: one for all, or {weight, bias, norm}."""
     clip_norm: Positive | None = None
     """Greatest Euclidean norm of the gradient of all dense weights together; a larger one is scaled down."""
 
@@ -180,8 +191,9 @@ class AdamW(_Adam):
 
     kind: Literal["adamw"]
     """`adamw`"""
-    weight_decay: NonNegative = 0.01
-    """Fraction of the weights, times the learning rate, that each step subtracts from them."""
+    weight_decay: NonNegative | ByLayer = 0.01
+    """Fraction of the weights, times the learning rate, that each step subtracts: one for all, or {weight, bias, norm}.
+    """
     clip_norm: Positive | None = None
     """Greatest Euclidean norm of the gradient of all dense weights together; a larger one is scaled down."""
 

@@ -43,7 +43,7 @@ def test_dense_weights_are_the_last_group_and_travel_whole() -> None:
 @pytest.mark.parametrize(
     ("dense", "expected"),
     [
-        ({"kind": "sgd", "lr": 0.1, "weight_decay": 0.01}, RowOptimizer("sgd", 0.1, each_step=2)),
+        ({"kind": "sgd", "lr": 0.1, "l2": 0.01}, RowOptimizer("sgd", 0.1, each_step=2)),
         (
             {"kind": "adagrad", "lr": 0.1, "initial_accumulator_value": 0.5, "schedule": COSINE},
             RowOptimizer(

@@ -8,20 +8,21 @@ import pytest
 import torch
 from torch import nn
 
-from persia_cli.config.schema import DenseAdagrad, DenseAdam, DenseOptimizer, DenseSgd
+from persia_cli.config.schema import ByLayer, DenseAdagrad, DenseAdam, DenseOptimizer, DenseSgd
 from persia_cli.errors import CheckpointError, ConfigError
 from persia_cli.plan import dense
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.store.batch_rows import dense_rows
 from persia_cli.store.shard import Shard
-from persia_cli.train.optimizer import dense_optimizer
+from persia_cli.train.optimizer import dense_optimizer, penalties
 from persia_cli.train.shared_weights import SharedWeights
 from persia_cli.wire.messages import GroupRows
 from tests.support.runs import SGD, make_run
 
 CONFIGS = [
     DenseSgd(kind="sgd", lr=0.1),
-    DenseSgd(kind="sgd", lr=0.1, weight_decay=0.1),
+    DenseSgd(kind="sgd", lr=0.1, l2=0.1),
+    DenseSgd(kind="sgd", lr=0.1, l2=ByLayer(weight=0.1, bias=0.5)),
     DenseAdagrad(kind="adagrad", lr=0.05, initial_accumulator_value=0.1),
     DenseAdam(kind="adam", lr=0.01),
     DenseAdam(kind="adam", lr=0.01, beta1=0.5, beta2=0.9, eps=0.1),
@@ -83,10 +84,10 @@ def backward(module: nn.Module, step: int) -> None:
     ((module(inputs) - torch.from_numpy(rng.standard_normal((16, 1)).astype(np.float32))) ** 2).mean().backward()
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: f"{config.kind}-{getattr(config, 'weight_decay', '')}")
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.kind)
 def test_steps_are_those_of_torch(config: DenseOptimizer) -> None:
     ours, plain = network(), network()
-    shared, optimizer = SharedWeights(ours, 1, getattr(config, "weight_decay", 0.0)), dense_optimizer(config, plain)
+    shared, optimizer = SharedWeights(ours, 1, penalties(config, ours)), dense_optimizer(config, plain)
     servers = Servers(config, shared.rows)
     assert shared.rows == 3
     for step in range(20):
@@ -103,13 +104,14 @@ def test_steps_are_those_of_torch(config: DenseOptimizer) -> None:
     assert max(moved) > 0.02
 
 
-def test_parts_of_weight_decay_of_all_ranks_add_up_to_it() -> None:
-    module, decay = network(), 0.5
+def test_parts_of_l2_of_all_ranks_add_up_to_it() -> None:
+    module, l2 = network(), 0.5
+    penalty = {name: l2 for name, _ in module.named_parameters()}
     weights = torch.cat([weight.detach().flatten() for weight in module.parameters()])
     for weight in module.parameters():
         weight.grad = torch.zeros_like(weight)
-    parts = [SharedWeights(network_like(module), 4, decay).gradients() for _ in range(4)]
-    assert float(sum(parts).sum()) == pytest.approx(decay * float(weights.sum()), rel=1e-4)
+    parts = [SharedWeights(network_like(module), 4, penalty).gradients() for _ in range(4)]
+    assert float(sum(parts).sum()) == pytest.approx(l2 * float(weights.sum()), rel=1e-4)
 
 
 def network_like(module: nn.Module) -> nn.Module:
@@ -123,7 +125,7 @@ def network_like(module: nn.Module) -> nn.Module:
 
 def test_gradients_are_memory_of_their_own_and_missing_ones_zero() -> None:
     module = network()
-    shared = SharedWeights(module, 1, 0.0)
+    shared = SharedWeights(module, 1, {})
     backward(module, 0)
     first = shared.gradients()
     before = first.copy()
@@ -137,7 +139,7 @@ def test_frozen_parameters_stay_with_the_rank() -> None:
     module = network()
     next(module.parameters()).requires_grad_(False)
     kept = next(module.parameters()).detach().clone()
-    shared = SharedWeights(module, 1, 0.0)
+    shared = SharedWeights(module, 1, {})
     assert shared.rows == 3
     ids = np.arange(3, dtype=np.int32)
     shared.take(GroupRows([np.full((3, 1024), 7, np.float32).view(np.uint8)], ids, None))
@@ -148,13 +150,13 @@ def test_frozen_parameters_stay_with_the_rank() -> None:
 
 
 def test_saved_initial_weights_are_where_saved_rows_begin(tmp_path: Path) -> None:
-    trained, other = SharedWeights(network(), 1, 0.0), nn.Sequential(*network().children())
+    trained, other = SharedWeights(network(), 1, {}), nn.Sequential(*network().children())
     with torch.no_grad():
         for weight in other.parameters():
             weight.add_(1.0)
     saved = trained.initial_file().copied().write(tmp_path)
     assert (saved.folder, saved.name) == (tmp_path.name, "dense_initial.safetensors")
-    loaded = SharedWeights(other, 1, 0.0)
+    loaded = SharedWeights(other, 1, {})
     loaded.load(tmp_path)
     zeros = GroupRows([np.zeros((3, 4096), np.uint8)], np.arange(3, dtype=np.int32), None)
     loaded.take(zeros)
@@ -164,7 +166,7 @@ def test_saved_initial_weights_are_where_saved_rows_begin(tmp_path: Path) -> Non
 
 def test_without_initial_weights_rows_begin_at_the_loaded_ones(tmp_path: Path) -> None:
     module = network()
-    shared = SharedWeights(module, 1, 0.0)
+    shared = SharedWeights(module, 1, {})
     with torch.no_grad():
         for weight in module.parameters():
             weight.add_(1.0)
@@ -175,18 +177,18 @@ def test_without_initial_weights_rows_begin_at_the_loaded_ones(tmp_path: Path) -
 
 
 def test_initial_weights_of_another_model_are_refused(tmp_path: Path) -> None:
-    SharedWeights(nn.Sequential(nn.Linear(3, 2)), 1, 0.0).initial_file().copied().write(tmp_path)
+    SharedWeights(nn.Sequential(nn.Linear(3, 2)), 1, {}).initial_file().copied().write(tmp_path)
     with pytest.raises(CheckpointError, match="is of another model"):
-        SharedWeights(network(), 1, 0.0).load(tmp_path)
+        SharedWeights(network(), 1, {}).load(tmp_path)
 
 
 def test_what_cannot_train_so_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="is float64, and"):
-        SharedWeights(nn.Sequential(nn.Linear(2, 2, dtype=torch.float64)), 1, 0.0)
+        SharedWeights(nn.Sequential(nn.Linear(2, 2, dtype=torch.float64)), 1, {})
     statistics = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    SharedWeights(statistics, 1, 0.0)
+    SharedWeights(statistics, 1, {})
     with pytest.raises(ConfigError, match=r"layer 1 \(BatchNorm1d\) keeps statistics"):
         SharedWeights(statistics, 2, 0.0)
     monkeypatch.setattr(dense, "MOST_WEIGHTS", 100)
     with pytest.raises(ConfigError, match="the model has 2,535 dense weights"):
-        SharedWeights(network(), 1, 0.0)
+        SharedWeights(network(), 1, {})
