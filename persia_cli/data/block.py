@@ -79,7 +79,7 @@ def decode_block(
     columns = list(dict.fromkeys(use.column for use in uses(dataset) if use.role != QUERY or query_column))
     size = places.size
     counts: Counter[str] = Counter()
-    dense = np.empty((size, len(dataset.dense)), np.float32)
+    dense = np.empty((size, dataset.dense_width), np.float32)
     # Samples that are only to be scored have no labels; zeros take their place and are never read.
     labels = np.zeros((size, len(dataset.labels)), np.float32)
     weights = None if dataset.weight is None else np.empty(size, np.float32)
@@ -93,8 +93,11 @@ def decode_block(
         rows = selected_rows(dataset.split, split, group, split_column)
         stop = done + (group.rows if rows is None else rows.size)
         target = places[done:stop]
-        for number, feature in enumerate(dataset.dense_features):
-            dense[target, number] = decode_dense(table.column(feature.name), feature, group, rows, dataset.fill, counts)
+        first = 0
+        for feature in dataset.dense_features:
+            values = decode_dense(table.column(feature.name), feature, group, rows, dataset.fill, counts)
+            dense[target, first : first + feature.width] = values
+            first += feature.width
         for number, (name, label) in enumerate(zip(label_columns(dataset), dataset.labels, strict=False)):
             labels[target, number] = decode_labels(table.column(name), label, group, rows, links.get(name, "logistic"))
         if weights is not None and dataset.weight is not None:

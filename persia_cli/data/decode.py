@@ -87,19 +87,20 @@ def decode_weights(column: Any, name: str, where: object, rows: Rows) -> NDArray
 def decode_dense(
     column: Any, feature: DenseFeature, where: object, rows: Rows, fill: float | None, counts: Counter[str]
 ) -> NDArray[np.float32]:
-    """Return dense values, transformed, with `fill` in place of null and non-finite ones; `counts` counts the fills.
+    """Return dense values, transformed, [n, feature.width]; `counts` counts the fills.
 
-    Without a `fill`, such a value raises DataError.
+    `fill` takes the place of all inputs of a null or non-finite value; without it, such a value raises DataError.
     """
     name = feature.name
     values = _float32(column, rows) if feature.transform is None else _transformed(column, feature, rows)
-    good = np.isfinite(values)
+    values = values.reshape(-1, feature.width)
+    good: NDArray[np.bool_] = np.logical_and.reduce(np.isfinite(values), axis=1)
     if fill is None:
         remedy = "set dataset.fill to a value that replaces them, or correct the data"
-        _check(good, values, rows, f"dense column {name}", where, remedy)
+        _check(good, values.sum(axis=1), rows, f"dense column {name}", where, remedy)
     elif not good.all():
         counts["filled_dense_values"] += int(good.size - np.count_nonzero(good))
-        values = np.where(good, values, np.float32(fill))
+        values = np.where(good[:, None], values, np.float32(fill))
     return values
 
 

@@ -23,10 +23,13 @@ SAMPLED_ROWS = 1 << 18
 
 
 def transform(values: Floats, feature: DenseFeature) -> Floats:
-    """Return the transformed numbers of a dense feature; NaN stays NaN.
+    """Return the transformed numbers of a dense feature, [n], or [n, bins] if it is `piecewise`; NaN stays NaN.
 
     `log1p` is sign(x) log(1 + |x|), so that negative numbers keep their order; `standardise` is (x - mean) / deviation.
     """
+    if feature.transform == "piecewise":
+        assert isinstance(feature.bins, tuple)
+        return piecewise(values, feature.bins)
     if feature.transform == "log1p":
         logs: Floats = np.copysign(np.log1p(np.abs(values)), values)
         return logs
@@ -36,6 +39,20 @@ def transform(values: Floats, feature: DenseFeature) -> Floats:
         standard: Floats = (values - feature.mean) / feature.deviation
         return standard
     return values
+
+
+def piecewise(values: Floats, edges: Sequence[float]) -> Floats:
+    """Return how far n values are through each of T bins with T + 1 ascending edges, [n, T]: 0 before it, 1 behind it.
+
+    The first bin has no beginning and the last one no end, so that they tell values outside of all edges from each
+    other. Gorishniy, Rubachev and Babenko, "On Embeddings for Numerical Features in Tabular Deep Learning" (2022),
+    equation 1. A linear layer makes of it a piecewise linear function of the value.
+    """
+    bounds = np.asarray(edges, np.float64)
+    through = (values[:, None] - bounds[:-1]) / np.diff(bounds)
+    through[:, 1:] = np.maximum(through[:, 1:], 0.0)
+    through[:, :-1] = np.minimum(through[:, :-1], 1.0)
+    return through
 
 
 def bucket_ids(values: Floats, boundaries: Sequence[float], missing: np.uint64) -> NDArray[np.uint64]:
@@ -52,7 +69,7 @@ def is_fitted(dataset: ParquetDataset) -> bool:
 def fit(
     dataset: ParquetDataset, filesystem: Any, groups: Sequence[RowGroup], train_rows: Sequence[int]
 ) -> ParquetDataset:
-    """Return the data set with means, deviations and boundaries of its training rows, which are read once.
+    """Return the data set with means, deviations, edges and boundaries of its training rows, which are read once.
 
     Only the columns of features without these statistics are read. Raises DataError if there are no training rows, or
     if a column has the same value in all of them.
@@ -62,7 +79,7 @@ def fit(
     if not sum(train_rows):
         raise DataError(
             f"{columns[0]} is transformed by statistics of the training rows, but there are none here; train first, or "
-            "give mean and deviation, or the boundaries of buckets"
+            "give mean and deviation, the edges of bins, or the boundaries of buckets"
         )
     moments = {name: _Moments() for name in columns}
     samples: dict[str, list[Floats]] = {name: [] for name in columns}
@@ -75,7 +92,7 @@ def fit(
                     samples[name].append(values[::every])
     return dataset.model_copy(
         update={
-            "dense": tuple(_with_moments(each, moments) for each in dataset.dense),
+            "dense": tuple(_with_edges(_with_moments(each, moments), samples) for each in dataset.dense),
             "sparse": tuple(_with_boundaries(each, samples) for each in dataset.sparse),
         }
     )
@@ -114,7 +131,11 @@ class _Moments:
 
 
 def _open_dense(dataset: ParquetDataset) -> list[DenseFeature]:
-    return [each for each in dataset.dense_features if each.transform == "standardise" and each.mean is None]
+    return [
+        each
+        for each in dataset.dense_features
+        if (each.transform == "standardise" and each.mean is None) or isinstance(each.bins, int)
+    ]
 
 
 def _open_buckets(dataset: ParquetDataset) -> list[SparseFeature]:
@@ -146,6 +167,20 @@ def _with_moments(feature: str | DenseFeature, moments: dict[str, _Moments]) -> 
             "training rows; leave it out, or use transform: log1p"
         )
     return feature.model_copy(update={"mean": known.mean, "deviation": deviation})
+
+
+def _with_edges(feature: str | DenseFeature, samples: dict[str, list[Floats]]) -> str | DenseFeature:
+    if isinstance(feature, str) or not isinstance(feature.bins, int):
+        return feature
+    values = np.concatenate(samples[feature.name])
+    fractions = np.linspace(0.0, 1.0, feature.bins + 1)
+    edges = np.unique(np.quantile(values, fractions, method="inverted_cdf")) if values.size else values
+    if edges.size < 2:
+        raise DataError(
+            f"dense feature {feature.name} cannot have bins: its values are missing, or equal, in all training rows; "
+            "leave it out, or give the edges of its bins"
+        )
+    return feature.model_copy(update={"bins": tuple(map(float, edges))})
 
 
 def _with_boundaries(feature: SparseFeature, samples: dict[str, list[Floats]]) -> SparseFeature:

@@ -20,7 +20,7 @@ class DatasetFacts:
     train_rows: int
     eval_rows: int
     dense: int
-    """Dense columns."""
+    """Dense inputs of the network."""
     sparse: tuple[SparseFeature, ...]
     """Sparse features, in the order of their ids in batches."""
     tasks: int
@@ -71,7 +71,7 @@ def inspect(dataset: ParquetDataset | GeneratedDataset, progress: Progress = sil
         unused_rows=unused_rows,
         files=len(found.files),
         nbytes=nbytes,
-        dense=len(dataset.dense),
+        dense=found.settled.dense_width,
         sparse=found.settled.sparse,
         tasks=len(dataset.labels),
         source=text,

@@ -12,8 +12,8 @@ def sparse_features(run: Run) -> tuple[SparseFeature, ...]:
 
 
 def dense_count(run: Run) -> int:
-    """Return the number of dense features."""
-    return len(run.dataset.dense) if isinstance(run.dataset, ParquetDataset) else run.dataset.generator.dense
+    """Return the number of dense inputs of the network."""
+    return run.dataset.dense_width if isinstance(run.dataset, ParquetDataset) else run.dataset.generator.dense
 
 
 def has_query_ids(run: Run) -> bool:

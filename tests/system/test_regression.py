@@ -19,6 +19,7 @@ from tests.support.oracle import Oracle
 from tests.support.printed import key_values
 
 ROWS = {"train": 1200, "eval": 300}
+DENSE = {"name": "d", "transform": "piecewise", "bins": 4}
 LOSSES = "train.losses={stars: {kind: huber, weight: 2}, visits: {kind: poisson}}"
 
 
@@ -39,7 +40,7 @@ def write(folder: Path, **changed: object) -> None:
 
 def words_of(folder: Path, labels: tuple[str, ...] = ("stars", "visits", "click"), losses: str = LOSSES) -> list[str]:
     """The words of a small job on these samples."""
-    data = {"kind": "parquet", "path": str(folder), "labels": [*labels], "dense": ["d"], "sparse": ["user"]}
+    data = {"kind": "parquet", "path": str(folder), "labels": [*labels], "dense": [DENSE], "sparse": ["user"]}
     split = {"kind": "files", "train": ["train.*"], "eval": ["eval.*"]}
     (folder / "data.yaml").write_text(yaml.safe_dump(data | {"split": split}))
     return [

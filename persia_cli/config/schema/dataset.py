@@ -90,7 +90,8 @@ class ParquetDataset(Node):
     """Label columns, one task each, with values from 0 to 1; `{name: NAME, positive: VALUE}` and
     `{name: NAME, at_least: NUMBER}` make labels of other values."""
     dense: tuple[str | DenseFeature, ...] = ()
-    """Dense columns; `{name: NAME, transform: log1p}` or `standardise` changes their scale."""
+    """Dense columns; `{name: NAME, transform: log1p}` or `standardise` changes their scale, and
+    `{name: NAME, transform: piecewise, bins: 16}` makes several inputs of each."""
     sparse: tuple[Sparse, ...] = ()
     """Sparse features; a plain name is short for `{name: NAME}`."""
     weight: str | None = None
@@ -122,6 +123,11 @@ class ParquetDataset(Node):
     def dense_features(self) -> tuple[DenseFeature, ...]:
         """Every dense feature."""
         return tuple(DenseFeature(name=each) if isinstance(each, str) else each for each in self.dense)
+
+    @property
+    def dense_width(self) -> int:
+        """Number of inputs of the network that all dense features become."""
+        return sum(feature.width for feature in self.dense_features)
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -189,10 +195,10 @@ class ParquetDataset(Node):
         if self.stand_in is None:
             return self
         shape = (self.stand_in.dense, len(self.stand_in.cardinalities))
-        if shape != (len(self.dense), len(self.sparse)):
+        if shape != (self.dense_width, len(self.sparse)):
             raise ValueError(
                 f"stand_in has {shape[0]} dense and {shape[1]} sparse features, "
-                f"but the data set has {len(self.dense)} and {len(self.sparse)}"
+                f"but the data set has {self.dense_width} and {len(self.sparse)}"
             )
         return self
 

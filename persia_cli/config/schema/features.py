@@ -69,12 +69,16 @@ class DenseFeature(Node):
 
     name: str
     """Name of the column."""
-    transform: Literal["log1p", "standardise"] | None = None
-    """`log1p`: sign(x) log(1 + |x|); `standardise`: (x - mean) / deviation, of the training rows."""
+    transform: Literal["log1p", "standardise", "piecewise"] | None = None
+    """`log1p`: sign(x) log(1 + |x|); `standardise`: (x - mean) / deviation, of the training rows; `piecewise`: one
+    number for each of some `bins`: how far the value is through it (arXiv 2203.05556)."""
     mean: float | None = None
     """Mean for `standardise`; by default that of the training rows, which is kept in the run's configuration."""
     deviation: Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER] | None = None
     """Deviation for `standardise`; set together with `mean` or not at all."""
+    bins: Annotated[int, Field(gt=0, le=1024), NUMBER] | Annotated[tuple[float, ...], Field(min_length=2)] | None = None
+    """Bins for `piecewise`: the ascending edges of all, or a number of bins with equally many training rows, whose
+    edges are kept in the run's configuration."""
 
     @model_validator(mode="after")
     def _figures_come_together(self) -> Self:
@@ -82,7 +86,20 @@ class DenseFeature(Node):
             raise ValueError(f"give both mean and deviation of {self.name}, or none")
         if self.mean is not None and self.transform != "standardise":
             raise ValueError(f"mean and deviation of {self.name} are for transform: standardise")
+        if (self.bins is None) == (self.transform == "piecewise"):
+            raise ValueError(f"{self.name}: transform: piecewise needs bins, such as bins: 16, and no other has them")
+        if isinstance(self.bins, tuple) and not (
+            all(map(isfinite, self.bins)) and list(self.bins) == sorted(set(self.bins))
+        ):
+            raise ValueError(f"the edges of {self.name}'s bins must be finite and ascending")
         return self
+
+    @property
+    def width(self) -> int:
+        """Number of inputs of the network that the column becomes; bins of equal edges may yet become one."""
+        if self.bins is None:
+            return 1
+        return self.bins if isinstance(self.bins, int) else len(self.bins) - 1
 
 
 class Label(Node):

@@ -1,6 +1,7 @@
 """Transforms of dense values, buckets, and labels made of other values, by statistics of the training rows."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from pydantic import ValidationError
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import DenseFeature
 from persia_cli.data.batch import Batch
-from persia_cli.data.dense_transforms import bucket_ids, transform
+from persia_cli.data.dense_transforms import bucket_ids, piecewise, transform
 from persia_cli.data.facts import inspect
 from persia_cli.data.source import open_source
 from persia_cli.errors import DataError
@@ -200,3 +201,76 @@ def test_inspection_proposes_rules_and_transforms(tmp_path: Path) -> None:
     ]  # fmt: skip
     facts = inspect(ParquetDataset.model_validate(values))
     assert (facts.tasks, facts.dense, facts.warnings) == (1, 3, ())
+
+
+EDGES = st.lists(st.integers(-800, 800).map(lambda eighths: eighths / 8), min_size=2, max_size=6, unique=True)
+
+
+@given(st.lists(st.floats(-200, 200), min_size=1, max_size=20), EDGES)
+def test_bins_are_those_of_the_paper(values: list[float], edges: list[float]) -> None:
+    """Equation 1 of arXiv 2203.05556, written down plainly."""
+    edges = sorted(edges)
+    bins = list(pairwise(edges))
+    expected = [
+        [
+            0.0 if x < low and t > 0 else 1.0 if x >= high and t < len(bins) - 1 else (x - low) / (high - low)
+            for t, (low, high) in enumerate(bins)
+        ]
+        for x in values
+    ]
+    np.testing.assert_allclose(piecewise(np.array(values), edges), expected, rtol=1e-12)
+
+
+def test_edges_of_bins_are_of_training_rows_and_stay_with_the_data_set(folder: Path) -> None:
+    data = dataset(folder, dense=["sign", {"name": "x", "transform": "piecewise", "bins": 8}, "stars"])
+    settled = inspect(data).settled
+    assert settled is not None
+    table = pq.read_table(folder / "a.parquet").to_pandas()
+    train = table[np.arange(ROWS) % 4 != 0].x.dropna()
+    edges = settled.dense_features[1].bins
+    assert isinstance(edges, tuple)
+    assert (edges[0], edges[-1]) == (train.min(), train.max())
+    assert np.histogram(train, edges)[0].tolist() == pytest.approx([train.size / 8] * 8, abs=1)
+    assert inspect(data).dense == settled.dense_width == 10
+    for split, rows in (("eval", table[np.arange(ROWS) % 4 == 0]), ("train", table[np.arange(ROWS) % 4 != 0])):
+        found = read(settled, split).dense
+        np.testing.assert_array_equal(found, read(data, split).dense)
+        np.testing.assert_array_equal(found[:, [0, 9]], rows[["sign", "stars"]].to_numpy(np.float32))
+        known = rows.x.notna().to_numpy()
+        np.testing.assert_allclose(found[known, 1:9], piecewise(rows.x.to_numpy()[known], edges), rtol=1e-6)
+        assert (found[~known, 1:9] == 9.0).all()
+
+
+def test_a_missing_value_without_fill_is_named_and_counts_once(folder: Path) -> None:
+    words: dict[str, Any] = {"dense": [{"name": "x", "transform": "piecewise", "bins": 8}]}
+    with pytest.raises(DataError, match="of dense column x are unusable, the first is null or NaN in row 1;"):
+        read(dataset(folder, **words, fill=None), "train")
+    source = open_source(dataset(folder, **words), "train", 0)
+    source.read(0, 0, source.rows)
+    assert source.counts["filled_dense_values"] == pq.read_table(folder / "a.parquet").column("x").null_count
+    source.close()
+
+
+def test_bins_of_equal_edges_become_one_and_a_constant_has_none(tmp_path: Path) -> None:
+    table = {"y": [0, 1] * 20, "x": [0.0] * 36 + [1.0, 2.0, 3.0, 4.0], "same": [5.0] * 40}
+    pq.write_table(pa.table(table), tmp_path / "a.parquet")
+    settled = inspect(dataset(tmp_path, dense=[{"name": "x", "transform": "piecewise", "bins": 10}])).settled
+    assert settled is not None
+    assert settled.dense_features[0].bins is not None
+    assert 1 <= settled.dense_width < 5
+    with pytest.raises(DataError, match="dense feature same cannot have bins"):
+        inspect(dataset(tmp_path, dense=[{"name": "same", "transform": "piecewise", "bins": 3}]))
+
+
+@pytest.mark.parametrize(
+    ("feature", "says"),
+    [
+        ({"transform": "piecewise"}, "needs bins"),
+        ({"transform": "log1p", "bins": 3}, "needs bins"),
+        ({"transform": "piecewise", "bins": [1.0, 1.0]}, "finite and ascending"),
+        ({"transform": "piecewise", "bins": [1.0]}, "at least 2"),
+    ],
+)
+def test_bins_that_cannot_be_are_refused(feature: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValidationError, match=says):
+        DenseFeature.model_validate({"name": "x", **feature})
