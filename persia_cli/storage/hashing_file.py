@@ -2,30 +2,37 @@
 
 import hashlib
 import io
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from mmap import mmap
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 BLOCK_BYTES = 2**22
 """Size of the pieces, all but the last, that are written and hashed."""
+BLOCKS = 4
+"""Number of blocks: one is filled, the others wait to be written and hashed, so that neither waits for the other."""
+
+Block = NDArray[np.uint8]
 
 
 class HashingFile(io.RawIOBase):
     """A file that is being written to `sink`; call `finish` after the last `write`.
 
-    What is written is collected in blocks, which begin on a page of memory. While one block is written and its SHA-256
-    computed, each on a thread of its own, the next one is filled: a processor hashes about as fast as a disk writes,
-    and one after the other would take twice as long. So an error of the sink is raised one block late.
+    What is written is collected in blocks, which begin on a page of memory. While some blocks are written and their
+    SHA-256 computed, each on a thread of its own, the next one is filled: a processor hashes about as fast as a disk
+    writes, and one after the other would take twice as long. So an error of the sink is raised some blocks late.
     """
 
     def __init__(self, sink: Any) -> None:
         self._sink = sink
         self._digest = hashlib.sha256()
-        self._threads = ThreadPoolExecutor(2, thread_name_prefix="writing")
-        self._under_way: tuple[Future[Any], ...] = ()
-        self._block, self._other = (np.frombuffer(mmap(-1, BLOCK_BYTES), np.uint8) for _ in range(2))
+        self._threads = tuple(ThreadPoolExecutor(1, thread_name_prefix=name) for name in ("hashing", "writing"))
+        self._under_way: deque[tuple[Block, tuple[Future[Any], ...]]] = deque()
+        self._free = [np.frombuffer(mmap(-1, BLOCK_BYTES), np.uint8) for _ in range(BLOCKS)]
+        self._block = self._free.pop()
         self._filled = 0
         self.nbytes = 0
 
@@ -45,27 +52,32 @@ class HashingFile(io.RawIOBase):
         return done
 
     def _hand_over(self) -> None:
-        """Have the block written and hashed, once that of the one before is done, and begin another."""
-        self._wait()
-        content = self._block[: self._filled].data
-        self._under_way = tuple(self._threads.submit(do, content) for do in (self._digest.update, self._sink.write))
-        self._block, self._other = self._other, self._block
-        self._filled = 0
+        """Have the block written and hashed, and begin another, if need be once that is done with the oldest."""
+        content, tasks = self._block[: self._filled].data, (self._digest.update, self._sink.write)
+        done = tuple(thread.submit(task, content) for thread, task in zip(self._threads, tasks, strict=True))
+        self._under_way.append((self._block, done))
+        if not self._free:
+            self._wait()
+        self._block, self._filled = self._free.pop(), 0
 
     def _wait(self) -> None:
-        under_way, self._under_way = self._under_way, ()
+        """Wait until the oldest block is written and hashed."""
+        block, under_way = self._under_way.popleft()
         for future in under_way:
             future.result()
+        self._free.append(block)
 
     def finish(self) -> str:
         """Write what is left, and return the SHA-256 of all that was written."""
         self._hand_over()
-        self._wait()
+        while self._under_way:
+            self._wait()
         return self._digest.hexdigest()
 
     def close(self) -> None:
         """End the threads; what was not written is lost without `finish`."""
-        self._threads.shutdown()
+        for thread in self._threads:
+            thread.shutdown(cancel_futures=True)
         super().close()
 
     def tell(self) -> int:
