@@ -82,13 +82,10 @@ def keep_row(index, rows, old, slot, row):
     old.keys[place] = key
     old.tables[place] = index.tables[row]
     old.last_used[place] = index.marks[last_used_word(slot)]
-    _copy(rows.arena, np.uint64(row) * rows.width, old.words, np.uint64(place) * rows.width, rows.width)
-
-
-@inlined
-def _copy(source, at, target, to, words):
-    for word in range(words):
-        target[to + word] = source[at + word]
+    at, to = np.uint64(row) * rows.width, np.uint64(place) * rows.width
+    for word in range(ZERO, rows.width, LANES):
+        lanes = np.int64(rows.width - word)
+        store(old.words, to + word, load(rows.arena, at + word, lanes), lanes)
 
 
 @kernel(types.int64(INDEX, ROWS, OLD_ROWS, read(U64), read(U16), I64))

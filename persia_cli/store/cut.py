@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.kernels import old_rows
+from persia_cli.kernels.memory import zeros
 from persia_cli.kernels.old_rows import Listed, OldRows
 from persia_cli.store.layout import GroupSpec
 from persia_cli.store.row_store import Floats, Keys, RowStore, Tables
@@ -52,16 +53,45 @@ class CutRows(NamedTuple):
 def nothing_kept(partitions: int = 0, rows: int = 0, places: int = 0, width: int = 0) -> OldRows:
     """Return room for old rows, all of it free; without arguments that of a store without a cut."""
     return OldRows(
-        settled=np.zeros(rows, np.uint8),
-        keys=np.empty(places, np.uint64),
-        last_used=np.empty(places, np.uint32),
-        tables=np.empty(places, np.uint16),
-        words=np.empty(places * width, np.float32),
+        settled=zeros(rows, np.uint8),
+        keys=zeros(places, np.uint64),
+        last_used=zeros(places, np.uint32),
+        tables=zeros(places, np.uint16),
+        words=zeros(places * width, np.float32),
         # The lowest places are taken first and again, so that memory is used only as far as it is needed.
         free=np.arange(places - 1, -1, -1, dtype=np.int64),
         counts=np.array([places, rows]),
         heads=np.full(partitions, old_rows.NONE, np.int64),
-        following=np.empty(places, np.int64),
+        following=zeros(places, np.int64),
+    )
+
+
+def _room_of(store: RowStore, places: int) -> OldRows:
+    """Return the room that the last cut of a store has left, or new room if there is none or it is too small.
+
+    To take new memory from the system takes longer than to copy rows to it.
+    """
+    left, store.spare_room = store.spare_room, None
+    if left is not None and left.settled.size >= store.used and left.keys.size >= places:
+        return left
+    rows, places = store.used + store.used // 8, places + places // 8
+    return nothing_kept(len(store.partitions), rows, places, store.group.width)
+
+
+def _emptied(room: OldRows, rows: int, places: int, width: int) -> OldRows:
+    """Return a part of room that was used before, all of it free."""
+    room.settled[:rows] = 0
+    room.heads[:] = old_rows.NONE
+    return OldRows(
+        settled=room.settled[:rows],
+        keys=room.keys[:places],
+        last_used=room.last_used[:places],
+        tables=room.tables[:places],
+        words=room.words[: places * width],
+        free=np.arange(places - 1, -1, -1, dtype=np.int64),
+        counts=np.array([places, rows]),
+        heads=room.heads,
+        following=room.following[:places],
     )
 
 
@@ -84,7 +114,8 @@ class StoreCut:
         nbytes = store.group.width * 4 + ENTRY_BYTES
         if places is None:
             places = min(store.used, max(int(store.used * KEPT_FRACTION), KEPT_BYTES // nbytes))
-        self.old = nothing_kept(len(store.partitions), store.used, places, store.group.width)
+        self._room_for_old = _room_of(store, places)
+        self.old = _emptied(self._room_for_old, store.used, places, store.group.width)
         windows = max(1, store.used * nbytes // PORTION_BYTES)
         windows = min(windows, len(store.partitions))
         self._edges = [len(store.partitions) * edge // windows for edge in range(windows + 1)] if windows else [0]
@@ -104,8 +135,14 @@ class StoreCut:
         old_rows.take_rows(store.rows, self.old, listed.sources[order], self._states, values)
         del self._edges[0]
         if len(self._edges) == 1:
-            self.over, self.old = True, NOTHING
+            self.drop()
         return CutRows(listed.keys[order], listed.tables[order], listed.last_used[order], values, held)
+
+    def drop(self) -> None:
+        """Give up what is left of the rows, and leave the room to the store's next cut."""
+        if not self.over:
+            self._store.spare_room = self._room_for_old
+        self.over, self.old = True, NOTHING
 
     def _memory(self, size: int) -> Floats:
         """Return memory for values, if there is some that was given back: new memory costs as much as the copying."""
@@ -200,7 +237,7 @@ class ShardCut:
     def drop(self) -> None:
         """Give up what is left of the rows, because they cannot be written: from now on none is kept."""
         for cut in self._cuts:
-            cut.over, cut.old = True, NOTHING
+            cut.drop()
 
     def has_room(self, group: int, keys: Keys, tables: Tables) -> bool:
         """Return whether a look-up of the keys would not have to wait until more portions are taken."""

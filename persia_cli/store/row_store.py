@@ -8,6 +8,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from persia_cli.errors import ConfigError
 from persia_cli.kernels import buckets, index, memory, room
+from persia_cli.kernels.old_rows import OldRows
 from persia_cli.kernels.rows import CODES, RowArena, fill_rows
 from persia_cli.store.layout import MAX_ROWS, GroupSpec
 
@@ -42,6 +43,8 @@ class RowStore:
         self.partitions = partitions
         self.capacity = group.rows_per_partition * len(partitions)
         self.used = 0
+        self.spare_room: OldRows | None = None
+        """Room for old rows that the last cut has left to the next one."""
         if self.capacity > MAX_ROWS:
             raise ConfigError(
                 f"feature group {group.number} would have {self.capacity:,} rows on one embedding server, more than "

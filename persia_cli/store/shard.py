@@ -120,11 +120,14 @@ class Shard:
 
         Of each store, rows last used before a step are left out if `since` names it.
         """
+        self.end_cut()
         self._cut = ShardCut(self.stores, self._look_ups.tolist(), since or [0] * len(self.stores), places)
         return self._cut
 
     def end_cut(self) -> None:
         """End the cut: rows are not kept any more."""
+        if self._cut is not None:
+            self._cut.drop()
         self._cut = None
 
     def look_up(
