@@ -13,7 +13,7 @@ from rich.text import Text
 from persia_cli.commands.screen import err, labelled, paragraph, say, size
 from persia_cli.commands.screen_tables import columns, print_whole
 from persia_cli.commands.warm_view import describe_warm_start
-from persia_cli.config.schema import DenseOptimizer, Optimizer, ParquetDataset, Run, SyncMode
+from persia_cli.config.schema import ByLayer, DenseOptimizer, Optimizer, ParquetDataset, Run, SyncMode
 from persia_cli.config.schema.perceptrons import Concatenated
 from persia_cli.errors import count
 from persia_cli.observe.processor import this_processor
@@ -136,13 +136,21 @@ def _arithmetic(run: Run) -> str:
 
 
 def _optimizer(optimizer: Optimizer | DenseOptimizer) -> str:
-    """Return kind and learning rate, and the schedule if it is not constant."""
+    """Return kind and learning rate, the schedule if it is not constant, and penalties."""
     schedule = optimizer.schedule
-    changes = [f"{count(schedule.warmup_steps, 'step')} warm-up"] if schedule.warmup_steps else []
+    changes = []
+    if schedule.kind != "one_cycle" and schedule.warmup_steps:
+        changes.append(f"{count(schedule.warmup_steps, 'step')} warm-up")
     if schedule.kind == "step":
         changes.append(f"x {schedule.factor:g} every {count(schedule.every_steps, 'step')}")
     elif schedule.kind == "cosine":
         changes.append(f"cosine to {schedule.floor:g} over {count(schedule.over_steps, 'step')}")
+    elif schedule.kind == "one_cycle":
+        changes.append(f"one cycle over {count(schedule.over_steps, 'step')}")
+    for name in ("l2", "weight_decay"):
+        if penalty := getattr(optimizer, name, 0.0):
+            parts = penalty.model_dump().items() if isinstance(penalty, ByLayer) else [("", penalty)]
+            changes.append(f"{name} " + " ".join(f"{part} {value:g}".strip() for part, value in parts))
     return f"{optimizer.kind} {optimizer.lr:g}" + (f" ({', '.join(changes)})" if changes else "")
 
 

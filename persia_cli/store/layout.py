@@ -46,14 +46,18 @@ class Schedule:
     In the first `warmup_steps` steps it rises linearly to 1: step t has (t + 1) / warmup_steps. After that, `constant`
     is 1. `step` is multiplied by `factor` each `every_steps` steps (torch's `StepLR`). `cosine` falls from 1 to `floor`
     over `over_steps` steps and stays there (Loshchilov and Hutter, "SGDR", 2017, equation 5, without restarts).
+    `one_cycle` rises along half a cosine from `start` to 1, for a fraction `rise` of `over_steps`, and falls along
+    another to `floor` (torch's `OneCycleLR`, which changes momentum too).
     """
 
-    kind: Literal["constant", "step", "cosine"] = "constant"
+    kind: Literal["constant", "step", "cosine", "one_cycle"] = "constant"
     warmup_steps: int = 0
     every_steps: int = 1
     factor: float = 1.0
     over_steps: int = 1
     floor: float = 0.0
+    rise: float = 0.3
+    start: float = 1.0
 
     def at(self, step: int) -> float:
         """Return the factor of a step, counted from 0."""
@@ -64,8 +68,18 @@ class Schedule:
             return self.factor ** (after // self.every_steps)
         if self.kind == "cosine":
             done = min(1.0, after / self.over_steps)
-            return self.floor + (1.0 - self.floor) * 0.5 * (1.0 + math.cos(math.pi * done))
+            return _between(1.0, self.floor, done)
+        if self.kind == "one_cycle":
+            peak, last = max(0.0, self.rise * self.over_steps - 1), self.over_steps - 1
+            if after < peak:
+                return _between(self.start, 1.0, after / peak)
+            return _between(1.0, self.floor, min(1.0, (after - peak) / (last - peak)) if last > peak else 1.0)
         return 1.0
+
+
+def _between(first: float, last: float, done: float) -> float:
+    """Return where half a cosine from `first` to `last` is when this fraction of it is done."""
+    return last + (first - last) * 0.5 * (1.0 + math.cos(math.pi * done))
 
 
 CONSTANT = Schedule()

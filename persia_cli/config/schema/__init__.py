@@ -23,6 +23,7 @@ from persia_cli.config.schema.optimizer import (
     DenseOptimizer,
     DenseSgd,
     Ftrl,
+    OneCycleSchedule,
     Optimizer,
     OptimizerPair,
     RowwiseAdagrad,

@@ -1,9 +1,9 @@
 """Optimizers of the embedding rows (run by the embedding servers) and of the dense network (run by torch)."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from persia_cli.config.schema.base import NUMBER, Amount, Count, Decay, Node, NonNegative, NotTiny, Positive
 
@@ -45,7 +45,22 @@ class CosineSchedule(_Schedule):
     """Fraction of the learning rate that remains after the fall."""
 
 
-Schedule = Annotated[ConstantSchedule | StepSchedule | CosineSchedule, Field(discriminator="kind")]
+class OneCycleSchedule(Node):
+    """The learning rate rises and falls once, each along half a cosine (Smith and Topin, arXiv 1708.07120)."""
+
+    kind: Literal["one_cycle"]
+    """`one_cycle`"""
+    over_steps: Count
+    """Steps of training that rise and fall take together."""
+    rise: Annotated[float, Field(gt=0, lt=1), NUMBER] = 0.3
+    """Fraction of these steps in which the learning rate rises to its full value."""
+    start: Annotated[float, Field(gt=0, le=1), NUMBER] = 0.04
+    """Fraction of the learning rate at the first step."""
+    floor: Annotated[float, Field(ge=0, le=1), NUMBER] = 4e-6
+    """Fraction of the learning rate that remains after the fall."""
+
+
+Schedule = Annotated[ConstantSchedule | StepSchedule | CosineSchedule | OneCycleSchedule, Field(discriminator="kind")]
 CONSTANT = ConstantSchedule(kind="constant")
 
 
@@ -151,6 +166,12 @@ class ByLayer(Node):
     """For biases of layers that are no normalisation: weights called `bias`."""
     norm: NonNegative = 0.0
     """For scales and offsets of normalisation (batch, layer, group)."""
+
+    @model_validator(mode="after")
+    def _names_a_kind(self) -> Self:
+        if not self.model_fields_set:
+            raise ValueError("expected at least one of weight, bias and norm")
+        return self
 
 
 class DenseSgd(_Optimizer):

@@ -64,6 +64,11 @@ def test_schedules_are_shown_where_there_are_any(persia) -> None:
         "; adagrad 0.05 (10 steps warm-up, x 0.5 every 1,000 steps) for rows, "
         "adam 0.001 (cosine to 0.1 over 2,000 steps) for dense weights; seed 0\n"
     ) in ended.out
+    once = "optimizer.dense.schedule={kind: one_cycle, over_steps: 900}"
+    penalties = ["optimizer.embedding.l2=1e-5", "optimizer.dense.l2.weight=0.01"]
+    ended = persia("train", "dataset=tiny", once, *penalties, "--dry-run")
+    assert "(l2 1e-05)" in ended.out
+    assert "(one cycle over 900 steps, l2 weight 0.01 bias 0 norm 0)" in ended.out
     ended = persia("train", "dataset=tiny", "optimizer.dense.schedule.warmup_steps=1", "--dry-run")
     assert "; adagrad 0.05 for rows, adam 0.001 (1 step warm-up) for dense weights; seed 0\n" in ended.out
 

@@ -70,12 +70,15 @@ GROUPS = (
         ("train.losses={label: {kind: bce, weight: 0}}", "train.losses gives every label the weight 0; at least one "
          "needs more"),
         ("optimizer.dense.lr=inf", "optimizer.dense.lr=Infinity: expected a number above 0"),
-        ("optimizer.dense.schedule.kind=linear", "optimizer.dense.schedule.kind=linear: expected constant, step or "
-         "cosine"),
+        ("optimizer.dense.schedule.kind=linear", "optimizer.dense.schedule.kind=linear: expected constant, step, "
+         "cosine or one_cycle"),
         ("optimizer.dense.schedule={kind: step, factor: 0.5}", "optimizer.dense.schedule.every_steps: needs a value (a "
          "whole number above 0); give optimizer.dense.schedule.every_steps=..."),
         ("optimizer.embedding.schedule={kind: step, every_steps: 5, factor: 1.5}", "optimizer.embedding.schedule.factor"
          "=1.5: expected a number above 0 and at most 1"),
+        ("optimizer.dense.schedule={kind: one_cycle, over_steps: 5, warmup_steps: 2}", "optimizer.dense.schedule."
+         "warmup_steps=2: no such key where optimizer.dense.schedule.kind=one_cycle; optimizer.dense.schedule.kind="
+         "constant, step or cosine has it"),
         ("optimizer.embedding.schedule={kind: cosine, over_steps: 5, floor: -1}", "optimizer.embedding.schedule.floor"
          "=-1: expected a number of at least 0 and at most 1"),
         ("embedding.dtype=float61", "embedding.dtype=float61: expected float32, bfloat16 or float16; did you mean "

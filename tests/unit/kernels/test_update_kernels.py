@@ -88,7 +88,11 @@ def test_huge_finite_gradients_make_no_weight_nan_and_rows_recover_from_them(opt
     compare(shard, twin)
 
 
-SCHEDULES = [Schedule(warmup_steps=100), Schedule("step", 3, 2, 0.5), Schedule("cosine", 5, over_steps=20)]
+SCHEDULES = [
+    Schedule("one_cycle", over_steps=20, start=0.1),
+    Schedule("step", 3, 2, 0.5),
+    Schedule("cosine", 5, over_steps=20),
+]
 UNDECAYED = [
     *(RowOptimizer(kind, lr=0.05) for kind in ("sgd", "adagrad", "rowwise_adagrad", "ftrl")),
     RowOptimizer("adagrad", lr=0.05, initial_accumulator_value=0.1, clip_norm=0.5, weight_bound=1.0),
