@@ -61,7 +61,8 @@ def part(name: str, left: Left, rehearse: bool) -> Findings:
     device = choose_device(where, 0)
     cores = len(os.sched_getaffinity(0))
     prepare_torch(max(1, min(8, cores // 2)))
-    own = {"din": ["model.attend={f0: [history]}"]}
+    own = {each: ["model.attend={f0: [history]}"] for each in ("din", "dien", "bst", "sasrec")}
+    own["two_tower"] = ["model.user=[f0,f1,f2,f3]", "model.item=[f4,f5,f6,f7]"]
 
     def models(names: Sequence[str]) -> "dict[str, Model]":
         return {each: compose_run([f"model={each}", *own.get(each, [])]).model for each in names}

@@ -118,14 +118,19 @@ def fully_connected(
 class ParallelLinear(nn.Module):
     """Linear layers of one shape side by side, computed at once; they begin as torch's `nn.Linear` does."""
 
-    def __init__(self, copies: int, inputs: int, outputs: int) -> None:
+    bias: nn.Parameter | None
+
+    def __init__(self, copies: int, inputs: int, outputs: int, bias: bool = True) -> None:
         super().__init__()
         bound = inputs**-0.5
         self.weight = nn.Parameter(torch.empty(copies, inputs, outputs).uniform_(-bound, bound))
-        self.bias = nn.Parameter(torch.empty(copies, 1, outputs).uniform_(-bound, bound))
+        start = torch.empty(copies, 1, outputs).uniform_(-bound, bound) if bias else None
+        self.register_parameter("bias", None if start is None else nn.Parameter(start))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return float [copies, n, outputs] of float [copies, n, inputs]: a layer for each."""
+        if self.bias is None:
+            return torch.bmm(inputs, self.weight)
         return torch.baddbmm(self.bias, inputs, self.weight)
 
 

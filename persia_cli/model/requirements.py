@@ -7,8 +7,10 @@ from persia_cli.config.schema import (
     Afm,
     AutoInt,
     Branches,
+    Bst,
     CustomModel,
     DeepFm,
+    Dien,
     Din,
     Dlrm,
     FibiNet,
@@ -18,6 +20,8 @@ from persia_cli.config.schema import (
     Lr,
     MaskNet,
     Model,
+    SasRec,
+    TwoTower,
     WideDeep,
     XDeepFm,
 )
@@ -36,9 +40,16 @@ def require_fit(model: Model, shape: InputShape) -> None:
     """Raise ConfigError if the network cannot be built on these features; a custom network is not checked here."""
     if isinstance(model, CustomModel):
         return
-    if isinstance(model, Din):
-        attended_pairs(model.attend, shape)
-        return
+    match model:
+        case Bst():
+            require_heads(model.heads, attended_pairs(model.attend, shape))
+            return
+        case Din() | Dien():
+            attended_pairs(model.attend, shape)
+            return
+        case SasRec():
+            require_heads(model.heads, [sequence_and_candidate(model.attend, shape)])
+            return
     _refuse_sequences(model.kind, shape)
     match model:
         case Dlrm():
@@ -66,6 +77,8 @@ def require_fit(model: Model, shape: InputShape) -> None:
             _require_dim(model.kind, shape, model.dim)
         case FinalMlp():
             gate_contexts(model.gate, shape)
+        case TwoTower():
+            tower_features(model.user, model.item, shape)
 
 
 def attended_pairs(attend: Mapping[str, Sequence[str]], shape: InputShape) -> list[Pair]:
@@ -98,6 +111,58 @@ def gate_contexts(gate: Gate | None, shape: InputShape) -> list[tuple[FeatureSha
         return []
     contexts = {"first": gate.first, "second": gate.second}
     return [_features_named(names, shape.pooled, f"model.gate.{stream}", POOLED) for stream, names in contexts.items()]
+
+
+def sequence_and_candidate(attend: Mapping[str, Sequence[str]], shape: InputShape) -> Pair:
+    """Return the only candidate and its sequence; raises ConfigError where there are other features or labels."""
+    [pair] = attended_pairs(attend, shape)
+    _require_one_label("sasrec", shape)
+    others = [feature.name for feature in shape.features if feature not in pair]
+    if others or shape.dense:
+        raise ConfigError(
+            "model.kind=sasrec reads a sequence and a candidate alone, but the data set also has "
+            f"{', '.join(others) or 'dense features'}; take these out of dataset.sparse and dataset.dense, or use "
+            "model.kind=bst"
+        )
+    return pair
+
+
+def tower_features(
+    user: Sequence[str], item: Sequence[str], shape: InputShape
+) -> tuple[tuple[FeatureShape, ...], tuple[FeatureShape, ...]]:
+    """Return the features of the user's tower and of the item's; raises ConfigError if one is in none or in both."""
+    _require_one_label("two_tower", shape)
+    sides = (
+        _features_named(user, shape.pooled, "model.user", POOLED),
+        _features_named(item, shape.pooled, "model.item", POOLED),
+    )
+    for feature in shape.pooled:
+        towers = [*user, *item].count(feature.name)
+        if towers != 1:
+            raise ConfigError(
+                f"model.user and model.item name {feature.name} {'twice' if towers else 'nowhere'}; each sparse "
+                "feature belongs to one tower"
+            )
+    return sides
+
+
+def require_heads(heads: int, pairs: Sequence[Pair]) -> None:
+    """Raise ConfigError if the heads of self-attention do not divide a sequence's rows."""
+    for _, sequence in pairs:
+        if sequence.dim % heads:
+            raise ConfigError(
+                f"model.heads={heads} cut a row into equal parts, and those of {sequence.name} have {sequence.dim} "
+                "columns; make it a divisor"
+            )
+
+
+def _require_one_label(kind: str, shape: InputShape) -> None:
+    """Raise ConfigError if there are several labels, for networks whose score is one dot product."""
+    if shape.tasks != 1:
+        raise ConfigError(
+            f"model.kind={kind} gives one score of a sample, but the data set has {shape.tasks} labels; keep one in "
+            "dataset.labels"
+        )
 
 
 def _refuse_sequences(kind: str, shape: InputShape) -> None:

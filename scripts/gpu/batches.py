@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.config.schema import BCE, DenseOptimizer, DenseSgd, Din, Mmoe, Model
+from persia_cli.config.schema import BCE, DenseOptimizer, DenseSgd, Esmm, Mmoe, Model, Ple, SasRec
+from persia_cli.config.schema.sequences import Attending
 from persia_cli.model.build import build_model
 from persia_cli.model.shape import FeatureShape, InputShape
 from persia_cli.store.wire_rows import encode_rows
@@ -32,9 +33,12 @@ Floats = NDArray[np.float32]
 def shape_for(model: Model) -> InputShape:
     """Return features that suit the network."""
     features = tuple(FeatureShape(f"f{number}", model.dim, "sum", table=0) for number in range(FEATURES))
-    if isinstance(model, Din):
-        features += (FeatureShape(HISTORY, model.dim, "none", LENGTH, table=0),)
-    return InputShape(DENSE, features, 2 if isinstance(model, Mmoe) else 1)
+    history = FeatureShape(HISTORY, model.dim, "none", LENGTH, table=0)
+    if isinstance(model, SasRec):
+        return InputShape(0, (features[0], history), 1)
+    if isinstance(model, Attending):
+        features += (history,)
+    return InputShape(DENSE, features, 2 if isinstance(model, Mmoe | Ple | Esmm) else 1)
 
 
 def random_ids(shape: InputShape, size: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], GroupRows]:
@@ -88,7 +92,7 @@ class Trainer:
         group = GroupShape(model.dim, self.shape.features)
         settings = StepSettings(Objective([BCE] * self.shape.tasks), precision, by_kernels=by_kernels)
         optimizer = dense_optimizer(dense, self.module)
-        self.step = DenseStep(self.module, optimizer, [group], world, DENSE, 0, settings)
+        self.step = DenseStep(self.module, optimizer, [group], world, self.shape.dense, 0, settings)
         self._rng = np.random.default_rng(seed)
         self.rows = self._rng.standard_normal((IDS, model.dim), np.float32) * np.float32(0.1)
 

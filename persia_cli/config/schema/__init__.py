@@ -32,6 +32,6 @@ from persia_cli.config.schema.optimizer import (
     StepSchedule,
 )
 from persia_cli.config.schema.run import Checkpoint, EarlyStop, Evaluation, Run, Training
-from persia_cli.config.schema.sequences import Din
+from persia_cli.config.schema.sequences import Bst, Dien, Din, SasRec, TwoTower
 from persia_cli.config.schema.split import ColumnSplit, EvalSplit, EverySplit, FileSplit, PredictSplit
-from persia_cli.config.schema.tasks import Mmoe
+from persia_cli.config.schema.tasks import Esmm, Mmoe, Ple

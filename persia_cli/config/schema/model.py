@@ -8,8 +8,8 @@ from persia_cli.config.schema.base import Width, Widths
 from persia_cli.config.schema.factorization import Afm, DeepFm, FibiNet, Fm, Lr, WideDeep, XDeepFm
 from persia_cli.config.schema.interactions import AutoInt, DcnV2, Dlrm, Ffnn, FinalMlp, FinalNet, Gdcn, MaskNet
 from persia_cli.config.schema.perceptrons import Network
-from persia_cli.config.schema.sequences import Din
-from persia_cli.config.schema.tasks import Mmoe
+from persia_cli.config.schema.sequences import Bst, Dien, Din, SasRec, TwoTower
+from persia_cli.config.schema.tasks import Esmm, Mmoe, Ple
 
 
 class Branches(Network):
@@ -55,7 +55,13 @@ Model = Annotated[
     | FinalMlp
     | FinalNet
     | Din
+    | Dien
+    | Bst
+    | SasRec
+    | TwoTower
     | Mmoe
+    | Ple
+    | Esmm
     | Branches
     | CustomModel,
     Field(discriminator="kind"),

@@ -8,12 +8,13 @@ import pytest
 Told = Callable[..., list[str]]
 
 KINDS = (
-    "ffnn, lr, fm, afm, wide_deep, deepfm, xdeepfm, fibinet, dlrm, dcn_v2, gdcn, autoint, masknet, finalmlp, finalnet, "
-    "din, mmoe, branches or custom"
+    "ffnn, lr, fm, afm, wide_deep, deepfm, xdeepfm, fibinet, dlrm, dcn_v2, gdcn, autoint, masknet, finalmlp, "
+    "finalnet, din, dien, bst, sasrec, two_tower, mmoe, ple, esmm, branches or custom"
 )
 GROUPS = (
-    "afm, autoint, branches, custom, dcn_v2, dcn_v2_mix, deepfm, din, din_taobao, dlrm, ffnn, ffnn_paper, "
-    "ffnn_small, fibinet, finalmlp, finalnet, fm, gdcn, lr, masknet, mmoe, wide_deep or xdeepfm"
+    "afm, autoint, branches, bst, custom, dcn_v2, dcn_v2_mix, deepfm, dien, din, din_taobao, dlrm, esmm, ffnn, "
+    "ffnn_paper, ffnn_small, fibinet, finalmlp, finalnet, fm, gdcn, lr, masknet, mmoe, ple, sasrec, two_tower, "
+    "wide_deep or xdeepfm"
 )
 
 

@@ -6,10 +6,13 @@ from persia_cli.config.schema import (
     Afm,
     AutoInt,
     Branches,
+    Bst,
     DcnV2,
     DeepFm,
+    Dien,
     Din,
     Dlrm,
+    Esmm,
     Ffnn,
     FibiNet,
     FinalMlp,
@@ -19,12 +22,16 @@ from persia_cli.config.schema import (
     Lr,
     MaskNet,
     Mmoe,
+    Ple,
+    SasRec,
+    TwoTower,
     WideDeep,
     XDeepFm,
 )
 from persia_cli.model.shape import FeatureShape, InputShape
 from tests.unit.model.batches import shape
 
+ATTEND = {"f0": ("clicked",)}
 GATE = {"hidden": (8,), "first": ("f0",), "second": ()}
 KINDS = (
     Ffnn(kind="ffnn", dim=4, hidden=(8, 6)),
@@ -47,10 +54,20 @@ KINDS = (
     FinalNet(kind="finalnet", dim=4, first=(8, 6), residual="sum", activation="relu", norm="none"),
     AutoInt(kind="autoint", dim=4, layers=2, heads=2, width=3, hidden=(8,)),
     FinalMlp(kind="finalmlp", dim=4, first=(8,), second=(6,), heads=2, gate=GATE),
-    Din(kind="din", dim=4, attend={"f0": ("clicked",)}, attention=(5,), hidden=(8,)),
+    Din(kind="din", dim=4, attend=ATTEND, attention=(5,), hidden=(8,)),
+    Dien(kind="dien", dim=4, attend=ATTEND, hidden=(8,)),
+    Bst(kind="bst", dim=4, attend=ATTEND, layers=2, heads=2, inner=6, hidden=(8,)),
+    SasRec(kind="sasrec", dim=4, attend=ATTEND, layers=2, heads=2),
+    TwoTower(kind="two_tower", dim=4, user=("f0",), item=("f1",), hidden=(8,), width=6),
     Mmoe(kind="mmoe", dim=4, experts=3, expert=(8,), tower=(5,)),
+    Ple(kind="ple", dim=4, layers=2, own=2, shared=2, expert=(8,), tower=(5,)),
+    Esmm(kind="esmm", dim=4, hidden=(8,)),
     Branches(kind="branches", dim=4, dense=3, sparse=5, hidden=(8,)),
 )
+
+SEQUENTIAL = frozenset(model.kind for model in KINDS if hasattr(model, "attend"))
+"""Kinds that read a sequence."""
+ONE_LABEL = frozenset({"sasrec", "two_tower"})
 
 
 def name(model) -> str:
@@ -62,8 +79,15 @@ def name(model) -> str:
 
 
 def shape_for(model, dense: int = 3, dims: tuple[int, ...] = (4, 4), tasks: int = 1) -> InputShape:
-    """The pooled features f0, f1, ..., for `din` a sequence `clicked` beside them; rows of `lr` are weights."""
-    pooled = shape(dense, tuple(tasks for _ in dims) if model.kind == "lr" else dims, tasks)
-    if model.kind != "din":
+    """The pooled features f0, f1, ... that suit the network, and a sequence `clicked` beside them if it reads one."""
+    match model.kind:
+        case "lr":
+            dims = tuple(tasks for _ in dims)
+        case "sasrec":
+            dense, dims = 0, dims[:1]
+        case "two_tower":
+            dims = dims[:2]
+    pooled = shape(dense, dims, tasks)
+    if model.kind not in SEQUENTIAL:
         return pooled
     return dataclasses.replace(pooled, features=(*pooled.features, FeatureShape("clicked", dims[0], "none", 3)))

@@ -23,12 +23,15 @@ def test_the_groups_are_all_there():
         "afm",
         "autoint",
         "branches",
+        "bst",
         "dcn_v2",
         "dcn_v2_mix",
         "deepfm",
+        "dien",
         "din",
         "din_taobao",
         "dlrm",
+        "esmm",
         "ffnn",
         "ffnn_paper",
         "ffnn_small",
@@ -40,6 +43,9 @@ def test_the_groups_are_all_there():
         "lr",
         "masknet",
         "mmoe",
+        "ple",
+        "sasrec",
+        "two_tower",
         "wide_deep",
         "xdeepfm",
     ]
@@ -58,8 +64,8 @@ def test_the_groups_are_all_there():
 @pytest.mark.parametrize("path", MODELS, ids=lambda path: path.stem)
 def test_a_model_can_be_built_and_run(path: Path):
     values = yaml.safe_load(path.read_text())
-    if values["kind"] == "din":
-        values["attend"] = {"f0": ["clicked"]}
+    own = {"attend": {"f0": ["clicked"]}, "user": ["f0"], "item": ["f1"]}
+    values |= {key: own[key] for key in own if key in values}
     model = TypeAdapter(Model).validate_python(values)
     wanted = shape_for(model, dims=(model.dim, model.dim))
     assert build_model(model, wanted, seed=0)(batch_of(wanted, [[0, 1]])).shape == (5, 1)

@@ -10,7 +10,6 @@ from persia_cli.bench.baselines import trainers
 from persia_cli.bench.baselines.trainers import DenseBaseline, TorchBaseline
 from persia_cli.bench.portions import RingPortions, portion_shape
 from persia_cli.config.compose import compose_run
-from persia_cli.config.schema import Din
 from persia_cli.train.device import CPU, choose_device, prepare_torch
 from persia_cli.train.distributed import World
 from persia_cli.train.optimizer import dense_optimizer
@@ -29,8 +28,10 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"),
 ]
-DIN = Din(kind="din", dim=4, attend={"f0": (HISTORY,)}, attention=(5,), hidden=(8,))
-SMALL = {name(model): model for model in (*(each for each in KINDS if each.kind != "din"), DIN)}
+SMALL = {
+    name(model): model.model_copy(update={"attend": {"f0": (HISTORY,)}}) if hasattr(model, "attend") else model
+    for model in KINDS
+}
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,82 @@
+"""BST, behaviour sequence transformer: Chen et al., arXiv 1905.06874."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.nn.functional import leaky_relu
+
+from persia_cli.config.schema import Bst
+from persia_cli.model.fields import SideBySide
+from persia_cli.model.inputs import ModelBatch
+from persia_cli.model.layers import LayerNorm, fully_connected, style_of
+from persia_cli.model.requirements import Pair, attended_pairs
+from persia_cli.model.self_attention import Positions, SelfAttention
+from persia_cli.model.shape import InputShape
+
+
+class TransformerBlock(nn.Module):
+    """s = norm(x + attention(x)), then norm(s + V leaky_relu(W s + b) + c) (equations 4 to 6 of the paper)."""
+
+    def __init__(self, width: int, heads: int, inner: int, dropout: float) -> None:
+        super().__init__()
+        self.attention, self.attended = SelfAttention(width, heads), LayerNorm(width)
+        self.inner, self.outer, self.norm = nn.Linear(width, inner), nn.Linear(inner, width), LayerNorm(width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, values: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+        """Return [n, length, width] of the same; `seen` bool [n, length, length] says which element sees which."""
+        values = self.attended(values + self.dropout(self.attention(values, seen)))
+        fed = self.outer(leaky_relu(self.inner(values)))
+        result: torch.Tensor = self.norm(values + self.dropout(fed))
+        return result
+
+
+class BehaviourTransformer(nn.Module):
+    """A sequence with its target as the newest element through transformer blocks; the mean of what is there."""
+
+    def __init__(self, dim: int, length: int, settings: Bst) -> None:
+        super().__init__()
+        self.positions = Positions(length + 1, dim)
+        self.blocks = nn.ModuleList(
+            TransformerBlock(dim, settings.heads, settings.inner, settings.attention_dropout)
+            for _ in range(settings.layers)
+        )
+
+    def forward(self, target: torch.Tensor, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Return [n, dim] of a target [n, dim] and a sequence [n, length, dim], its mask bool [n, length]."""
+        newest = target + self.positions.vectors[0]
+        values = torch.cat([newest.unsqueeze(1), values + self.positions(mask, newest=1)], dim=1)
+        there = torch.cat([mask.new_ones(mask.shape[0], 1), mask], dim=1)
+        seen = there.unsqueeze(1).expand(-1, there.shape[1], -1)
+        for block in self.blocks:
+            values = block(values, seen)
+        present = there.unsqueeze(2).to(values.dtype)
+        return (values * present).sum(1) / present.sum(1)
+
+
+class DeepBehaviourTransformer(nn.Module):
+    """Dense features, pooled embeddings and transformed sequences side by side, through a multi-layer perceptron."""
+
+    def __init__(self, shape: InputShape, pairs: Sequence[Pair], settings: Bst) -> None:
+        super().__init__()
+        self.inputs = SideBySide(shape, settings)
+        self.pairs = [(target.name, sequence.name) for target, sequence in pairs]
+        self.transformers = nn.ModuleList(
+            BehaviourTransformer(target.dim, sequence.max_length or 1, settings) for target, sequence in pairs
+        )
+        width = self.inputs.width + sum(target.dim for target, _ in pairs)
+        self.network = fully_connected(width, settings.hidden, shape.tasks, style_of(settings))
+
+    def forward(self, batch: ModelBatch) -> torch.Tensor:
+        """Return logits float32 [n, tasks]."""
+        transformed = [
+            transformer(batch.pooled[target], *batch.sequences[sequence])
+            for transformer, (target, sequence) in zip(self.transformers, self.pairs, strict=True)
+        ]
+        return self.network(torch.cat([self.inputs(batch), *transformed], dim=1))
+
+
+def build(model: Bst, shape: InputShape) -> nn.Module:
+    """Build the network; raises ConfigError for targets and sequences that do not fit each other."""
+    return DeepBehaviourTransformer(shape, attended_pairs(model.attend, shape), model)

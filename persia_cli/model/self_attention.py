@@ -1,0 +1,44 @@
+"""Self-attention within sequences, and the positions of their elements: Vaswani et al., arXiv 1706.03762."""
+
+import torch
+from torch import nn
+from torch.nn.functional import embedding
+
+from persia_cli.model.fields import learned_vectors
+
+
+class SelfAttention(nn.Module):
+    """Multi-head attention of each element of a sequence to elements that it may see."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        """`heads` divides `width`."""
+        super().__init__()
+        self.heads, self.head = heads, width // heads
+        self.project = nn.Linear(width, 3 * width)
+        self.last = nn.Linear(width, width)
+
+    def forward(self, values: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+        """Return [n, length, width] of the same; `seen` bool [n, length, length] says which element sees which."""
+        parts = self.project(values).chunk(3, dim=2)
+        query, key, value = (part.unflatten(2, (self.heads, self.head)).transpose(1, 2) for part in parts)
+        # Torch's own attention has no reproducible gradient on every device.
+        scores = query @ key.transpose(2, 3) * self.head**-0.5
+        shares = scores.masked_fill(~seen.unsqueeze(1), torch.finfo(scores.dtype).min).softmax(3)
+        attended: torch.Tensor = self.last((shares @ value).transpose(1, 2).flatten(2))
+        return attended
+
+
+class Positions(nn.Module):
+    """A learned vector of each position in a sequence, counted from its newest element, which is the last one."""
+
+    def __init__(self, length: int, dim: int) -> None:
+        super().__init__()
+        self.vectors = learned_vectors(length, dim)
+
+    def forward(self, mask: torch.Tensor, newest: int = 0) -> torch.Tensor:
+        """Return [n, length, dim] of a mask bool [n, length], whose present elements come first.
+
+        The newest element has the position `newest`, the one before it the next.
+        """
+        ages = mask.sum(1, keepdim=True) - 1 + newest - torch.arange(mask.shape[1], device=mask.device)
+        return embedding(ages.clamp(min=0), self.vectors)

@@ -1,0 +1,150 @@
+"""Networks of sequences give what the formulas of their papers do, and so do their gradients."""
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from persia_cli.config.schema import Bst, Dien, SasRec
+from persia_cli.errors import ConfigError
+from persia_cli.model.build import build_model
+from persia_cli.model.shape import FeatureShape, InputShape
+from tests.unit.model.by_hand import Array, Sample, Weights, agrees, perceptron, side_by_side, sigmoid, softmax
+
+FEATURES = (
+    *(FeatureShape(f"f{number}", dim, "sum") for number, dim in enumerate((2, 4))),
+    FeatureShape("clicked", 4, "none", 3),
+    FeatureShape("shops", 2, "none", 5),
+)
+ATTEND = {"f1": ("clicked",), "f0": ("shops",)}
+CASES = pytest.mark.parametrize(("tasks", "dense"), [(1, 2), (3, 0)])
+
+
+def linear(weights: Weights, prefix: str, x: Array) -> Array:
+    return np.asarray(weights[f"{prefix}.weight"] @ x + weights.get(f"{prefix}.bias", 0.0))
+
+
+def normalised(weights: Weights, prefix: str, x: Array) -> Array:
+    return np.asarray(
+        (x - x.mean()) / np.sqrt(x.var() + 1e-5) * weights[f"{prefix}.weight"] + weights[f"{prefix}.bias"]
+    )
+
+
+def there(sample: Sample, sequence: str) -> list[Array]:
+    """The elements that a sequence has."""
+    return [value for value, present in zip(*sample.sequences[sequence], strict=True) if present]
+
+
+def recurrent(weights: Weights, prefix: str, values: list[Array], shares: list[float], dim: int) -> list[Array]:
+    """The states of gated recurrent units with attentional update gates, equations 2 to 5 and 13 of DIEN's paper."""
+    state, states = np.zeros(dim), []
+    for value, share in zip(values, shares, strict=True):
+        reads, keeps = linear(weights, f"{prefix}.read", value), linear(weights, f"{prefix}.keep", state)
+        update, reset = (sigmoid(reads[at : at + dim] + keeps[at : at + dim]) for at in (0, dim))
+        candidate = np.tanh(reads[2 * dim :] + reset * keeps[2 * dim :])
+        state = (1 - share * update) * state + share * update * candidate
+        states.append(state)
+    return states
+
+
+@CASES
+def test_dien(tasks, dense):
+    def evolved(weights: Weights, sample: Sample, number: int, target: str, sequence: str) -> Array:
+        wanted, values = sample.pooled[target], there(sample, sequence)
+        if not values:
+            return np.zeros_like(wanted)
+        prefix, dim = f"evolution.{number}", len(wanted)
+        interests = recurrent(weights, f"{prefix}.extract", values, [1.0] * len(values), dim)
+        asked = linear(weights, f"{prefix}.relevance", wanted)
+        shares = softmax(np.array([interest @ asked for interest in interests]))
+        return recurrent(weights, f"{prefix}.evolve", interests, list(shares), dim)[-1]
+
+    def formula(weights: Weights, sample: Sample) -> Array:
+        found = [evolved(weights, sample, 0, "f1", "clicked"), evolved(weights, sample, 1, "f0", "shops")]
+        return perceptron(weights, "network", np.concatenate([side_by_side(sample), *found]))
+
+    model = Dien(kind="dien", dim=4, attend=ATTEND, hidden=(6,))
+    agrees(model, InputShape(dense, FEATURES, tasks), formula, [[0], [1]])
+
+
+def attention(weights: Weights, prefix: str, tokens: list[Array], heads: int, causal: bool) -> list[Array]:
+    """Scaled dot-product attention of every token to all, or to those up to itself."""
+    projected = [np.split(linear(weights, f"{prefix}.project", token), 3) for token in tokens]
+    found, head = [], len(tokens[0]) // heads
+    for number in range(len(tokens)):
+        parts = []
+        for first in range(0, heads * head, head):
+            own = slice(first, first + head)
+            seen = projected[: number + 1] if causal else projected
+            shares = softmax(np.array([projected[number][0][own] @ key[own] / np.sqrt(head) for _, key, _ in seen]))
+            parts.append(sum(share * value[own] for share, (_, _, value) in zip(shares, seen, strict=True)))
+        found.append(linear(weights, f"{prefix}.last", np.concatenate(parts)))
+    return found
+
+
+@CASES
+def test_bst(tasks, dense):
+    def transformed(weights: Weights, sample: Sample, number: int, target: str, sequence: str) -> Array:
+        prefix, values = f"transformers.{number}", there(sample, sequence)
+        positions = weights[f"{prefix}.positions.vectors"]
+        # The target is the newest, in position 0.
+        tokens = [value + positions[len(values) - at] for at, value in enumerate(values)]
+        tokens.append(sample.pooled[target] + positions[0])
+        for layer in range(2):
+            own = f"{prefix}.blocks.{layer}"
+            added = attention(weights, f"{own}.attention", tokens, 2, causal=False)
+            tokens = [normalised(weights, f"{own}.attended", x + y) for x, y in zip(tokens, added, strict=True)]
+            fed = []
+            for token in tokens:
+                inner = linear(weights, f"{own}.inner", token)
+                fed.append(linear(weights, f"{own}.outer", np.where(inner > 0, inner, 0.01 * inner)))
+            tokens = [normalised(weights, f"{own}.norm", x + y) for x, y in zip(tokens, fed, strict=True)]
+        return np.mean(tokens, axis=0)
+
+    def formula(weights: Weights, sample: Sample) -> Array:
+        found = [transformed(weights, sample, 0, "f1", "clicked"), transformed(weights, sample, 1, "f0", "shops")]
+        return perceptron(weights, "network", np.concatenate([side_by_side(sample), *found]))
+
+    model = Bst(kind="bst", dim=4, attend=ATTEND, layers=2, heads=2, inner=5, hidden=(6,))
+    agrees(model, InputShape(dense, FEATURES, tasks), formula, [[0], [1]])
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_sasrec(heads):
+    def formula(weights: Weights, sample: Sample) -> Array:
+        values = there(sample, "clicked")
+        if not values:
+            return np.zeros(1)
+        positions = weights["positions.vectors"]
+        tokens = [value + positions[len(values) - 1 - at] for at, value in enumerate(values)]
+        for layer in range(2):
+            own = f"blocks.{layer}"
+            normal = [normalised(weights, f"{own}.before", token) for token in tokens]
+            added = attention(weights, f"{own}.attention", normal, heads, causal=True)
+            tokens = [x + y for x, y in zip(tokens, added, strict=True)]
+            fed = []
+            for token in tokens:
+                inner = linear(weights, f"{own}.inner", normalised(weights, f"{own}.between", token))
+                fed.append(linear(weights, f"{own}.outer", np.maximum(inner, 0)))
+            tokens = [x + y for x, y in zip(tokens, fed, strict=True)]
+        return np.array([normalised(weights, "norm", tokens[-1]) @ sample.pooled["f0"]])
+
+    features = (FeatureShape("f0", 4, "sum"), FeatureShape("clicked", 4, "none", 3))
+    model = SasRec(kind="sasrec", dim=4, attend={"f0": ("clicked",)}, layers=2, heads=heads)
+    agrees(model, InputShape(0, features, 1), formula, [[0]])
+
+
+def test_what_does_not_fit_self_attention_is_refused():
+    bst = Bst(kind="bst", dim=4, attend=ATTEND, layers=1, heads=4, inner=5, hidden=(6,))
+    with pytest.raises(
+        ConfigError, match=r"model.heads=4 cut a row .* those of shops have 2 columns; make it a divisor"
+    ):
+        build_model(bst, InputShape(0, FEATURES, 1), seed=0)
+    sasrec = SasRec(kind="sasrec", dim=4, attend={"f1": ("clicked",)}, layers=1, heads=1)
+    with pytest.raises(
+        ConfigError, match=r"a sequence and a candidate alone, but the data set also has f0; take these"
+    ):
+        build_model(sasrec, InputShape(0, FEATURES[:3], 1), seed=0)
+    with pytest.raises(ConfigError, match=r"also has dense features"):
+        build_model(sasrec, InputShape(2, FEATURES[1:3], 1), seed=0)
+    with pytest.raises(ValidationError, match="one candidate and its sequence"):
+        SasRec(kind="sasrec", dim=4, attend={"f1": ("clicked", "bought")}, layers=1, heads=1)
