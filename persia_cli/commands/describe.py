@@ -131,8 +131,9 @@ def training_words(run: Run) -> str:
 def _arithmetic(run: Run) -> str:
     """Return the losses and the precision that are not the default."""
     losses = [f"{loss.kind} of {name}" for name, loss in run.train.losses.items()]
+    learnt = ["weights of labels by uncertainty"] if run.train.task_weights == "uncertainty" else []
     precision = [] if run.train.precision == "float32" else [run.train.precision]
-    return "".join(f"{word}; " for word in [*precision, ", ".join(losses)] if word)
+    return "".join(f"{word}; " for word in [*precision, ", ".join(losses), *learnt] if word)
 
 
 def _optimizer(optimizer: Optimizer | DenseOptimizer) -> str:

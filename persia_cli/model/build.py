@@ -12,6 +12,7 @@ from persia_cli.model.initial import initialize
 from persia_cli.model.inputs import drop_embeddings
 from persia_cli.model.requirements import require_fit
 from persia_cli.model.shape import InputShape
+from persia_cli.model.uncertainty import learn_uncertainty
 
 
 def build_model(model: Model, shape: InputShape, seed: int) -> nn.Module:
@@ -29,4 +30,6 @@ def build_model(model: Model, shape: InputShape, seed: int) -> nn.Module:
             initialize(network, model.init)
     if model.embedding_dropout:
         drop_embeddings(network, model.embedding_dropout)
+    if shape.uncertainty:
+        learn_uncertainty(network, shape.tasks)
     return network

@@ -22,6 +22,8 @@ class InputShape:
     dense: int
     features: tuple[FeatureShape, ...]
     tasks: int
+    uncertainty: bool = False
+    """True if the network learns how uncertain each task is, beside its logits."""
 
     @property
     def pooled(self) -> tuple[FeatureShape, ...]:

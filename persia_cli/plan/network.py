@@ -25,7 +25,8 @@ def require_network(run: Run, layout: EmbeddingLayout) -> None:
 
 def input_shape(run: Run, layout: EmbeddingLayout) -> InputShape:
     """Return the input shape of the run's network."""
-    return InputShape(dense_count(run), feature_shapes(layout), len(label_names(run)))
+    uncertainty = run.train.task_weights == "uncertainty"
+    return InputShape(dense_count(run), feature_shapes(layout), len(label_names(run)), uncertainty)
 
 
 def feature_shapes(layout: EmbeddingLayout) -> tuple[FeatureShape, ...]:

@@ -21,12 +21,30 @@ class Objective:
         total = sum(loss.weight for loss in losses)
         self.task_weights = tuple(loss.weight / total for loss in losses)
 
-    def weighted(self, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    def weighted(
+        self,
+        logits: torch.Tensor,
+        labels: torch.Tensor,
+        weights: torch.Tensor | None,
+        log_variances: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Return w_i l_it float32 [n, T]: each sample's loss in each task, times the sample's weight.
 
         `logits` and `labels` are float32 [n, T], `weights` float32 [n] or None for ones. The weights of tasks are not
         in it.
+
+        With `log_variances` s float32 [T] it is w_i (c_t exp(-s_t) l_it + s_t / 2), where c_t is 1/2 for squared errors
+        and 1 for other losses: Kendall, Gal and Cipolla, "Multi-Task Learning Using Uncertainty to Weigh Losses"
+        (2018), equations 5 and 10.
         """
+        losses = self._weighted(logits, labels, weights)
+        if log_variances is None:
+            return losses
+        halves = losses.new_tensor([0.5 if isinstance(loss, Mse) else 1.0 for loss in self._losses])
+        scaled = losses * (halves * torch.exp(-log_variances))
+        return scaled + _times((0.5 * log_variances).expand_as(losses), weights)
+
+    def _weighted(self, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
         if all(isinstance(loss, Bce) and not loss.smoothing for loss in self._losses):
             return _times(functional.binary_cross_entropy_with_logits(logits, labels, reduction="none"), weights)
         columns = [_of_task(loss, logits[:, task], labels[:, task], weights) for task, loss in enumerate(self._losses)]

@@ -7,6 +7,7 @@ from persia_cli.config.schema import AdamW, ByLayer, DenseAdagrad, DenseAdam, De
 from persia_cli.errors import ConfigError
 from persia_cli.model.batch_norm import BatchNorm
 from persia_cli.model.layers import LayerNorm
+from persia_cli.model.uncertainty import TaskUncertainty
 from persia_cli.plan.dense import plain_schedule
 
 NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, BatchNorm, LayerNorm)
@@ -22,7 +23,9 @@ def penalties(config: DenseOptimizer, module: nn.Module) -> dict[str, float]:
         for name, parameter in part.named_parameters(recurse=False):
             if parameter.requires_grad:
                 own = by_layer.bias if name == "bias" else by_layer.weight
-                found[f"{layer}.{name}".lstrip(".")] = by_layer.norm if isinstance(part, NORMS) else own
+                own = by_layer.norm if isinstance(part, NORMS) else own
+                # A variance is no weight that could be too large: 1 is as good as any.
+                found[f"{layer}.{name}".lstrip(".")] = 0.0 if isinstance(part, TaskUncertainty) else own
     # A parameter that two layers share is named once, as in `named_parameters`.
     return {name: found[name] for name, parameter in module.named_parameters() if parameter.requires_grad}
 

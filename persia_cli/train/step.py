@@ -12,6 +12,7 @@ from torch import nn
 
 from persia_cli.errors import ConfigError, PersiaError
 from persia_cli.kernels.memory import Empty
+from persia_cli.model.uncertainty import log_variances_of
 from persia_cli.observe.trace import Trace
 from persia_cli.train.device import drawing_from
 from persia_cli.train.distributed import World
@@ -202,7 +203,8 @@ class DenseStep:
                 f"the model must return logits [samples, tasks] = {list(staged.labels.shape)}, not {list(logits.shape)}"
             )
         logits = logits.float()
-        return logits, self._settings.objective.weighted(logits, staged.labels, staged.weights)
+        uncertainty = log_variances_of(self.module)
+        return logits, self._settings.objective.weighted(logits, staged.labels, staged.weights, uncertainty)
 
     @contextmanager
     def _drawing_for(self, step: int) -> Iterator[None]:

@@ -9,10 +9,25 @@ from persia_cli.config.schema import Bce, Focal, Huber, Loss, Mse, Pairwise, Poi
 
 
 def batch_loss(
-    losses: Sequence[Loss], logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor
+    losses: Sequence[Loss],
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    weights: torch.Tensor,
+    log_variances: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the mean over tasks, by their weights, of the weighted mean over samples (of pairs, for `pairwise`)."""
-    parts = [loss.weight * _mean(loss, logits[:, task], labels[:, task], weights) for task, loss in enumerate(losses)]
+    """Return the mean over tasks, by their weights, of the weighted mean over samples (of pairs, for `pairwise`).
+
+    With `log_variances` each task's mean L becomes the negative log-likelihood of Kendall et al.: L / (2 v) + log
+    sqrt v for a squared error, and L / v + log sqrt v for others, where v is its variance.
+    """
+    means = [_mean(loss, logits[:, task], labels[:, task], weights) for task, loss in enumerate(losses)]
+    if log_variances is not None:
+        variances = log_variances.exp()
+        means = [
+            mean / (2 * v if isinstance(loss, Mse) else v) + v.sqrt().log()
+            for loss, mean, v in zip(losses, means, variances, strict=True)
+        ]
+    parts = [loss.weight * mean for loss, mean in zip(losses, means, strict=True)]
     return sum(parts, torch.zeros(())) / sum(loss.weight for loss in losses)
 
 

@@ -134,7 +134,12 @@ class Oracle:
         self.losses = run.losses
         self.half = {"float32": None, "bfloat16": torch.bfloat16}[run.train.precision]
         self.clip_norm = run.optimizer.dense.clip_norm
-        self.module = build_model(run.model, InputShape(dense_count(run), shapes, len(self.losses)), run.seed)
+        self.module = build_model(
+            run.model,
+            InputShape(dense_count(run), shapes, len(self.losses), run.train.task_weights == "uncertainty"),
+            run.seed,
+        )
+        self.log_variances = dict(self.module.named_parameters()).get("task_uncertainty.log_variances")
         self.optimizer = torch_optimizer(run.optimizer.dense, list(self.module.parameters()), sparse=False)
 
     def step(self, step: int) -> float:
@@ -142,6 +147,7 @@ class Oracle:
         batch = self.batches[step]
         labels = torch.from_numpy(batch.labels)
         weights = np.ones(batch.size, np.float32) if batch.weights is None else batch.weights
+        before = None if self.log_variances is None else self.log_variances.detach().double()
         optimizers = [self.optimizer, *(table.optimizer for table in self.tables.values())]
         for optimizer in optimizers:
             optimizer.zero_grad()
@@ -150,7 +156,7 @@ class Oracle:
         logits = logits.float()
         # Torch warns where nobody says whether sparse gradients are to be checked.
         with torch.sparse.check_sparse_tensor_invariants():  # type: ignore[no-untyped-call]
-            batch_loss(self.losses, logits, labels, torch.from_numpy(weights)).backward()
+            batch_loss(self.losses, logits, labels, torch.from_numpy(weights), self.log_variances).backward()
             if self.clip_norm is not None:
                 nn.utils.clip_grad_norm_(self.module.parameters(), self.clip_norm)
             for table in self.tables.values():
@@ -158,7 +164,7 @@ class Oracle:
             for optimizer in optimizers:
                 optimizer.step()
         exact = (logits.detach().double(), labels.double(), torch.from_numpy(weights).double())
-        return float(batch_loss(self.losses, *exact))
+        return float(batch_loss(self.losses, *exact, before))
 
     def reset(self, checkpoint: Path, step: int) -> None:
         """Take over every weight and optimizer state of a checkpoint after `step` steps."""

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file
 
+from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder
 from tests.support.jobs import CRITEO_FFNN, launch, losses, plan
 from tests.support.lists import STEPS, lists_job
 from tests.support.oracle import Oracle
@@ -81,6 +83,16 @@ def test_labels_with_losses_of_their_own(of_labels: str, tmp_path: Path) -> None
     result = launch(job)
     assert len(losses(result)) == STEPS
     assert_every_step_agrees(job, result, STEPS)
+
+
+def test_labels_weighed_by_their_uncertainty(tmp_path: Path) -> None:
+    words = [*lists_job(tmp_path), "checkpoint.every_steps=1", "train.task_weights=uncertainty"]
+    words += ["train.losses={click: {kind: focal, weight: 2}, buy: {kind: mse}}"]
+    job = plan([*words, "optimizer.dense={kind: adam, lr: 0.01, eps: 1e-6}"], tmp_path / "run")
+    result = launch(job)
+    assert_every_step_agrees(job, result, STEPS)
+    saved = load_file(checkpoint_folder(job.run_dir / CHECKPOINTS, STEPS) / "dense" / "dense.safetensors")
+    assert (saved["task_uncertainty.log_variances"].abs() > 0.02).all()
 
 
 @pytest.mark.parametrize("stack", ["null", "{rounds: 3, size: 25}"], ids=["rows", "hash-stack"])

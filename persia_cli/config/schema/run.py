@@ -51,6 +51,9 @@ class Training(Node):
     """Torch threads of each NN worker."""
     losses: dict[str, Loss] = Field(default_factory=dict)
     """Loss of each label, by the label's name; labels that are not named have `bce` of weight 1."""
+    task_weights: Literal["given", "uncertainty"] = "given"
+    """How losses of several labels are weighed: by their weights alone, or also by a learnt uncertainty of each
+    (arXiv 1705.07115)."""
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """Arithmetic of the dense network, by autocast; weights, losses, rows and optimizers are always float32."""
     device: Annotated[str, BeforeValidator(_device)] = "auto"
@@ -223,6 +226,11 @@ class Run(Node):
                 raise ValueError(f"train.losses.{name}: no label has this name; {hint}")
         if all(name in self.train.losses and not self.train.losses[name].weight for name in labels):
             raise ValueError("train.losses gives every label the weight 0; at least one needs more")
+        if self.train.task_weights == "uncertainty" and len(labels) == 1:
+            raise ValueError(
+                f"train.task_weights=uncertainty weighs labels against each other, and {labels[0]} is alone; "
+                "leave it out"
+            )
         return self
 
     @property

@@ -28,7 +28,7 @@ GROUPS = (
         ("optimizer.lr=3", "optimizer.lr=3: no such key; did you mean optimizer.embedding.lr (a number above 0)?"),
         ("modle=dlrm", "modle=dlrm: no such key; did you mean model?"),
         ("train.wombat=1", "train.wombat=1: no such key; there are batch_size, epochs, steps, threads, losses, "
-         "precision, device, compile, log_every_steps, window, tensorboard and stop_early"),
+         "task_weights, precision, device, compile, log_every_steps, window, tensorboard and stop_early"),
         ("train.batch_size=abc", "train.batch_size=abc: expected a whole number above 0"),
         ("train.batch_size=0", "train.batch_size=0: expected a whole number above 0"),
         ("train.batch_size=1.5", "train.batch_size=1.5: expected a whole number above 0"),
@@ -68,6 +68,8 @@ GROUPS = (
          "below 1 or null"),
         ("train.losses.label={kind: bce, gamma: 1}", "train.losses.label.gamma=1: no such key where "
          "train.losses.label.kind=bce; train.losses.label.kind=focal has it"),
+        ("train.task_weights=uncertainty", "train.task_weights=uncertainty weighs labels against each other, and label "
+         "is alone; leave it out"),
         ("train.losses={label: {kind: bce, weight: 0}}", "train.losses gives every label the weight 0; at least one "
          "needs more"),
         ("optimizer.dense.lr=inf", "optimizer.dense.lr=Infinity: expected a number above 0"),
@@ -101,8 +103,8 @@ GROUPS = (
         ("embedding.tables.a={admission: 0.5, hash_stack: {rounds: 2, size: 9}}", "embedding.tables.a: a hash_stack "
          "has rows for every id, so give it or admission, not both"),
         ("model.kind=dlmr", f"model.kind=dlmr: expected {KINDS}; did you mean dlrm?"),
-        ("train=5", "train=5: expected keys (batch_size, epochs, steps, threads, losses, precision, device, "
-         "compile, log_every_steps, window, tensorboard, stop_early)"),
+        ("train=5", "train=5: expected keys (batch_size, epochs, steps, threads, losses, task_weights, precision, "
+         "device, compile, log_every_steps, window, tensorboard, stop_early)"),
         ("name=a b", "name=a b: expected only letters, digits, '.', '_' and '-', since the name is used for a folder"),
         ("mode.staleness=0", "mode.staleness=0: staleness counts the step in flight itself, so it is at least 1 (1 "
          "with one rank is sync)"),

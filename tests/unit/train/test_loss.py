@@ -1,5 +1,7 @@
 """The loss: weights, tasks, and parts of ranks that add up."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -7,9 +9,13 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from persia_cli.config.schema import BCE, Bce, Focal, Huber, Mse, Pairwise, Poisson
+from persia_cli.config.schema import BCE, Bce, DenseAdam, Ffnn, Focal, Huber, Mse, Pairwise, Poisson
+from persia_cli.model.build import build_model
+from persia_cli.model.uncertainty import log_variances_of
 from persia_cli.train.loss import Objective, focal
+from persia_cli.train.optimizer import penalties
 from tests.support.losses import batch_loss, focal_of_class, mean_of_pairs
+from tests.unit.train.batches import SHAPE, TASKS
 
 PLAIN = Objective([BCE] * 3)
 
@@ -204,3 +210,35 @@ def test_a_smoothed_label_is_that_of_cross_entropy_of_two_classes():
     two = torch.cat([torch.zeros_like(logits), logits], dim=1)
     theirs = functional.cross_entropy(two, labels[:, 0].long(), label_smoothing=0.2)
     assert ours.item() == pytest.approx(theirs.item(), rel=1e-6)
+
+
+@given(st.lists(st.floats(-3, 3, width=32), min_size=3, max_size=3))
+def test_uncertain_tasks_have_the_likelihood_of_the_paper(logs):
+    logits, labels, weights = made_up()
+    kinds = [Mse(kind="mse"), Bce(kind="bce", weight=2.0), Huber(kind="huber")]
+    ours, theirs = (torch.tensor(logs, requires_grad=True) for _ in range(2))
+    objective, shares = Objective(kinds), [slice(0, 5), slice(5, 12), slice(12, 12)]
+    total = float(weights.sum())
+    parts = [
+        objective.part(objective.weighted(logits[share], labels[share], weights[share], ours), total)
+        for share in shares
+    ]
+    loss = sum(parts, torch.zeros(()))
+    loss.backward()
+    expected = batch_loss(kinds, logits.detach(), labels, weights, theirs)
+    expected.backward()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5, abs=1e-6)
+    assert torch.allclose(ours.grad, theirs.grad, rtol=1e-4, atol=1e-6)
+    assert parts[2].item() == 0.0
+
+
+def test_it_changes_neither_logits_nor_initial_weights_and_is_not_decayed():
+    model = Ffnn(kind="ffnn", dim=4, hidden=(8,))
+    plain, learns = (build_model(model, replace(SHAPE, uncertainty=each), 0).eval() for each in (False, True))
+    assert torch.equal(log_variances_of(learns), torch.zeros(TASKS))
+    assert log_variances_of(plain) is None
+    weights = learns.state_dict()
+    assert weights.pop("task_uncertainty.log_variances").shape == (TASKS,)
+    assert all(torch.equal(weights[name], value) for name, value in plain.state_dict().items())
+    given = penalties(DenseAdam(kind="adam", lr=0.1, l2=0.5), learns)
+    assert {penalty for name, penalty in given.items() if name.startswith("task_uncertainty")} == {0.0}

@@ -1,0 +1,37 @@
+"""Learnt weights of tasks: the variance of each, which is a weight of the network like others."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+NAME = "task_uncertainty"
+
+
+class TaskUncertainty(nn.Module):
+    """The logarithms of the tasks' variances, float32 [tasks]; they begin with 0, so that all losses count as they are.
+
+    Kendall, Gal and Cipolla, "Multi-Task Learning Using Uncertainty to Weigh Losses" (2018).
+    """
+
+    def __init__(self, tasks: int) -> None:
+        super().__init__()
+        self.log_variances = nn.Parameter(torch.zeros(tasks))
+
+
+def learn_uncertainty(network: nn.Module, tasks: int) -> None:
+    """Give a network the uncertainty of its tasks; its logits stay what they are."""
+    part = TaskUncertainty(tasks)
+    network.add_module(NAME, part)
+
+    def after(module: nn.Module, inputs: Any, logits: torch.Tensor) -> torch.Tensor:
+        # Several ranks need every weight to be one that the logits depend on.
+        return logits + 0.0 * part.log_variances.sum()
+
+    network.register_forward_hook(after)
+
+
+def log_variances_of(network: nn.Module) -> torch.Tensor | None:
+    """Return the logarithms of the tasks' variances; None if the network does not learn them."""
+    part = getattr(network, NAME, None)
+    return part.log_variances if isinstance(part, TaskUncertainty) else None
