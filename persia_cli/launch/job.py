@@ -18,6 +18,7 @@ from persia_cli.launch.signals import JobSignals, PreemptedNow
 from persia_cli.observe.history import CONFIG, EARLIER, ENDS
 from persia_cli.observe.journal import EVENTS, METRICS, Journal, drop_half_a_line, read_journal
 from persia_cli.plan.job import JobPlan
+from persia_cli.roles.coordinator.epoch import EPOCHS
 from persia_cli.roles.coordinator.input_log import LOG
 from persia_cli.storage.places import address_of, place_of
 from persia_cli.store.writer import Writer, claim
@@ -28,6 +29,8 @@ ROLES = "roles"
 BEGINNING = (EVENTS, JOB, CONFIG, ROLES)
 """What every start of a run makes; the folder is first, and so it is the last to go where a run begins again."""
 COORDINATOR_ADDRESS = "coordinator.address"
+STAYING = (EARLIER, EPOCHS, COORDINATOR_ADDRESS, LOG)
+"""What an earlier start may have left in the folder of a run that begins again."""
 
 
 SWITCH_INTERVAL_S = 1e-4
@@ -65,7 +68,7 @@ def require_free(run_dir: Path) -> None:
         raise UserError(f"{run_dir} is a file; choose another --run-dir")
     if (run_dir / ROLES).exists() or (run_dir / CONFIG).exists():
         raise UserError(f"{run_dir} already contains a run; choose another --run-dir or remove it")
-    if any(path.name != EARLIER for path in run_dir.iterdir()):
+    if any(path.name not in STAYING for path in run_dir.iterdir()):
         raise UserError(f"{run_dir.absolute()} contains other files; choose an empty folder or a new one as --run-dir")
 
 

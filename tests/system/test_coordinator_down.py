@@ -2,6 +2,7 @@
 
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -22,7 +23,17 @@ from tests.support.checkpoints import assert_same_model
 from tests.support.jobs import train
 from tests.support.launched import ENDLESS, Launched, running
 from tests.support.one_by_one import by_hand, end
-from tests.system.test_takeover import LIMIT_S, WORDS, coordinator_of, kill_when, last_step, lines, story, takeovers
+from tests.system.test_takeover import (
+    LIMIT_S,
+    WORDS,
+    coordinator_of,
+    kill_when,
+    last_step,
+    lines,
+    story,
+    takeovers,
+    without_windows,
+)  # fmt: skip
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
@@ -216,3 +227,51 @@ def kill_in_its_first_moments(job: Launched, rng: random.Random) -> None:
     for child in psutil.Process(job.process.pid).children():
         if "coordinator" in child.cmdline():
             child.kill()
+
+
+@pytest.mark.slow
+def test_a_log_that_finds_no_room_ends_the_job_by_name_and_it_can_be_resumed(tmp_path: Path) -> None:
+    """What is not in the log has no effect, so nothing is wrong with what was recorded."""
+    words = [*WORDS, "train.steps=240"]
+    straight = train([*words, "cluster=embedded"], tmp_path / "straight")
+    run_dir = tmp_path / "run"
+    with Launched(words, run_dir) as job:
+        poll_for(lambda: last_step(run_dir) >= 60 or job.process.poll() is not None, LIMIT_S, "step 60")
+        pids, pid, log = job.pids(), coordinator_of(run_dir), run_dir / LOG
+        os.kill(pid, signal.SIGSTOP)
+        poll_for(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, LIMIT_S, "the coordinator to stand")
+        assert log.stat().st_size > max((run_dir / name).stat().st_size for name in (EVENTS, METRICS))
+        _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (log.stat().st_size + 10, hard))
+        os.kill(pid, signal.SIGCONT)
+        code, seconds = job.end(LIMIT_S)
+        assert code == 2, job.output
+        assert f"error: coordinator-0: cannot write {log}: it would be larger than files may be here" in job.output
+        assert "Traceback" not in job.output
+        assert seconds < 60
+        assert not running(pids)
+    [failed] = [event for event in read_journal(run_dir / EVENTS) if event.get("phase") == "failed"]
+    assert failed["exit_code"] == 2
+    reached = lines(run_dir)
+    assert reached == lines(straight.run_dir)[: len(reached)]
+    with Launched([*words, "resume=auto"], run_dir) as job:
+        assert job.end(LIMIT_S)[0] == 0, job.output
+    assert without_windows(lines(run_dir)) == without_windows(lines(straight.run_dir))
+    assert_same_model(newest_checkpoint(run_dir / CHECKPOINTS), newest_checkpoint(straight.run_dir / CHECKPOINTS))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+def test_a_job_that_ended_before_its_first_checkpoint_begins_again(tmp_path: Path, number: signal.Signals) -> None:
+    """The same command, as a scheduler repeats it, in the folder of processes that left all that a job leaves."""
+    run_dir = tmp_path / "run"
+    words = [*WORDS, "checkpoint.every_steps=null", "resume=auto"]
+    with Launched([*words, "train.steps=2000"], run_dir) as job:
+        pids = job.wait_for_training()
+        job.process.send_signal(number)
+        poll_for(lambda: job.process.poll() is not None and not running(pids), LIMIT_S, "the end of all")
+    assert finished_steps(run_dir / CHECKPOINTS) == []
+    assert (run_dir / EPOCHS).exists()
+    with Launched([*words, "train.steps=20"], run_dir) as job:
+        assert job.end(LIMIT_S)[0] == 0, job.output
+        assert "has no complete checkpoint, so it begins again" in job.output
+    assert [line["step"] for line in read_journal(run_dir / METRICS) if line["split"] == "train"] == [*range(1, 21)]
