@@ -3,7 +3,8 @@
 import os
 import random
 import signal
-import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -11,6 +12,7 @@ import pytest
 
 from persia_cli.launch.job import JobResult, result_of
 from persia_cli.observe.journal import METRICS, read_journal
+from persia_cli.store.manifest import CHECKPOINTS
 from tests.conftest import poll_for
 from tests.support.jobs import losses, train
 from tests.support.launched import ENDLESS, Launched, running
@@ -110,15 +112,34 @@ def _rank(job: Launched, rank: int = 0) -> psutil.Process | None:
     return None
 
 
+def _maps(rank: psutil.Process, library: str) -> bool:
+    with suppress(OSError):
+        return library in Path(f"/proc/{rank.pid}/maps").read_text()
+    return False
+
+
+def _log_of(job: Launched, name: str) -> str:
+    path = job.run_dir / "roles" / f"{name}.log"
+    return path.read_text() if path.exists() else ""
+
+
+STARTING: dict[str, Callable[[Launched, psutil.Process], object]] = {
+    "there is a process": lambda job, rank: True,
+    "it has imported torch": lambda job, rank: _maps(rank, "libtorch_cpu"),
+    "it has joined": lambda job, rank: "nn-worker-0 joined" in _log_of(job, "coordinator-0"),
+    "all are ready": lambda job, rank: events_of(job, "ready"),
+}
+"""Moments of the start of a rank."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("after_s", [0.5, 2.0, 4.0, 6.0])
+@pytest.mark.parametrize("moment", STARTING)
 def test_one_that_is_killed_while_it_starts_begins_anew(
-    undisturbed: JobResult, undisturbed_ranks: JobResult, tmp_path: Path, ranks: int, after_s: float
+    undisturbed: JobResult, undisturbed_ranks: JobResult, tmp_path: Path, ranks: int, moment: str
 ) -> None:
     with Launched(SMALL if ranks == 1 else TWO_RANKS, tmp_path / "run") as job:
-        poll_for(lambda: _rank(job), LIMIT_S, "the process of a rank")
-        time.sleep(after_s)
+        poll_for(lambda: (rank := _rank(job)) and STARTING[moment](job, rank), LIMIT_S, moment)
         rank = _rank(job)
         assert rank is not None
         rank.kill()
@@ -151,7 +172,13 @@ def test_a_save_under_way_is_finished(tmp_path: Path, seed: int) -> None:
         number = 2 + seed
         saving = lambda: [e for e in events_of(job, "phase") if e["phase"] == "saving"]  # noqa: E731
         poll_for(lambda: len(saving()) >= number or job.process.poll() is not None, LIMIT_S, "a save")
-        time.sleep(0.01 * seed)
+        saved, drafts = len(events_of(job, "saved")), job.run_dir / CHECKPOINTS
+        # Another moment each time: so many files are there, or the save was faster than this test.
+        poll_for(
+            lambda: len([*drafts.glob("*.partial/*/*")]) >= seed or len(events_of(job, "saved")) > saved,
+            LIMIT_S,
+            "some files",
+        )
         os.kill(job.pids()["nn-worker-0"], signal.SIGKILL)
         result = finished(job, 1)
         assert events_of(job, "save_failed") == []
