@@ -40,7 +40,8 @@ class BatchNorm(nn.Module):
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return the normalised inputs, in their shape."""
         if inputs.dim() == 2 and (self.ranks == 1 or not self.training):
-            learns = self.training and len(inputs) > 1
+            # A branch makes a plain bool, also where the compiler follows the number of samples as a symbol.
+            learns = True if self.training and inputs.shape[0] > 1 else False  # noqa: SIM210
             statistics = (self.running_mean, self.running_var)
             return batch_norm(inputs, *statistics, self.weight, self.bias, learns, MOMENTUM, self.eps)
         mean, variance = self._moments(inputs.float()) if self.training else (self.running_mean, self.running_var)
