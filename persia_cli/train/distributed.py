@@ -89,6 +89,21 @@ class World:
         common = set.intersection(*(set(each.tolist()) for each in of_all)) - {-1}
         return max(common, default=None)
 
+    def rows_of_others(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the rows float32 [m, k] that all other ranks give, in their order; all must call this together.
+
+        `rows` float32 [n, k] are this rank's; n may differ from rank to rank.
+        """
+        sizes = torch.zeros(self.size, dtype=torch.int64, device=rows.device)
+        sizes[self.rank] = len(rows)
+        dist.all_reduce(sizes)
+        # A sum, in which each rank has a place of its own: gloo gathers nothing on GPUs.
+        places = rows.new_zeros(self.size, int(sizes.max()), rows.shape[1])
+        places[self.rank, : len(rows)] = rows.detach()
+        dist.all_reduce(places)
+        parts = [places[rank, :size] for rank, size in enumerate(sizes.tolist()) if rank != self.rank]
+        return torch.cat(parts)
+
     def once_all_are_here(self, then: Callable[[], None]) -> None:
         """Have `then` called, on any thread, once every rank has called this as often; never if one of them dies."""
         if self.size == 1:

@@ -1,11 +1,12 @@
 """The loss of a global batch: the weighted losses of all labels, in parts that ranks add up."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch.nn import functional
 
-from persia_cli.config.schema import BCE, Bce, Focal, Huber, Loss, Mse, Poisson
+from persia_cli.config.schema import BCE, Bce, Focal, Huber, Loss, Mse, Pairwise, Poisson
 
 
 class Objective:
@@ -27,27 +28,40 @@ class Objective:
         labels: torch.Tensor,
         weights: torch.Tensor | None,
         log_variances: torch.Tensor | None = None,
+        others: "Others | None" = None,
     ) -> torch.Tensor:
         """Return w_i l_it float32 [n, T]: each sample's loss in each task, times the sample's weight.
 
         `logits` and `labels` are float32 [n, T], `weights` float32 [n] or None for ones. The weights of tasks are not
         in it.
 
+        `others` are samples of other ranks, with which those of this one form pairs.
+
         With `log_variances` s float32 [T] it is w_i (c_t exp(-s_t) l_it + s_t / 2), where c_t is 1/2 for squared errors
         and 1 for other losses: Kendall, Gal and Cipolla, "Multi-Task Learning Using Uncertainty to Weigh Losses"
         (2018), equations 5 and 10.
         """
-        losses = self._weighted(logits, labels, weights)
+        losses = self._weighted(logits, labels, weights, others)
         if log_variances is None:
             return losses
         halves = losses.new_tensor([0.5 if isinstance(loss, Mse) else 1.0 for loss in self._losses])
         scaled = losses * (halves * torch.exp(-log_variances))
         return scaled + _times((0.5 * log_variances).expand_as(losses), weights)
 
-    def _weighted(self, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+    @property
+    def needs_others(self) -> bool:
+        """True if a loss is of pairs, of which some are of samples of two ranks."""
+        return any(isinstance(loss, Pairwise) for loss in self._losses)
+
+    def _weighted(
+        self, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None, others: "Others | None"
+    ) -> torch.Tensor:
         if all(isinstance(loss, Bce) and not loss.smoothing for loss in self._losses):
             return _times(functional.binary_cross_entropy_with_logits(logits, labels, reduction="none"), weights)
-        columns = [_of_task(loss, logits[:, task], labels[:, task], weights) for task, loss in enumerate(self._losses)]
+        columns = [
+            _of_task(loss, logits[:, task], labels[:, task], weights, others and others.of_task(task))
+            for task, loss in enumerate(self._losses)
+        ]
         return torch.stack(columns, dim=1)
 
     def part(self, weighted: torch.Tensor, weight_total: float) -> torch.Tensor:
@@ -79,8 +93,22 @@ def focal(logits: torch.Tensor, labels: torch.Tensor, gamma: float, alpha: float
     return -(positive + negative) if alpha is None else -(alpha * positive + (1.0 - alpha) * negative)
 
 
-def pairwise(logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Return parts [n] whose sum is sum(w) m, where m is the weighted mean loss of the pairs among these n samples.
+class Others(NamedTuple):
+    """The samples of a step that other ranks have: logits and labels float32 [m, T] or [m], weights float32 [m]."""
+
+    logits: torch.Tensor
+    labels: torch.Tensor
+    weights: torch.Tensor
+
+    def of_task(self, task: int) -> "Others":
+        """Return them with the logits and labels of one task."""
+        return Others(self.logits[:, task], self.labels[:, task], self.weights)
+
+
+def pairwise(
+    logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor, others: Others | None = None
+) -> torch.Tensor:
+    """Return parts [n] whose sum over all ranks is sum(w) m, where m is the weighted mean loss of all pairs.
 
     A positive sample should have a higher logit than a negative one. The loss of positive sample i and negative sample
     j is log(1 + exp(z_j - z_i)), that of Burges et al., "Learning to Rank using Gradient Descent" (2005), with target
@@ -88,26 +116,40 @@ def pairwise(logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor) 
     partly negative, but no sample is paired with itself. Each of the two samples has half of a pair's loss. Without
     pairs all parts are 0.
 
-    Pairs are formed within one rank's part of the batch: the loss of a global batch is the mean of m over these parts,
-    each weighted by its sum of w. With one rank it is the mean over all pairs; with more ranks there are fewer pairs.
-    It needs memory for all positives times all negatives.
+    Pairs are formed among these n samples and the `others`. The gradient is that of all ranks' parts by these logits:
+    a pair with a sample of another rank has all of its gradient here and half of its loss. It needs memory for all
+    pairs that have one of these samples.
 
-    logits, labels (in 0..1) and weights are float32 [n].
+    logits, labels (in 0..1) and weights are float32 [n], of the others too.
     """
-    up, down = weights * labels, weights * (1.0 - labels)
+    size, up, down = len(logits), weights * labels, weights * (1.0 - labels)
+    weight = weights.sum()
+    if others is not None:
+        logits = torch.cat([logits, others.logits])
+        up = torch.cat([up, others.weights * others.labels])
+        down = torch.cat([down, others.weights * (1.0 - others.labels)])
+        weight = weight + others.weights.sum()
     positive, negative = up.nonzero().squeeze(1), down.nonzero().squeeze(1)
-    mass = up[positive].unsqueeze(1) * down[negative]
-    if bool(((labels > 0) & (labels < 1)).any()):
-        mass = mass.masked_fill(positive.unsqueeze(1) == negative, 0.0)
-    total = mass.sum()
-    # The mass is divided first: its total can be so small that a number divided by it is infinite.
-    shares = torch.where(total > 0, mass / total, 0.0) * (0.5 * weights.sum())
-    losses = functional.softplus(logits[negative] - logits[positive].unsqueeze(1)) * shares
-    parts = torch.zeros_like(logits).index_add(0, positive, losses.sum(1))
-    return parts.index_add(0, negative, losses.sum(0))
+    all_up, all_down = up.double(), down.double()
+    total = all_up.sum() * all_down.sum() - torch.dot(all_up, all_down)
+    parts = torch.zeros_like(logits)
+    # The pairs of a positive sample that is here, and those of a negative one alone.
+    for ups, downs in ((positive[positive < size], negative), (positive[positive >= size], negative[negative < size])):
+        mass = up[ups].unsqueeze(1) * down[downs].double()
+        mass = mass.masked_fill(ups.unsqueeze(1) == downs, 0.0)
+        # The mass is divided first: its total can be so small that a number divided by it is infinite.
+        shares = torch.where(total > 0, mass / total, 0.0).float() * (0.5 * weight)
+        losses = functional.softplus(logits[downs] - logits[ups].unsqueeze(1)) * shares
+        # A pair of two ranks has but one of its halves here, and the gradient of both.
+        apart = (ups.unsqueeze(1) >= size) | (downs >= size)
+        losses = torch.where(apart, 2.0 * losses - losses.detach(), losses)
+        parts = parts.index_add(0, ups, losses.sum(1)).index_add(0, downs, losses.sum(0))
+    return parts[:size]
 
 
-def _of_task(loss: Loss, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
+def _of_task(
+    loss: Loss, logits: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor | None, others: Others | None
+) -> torch.Tensor:
     match loss:
         case Bce():
             smooth = _smoothed(labels, loss.smoothing)
@@ -121,7 +163,7 @@ def _of_task(loss: Loss, logits: torch.Tensor, labels: torch.Tensor, weights: to
         case Poisson():
             losses = functional.poisson_nll_loss(logits, labels, log_input=True, reduction="none")
         case _:
-            return pairwise(logits, labels, torch.ones_like(labels) if weights is None else weights)
+            return pairwise(logits, labels, torch.ones_like(labels) if weights is None else weights, others)
     return _times(losses, weights)
 
 

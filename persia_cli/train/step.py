@@ -17,7 +17,7 @@ from persia_cli.observe.trace import Trace
 from persia_cli.train.device import drawing_from
 from persia_cli.train.distributed import World
 from persia_cli.train.inputs import GroupShape, Samples
-from persia_cli.train.loss import Objective
+from persia_cli.train.loss import Objective, Others
 from persia_cli.train.pooling import model_batch
 from persia_cli.train.precision import LossScale, Precision, all_finite, autocast
 from persia_cli.train.staging import Staged, Staging
@@ -129,7 +129,7 @@ class DenseStep:
         for leaf in leaves:
             leaf.requires_grad_()
         with self._drawing_for(step), self.world.watched(f"in the forward pass of step {step}"), span("forward"):
-            logits, weighted = self._forward(self._network, staged)
+            logits, weighted = self._forward(self._network, staged, self._others)
         # On a GPU, this waits for the forward pass.
         with span("fetch scores"):
             scored = _scored(logits, weighted)
@@ -193,8 +193,25 @@ class DenseStep:
         self._require_finite(scored, f"evaluation step {step}", samples, staged.leaves)
         return scored
 
-    def _forward(self, network: nn.Module, staged: Staged) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return logits and weighted losses, both float32 [n, T]."""
+    def _others(self, logits: torch.Tensor, staged: Staged) -> Others | None:
+        """Return the samples of other ranks if a loss needs them."""
+        if self.world.size == 1 or not self._settings.objective.needs_others:
+            return None
+        weights = logits.new_ones(len(logits)) if staged.weights is None else staged.weights
+        tasks = logits.shape[1]
+        rows = self.world.rows_of_others(torch.cat([logits, staged.labels, weights.unsqueeze(1)], dim=1))
+        return Others(rows[:, :tasks], rows[:, tasks : 2 * tasks], rows[:, -1])
+
+    def _forward(
+        self,
+        network: nn.Module,
+        staged: Staged,
+        others_of: Callable[[torch.Tensor, Staged], Others | None] = lambda logits, staged: None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return logits and weighted losses, both float32 [n, T].
+
+        In evaluations pairs are those of this rank's samples: ranks need not come to the end of one together.
+        """
         batch = model_batch(self._staging.poolings, staged.rows, staged.dense)
         with autocast(self._settings.precision, self.world.device):
             logits: torch.Tensor = network(batch)
@@ -204,7 +221,9 @@ class DenseStep:
             )
         logits = logits.float()
         uncertainty = log_variances_of(self.module)
-        return logits, self._settings.objective.weighted(logits, staged.labels, staged.weights, uncertainty)
+        return logits, self._settings.objective.weighted(
+            logits, staged.labels, staged.weights, uncertainty, others_of(logits, staged)
+        )
 
     @contextmanager
     def _drawing_for(self, step: int) -> Iterator[None]:

@@ -43,7 +43,8 @@ def test_every_weight_agrees_though_a_rank_has_no_sample_in_the_last_step(tmp_pa
 
 @pytest.mark.slow
 def test_labels_with_losses_of_their_own(tmp_path: Path) -> None:
-    words = ["train.losses={click: {kind: focal, weight: 0.5}}", "optimizer.dense.clip_norm=0.05"]
+    kinds = "{click: {kind: pairwise, weight: 0.5}, buy: {kind: huber}}"
+    words = [f"train.losses={kinds}", "optimizer.dense.clip_norm=0.05"]
     words += ["train.task_weights=uncertainty"]
     job = plan([*lists_job(tmp_path), *TWO_RANKS, *words, "checkpoint.every_steps=1"], tmp_path / "run")
     result = launch(job)

@@ -46,7 +46,7 @@ class Focal(_Loss):
 
 
 class Pairwise(_Loss):
-    """Logistic loss of pairs of a positive and a negative sample of a rank's part of a batch (Burges et al., 2005)."""
+    """Logistic loss of all pairs of a positive and a negative sample of a batch (Burges et al., 2005)."""
 
     kind: Literal["pairwise"]
     """`pairwise`"""

@@ -12,7 +12,7 @@ from torch.nn import functional
 from persia_cli.config.schema import BCE, Bce, DenseAdam, Ffnn, Focal, Huber, Mse, Pairwise, Poisson
 from persia_cli.model.build import build_model
 from persia_cli.model.uncertainty import log_variances_of
-from persia_cli.train.loss import Objective, focal
+from persia_cli.train.loss import Objective, Others, focal
 from persia_cli.train.optimizer import penalties
 from tests.support.losses import batch_loss, focal_of_class, mean_of_pairs
 from tests.unit.train.batches import SHAPE, TASKS
@@ -150,18 +150,28 @@ def test_labels_count_by_their_weights_alone():
     assert loss.item() == pytest.approx(0.25 * alone[0] + 0.75 * alone[2], rel=1e-6)
 
 
-def test_pairs_are_formed_within_a_share_and_shares_count_by_their_weight():
+@pytest.mark.parametrize("soft", [False, True])
+def test_parts_of_ranks_have_the_loss_and_the_gradient_of_all_pairs(soft):
     logits, labels, weights = made_up(20, 1)
+    labels = torch.rand(20, 1, generator=torch.Generator().manual_seed(1)) if soft else labels
     objective = Objective([Pairwise(kind="pairwise")])
     total = float(weights.sum())
-    shares = [slice(0, 8), slice(8, 20), slice(20, 20)]
-    parts = [
-        objective.part(objective.weighted(logits[share], labels[share], weights[share]), total) for share in shares
-    ]
-    means = [float(mean_of_pairs(logits[s, 0], labels[s, 0], weights[s]).detach()) for s in shares]
-    expected = sum(mean * float(weights[share].sum()) for mean, share in zip(means, shares, strict=True)) / total
-    assert sum(part.item() for part in parts) == pytest.approx(expected, rel=1e-5)
-    assert parts[2].item() == 0.0
+    ours, values = torch.zeros(20, 1), []
+    for share in (slice(0, 3), slice(3, 20), slice(20, 20)):
+        mine = logits[share].detach().clone().requires_grad_()
+        rest = torch.ones(20, dtype=torch.bool)
+        rest[share] = False
+        others = Others(logits[rest].detach(), labels[rest], weights[rest])
+        weighted = objective.weighted(mine, labels[share], weights[share], others=others)
+        part = objective.part(weighted, total)
+        part.backward()
+        ours[share] = mine.grad
+        values.append(part.item())
+    expected = mean_of_pairs(logits[:, 0], labels[:, 0], weights)
+    expected.backward()
+    assert sum(values) == pytest.approx(expected.item(), rel=1e-5)
+    assert torch.allclose(ours, logits.grad, rtol=1e-4, atol=1e-7)
+    assert values[2] == 0.0
 
 
 @pytest.mark.parametrize("label", [0.0, 1.0])
