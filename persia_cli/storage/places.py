@@ -19,7 +19,7 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from typing import Any
 from persia_cli import disk
 from persia_cli.errors import CheckpointError, DiskError, one_line
 from persia_cli.storage.credentials import opened, without_credentials
-from persia_cli.storage.remote import ask, explain, without_secret
+from persia_cli.storage.remote import DEADLINE_S, ask, explain, sending_s, within, without_secret
 from persia_cli.storage.remote_path import RemotePath
 
 Place = Path | RemotePath
@@ -118,7 +118,7 @@ def writing_file(place: Place) -> Iterator[Any]:
                     os.fsync(sink.fileno())
     except BaseException:
         # If the disk is full, the space is needed to write the error message.
-        with suppress(OSError, DiskError, CheckpointError):
+        with suppress(OSError, DiskError, CheckpointError), within(DEADLINE_S):
             place.unlink(missing_ok=True) if isinstance(place, Path) else place.remove()
         raise
 
@@ -172,8 +172,9 @@ class _LocalFile:
 class _RemoteFile:
     """A file that is being sent; what waits to be sent stays within FLUSH_BYTES."""
 
-    def __init__(self, sink: Any) -> None:
-        self._sink, self._waiting = sink, 0
+    def __init__(self, place: RemotePath) -> None:
+        self._place, self._waiting = place, 0
+        self._sink: Any = self._ask(lambda: place.filesystem.open_output_stream(place.path))
 
     def write(self, data: Any) -> int:
         nbytes: int = memoryview(data).nbytes
@@ -181,17 +182,31 @@ class _RemoteFile:
         self._sink.write(bytes(data))
         self._waiting += nbytes
         if self._waiting >= FLUSH_BYTES:
-            self._sink.flush()
+            self._ask(self._sink.flush)
             self._waiting = 0
         return nbytes
+
+    def close(self) -> None:
+        """Wait until all is sent."""
+        self._ask(self._sink.close)
+
+    def _ask(self, call: Callable[[], Any]) -> Any:
+        """Return the result of what waits for the store; raises DiskError if that refuses, or stands still."""
+        return ask(self._place.uri, call, sending_s(self._waiting), DiskError, "write")
 
 
 @contextmanager
 def _remote_file(place: RemotePath) -> Iterator[Any]:
     if place.filesystem.type_name == "hdfs":
         place.filesystem.create_dir(place.parent.path, recursive=True)
-    with place.filesystem.open_output_stream(place.path) as sink:
-        yield _RemoteFile(sink)
+    file = _RemoteFile(place)
+    try:
+        yield file
+    except BaseException:
+        with suppress(DiskError), within(DEADLINE_S):
+            file.close()
+        raise
+    file.close()
 
 
 @contextmanager
@@ -241,9 +256,11 @@ def publish(place: Place, draft: Place, seal: str, content: bytes) -> None:
     """
     if isinstance(place, RemotePath):
         put(place / seal, content)
-        for other in subfolders(place):
-            if other.name != draft.name:
-                remove(other, seal)
+        # It is published now, whatever becomes of what an earlier writer has left.
+        with suppress(OSError, DiskError, CheckpointError):
+            for other in subfolders(place):
+                if other.name != draft.name:
+                    remove(other, seal)
         return
     assert isinstance(draft, Path)
     with disk.writing(place):

@@ -2,19 +2,24 @@
 
 import re
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from persia_cli.errors import DataError, UserError
 
 DEADLINE_S = 30.0
 """Deadline for the first answer of a store."""
+SLOWEST = 1e6
+"""Bytes a second that a store must take at least; one that is slower, or stands still, is given up."""
 LISTING_DEADLINE_S = 600.0
 """Deadline for the list of all files below a folder."""
 
 Result = TypeVar("Result")
 
 _THREAD = "persia-ask"
+_patience = threading.local()
 
 _CAUSES = (
     (("ACCESS_DENIED", "403", "credential", "PERMISSION", "Unauthenticated", "401", "INVALID_ACCESS_KEY"),
@@ -24,6 +29,23 @@ _CAUSES = (
      "it cannot be reached: check the network and the endpoint"),
 )  # fmt: skip
 """Words in a store's answer, and the sentence for each; a number may also be part of a port or an address."""
+
+
+def sending_s(nbytes: int) -> float:
+    """Return the deadline for the answer to so many bytes that are sent to a store."""
+    return DEADLINE_S + nbytes / SLOWEST
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Let all calls of `ask` by this thread in the block take no longer than so many seconds together."""
+    before: tuple[float, float] | None = getattr(_patience, "limits", None)
+    limits = (seconds, time.monotonic() + seconds)
+    _patience.limits = limits if before is None or limits[1] < before[1] else before
+    try:
+        yield
+    finally:
+        _patience.limits = before
 
 
 def ask(
@@ -36,10 +58,13 @@ def ask(
     """Return the result of `call`, by default within DEADLINE_S; `place` is the URI that it asks.
 
     Raises `raising` if the call takes longer (it then goes on in its thread), or if it raises an OSError; `verb` is
-    what the call wants to do there.
+    what the call wants to do there. If nothing is left of the time that calls may take `within` a block, nothing is
+    asked.
     """
     place = without_secret(place)
-    limit = DEADLINE_S if deadline_s is None else deadline_s
+    limit = limit_s = DEADLINE_S if deadline_s is None else deadline_s
+    if limits := getattr(_patience, "limits", None):
+        limit, limit_s = min(limit, limits[0]), min(limit, max(0.0, limits[1] - time.monotonic()))
     results: list[Result] = []
     errors: list[BaseException] = []
 
@@ -49,9 +74,10 @@ def ask(
         except BaseException as error:
             errors.append(error)
 
-    thread = threading.Thread(target=run, name=_THREAD, daemon=True)
-    thread.start()
-    thread.join(limit)
+    if limit_s:
+        thread = threading.Thread(target=run, name=_THREAD, daemon=True)
+        thread.start()
+        thread.join(limit_s)
     if results:
         return results[0]
     if not errors:

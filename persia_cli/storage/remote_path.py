@@ -7,14 +7,12 @@ from functools import partial
 from typing import Any, TypeVar
 
 from persia_cli.errors import CheckpointError, DiskError, UserError
-from persia_cli.storage.remote import LISTING_DEADLINE_S, ask, without_secret
+from persia_cli.storage.remote import LISTING_DEADLINE_S, ask, sending_s, within, without_secret
 
 Result = TypeVar("Result")
 
 PAUSES_S = (0.2, 1.0)
 """Seconds to wait before a small file is sent again; each time pyarrow tries three times."""
-PUT_DEADLINE_S = 120.0
-"""Deadline for writing a small file."""
 READ = 2**22
 """Bytes that are asked for at once."""
 
@@ -111,14 +109,15 @@ class RemotePath:
 
     def write_bytes(self, content: bytes) -> None:
         """Put the whole file in place at once; an existing one is replaced. A store that refuses is asked again."""
-        for pause_s in PAUSES_S:
-            with suppress(DiskError):
-                return self._put(content)
-            time.sleep(pause_s)
-        return self._put(content)
+        with within(sending_s(len(content))):
+            for pause_s in PAUSES_S:
+                with suppress(DiskError):
+                    return self._put(content)
+                time.sleep(pause_s)
+            return self._put(content)
 
     def _put(self, content: bytes) -> None:
-        self._ask(partial(_put, self.filesystem, self.path, content), PUT_DEADLINE_S, DiskError)
+        self._ask(partial(_put, self.filesystem, self.path, content), LISTING_DEADLINE_S, DiskError)
 
     def _list(self, recursive: bool = False) -> Any:
         return self._ask(partial(_listed, self.filesystem, self.path, recursive), LISTING_DEADLINE_S)

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from persia_cli.storage.places import Place
 from persia_cli.store.chain import read_chain
-from persia_cli.store.manifest import CHECKPOINTS, finished_steps
+from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder, finished_steps
 from tests.conftest import poll_for
 from tests.support.launched import Launched
 from tests.support.small import STEPS, WORDS
@@ -79,10 +80,9 @@ def counting(folder: Path) -> list[str]:
     return [*SMALL, f"model={{kind: custom, dim: 4, file: {folder / 'network.py'}, name: Net, args: {{}}}}"]
 
 
-def missed_by_rows(run_dir: Path, steps: int = LONG) -> dict[str, set[int]]:
+def missed_by_rows(checkpoints: Place, steps: int = LONG) -> dict[str, set[int]]:
     """How many updates the rows of the tables of one id have missed, by their values in the last checkpoint."""
-    folder = run_dir / CHECKPOINTS / f"step-{finished_steps(run_dir / CHECKPOINTS)[-1]}"
-    chain = read_chain(folder)
+    chain = read_chain(checkpoint_folder(checkpoints, finished_steps(checkpoints)[-1]))
     rows = [
         (file.rows.first > 0, row)
         for file in chain.row_files(with_dense=False)
@@ -101,8 +101,11 @@ def missed_by_rows(run_dir: Path, steps: int = LONG) -> dict[str, set[int]]:
     return missed
 
 
-def assert_counted(job: Launched, *names: str) -> list[dict[str, Any]]:
-    """Compare what a job says that it has lost with what rows have missed; return the events of its recoveries."""
+def assert_counted(job: Launched, *names: str, checkpoints: Place | None = None) -> list[dict[str, Any]]:
+    """Compare what a job says that it has lost with what rows have missed; return the events of its recoveries.
+
+    `checkpoints` is where the job saves, if that is not its run directory.
+    """
     code, _ = job.end(within_s=LIMIT_S)
     assert code == 0, job.output[-3000:]
     recovered = events_of(job, "recovered")
@@ -112,7 +115,9 @@ def assert_counted(job: Launched, *names: str) -> list[dict[str, Any]]:
         lost[event["replica"]] += event["lost"]
         tables = dict.fromkeys((f"feature_{number}" for number in range(ALONE + 1)), event["lost"])
         assert event["lost_of_tables"] == tables
-    assert missed_by_rows(job.run_dir) == {name: {updates} for name, updates in lost.items()}
+    assert missed_by_rows(checkpoints or job.run_dir / CHECKPOINTS) == {
+        name: {updates} for name, updates in lost.items()
+    }
     return recovered
 
 

@@ -109,4 +109,4 @@ def test_in_sync_mode_the_result_has_the_same_bits(
 def test_in_hybrid_mode_every_update_is_in_the_model_once(tmp_path: Path, names: tuple[str, ...], seed: int) -> None:
     words = [*counting(tmp_path), *SIZE, *CLUSTER, "recovery.lost_memory=rollback", f"cluster.nn_workers={RANKS}"]
     job = run_and_kill(words, tmp_path / "run", names, seed, STEPS)
-    assert missed_by_rows(job.run_dir, STEPS) == {"embedding-server-0": {0}, "embedding-server-1": {0}}
+    assert missed_by_rows(job.run_dir / CHECKPOINTS, STEPS) == {"embedding-server-0": {0}, "embedding-server-1": {0}}

@@ -14,11 +14,14 @@ from persia_cli.launch.job import JobResult
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.storage.credentials import VARIABLE
 from persia_cli.storage.places import Place, address_of, place_of, subfolders
-from persia_cli.store.manifest import finished_steps, read_manifest, verify
+from persia_cli.store.manifest import CHECKPOINTS, finished_steps, read_manifest, verify
 from tests.support.jobs import losses, plan
+from tests.support.launched import Launched
 from tests.support.proxy import Proxy
 from tests.support.s3 import SECRET, ObjectStore, object_store
 from tests.support.small import WORDS
+from tests.system.test_lost_memory import assert_counted, counting
+from tests.system.test_recovery import kill_at
 
 
 @pytest.fixture(autouse=True)
@@ -32,13 +35,13 @@ def store() -> Iterator[ObjectStore]:
         yield running
 
 
-def persia(*words: str, while_running: Callable[[], None] = lambda: None) -> tuple[int, str]:
+def persia(*words: str, while_running: Callable[[], None] = lambda: None, limit_s: int = 150) -> tuple[int, str]:
     """Run the command in a process of its own, within some minutes; return its exit code and what it said."""
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
     command = [sys.executable, "-m", "persia_cli", *words]
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(command, stdout=said, stderr=said, env=environment)
-        for _ in range(1500):
+        for _ in range(10 * limit_s):
             while_running()
             try:
                 process.wait(0.1)
@@ -52,9 +55,11 @@ def persia(*words: str, while_running: Callable[[], None] = lambda: None) -> tup
         return process.returncode, said.read()
 
 
-def train(run_dir: Path, uri: str, *words: str, while_running: Callable[[], None] = lambda: None) -> tuple[int, str]:
+def train(
+    run_dir: Path, uri: str, *words: str, while_running: Callable[[], None] = lambda: None, limit_s: int = 150
+) -> tuple[int, str]:
     given = [*WORDS, "cluster=embedded", f"checkpoint.path={uri}", "--run-dir", str(run_dir), *words]
-    return persia("train", *given, while_running=while_running)
+    return persia("train", *given, while_running=while_running, limit_s=limit_s)
 
 
 def result_of(run_dir: Path) -> JobResult:
@@ -186,6 +191,35 @@ def test_one_broken_connection_is_tried_again(store: ObjectStore, tmp_path: Path
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("asked", ["requests", "replies"])
+def test_a_store_that_keeps_requests_waiting_costs_saves_and_not_the_job(
+    store: ObjectStore, tmp_path: Path, asked: str
+) -> None:
+    """It holds everything back, connections staying open, until a save was given up."""
+    with Proxy(f"tcp://127.0.0.1:{store.port}") as network:
+        uri, run_dir = store.uri(f"hangs-{asked}", port_of(network)), tmp_path / "run"
+        stalled: list[bool] = []
+
+        def stall_a_save() -> None:
+            saved, failed = (bool(steps_of(run_dir, kind)) for kind in ("saved", "save_failed"))
+            if saved and not stalled:
+                stalled.append(True)
+                network.stall(requests=asked == "requests", replies=asked == "replies")
+            if failed:
+                network.resume()
+
+        words = ["cluster=local", "cluster.silence_timeout_s=12", "train.steps=300", "checkpoint.every_steps=100"]
+        code, said = train(run_dir, uri, *words, "checkpoint.keep=9", while_running=stall_a_save, limit_s=500)
+        assert code == 0, said
+        failed, saved = steps_of(run_dir, "save_failed"), steps_of(run_dir, "saved")
+        assert failed
+        assert saved[-1] == 300
+        assert sorted([*failed, *saved]) == [100, 200, 300]
+        assert_whole(place_of(uri))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_last_save_that_fails_is_an_error(store: ObjectStore, tmp_path: Path) -> None:
     with Proxy(f"tcp://127.0.0.1:{store.port}") as network:
         uri, run_dir = store.uri("last", port_of(network)), tmp_path / "run"
@@ -199,3 +233,19 @@ def test_a_last_save_that_fails_is_an_error(store: ObjectStore, tmp_path: Path) 
         assert "error: the model of step 100 was not saved: s3://models/last/step-100" in said
         assert "it cannot be reached" in said
         assert SECRET not in said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("every", ["1", "4"])
+def test_a_server_that_loses_its_memory_loads_its_rows_from_the_store(
+    store: ObjectStore, tmp_path: Path, every: str
+) -> None:
+    uri = store.uri(f"partial-{every}")
+    words = [*counting(tmp_path), f"checkpoint.full_every={every}", f"checkpoint.path={uri}"]
+    with Launched(words, tmp_path / "run") as job:
+        kill_at(job, 120, "embedding-server-1")
+        [event] = assert_counted(job, "embedding-server-1", checkpoints=place_of(uri))
+        assert event["loaded"] >= 50
+        assert SECRET not in job.output
+    assert not (tmp_path / "run" / CHECKPOINTS).exists()

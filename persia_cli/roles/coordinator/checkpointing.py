@@ -147,12 +147,14 @@ class Checkpointing:
         begun = self._log.find(_BEGUN, lambda: self._begin(phase, state()))
         self._files, self._lost, self._disturbed = {}, None, False
         self._failures = [begun.failure] if begun.failure else []
-        self._draft = place_of(begun.draft)
+        if address_of(self._draft) != begun.draft:  # as in a replay
+            self._draft = place_of(begun.draft)
         self._cut = Cut(step, samples, begun.progress, replace(best) if best else None, begun.scores, phase.trigger)
         return SaveModel(begun.draft, step, begun.parent)
 
     def _begin(self, phase: Phase, state: RecordState) -> Begun:
-        draft, scores, failure = begin_checkpoint(self._checkpoints, phase.last), None, ""
+        self._draft = draft = begin_checkpoint(self._checkpoints, phase.last)
+        scores, failure = None, ""
         try:
             scores = save_scores(draft, state.scores)
         except DiskError as error:

@@ -43,6 +43,7 @@ from persia_cli.roles.coordinator.reporting import Reporting
 from persia_cli.roles.coordinator.takeover import Takeover, event_key, metrics_key
 from persia_cli.roles.coordinator.work_queue import WorkQueue
 from persia_cli.storage.places import place_of
+from persia_cli.storage.remote import within
 from persia_cli.store.manifest import Manifest, read_manifest
 from persia_cli.wire.figures import ReplicaFigures
 from persia_cli.wire.job_messages import (
@@ -72,6 +73,8 @@ log = logging.getLogger(__name__)
 
 LOGGED = (Hello, Ready, Held, Done, Saved, TakeItem, Report, Fail, Leave, Death)
 """Requests that change what a coordinator knows; the others are repeated until they are answered, or come again."""
+STORE_PART = 0.6
+"""Part of `cluster.silence_timeout_s` for which a request may wait for a store: others must not take this for dead."""
 _MANIFEST = msgspec.msgpack.Decoder(Manifest | None)
 
 
@@ -223,7 +226,8 @@ class Coordinator:
         # A work item that is dealt twice does no harm, so nobody waits for the disk before it is given out.
         if isinstance(message, LOGGED) or (isinstance(message, Heartbeat) and self._recovery.needs(message)):
             self._inputs.take(peer, message, synced=not isinstance(message, (TakeItem, Heartbeat)))
-        handler(peer, message)
+        with within(STORE_PART * self._run.cluster.silence_timeout_s):
+            handler(peer, message)
 
     def _begin_scoring(self) -> "Scoring":
         from persia_cli.roles.coordinator.scoring import Scoring  # no other job has its coordinator open files of data

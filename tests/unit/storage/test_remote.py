@@ -20,6 +20,8 @@ from persia_cli.data.scan import scan
 from persia_cli.errors import DataError
 from persia_cli.inspect.files import open_files
 from persia_cli.storage import remote
+from persia_cli.storage.remote import ask, is_waiting, within
+from tests.conftest import poll_for
 
 INSPECT = """
 import sys
@@ -148,3 +150,25 @@ def test_what_errors_mean(text: str, cause: str) -> None:
 )
 def test_a_port_is_no_code(text: str, cause: str) -> None:
     assert remote.explain(OSError(text)).startswith(cause)
+
+
+def test_calls_within_a_block_share_its_time_and_then_nothing_is_asked() -> None:
+    asked: list[int] = []
+    stop = threading.Event()
+
+    def hang() -> None:
+        asked.append(len(asked))
+        stop.wait(60)
+
+    try:
+        with within(0.3):
+            for _ in range(3):
+                with pytest.raises(DataError, match=r"has not answered within 0\.3 s"):
+                    ask("s3://bucket/x", hang)
+            with within(60), pytest.raises(DataError, match="has not answered"):
+                ask("s3://bucket/x", hang)
+    finally:
+        stop.set()
+    assert asked == [0]
+    assert ask("s3://bucket/x", lambda: 5) == 5
+    poll_for(lambda: not is_waiting(), 30.0, "the end of the call")
