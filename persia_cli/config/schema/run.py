@@ -67,7 +67,7 @@ class Training(Node):
     tensorboard: bool = False
     """Write metrics for TensorBoard too, to the folder `tensorboard` of the run directory."""
     stop_early: EarlyStop | None = None
-    """Stop before the last step if evaluations no longer improve."""
+    """Stop before the last step if evaluations no longer improve; the best weights are saved (`checkpoint.best_by`)."""
 
 
 class Evaluation(Node):
@@ -103,7 +103,10 @@ class Checkpoint(Node):
     path: Annotated[str, BeforeValidator(_place)] | None = None
     """Folder of the run's checkpoints, a path or a URI such as s3://bucket/folder; default: in the run directory."""
     best_by: str | None = None
-    """Save after each evaluation that is the best so far by this figure, and keep it until there is a better one."""
+    """Save after each evaluation that is the best so far by this figure, and keep it until there is a better one.
+
+    Default: the figure of `train.stop_early`, if training may end by one.
+    """
 
 
 class Recovery(Node):

@@ -92,6 +92,22 @@ def test_a_run_says_what_it_is_judged_by():
     assert tracker_of(make_run(), {}).best is None
 
 
+def test_a_run_that_stops_early_keeps_its_best_weights_unless_it_names_another_figure():
+    stop = {"metric": "auc", "patience": 2, "min_delta": 0.1}
+    run = make_run(eval={"every_steps": 5}, train={"batch_size": 32, "stop_early": stop})
+    tracker = tracker_of(run, metric_aims(run))
+    told = []
+    for step, auc in ((5, 0.6), (10, 0.65), (15, 0.64)):
+        tracker.note(step, {"auc": auc})
+        told.append((tracker.improved, tracker.over))
+    # What training ends by has to rise by more than 0.1; what is kept is the very best.
+    assert told == [(True, False), (True, False), (False, True)]
+    assert tracker.kept_at(10) is tracker.best
+    again = tracker_of(run, metric_aims(run))
+    again.restore([(each.metric, each.step, each.value, each.since) for each in tracker.tracked])
+    assert again.tracked == tracker.tracked
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
