@@ -33,12 +33,16 @@ DATASET = {
 }
 LAST = SplitChoice("chronological", 0.2)
 """The file is ordered by time, so its last fifth evaluates: about the last two of ten days."""
+BY_FILE = {"kind": "files", "train": ["train-*.parquet"], "eval": ["valid-*.parquet"]}
+"""The split of Avazu_x4, which comes as three files."""
 
 
 def prepare(source: Path, output: Path, options: PrepareOptions, progress: Progress) -> PrepareReport:
-    """Write Parquet from train.csv, plain or compressed; raises DataError."""
+    """Write Parquet from train.csv, or a folder of the three files of Avazu_x4; raises DataError."""
     files = source_files(source, "give train.csv or train.gz of the Kaggle competition")
     parts = [part for file in files for part in text_parts(file, FORMAT, _table)]
+    if options.split is None and {"train", "valid"} <= {file.name.partition(".")[0] for file in files}:
+        return write_dataset(parts, DATASET | {"split": BY_FILE}, output, options, progress)
     return write_dataset(parts, DATASET, output, replace(options, split=options.split or LAST), progress)
 
 
@@ -52,6 +56,7 @@ def _table(block: TextBlock) -> Any:
         "day": pa.array(day.astype(np.int32), pa.date32()),
         "hour_of_day": hour_of_day.astype(np.uint64),
         "weekday": ((day + 3) % 7).astype(np.uint64),
+        "weekend": ((day + 3) % 7 > 4).astype(np.uint64),
     }
     return block.table(columns | {name: block.ids(name) for name in DATASET["sparse"] if name not in columns})
 

@@ -1,5 +1,6 @@
 """What the pages of docs/guide/ say of single things holds; that their commands work is shown by test_docs.py."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -36,3 +37,26 @@ def test_it_names_every_kind_of_network() -> None:
     assert len(kinds) > 10
     text = (GUIDE / "models.md").read_text()
     assert [kind for kind in sorted(kinds) if f"| `{kind}`" not in text] == []
+
+
+def test_published_figures_are_those_of_the_configurations() -> None:
+    page = (GUIDE / "published-numbers.md").read_text()
+    names = re.findall(r"`conf=(\w+)`", re.findall(r"^\| AUC / log loss .*", page, re.M)[0])
+    told = {
+        (name, network): figures.strip()
+        for network, cells in re.findall(r"^\| `model=(\w+)` \|(.*)\|$", page, re.M)
+        for name, figures in zip(names, cells.split("|"), strict=True)
+        if figures.strip()
+    }
+    there = {
+        (name, network): figures
+        for name in names
+        for figures, network in re.findall(
+            r"^  # .*?(0\.\d{4} / 0\.\d{4}).*\n  (\w+):", (ROOT / "conf" / f"{name}.yaml").read_text(), re.M
+        )
+    }
+    assert there == told
+    assert len(told) == 33
+    for name in names:
+        networks = yaml.safe_load((ROOT / "conf" / f"{name}.yaml").read_text())["networks"]
+        assert {network for of, network in told if of == name} == set(networks)

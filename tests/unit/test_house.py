@@ -46,7 +46,7 @@ ONLY_IN = {
     "typer": ("commands", "main"),
     "rich": ("commands", "main"),
     "hydra": ("config.broken", "sweep.grid", "config.compose", "config.words"),
-    "omegaconf": ("config.broken", "config.compose"),
+    "omegaconf": ("config.broken", "config.compose", "config.networks"),
     "torch": ("model", "train", "roles.nn_worker", "bench.baselines"),
     "safetensors": ("observe.record_state", "train", "checkpoint"),
     "zmq": ("wire", "bench.delay_line"),

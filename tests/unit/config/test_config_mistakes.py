@@ -265,8 +265,8 @@ def test_metrics_that_nothing_can_be_judged_by(mistakes: Told, words: list[str],
 def test_conf_itself_is_wrong(mistakes: Told, user_conf: Path, tmp_path: Path) -> None:
     assert mistakes("conf=criteoo") == ["conf=criteoo: no such configuration; did you mean criteo?"]
     there = (
-        "there are adult_income, adult_income_original, avazu, base, criteo, criteo_1tb, mine, movielens_100k, "
-        "movielens_1m, movielens_25m, synthetic and taobao"
+        "there are adult_income, adult_income_original, avazu, avazu_x1, avazu_x4, base, criteo, criteo_1tb, "
+        "criteo_x1, criteo_x4, mine, movielens_100k, movielens_1m, movielens_25m, synthetic and taobao"
     )
     assert mistakes("conf=wombat") == [f"conf=wombat: no such configuration; {there}"]
     assert mistakes("conf=") == [f"conf=: expected the name or path of a configuration; {there}"]
