@@ -1,0 +1,185 @@
+"""Train the same networks on the same samples by Persia and by FuxiCTR, in turns, and print figures of both.
+
+    python scripts/compare_fuxictr.py data/movielens_1m --networks deepfm dcn_v2 --seeds 3
+    python scripts/compare_fuxictr.py data/criteo --plain --json criteo.json
+
+DATA is the folder that `persia recipe prepare` has written, of one label and one id per column. Both train on three
+fifths of its rows until one fifth says that it gets no better, and score the last fifth by their best model. FuxiCTR is
+in the extra `compare` (`pip install 'persia[compare]'`). Its samples come from memory, by a loader that is faster than
+its own; Persia reads its Parquet file. samples/s are of training alone, without start, evaluation and end.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from scripts.rival.samples import LABEL, PART, Samples, write_samples  # noqa: E402
+from scripts.rival.settings import Settings  # noqa: E402
+
+UNIFORM = 3**0.5
+"""Half the width of a uniform distribution with the standard deviation 1."""
+ROW_DEVIATION = 1e-4
+"""Standard deviation of new rows, as FuxiCTR has it."""
+SIDES = ("persia", "fuxictr")
+NETWORKS = ("lr", "fm", "ffnn", "wide_deep", "deepfm", "dcn_v2", "xdeepfm", "fibinet")
+"""What both have, by the names of Persia, where nothing else is asked for."""
+FIRST_ORDER = ("lr", "fm", "wide_deep", "deepfm", "xdeepfm", "fibinet")
+"""Networks whose rows have a first-order weight beside their vector: one column more in Persia, a table in FuxiCTR."""
+OWN_WORDS = {
+    "dcn_v2": ["model.layers=3", "model.structure=parallel"],
+    "xdeepfm": ["model.maps=[32,32]"],
+}
+Figures = dict[str, Any]
+
+
+def train_persia(samples: Samples, settings: Settings, mode: str, folder: Path) -> Figures:
+    """Train and predict by the command line; return figures, and write scores beside them."""
+    train_rows = int(np.count_nonzero(pq.read_table(samples.train, columns=[PART])[PART].to_numpy() == "train"))
+    dim = 0 if settings.network == "lr" else settings.dim
+    words = [
+        "conf=base",
+        f"mode={mode}",
+        "cluster=embedded",
+        f"seed={settings.seed}",
+        f"dataset={samples.train.with_name('dataset.yaml')}",
+        f"model={settings.network}",
+        f"model.dim={dim + (settings.network in FIRST_ORDER)}",
+        *OWN_WORDS.get(settings.network, []),
+        "optimizer=adam",
+        f"optimizer.embedding.lr={settings.lr}",
+        f"optimizer.dense.lr={settings.lr}",
+        f"optimizer.dense.clip_norm={settings.clip}",
+        f"embedding.init_bound={UNIFORM * ROW_DEVIATION}",
+        f"train.batch_size={settings.batch}",
+        f"train.threads={settings.threads}",
+        f"train.epochs={settings.epochs}",
+        f"train.stop_early={{metric: auc, patience: {settings.patience}}}",
+        f"eval.every_steps={-(-train_rows // settings.batch)}",
+        "checkpoint.best_by=auc",
+        "checkpoint.keep=1",
+    ]
+    if settings.network not in ("lr", "fm"):
+        words += [f"model.hidden={settings.hidden}", f"model.dropout={settings.dropout}", "model.init=xavier_normal"]
+        words += [f"model.norm={'batch' if settings.norm else 'none'}"]
+    if settings.row_l2:
+        words += [f"optimizer.embedding.l2={settings.row_l2}"]
+    if settings.dense_l2:
+        words += [f"optimizer.dense.l2={settings.dense_l2}"]
+    call([sys.executable, "-m", "persia_cli", "train", *words, "--run-dir", str(folder)])
+    scores = folder / "scores.parquet"
+    call([sys.executable, "-m", "persia_cli", "predict", str(folder), str(samples.test), "-o", str(scores)])
+    np.save(folder / "scores.npy", pq.read_table(scores)[f"{LABEL}_probability"].to_numpy())
+    return of_run(folder)
+
+
+def of_run(folder: Path) -> Figures:
+    """Return how long a run of ours trained, by its record."""
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    phases = [(event["phase"], event["time"]) for event in events if event["event"] == "phase"]
+    ends = [time for _, time in phases[1:]]
+    trained = sum(end - time for (phase, time), end in zip(phases[:-1], ends, strict=True) if phase == "training")
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    samples = max(line["samples"] for line in lines)
+    epochs = sum(line["split"] == "eval" for line in lines)
+    return {"epochs": epochs, "wall_s": phases[-1][1] - phases[0][1], "samples_per_s": samples / trained}
+
+
+def train_fuxictr(samples: Samples, settings: Settings, folder: Path) -> Figures:
+    """Train and predict in a process of its own; return figures."""
+    files = json.dumps([str(samples.train), str(samples.test), samples.ids])
+    command = [sys.executable, "-m", "scripts.rival.train", files, json.dumps(settings.words()), str(folder)]
+    figures: Figures = json.loads(call(command).splitlines()[-1])
+    return figures
+
+
+def call(command: list[str]) -> str:
+    """Run a command; return what it prints. Ends this script with its messages if it fails."""
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    if ended.returncode:
+        raise SystemExit(f"{' '.join(command[:5])} … failed:\n{(ended.stdout + ended.stderr)[-3000:]}")
+    return ended.stdout
+
+
+def compare(samples: Samples, settings: Settings, mode: str, folder: Path) -> dict[str, Figures]:
+    """Train on both sides, which take turns in being first; return figures of each."""
+    from sklearn.metrics import log_loss, roc_auc_score
+
+    labels = pq.read_table(samples.test, columns=[LABEL])[LABEL].to_numpy()
+    found = {}
+    for side in SIDES if settings.seed % 2 == 0 else SIDES[::-1]:
+        place = folder / f"{side}-{settings.network}-{settings.seed}"
+        if side == "persia":
+            figures = train_persia(samples, settings, mode, place)
+        else:
+            figures = train_fuxictr(samples, settings, place)
+        scores = np.load(place / "scores.npy").astype(np.float64)
+        found[side] = {"auc": roc_auc_score(labels, scores), "log_loss": log_loss(labels, scores), **figures}
+    return found
+
+
+def rows_of(network: str, rounds: list[dict[str, Figures]]) -> list[list[str]]:
+    """Return the lines of a table about one network, one for each side."""
+    faster = statistics.median(each["persia"]["samples_per_s"] / each["fuxictr"]["samples_per_s"] for each in rounds)
+    rows = []
+    for side in SIDES:
+        aucs = [each[side]["auc"] for each in rounds]
+        spread = f" ± {statistics.stdev(aucs):.4f}" if len(aucs) > 1 else ""
+        means = {name: statistics.mean(each[side][name] for each in rounds) for name in rounds[0][side]}
+        row = [network, side, f"{means['auc']:.4f}{spread}", f"{means['log_loss']:.4f}", f"{means['epochs']:.1f}"]
+        row += [f"{means['wall_s']:.1f}", f"{means['samples_per_s']:,.0f}", f"{faster:.2f}" if side == "persia" else ""]
+        rows.append(row)
+    return rows
+
+
+def main(words: list[str] | None = None) -> None:
+    """Read the words of the command line, compare, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, help="folder that persia recipe prepare has written")
+    parser.add_argument("--networks", nargs="+", default=NETWORKS)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--plain", action="store_true", help="without normalisation, dropout and L2")
+    parser.add_argument("--mode", default="hybrid", choices=["sync", "hybrid"])
+    parser.add_argument("--batch", type=int, default=4096)
+    parser.add_argument("--epochs", type=int, default=100, help="most epochs")
+    parser.add_argument("--dropout", type=float, default=0.2)
+    parser.add_argument("--row-l2", type=float, default=0.0, help="L2 penalty of rows")
+    parser.add_argument("--dense-l2", type=float, default=0.0, help="L2 penalty of dense weights")
+    parser.add_argument("--json", type=Path, help="file for all figures")
+    chosen = parser.parse_args(words)
+    console, every = Console(), {}
+    with tempfile.TemporaryDirectory(prefix="persia-compare-") as temporary:
+        samples = write_samples(chosen.data.resolve(), Path(temporary) / "samples")
+        names = ["network", "", "AUC", "log loss", "epochs", "wall s", "samples/s", "ratio"]
+        table = Table(*names, title=f"{chosen.data}, mode={chosen.mode}, batch {chosen.batch}")
+        for network in chosen.networks:
+            rounds = []
+            for seed in range(chosen.seeds):
+                settings = Settings(network, seed, batch=chosen.batch, epochs=chosen.epochs, dropout=chosen.dropout)
+                settings = replace(settings, row_l2=chosen.row_l2, dense_l2=chosen.dense_l2)
+                settings = settings.plain() if chosen.plain else settings
+                rounds.append(compare(samples, settings, chosen.mode, Path(temporary)))
+                console.print(f"{network}, seed {seed}: {json.dumps(rounds[-1])}", soft_wrap=True)
+            every[network] = rounds
+            for row in rows_of(network, rounds):
+                table.add_row(*row)
+    console.print(table)
+    if chosen.json:
+        chosen.json.write_text(json.dumps(every, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
