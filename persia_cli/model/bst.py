@@ -1,16 +1,12 @@
 """BST, behaviour sequence transformer: Chen et al., arXiv 1905.06874."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import nn
 from torch.nn.functional import leaky_relu
 
 from persia_cli.config.schema import Bst
-from persia_cli.model.fields import SideBySide
-from persia_cli.model.inputs import ModelBatch
-from persia_cli.model.layers import LayerNorm, fully_connected, style_of
-from persia_cli.model.requirements import Pair, attended_pairs
+from persia_cli.model.attending import AttendingNetwork
+from persia_cli.model.layers import LayerNorm
 from persia_cli.model.self_attention import Positions, SelfAttention
 from persia_cli.model.shape import InputShape
 
@@ -55,28 +51,8 @@ class BehaviourTransformer(nn.Module):
         return (values * present).sum(1) / present.sum(1)
 
 
-class DeepBehaviourTransformer(nn.Module):
-    """Dense features, pooled embeddings and transformed sequences side by side, through a multi-layer perceptron."""
-
-    def __init__(self, shape: InputShape, pairs: Sequence[Pair], settings: Bst) -> None:
-        super().__init__()
-        self.inputs = SideBySide(shape, settings)
-        self.pairs = [(target.name, sequence.name) for target, sequence in pairs]
-        self.transformers = nn.ModuleList(
-            BehaviourTransformer(target.dim, sequence.max_length or 1, settings) for target, sequence in pairs
-        )
-        width = self.inputs.width + sum(target.dim for target, _ in pairs)
-        self.network = fully_connected(width, settings.hidden, shape.tasks, style_of(settings))
-
-    def forward(self, batch: ModelBatch) -> torch.Tensor:
-        """Return logits float32 [n, tasks]."""
-        transformed = [
-            transformer(batch.pooled[target], *batch.sequences[sequence])
-            for transformer, (target, sequence) in zip(self.transformers, self.pairs, strict=True)
-        ]
-        return self.network(torch.cat([self.inputs(batch), *transformed], dim=1))
-
-
 def build(model: Bst, shape: InputShape) -> nn.Module:
     """Build the network; raises ConfigError for targets and sequences that do not fit each other."""
-    return DeepBehaviourTransformer(shape, attended_pairs(model.attend, shape), model)
+    return AttendingNetwork(
+        shape, model, lambda target, sequence: BehaviourTransformer(target.dim, sequence.max_length or 1, model)
+    )

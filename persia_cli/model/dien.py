@@ -1,15 +1,10 @@
 """DIEN, deep interest evolution network: Zhou et al., arXiv 1809.03672."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import nn
 
 from persia_cli.config.schema import Dien
-from persia_cli.model.fields import SideBySide
-from persia_cli.model.inputs import ModelBatch
-from persia_cli.model.layers import fully_connected, style_of
-from persia_cli.model.requirements import Pair, attended_pairs
+from persia_cli.model.attending import AttendingNetwork
 from persia_cli.model.shape import InputShape
 
 
@@ -63,26 +58,6 @@ class InterestEvolution(nn.Module):
         return evolved
 
 
-class DeepInterestEvolution(nn.Module):
-    """Dense features, pooled embeddings and evolved interests side by side, through a multi-layer perceptron."""
-
-    def __init__(self, shape: InputShape, pairs: Sequence[Pair], settings: Dien) -> None:
-        super().__init__()
-        self.inputs = SideBySide(shape, settings)
-        self.pairs = [(target.name, sequence.name) for target, sequence in pairs]
-        self.evolution = nn.ModuleList(InterestEvolution(target.dim) for target, _ in pairs)
-        width = self.inputs.width + sum(target.dim for target, _ in pairs)
-        self.network = fully_connected(width, settings.hidden, shape.tasks, style_of(settings))
-
-    def forward(self, batch: ModelBatch) -> torch.Tensor:
-        """Return logits float32 [n, tasks]."""
-        evolved = [
-            evolution(batch.pooled[target], *batch.sequences[sequence])
-            for evolution, (target, sequence) in zip(self.evolution, self.pairs, strict=True)
-        ]
-        return self.network(torch.cat([self.inputs(batch), *evolved], dim=1))
-
-
 def build(model: Dien, shape: InputShape) -> nn.Module:
     """Build the network; raises ConfigError for targets and sequences that do not fit each other."""
-    return DeepInterestEvolution(shape, attended_pairs(model.attend, shape), model)
+    return AttendingNetwork(shape, model, lambda target, _: InterestEvolution(target.dim))

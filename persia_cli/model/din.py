@@ -6,10 +6,8 @@ import torch
 from torch import nn
 
 from persia_cli.config.schema import Din
-from persia_cli.model.fields import SideBySide
-from persia_cli.model.inputs import ModelBatch
-from persia_cli.model.layers import LayerStyle, fully_connected, style_of
-from persia_cli.model.requirements import Pair, attended_pairs
+from persia_cli.model.attending import AttendingNetwork
+from persia_cli.model.layers import LayerStyle, fully_connected
 from persia_cli.model.shape import InputShape
 
 
@@ -32,28 +30,7 @@ class Attention(nn.Module):
         return weighed.sum(1)
 
 
-class DeepInterest(nn.Module):
-    """Dense features, pooled embeddings and attended sequences side by side, through a multi-layer perceptron."""
-
-    def __init__(self, shape: InputShape, pairs: Sequence[Pair], settings: Din) -> None:
-        super().__init__()
-        self.inputs = SideBySide(shape, settings)
-        self.pairs = [(target.name, sequence.name) for target, sequence in pairs]
-        unit = LayerStyle(settings.attention_activation)
-        self.attention = nn.ModuleList(Attention(target.dim, settings.attention, unit) for target, _ in pairs)
-        width = self.inputs.width + sum(target.dim for target, _ in pairs)
-        self.network = fully_connected(width, settings.hidden, shape.tasks, style_of(settings))
-
-    def forward(self, batch: ModelBatch) -> torch.Tensor:
-        """Return logits float32 [n, tasks]."""
-        interests = [
-            attention(batch.pooled[target], *batch.sequences[sequence])
-            for attention, (target, sequence) in zip(self.attention, self.pairs, strict=True)
-        ]
-        inputs = torch.cat([self.inputs(batch), *interests], dim=1)
-        return self.network(inputs)
-
-
 def build(model: Din, shape: InputShape) -> nn.Module:
     """Build the network; raises ConfigError for targets and sequences that do not fit each other."""
-    return DeepInterest(shape, attended_pairs(model.attend, shape), model)
+    unit = LayerStyle(model.attention_activation)
+    return AttendingNetwork(shape, model, lambda target, _: Attention(target.dim, model.attention, unit))

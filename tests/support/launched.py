@@ -85,6 +85,17 @@ class Launched:
         return code, time.monotonic() - begin
 
 
+def pids_of(run_dir: Path) -> dict[str, int]:
+    """The process of each replica, of those that died the one in its place."""
+    found: dict[str, int] = {}
+    for event in read_journal(run_dir / EVENTS):
+        if event["event"] == "ready":
+            found |= {replica["name"]: replica["pid"] for replica in event["replicas"]}
+        elif event["event"] == "recovered":
+            found[event["replica"]] = event["pid"]
+    return found
+
+
 def running(pids: dict[str, int]) -> list[str]:
     """The replicas whose process is still there."""
     return [name for name, pid in pids.items() if _runs(pid)]

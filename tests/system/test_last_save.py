@@ -13,7 +13,7 @@ from tests.conftest import poll_for
 from tests.support.checkpoints import assert_same_model
 from tests.support.held_files import HeldFiles
 from tests.support.jobs import losses, train
-from tests.support.launched import Launched
+from tests.support.launched import Launched, pids_of
 from tests.support.small import STEPS, WORDS, figures
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -57,17 +57,6 @@ def disturbed(words: list[str], tmp_path: Path, victims: list[str], times: int =
 
 def recovered(run_dir: Path) -> list[str]:
     return [event["replica"] for event in read_journal(run_dir / EVENTS) if event["event"] == "recovered"]
-
-
-def pids_of(run_dir: Path) -> dict[str, int]:
-    """The process of each replica, of those that died the one in its place."""
-    found: dict[str, int] = {}
-    for event in read_journal(run_dir / EVENTS):
-        if event["event"] == "ready":
-            found |= {replica["name"]: replica["pid"] for replica in event["replicas"]}
-        elif event["event"] == "recovered":
-            found[event["replica"]] = event["pid"]
-    return found
 
 
 def assert_same(result: JobResult, undisturbed: JobResult) -> None:

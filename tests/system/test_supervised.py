@@ -13,7 +13,7 @@ from persia_cli.store.manifest import CHECKPOINTS, newest_checkpoint
 from tests.conftest import poll_for
 from tests.support.checkpoints import assert_same_model
 from tests.support.jobs import losses, train
-from tests.support.launched import ENDLESS
+from tests.support.launched import ENDLESS, pids_of
 from tests.support.one_by_one import by_hand, end
 from tests.support.small import STEPS, WORDS, figures
 
@@ -22,17 +22,6 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(400)]
 SMALL = [*WORDS, "cluster=local", "train.log_every_steps=5", "cluster.server_memory=shared"]
 NAMES = ["data-loader-0", "embedding-worker-0", "embedding-server-0"]
 LIMIT_S = 120.0
-
-
-def pids_of(run_dir: Path) -> dict[str, int]:
-    """The process of each replica, of those that died the one in its place."""
-    found: dict[str, int] = {}
-    for event in read_journal(run_dir / EVENTS):
-        if event["event"] == "ready":
-            found |= {replica["name"]: replica["pid"] for replica in event["replicas"]}
-        elif event["event"] == "recovered":
-            found[event["replica"]] = event["pid"]
-    return found
 
 
 def wait_for_step(run_dir: Path, step: int) -> None:

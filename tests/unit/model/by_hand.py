@@ -18,6 +18,12 @@ Weights = dict[str, Array]
 
 STEP = 1e-6
 """Of the central difference."""
+CASES = pytest.mark.parametrize(
+    ("groups", "tasks", "dense"),
+    [([[0, 1, 2]], 1, 2), ([[2, 0], [1]], 3, 2), ([[1, 0, 2]], 1, 0)],
+    ids=["plain", "two-groups-and-three-tasks", "other-order-and-no-dense"],
+)
+"""Blocks of three pooled features, tasks and dense features."""
 
 
 class Sample(NamedTuple):

@@ -10,6 +10,7 @@ from persia_cli.config.schema import AutoInt, DcnV2, DeepFm, Din, Dlrm, Ffnn, Fi
 from persia_cli.model.shape import FeatureShape, InputShape
 from tests.unit.model.batches import shape
 from tests.unit.model.by_hand import (
+    CASES,
     Array,
     Sample,
     Weights,
@@ -20,12 +21,6 @@ from tests.unit.model.by_hand import (
     side_by_side,
     sigmoid,
     softmax,
-)
-
-CASES = pytest.mark.parametrize(
-    ("groups", "tasks", "dense"),
-    [([[0, 1, 2]], 1, 2), ([[2, 0], [1]], 3, 2), ([[1, 0, 2]], 1, 0)],
-    ids=["plain", "two-groups-and-three-tasks", "other-order-and-no-dense"],
 )
 
 
@@ -207,7 +202,7 @@ def test_din(groups, tasks, dense):
         for value, there in zip(*sample.sequences[sequence], strict=True):
             if there:
                 read = np.concatenate([value, wanted, value - wanted, value * wanted])
-                total += perceptron(weights, f"attention.{number}.unit", read) * value
+                total += perceptron(weights, f"readers.{number}.unit", read) * value
         return total
 
     def formula(weights: Weights, sample: Sample) -> Array:

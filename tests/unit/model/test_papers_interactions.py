@@ -7,12 +7,17 @@ import pytest
 
 from persia_cli.config.schema import Afm, FibiNet, FinalNet, Fm, Gdcn, Lr, MaskNet
 from tests.unit.model.batches import shape
-from tests.unit.model.by_hand import Array, Sample, Weights, agrees, fields, perceptron, side_by_side, sigmoid, softmax
-
-CASES = pytest.mark.parametrize(
-    ("groups", "tasks", "dense"),
-    [([[0, 1, 2]], 1, 2), ([[2, 0], [1]], 3, 2), ([[1, 0, 2]], 1, 0)],
-    ids=["plain", "two-groups-and-three-tasks", "other-order-and-no-dense"],
+from tests.unit.model.by_hand import (
+    CASES,
+    Array,
+    Sample,
+    Weights,
+    agrees,
+    fields,
+    perceptron,
+    side_by_side,
+    sigmoid,
+    softmax,
 )
 
 

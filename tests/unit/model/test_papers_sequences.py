@@ -52,7 +52,7 @@ def test_dien(tasks, dense):
         wanted, values = sample.pooled[target], there(sample, sequence)
         if not values:
             return np.zeros_like(wanted)
-        prefix, dim = f"evolution.{number}", len(wanted)
+        prefix, dim = f"readers.{number}", len(wanted)
         interests = recurrent(weights, f"{prefix}.extract", values, [1.0] * len(values), dim)
         asked = linear(weights, f"{prefix}.relevance", wanted)
         shares = softmax(np.array([interest @ asked for interest in interests]))
@@ -84,7 +84,7 @@ def attention(weights: Weights, prefix: str, tokens: list[Array], heads: int, ca
 @CASES
 def test_bst(tasks, dense):
     def transformed(weights: Weights, sample: Sample, number: int, target: str, sequence: str) -> Array:
-        prefix, values = f"transformers.{number}", there(sample, sequence)
+        prefix, values = f"readers.{number}", there(sample, sequence)
         positions = weights[f"{prefix}.positions.vectors"]
         # The target is the newest, in position 0.
         tokens = [value + positions[len(values) - at] for at, value in enumerate(values)]
