@@ -5,6 +5,7 @@ import os
 import numpy as np
 import pytest
 
+from persia_cli.config.schema import Link
 from persia_cli.kernels.memory import HUGE_PAGE
 from persia_cli.roles.interval import Interval
 from persia_cli.store.memory_file import SERVING, MemoryFile, new_file
@@ -15,6 +16,7 @@ from persia_cli.wire.messages import Rows
 from persia_cli.wire.parts import TableTotals
 
 STEPS, MOST, TASKS, SERVERS = 4, 6, 2, 3
+LINKS: list[Link] = ["logistic", "logistic"]
 
 
 def step_of(number: int, scale: float | None = None) -> tuple[Samples, StepResult, Rows]:
@@ -50,7 +52,7 @@ def test_an_interval_from_the_file_is_that_of_the_steps(file, scale):
     memory.close()
     del memory, figures
     _, figures = figures_in(file, keep=True)
-    direct, again = Interval([1.0, 0.5]), Interval([1.0, 0.5])
+    direct, again = Interval([1.0, 0.5], LINKS), Interval([1.0, 0.5], LINKS)
     for step in range(5, 9):
         direct.add(*step_of(step, scale))
     for _, counted in figures.between(5, 9):
