@@ -88,6 +88,9 @@ def plan_resumed(source: "Place", run: "Run", run_dir: Path) -> "JobPlan":
             f"{run_dir} has a newer checkpoint, {newest}; to go on from {model.checkpoint}, choose another --run-dir"
         )
     facts = facts_of(run.dataset)
+    if run.model.output_bias == "base_rate" and isinstance(model.run.model.output_bias, tuple):
+        begun = run.model.model_copy(update={"output_bias": model.run.model.output_bias})
+        run = run.model_copy(update={"model": begun})
     # A run records its data set as it was understood: absolute paths, and what was left open settled by the files.
     meant = run if facts.settled is None else run.model_copy(update={"dataset": facts.settled})
     require_same_training(model.run, anchored(meant))

@@ -10,6 +10,7 @@ from persia_cli.config.schema import Model
 from persia_cli.config.schema.perceptrons import Perceptrons
 from persia_cli.model.initial import initialize
 from persia_cli.model.inputs import drop_embeddings
+from persia_cli.model.output_bias import begin_output
 from persia_cli.model.requirements import require_fit
 from persia_cli.model.shape import InputShape
 from persia_cli.model.uncertainty import learn_uncertainty
@@ -28,6 +29,7 @@ def build_model(model: Model, shape: InputShape, seed: int) -> nn.Module:
         network = build(model, shape)
         if isinstance(model, Perceptrons):
             initialize(network, model.init)
+    begin_output(network, model)
     if model.embedding_dropout:
         drop_embeddings(network, model.embedding_dropout)
     if shape.uncertainty:

@@ -19,10 +19,10 @@ class FactorizedInteraction(nn.Module):
     The paper's layer with two factors, the gate of the second being the identity; it learns products of two inputs.
     """
 
-    def __init__(self, inputs: int, width: int, concat: bool) -> None:
+    def __init__(self, inputs: int, width: int, concat: bool, bias: bool = True) -> None:
         super().__init__()
         self.concat = concat
-        self.linear = nn.Linear(inputs, width if concat else 2 * width)
+        self.linear = nn.Linear(inputs, width if concat else 2 * width, bias=bias)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return [n, width] of [n, inputs]."""
@@ -72,8 +72,8 @@ class FactorizedBlocks(nn.Module):
 def _block(inputs: int, widths: Sequence[int], concat: bool, style: LayerStyle, tasks: int) -> nn.Sequential:
     layers: list[nn.Module] = []
     for number, (before, after) in enumerate(pairwise([inputs, *widths])):
-        layers += [FactorizedInteraction(before, after, concat), *style.after(number, after)]
-    return nn.Sequential(*layers, nn.Linear([inputs, *widths][-1], tasks))
+        layers += [FactorizedInteraction(before, after, concat, style.bias), *style.after(number, after)]
+    return nn.Sequential(*layers, nn.Linear([inputs, *widths][-1], tasks, bias=style.bias))
 
 
 def build(model: FinalNet, shape: InputShape) -> nn.Module:

@@ -75,6 +75,8 @@ class LayerStyle:
     activation: Activation | Sequence[Activation] = "relu"
     norm: Norm = "none"
     dropout: float | Sequence[float] = 0.0
+    bias: bool = True
+    """True if the linear part, and that of the output, has a bias."""
 
     def activate(self, layer: int, *shape: int) -> nn.Module:
         """Return the activation of a layer, counted from 0; beyond the last that has its own, that of the last."""
@@ -96,14 +98,14 @@ PLAIN = LayerStyle()
 
 def style_of(settings: Perceptrons) -> LayerStyle:
     """Return the style of a network's hidden layers."""
-    return LayerStyle(settings.activation, settings.norm, settings.dropout)
+    return LayerStyle(settings.activation, settings.norm, settings.dropout, settings.bias)
 
 
 def hidden_layers(inputs: int, widths: Sequence[int], style: LayerStyle) -> nn.Sequential:
     """Hidden layers of the widths given, the last one included, from [n, inputs]."""
     layers: list[nn.Module] = []
     for number, (before, after) in enumerate(pairwise([inputs, *widths])):
-        layers += [nn.Linear(before, after), *style.after(number, after)]
+        layers += [nn.Linear(before, after, bias=style.bias), *style.after(number, after)]
     return nn.Sequential(*layers)
 
 
@@ -111,7 +113,8 @@ def fully_connected(
     inputs: int, hidden: Sequence[int], outputs: int, style: LayerStyle = PLAIN, activate_last: bool = False
 ) -> nn.Sequential:
     """Hidden layers and a linear one of `outputs` columns, which with `activate_last` has an activation but no more."""
-    layers = [*hidden_layers(inputs, hidden, style), nn.Linear([inputs, *hidden][-1], outputs)]
+    last = nn.Linear([inputs, *hidden][-1], outputs, bias=style.bias)
+    layers = [*hidden_layers(inputs, hidden, style), last]
     return nn.Sequential(*layers, *([style.activate(len(hidden), outputs)] if activate_last else ()))
 
 
@@ -138,7 +141,7 @@ def parallel_hidden_layers(copies: int, inputs: int, widths: Sequence[int], styl
     """As many networks as `copies`, each as `hidden_layers` makes them, from [copies, n, inputs] at once."""
     layers: list[nn.Module] = []
     for number, (before, after) in enumerate(pairwise([inputs, *widths])):
-        layers += [ParallelLinear(copies, before, after), *style.after(number, copies, 1, after)]
+        layers += [ParallelLinear(copies, before, after, style.bias), *style.after(number, copies, 1, after)]
     return nn.Sequential(*layers)
 
 
@@ -147,4 +150,4 @@ def parallel_networks(
 ) -> nn.Sequential:
     """As many networks as `copies`, each as `fully_connected` makes them, from [copies, n, inputs] at once."""
     layers = parallel_hidden_layers(copies, inputs, hidden, style)
-    return nn.Sequential(*layers, ParallelLinear(copies, [inputs, *hidden][-1], outputs))
+    return nn.Sequential(*layers, ParallelLinear(copies, [inputs, *hidden][-1], outputs, style.bias))

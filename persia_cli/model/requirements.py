@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from persia_cli.config.schema import (
     Afm,
@@ -9,14 +10,17 @@ from persia_cli.config.schema import (
     Branches,
     Bst,
     CustomModel,
+    DcnV2,
     DeepFm,
     Dien,
     Din,
     Dlrm,
+    Esmm,
     FibiNet,
     FinalMlp,
     FinalNet,
     Fm,
+    Gdcn,
     Lr,
     MaskNet,
     Model,
@@ -26,7 +30,8 @@ from persia_cli.config.schema import (
     XDeepFm,
 )
 from persia_cli.config.schema.interactions import Gate
-from persia_cli.errors import ConfigError
+from persia_cli.config.schema.perceptrons import Perceptrons
+from persia_cli.errors import ConfigError, count
 from persia_cli.model.shape import FeatureShape, InputShape
 
 Pair = tuple[FeatureShape, FeatureShape]
@@ -38,6 +43,8 @@ POOLED, SEQUENCE = "sum, mean or sqrtn", "none (and a max_length)"
 
 def require_fit(model: Model, shape: InputShape) -> None:
     """Raise ConfigError if the network cannot be built on these features; a custom network is not checked here."""
+    if model.output_bias != "init":
+        _require_output_bias(model, shape)
     if isinstance(model, CustomModel):
         return
     match model:
@@ -79,6 +86,29 @@ def require_fit(model: Model, shape: InputShape) -> None:
             gate_contexts(model.gate, shape)
         case TwoTower():
             tower_features(model.user, model.item, shape)
+
+
+def _require_output_bias(model: Model, shape: InputShape) -> None:
+    """Raise ConfigError if the network has no bias of its output, or the numbers it is to begin with do not fit."""
+    begins = model.output_bias
+    if isinstance(model, CustomModel | SasRec | TwoTower):
+        why = "keeps to your class, which sets its own" if isinstance(model, CustomModel) else "has no such bias"
+        raise ConfigError(f"model.output_bias: model.kind={model.kind} {why}; leave it out")
+    own = isinstance(model, AutoInt | DcnV2 | Gdcn | FinalMlp)
+    if isinstance(model, Perceptrons) and not (model.bias or own):
+        raise ConfigError("model.bias=false leaves out the bias that model.output_bias is about; give one of them")
+    if not isinstance(begins, tuple):
+        return
+    if len(begins) != shape.tasks:
+        raise ConfigError(
+            f"model.output_bias has {count(len(begins), 'number')}, and the data set {count(shape.tasks, 'label')}; "
+            "give one for each label"
+        )
+    if isinstance(model, Esmm) and any(later >= earlier for earlier, later in pairwise(begins)):
+        raise ConfigError(
+            "model.output_bias: each label of model.kind=esmm takes the one before, but one of them is not rarer than "
+            f"the one before: {list(begins)}; correct the order of dataset.labels, or leave model.output_bias out"
+        )
 
 
 def attended_pairs(attend: Mapping[str, Sequence[str]], shape: InputShape) -> list[Pair]:

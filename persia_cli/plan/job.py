@@ -22,6 +22,7 @@ from persia_cli.control.phases import (
 )
 from persia_cli.control.position import EVAL, TRAIN, JobBatches, StepGrid
 from persia_cli.errors import ConfigError, DataError
+from persia_cli.plan.base_rate import with_base_rate
 from persia_cli.plan.embedding import embedding_layout, require_places
 from persia_cli.plan.network import require_network
 from persia_cli.plan.warm_start import WarmStart
@@ -245,6 +246,8 @@ def plan_job(
     if isinstance(run.model, CustomModel) and not Path(run.model.file).expanduser().is_file():
         raise ConfigError(f"model.file={run.model.file}: there is no such file; give the Python file with your model")
     check_extras(run)
+    if task == "train":
+        run = with_base_rate(run)
     layout = embedding_layout(run)
     job = Job(
         task=task,

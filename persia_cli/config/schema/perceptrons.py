@@ -4,12 +4,14 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from persia_cli.config.schema.base import Decay, Dim, Node
+from persia_cli.config.schema.base import NUMBER, Decay, Dim, Node
 from persia_cli.errors import count
 
 Activation = Literal["relu", "gelu", "silu", "prelu", "dice", "sigmoid", "tanh", "none"]
 Norm = Literal["none", "batch", "layer"]
 Init = Literal["torch", "xavier_uniform", "xavier_normal", "he_uniform", "he_normal"]
+Output = Annotated[float, Field(allow_inf_nan=False), NUMBER]
+"""An output of the network, for labels of any size."""
 
 
 class Network(Node):
@@ -20,6 +22,10 @@ class Network(Node):
     """Columns of an embedding row."""
     embedding_dropout: Decay = 0.0
     """Share of the numbers of embeddings that a training step sets to 0."""
+    output_bias: Literal["init", "zero", "base_rate"] | Annotated[tuple[Output, ...], Field(min_length=1)] = "init"
+    """Where the bias of the output begins: `init` as the network's other biases, `zero`, `base_rate` so that it
+    predicts the mean of each label over the training rows, or a list of numbers, one for each label. The run's
+    configuration keeps a base rate as such numbers."""
 
 
 class Perceptrons(Network):
@@ -39,6 +45,8 @@ class Perceptrons(Network):
     """Share of a hidden layer's columns that a training step sets to 0: one for all, or a list with one for each."""
     init: Init = "torch"
     """Initial weights of linear layers; all but `torch` begin with biases of 0."""
+    bias: bool = True
+    """False leaves out the biases of hidden layers, and of a linear layer that follows them in the same perceptron."""
 
     @model_validator(mode="after")
     def _lists_fit_the_layers(self) -> Self:

@@ -292,7 +292,7 @@ def test_conf_itself_is_wrong(mistakes: Told, user_conf: Path, tmp_path: Path) -
         ("defaults: [base, override dataset: tiny]\nname: ${train.steps\n", "{file}: name: no viable alternative at "
          "input '${{train.steps'"),
         ("defaults: [base, override dataset: tiny]\nmodel: {custom: '???'}\n", "model.custom=???: no such key; there "
-         "are kind, dim, embedding_dropout, activation, norm, dropout, init, dense and hidden"),
+         "are kind, dim, embedding_dropout, output_bias, activation, norm, dropout, init, bias, dense and hidden"),
         ("defaults: [base, override dataset: tiny]\nmodle: {dim: 3}\n", "modle.dim=3: no such key; did you mean "
          "model.dim (a whole number above 0 and at most 1024)?"),
         ("name: alone\n", "{file}: dataset, model, embedding, optimizer, mode, train and cluster are missing; begin "

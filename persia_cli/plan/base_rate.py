@@ -1,0 +1,45 @@
+"""The base rate of each label, from which the output of a new network begins."""
+
+import math
+from collections.abc import Callable, Mapping
+
+from persia_cli.config.schema import Run
+from persia_cli.config.schema.loss import Link
+from persia_cli.errors import DataError
+from persia_cli.model.requirements import require_fit
+from persia_cli.plan.embedding import embedding_layout
+from persia_cli.plan.network import input_shape
+
+_OUTPUTS: Mapping[Link, Callable[[float], float]] = {
+    "logistic": lambda mean: math.log(mean) - math.log1p(-mean),
+    "identity": lambda mean: mean,
+    "exp": math.log,
+}
+"""The output of a network that predicts a mean: the inverse of each link."""
+
+
+def with_base_rate(run: Run) -> Run:
+    """Return the run with numbers in place of `model.output_bias=base_rate`: the outputs that predict labels' means.
+
+    The means are over the training rows, by their weights if they have any; their labels are read for it, once for a
+    training, whose configuration keeps the numbers. Raises DataError where no output predicts a mean, and ConfigError
+    for a network without such a bias.
+    """
+    if run.model.output_bias != "base_rate":
+        return run
+    require_fit(run.model, input_shape(run, embedding_layout(run)))
+    from persia_cli.data.label_means import label_means  # needs pyarrow
+
+    means = label_means(run.dataset, run.seed, run.links)
+    if means is None:
+        raise DataError("model.output_bias=base_rate: all training rows have weight 0, so there is no base rate")
+    outputs = []
+    for (name, link), mean in zip(run.links.items(), means, strict=True):
+        try:
+            outputs.append(_OUTPUTS[link](mean))
+        except ValueError:
+            raise DataError(
+                f"model.output_bias=base_rate: label {name} is {mean:g} in all training rows, which no network "
+                "predicts; correct the label, or leave model.output_bias out"
+            ) from None
+    return run.model_copy(update={"model": run.model.model_copy(update={"output_bias": tuple(outputs)})})

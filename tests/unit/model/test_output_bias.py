@@ -1,0 +1,140 @@
+"""The output of an untrained network begins where its settings say, and layers without biases have none."""
+
+import math
+
+import pytest
+import torch
+from pydantic import TypeAdapter, ValidationError
+from torch import nn
+
+from persia_cli.config.schema import CustomModel, Esmm, Ffnn, Model
+from persia_cli.config.schema.perceptrons import Perceptrons
+from persia_cli.errors import ConfigError
+from persia_cli.model.build import build_model
+from persia_cli.model.inputs import ModelBatch
+from persia_cli.model.layers import ParallelLinear
+from persia_cli.model.requirements import require_fit
+from persia_cli.model.shape import InputShape
+from tests.unit.model.batches import batch_of, shape
+from tests.unit.model.kinds import KINDS, ONE_LABEL, name, shape_for
+
+WITH_OUTPUT_BIAS = [model for model in KINDS if model.kind not in ONE_LABEL]
+RATES = (0.3, 0.04, 0.01)
+LOGITS = tuple(math.log(rate / (1 - rate)) for rate in RATES)
+
+
+def without_inputs(wanted: InputShape) -> ModelBatch:
+    """Samples whose rows and dense values are 0."""
+    batch = batch_of(wanted, [[0, 1]])
+    sequences = {key: (torch.zeros_like(values), mask) for key, (values, mask) in batch.sequences.items()}
+    return ModelBatch(
+        torch.zeros_like(batch.dense), [torch.zeros_like(each) for each in batch.groups], batch.names, sequences
+    )
+
+
+@pytest.mark.parametrize("tasks", [1, 3])
+@pytest.mark.parametrize("model", WITH_OUTPUT_BIAS, ids=name)
+def test_an_untrained_network_predicts_the_base_rate_of_each_label(model, tasks):
+    wanted = shape_for(model, tasks=tasks)
+    changes = {"output_bias": LOGITS[:tasks], **({"init": "xavier_normal"} if isinstance(model, Perceptrons) else {})}
+    network = build_model(model.model_copy(update=changes), wanted, seed=0).eval()
+    # What is not a linear layer's weight is random too: biases of the rest, and learned positions.
+    if model.kind in ("bst", "branches"):
+        kept = [parameter.clone() for parameter in network.parameters() if parameter.numel() == tasks]
+        with torch.no_grad():
+            for parameter in network.parameters():
+                parameter.mul_(parameter.numel() == tasks)
+        assert kept
+    predicted = torch.sigmoid(network(without_inputs(wanted)))
+    assert predicted.detach().numpy() == pytest.approx(torch.tensor([RATES[:tasks]] * 5).numpy(), rel=1e-5)
+
+
+@pytest.mark.parametrize("model", WITH_OUTPUT_BIAS, ids=name)
+def test_nothing_but_the_bias_of_the_output_changes(model):
+    wanted = shape_for(model)
+    plain, begun = (
+        build_model(model.model_copy(update={"output_bias": begin}), wanted, seed=0).eval()
+        for begin in ("zero", LOGITS[:1])
+    )
+    batch = batch_of(wanted, [[0, 1]], size=9)
+    difference = (begun(batch) - plain(batch)).detach().numpy()
+    assert difference == pytest.approx(torch.full((9, 1), LOGITS[0]).numpy(), rel=1e-4)
+    unchanged = build_model(model, wanted, seed=0).state_dict()
+    differs = [key for key, value in begun.state_dict().items() if not torch.equal(value, unchanged[key])]
+    assert all(key.endswith("bias") and begun.state_dict()[key].numel() == 1 for key in differs)
+    assert 1 <= len(differs) <= 2
+
+
+def test_towers_of_labels_that_follow_each_other_multiply_to_their_base_rates():
+    model = Esmm(kind="esmm", dim=4, hidden=(8,), init="xavier_normal", output_bias=LOGITS)
+    network = build_model(model, shape(tasks=3), seed=0)
+    towers = [layer for layer in network.modules() if isinstance(layer, ParallelLinear)][-1].bias
+    rates = torch.sigmoid(towers).flatten().cumprod(0)
+    assert rates.detach().numpy() == pytest.approx(RATES, rel=1e-5)
+    with pytest.raises(ConfigError, match="one of them is not rarer than the one before"):
+        require_fit(model.model_copy(update={"output_bias": (0.0, 0.0, -1.0)}), shape(tasks=3))
+
+
+def test_rare_and_common_labels_begin_without_rounding():
+    for logits in ((-60.0, -700.0), (700.0, -700.0), (30.0, 29.0)):
+        model = Esmm(kind="esmm", dim=4, hidden=(8,), init="xavier_normal", output_bias=logits)
+        begun = build_model(model, shape(tasks=2), seed=0)(without_inputs(shape(tasks=2)))
+        assert begun[0].detach().numpy() == pytest.approx(logits, rel=1e-4)
+
+
+@pytest.mark.parametrize("model", [each for each in KINDS if each.kind in ONE_LABEL], ids=name)
+def test_networks_without_such_a_bias_refuse(model):
+    for begin in ("zero", "base_rate", (0.5,)):
+        with pytest.raises(ConfigError, match=f"model.kind={model.kind} has no such bias; leave it out"):
+            require_fit(model.model_copy(update={"output_bias": begin}), shape_for(model))
+
+
+def test_a_network_of_your_own_refuses():
+    with pytest.raises(ConfigError, match="model.kind=custom keeps to your class, which sets its own"):
+        require_fit(CustomModel(kind="custom", dim=4, file="a.py", name="A", output_bias="base_rate"), shape())
+
+
+def test_numbers_that_do_not_fit_are_refused():
+    model = Ffnn(kind="ffnn", dim=4, hidden=(8,), output_bias=(0.5, 0.5))
+    with pytest.raises(ConfigError, match=r"model.output_bias has 2 numbers, and the data set 1 label; give one for"):
+        require_fit(model, shape())
+    for wrong in ((), (float("nan"),), (float("inf"),), "mean", (True,)):
+        with pytest.raises(ValidationError):
+            TypeAdapter(Model).validate_python({"kind": "ffnn", "dim": 4, "hidden": (8,), "output_bias": wrong})
+
+
+STYLED = [model for model in WITH_OUTPUT_BIAS if isinstance(model, Perceptrons)]
+
+
+@pytest.mark.parametrize("model", STYLED, ids=name)
+def test_layers_without_biases(model):
+    wanted = shape_for(model)
+    bare = build_model(model.model_copy(update={"bias": False}), wanted, seed=0)
+    whole = build_model(model, wanted, seed=0)
+
+    def biases(network: nn.Module) -> set[str]:
+        return {key for key in network.state_dict() if key.endswith("bias")}
+
+    assert biases(bare) < biases(whole)
+    assert [key for key in whole.state_dict() if key not in biases(whole)] == [
+        key for key in bare.state_dict() if key not in biases(bare)
+    ]
+    assert bare(batch_of(wanted, [[0, 1]])).shape == (5, 1)
+    own = model.kind in ("autoint", "dcn_v2", "gdcn", "finalmlp")
+    both = model.model_copy(update={"bias": False, "output_bias": LOGITS[:1]})
+    if own:
+        assert build_model(both, wanted, seed=0)(batch_of(wanted, [[0, 1]])).isfinite().all()
+    else:
+        with pytest.raises(ConfigError, match=r"model.bias=false leaves out the bias that model.output_bias is about"):
+            require_fit(both, wanted)
+
+
+def test_a_perceptron_without_biases_is_a_product_of_matrices():
+    network = build_model(Ffnn(kind="ffnn", dim=4, hidden=(8, 6), bias=False), shape(), seed=0)
+    weights = [parameter.detach() for parameter in network.parameters()]
+    assert [tuple(weight.shape) for weight in weights] == [(8, 11), (6, 8), (1, 6)]
+    batch = batch_of(shape(), [[0, 1]])
+    hidden = torch.cat([batch.dense, batch.groups[0].flatten(1)], dim=1)
+    for weight in weights[:-1]:
+        hidden = (hidden @ weight.t()).clamp(min=0)
+    assert torch.allclose(network(batch), hidden @ weights[-1].t(), atol=1e-6)
