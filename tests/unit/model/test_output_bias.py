@@ -90,7 +90,7 @@ def test_networks_without_such_a_bias_refuse(model):
 
 
 def test_a_network_of_your_own_refuses():
-    with pytest.raises(ConfigError, match="model.kind=custom keeps to your class, which sets its own"):
+    with pytest.raises(ConfigError, match=r"model.kind=custom keeps to your class, which sets its own"):
         require_fit(CustomModel(kind="custom", dim=4, file="a.py", name="A", output_bias="base_rate"), shape())
 
 
