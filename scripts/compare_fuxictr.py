@@ -75,6 +75,8 @@ def train_persia(samples: Samples, settings: Settings, mode: str, folder: Path) 
     if settings.network not in ("lr", "fm"):
         words += [f"model.hidden={settings.hidden}", f"model.dropout={settings.dropout}", "model.init=xavier_normal"]
         words += [f"model.norm={'batch' if settings.norm else 'none'}"]
+    if settings.plateau:
+        words += [f"optimizer.{part}.schedule={{kind: reduce_on_plateau}}" for part in ("dense", "embedding")]
     if settings.row_l2:
         words += [f"optimizer.embedding.l2={settings.row_l2}"]
     if settings.dense_l2:
@@ -152,6 +154,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--networks", nargs="+", default=NETWORKS)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--plain", action="store_true", help="without normalisation, dropout and L2")
+    parser.add_argument("--constant", action="store_true", help="never reduce the learning rate")
     parser.add_argument("--mode", default="hybrid", choices=["sync", "hybrid"])
     parser.add_argument("--batch", type=int, default=4096)
     parser.add_argument("--epochs", type=int, default=100, help="most epochs")
@@ -169,7 +172,9 @@ def main(words: list[str] | None = None) -> None:
             rounds = []
             for seed in range(chosen.seeds):
                 settings = Settings(network, seed, batch=chosen.batch, epochs=chosen.epochs, dropout=chosen.dropout)
-                settings = replace(settings, row_l2=chosen.row_l2, dense_l2=chosen.dense_l2)
+                settings = replace(
+                    settings, row_l2=chosen.row_l2, dense_l2=chosen.dense_l2, plateau=not chosen.constant
+                )
                 settings = settings.plain() if chosen.plain else settings
                 rounds.append(compare(samples, settings, chosen.mode, Path(temporary)))
                 console.print(f"{network}, seed {seed}: {json.dumps(rounds[-1])}", soft_wrap=True)

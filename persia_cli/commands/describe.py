@@ -148,6 +148,8 @@ def _optimizer(optimizer: Optimizer | DenseOptimizer) -> str:
         changes.append(f"cosine to {schedule.floor:g} over {count(schedule.over_steps, 'step')}")
     elif schedule.kind == "one_cycle":
         changes.append(f"one cycle over {count(schedule.over_steps, 'step')}")
+    elif schedule.kind == "reduce_on_plateau":
+        changes.append(f"x {schedule.factor:g} on a plateau")
     for name in ("l2", "weight_decay"):
         if penalty := getattr(optimizer, name, 0.0):
             parts = penalty.model_dump().items() if isinstance(penalty, ByLayer) else [("", penalty)]

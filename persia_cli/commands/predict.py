@@ -21,8 +21,10 @@ FEATURES_ALONE = (
     "dataset.group_by=null",
     "checkpoint.best_by=null",
     "train.stop_early=null",
+    "optimizer.dense.schedule={kind: constant}",
+    "optimizer.embedding.schedule={kind: constant}",
 )
-"""Settings that remove parts of the data set's description that only training and evaluation need."""
+"""Settings that remove what only training and evaluation need: parts of the data, and figures that may need those."""
 
 
 def predict(

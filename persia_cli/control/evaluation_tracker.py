@@ -3,9 +3,13 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from persia_cli.config.schema import Run
+from persia_cli.config.schema import DenseOptimizer, Optimizer, PlateauSchedule, Run
 from persia_cli.config.schema.metric import Aim, goodness
+
+Part = Literal["dense", "embedding"]
+"""What has a learning rate: the dense weights, or the rows."""
 
 
 @dataclass(slots=True)
@@ -28,20 +32,61 @@ class Best:
         self.since += 1
         return False
 
+    @property
+    def standstill(self) -> str:
+        """Words that say since when there was nothing better, as the end of a sentence."""
+        delta = f" by more than {self.min_delta:g}" if self.min_delta else ""
+        times = f"{self.since} evaluation{'s' if self.since > 1 else ''}"
+        if self.value is None:
+            return f"{self.metric} was not defined in {times}"
+        return f"{self.metric} has not got better{delta} than the {self.value:.6g} of step {self.step} in {times}"
+
     def _is_better(self, value: float | None) -> bool:
         if value is None or not math.isfinite(value):
             return False
         return self.value is None or goodness(self.aim, value) - goodness(self.aim, self.value) > self.min_delta
 
 
+@dataclass(slots=True)
+class Plateau:
+    """The evaluations that reduce the learning rate of dense weights or of rows, when they do not improve."""
+
+    of: Part
+    best: Best
+    patience: int
+    reductions: int = 0
+    """How often the learning rate has been reduced."""
+    reduced: bool = False
+    """True if the last evaluation has reduced it."""
+
+    def note(self, step: int, figures: Mapping[str, float | None]) -> None:
+        """Add the figures of an evaluation: each `patience` in a row that are no improvement reduce the rate."""
+        risen = self.best.note(step, figures[self.best.metric])
+        self.reduced = not risen and self.best.since % self.patience == 0
+        self.reductions += self.reduced
+
+    def restore(self, metric: str, step: int | None, value: float | None, since: int, reductions: int) -> None:
+        """Go on from what another was; where that went by another metric, only its reductions count."""
+        self.reductions = reductions
+        if metric == self.best.metric:
+            self.best.step, self.best.value, self.best.since = step, value, since
+
+
 class EvaluationTracker:
     """The tracker of evaluations during training; without metrics it decides nothing."""
 
-    def __init__(self, stop: Best | None = None, patience: int = 1, keep: Best | None = None) -> None:
+    def __init__(
+        self,
+        stop: Best | None = None,
+        patience: int = 1,
+        keep: Best | None = None,
+        plateaus: Sequence[Plateau] = (),
+    ) -> None:
         """Track `stop`, which ends training after `patience` evaluations, and `keep`, which selects checkpoints.
 
-        Figures are those of a line of metrics, by key.
+        `plateaus` reduce learning rates. Figures are those of a line of metrics, by key.
         """
+        self.plateaus = tuple(plateaus)
         self._stop, self._patience, self._keep = stop, patience, keep
         self.improved = False
         """True if the last evaluation is the best so far and its weights are to be kept."""
@@ -58,7 +103,15 @@ class EvaluationTracker:
         risen = self._stop is not None and self._stop.note(step, figures[self._stop.metric])
         self.over = self._stop is not None and self._stop.since >= self._patience
         self.improved = self._keep is not None and self._keep.note(step, figures[self._keep.metric])
+        for plateau in self.plateaus:
+            plateau.note(step, figures)
         return self.improved if self._keep else risen
+
+    @property
+    def reductions(self) -> tuple[int, int]:
+        """How often evaluations have reduced the learning rates of dense weights and of rows."""
+        found = {plateau.of: plateau.reductions for plateau in self.plateaus}
+        return found.get("dense", 0), found.get("embedding", 0)
 
     @property
     def tracked(self) -> list[Best]:
@@ -84,11 +137,7 @@ class EvaluationTracker:
     def reason(self) -> str:
         """Reason why training ends, as the end of a sentence."""
         assert self._stop is not None
-        stop, delta = self._stop, f" by more than {self._stop.min_delta:g}" if self._stop.min_delta else ""
-        times = f"{stop.since} evaluation{'s' if stop.since > 1 else ''}"
-        if stop.value is None:
-            return f"{stop.metric} was not defined in {times}"
-        return f"{stop.metric} has not got better{delta} than the {stop.value:.6g} of step {stop.step} in {times}"
+        return self._stop.standstill
 
 
 def tracker_of(run: Run, aims: Mapping[str, Aim]) -> EvaluationTracker:
@@ -100,4 +149,19 @@ def tracker_of(run: Run, aims: Mapping[str, Aim]) -> EvaluationTracker:
     early = run.train.stop_early
     metric = run.checkpoint.best_by or (early.metric if early else None)
     stop = Best(early.metric, aims[early.metric], early.min_delta) if early else None
-    return EvaluationTracker(stop, early.patience if early else 1, Best(metric, aims[metric]) if metric else None)
+    keep = Best(metric, aims[metric]) if metric else None
+    return EvaluationTracker(stop, early.patience if early else 1, keep, _plateaus(run, aims))
+
+
+def _plateaus(run: Run, aims: Mapping[str, Aim]) -> list[Plateau]:
+    parts: tuple[tuple[Part, Optimizer | DenseOptimizer], ...] = (
+        ("dense", run.optimizer.dense),
+        ("embedding", run.optimizer.embedding),
+    )
+    found = []
+    for part, optimizer in parts:
+        schedule = optimizer.schedule
+        if isinstance(schedule, PlateauSchedule):
+            metric = run.plateau_metric(schedule)
+            found.append(Plateau(part, Best(metric, aims[metric], schedule.min_delta), schedule.patience))
+    return found

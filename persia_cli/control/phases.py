@@ -35,6 +35,8 @@ class Phase:
     """Of a saving phase: the model is to be evaluated at this step, and has not been yet."""
     again: bool = field(default=False, compare=False)
     """True of an evaluation that is given up and begun anew."""
+    reductions: tuple[int, int] = (0, 0)
+    """Of a training phase: how often evaluations have reduced the learning rates of dense weights and of rows."""
 
 
 @dataclass(slots=True)
@@ -71,7 +73,8 @@ def schedule(
     saved = (first, evaluation_due) if is_saved or not first else None
     while (position < steps or evaluation_due) and not over and not wishes.end:
         if not evaluation_due:
-            phase = Phase("training", position, _next_stop(position, steps, eval_every, save_every))
+            last = _next_stop(position, steps, eval_every, save_every)
+            phase = Phase("training", position, last, reductions=tracker.reductions)
             yield phase
             position = phase.last
             stops = position == steps or (eval_every and position % eval_every == 0)
@@ -130,7 +133,8 @@ def in_turns(phases: Iterator[Phase], steps: int) -> Iterator[Phase]:
             yield phase
             continue
         for first in range(phase.first, phase.last, steps):
-            pause, turn = Phase("paused", last=first), Phase("training", first, min(first + steps, phase.last))
+            pause = Phase("paused", last=first)
+            turn = Phase("training", first, min(first + steps, phase.last), reductions=phase.reductions)
             yield pause
             if pause.is_cut:
                 phase.last = first

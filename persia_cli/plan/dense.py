@@ -1,6 +1,6 @@
 """The optimizers of rows, and the reserved table, which stores dense weights when they train asynchronously."""
 
-from persia_cli.config.schema import AsyncMode, DenseOptimizer, Optimizer, Run
+from persia_cli.config.schema import AsyncMode, DenseOptimizer, Optimizer, PlateauSchedule, Run
 from persia_cli.errors import ConfigError
 from persia_cli.store.layout import (
     DENSE_TABLE,
@@ -24,7 +24,12 @@ GRADIENT_ALONE = ("sgd", "adagrad", "adam")
 
 def plain_schedule(optimizer: Optimizer | DenseOptimizer) -> Schedule:
     """Return the learning-rate schedule of an optimizer."""
-    return Schedule(**optimizer.schedule.model_dump())
+    schedule = optimizer.schedule
+    if isinstance(schedule, PlateauSchedule):
+        # How evaluations decide is the coordinator's business; tables that differ in it alone share a group.
+        floor = min(1.0, schedule.least / optimizer.lr)
+        return Schedule(schedule.kind, schedule.warmup_steps, factor=schedule.factor, floor=floor)
+    return Schedule(**schedule.model_dump())
 
 
 def row_optimizer(optimizer: Optimizer, clip_norm: float | None, weight_bound: float | None) -> RowOptimizer:

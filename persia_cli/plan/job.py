@@ -238,8 +238,7 @@ def plan_job(
         raise DataError("dataset.split.kind=predict reads no labels: it is for persia predict")
     if task == "evaluate" and not facts.eval_rows:
         raise DataError("the data set has no evaluation samples; give dataset.split an evaluation part")
-    if task == "train" and not facts.eval_rows and (run.train.stop_early or run.checkpoint.best_by):
-        key = "train.stop_early" if run.train.stop_early else "checkpoint.best_by"
+    if task == "train" and not facts.eval_rows and (key := run.comparing):
         raise ConfigError(
             f"{key} compares evaluations, and the data set has none; give dataset.split an evaluation part"
         )

@@ -35,14 +35,15 @@ _USED_OF_TABLES = ("dtype", "share")
 def require_saved_model(saved: Run, run: Run, verb: str, dropped: tuple[str, ...] = ()) -> None:
     """Raise ConfigError for settings of `run` that differ from the `saved` run's but must not, or have no effect.
 
-    `verb` names the task, such as "evaluating". The keys `dropped` differ since the command itself has set them.
+    `verb` names the task, such as "evaluating". The keys `dropped`, and those below them, differ since the command
+    itself has set them.
     """
     tables = saved.embedding.tables.keys() | run.embedding.tables.keys()
     differing = dict(differences(_values(saved, tables), _values(run, tables)))
     wrong = [
         f"{key}={_spelled(now)}: {_why(key, before, verb)}"
         for key, (before, now) in differing.items()
-        if key not in dropped and not _is_used(key)
+        if not _is_below(key, dropped) and not _is_used(key)
     ]
     wrong = wrong or [*_other_inputs(saved, run)]
     if wrong:
@@ -87,7 +88,11 @@ def _is_used(key: str) -> bool:
     parts = key.split(".")
     if parts[:2] == ["embedding", "tables"] and len(parts) > 3:
         return parts[3] in _USED_OF_TABLES
-    return any(key == used or key.startswith(f"{used}.") for used in _USED)
+    return _is_below(key, _USED)
+
+
+def _is_below(key: str, keys: tuple[str, ...]) -> bool:
+    return any(key == each or key.startswith(f"{each}.") for each in keys)
 
 
 def _why(key: str, before: Any, verb: str) -> str:

@@ -46,6 +46,7 @@ class HeldUpdate(NamedTuple):
     peer: Peer
     batch: BatchId
     groups: list[GroupGradients]
+    reductions: int
 
 
 class EmbeddingServer:
@@ -202,11 +203,11 @@ class EmbeddingServer:
             self._updates["repeated"] += 1
             self._server.reply(peer, Ack())
         elif self._gate is not None:
-            self._gate.hold_update(batch.step, batch.rank, HeldUpdate(peer, batch, message.groups))
+            self._gate.hold_update(batch.step, batch.rank, HeldUpdate(peer, batch, message.groups, message.reductions))
             self._trace.begin("update held", batch)
             self._apply_complete_steps()
         else:
-            self._apply(batch, message.groups, [batch.rank])
+            self._apply(batch, message.groups, [batch.rank], message.reductions)
             self._looked_up.pop(batch, None)
             window.mark(batch.step)
             self._server.reply(peer, Ack())
@@ -217,7 +218,7 @@ class EmbeddingServer:
             for update in updates:
                 self._trace.end("update held", update.batch)
             groups: Sequence[Merged] = updates[0].groups if len(updates) == 1 else self._merge(updates)
-            self._apply(updates[0].batch, groups, [update.batch.rank for update in updates])
+            self._apply(updates[0].batch, groups, [update.batch.rank for update in updates], updates[0].reductions)
             for update in updates:
                 self._looked_up.pop(update.batch, None)
                 self._watermarks.of(update.batch.rank, update.batch.generation).mark(update.batch.step)
@@ -230,7 +231,7 @@ class EmbeddingServer:
         by_group = zip(self._shard.layout.groups, *(update.groups for update in updates), strict=True)
         return [merge_gradients(parts, group.dim, group.wire) for group, *parts in by_group]
 
-    def _apply(self, batch: BatchId, groups: Sequence[Merged], ranks: list[int]) -> None:
+    def _apply(self, batch: BatchId, groups: Sequence[Merged], ranks: list[int], reductions: int) -> None:
         """Apply an update that has been checked: of one rank, or the sum of all ranks' of the batch's step."""
         looked_up = batch if self._keeps_rows else None
         if self._lost is not None and batch not in self._looked_up and not self._was_looked_up(batch):
@@ -240,10 +241,10 @@ class EmbeddingServer:
         self._account.note(BEGUN, batch.step, ranks, self._updates["applied"])
         with self._trace.span(LOOP, "update", batch):
             if self._kept is not None:
-                self._kept.update_all(groups, batch.step, ranks, looked_up)
+                self._kept.update_all(groups, batch.step, ranks, looked_up, reductions)
             else:
                 for number, group in enumerate(groups):
-                    self._shard.update(number, *group, batch.step, looked_up)
+                    self._shard.update(number, *group, batch.step, looked_up, reductions)
         self._updates["applied"] = self._updates["applied"] + 1 if self._kept is None else self._kept.updates
         self._account.note(APPLIED, batch.step, ranks)
 

@@ -265,7 +265,7 @@ class EmbeddingWorker:
         elif not planned.unacked:
             self._trace.begin("update", batch)
             with self._trace.span(LOOP, "forward gradients", batch):
-                self._update(batch, planned, message.groups)
+                self._update(batch, planned, message.groups, message.reductions)
 
     def _check_gradients(self, planned: PlannedBatch, gradients: list[Array]) -> None:
         expected = [
@@ -278,7 +278,7 @@ class EmbeddingWorker:
                 f"received {[array.shape for array in gradients]}"
             )
 
-    def _update(self, batch: BatchId, planned: PlannedBatch, gradients: list[Array]) -> None:
+    def _update(self, batch: BatchId, planned: PlannedBatch, gradients: list[Array], reductions: int) -> None:
         planned.unacked = set(range(len(self._servers)))
         for server, client in enumerate(self._servers):
             groups = []
@@ -286,7 +286,7 @@ class EmbeddingWorker:
                 part = slice(group.bounds[server], group.bounds[server + 1])
                 groups.append(GroupGradients(group.keys[part], group.tables[part], gradient[part]))
             client.request(
-                Update(batch, planned.finished, groups),
+                Update(batch, planned.finished, reductions, groups),
                 on_reply=partial(self._on_applied, batch, server),
                 waiting_for=f"the update of step {batch.step}",
             )

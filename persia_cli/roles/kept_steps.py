@@ -73,7 +73,7 @@ class KeptSteps:
 
     def hold(self, step: int, encoded: list[Array]) -> None:
         """Keep the gradients of the step under way, which leave once it is committed."""
-        self.memory.outbox.put(step, encoded)
+        self.memory.outbox.put(step, encoded, self._pipeline.reductions)
         self._encoded = encoded
 
     def commit(self, batch: BatchId, trainer: DenseTrainer, counted: CountedStep) -> None:

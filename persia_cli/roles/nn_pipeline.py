@@ -16,6 +16,7 @@ from persia_cli.errors import PersiaError, RoleError, WireError
 from persia_cli.plan.columns import dense_count, has_query_ids, label_names
 from persia_cli.plan.job import Job, job_batches
 from persia_cli.roles.link import IntervalReport, Link
+from persia_cli.store.outbox import KeptGradients
 from persia_cli.wire.arrays import Array
 from persia_cli.wire.client import Client
 from persia_cli.wire.job_messages import CutShort, EvaluateSteps, Hold, PhaseWork, PredictSteps, TrainSteps
@@ -81,6 +82,8 @@ class Pipeline:
         self._died: BaseException | None = None
         self.dense_rows = 0
         """Rows of dense weights to come with every training batch; set before the first phase."""
+        self.reductions = 0
+        """How often evaluations have reduced the learning rate of rows before the phase of training under way."""
 
     def connect(self, run: Run, job: Job, in_flight: dict[int, int], window: int) -> None:
         """Connect to the embedding workers; called before the I/O thread starts.
@@ -121,15 +124,15 @@ class Pipeline:
         """Send one block of encoded gradients per group, or none to release an evaluation batch."""
         self.call(lambda: self._push(batch, gradients))
 
-    def send_again(self, kept: Sequence[tuple[int, list[Array]]]) -> None:
+    def send_again(self, kept: Sequence[KeptGradients]) -> None:
         """Push the gradients of steps of an earlier process, and wait until all are applied."""
         answers: queue.SimpleQueue[Ack] = queue.SimpleQueue()
 
         def send() -> None:
-            for step, gradients in kept:
+            for step, gradients, reductions in kept:
                 batch = BatchId(self._generation, TRAIN, step, self._rank)
                 waiting_for = f"the update of step {step}"
-                self._worker_of(batch).request(PushGradients(batch, gradients), answers.put, waiting_for)
+                self._worker_of(batch).request(PushGradients(batch, reductions, gradients), answers.put, waiting_for)
 
         self.call(send)
         for _ in kept:
@@ -200,6 +203,7 @@ class Pipeline:
         """Begin the steps of a phase, or end them early; returns True if there is work for the training thread."""
         match work:
             case TrainSteps():
+                self.reductions = work.row_reductions
                 self._begin(TRAIN, work.first, work.last)
             case EvaluateSteps() | PredictSteps():
                 self._begin(EVAL, work.first, work.last)
@@ -295,7 +299,7 @@ class Pipeline:
     def _push(self, batch: BatchId, gradients: list[Array]) -> None:
         self._trace.begin("push", batch)
         self._worker_of(batch).request(
-            PushGradients(batch, gradients),
+            PushGradients(batch, self.reductions, gradients),
             on_reply=partial(self._on_applied, batch),
             waiting_for=f"the update of step {batch.step}",
         )

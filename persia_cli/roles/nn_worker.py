@@ -197,6 +197,7 @@ class NNWorker:
 
     def _train(self, trainer: DenseTrainer, work: TrainSteps) -> None:
         interval, since = Interval(trainer.task_weights, trainer.links, MOST_IN_TRAINING), time.monotonic()
+        trainer.reductions = work.dense_reductions
         done = reported = work.first
         for step, counted in self._trained(trainer, work.first):
             done = step + 1

@@ -41,6 +41,8 @@ class KeptRequest(msgspec.Struct, frozen=True):
     counted: bool
     """False for a repeated look-up."""
     parts: tuple[Part, ...]
+    reductions: int = 0
+    """Of an update: how often evaluations had reduced the learning rate before its step."""
 
 
 _DECODER = msgspec.json.Decoder(KeptRequest)

@@ -163,12 +163,13 @@ class KeptShard(Shard):
         step: int,
         ranks: Sequence[int],
         batch: Hashable | None = None,
+        reductions: int = 0,
     ) -> None:
         """Do what `update` does for each group, as one request; its step is marked applied for the ranks."""
         parts = [(number, *group) for number, group in enumerate(groups)]
-        with self._under_way(UPDATE, step, tuple(ranks), True, parts):
+        with self._under_way(UPDATE, step, tuple(ranks), True, parts, reductions):
             for number, keys, tables, gradients in parts:
-                super().update(number, keys, tables, gradients, step, batch)
+                super().update(number, keys, tables, gradients, step, batch, reductions)
 
     def answer(
         self,
@@ -195,10 +196,11 @@ class KeptShard(Shard):
         gradients: Bytes | Floats,
         step: int,
         batch: Hashable | None = None,
+        reductions: int = 0,
     ) -> None:
         """Do what `Shard.update` does, as a request of its own that marks no step."""
-        with self._under_way(UPDATE, step, (), True, [(group, keys, tables, gradients)]):
-            super().update(group, keys, tables, gradients, step, batch)
+        with self._under_way(UPDATE, step, (), True, [(group, keys, tables, gradients)], reductions):
+            super().update(group, keys, tables, gradients, step, batch, reductions)
 
     def insert(
         self, group: int, keys: Keys, tables: Tables, last_used: NDArray[np.int64], parts: dict[str, Floats]
@@ -216,6 +218,7 @@ class KeptShard(Shard):
         ranks: tuple[int, ...],
         counted: bool,
         groups: Sequence[tuple[int, Keys, Tables, Bytes | Floats | None]],
+        reductions: int = 0,
     ) -> Iterator[None]:
         """Copy a request to the inbox, let the caller carry it out, and mark its steps."""
         parts = tuple(
@@ -224,7 +227,7 @@ class KeptShard(Shard):
             else Part(number, keys.size, gradients.dtype.str[1:], gradients.shape[1])
             for number, keys, tables, gradients in groups
         )
-        request = KeptRequest(step, ranks, counted, parts)
+        request = KeptRequest(step, ranks, counted, parts, reductions)
         arrays = self.inbox.put(request, [group[1:] for group in groups])
         self._new = {part.group: array.last for part, array in zip(parts, arrays, strict=True)}
         self.before.hits[:], self.before.look_ups[:] = self._counts.hits, self._look_ups
@@ -322,7 +325,7 @@ class KeptShard(Shard):
     def update_again(self, group: int, arrays: Arrays, request: KeptRequest, done: int) -> None:
         """Finish a group's part of an update from position `done` on; gradients before that are only counted."""
         self._done = done
-        super().update(group, arrays.keys, arrays.tables, arrays.last, request.step)
+        super().update(group, arrays.keys, arrays.tables, arrays.last, request.step, reductions=request.reductions)
         self._done = 0
 
     def count_again(self, group: int, arrays: Arrays, request: KeptRequest) -> None:

@@ -47,10 +47,11 @@ class Schedule:
     is 1. `step` is multiplied by `factor` each `every_steps` steps (torch's `StepLR`). `cosine` falls from 1 to `floor`
     over `over_steps` steps and stays there (Loshchilov and Hutter, "SGDR", 2017, equation 5, without restarts).
     `one_cycle` rises along half a cosine from `start` to 1, for a fraction `rise` of `over_steps`, and falls along
-    another to `floor` (torch's `OneCycleLR`, which changes momentum too).
+    another to `floor` (torch's `OneCycleLR`, which changes momentum too). `reduce_on_plateau` is multiplied by `factor`
+    at each reduction, which evaluations decide on, and does not fall below `floor`.
     """
 
-    kind: Literal["constant", "step", "cosine", "one_cycle"] = "constant"
+    kind: Literal["constant", "step", "cosine", "one_cycle", "reduce_on_plateau"] = "constant"
     warmup_steps: int = 0
     every_steps: int = 1
     factor: float = 1.0
@@ -59,8 +60,11 @@ class Schedule:
     rise: float = 0.3
     start: float = 1.0
 
-    def at(self, step: int) -> float:
-        """Return the factor of a step, counted from 0."""
+    def at(self, step: int, reductions: int = 0) -> float:
+        """Return the factor of a step, counted from 0, before which evaluations have reduced it so many times."""
+        if self.kind == "reduce_on_plateau":
+            warm = min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
+            return warm * max(self.factor**reductions, self.floor)
         if step < self.warmup_steps:
             return (step + 1) / self.warmup_steps
         after = step - self.warmup_steps

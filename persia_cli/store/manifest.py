@@ -21,7 +21,7 @@ from persia_cli.storage.places import Place, inside, place_of, put, reading, siz
 from persia_cli.storage.reading_ahead import read_ahead
 from persia_cli.store.contradictions import contradiction
 from persia_cli.store.layout import DENSE_TABLE
-from persia_cli.wire.figures import Digest, Positive, Record, SavedFile
+from persia_cli.wire.figures import Digest, Positive, Record, SavedFile, TrackedFigure, TrackedPlateau
 from persia_cli.wire.parts import Count
 
 FORMAT_VERSION = 5
@@ -49,15 +49,6 @@ class SavedTable(Record, frozen=True, forbid_unknown_fields=True):
     rows: Count
 
 
-class TrackedFigure(Record, frozen=True, forbid_unknown_fields=True):
-    """The best evaluation so far by a metric, and the number of evaluations after it."""
-
-    metric: str
-    step: Count | None
-    value: float | None
-    since: Count
-
-
 class RunProgress(Record, frozen=True, forbid_unknown_fields=True):
     """The state of a run beside its model, from which a resumed run goes on."""
 
@@ -75,6 +66,7 @@ class RunProgress(Record, frozen=True, forbid_unknown_fields=True):
     tracked: list[TrackedFigure]
     evaluation_due: bool = False
     """True if the model of this step is to be evaluated, and was saved before that."""
+    plateaus: tuple[TrackedPlateau, ...] = ()
 
 
 class Parent(Record, frozen=True, forbid_unknown_fields=True):

@@ -35,9 +35,9 @@ def row_init(layout: EmbeddingLayout, group: GroupSpec, salts: NDArray[np.uint64
     )
 
 
-def rule_at(optimizer: RowOptimizer, step: int, seed: int) -> update.Rule:
-    """Return the settings of the optimizer at a step."""
-    lr = optimizer.lr * optimizer.schedule.at(step)
+def rule_at(optimizer: RowOptimizer, step: int, seed: int, reductions: int = 0) -> update.Rule:
+    """Return the settings of the optimizer at a step; `reductions` is as in `Schedule.at`."""
+    lr = optimizer.lr * optimizer.schedule.at(step, reductions)
     first = second = 0.0
     rate, eps = lr, optimizer.eps
     if optimizer.kind == "adam":

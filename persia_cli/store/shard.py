@@ -215,18 +215,19 @@ class Shard:
         gradients: Bytes | Floats,
         step: int,
         batch: Hashable | None = None,
+        reductions: int = 0,
     ) -> None:
         """Apply the optimizer to the rows of distinct keys; the caller has called `check_update` on the arguments.
 
         Keys without a row and gradients whose squares are not finite are skipped and counted. Adam corrects its bias
         for update number step + 1, or for the last one of the step if rows get several in each. The rows kept from the
-        batch's look-up are used if they are still right, and dropped.
+        batch's look-up are used if they are still right, and dropped. `reductions` is as in `Schedule.at`.
         """
         store = self.stores[group]
         if gradients.dtype == np.uint8:
             gradients = decode_rows(np.ascontiguousarray(gradients), store.group.dim, store.group.wire)
         rows = self._rows_of(group, keys, tables, step, batch)
-        rule = rule_at(store.group.optimizer, step, self.layout.seed)
+        rule = rule_at(store.group.optimizer, step, self.layout.seed, reductions)
         self._change(group, rule, keys, rows, tables, np.ascontiguousarray(gradients).reshape(-1))
 
     def insert(

@@ -64,6 +64,8 @@ class DenseTrainer:
             l2 = penalties(run.optimizer.dense, self._module)
             self._shared = SharedWeights(self._module, run.cluster.nn_workers, l2)
         self.dense_rows = self._shared.rows if self._shared else 0
+        self.reductions = 0
+        """How often evaluations have reduced the learning rate before the steps that come."""
         self._rate = LearningRate(run.optimizer.dense, self._optimizer) if self._optimizer else None
         settings = StepSettings(objective, run.train.precision, run.optimizer.dense.clip_norm, empty=empty)
         self._step = DenseStep(
@@ -86,7 +88,7 @@ class DenseTrainer:
         result = self._step.train(step, samples, groups, send)
         assert self._rate is not None
         with self._trace.span(TRAINING, "dense step", step):
-            self._rate.set(step)
+            self._rate.set(step, self.reductions)
             self._step.update()
         return result
 

@@ -59,7 +59,7 @@ def dense_optimizer(config: DenseOptimizer, module: nn.Module) -> torch.optim.Op
 
 
 class LearningRate:
-    """The learning rate of the dense weights: a function of the step alone, so that a resumed run continues with it."""
+    """The learning rate of the dense weights: a function of the step, and of how often evaluations have reduced it."""
 
     def __init__(self, config: DenseOptimizer, optimizer: torch.optim.Optimizer) -> None:
         """Control the learning rate of `optimizer`, which `dense_optimizer` built from `config`."""
@@ -67,7 +67,7 @@ class LearningRate:
         self._lr = config.lr
         self._schedule = plain_schedule(config)
 
-    def set(self, step: int) -> None:
-        """Give the optimizer the learning rate of a step, counted from 0 over the whole training."""
+    def set(self, step: int, reductions: int = 0) -> None:
+        """Give the optimizer the learning rate of a step, counted from 0; `reductions` is as in `Schedule.at`."""
         for group in self._optimizer.param_groups:
-            group["lr"] = self._lr * self._schedule.at(step)
+            group["lr"] = self._lr * self._schedule.at(step, reductions)

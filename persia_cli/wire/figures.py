@@ -134,3 +134,21 @@ class SavedFile(Record, frozen=True, forbid_unknown_fields=True):
     nbytes: Count
     sha256: Digest
     rows: SavedRows | None = None
+
+
+class TrackedFigure(Record, frozen=True, forbid_unknown_fields=True):
+    """The best evaluation so far by a metric, and the number of evaluations after it."""
+
+    metric: str
+    step: Count | None
+    value: float | None
+    since: Count
+
+
+class TrackedPlateau(Record, frozen=True, forbid_unknown_fields=True):
+    """What decides on the learning rate of dense weights or of rows, if evaluations reduce it."""
+
+    of: Literal["dense", "embedding"]
+    best: TrackedFigure
+    reductions: Count
+    """How often it has been reduced so far."""

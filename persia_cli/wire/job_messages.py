@@ -73,6 +73,9 @@ class TrainSteps(FieldSet, frozen=True, tag="training"):
 
     first: Count
     last: Count
+    dense_reductions: Count = 0
+    row_reductions: Count = 0
+    """How often evaluations have reduced the learning rates of dense weights and of rows before these steps."""
 
 
 class EvaluateSteps(FieldSet, frozen=True, tag="evaluating"):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from persia_cli.wire.parts import BATCH_PART, KIB, BatchId, Count, Limit, Message, Request, TableTotals
 
-PROTOCOL = 21
+PROTOCOL = 22
 """Version of all messages and of how they travel; Hello carries it and the coordinator refuses another."""
 
 # Generic replies.
@@ -152,6 +152,8 @@ class PushGradients(Request[Ack], frozen=True):
     KIND = 0x22
     LIMIT = BATCH_PART
     batch: BatchId
+    reductions: Count
+    """How often evaluations had reduced the learning rate of rows before the step."""
     groups: list[Annotated[NDArray[np.uint8], "* *"]]
     """Encoded gradients [row, byte] of each feature group."""
 
@@ -218,4 +220,6 @@ class Update(Request[Ack], frozen=True):
     batch: BatchId
     finished: Count
     """As in `LookUp`."""
+    reductions: Count
+    """As in `PushGradients`."""
     groups: list[GroupGradients]

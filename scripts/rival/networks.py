@@ -143,7 +143,7 @@ class Network(BaseModel):  # type: ignore[misc]
             early_stop_patience=settings.patience,
             embedding_regularizer=settings.row_l2 or None,
             net_regularizer=settings.dense_l2 or None,
-            reduce_lr_on_plateau=False,
+            reduce_lr_on_plateau=settings.plateau,
             verbose=0,
             model_root=folder,
             metrics=["AUC", "logloss"],

@@ -20,6 +20,8 @@ class Settings:
     epochs: int = 100
     patience: int = 2
     """Evaluations, one after each epoch, that may be no better than the best one before training ends."""
+    plateau: bool = True
+    """A tenth of the learning rate after each evaluation that is no better than the best one."""
     norm: bool = True
     """Batch normalisation in the perceptron."""
     dropout: float = 0.2

@@ -129,9 +129,9 @@ def ask_server(stranger: Stranger, now: int) -> None:
     stranger.is_refused("expected arrays of 1 feature groups, received those of 2", LookUp(batch, True, 0, NO_KEYS * 2))
     stranger.is_refused("does not belong to this server", LookUp(batch, False, 0, [GroupKeys(key_of(1), TABLE)]))
     stranger.is_refused("table number 9", LookUp(last, True, 0, [GroupKeys(key_of(0), TABLE + 9)]))
-    stranger.is_refused("has no updates", Update(BatchId(0, EVAL, 0, 0), 0, [update]))
-    stranger.is_refused("(1, 12)", Update(last, 0, [update._replace(gradients=update.gradients[:, :12].copy())]))
-    stranger.is_refused("does not belong to this server", Update(last, 0, [update._replace(keys=key_of(1))]))
+    stranger.is_refused("has no updates", Update(BatchId(0, EVAL, 0, 0), 0, 0, [update]))
+    stranger.is_refused("(1, 12)", Update(last, 0, 0, [update._replace(gradients=update.gradients[:, :12].copy())]))
+    stranger.is_refused("does not belong to this server", Update(last, 0, 0, [update._replace(keys=key_of(1))]))
     stranger.is_refused("does not accept Pull messages", Pull(batch))
 
 
@@ -146,7 +146,7 @@ def ask_worker(stranger: Stranger, now: int) -> None:
     stranger.is_refused("exceed the 63 ids", PutIds(late, 0, ids[:63].copy(), offsets))
     stranger.is_refused("offsets decrease", PutIds(late, 0, ids, offsets[::-1].copy()))
     stranger.is_refused("no rank 1", Pull(BatchId(0, TRAIN, now, 1)))
-    stranger.is_refused("has not got its rows", PushGradients(late, [np.zeros((1, 16), np.uint8)]))
+    stranger.is_refused("has not got its rows", PushGradients(late, 0, [np.zeros((1, 16), np.uint8)]))
 
 
 def ask_rank(stranger: Stranger, now: int) -> None:
@@ -215,7 +215,7 @@ def test_messages_of_the_right_form_that_say_what_cannot_be_are_refused(undistur
             wrong = [np.zeros((1, 12), np.uint8)]
 
             def in_flight_is_refused() -> bool:
-                answers = [stranger.ask(PushGradients(BatchId(0, TRAIN, step, 0), wrong)) for step in range(STEPS)]
+                answers = [stranger.ask(PushGradients(BatchId(0, TRAIN, step, 0), 0, wrong)) for step in range(STEPS)]
                 reasons = [answer.reason for answer in answers if isinstance(answer, Refused)]
                 return any("expected gradients of shapes" in reason for reason in reasons)
 

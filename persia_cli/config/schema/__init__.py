@@ -26,6 +26,7 @@ from persia_cli.config.schema.optimizer import (
     OneCycleSchedule,
     Optimizer,
     OptimizerPair,
+    PlateauSchedule,
     RowwiseAdagrad,
     Schedule,
     Sgd,

@@ -60,7 +60,29 @@ class OneCycleSchedule(Node):
     """Fraction of the learning rate that remains after the fall."""
 
 
-Schedule = Annotated[ConstantSchedule | StepSchedule | CosineSchedule | OneCycleSchedule, Field(discriminator="kind")]
+class PlateauSchedule(_Schedule):
+    """The learning rate falls whenever evaluations do not improve, and training goes on with the lower one."""
+
+    kind: Literal["reduce_on_plateau"]
+    """`reduce_on_plateau`"""
+    metric: str | None = None
+    """Figure of an evaluation that is to improve, by its key in `metrics.jsonl`.
+
+    Default: that of `train.stop_early`; without it `auc` (`rmse` if no label has a probability), with several labels
+    `loss`."""
+    patience: Count = 1
+    """Consecutive evaluations without improvement after which the learning rate falls; it falls again after as many."""
+    min_delta: NonNegative = 0.0
+    """An evaluation is an improvement if the figure is better by more than this."""
+    factor: Annotated[float, Field(gt=0, lt=1), NUMBER] = 0.1
+    """Factor of the learning rate at each fall."""
+    least: NonNegative = 1e-6
+    """Learning rate below which it does not fall."""
+
+
+Schedule = Annotated[
+    ConstantSchedule | StepSchedule | CosineSchedule | OneCycleSchedule | PlateauSchedule, Field(discriminator="kind")
+]
 CONSTANT = ConstantSchedule(kind="constant")
 
 

@@ -12,10 +12,10 @@ from persia_cli.config.schema.dataset import Dataset, ParquetDataset
 from persia_cli.config.schema.embedding import Embedding
 from persia_cli.config.schema.init_from import Source
 from persia_cli.config.schema.loss import BCE, Link, Loss
-from persia_cli.config.schema.metric import metrics_of
-from persia_cli.config.schema.mode import Mode, SyncMode
+from persia_cli.config.schema.metric import headlines, metrics_of
+from persia_cli.config.schema.mode import AsyncMode, Mode, SyncMode
 from persia_cli.config.schema.model import Model
-from persia_cli.config.schema.optimizer import OptimizerPair
+from persia_cli.config.schema.optimizer import OptimizerPair, PlateauSchedule
 from persia_cli.storage.credentials import without_credentials
 
 LONGEST_NAME = 100
@@ -205,6 +205,43 @@ class Run(Node):
         if self.checkpoint.best_by is not None:
             self._require("checkpoint.best_by", self.checkpoint.best_by)
         return self
+
+    @model_validator(mode="after")
+    def _plateaus_are_found(self) -> Self:
+        for name, table in self.embedding.tables.items():
+            if table.optimizer is not None and isinstance(table.optimizer.schedule, PlateauSchedule):
+                raise ValueError(
+                    f"embedding.tables.{name}.optimizer.schedule.kind=reduce_on_plateau: all tables that evaluations "
+                    "slow down do so together; give the schedule to optimizer.embedding, or the table another"
+                )
+        for part, optimizer in (("dense", self.optimizer.dense), ("embedding", self.optimizer.embedding)):
+            if isinstance(optimizer.schedule, PlateauSchedule):
+                self._require(f"optimizer.{part}.schedule.metric", self.plateau_metric(optimizer.schedule))
+        if isinstance(self.optimizer.dense.schedule, PlateauSchedule) and isinstance(self.mode, AsyncMode):
+            raise ValueError(
+                "optimizer.dense.schedule.kind=reduce_on_plateau: with mode.kind=async embedding servers keep the "
+                "dense weights, and know no evaluations of them; choose another schedule, or another mode"
+            )
+        return self
+
+    @property
+    def comparing(self) -> str | None:
+        """The first key that has evaluations compared with each other; None if there is none."""
+        keys = {
+            "train.stop_early": self.train.stop_early is not None,
+            "checkpoint.best_by": self.checkpoint.best_by is not None,
+            "optimizer.dense.schedule.kind": isinstance(self.optimizer.dense.schedule, PlateauSchedule),
+            "optimizer.embedding.schedule.kind": isinstance(self.optimizer.embedding.schedule, PlateauSchedule),
+        }
+        return next((key for key, is_set in keys.items() if is_set), None)
+
+    def plateau_metric(self, schedule: PlateauSchedule) -> str:
+        """Return the figure that decides on a learning rate."""
+        if schedule.metric is not None:
+            return schedule.metric
+        if self.train.stop_early is not None:
+            return self.train.stop_early.metric
+        return headlines(self.links)[0] if len(self.links) == 1 else "loss"
 
     def _require(self, key: str, metric: str) -> None:
         """Raise ValueError if evaluations do not have the metric, or if there are none to compare."""

@@ -26,7 +26,6 @@ from persia_cli.store.manifest import (
     Parent,
     RunProgress,
     SavedTable,
-    TrackedFigure,
     begin_checkpoint,
     checkpoint_folder,
     checkpoints_of,
@@ -36,7 +35,7 @@ from persia_cli.store.manifest import (
     write_checked,
 )
 from persia_cli.store.retention import Retention, remove_unfinished
-from persia_cli.wire.figures import SavedFile
+from persia_cli.wire.figures import SavedFile, TrackedFigure, TrackedPlateau
 from persia_cli.wire.job_messages import SaveModel
 
 
@@ -317,6 +316,22 @@ class Checkpointing:
             hits=state.tables.hits,
             misses=state.tables.misses,
             evicted=state.tables.evicted,
-            tracked=[TrackedFigure(best.metric, best.step, best.value, best.since) for best in self._tracker.tracked],
+            tracked=[_figure(best) for best in self._tracker.tracked],
+            plateaus=tuple(
+                TrackedPlateau(each.of, _figure(each.best), each.reductions) for each in self._tracker.plateaus
+            ),
             evaluation_due=evaluation_due,
         )
+
+
+def _figure(best: Best) -> TrackedFigure:
+    return TrackedFigure(best.metric, best.step, best.value, best.since)
+
+
+def restore_tracker(tracker: EvaluationTracker, progress: RunProgress) -> None:
+    """Let a tracker go on from what a checkpoint has of the one before."""
+    tracker.restore([(each.metric, each.step, each.value, each.since) for each in progress.tracked])
+    saved = {each.of: each for each in progress.plateaus}
+    for plateau in tracker.plateaus:
+        if each := saved.get(plateau.of):
+            plateau.restore(each.best.metric, each.best.step, each.best.value, each.best.since, each.reductions)

@@ -24,7 +24,7 @@ from persia_cli.observe.record_state import load_state
 from persia_cli.observe.usage import cpu_seconds, resident_bytes
 from persia_cli.plan.columns import label_names, metric_aims
 from persia_cli.plan.job import Job, job_phases, participants
-from persia_cli.roles.coordinator.checkpointing import Checkpointing
+from persia_cli.roles.coordinator.checkpointing import Checkpointing, restore_tracker
 from persia_cli.roles.coordinator.dismissal import AT_ONCE_S, Dismissal, ReplicaError
 from persia_cli.roles.coordinator.early_saves import EarlySaves
 from persia_cli.roles.coordinator.epoch import Epoch, SupersededError
@@ -144,8 +144,7 @@ class Coordinator:
         self._membership = Membership(participants(run, job))
         self._tracker = tracker_of(run, metric_aims(run))
         if resumed:
-            tracked = resumed.progress.tracked
-            self._tracker.restore([(each.metric, each.step, each.value, each.since) for each in tracked])
+            restore_tracker(self._tracker, resumed.progress)
         self._checkpointing = Checkpointing(run, job, self._tracker, self._inputs)
         self._wishes = Wishes()
         is_saved = bool(resumed and self._checkpointing.has(self._first_step))

@@ -92,7 +92,7 @@ class Progression:
         else:
             self._events.write(event="phase", phase=phase.kind, step=self.step)
         begin: dict[PhaseKind, Callable[[Phase], PhaseWork]] = {
-            "training": lambda phase: TrainSteps(phase.first, phase.last),
+            "training": lambda phase: TrainSteps(phase.first, phase.last, *phase.reductions),
             "evaluating": self._begin_evaluating,
             "predicting": self._begin_predicting,
             "saving": lambda phase: self._checkpointing.begin(

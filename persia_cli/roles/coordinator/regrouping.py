@@ -39,5 +39,5 @@ class Regrouping:
             self._advance()
         elif number is not None:
             # Ranks that begin have to know where the phase ends, if it has been agreed that it is cut short.
-            self._work.instruct(Instruction(number, TrainSteps(phase.first, phase.last)))
+            self._work.instruct(Instruction(number, TrainSteps(phase.first, phase.last, *phase.reductions)))
             self._early.note_begun(phase)

@@ -110,6 +110,12 @@ class Reporting:
         """Let an evaluation decide how training goes on; a rank reports that it is done only after this."""
         if self._tracker.note(line["step"], line) and (best := self._tracker.best) is not None:
             self._events.write(event="best", metric=best.metric, step=best.step, value=best.value)
+        if line["step"] < self._job.steps and not self._tracker.over:
+            for plateau in self._tracker.plateaus:
+                if plateau.reduced:
+                    what = "optimizer.dense" if plateau.of == "dense" else "optimizer.embedding"
+                    text = f"{what}: the learning rate falls at step {line['step']}: {plateau.best.standstill}"
+                    self._events.write(event="note", text=text)
         if self._tracker.over and line["step"] < self._job.steps:
             text = f"training ends early, at step {line['step']}: {self._tracker.reason}"
             self._events.write(event="stopped_early", step=line["step"], text=text)

@@ -74,14 +74,23 @@ GROUPS = (
          "needs more"),
         ("optimizer.dense.lr=inf", "optimizer.dense.lr=Infinity: expected a number above 0"),
         ("optimizer.dense.schedule.kind=linear", "optimizer.dense.schedule.kind=linear: expected constant, step, "
-         "cosine or one_cycle"),
+         "cosine, one_cycle or reduce_on_plateau"),
+        ("optimizer.dense.schedule.kind=reduce_on_plateau", "optimizer.dense.schedule.metric=auc compares evaluations "
+         "during training; set eval.every_steps"),
+        ("optimizer.embedding.schedule={kind: reduce_on_plateau, metric: uac}", "optimizer.embedding.schedule.metric="
+         "uac: no such metric; did you mean auc? there are auc, pr_auc, accuracy, log_loss, ne, calibration, loss"),
+        ("optimizer.embedding.schedule={kind: reduce_on_plateau, factor: 1}", "optimizer.embedding.schedule.factor=1: "
+         "expected a number above 0 and below 1"),
+        ("embedding.tables.a.optimizer={kind: sgd, lr: 1, schedule: {kind: reduce_on_plateau}}", "embedding.tables.a."
+         "optimizer.schedule.kind=reduce_on_plateau: all tables that evaluations slow down do so together; give the "
+         "schedule to optimizer.embedding, or the table another"),
         ("optimizer.dense.schedule={kind: step, factor: 0.5}", "optimizer.dense.schedule.every_steps: needs a value (a "
          "whole number above 0); give optimizer.dense.schedule.every_steps=..."),
         ("optimizer.embedding.schedule={kind: step, every_steps: 5, factor: 1.5}", "optimizer.embedding.schedule.factor"
          "=1.5: expected a number above 0 and at most 1"),
         ("optimizer.dense.schedule={kind: one_cycle, over_steps: 5, warmup_steps: 2}", "optimizer.dense.schedule."
          "warmup_steps=2: no such key where optimizer.dense.schedule.kind=one_cycle; optimizer.dense.schedule.kind="
-         "constant, step or cosine has it"),
+         "constant, step, cosine or reduce_on_plateau has it"),
         ("optimizer.embedding.schedule={kind: cosine, over_steps: 5, floor: -1}", "optimizer.embedding.schedule.floor"
          "=-1: expected a number of at least 0 and at most 1"),
         ("embedding.dtype=float61", "embedding.dtype=float61: expected float32, bfloat16 or float16; did you mean "

@@ -81,7 +81,7 @@ def test_rows_and_gradients_travel_encoded(wire: str) -> None:
         [group] = stranger.ask_for(Pull(first)).groups
         by_row = dict(zip(group.inverse.tolist(), IDS.tolist(), strict=True))
         gradients = np.array([[by_row[row] + 1.0] * DIM for row in range(len(by_row))], np.float32)
-        assert stranger.ask(PushGradients(first, [encode_rows(gradients, wire)])) == Ack()
+        assert stranger.ask(PushGradients(first, 0, [encode_rows(gradients, wire)])) == Ack()
         for step in (1, 2):
             for id_, row in pulled(stranger, BatchId(0, TRAIN, step, 0), wire).items():
                 np.testing.assert_allclose(row, start[id_] - RATE * (id_ + 1), rtol=TOLERANCE[wire])
@@ -109,10 +109,12 @@ def test_blocks_of_another_width_are_refused(wire: str) -> None:
         batch = BatchId(0, TRAIN, 0, 0)
         pulled(worker, batch, wire)
         wrong = np.zeros((len(UNIQUE), other), np.uint8)
-        worker.is_refused(f"expected gradients of shapes [({len(UNIQUE)}, {other - 1})]", PushGradients(batch, [wrong]))
-        worker.is_refused("expected gradients of shapes", PushGradients(batch, [wrong[1:, :-1].copy()]))
-        worker.is_refused("expected gradients of shapes", PushGradients(batch, []))
-        server.is_refused(f"({1}, {other})", Update(batch, 0, [GroupGradients(key, table, wrong[:1])]))
+        worker.is_refused(
+            f"expected gradients of shapes [({len(UNIQUE)}, {other - 1})]", PushGradients(batch, 0, [wrong])
+        )
+        worker.is_refused("expected gradients of shapes", PushGradients(batch, 0, [wrong[1:, :-1].copy()]))
+        worker.is_refused("expected gradients of shapes", PushGradients(batch, 0, []))
+        server.is_refused(f"({1}, {other})", Update(batch, 0, 0, [GroupGradients(key, table, wrong[:1])]))
 
 
 def test_an_update_that_is_wrong_in_its_last_group_is_not_applied_at_all() -> None:
@@ -134,9 +136,9 @@ def test_an_update_that_is_wrong_in_its_last_group_is_not_applied_at_all() -> No
 
         first = GroupGradients(key, a, gradient)
         before = rows_at(batch)
-        stranger.is_refused("does not belong", Update(batch, 0, [first, GroupGradients(key, b + 1, short)]))
+        stranger.is_refused("does not belong", Update(batch, 0, 0, [first, GroupGradients(key, b + 1, short)]))
         assert rows_at(later) == before
-        assert stranger.ask(Update(batch, 0, [first, GroupGradients(key, b, short)])) == Ack()
+        assert stranger.ask(Update(batch, 0, 0, [first, GroupGradients(key, b, short)])) == Ack()
         assert rows_at(later) != before
 
 
@@ -150,7 +152,7 @@ def test_a_look_up_that_is_asked_again_is_counted_once(mode: str) -> None:
             for _ in range(3):
                 [group] = stranger.ask_for(look_up(batch, keys)).groups
                 assert group.unknown.tolist() == ([] if step else [0, 1])
-            assert stranger.ask(Update(batch, 0, [GroupGradients(keys, tables, gradients)])) == Ack()
+            assert stranger.ask(Update(batch, 0, 0, [GroupGradients(keys, tables, gradients)])) == Ack()
             answer = stranger.ask_for(look_up(batch, keys))
             assert answer.watermark == step
             assert answer.totals == TableTotals(rows=2, evicted=0, hits=2 * step, misses=2)
@@ -172,7 +174,7 @@ def test_in_sync_mode_gradients_of_all_ranks_are_added_up(wire: str) -> None:
             [group] = ranks[rank].ask_for(look_up(BatchId(0, TRAIN, 0, rank), own)).groups
             before |= dict(zip(own.tolist(), decode_rows(group.rows, DIM, wire), strict=True))
         updates = [
-            Update(BatchId(0, TRAIN, 0, rank), 0, [GroupGradients(own, tables, gradient)])
+            Update(BatchId(0, TRAIN, 0, rank), 0, 0, [GroupGradients(own, tables, gradient)])
             for rank, own in enumerate(keys)
         ]
         number = ranks[0].begin(updates[0])
@@ -190,7 +192,7 @@ def test_an_evaluation_changes_nothing(tmp_path) -> None:
         batch = BatchId(0, EVAL, 0, 0)
         rows = pulled(stranger, batch, "float32")
         assert all(not row.any() for row in rows.values())
-        assert stranger.ask(PushGradients(batch, [])) == Ack()
+        assert stranger.ask(PushGradients(batch, 0, [])) == Ack()
         counted = [link.figures().tables["a"] for link in roles.links[:-1]]
         assert all(figures["rows"] == figures["misses"] == 0 for figures in counted)
 
@@ -210,8 +212,8 @@ def test_dense_weights_travel_with_the_rows_and_in_float32() -> None:
         rows = encode_rows(np.zeros((sum(map(len, own.rows)), DIM), np.float32), "bfloat16")
         gradients = np.empty((DENSE_ROWS, DENSE_DIM), np.float32)
         gradients[places] = np.arange(DENSE_ROWS, dtype=np.float32)[:, None]
-        stranger.is_refused("expected gradients of shapes", PushGradients(first, [rows]))
-        assert stranger.ask(PushGradients(first, [rows, gradients.view(np.uint8)])) == Ack()
+        stranger.is_refused("expected gradients of shapes", PushGradients(first, 0, [rows]))
+        assert stranger.ask(PushGradients(first, 0, [rows, gradients.view(np.uint8)])) == Ack()
 
         [(blocks, again, _)] = stranger.ask_for(PullWeights(second, DENSE_ROWS)).groups
         np.testing.assert_array_equal(again, places)

@@ -70,7 +70,7 @@ def rows_at(stranger: Stranger, batch: BatchId) -> np.ndarray:
 
 
 def update(batch: BatchId) -> Update:
-    return Update(batch, 0, [GroupGradients(KEYS, TABLES, GRADIENTS)])
+    return Update(batch, 0, 0, [GroupGradients(KEYS, TABLES, GRADIENTS)])
 
 
 def put_ids(batch: BatchId) -> PutIds:
@@ -79,7 +79,7 @@ def put_ids(batch: BatchId) -> PutIds:
 
 def push(batch: BatchId) -> PushGradients:
     ones = encode_rows(np.ones((SIZE, DIM), np.float32), "float32")
-    return PushGradients(batch, [ones] if batch.split == TRAIN else [])
+    return PushGradients(batch, 0, [ones] if batch.split == TRAIN else [])
 
 
 def two_strangers(stack: ExitStack, address: str, roles: Alone) -> list[Stranger]:
@@ -205,7 +205,7 @@ def test_gradients_go_on_with_the_next_worker_where_the_one_before_died_between_
         plan = RowPlanner(embedding_layout(run_of(mode)), 2).plan(IDS, OFFSETS, SIZE)[0]
         part = slice(plan.bounds[0], plan.bounds[1])
         ones = encode_rows(np.ones((SIZE, DIM), np.float32), "float32")
-        server.ask_for(Update(batch, 0, [GroupGradients(plan.keys[part], plan.tables[part], ones[part])]))
+        server.ask_for(Update(batch, 0, 0, [GroupGradients(plan.keys[part], plan.tables[part], ones[part])]))
 
         waiting = new.begin(push(batch))
         assert new.ask_for(put_ids(later)) == Ack()

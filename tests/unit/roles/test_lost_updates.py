@@ -44,7 +44,7 @@ def test_it_is_what_was_acknowledged_and_is_not_sent_again(seed: int) -> None:
             lost.hear(LookUp(batch, True, known, []))
             if step in acknowledged:
                 continue
-            lost.hear(Update(batch, known, []))
+            lost.hear(Update(batch, known, 0, []))
             assert marks.windows[rank].mark(step)
             kept.mark(rank, step)
             applied += 1
@@ -55,7 +55,7 @@ def test_it_is_what_was_acknowledged_and_is_not_sent_again(seed: int) -> None:
 def test_it_is_not_known_before_all_that_was_in_flight_is_past() -> None:
     marks = Watermarks(1, last_step=49)
     lost = LostUpdates(marks, 50, BOUND, Reload(0, False, 3, 0))
-    lost.hear(Update(BatchId(0, TRAIN, 80, 0), 79, []))
+    lost.hear(Update(BatchId(0, TRAIN, 80, 0), 79, 0, []))
     lost.hear(LookUp(BatchId(0, TRAIN, 82, 0), False, 0, []))
     assert lost.figures(0) == {SINCE: 50}
     for step in range(80, 90):
@@ -92,9 +92,9 @@ def test_between_phases_it_is_known_at_once() -> None:
 
 def test_a_server_with_all_its_memory_believes_no_rank_that_is_ahead_of_it() -> None:
     batch = BatchId(0, TRAIN, 9, 0)
-    check_finished(Update(batch, 8, []), 7)
+    check_finished(Update(batch, 8, 0, []), 7)
     with pytest.raises(WireError, match="counts the steps before 9 as finished"):
-        check_finished(Update(batch, 9, []), 7)
+        check_finished(Update(batch, 9, 0, []), 7)
 
 
 @pytest.mark.parametrize("ahead", [1, 100, SPAN - 1, SPAN, 3 * SPAN + 5])

@@ -32,7 +32,7 @@ def look_up(step: int, finished: int) -> LookUp:
 
 
 def update(step: int, finished: int) -> Update:
-    return Update(BatchId(0, TRAIN, step, 0), finished, [GroupGradients(KEYS, TABLES, GRADIENTS)])
+    return Update(BatchId(0, TRAIN, step, 0), finished, 0, [GroupGradients(KEYS, TABLES, GRADIENTS)])
 
 
 def test_updates_that_come_again_are_applied_and_the_others_are_counted() -> None:

@@ -30,14 +30,14 @@ def gradients_of(step: int) -> list[np.ndarray]:
 def test_a_later_process_finds_the_last_steps(file):
     memory, outbox = outbox_in(file, keep=False)
     for step in range(8):
-        outbox.put(step, gradients_of(step))
+        outbox.put(step, gradients_of(step), step // 2)
     memory.state = SERVING
     memory.close()
     del memory, outbox
     _, outbox = outbox_in(file, keep=True)
     found = outbox.before(7)
-    assert [step for step, _ in found] == [5, 6]  # step 7 was not committed
-    for step, gradients in found:
+    assert [(kept.step, kept.reductions) for kept in found] == [(5, 2), (6, 3)]  # step 7 was not committed
+    for step, gradients, _ in found:
         for one, other in zip(gradients, gradients_of(step), strict=True):
             assert one.shape == other.shape
             assert np.array_equal(one, other)

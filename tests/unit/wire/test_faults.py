@@ -61,7 +61,7 @@ class Applied:
 def an_update(step: int, rows: int) -> Update:
     gradients = np.full((rows, DIM), step % 7, np.uint8)
     group = GroupGradients(np.arange(rows, dtype=np.uint64), np.zeros(rows, np.uint16), gradients)
-    return Update(BatchId(0, 0, step, 0), 0, [group])
+    return Update(BatchId(0, 0, step, 0), 0, 0, [group])
 
 
 def test_updates_are_applied_exactly_once_through_random_cuts(context: Context) -> None:

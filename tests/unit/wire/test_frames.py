@@ -72,13 +72,13 @@ def test_every_message_has_its_own_kind_and_is_documented() -> None:
 
 def test_large_arrays_become_frames_without_a_copy() -> None:
     gradients = np.ones((1000, 64), np.uint8)
-    frames = encode(1, PushGradients(BATCH, [gradients]))
+    frames = encode(1, PushGradients(BATCH, 0, [gradients]))
     assert np.shares_memory(np.asarray(frames[2]), gradients)
 
 
 def test_arrays_that_are_not_contiguous_are_sent_in_order() -> None:
     gradients = np.arange(24, dtype=np.uint8).reshape(4, 6)[::2, ::3]
-    arrays = received(encode(1, PushGradients(BATCH, [gradients])))
+    arrays = received(encode(1, PushGradients(BATCH, 0, [gradients])))
     assert arrays[0].tolist() == [[0, 3], [12, 15]]
 
 
@@ -105,7 +105,7 @@ def test_received_rows_can_be_read_as_float32_wherever_the_frame_lies(offset: in
 
 
 def test_an_aligned_frame_is_not_copied() -> None:
-    frames = encode(1, PushGradients(BATCH, [np.ones((8, 16), np.uint8)]))
+    frames = encode(1, PushGradients(BATCH, 0, [np.ones((8, 16), np.uint8)]))
     memory = np.frombuffer(bytearray(frames[2]), np.uint8)
     arrays = received([frames[0], frames[1], memory.data])
     assert np.shares_memory(arrays[0], memory)
@@ -132,7 +132,7 @@ def test_what_is_none_comes_back_as_none_and_what_is_empty_as_empty() -> None:
         PutSamples(BATCH, 2.0, dense, labels, None, zeros("u8", 2)),
         PutSamples(BATCH, 2.0, dense, labels, zeros("f4", 2), None),
         PutSamples(BATCH, 0.0, none, none, zeros("f4", 0), zeros("u8", 0)),
-        PushGradients(BATCH, []),
+        PushGradients(BATCH, 0, []),
     ):
         assert same(decode(raw(encode(1, sent)))[1], sent)
 
@@ -159,16 +159,16 @@ def test_a_header_has_no_more_than_the_shapes_of_arrays() -> None:
             "'tables' has size 4 where another has 3",
         ),
         (
-            Update(BATCH, 0, [GroupGradients(zeros("u8", 3), zeros("u2", 3), zeros("u1", 2, 8))]),
+            Update(BATCH, 0, 0, [GroupGradients(zeros("u8", 3), zeros("u2", 3), zeros("u1", 2, 8))]),
             "size 2 where another has 3",
         ),
         (rows_of(zeros("u1", 1, 4), zeros("u1", 1, 5)), "size 5 where another has 4"),
         (PutSamples(BATCH, 2.0, zeros("f4", 2, 3), zeros("f4", 1, 1), None, None), "size 1 where"),
         (PutSamples(BATCH, 2.0, zeros("f4", 2, 3), zeros("f4", 2, 1), zeros("f4", 0), None), "size 0 where"),
-        (PushGradients(BATCH, [zeros("u1", 0, 1)] * (MAX_FRAMES - 1)), "4,097 arrays of 0 bytes; the limits are"),
+        (PushGradients(BATCH, 0, [zeros("u1", 0, 1)] * (MAX_FRAMES - 1)), "4,097 arrays of 0 bytes; the limits are"),
         (Refused("x" * Refused.LIMIT.header), "a header of 65,5.. bytes"),
         (
-            PushGradients(BATCH, [np.broadcast_to(np.uint8(0), (2**15, 2**15))] * 2),
+            PushGradients(BATCH, 0, [np.broadcast_to(np.uint8(0), (2**15, 2**15))] * 2),
             "arrays of 2,147,483,648 bytes; .*use a smaller train.batch_size",
         ),
     ],
@@ -245,10 +245,10 @@ SHAPES = [(3,), (4,)]
             msgspec.msgpack.encode((1, ((0, 0, 0, 0), True), [[[(2,), (1,)]]], None)),
             *[bytes(16), bytes(2)],
         ],
-        [bytes((PushGradients.KIND,)), msgspec.msgpack.encode((1, ((0, 0, 0, 0),), [[(0, 2**62)]], None)), b""],
+        [bytes((PushGradients.KIND,)), msgspec.msgpack.encode((1, ((0, 0, 0, 0), 0), [[(0, 2**62)]], None)), b""],
         [
             bytes((PushGradients.KIND,)),
-            msgspec.msgpack.encode((1, ((0, 0, 0, 0),), [[(2**32, 2**32)]], None)),
+            msgspec.msgpack.encode((1, ((0, 0, 0, 0), 0), [[(2**32, 2**32)]], None)),
             bytes(0),
         ],
     ],

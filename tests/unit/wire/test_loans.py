@@ -116,22 +116,22 @@ def test_what_is_passed_on_is_lent_where_it_lies_and_given_back_along_the_way() 
 
 def test_memory_is_used_again_only_when_the_receiver_has_let_go() -> None:
     sender, receiver = memory(DATA_START + 20_000), memory()
-    received = receive(receiver, send(sender, PushGradients(BATCH, gradients())))
+    received = receive(receiver, send(sender, PushGradients(BATCH, 0, gradients())))
     for _ in range(10):
         # No room: the arrays of this message come in frames.
-        second = receive(receiver, send(sender, PushGradients(BATCH, [np.full((2000, 8), 7, np.uint8)])))
+        second = receive(receiver, send(sender, PushGradients(BATCH, 0, [np.full((2000, 8), 7, np.uint8)])))
         assert (second[0] == 7).all()
         assert (received[0] == 1).all()
     assert sender.lent == 1
     del received, second
     assert sender.lent == 0
-    frames = send(sender, PushGradients(BATCH, gradients()))
+    frames = send(sender, PushGradients(BATCH, 0, gradients()))
     assert len(frames) == 2
 
 
 def test_a_message_that_comes_twice_is_passed_over_unanswered() -> None:
     sender, receiver = memory(), memory()
-    frames = send(sender, PushGradients(BATCH, gradients()))
+    frames = send(sender, PushGradients(BATCH, 0, gradients()))
     held = receive(receiver, frames)
     for _ in range(2):
         with pytest.raises(MalformedMessage, match="arrived before") as caught:
@@ -145,7 +145,7 @@ def test_a_message_that_comes_twice_is_passed_over_unanswered() -> None:
         receive(receiver, frames)
     # Even once the same cell tells of another loan.
     while True:
-        again = send(sender, PushGradients(BATCH, gradients()))
+        again = send(sender, PushGradients(BATCH, 0, gradients()))
         held = receive(receiver, again)
         if msgspec.msgpack.decode(again[1])[3][1] == msgspec.msgpack.decode(frames[1])[3][1]:
             break
@@ -174,10 +174,10 @@ def test_what_was_not_sent_after_all_is_taken_back() -> None:
 
 def test_what_finds_no_room_is_counted_and_travels_in_a_frame() -> None:
     sender, receiver = memory(DATA_START + 20_000), memory()
-    frames = send(sender, PushGradients(BATCH, gradients(2)))
+    frames = send(sender, PushGradients(BATCH, 0, gradients(2)))
     assert len(frames) == 3
     assert sender.no_room == 1
-    assert same(decode(frames, receiver)[1], PushGradients(BATCH, gradients(2)))
+    assert same(decode(frames, receiver)[1], PushGradients(BATCH, 0, gradients(2)))
 
 
 def test_loans_end_where_cells_do() -> None:
@@ -196,7 +196,7 @@ def test_loans_end_where_cells_do() -> None:
 def test_arrays_that_are_not_contiguous_are_lent_in_order() -> None:
     sender, receiver = memory(), memory()
     block = np.arange(64_000, dtype=np.uint64).view(np.uint8).reshape(-1, 16)
-    received = receive(receiver, send(sender, PushGradients(BATCH, [block[::2, ::2]])))
+    received = receive(receiver, send(sender, PushGradients(BATCH, 0, [block[::2, ::2]])))
     assert np.array_equal(received[0], block[::2, ::2])
 
 
@@ -204,14 +204,14 @@ def test_bytes_that_are_not_aligned_for_floats_are_copied() -> None:
     sender, receiver = memory(), memory()
     block = sender.empty((6001,), np.uint8)
     block[...] = np.arange(6001) % 251
-    received = receive(receiver, send(sender, PushGradients(BATCH, [block[1:].reshape(-1, 6)])))
+    received = receive(receiver, send(sender, PushGradients(BATCH, 0, [block[1:].reshape(-1, 6)])))
     assert received[0].ctypes.data % 4 == 0
     assert np.array_equal(received[0].reshape(-1), block[1:])
     assert sender.lent == 0
 
 
 def test_where_nothing_is_shared_a_loan_is_refused() -> None:
-    frames = send(memory(), PushGradients(BATCH, gradients()))
+    frames = send(memory(), PushGradients(BATCH, 0, gradients()))
     with pytest.raises(MalformedMessage, match="uses shared memory, but this connection has none") as caught:
         decode(frames)
     assert caught.value.request == 5
@@ -226,7 +226,7 @@ def lent(sender: SharedMemory) -> Loan:
 def loan_with(loan: Loan, **fields: Any) -> list[bytes]:
     """A PushGradients with a loan that no sender makes."""
     changed = msgspec.structs.replace(loan, **fields)
-    return [bytes((PushGradients.KIND,)), msgspec.msgpack.encode((5, (BATCH,), [[(2000, 8)]], changed))]
+    return [bytes((PushGradients.KIND,)), msgspec.msgpack.encode((5, (BATCH, 0), [[(2000, 8)]], changed))]
 
 
 def test_loans_of_what_is_not_there_are_refused() -> None:
@@ -273,11 +273,11 @@ def test_an_update_that_is_passed_on_keeps_its_gradients() -> None:
     trainer, worker, servers = memory(), memory(), [memory(), memory()]
     block = trainer.empty((3000, 8), np.uint8)
     block[...] = np.arange(3000)[:, None] % 256
-    pushed = receive(worker, send(trainer, PushGradients(BATCH, [block])))
+    pushed = receive(worker, send(trainer, PushGradients(BATCH, 0, [block])))
     keys, tables = words(worker, 3000), np.zeros(3000, np.uint16)
     parts = [slice(0, 1400), slice(1400, 3000)]
     updates = [
-        send(worker, Update(BATCH, 0, [GroupGradients(keys[part], tables[part], pushed[0][part])])) for part in parts
+        send(worker, Update(BATCH, 0, 0, [GroupGradients(keys[part], tables[part], pushed[0][part])])) for part in parts
     ]
     del pushed
     assert trainer.lent == 1
@@ -295,7 +295,7 @@ def test_a_dead_borrower_gives_back_and_nobody_else_does() -> None:
     taken = {}
     for name, borrower in (("dead", dead), ("living", living)):
         arrays = gradients()
-        message = PushGradients(BATCH, arrays)
+        message = PushGradients(BATCH, 0, arrays)
         taken[name] = receive(borrower, raw(encode(5, message, lender.lend(arrays, name))))
     assert lender.lent == 2
     kept = lender.forget({"dead", "dead#1"}, pid=1)
@@ -316,7 +316,7 @@ def test_the_memory_of_a_dead_process_is_not_kept_mapped() -> None:
         gc.collect()
         return Path("/proc/self/maps").read_text().count(token)
 
-    [array] = receive(borrower, send(lender, PushGradients(BATCH, gradients())))
+    [array] = receive(borrower, send(lender, PushGradients(BATCH, 0, gradients())))
     assert mapped() == 2
     assert borrower.forget(set(), os.getpid() + 1) == []
     assert borrower.forget(set(), os.getpid()) == []

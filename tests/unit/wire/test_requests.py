@@ -95,7 +95,7 @@ def test_a_server_that_ends_is_named_with_what_it_owes(context: Context, address
         at = server.address
     loop = Loop(context, "asker")
     client = loop.connect(at, "embedding-server-1", b"asker#1", retry_s=0.02, silence_timeout_s=0.2)
-    client.request(Update(BatchId(0, 0, 7, 0), 0, []), waiting_for="the update of step 7")
+    client.request(Update(BatchId(0, 0, 7, 0), 0, 0, []), waiting_for="the update of step 7")
     with pytest.raises(WireError) as caught:
         poll_until(loop, lambda: not client.pending)
     assert str(caught.value) == (
