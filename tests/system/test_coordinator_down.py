@@ -260,7 +260,8 @@ def test_a_log_that_finds_no_room_ends_the_job_by_name_and_it_can_be_resumed(tmp
     assert_same_model(newest_checkpoint(run_dir / CHECKPOINTS), newest_checkpoint(straight.run_dir / CHECKPOINTS))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_job_that_ended_before_its_first_checkpoint_begins_again(tmp_path: Path, number: signal.Signals) -> None:
     """The same command, as a scheduler repeats it, in the folder of processes that left all that a job leaves."""
     run_dir = tmp_path / "run"

@@ -54,7 +54,7 @@ def step_of(names: tuple[str, ...], seed: int) -> int:
     return random.Random(f"{names} {seed}").randrange(5, LONG // 2)
 
 
-@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 20))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20))])
 def test_a_sync_run_has_the_same_bits(undisturbed: JobResult, tmp_path: Path, seed: int) -> None:
     assert_same(train_and_kill(SMALL, tmp_path / "run", step_of(ONE, seed), *ONE), undisturbed)
 

@@ -57,12 +57,12 @@ def test_a_configuration_that_has_changed_is_refused(run_dir: Path) -> None:
 
 
 @contextmanager
-def passing_what_names(name: str) -> Iterator[None]:
-    """Let a refusal pass whose sentence has this in it."""
+def passing_what_names(*names: str) -> Iterator[None]:
+    """Let a refusal pass whose sentence has one of these in it."""
     try:
         yield
     except UserError as error:
-        if name not in str(error):
+        if not any(name in str(error) for name in names):
             raise
 
 
@@ -73,7 +73,8 @@ def test_a_file_of_settings_with_any_bit_changed_is_refused_or_means_the_same(ru
         damaged = bytearray(text)
         damaged[place] ^= 1 << place % 8
         path.write_bytes(damaged)
-        with passing_what_names(path.name):
+        # checkpoint.path=null may become the name of a folder, in which there is no checkpoint.
+        with passing_what_names(path.name, "has no complete checkpoint"):
             assert find_model(run_dir).run == make_run()
 
 
