@@ -1,0 +1,64 @@
+"""Small CSV and JSON Lines files, and what a data set of them reads."""
+
+import csv
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.data.batch import Batch
+from persia_cli.data.source import open_source
+
+ROWS = 500
+
+
+def dataset(path: Any, **changes: Any) -> ParquetDataset:
+    keys: dict[str, Any] = {"kind": "parquet", "path": str(path), "labels": ["y"], "dense": ["d"], "sparse": ["c"]}
+    return ParquetDataset.model_validate({**keys, "split": {"kind": "every", "n": 5}, "fill": -1.0, **changes})
+
+
+def read(data: ParquetDataset, split: Any = "train") -> Batch:
+    source = open_source(data, split, 3)
+    try:
+        return source.read(1, 0, source.rows)
+    finally:
+        source.close()
+
+
+def same(one: Batch, other: Batch) -> None:
+    for name in ("dense", "labels", "ids", "offsets"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+
+
+def rows(first: int = 0) -> list[dict[str, Any]]:
+    """Rows with quotes, delimiters, line ends, absent values and ids of both kinds."""
+    return [
+        {
+            "y": n % 2,
+            "d": None if n % 7 == 0 else n / 3,
+            "c": None if n % 11 == 0 else f'city "{n % 13}", \n{n % 3}',
+            "user": n * 10**15 - 2,
+            "zip": f"{n % 50:05}",
+        }
+        for n in range(first, first + ROWS)
+    ]
+
+
+def write_csv(path: Path, table: list[dict[str, Any]], **options: Any) -> None:
+    with gzip.open(path, "wt", newline="") if path.suffix == ".gz" else path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(table[0]), **options)
+        writer.writeheader()
+        writer.writerows({k: "" if v is None else v for k, v in row.items()} for row in table)
+
+
+def write_jsonl(path: Path, table: list[dict[str, Any]]) -> None:
+    text = "".join(json.dumps(row) + "\n" for row in table).encode()
+    codec = {".zst": "zstd", ".gz": "gzip"}.get(path.suffix)
+    path.write_bytes(text)
+    if codec:
+        with pa.CompressedOutputStream(str(path), codec) as file:
+            file.write(text)

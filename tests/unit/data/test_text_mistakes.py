@@ -1,0 +1,101 @@
+"""CSV and JSON Lines that cannot be read: what is wrong is told, with the line of the file."""
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persia_cli.data.converted import CACHE
+from persia_cli.data.facts import inspect
+from persia_cli.errors import DataError
+from tests.support.text_files import dataset, read, rows, write_csv, write_jsonl
+
+pytestmark = pytest.mark.usefixtures("cache")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_bad_rows_are_counted_and_named_and_too_many_refused(tmp_path: Path, name: str) -> None:
+    table = rows()[:20]
+    if name == "a.csv":
+        write_csv(tmp_path / name, [{**row, "c": "x"} for row in table])
+        lines = (tmp_path / name).read_text().splitlines()
+        lines[3], lines[7] = "1,2", "1,2,3,4,5,6"
+        expected = ("line 4: 2 fields where there are 5 columns: 1,2", "line 8: 6 fields where there are 5 columns")
+    else:
+        write_jsonl(tmp_path / name, table)
+        lines = (tmp_path / name).read_text().splitlines()
+        lines[3], lines[7] = "{broken", "[1]"
+        expected = ("line 4: not a JSON object: {broken", "line 8: not a JSON object: [1]")
+    (tmp_path / name).write_text("\n".join(lines) + "\n")
+    with pytest.raises(DataError) as caught:
+        inspect(dataset(tmp_path))
+    told = str(caught.value)
+    assert told.startswith("2 rows cannot be read, and dataset.max_bad_rows=0 may be left out")
+    assert all(f"{tmp_path / name} {row}" in told for row in expected)
+    facts = inspect(dataset(tmp_path, max_bad_rows=2))
+    assert facts.train_rows + facts.eval_rows == 18
+    assert facts.source.endswith(", 2 unreadable rows left out")
+
+
+HARD = 'y,d,c\n\n1,1,"a\nb ""quoted"""\n\n0,2,x\n1,2\n\r\n0,3,"c\r\nd"\n1,,late\n'
+"""Its last row begins in line 11: there are blank lines, fields of two lines and a row that cannot be read."""
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
+def test_lines_of_a_csv_are_those_of_the_file(tmp_path: Path, name: str) -> None:
+    text = HARD.encode()
+    (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith("gz") else text)
+    with pytest.raises(DataError, match=f"{name} line 7: 2 fields where there are 3 columns: 1,2"):
+        inspect(dataset(tmp_path))
+    with pytest.raises(DataError, match=r"values of dense column d are unusable, the first is null or NaN in line 11;"):
+        read(dataset(tmp_path, fill=None, max_bad_rows=1, split={"kind": "files", "train": [name]}), "train")
+
+
+def test_lines_of_json_are_those_of_the_file(tmp_path: Path) -> None:
+    good = '{"y": 1, "d": 1, "c": 1}\n'
+    file = tmp_path / "a.jsonl"
+    keys: dict[str, Any] = {"fill": None, "max_bad_rows": 1, "split": {"kind": "files", "train": ["*"]}}
+    file.write_text(f'{good}\n[1]\n{good}{good}{{"y": 1, "d": null, "c": 1}}\n')
+    with pytest.raises(DataError, match=r"the first is null or NaN in line 6;"):
+        read(dataset(tmp_path, **keys), "train")
+    file.write_text(f'{good}\n[1]\n{good}{good}{{"y": 1, "d": 1, "c": 1.5}}\n')
+    with pytest.raises(DataError, match=r"1.5 is not a whole number in line 6 of column c"):
+        read(dataset(tmp_path, **keys), "train")
+    file.write_text(f'{good}\n{good}{good}{{"y": 1, "d": 1, "c": "x"}}\n')
+    with pytest.raises(DataError, match=r"changed from number to string in line 5\)"):
+        inspect(dataset(tmp_path, **keys))
+
+
+def test_the_row_is_told_where_its_line_takes_too_long_to_find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.csv").write_text("y,d,c\n" + "1,1,a\n" * 5 + "1,,a\n")
+    monkeypatch.setattr("persia_cli.data.text_files.PATIENCE_S", -1.0)
+    with pytest.raises(DataError, match=r"a.csv, in its rows from 0 on: .* the first is null or NaN in row 5;"):
+        read(dataset(tmp_path, fill=None, split={"kind": "files", "train": ["*"]}), "train")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("a.csv", "", "the file is empty"),
+        ("a.csv", "y,d,c\n", "the files hold no rows"),
+        ("a.csv", b"y,d,c\n1,2,\xff\xfe\n", "cannot be read as CSV"),
+        ("a.csv", "y,d,c\n1,abc,x\n", "column d holds strings, but a dense feature is a number"),
+        ("a.csv", "y,e,c\n1,2,x\n", "there is no column d (dense column of dataset.dense)"),
+        ("a.csv.gz", "y,d,c\n1,2,x\n", "cannot be"),
+        ("a.jsonl", '{"y": 1, "d": 1, "c": 1}\n{"y": 1, "d": 1, "c": "x"}\n', "a column has values of several types"),
+    ],
+)
+def test_what_cannot_be_read_is_told(tmp_path: Path, name: str, text: str | bytes, told: str) -> None:
+    (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(DataError) as caught:
+        inspect(dataset(tmp_path))
+    assert told in str(caught.value)
+    assert name in str(caught.value) or "no rows" in told
+
+
+def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_csv(tmp_path / "a.csv", rows())
+    monkeypatch.setenv(CACHE, str(tmp_path / "a.csv" / "no"))
+    with pytest.raises(DataError, match=r"cannot be written .* another folder by PERSIA_CACHE_DIR"):
+        inspect(dataset(tmp_path / "a.csv"))
