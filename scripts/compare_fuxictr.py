@@ -163,7 +163,7 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--dense-l2", type=float, default=0.0, help="L2 penalty of dense weights")
     parser.add_argument("--json", type=Path, help="file for all figures")
     chosen = parser.parse_args(words)
-    console, every = Console(), {}
+    console, every = Console(width=max(100, Console().width)), {}
     with tempfile.TemporaryDirectory(prefix="persia-compare-") as temporary:
         samples = write_samples(chosen.data.resolve(), Path(temporary) / "samples")
         names = ["network", "", "AUC", "log loss", "epochs", "wall s", "samples/s", "ratio"]
