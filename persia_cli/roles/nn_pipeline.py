@@ -211,8 +211,8 @@ class Pipeline:
                 self._link.held(number, self._lanes[work.split].permits.hold())
                 return False
             case CutShort():
-                if self._lanes[work.split].open:
-                    self._go_on(work.split, work.last)
+                # Also where all batches of the phase were handed over before the hold: their ends came during it.
+                self._go_on(work.split, work.last)
                 return False
         return True
 
