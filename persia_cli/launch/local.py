@@ -157,7 +157,7 @@ class Processes:
             words = [*command, "--life", str(life)]
             if replica.role == COORDINATOR and (self._plan.run_dir / COORDINATOR_ADDRESS).exists():
                 words += ["--bind", self.address]  # where the others look for it
-            with writing(log), log.open("ab") as output, held_back():
+            with writing(log), log.open("ab") as output:
                 return subprocess.Popen(
                     words,
                     stdin=subprocess.DEVNULL,
@@ -174,7 +174,8 @@ class Processes:
             deaths = CoordinatorDeaths(self._plan.run_dir, recovery.max_restarts, recovery.window_s)
             reports = deaths if continued else None
         reloads = recovery.lost_memory == "partial"
-        self._started.append(Supervised(replica, start, log, reports, memory, reloads))
+        with held_back():  # a process that is not in the list yet would outlive the job
+            self._started.append(Supervised(replica, start, log, reports, memory, reloads))
 
     def supervise(self) -> None:
         """Replace processes that have died, where the coordinator wants that; to be called again and again."""

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 
 from persia_cli.errors import PreemptedError
@@ -137,9 +137,24 @@ class JobSignals:
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Block the signals in this thread, and so in a process that it starts, which lets them in once it is prepared."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SAVING_SIGNALS)
-    try:
+    """Let no signal be handled before the end of the block, and none reach a process that it starts too early.
+
+    That process begins with the signals blocked, and lets them in once its own handlers are there. Blocking alone does
+    not spare this one: the system may give a signal to another of its threads, and Python handles it in the main one.
+    """
+    came: list[int] = []
+    in_main = threading.current_thread() is threading.main_thread()
+
+    def handle_now() -> None:
+        for number in came:
+            signal.raise_signal(number)
+
+    with ExitStack() as after:
+        after.callback(handle_now)
+        for number in (*SAVING_SIGNALS, signal.SIGINT, signal.SIGHUP):
+            if in_main and callable(handler := signal.getsignal(number)):
+                after.callback(signal.signal, number, handler)
+                signal.signal(number, lambda number, frame: came.append(number))
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SAVING_SIGNALS)
+        after.callback(signal.pthread_sigmask, signal.SIG_SETMASK, before)
         yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -102,7 +102,7 @@ class Reports(Protocol):
 class Supervised:
     """A replica's process, and those that take its place; `log` is what they write to, if that is a file.
 
-    `start` starts the n-th process of the replica. Without `reports`, a death is final.
+    `start` starts the n-th process of the replica, while signals are held back. Without `reports`, a death is final.
     """
 
     def __init__(
@@ -129,7 +129,8 @@ class Supervised:
         self._died_s = 0.0
         self.final = ""
         """Why the coordinator wants no new process, if that is so."""
-        self.process = start(1)
+        with held_back():
+            self.process = start(1)
 
     @property
     def may_return(self) -> bool:
@@ -165,7 +166,8 @@ class Supervised:
             if self._memory is not None and self.process.returncode not in TRUSTED:
                 # Who ends by a fault of its own may have written anything; the next process must not use it.
                 os.ftruncate(self._memory, 0)
-            self.process = self._start(self.life)
+            with held_back():  # a process that no attribute names yet would outlive the job
+                self.process = self._start(self.life)
             self._tell_again()
 
     def tell(self, number: signal.Signals) -> None:
@@ -215,14 +217,12 @@ def supervise_role(options: RoleOptions) -> None:
         words = [*command, "--life", str(life)]
         if deaths is not None and options.listens_at.endswith((":*", ":0")) and life > 1:
             words += ["--bind", address_in(options.run_dir)]
-        # In a session of its own, so that Ctrl-C reaches it once, through this process.
-        with held_back():
-            return subprocess.Popen(
-                words,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                pass_fds=() if memory is None else (memory,),
-            )
+        return subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # so that Ctrl-C reaches it once, through this process
+            pass_fds=() if memory is None else (memory,),
+        )
 
     # The coordinator knows whether this job replaces a server whose memory is lost.
     replica, reloads = Replica(options.role, options.index), memory is not None

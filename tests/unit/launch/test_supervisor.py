@@ -1,6 +1,7 @@
 """A supervisor: which deaths it reports, when it starts the next process, and what it takes for the end."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,11 +10,14 @@ from typing import cast
 
 import pytest
 
+from persia_cli.launch.local import Processes
+from persia_cli.launch.signals import JobSignals, PreemptedNow
 from persia_cli.launch.supervisor import DeathReports, Supervised
-from persia_cli.plan.job import Replica
+from persia_cli.plan.job import Replica, plan_job
 from persia_cli.store.memory_file import new_file
 from persia_cli.wire.job_messages import Death, Verdict
 from tests.conftest import poll_for
+from tests.support.runs import make_facts, make_run
 
 
 class Reports:
@@ -97,7 +101,8 @@ def test_an_embedding_server_returns_if_its_memory_is_kept_and_can_be_trusted(
         reports = Reports()
 
         def start(life: int) -> "subprocess.Popen[bytes]":
-            return subprocess.Popen([sys.executable, "-c", f"import os; {end if life == 1 else ''}"])
+            code = f"import os, signal; signal.pthread_sigmask(signal.SIG_UNBLOCK, [15]); {end if life == 1 else ''}"
+            return subprocess.Popen([sys.executable, "-c", code])
 
         replica, memory = Replica("embedding-server", 0), new_file("memory") if memory_is_kept else None
         try:
@@ -117,3 +122,42 @@ def test_an_embedding_server_returns_if_its_memory_is_kept_and_can_be_trusted(
         finally:
             if memory is not None:
                 os.close(memory)
+
+
+def test_a_signal_that_comes_while_the_next_process_starts_leaves_none_that_nobody_knows() -> None:
+    child, reports = supervised("import os; life == 1 and os.kill(os.getpid(), 9)")
+    child.supervise()
+    reports.deaths[0][1](Verdict(True, 0.0, ""))
+    start, begun = child._start, list["subprocess.Popen[bytes]"]()
+
+    def told_meanwhile(life: int) -> "subprocess.Popen[bytes]":
+        begun.append(start(life))
+        os.kill(os.getpid(), signal.SIGTERM)
+        return begun[0]
+
+    child._start = told_meanwhile
+    with JobSignals().handled(), pytest.raises(PreemptedNow):
+        child.supervise()
+    assert [child.process] == begun
+    child.process.wait()
+
+
+def test_a_signal_that_comes_while_a_job_starts_a_process_leaves_none_that_nobody_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run()
+    plan = plan_job(run, make_facts(run, 100, 0), "train", tmp_path)
+    (tmp_path / "roles").mkdir()
+    processes, start = Processes(plan, tmp_path), subprocess.Popen
+    begun = list["subprocess.Popen[bytes]"]()
+
+    def told_meanwhile(words: list[str], **options: object) -> "subprocess.Popen[bytes]":
+        begun.append(start([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True))
+        os.kill(os.getpid(), signal.SIGTERM)
+        return begun[0]
+
+    monkeypatch.setattr(subprocess, "Popen", told_meanwhile)
+    with JobSignals().handled(), pytest.raises(PreemptedNow):
+        processes.start()
+    processes.stop(at_once=True)
+    assert [process.returncode for process in begun] in ([-signal.SIGINT], [-signal.SIGKILL])
