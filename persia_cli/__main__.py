@@ -44,10 +44,13 @@ def main() -> None:
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             signal.signal(signal.SIGINT, action)
 
+    def on_preemption(action: Any) -> None:
+        if any(word in OF_JOBS for word in sys.argv[1:3]):  # one of them, perhaps after --debug
+            for number in (signal.SIGTERM, signal.SIGUSR1):
+                signal.signal(number, action)
+
     on_interrupt(end)
-    if any(word in OF_JOBS for word in sys.argv[1:3]):  # one of them, perhaps after --debug
-        for number in (signal.SIGTERM, signal.SIGUSR1):
-            signal.signal(number, end_before_the_job)
+    on_preemption(end_before_the_job)
     # The last that Python does would be to forget this handler, and from then on Ctrl-C would kill the process.
     atexit.register(on_interrupt, signal.SIG_IGN)
     from persia_cli.main import main as run
@@ -63,6 +66,7 @@ def main() -> None:
         sys.exit(INTERRUPTED)
     finally:
         on_interrupt(end)
+        on_preemption(signal.SIG_IGN)  # how the command has ended is known, and nothing is left to stop
 
 
 if __name__ == "__main__":

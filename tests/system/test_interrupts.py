@@ -117,3 +117,16 @@ def test_a_signal_before_the_job_begins_ends_it_to_be_started_again(
     if after_s == 0.0:
         assert output == f"{number.name}: no job is running; the same command goes on\n"
         assert list(tmp_path.iterdir()) == []
+
+
+def test_a_signal_after_the_end_of_a_command_changes_nothing(tmp_path: Path) -> None:
+    """All is done and printed; a scheduler must not take it for a job that was killed, or that is to go on."""
+    code = (
+        "import atexit, os, signal, persia_cli.__main__ as command\n"
+        "for number in (signal.SIGTERM, signal.SIGUSR1):\n"
+        "    atexit.register(os.kill, os.getpid(), number)\n"
+        "command.main()"
+    )
+    words = [sys.executable, "-c", code, "train", "--help"]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")
