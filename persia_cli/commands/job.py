@@ -148,7 +148,8 @@ def other_data(paths: Sequence[str], split: str) -> list[str]:
     return [
         f"dataset.path=[{','.join(map(quoted, paths))}]",
         "dataset.if_missing=error",
-        "dataset.recipe=null",  # The recipe makes the training data, not these files.
+        "dataset.recipe=null",  # The recipe makes the training data, and the source has it, not these files.
+        "dataset.source=null",
         f"dataset.split={{kind: {split}}}",
     ]
 

@@ -187,6 +187,8 @@ def _parts(
             remedy = "correct the path"
             if dataset.recipe is not None:
                 remedy += f", or prepare the data first: {prepare_command(dataset)}"
+            elif dataset.source is not None:
+                remedy += f", or fetch the files from {dataset.source}"
             findings.problems.append(f"dataset.path={path}{where} does not exist or has no {wanted} file; {remedy}")
     if findings.problems:
         return []

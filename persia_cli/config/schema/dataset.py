@@ -113,6 +113,8 @@ class ParquetDataset(Node):
     """Generator of the same shape, for `if_missing: generate`."""
     recipe: str | None = None
     """Recipe that prepares this data set, for messages."""
+    source: str | None = None
+    """Where its files can be fetched, for messages."""
 
     @property
     def label_names(self) -> tuple[str, ...]:

@@ -101,6 +101,8 @@ def test_a_missing_path_names_the_recipe(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "empty").mkdir()
     (line,) = problems(dataset(tmp_path / "empty"))
     assert line == f"dataset.path={tmp_path}/empty does not exist or has no Parquet file; correct the path"
+    (line,) = problems(dataset(tmp_path / "empty", source="https://data.org/criteo"))
+    assert line.endswith("; correct the path, or fetch the files from https://data.org/criteo")
 
 
 def test_every_problem_is_told_at_once(tmp_path: Path) -> None:
