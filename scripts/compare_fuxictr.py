@@ -46,8 +46,8 @@ OWN_WORDS = {
 Figures = dict[str, Any]
 
 
-def train_persia(samples: Samples, settings: Settings, mode: str, folder: Path) -> Figures:
-    """Train and predict by the command line; return figures, and write scores beside them."""
+def words_of(samples: Samples, settings: Settings, mode: str) -> list[str]:
+    """Return what `persia train` is told."""
     train_rows = int(np.count_nonzero(pq.read_table(samples.train, columns=[PART])[PART].to_numpy() == "train"))
     dim = 0 if settings.network == "lr" else settings.dim
     words = [
@@ -75,12 +75,19 @@ def train_persia(samples: Samples, settings: Settings, mode: str, folder: Path) 
     if settings.network not in ("lr", "fm"):
         words += [f"model.hidden={settings.hidden}", f"model.dropout={settings.dropout}", "model.init=xavier_normal"]
         words += [f"model.norm={'batch' if settings.norm else 'none'}"]
+        words += [f"embedding.clip_norm={settings.row_clip}"] if settings.norm and settings.row_clip else []
     if settings.plateau:
         words += [f"optimizer.{part}.schedule={{kind: reduce_on_plateau}}" for part in ("dense", "embedding")]
     if settings.row_l2:
         words += [f"optimizer.embedding.l2={settings.row_l2}"]
     if settings.dense_l2:
         words += [f"optimizer.dense.l2={settings.dense_l2}"]
+    return words
+
+
+def train_persia(samples: Samples, settings: Settings, mode: str, folder: Path) -> Figures:
+    """Train and predict by the command line; return figures, and write scores beside them."""
+    words = words_of(samples, settings, mode)
     call([sys.executable, "-m", "persia_cli", "train", *words, "--run-dir", str(folder)])
     scores = folder / "scores.parquet"
     call([sys.executable, "-m", "persia_cli", "predict", str(folder), str(samples.test), "-o", str(scores)])
@@ -158,7 +165,12 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--mode", default="hybrid", choices=["sync", "hybrid"])
     parser.add_argument("--batch", type=int, default=4096)
     parser.add_argument("--epochs", type=int, default=100, help="most epochs")
+    parser.add_argument("--hidden", type=int, nargs="+", default=[400, 400, 400], help="units of the hidden layers")
+    parser.add_argument("--threads", type=int, default=2, help="threads of torch on both sides")
     parser.add_argument("--dropout", type=float, default=0.2)
+    parser.add_argument(
+        "--row-clip", type=float, default=0.01, help="greatest norm of a row's gradient, in Persia; 0: any"
+    )
     parser.add_argument("--row-l2", type=float, default=0.0, help="L2 penalty of rows")
     parser.add_argument("--dense-l2", type=float, default=0.0, help="L2 penalty of dense weights")
     parser.add_argument("--json", type=Path, help="file for all figures")
@@ -173,7 +185,13 @@ def main(words: list[str] | None = None) -> None:
             for seed in range(chosen.seeds):
                 settings = Settings(network, seed, batch=chosen.batch, epochs=chosen.epochs, dropout=chosen.dropout)
                 settings = replace(
-                    settings, row_l2=chosen.row_l2, dense_l2=chosen.dense_l2, plateau=not chosen.constant
+                    settings,
+                    hidden=chosen.hidden,
+                    threads=chosen.threads,
+                    row_clip=chosen.row_clip,
+                    row_l2=chosen.row_l2,
+                    dense_l2=chosen.dense_l2,
+                    plateau=not chosen.constant,
                 )
                 settings = settings.plain() if chosen.plain else settings
                 rounds.append(compare(samples, settings, chosen.mode, Path(temporary)))

@@ -27,6 +27,12 @@ class Settings:
     dropout: float = 0.2
     clip: float = 10.0
     """Greatest norm of the gradient: of all weights in FuxiCTR, of the dense ones in ours."""
+    row_clip: float = 0.01
+    """Greatest norm of a row's gradient with `norm`, in ours; 0 for any.
+
+    Behind batch normalisation the first gradients of rows near 0 are hundreds of times as large as later ones, and Adam
+    remembers their squares for a thousand steps. FuxiCTR's `clip` makes them small in its first step, with all others.
+    """
     row_l2: float = 0.0
     """FuxiCTR adds it for every row in each step, ours for the rows of the batch."""
     dense_l2: float = 0.0

@@ -9,8 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from persia_cli.config.compose import compose_run
 from scripts import compare_fuxictr
 from scripts.rival.samples import LABEL, PART, number_ids, write_samples
+from scripts.rival.settings import Settings
 
 
 def prepare(folder: Path, rows: int) -> None:
@@ -44,6 +46,21 @@ def test_a_fifth_of_the_rows_ends_training_and_another_is_for_the_figures(tmp_pa
     assert [*samples.ids] == ["price", "item", "shop"]
     for name, ids in samples.ids.items():
         assert 1 <= min(train[name].to_pylist()) <= max(test[name].to_pylist()) < ids
+
+
+@pytest.mark.parametrize("network", compare_fuxictr.NETWORKS)
+@pytest.mark.parametrize("plain", [False, True])
+def test_what_persia_is_told_is_a_run_with_these_settings(network: str, plain: bool, tmp_path: Path) -> None:
+    prepare(tmp_path / "data", 100)
+    samples = write_samples(tmp_path / "data", tmp_path / "samples")
+    settings = Settings(network, 3, hidden=[30, 20], batch=16, row_l2=0.5, dense_l2=0.25, row_clip=0.125)
+    run = compose_run(compare_fuxictr.words_of(samples, settings.plain() if plain else settings, "sync"))
+    deep = network not in ("lr", "fm")
+    assert (run.mode.kind, run.seed, run.train.batch_size, run.eval.every_steps) == ("sync", 3, 16, 4)
+    assert run.embedding.clip_norm == (0.125 if deep and not plain else None)
+    if deep:
+        assert (list(run.model.hidden), run.model.norm) == ([30, 20], "none" if plain else "batch")
+    assert (run.optimizer.embedding.l2, run.optimizer.dense.l2) == ((0, 0) if plain else (0.5, 0.25))
 
 
 @pytest.mark.slow
