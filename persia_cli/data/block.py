@@ -69,13 +69,14 @@ def decode_block(
     places: NDArray[np.int64],
     check_stop: Callable[[], None],
     links: Mapping[str, Link],
+    query_column: str | None,
 ) -> DecodedBlock:
     """Read a split's rows of some row groups; the i-th of them, in file order, goes to position `places[i]`.
 
     `lists` names the columns that hold lists. Calls `check_stop`, which may raise to stop the work, before each row
-    group. `links` has what predicts each label, a probability where it is not named. Raises DataError.
+    group. `links` has what predicts each label, a probability where it is not named. `query_column` is that of query
+    ids, if they are wanted. Raises DataError.
     """
-    query_column = dataset.group_by if split == "eval" else None
     columns = list(dict.fromkeys(use.column for use in uses(dataset) if use.role != QUERY or query_column))
     size = places.size
     counts: Counter[str] = Counter()

@@ -77,7 +77,7 @@ class GeneratedSource:
     """One split of generated rows; every epoch is the same, since the rows are in random order already."""
 
     def __init__(self, generator: Generator, tasks: int, split: str, seed: int, with_queries: bool = False) -> None:
-        self._rows = GeneratedRows(generator, tasks, seed, with_queries and split == "eval")
+        self._rows = GeneratedRows(generator, tasks, seed, with_queries)
         self._first = 0 if split == "train" else generator.train_rows
         self.rows = generator.train_rows if split == "train" else generator.eval_rows
         self.counts: dict[str, int] = {}

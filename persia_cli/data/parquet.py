@@ -74,12 +74,20 @@ class ParquetSource:
     """One split of Parquet files; holds one decoded block while a single background thread decodes the next."""
 
     def __init__(
-        self, dataset: ParquetDataset, found: ParquetScan, split: SplitName, seed: int, links: Mapping[str, Link]
+        self,
+        dataset: ParquetDataset,
+        found: ParquetScan,
+        split: SplitName,
+        seed: int,
+        links: Mapping[str, Link],
+        queries: bool = False,
     ) -> None:
+        """Open a split; with `queries` samples of the training split too have query ids, if the data set has any."""
         self._dataset = dataset
         self._links = links
         self._found = found
         self._split = split
+        self._query_column = dataset.group_by if split == "eval" or queries else None
         shuffle = dataset.shuffle and split == "train"
         self._order = SampleOrder(found.split_rows.of(split), dataset.shuffle_row_groups, shuffle, seed)
         self._shuffle = shuffle
@@ -159,7 +167,17 @@ class ParquetSource:
         groups = [self._found.groups[group] for group in block.groups]
         places = self._order.places(epoch, block)
         lists, reader = self._found.lists, self._reader
-        return decode_block(self._dataset, lists, self._split, reader, groups, places, self._check_stop, self._links)
+        return decode_block(
+            self._dataset,
+            lists,
+            self._split,
+            reader,
+            groups,
+            places,
+            self._check_stop,
+            self._links,
+            self._query_column,
+        )
 
     def _check_stop(self) -> None:
         if self._stop.is_set():

@@ -37,11 +37,16 @@ class Source(Protocol):
 
 
 def open_source(
-    dataset: ParquetDataset | GeneratedDataset, split: SplitName, seed: int, links: Mapping[str, Link] = PROBABILITIES
+    dataset: ParquetDataset | GeneratedDataset,
+    split: SplitName,
+    seed: int,
+    links: Mapping[str, Link] = PROBABILITIES,
+    queries: bool = False,
 ) -> Source:
     """Open a split; raises DataError with every problem of its files.
 
     `links` has what predicts each label, and so which values a label may have; a probability where it is not named.
+    With `queries` samples of training have query ids too, as those of evaluations have where `dataset.group_by` is set.
 
     The stand-in of a data set whose files are missing is opened like any other. The number of rows depends on the files
     that are found: compare `rows` with the job's number before training.
@@ -50,9 +55,15 @@ def open_source(
         return GeneratedSource(dataset.generator, 1, split, seed)
     if uses_stand_in(dataset):
         assert dataset.stand_in is not None
-        return GeneratedSource(dataset.stand_in, len(dataset.labels), split, seed, dataset.group_by is not None)
+        return GeneratedSource(
+            dataset.stand_in,
+            len(dataset.labels),
+            split,
+            seed,
+            dataset.group_by is not None and (split == "eval" or queries),
+        )
     found = scan(dataset)
-    return ParquetSource(found.settled, found, split, seed, links)
+    return ParquetSource(found.settled, found, split, seed, links, queries)
 
 
 def uses_stand_in(dataset: ParquetDataset) -> bool:

@@ -69,11 +69,11 @@ class BatchNorm(nn.Module):
     def _over_ranks(self, tensor: torch.Tensor) -> torch.Tensor:
         if self.ranks == 1:
             return tensor
-        summed: torch.Tensor = _SumOverRanks.apply(tensor)  # type: ignore[no-untyped-call]
+        summed: torch.Tensor = SumOverRanks.apply(tensor)  # type: ignore[no-untyped-call]
         return summed
 
 
-class _SumOverRanks(torch.autograd.Function):
+class SumOverRanks(torch.autograd.Function):
     """The sum of a tensor over ranks; its gradient is the sum over ranks of their gradients, as their losses add up."""
 
     @staticmethod

@@ -10,6 +10,7 @@ from persia_cli.config.schema import Model
 from persia_cli.config.schema.perceptrons import Perceptrons
 from persia_cli.model.initial import initialize
 from persia_cli.model.inputs import drop_embeddings
+from persia_cli.model.item_frequency import count_items
 from persia_cli.model.output_bias import begin_output
 from persia_cli.model.requirements import require_fit
 from persia_cli.model.shape import InputShape
@@ -34,4 +35,6 @@ def build_model(model: Model, shape: InputShape, seed: int) -> nn.Module:
         drop_embeddings(network, model.embedding_dropout)
     if shape.uncertainty:
         learn_uncertainty(network, shape.tasks)
+    if shape.item_buckets:
+        count_items(network, shape.item_buckets, shape.item_rate)
     return network

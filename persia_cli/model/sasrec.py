@@ -9,6 +9,7 @@ from persia_cli.model.layers import LayerNorm
 from persia_cli.model.requirements import Pair, sequence_and_candidate
 from persia_cli.model.self_attention import Positions, SelfAttention
 from persia_cli.model.shape import InputShape
+from persia_cli.model.two_sides import TwoSides
 
 
 class CausalBlock(nn.Module):
@@ -28,7 +29,7 @@ class CausalBlock(nn.Module):
         return result
 
 
-class SequentialRecommendation(nn.Module):
+class SequentialRecommendation(TwoSides):
     """The relevance of a candidate to a sequence: the dot product of its row and of the last state of causal blocks.
 
     A candidate after no sequence has the logit 0.
@@ -43,8 +44,8 @@ class SequentialRecommendation(nn.Module):
         self.blocks = nn.ModuleList(CausalBlock(dim, settings.heads, settings.dropout) for _ in range(settings.layers))
         self.norm = LayerNorm(dim)
 
-    def forward(self, batch: ModelBatch) -> torch.Tensor:
-        """Return logits float32 [n, 1]."""
+    def vectors(self, batch: ModelBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return each sample's last state, and its candidate's row."""
         values, mask = batch.sequences[self.sequence]
         order = torch.arange(mask.shape[1], device=mask.device)
         seen = mask.unsqueeze(1) & (order <= order.unsqueeze(1))
@@ -53,7 +54,7 @@ class SequentialRecommendation(nn.Module):
             values = block(values, seen)
         is_last = (order + 1 == mask.sum(1, keepdim=True)).unsqueeze(2)
         state = (self.norm(values) * is_last).sum(1)
-        return (state * batch.pooled[self.candidate]).sum(1, keepdim=True)
+        return state, batch.pooled[self.candidate]
 
 
 def build(model: SasRec, shape: InputShape) -> nn.Module:

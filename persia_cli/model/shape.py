@@ -24,6 +24,10 @@ class InputShape:
     tasks: int
     uncertainty: bool = False
     """True if the network learns how uncertain each task is, beside its logits."""
+    item_buckets: int = 0
+    """Numbers of items that the network counts, for a loss that corrects for how frequent they are; 0 if none does."""
+    item_rate: float = 0.0
+    """Weight of the newest observation in what it knows of an item."""
 
     @property
     def pooled(self) -> tuple[FeatureShape, ...]:

@@ -11,6 +11,7 @@ from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.layers import fully_connected, style_of
 from persia_cli.model.requirements import tower_features
 from persia_cli.model.shape import FeatureShape, InputShape
+from persia_cli.model.two_sides import TwoSides
 
 
 class Tower(nn.Module):
@@ -29,7 +30,7 @@ class Tower(nn.Module):
         return normalize(vectors, dim=1) if self.normalizes else vectors
 
 
-class TwoTowers(nn.Module):
+class TwoTowers(TwoSides):
     """The dot product of a user's and an item's vector, over a temperature: each tower sees the features of its side.
 
     Items can so be found by their vectors alone, which depend on no user. Dense features are the user's.
@@ -41,9 +42,9 @@ class TwoTowers(nn.Module):
         self.user, self.item = Tower(user, shape.dense, settings), Tower(item, 0, settings)
         self.temperature = settings.temperature
 
-    def forward(self, batch: ModelBatch) -> torch.Tensor:
-        """Return logits float32 [n, 1]: the score of each sample's user and item."""
-        return (self.user(batch) * self.item(batch)).sum(1, keepdim=True) / self.temperature
+    def vectors(self, batch: ModelBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return each sample's vector of the user and of the item."""
+        return self.user(batch), self.item(batch)
 
 
 def build(model: TwoTower, shape: InputShape) -> nn.Module:

@@ -1,6 +1,6 @@
 """The columns of a run's samples, whether they are read from files or generated."""
 
-from persia_cli.config.schema import ParquetDataset, Run, SparseFeature
+from persia_cli.config.schema import Bpr, InBatchSoftmax, Model, ParquetDataset, Run, SasRec, SparseFeature, TwoTower
 from persia_cli.config.schema.metric import Aim, metrics_of
 
 
@@ -19,6 +19,29 @@ def dense_count(run: Run) -> int:
 def has_query_ids(run: Run) -> bool:
     """Return True if evaluation samples have query ids, within which GAUC ranks them."""
     return isinstance(run.dataset, ParquetDataset) and run.dataset.group_by is not None
+
+
+def trains_on_queries(run: Run) -> bool:
+    """Return True if a loss is of pairs within queries, so that samples of training have query ids too."""
+    return any(isinstance(loss, Bpr) for loss in run.losses)
+
+
+def item_features(run: Run) -> tuple[int, ...]:
+    """Return the numbers of the features that make an item, if a loss tells items apart; otherwise none."""
+    if not any(isinstance(loss, InBatchSoftmax) for loss in run.losses):
+        return ()
+    names = items_of(run.model)
+    return tuple(number for number, feature in enumerate(sparse_features(run)) if feature.name in names)
+
+
+def items_of(model: Model) -> tuple[str, ...]:
+    """Return the names of the features that make an item in a network of two sides; none in another."""
+    match model:
+        case TwoTower():
+            return model.item
+        case SasRec():
+            return tuple(model.attend)
+    return ()
 
 
 def metric_aims(run: Run) -> dict[str, Aim]:

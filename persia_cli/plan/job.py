@@ -23,6 +23,7 @@ from persia_cli.control.phases import (
 from persia_cli.control.position import EVAL, TRAIN, JobBatches, StepGrid
 from persia_cli.errors import ConfigError, DataError
 from persia_cli.plan.base_rate import with_base_rate
+from persia_cli.plan.columns import has_query_ids, trains_on_queries
 from persia_cli.plan.embedding import embedding_layout, require_places
 from persia_cli.plan.network import require_network
 from persia_cli.plan.warm_start import WarmStart
@@ -238,6 +239,8 @@ def plan_job(
         raise DataError("dataset.split.kind=predict reads no labels: it is for persia predict")
     if task == "evaluate" and not facts.eval_rows:
         raise DataError("the data set has no evaluation samples; give dataset.split an evaluation part")
+    if task != "predict" and trains_on_queries(run) and not has_query_ids(run):
+        raise ConfigError("train.losses: kind=bpr pairs the samples of one query, a user say; set dataset.group_by")
     if task == "train" and not facts.eval_rows and (key := run.comparing):
         raise ConfigError(
             f"{key} compares evaluations, and the data set has none; give dataset.split an evaluation part"

@@ -1,10 +1,12 @@
 """Checks of a run's dense network against the features of its data and the ranks that train it."""
 
-from persia_cli.config.schema import AsyncMode, Branches, Run
+from dataclasses import replace
+
+from persia_cli.config.schema import AsyncMode, Branches, InBatchSoftmax, Run
 from persia_cli.errors import ConfigError
 from persia_cli.model.requirements import require_fit
 from persia_cli.model.shape import FeatureShape, InputShape
-from persia_cli.plan.columns import dense_count, label_names
+from persia_cli.plan.columns import dense_count, item_features, label_names
 from persia_cli.store.layout import EmbeddingLayout
 
 
@@ -16,6 +18,18 @@ def require_network(run: Run, layout: EmbeddingLayout) -> None:
             f"model.kind={run.model.kind} normalises each rank's samples separately, so several NN workers would train "
             "another model than one; set cluster.nn_workers=1, or choose another model"
         )
+    if item_features(run) == () and any(isinstance(loss, InBatchSoftmax) for loss in run.losses):
+        raise ConfigError(
+            "train.losses: kind=in_batch_softmax needs a network with a vector of the user and one of the item, and "
+            f"model.kind={run.model.kind} has none; use model.kind=two_tower or model.kind=sasrec"
+        )
+    for loss in run.losses:
+        correcting = isinstance(loss, InBatchSoftmax) and loss.correction == "log_q"
+        if correcting and isinstance(run.mode, AsyncMode) and run.cluster.nn_workers > 1:
+            raise ConfigError(
+                "train.losses: with mode.kind=async each NN worker would count the items of its own batches alone; use "
+                "correction=none, cluster.nn_workers=1 or another mode"
+            )
     if isinstance(run.mode, AsyncMode) and run.train.device not in ("auto", "cpu"):
         raise ConfigError(
             f"train.device={run.train.device}: with mode.kind=async dense weights are on the cpu alone; "
@@ -26,7 +40,11 @@ def require_network(run: Run, layout: EmbeddingLayout) -> None:
 def input_shape(run: Run, layout: EmbeddingLayout) -> InputShape:
     """Return the input shape of the run's network."""
     uncertainty = run.train.task_weights == "uncertainty"
-    return InputShape(dense_count(run), feature_shapes(layout), len(label_names(run)), uncertainty)
+    shape = InputShape(dense_count(run), feature_shapes(layout), len(label_names(run)), uncertainty)
+    for loss in run.losses:
+        if isinstance(loss, InBatchSoftmax) and loss.correction == "log_q":
+            return replace(shape, item_buckets=loss.correction_buckets, item_rate=loss.correction_rate)
+    return shape
 
 
 def feature_shapes(layout: EmbeddingLayout) -> tuple[FeatureShape, ...]:

@@ -8,9 +8,11 @@ import numpy as np
 
 from persia_cli.control.position import EVAL, SPLIT_NAMES, TRAIN, StepGrid
 from persia_cli.data.batch import Batch
+from persia_cli.data.item_keys import item_keys
 from persia_cli.data.source import Ring, Source, open_source
 from persia_cli.errors import DataError
 from persia_cli.observe.trace import LOOP
+from persia_cli.plan.columns import item_features, trains_on_queries
 from persia_cli.roles.link import Link
 from persia_cli.wire.figures import SENT_AGAIN, Counters
 from persia_cli.wire.job_messages import Item
@@ -66,14 +68,14 @@ class DataLoader:
         run, job = self._link.join("")
         self._trace = self._link.trace
         self._generation = 0
-        self._ranks = run.cluster.nn_workers
+        self._ranks, self._items = run.cluster.nn_workers, item_features(run)
         self._workers, self._nn_workers = self._link.connect("embedding-worker"), self._link.connect("nn-worker")
         rows = {TRAIN: job.train_rows if job.steps else 0, EVAL: job.eval_rows}
         try:
             for split, name in SPLIT_NAMES.items():
                 if not rows[split]:
                     continue
-                source = open_source(run.dataset, name, run.seed, run.links)
+                source = open_source(run.dataset, name, run.seed, run.links, trains_on_queries(run))
                 grid = StepGrid(rows[split], run.train.batch_size, self._ranks)
                 if split == TRAIN and job.benchmark and job.benchmark.ring:
                     source = Ring(source, job.benchmark.ring, run.train.batch_size, self._loop.empty)
@@ -157,7 +159,8 @@ class DataLoader:
         for rank in range(self._ranks):
             part = whole if self._ranks == 1 else whole.rows(*feed.grid.rows_of(step, rank))
             batch = BatchId(self._generation, feed.split, step, rank)
-            samples = PutSamples(batch, total, part.dense, part.labels, part.weights, part.query_ids)
+            keys = item_keys(part, self._items) if self._items else None
+            samples = PutSamples(batch, total, part.dense, part.labels, part.weights, part.query_ids, keys)
             feed.kept[step].append((PutIds(batch, finished, part.ids, part.offsets), samples))
             self._send_ids(feed.kept[step][-1][0])
             self._send_samples(samples)

@@ -13,7 +13,7 @@ from persia_cli.config.schema import Run
 from persia_cli.control.position import EVAL, TRAIN
 from persia_cli.control.watermarks import Permits
 from persia_cli.errors import PersiaError, RoleError, WireError
-from persia_cli.plan.columns import dense_count, has_query_ids, label_names
+from persia_cli.plan.columns import dense_count, has_query_ids, item_features, label_names, trains_on_queries
 from persia_cli.plan.job import Job, job_batches
 from persia_cli.roles.link import IntervalReport, Link
 from persia_cli.store.outbox import KeptGradients
@@ -95,7 +95,8 @@ class Pipeline:
         self._rank, self._world_size, self._window = self._link.index, run.cluster.nn_workers, window
         self._known = job_batches(run, job)
         self._dense, self._tasks = dense_count(run), len(label_names(run))
-        self._has_queries = {TRAIN: False, EVAL: has_query_ids(run)}
+        self._has_queries = {TRAIN: trains_on_queries(run), EVAL: has_query_ids(run)}
+        self._has_items = bool(item_features(run))
         self._workers = self._link.connect("embedding-worker")
         firsts = {TRAIN: job.first_step, EVAL: 0}
         self._lanes = {
@@ -276,6 +277,8 @@ class Pipeline:
             )
         if (query_ids is not None) != self._has_queries[batch.split]:
             raise WireError(f"the samples came {'without' if query_ids is None else 'with'} query ids")
+        if (message.item_keys is not None) != self._has_items:
+            raise WireError(f"the samples came {'with' if message.item_keys is not None else 'without'} keys of items")
         if not 0.0 <= message.weight_total < math.inf:
             raise WireError(f"the weights of step {batch.step} cannot add up to {message.weight_total}")
 

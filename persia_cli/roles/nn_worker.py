@@ -219,7 +219,7 @@ class NNWorker:
             if self._kept is not None:
                 self._kept.begin(step)
             scored = trainer.train(step, samples, ready.rows.groups, send=partial(self._send, ready.batch))
-            counted = CountedStep(samples, scored, ready.rows)
+            counted = CountedStep(samples.counted, scored, ready.rows)
             if self._kept is not None:
                 with self._trace.span(TRAINING, "keep", ready.batch):
                     self._kept.commit(ready.batch, trainer, counted)
@@ -307,7 +307,7 @@ class NNWorker:
 
 def _samples_of(ready: ReadyBatch) -> Samples:
     came = ready.samples
-    return Samples(came.dense, came.labels, came.weights, came.weight_total, came.query_ids)
+    return Samples(came.dense, came.labels, came.weights, came.weight_total, came.query_ids, came.item_keys)
 
 
 @contextmanager

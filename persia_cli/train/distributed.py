@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from persia_cli.errors import ConfigError, WireError
-from persia_cli.model.batch_norm import share_statistics
+from persia_cli.model.batch_norm import SumOverRanks, share_statistics
 from persia_cli.train.device import CPU
 
 ENDLESS = timedelta(days=365)
@@ -90,19 +90,33 @@ class World:
         return max(common, default=None)
 
     def rows_of_others(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return the rows float32 [m, k] that all other ranks give, in their order; all must call this together.
+        """Return the rows [m, k] that all other ranks give, in their order; all must call this together.
 
-        `rows` float32 [n, k] are this rank's; n may differ from rank to rank.
+        `rows` [n, k] are this rank's; n may differ from rank to rank.
         """
+        parts = self._rows_of_ranks(rows.detach())
+        return torch.cat([part for rank, part in enumerate(parts) if rank != self.rank])
+
+    def rows_of_all(self, rows: torch.Tensor) -> tuple[torch.Tensor, int]:
+        """Return the rows of all ranks, in their order, and the place of this rank's first one; as `rows_of_others`.
+
+        A gradient by them comes back to the rank that gave them, summed over ranks: in backward too, all ranks must
+        come here together.
+        """
+        if self.size == 1:
+            return rows, 0
+        parts = self._rows_of_ranks(rows)
+        return torch.cat(parts), sum(map(len, parts[: self.rank]))
+
+    def _rows_of_ranks(self, rows: torch.Tensor) -> list[torch.Tensor]:
         sizes = torch.zeros(self.size, dtype=torch.int64, device=rows.device)
         sizes[self.rank] = len(rows)
         dist.all_reduce(sizes)
         # A sum, in which each rank has a place of its own: gloo gathers nothing on GPUs.
         places = rows.new_zeros(self.size, int(sizes.max()), rows.shape[1])
-        places[self.rank, : len(rows)] = rows.detach()
-        dist.all_reduce(places)
-        parts = [places[rank, :size] for rank, size in enumerate(sizes.tolist()) if rank != self.rank]
-        return torch.cat(parts)
+        places[self.rank, : len(rows)] = rows
+        places = SumOverRanks.apply(places)  # type: ignore[no-untyped-call]
+        return [places[rank, :size] for rank, size in enumerate(sizes.tolist())]
 
     def once_all_are_here(self, then: Callable[[], None]) -> None:
         """Have `then` called, on any thread, once every rank has called this as often; never if one of them dies."""

@@ -1,6 +1,6 @@
 """The input of a rank for one step, and its layout."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ class Samples:
     """A rank's n samples: dense float32 [n, D], labels float32 [n, T] in 0..1, weights float32 [n] or None for ones.
 
     `weight_total` is the sum of weights over the global batch, of all ranks. `query_ids` uint64 [n] or None are the
-    queries within which metrics rank samples.
+    queries within which metrics and losses rank samples, `item_keys` uint64 [n] or None tell their items apart.
     """
 
     dense: NDArray[np.float32]
@@ -35,6 +35,12 @@ class Samples:
     weights: NDArray[np.float32] | None
     weight_total: float
     query_ids: NDArray[np.uint64] | None = None
+    item_keys: NDArray[np.uint64] | None = None
+
+    @property
+    def counted(self) -> "Samples":
+        """The same for the figures of training, which rank no samples within queries."""
+        return replace(self, query_ids=None, item_keys=None)
 
 
 def group_shapes(layout: EmbeddingLayout) -> tuple[GroupShape, ...]:

@@ -22,6 +22,10 @@ class Staged:
     dense: torch.Tensor
     labels: torch.Tensor
     weights: torch.Tensor | None
+    queries: torch.Tensor | None
+    """int64 [n], the bits of `query_ids`."""
+    items: torch.Tensor | None
+    """int64 [n], the bits of `item_keys`."""
     rows: list[StagedRows]
     """One batch of each feature group."""
 
@@ -54,6 +58,8 @@ class Staging:
             copy(samples.dense),
             copy(samples.labels),
             None if samples.weights is None else copy(samples.weights),
+            None if samples.query_ids is None else copy(samples.query_ids.view(np.int64)),
+            None if samples.item_keys is None else copy(samples.item_keys.view(np.int64)),
             [pooling.stage(group) for pooling, group in zip(self.poolings, groups, strict=True)],
         )
         self._copier.join()

@@ -12,12 +12,15 @@ from torch import nn
 
 from persia_cli.errors import ConfigError, PersiaError
 from persia_cli.kernels.memory import Empty
+from persia_cli.model.two_sides import Sides, TwoSides
 from persia_cli.model.uncertainty import log_variances_of
 from persia_cli.observe.trace import Trace
 from persia_cli.train.device import drawing_from
 from persia_cli.train.distributed import World
+from persia_cli.train.in_batch import softmax_of_step
 from persia_cli.train.inputs import GroupShape, Samples
-from persia_cli.train.loss import Objective, Others
+from persia_cli.train.loss import Objective
+from persia_cli.train.pairs import others_of
 from persia_cli.train.pooling import model_batch
 from persia_cli.train.precision import LossScale, Precision, all_finite, autocast
 from persia_cli.train.staging import Staged, Staging
@@ -60,6 +63,9 @@ class StepResult(Scored):
     """Number of earlier steps without a change of the dense weights, since their gradients overflowed."""
 
 
+ALONE = World()
+"""The place of a rank that computes by itself."""
+
 TRAINING = "training"
 """Name of the thread that trains steps, in traces."""
 
@@ -96,6 +102,8 @@ class DenseStep:
         self._trace = trace or Trace()
         self._dense = dense
         self._network = module
+        if isinstance(module, TwoSides):
+            module.gives_vectors = settings.objective.in_batch is not None
         if world.size > 1 and optimizer is not None:
             self.rehearse()
             self._network = world.wrap(module)
@@ -129,7 +137,7 @@ class DenseStep:
         for leaf in leaves:
             leaf.requires_grad_()
         with self._drawing_for(step), self.world.watched(f"in the forward pass of step {step}"), span("forward"):
-            logits, weighted = self._forward(self._network, staged, self._others)
+            logits, weighted = self._forward(self._network, staged, self.world)
         # On a GPU, this waits for the forward pass.
         with span("fetch scores"):
             scored = _scored(logits, weighted)
@@ -188,42 +196,31 @@ class DenseStep:
         self.module.eval()
         staged = self._staging.stage(samples, groups)
         with torch.no_grad():
-            logits, weighted = self._forward(self.module, staged)
+            logits, weighted = self._forward(self.module, staged, ALONE)
         scored = _scored(logits, weighted)
         self._require_finite(scored, f"evaluation step {step}", samples, staged.leaves)
         return scored
 
-    def _others(self, logits: torch.Tensor, staged: Staged) -> Others | None:
-        """Return the samples of other ranks if a loss needs them."""
-        if self.world.size == 1 or not self._settings.objective.needs_others:
-            return None
-        weights = logits.new_ones(len(logits)) if staged.weights is None else staged.weights
-        tasks = logits.shape[1]
-        rows = self.world.rows_of_others(torch.cat([logits, staged.labels, weights.unsqueeze(1)], dim=1))
-        return Others(rows[:, :tasks], rows[:, tasks : 2 * tasks], rows[:, -1])
-
-    def _forward(
-        self,
-        network: nn.Module,
-        staged: Staged,
-        others_of: Callable[[torch.Tensor, Staged], Others | None] = lambda logits, staged: None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _forward(self, network: nn.Module, staged: Staged, world: World) -> tuple[torch.Tensor, torch.Tensor]:
         """Return logits and weighted losses, both float32 [n, T].
 
-        In evaluations pairs are those of this rank's samples: ranks need not come to the end of one together.
+        Losses of several samples are of those of all ranks of `world`, which call this together. In evaluations each
+        rank has a world of its own: ranks need not come to the end of one together.
         """
+        objective = self._settings.objective
         batch = model_batch(self._staging.poolings, staged.rows, staged.dense)
         with autocast(self._settings.precision, self.world.device):
-            logits: torch.Tensor = network(batch)
-        if logits.shape != staged.labels.shape:
+            output: torch.Tensor | Sides = network(batch)
+        if isinstance(output, Sides):
+            return softmax_of_step(self.module, output, staged, world)
+        if (logits := output).shape != staged.labels.shape:
             raise ConfigError(
                 f"the model must return logits [samples, tasks] = {list(staged.labels.shape)}, not {list(logits.shape)}"
             )
         logits = logits.float()
+        others = others_of(logits, staged, world) if objective.needs_others and world.size > 1 else None
         uncertainty = log_variances_of(self.module)
-        return logits, self._settings.objective.weighted(
-            logits, staged.labels, staged.weights, uncertainty, others_of(logits, staged)
-        )
+        return logits, objective.weighted(logits, staged.labels, staged.weights, uncertainty, others, staged.queries)
 
     @contextmanager
     def _drawing_for(self, step: int) -> Iterator[None]:
@@ -245,8 +242,9 @@ class DenseStep:
         with self._drawing_for(0), self.world.watched("rehearsing a step"):
             batch = model_batch(self._staging.poolings, staged.rows, staged.dense)
             with autocast(self._settings.precision, self.world.device):
-                logits = self._network(batch)
-            logits.float().sum().backward()
+                output = self._network(batch)
+            parts = output if isinstance(output, Sides) else [output]
+            torch.stack([part.float().sum() for part in parts]).sum().backward()  # type: ignore[no-untyped-call]
         idle = [name for name, weight in self.module.named_parameters() if weight.requires_grad and weight.grad is None]
         if idle:
             raise ConfigError(

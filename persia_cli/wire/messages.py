@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from persia_cli.wire.parts import BATCH_PART, KIB, BatchId, Count, Limit, Message, Request, TableTotals
 
-PROTOCOL = 22
+PROTOCOL = 23
 """Version of all messages and of how they travel; Hello carries it and the coordinator refuses another."""
 
 # Generic replies.
@@ -68,7 +68,9 @@ class PutSamples(Request[Ack], frozen=True):
     weights: Annotated[NDArray[np.float32], "sample"] | None
     """None where all samples weigh 1."""
     query_ids: Annotated[NDArray[np.uint64], "sample"] | None
-    """None in training, and if samples have none."""
+    """None if samples have none, and in training unless a loss needs them."""
+    item_keys: Annotated[NDArray[np.uint64], "sample"] | None
+    """What tells items apart (`persia_cli.data.item_keys`); None unless a loss needs them."""
 
 
 class Credit(Message, frozen=True):

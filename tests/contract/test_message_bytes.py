@@ -83,7 +83,7 @@ SAMPLES: list[Message] = [
     Pending(),
     Refused("no"),
     PutIds(BATCH, 990, np.array([7, 2**63], np.uint64), np.array([0, 1, 2], np.uint32)),
-    PutSamples(BATCH, 8.0, FLOATS, LABELS, None, KEYS.keys),
+    PutSamples(BATCH, 8.0, FLOATS, LABELS, None, KEYS.keys, None),
     WaitCredit(split=1, step=9),
     Credit(limit=12, finished=2),
     Pull(BATCH, dense_rows=354),

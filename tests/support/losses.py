@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch.nn import functional
 
-from persia_cli.config.schema import Bce, Focal, Huber, Loss, Mse, Pairwise, Poisson
+from persia_cli.config.schema import Bce, Bpr, Focal, Huber, Loss, Mse, Pairwise, Poisson
 
 
 def batch_loss(
@@ -14,13 +14,14 @@ def batch_loss(
     labels: torch.Tensor,
     weights: torch.Tensor,
     log_variances: torch.Tensor | None = None,
+    queries: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the mean over tasks, by their weights, of the weighted mean over samples (of pairs, for `pairwise`).
+    """Return the mean over tasks, by their weights, of the weighted mean over samples (for `pairwise` and `bpr` pairs).
 
     With `log_variances` each task's mean L becomes the negative log-likelihood of Kendall et al.: L / (2 v) + log
     sqrt v for a squared error, and L / v + log sqrt v for others, where v is its variance.
     """
-    means = [_mean(loss, logits[:, task], labels[:, task], weights) for task, loss in enumerate(losses)]
+    means = [_mean(loss, logits[:, task], labels[:, task], weights, queries) for task, loss in enumerate(losses)]
     if log_variances is not None:
         variances = log_variances.exp()
         means = [
@@ -31,7 +32,7 @@ def batch_loss(
     return sum(parts, torch.zeros(())) / sum(loss.weight for loss in losses)
 
 
-def _mean(loss: Loss, z: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+def _mean(loss: Loss, z: torch.Tensor, y: torch.Tensor, w: torch.Tensor, queries: torch.Tensor | None) -> torch.Tensor:
     match loss:
         case Bce():
             y = y * (1 - loss.smoothing) + loss.smoothing / 2
@@ -50,6 +51,8 @@ def _mean(loss: Loss, z: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torc
             values = y * positive + (1 - y) * negative
         case Pairwise():
             return mean_of_pairs(z, y, w)
+        case Bpr():
+            return mean_of_pairs(z, y, w, queries)
     return (values * (w / w.sum())).sum()
 
 
@@ -61,12 +64,16 @@ def focal_of_class(z: torch.Tensor, y: torch.Tensor, gamma: float, alpha: float 
     return values if alpha is None else values * (alpha * y + (1 - alpha) * (1 - y))
 
 
-def mean_of_pairs(z: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """Return the weighted mean of -log sigmoid(z_i - z_j) over all i and j other than i; 0 without a pair."""
+def mean_of_pairs(
+    z: torch.Tensor, y: torch.Tensor, w: torch.Tensor, queries: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return the weighted mean of -log sigmoid(z_i - z_j) over all i and other j of i's query; 0 without a pair."""
     total, mass = 0.0 * z.sum(), 0.0
     for i in range(len(z)):
         for j in range(len(z)):
             weight = float(w[i] * y[i] * w[j] * (1 - y[j])) if i != j else 0.0
+            if queries is not None and queries[i] != queries[j]:
+                continue
             if weight:
                 total, mass = total - weight * functional.logsigmoid(z[i] - z[j]), mass + weight
     return total / mass if mass else total

@@ -30,7 +30,7 @@ from persia_cli.data.source import open_source
 from persia_cli.model.build import build_model
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.shape import FeatureShape, InputShape
-from persia_cli.plan.columns import dense_count, sparse_features
+from persia_cli.plan.columns import dense_count, sparse_features, trains_on_queries
 from persia_cli.store.layout import table_salt
 from persia_cli.train.dense_state import load_dense
 from tests.naive import initial_rows, stack_ids
@@ -147,6 +147,7 @@ class Oracle:
         batch = self.batches[step]
         labels = torch.from_numpy(batch.labels)
         weights = np.ones(batch.size, np.float32) if batch.weights is None else batch.weights
+        queries = None if batch.query_ids is None else torch.from_numpy(batch.query_ids.view(np.int64))
         before = None if self.log_variances is None else self.log_variances.detach().double()
         optimizers = [self.optimizer, *(table.optimizer for table in self.tables.values())]
         for optimizer in optimizers:
@@ -156,7 +157,7 @@ class Oracle:
         logits = logits.float()
         # Torch warns where nobody says whether sparse gradients are to be checked.
         with torch.sparse.check_sparse_tensor_invariants():  # type: ignore[no-untyped-call]
-            batch_loss(self.losses, logits, labels, torch.from_numpy(weights), self.log_variances).backward()
+            batch_loss(self.losses, logits, labels, torch.from_numpy(weights), self.log_variances, queries).backward()
             if self.clip_norm is not None:
                 nn.utils.clip_grad_norm_(self.module.parameters(), self.clip_norm)
             for table in self.tables.values():
@@ -164,7 +165,7 @@ class Oracle:
             for optimizer in optimizers:
                 optimizer.step()
         exact = (logits.detach().double(), labels.double(), torch.from_numpy(weights).double())
-        return float(batch_loss(self.losses, *exact, before))
+        return float(batch_loss(self.losses, *exact, before, queries))
 
     def reset(self, checkpoint: Path, step: int) -> None:
         """Take over every weight and optimizer state of a checkpoint after `step` steps."""
@@ -211,7 +212,7 @@ def torch_optimizer(
 
 def _batches(run: Run, steps: int) -> list[Batch]:
     """Return the global batches of the first steps: consecutive rows, the last of each epoch perhaps fewer."""
-    source = open_source(run.dataset, "train", run.seed, run.links)
+    source = open_source(run.dataset, "train", run.seed, run.links, trains_on_queries(run))
     size = run.train.batch_size
     try:
         starts = [(epoch, start) for epoch in range(run.train.epochs) for start in range(0, source.rows, size)]

@@ -151,7 +151,7 @@ def ask_worker(stranger: Stranger, now: int) -> None:
 
 def ask_rank(stranger: Stranger, now: int) -> None:
     dense, labels = np.zeros((32, 2), np.float32), np.zeros((32, 1), np.float32)
-    good = PutSamples(BatchId(0, TRAIN, now, 0), 32.0, dense, labels, None, None)
+    good = PutSamples(BatchId(0, TRAIN, now, 0), 32.0, dense, labels, None, None, None)
     for because, wrong in {
         "no rank 1": {"batch": BatchId(0, TRAIN, now, 1)},
         "generation 2 is over": {"batch": BatchId(2, TRAIN, now, 0)},

@@ -85,6 +85,13 @@ def test_labels_with_losses_of_their_own(of_labels: str, tmp_path: Path) -> None
     assert_every_step_agrees(job, result, STEPS)
 
 
+def test_pairs_of_each_user(tmp_path: Path) -> None:
+    words = [*lists_job(tmp_path), "checkpoint.every_steps=1", "dataset.group_by=user"]
+    words += ["train.losses={click: {kind: bpr, weight: 3}, buy: {kind: mse}}"]
+    job = plan([*words, "optimizer.dense={kind: adam, lr: 0.001, eps: 1e-3}"], tmp_path / "run")
+    assert_every_step_agrees(job, launch(job), STEPS)
+
+
 def test_labels_weighed_by_their_uncertainty(tmp_path: Path) -> None:
     words = [*lists_job(tmp_path), "checkpoint.every_steps=1", "train.task_weights=uncertainty"]
     words += ["train.losses={click: {kind: focal, weight: 2}, buy: {kind: mse}}"]

@@ -42,9 +42,10 @@ def test_every_weight_agrees_though_a_rank_has_no_sample_in_the_last_step(tmp_pa
 
 
 @pytest.mark.slow
-def test_labels_with_losses_of_their_own(tmp_path: Path) -> None:
-    kinds = "{click: {kind: pairwise, weight: 0.5}, buy: {kind: huber}}"
-    words = [f"train.losses={kinds}", "optimizer.dense.clip_norm=0.05"]
+@pytest.mark.parametrize("kind", ["pairwise", "bpr"])
+def test_labels_with_losses_of_their_own(kind: str, tmp_path: Path) -> None:
+    kinds = f"{{click: {{kind: {kind}, weight: 0.5}}, buy: {{kind: huber}}}}"
+    words = [f"train.losses={kinds}", "optimizer.dense.clip_norm=0.05", "dataset.group_by=user"]
     words += ["train.task_weights=uncertainty"]
     job = plan([*lists_job(tmp_path), *TWO_RANKS, *words, "checkpoint.every_steps=1"], tmp_path / "run")
     result = launch(job)

@@ -8,7 +8,19 @@ from persia_cli.config.schema.factorization import Afm, DeepFm, FibiNet, Fm, Lr,
 from persia_cli.config.schema.features import SparseFeature
 from persia_cli.config.schema.init_from import InitFrom, VectorFile
 from persia_cli.config.schema.interactions import AutoInt, DcnV2, Dlrm, Ffnn, FinalMlp, FinalNet, Gdcn, MaskNet
-from persia_cli.config.schema.loss import BCE, Bce, Focal, Huber, Link, Loss, Mse, Pairwise, Poisson
+from persia_cli.config.schema.loss import (
+    BCE,
+    Bce,
+    Bpr,
+    Focal,
+    Huber,
+    InBatchSoftmax,
+    Link,
+    Loss,
+    Mse,
+    Pairwise,
+    Poisson,
+)
 from persia_cli.config.schema.mode import AsyncMode, HybridMode, Mode, SyncMode
 from persia_cli.config.schema.model import Branches, CustomModel, Model
 from persia_cli.config.schema.optimizer import (

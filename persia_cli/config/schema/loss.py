@@ -52,6 +52,33 @@ class Pairwise(_Loss):
     """`pairwise`"""
 
 
+class Bpr(_Loss):
+    """Logistic loss of all pairs of a positive and a negative sample of one query, a user say (Rendle et al., 2009).
+
+    Queries are those of `dataset.group_by`.
+    """
+
+    kind: Literal["bpr"]
+    """`bpr`: Bayesian personalised ranking."""
+
+
+class InBatchSoftmax(_Loss):
+    """Cross-entropy of a positive sample's item among the items of the batch, for networks of two sides (RecSys 2019).
+
+    The network's temperature is that of the softmax.
+    """
+
+    kind: Literal["in_batch_softmax"]
+    """`in_batch_softmax`"""
+    correction: Literal["log_q", "none"] = "log_q"
+    """`log_q` subtracts from each score the logarithm of how probably a batch has the item, so that frequent items,
+    which are negatives more often, are not held down; `none` does not."""
+    correction_rate: Annotated[float, Field(gt=0, le=1), NUMBER] = 0.01
+    """Weight of the newest observation in the estimate of an item's probability."""
+    correction_buckets: Annotated[int, Field(gt=0, le=2**28), NUMBER] = 2**20
+    """Numbers of items that are told apart when they are estimated; others share one."""
+
+
 class Mse(_Loss):
     """Squared error of the output, for labels that are numbers."""
 
@@ -81,5 +108,5 @@ class Poisson(_Loss):
     """`poisson`"""
 
 
-Loss = Annotated[Bce | Focal | Pairwise | Mse | Huber | Poisson, Field(discriminator="kind")]
+Loss = Annotated[Bce | Focal | Pairwise | Bpr | InBatchSoftmax | Mse | Huber | Poisson, Field(discriminator="kind")]
 BCE = Bce(kind="bce")

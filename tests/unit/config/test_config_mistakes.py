@@ -60,10 +60,10 @@ GROUPS = (
         ("train.device=cuda:x", "train.device=cuda:x: expected auto, cpu, cuda or cuda:N"),
         ("train.losses.lable={kind: bce}", "train.losses.lable: no label has this name; did you mean label?"),
         ("train.losses.wombat={kind: bce}", "train.losses.wombat: no label has this name; there are label"),
-        ("train.losses.label={kind: bec}", "train.losses.label.kind=bec: expected bce, focal, pairwise, mse, huber or "
-         "poisson; did you mean bce?"),
-        ("train.losses.label.weight=2", "train.losses.label.kind: needs a value (bce, focal, pairwise, mse, huber or "
-         "poisson)"),
+        ("train.losses.label={kind: bec}", "train.losses.label.kind=bec: expected bce, focal, pairwise, bpr, "
+         "in_batch_softmax, mse, huber or poisson; did you mean bce?"),
+        ("train.losses.label.weight=2", "train.losses.label.kind: needs a value (bce, focal, pairwise, bpr, "
+         "in_batch_softmax, mse, huber or poisson)"),
         ("train.losses.label={kind: focal, alpha: 1}", "train.losses.label.alpha=1: expected a number above 0 and "
          "below 1 or null"),
         ("train.losses.label={kind: bce, gamma: 1}", "train.losses.label.gamma=1: no such key where "

@@ -63,7 +63,7 @@ class Rank:
         for step in range(STEPS):
             batch = BatchId(0, self.split, step, 0)
             none = np.zeros((1, 0), np.float32)
-            self.lane.samples[step] = PutSamples(batch, 1.0, none, none, None, None)
+            self.lane.samples[step] = PutSamples(batch, 1.0, none, none, None, None, None)
             self.pipeline._pass_on(self.lane)
             self.pipeline._push(batch, [])
 

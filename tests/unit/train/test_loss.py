@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from persia_cli.config.schema import BCE, Bce, DenseAdam, Ffnn, Focal, Huber, Mse, Pairwise, Poisson
+from persia_cli.config.schema import BCE, Bce, Bpr, DenseAdam, Ffnn, Focal, Huber, Mse, Pairwise, Poisson
 from persia_cli.model.build import build_model
 from persia_cli.model.uncertainty import log_variances_of
-from persia_cli.train.loss import Objective, Others, focal
+from persia_cli.train.loss import Objective, focal
 from persia_cli.train.optimizer import penalties
+from persia_cli.train.pairs import Others
 from tests.support.losses import batch_loss, focal_of_class, mean_of_pairs
 from tests.unit.train.batches import SHAPE, TASKS
 
@@ -150,28 +151,44 @@ def test_labels_count_by_their_weights_alone():
     assert loss.item() == pytest.approx(0.25 * alone[0] + 0.75 * alone[2], rel=1e-6)
 
 
+@pytest.mark.parametrize("queries", [None, torch.tensor([3, -1, 3, 2**62] * 5)], ids=["all", "of one query"])
 @pytest.mark.parametrize("soft", [False, True])
-def test_parts_of_ranks_have_the_loss_and_the_gradient_of_all_pairs(soft):
+def test_parts_of_ranks_have_the_loss_and_the_gradient_of_all_pairs(soft, queries):
     logits, labels, weights = made_up(20, 1)
     labels = torch.rand(20, 1, generator=torch.Generator().manual_seed(1)) if soft else labels
-    objective = Objective([Pairwise(kind="pairwise")])
+    objective = Objective([Pairwise(kind="pairwise") if queries is None else Bpr(kind="bpr")])
     total = float(weights.sum())
     ours, values = torch.zeros(20, 1), []
     for share in (slice(0, 3), slice(3, 20), slice(20, 20)):
         mine = logits[share].detach().clone().requires_grad_()
         rest = torch.ones(20, dtype=torch.bool)
         rest[share] = False
-        others = Others(logits[rest].detach(), labels[rest], weights[rest])
-        weighted = objective.weighted(mine, labels[share], weights[share], others=others)
+        theirs, mine_of = (None, None) if queries is None else (queries[rest], queries[share])
+        others = Others(logits[rest].detach(), labels[rest], weights[rest], theirs)
+        weighted = objective.weighted(mine, labels[share], weights[share], others=others, queries=mine_of)
         part = objective.part(weighted, total)
         part.backward()
         ours[share] = mine.grad
         values.append(part.item())
-    expected = mean_of_pairs(logits[:, 0], labels[:, 0], weights)
+    expected = mean_of_pairs(logits[:, 0], labels[:, 0], weights, queries)
     expected.backward()
     assert sum(values) == pytest.approx(expected.item(), rel=1e-5)
     assert torch.allclose(ours, logits.grad, rtol=1e-4, atol=1e-7)
     assert values[2] == 0.0
+
+
+@given(SAMPLES, st.lists(st.integers(0, 3), min_size=12, max_size=12))
+def test_pairs_within_queries_have_the_loss_and_gradient_of_the_plain_formula(samples, queries):
+    z, y, w = torch.tensor(samples).T
+    of = torch.tensor(queries[: len(z)])
+    ours, plain = z.clone().requires_grad_(), z.double().requires_grad_()
+    objective, total = Objective([Bpr(kind="bpr")]), float(w.double().sum())
+    loss = objective.part(objective.weighted(ours.unsqueeze(1), y.unsqueeze(1), w, queries=of), total)
+    loss.backward()
+    expected = mean_of_pairs(plain, y.double(), w.double(), of)
+    expected.backward()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5, abs=1e-6)
+    assert torch.allclose(ours.grad.double(), plain.grad, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("label", [0.0, 1.0])

@@ -1,0 +1,101 @@
+"""The softmax over the items of a batch, and how frequent items are, against the paper's formulas."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from persia_cli.model.item_frequency import ItemFrequency
+from persia_cli.train.in_batch import Candidates, in_batch_softmax
+
+
+def mean_loss(users, items, keys, labels, weights, temperature, log_q):
+    """Yi et al., equations 3 and 4, in loops: the mean over samples by w_i y_i; None without a positive one."""
+    total, mass = torch.zeros((), dtype=torch.float64), 0.0
+    for i in range(len(keys)):
+        if weights[i] * labels[i] == 0:
+            continue
+        rivals = [j for j in range(len(keys)) if j == i or (keys[j] != keys[i] and weights[j] > 0)]
+        scores = [torch.dot(users[i], items[j]) / temperature - log_q[j] for j in rivals]
+        own = torch.dot(users[i], items[i]) / temperature - log_q[i]
+        total = total - weights[i] * labels[i] * (own - torch.stack(scores).exp().sum().log())
+        mass += float(weights[i] * labels[i])
+    return total / mass if mass else None
+
+
+SAMPLE = st.tuples(st.integers(-2, 2), st.sampled_from([0.0, 1.0, 1.0, 0.25]), st.sampled_from([0.0, 1.0, 1.0, 3.5]))
+
+
+@given(st.lists(SAMPLE, min_size=1, max_size=9), st.integers(0, 2**32 - 1), st.integers(0, 9))
+def test_ranks_together_have_the_loss_and_gradient_of_the_formula(samples, seed, cut):
+    keys, labels, weights = (torch.tensor(column) for column in zip(*samples, strict=True))
+    draw = torch.Generator().manual_seed(seed)
+    users, items = (torch.randn(len(keys), 3, generator=draw) for _ in range(2))
+    log_q = -3 * torch.rand(len(keys), generator=draw)
+    ours = [each.clone().requires_grad_() for each in (users, items)]
+    plain = [each.double().requires_grad_() for each in (users, items)]
+    total, cut = float(weights.sum()), min(cut, len(keys))
+    parts = [
+        in_batch_softmax(ours[0][start:stop], Candidates(ours[1], keys, labels, weights, start), 0.5, log_q).sum()
+        for start, stop in ((0, cut), (cut, len(keys)))
+    ]
+    loss = torch.stack(parts).sum() / (total or 1.0)
+    loss.backward()
+    expected = mean_loss(*plain, keys, labels.double(), weights.double(), 0.5, log_q.double())
+    if expected is None:
+        assert loss.item() == 0.0
+        assert not any(each.grad.any() for each in ours)
+        return
+    if expected.requires_grad:
+        expected.backward()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5, abs=1e-5)
+    for mine, other in zip(ours, plain, strict=True):
+        assert torch.allclose(
+            mine.grad.double(), torch.zeros_like(other) if other.grad is None else other.grad, atol=1e-5
+        )
+
+
+def test_a_rank_or_a_step_without_samples_has_no_loss():
+    none = torch.zeros(0)
+    empty = Candidates(torch.zeros(0, 3), none.long(), none, none)
+    assert in_batch_softmax(torch.zeros(0, 3), empty, 1.0).shape == (0,)
+    others = Candidates(torch.randn(4, 3), torch.arange(4), torch.ones(4), torch.ones(4), first=4)
+    assert in_batch_softmax(torch.zeros(0, 3), others, 1.0, torch.zeros(4)).shape == (0,)
+
+
+def test_far_scores_are_finite():
+    users = torch.tensor([[1e4], [-1e4]], requires_grad=True)
+    candidates = Candidates(torch.tensor([[1.0], [-1.0]]), torch.arange(2), torch.ones(2), torch.ones(2))
+    losses = in_batch_softmax(users, candidates, 0.1)
+    losses.sum().backward()
+    assert losses.tolist() == [0.0, 0.0]
+    assert users.grad.isfinite().all()
+
+
+@given(st.lists(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 4), max_size=6), max_size=12))
+def test_gaps_are_those_of_algorithm_2(batches):
+    buckets, rate = 7, 0.25
+    frequency = ItemFrequency(buckets, rate)
+    last, gap = {}, {}
+    for step, items in enumerate(batches, 1):
+        frequency.observe(torch.tensor(items, dtype=torch.int64))
+        for h in {item % buckets for item in items}:
+            gap[h] = (1 - rate) * gap[h] + rate * (step - last[h]) if h in last else float(step)
+            last[h] = step
+    asked = torch.arange(buckets)
+    expected = [math.log(1 / gap.get(h, len(batches) + 1)) for h in range(buckets)]
+    assert frequency.log_probability(asked).tolist() == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+def test_it_comes_to_the_probability_of_each_item():
+    draw = np.random.default_rng(0)
+    probabilities = np.array([0.9, 0.5, 0.1, 0.02])
+    frequency = ItemFrequency(1000, 0.02)
+    for _ in range(12_000):
+        frequency.observe(torch.from_numpy(np.flatnonzero(draw.random(4) < probabilities)))
+    found = frequency.log_probability(torch.arange(4)).exp().numpy()
+    assert found == pytest.approx(probabilities, rel=0.35)
+    assert found[:2] == pytest.approx(probabilities[:2], rel=0.1)
