@@ -1,8 +1,8 @@
 """The state of a run's record in a checkpoint: what lines of metrics count from the first step of the run on."""
 
-import hashlib
 from typing import NamedTuple
 
+from blake3 import blake3
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
@@ -41,7 +41,7 @@ def save_scores(folder: Place, scores: ScoreHistogram) -> SavedFile:
     content = save(scores.encode()._asdict())
     path = folder / RECORD / SCORES
     put(path, content)
-    return SavedFile(RECORD, SCORES, len(content), hashlib.sha256(content).hexdigest())
+    return SavedFile(RECORD, SCORES, len(content), blake3(content).hexdigest())
 
 
 def load_state(folder: Place, manifest: Manifest, tasks: int) -> RecordState:

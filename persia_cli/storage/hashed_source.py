@@ -1,11 +1,12 @@
 """A file whose checksum is computed while it is read."""
 
-import hashlib
 import io
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
+
+from blake3 import blake3
 
 PARTS_BEHIND = 8
 """Largest number of parts that are read and not hashed yet; they stay in memory until then."""
@@ -16,16 +17,16 @@ REST_BYTES = 2**22
 class HashedSource(io.RawIOBase):
     """A file that is read once, from its begin to its end; call `finish` after the last `read` that is needed.
 
-    The SHA-256 of each part is computed on a thread of its own while the part is used, since that takes longer than to
-    read it. So it is that of what was used, and each byte comes from the disk once.
+    The BLAKE3 checksum is computed on a thread of its own while a part is used. So it is that of what was used,
+    and each byte comes from the disk once.
     """
 
     def __init__(self, source: Any, on_bytes: Callable[[int], None]) -> None:
         """Begin with a stream that has `read`; `on_bytes` is called with the size of each part."""
         self._source, self._on_bytes = source, on_bytes
-        self._digest = hashlib.sha256()
+        self._digest = blake3()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="hashing")
-        self._behind: deque[Future[None]] = deque()
+        self._behind: deque[Future[Any]] = deque()
 
     def readable(self) -> bool:
         return True
@@ -42,7 +43,7 @@ class HashedSource(io.RawIOBase):
         return content
 
     def finish(self) -> str:
-        """Read what is left, and return the SHA-256 of the whole file."""
+        """Read what is left, and return the BLAKE3 checksum of the whole file."""
         while self.read(REST_BYTES):
             pass
         for part in self._behind:

@@ -1,6 +1,5 @@
 """A file with a checksum of what is written to it."""
 
-import hashlib
 import io
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -8,6 +7,7 @@ from mmap import mmap
 from typing import Any
 
 import numpy as np
+from blake3 import blake3
 from numpy.typing import NDArray
 
 BLOCK_BYTES = 2**22
@@ -22,13 +22,13 @@ class HashingFile(io.RawIOBase):
     """A file that is being written to `sink`; call `finish` after the last `write`.
 
     What is written is collected in blocks, which begin on a page of memory. While some blocks are written and their
-    SHA-256 computed, each on a thread of its own, the next one is filled: a processor hashes about as fast as a disk
-    writes, and one after the other would take twice as long. So an error of the sink is raised some blocks late.
+    BLAKE3 checksum computed, each on a thread of its own, the next one is filled. So an error of the sink is raised
+    some blocks late.
     """
 
     def __init__(self, sink: Any) -> None:
         self._sink = sink
-        self._digest = hashlib.sha256()
+        self._digest = blake3()
         self._threads = tuple(ThreadPoolExecutor(1, thread_name_prefix=name) for name in ("hashing", "writing"))
         self._under_way: deque[tuple[Block, tuple[Future[Any], ...]]] = deque()
         self._free = [np.frombuffer(mmap(-1, BLOCK_BYTES), np.uint8) for _ in range(BLOCKS)]
@@ -68,7 +68,7 @@ class HashingFile(io.RawIOBase):
         self._free.append(block)
 
     def finish(self) -> str:
-        """Write what is left, and return the SHA-256 of all that was written."""
+        """Write what is left, and return the BLAKE3 checksum of all that was written."""
         self._hand_over()
         while self._under_way:
             self._wait()

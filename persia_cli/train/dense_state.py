@@ -3,7 +3,6 @@
 On disk it is two safetensors files.
 """
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 import safetensors
 import safetensors.torch
 import torch
+from blake3 import blake3
 from torch import nn
 
 from persia_cli.errors import CheckpointError, PersiaError
@@ -43,7 +43,7 @@ class TensorFile(NamedTuple):
         """Write the file into `directory`; raises DiskError."""
         content = safetensors.torch.save(self.tensors, {"persia": json.dumps(self.record, sort_keys=True)})
         put(directory / self.name, content)
-        return SavedFile(directory.name, self.name, len(content), hashlib.sha256(content).hexdigest())
+        return SavedFile(directory.name, self.name, len(content), blake3(content).hexdigest())
 
 
 def write_files(files: Iterable[TensorFile], directory: Place) -> list[SavedFile]:

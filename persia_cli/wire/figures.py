@@ -127,12 +127,12 @@ class SavedRows(Record, frozen=True, forbid_unknown_fields=True):
 
 
 class SavedFile(Record, frozen=True, forbid_unknown_fields=True):
-    """A file of a checkpoint: its place, size and checksum, and, if it contains rows, which ones."""
+    """A file of a checkpoint: its place, size and BLAKE3 checksum, and, if it contains rows, which ones."""
 
     folder: FolderName
     name: FileName
     nbytes: Count
-    sha256: Digest
+    blake3: Digest
     rows: SavedRows | None = None
 
 

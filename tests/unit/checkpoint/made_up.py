@@ -1,11 +1,12 @@
 """Checkpoints of made-up rows in the order of their keys, in any number of files."""
 
 import json
-from hashlib import blake2b, sha256
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from blake3 import blake3
 from safetensors.numpy import save
 
 from tests.support.forge import MANIFEST, read_note, write_note
@@ -37,6 +38,6 @@ def write_sorted(
     (checkpoint / "dense" / "dense.safetensors").write_bytes(content)
     note = read_note(checkpoint / MANIFEST)
     entry = {"folder": "dense", "name": "dense.safetensors", "nbytes": len(content), "rows": None}
-    note["files"].append(entry | {"sha256": sha256(content).hexdigest()})
+    note["files"].append(entry | {"blake3": blake3(content).hexdigest()})
     write_note(checkpoint / MANIFEST, note)
     return checkpoint

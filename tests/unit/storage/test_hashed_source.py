@@ -1,12 +1,13 @@
 """A file whose checksum is computed while it is read."""
 
-import hashlib
 import io
 import random
 import threading
 
 import pytest
+from blake3 import blake3
 
+from persia_cli.storage import hashed_source
 from persia_cli.storage.hashed_source import PARTS_BEHIND, HashedSource
 
 
@@ -25,7 +26,7 @@ def test_what_is_read_and_the_checksum_are_those_of_the_file(stream):
         with HashedSource(stream(content), counted.append) as source:
             read = b"".join(source.read(rng.randrange(1, 40)) for _ in range(rng.randrange(4)))
             assert content.startswith(read)
-            assert source.finish() == hashlib.sha256(content).hexdigest()
+            assert source.finish() == blake3(content).hexdigest()
         assert sum(counted) == size
 
 
@@ -40,7 +41,7 @@ def test_reading_waits_for_a_checksum_that_is_behind(monkeypatch):
         def hexdigest(self) -> str:
             return "done"
 
-    monkeypatch.setattr(hashlib, "sha256", Digest)
+    monkeypatch.setattr(hashed_source, "blake3", Digest)
     with HashedSource(io.BytesIO(bytes(100)), lambda nbytes: None) as source:
         read = []
 

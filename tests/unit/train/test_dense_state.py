@@ -1,9 +1,8 @@
 """Dense weights and optimizer state on disk: back to the bit, or refused."""
 
-import hashlib
-
 import pytest
 import torch
+from blake3 import blake3
 
 from persia_cli.config.schema import DenseAdagrad, DenseAdam, DenseSgd
 from persia_cli.errors import CheckpointError, PersiaError
@@ -72,7 +71,7 @@ def test_files_are_described_and_the_same_each_time(tmp_path):
     assert [file.name for file in files] == [WEIGHTS, OPTIMIZER]
     for file in files:
         content = (tmp_path / file.name).read_bytes()
-        assert (len(content), hashlib.sha256(content).hexdigest()) == (file.nbytes, file.sha256)
+        assert (len(content), blake3(content).hexdigest()) == (file.nbytes, file.blake3)
     assert write_files(dense_files(module, optimizer), tmp_path) == files
 
 
