@@ -31,6 +31,10 @@ MODES_EXAMPLES = examples(
     "persia bench modes conf=criteo mode.staleness=8 --delay-ms 5 --steps 1000 --json",
 )
 
+SAVING_EXAMPLES = examples(
+    "persia bench saving conf=criteo --steps 400 --saves 3",
+)
+
 TIER_EXAMPLES = examples(
     "persia bench tier conf=criteo train.batch_size=4096 optimizer=rowwise_adagrad embedding.wire=float16 "
     "cluster.embedding_servers=2",
@@ -152,6 +156,31 @@ def modes(
     labelled(out(), "machine", this_machine().processor)
     views.show_modes(run, results)
     propose(err(), "persia bench throughput conf=criteo --compare torch,dense")
+
+
+@app.command(epilog=SAVING_EXAMPLES)
+def saving(
+    words: Words = None,
+    steps: Annotated[int, typer.Option("--steps", min=20, help="Steps from one save to the next.")] = 400,
+    saves: Annotated[int, typer.Option("--saves", min=1, help="Number of saves.")] = 3,
+    as_json: AsJson = False,
+    conf_dir: ConfDir = None,
+) -> None:
+    """Measure how much training slows down while checkpoints are written, against the same job between them."""
+    from persia_cli.bench.machine import this_machine
+    from persia_cli.bench.saving import measure_saving
+    from persia_cli.commands import bench_views as views
+    from persia_cli.commands.screen import err, labelled, out, propose
+    from persia_cli.config.compose import compose_run
+
+    run = compose_run(words or [], conf_dir or [])
+    result = measure_saving(run, steps, saves, views.noting(as_json))
+    if as_json:
+        views.print_json("saving", [result], False, run)
+        return
+    labelled(out(), "machine", this_machine().processor)
+    views.show_saving(result)
+    propose(err(), "persia bench kernels --only save")
 
 
 @app.command(epilog=TIER_EXAMPLES)

@@ -62,6 +62,16 @@ def show_throughput(measured: "Throughput") -> None:
     print_rows(out(), table)
 
 
+def show_saving(result: Result) -> None:
+    """Print the speed of training during saves and between them."""
+    labelled(out(), "saves", f"{result.rounds}, each beside training for some of {result.steps} steps; {result.note}")
+    table = columns("training", "samples/s", "least", "most", "is")
+    for side, name in zip(result.sides, ("during saves", "between saves"), strict=True):
+        ratio = "".join(f"{each:.3f} x" for each in side.ratios.values())
+        table.add_row(name, f"{side.median:,.0f}", f"{side.least:,.0f}", f"{side.most:,.0f}", ratio)
+    print_rows(out(), table)
+
+
 def show_comparison(run: Run, result: Result) -> None:
     """Print a job beside its baselines, with one source of batches."""
     ours = result.sides[0]

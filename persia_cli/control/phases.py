@@ -13,6 +13,8 @@ PhaseKind = Literal["training", "evaluating", "predicting", "saving", "paused", 
 
 Trigger = Literal["steps", "minutes", "request", "signal", "best", "end"]
 """Why a checkpoint is saved: at every so many steps or minutes, on request, on a signal, as the best, at the end."""
+AWAITED: tuple[Trigger, ...] = ("request", "signal", "end")
+"""Why somebody waits for a checkpoint: then it is written as fast as can be."""
 
 
 @dataclass(slots=True)

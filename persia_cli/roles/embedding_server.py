@@ -20,8 +20,9 @@ from persia_cli.plan.job import Job, job_batches
 from persia_cli.roles.first_rows import load_checkpoint, load_first_rows
 from persia_cli.roles.link import Link
 from persia_cli.roles.lost_updates import check_finished
+from persia_cli.roles.save_pace import SavePace
 from persia_cli.roles.shard_memory import changes_of, losses_of, restore_windows, shard_of, totals_before, unsaid_keys
-from persia_cli.roles.shard_saving import ShardSaving
+from persia_cli.roles.shard_saving import IDLE_S, ShardSaving
 from persia_cli.roles.update_account import APPLIED, BEGUN, FRESH, KEPT, UpdateAccount
 from persia_cli.storage.places import place_of
 from persia_cli.store.batch_rows import Merged, merge_gradients
@@ -98,7 +99,7 @@ class EmbeddingServer:
             self._ready(0)
         try:
             while not self._link.stop:
-                self._loop.poll(0 if self._saving is not None and self._saving.can_take else 0.2)
+                self._loop.poll(IDLE_S if self._saving is None else self._saving.patience_s(bool(self._waiting)))
                 self._finish_writing()
                 self._save_on()
             if self._lost is not None and self._link.all_done:
@@ -118,7 +119,7 @@ class EmbeddingServer:
         self._account = UpdateAccount(job.run_dir, self._link.name, self._watermarks)
         self._account.start(KEPT if self._took_over else FRESH, job.first_step - 1, self._updates["applied"])
         self._lost = losses_of(run, job, self._shard, not self._took_over, self._watermarks)
-        self._reload = job.reload
+        self._reload, self._servers = job.reload, run.cluster.embedding_servers
         self._kept = self._shard if isinstance(self._shard, KeptShard) else None
         self._changes = changes_of(self._shard)
         self._groups = len(self._shard.layout.groups)
@@ -291,7 +292,8 @@ class EmbeddingServer:
             self._kept.saves[0] = number
         # From here on changes do not concern the checkpoint, so training may go on.
         changes = self._changes.cut(work.step, work.parent)
-        self._saving = ShardSaving(self._shard, folder, self._writer, self._waker, self._note_written, changes)
+        pace, note = SavePace(self._servers, work.awaited), self._note_written
+        self._saving = ShardSaving(self._shard, folder, self._writer, self._waker, note, changes, pace)
         self._saved_step = work.step
         self._link.work.begin("writing its rows")
         self._link.done(number)
@@ -300,7 +302,7 @@ class EmbeddingServer:
         """Take some rows of the checkpoint under way; answer look-ups that waited for that."""
         if self._saving is None:
             return
-        self._saving.take()
+        self._saving.go_on(bool(self._waiting))
         if self._saving.done:
             saving, self._saving = self._saving, None
             self._link.work.end()

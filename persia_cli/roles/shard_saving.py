@@ -3,10 +3,12 @@
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
+from persia_cli.roles.save_pace import SavePace
 from persia_cli.storage.places import Place
 from persia_cli.store.cut import CutRows
 from persia_cli.store.row_store import Keys, Tables
@@ -19,6 +21,8 @@ PORTIONS_AHEAD = 4
 NICENESS = 5
 """How much the writing thread lets others go first where processors are scarce."""
 CHECK_S = 0.5
+IDLE_S = 0.2
+"""Longest wait for requests."""
 
 
 class Wakes(Protocol):
@@ -42,12 +46,14 @@ class ShardSaving:
         waker: Wakes,
         on_rows: Callable[[int], None],
         changes: Changes = None,
+        pace: SavePace | None = None,
     ) -> None:
         """Begin it: the shard as it is now is saved, or only the `changes` of its stores.
 
-        The waker is called when there is something to do.
+        The waker is called when there is something to do. Without a `pace` it goes as fast as it can.
         """
         self._shard, self._on_rows, self._waker, self._changes = shard, on_rows, waker, changes
+        self._pace = pace or SavePace(1, awaited=True)
         self._cut = shard.begin_cut(since=steps_of(changes))
         self._cut.write_on = self._take_or_wait
         self._taken: queue.Queue[tuple[int, CutRows, bool]] = queue.Queue(PORTIONS_AHEAD)
@@ -73,10 +79,27 @@ class ShardSaving:
     def take(self) -> None:
         """Take the next rows, about a millisecond's work."""
         if self.can_take:
+            begun_s = time.thread_time()
             self._taken.put_nowait(self._cut.next_portion())
+            self._pace.note_taken(time.thread_time() - begun_s)
+
+    def patience_s(self, awaited: bool) -> float:
+        """Return for how long to wait for requests before `go_on`; the waker ends the wait too.
+
+        Rows are due at once if look-ups wait for that (`awaited`), or would soon.
+        """
+        if not self.can_take:
+            return IDLE_S
+        return 0.0 if awaited or self._cut.is_short else min(IDLE_S, self._pace.due_in_s())
+
+    def go_on(self, awaited: bool) -> None:
+        """Take the next rows if they are due."""
+        if not self.patience_s(awaited):
+            self.take()
 
     def has_room(self, group: int, keys: Keys, tables: Tables) -> bool:
-        """Return whether a look-up of the keys can be answered before more rows are taken."""
+        """Return whether a look-up of the keys, which has come, can be answered before more rows are taken."""
+        self._pace.note_request()
         return self._cut.has_room(group, keys, tables)
 
     def finish(self) -> list[SavedFile]:

@@ -155,6 +155,12 @@ class StoreCut:
         """Use the memory of a portion again; another thread may call this."""
         self._given_back.append(portion.values)
 
+    @property
+    def is_short(self) -> bool:
+        """True if less than half of the room for rows that change is left, and more rows may change than fit."""
+        free, unsettled = self.old.counts
+        return bool(free < min(unsettled, self.old.free.size // 2))
+
     def has_room(self, keys: Keys, tables: Tables) -> bool:
         """Return whether the rows that a look-up of the keys may change or take from others can be kept."""
         free, unsettled = self.old.counts
@@ -238,6 +244,11 @@ class ShardCut:
         """Give up what is left of the rows, because they cannot be written: from now on none is kept."""
         for cut in self._cuts:
             cut.drop()
+
+    @property
+    def is_short(self) -> bool:
+        """True if, for some store, rows should be taken soon, lest there be no room for those that change."""
+        return any(cut.is_short for cut in self._cuts)
 
     def has_room(self, group: int, keys: Keys, tables: Tables) -> bool:
         """Return whether a look-up of the keys would not have to wait until more portions are taken."""

@@ -102,6 +102,8 @@ class SaveModel(FieldSet, frozen=True, tag="saving"):
     step: Count
     parent: Count | None = None
     """The step of the checkpoint before, if it is enough to write which rows changed since; None for all rows."""
+    awaited: bool = False
+    """True if somebody waits for it: it is written as fast as can be, even if that slows training down."""
 
 
 class Pause(FieldSet, frozen=True, tag="paused"):

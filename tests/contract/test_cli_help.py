@@ -21,6 +21,7 @@ FROZEN = {
     "bench modes": ["--conf-dir", "--delay-ms", "--help", "--json", "--quick", "--rounds", "--steps", "words"],
     "bench throughput": ["--compare", "--conf-dir", "--help", "--json", "--quick", "--ring", "--rounds", "--source",
                          "--steps", "words"],
+    "bench saving": ["--conf-dir", "--help", "--json", "--saves", "--steps", "words"],
     "bench tier": ["--conf-dir", "--help", "--json", "--quick", "--ring", "--rounds", "--steps", "words"],
     "checkpoint": ["--help"],
     "checkpoint diff": ["--help", "--json", "after", "before"],

@@ -125,7 +125,7 @@ WORK = [
     TrainSteps(0, 100),
     EvaluateSteps(5, 10),
     PredictSteps(0, 5),
-    SaveModel("run/step-9", 9, 6),
+    SaveModel("run/step-9", 9, 6, True),
     Pause(3),
     Hold(1),
     CutShort(1, 7),

@@ -119,6 +119,17 @@ def test_modes_with_and_without_delay(temporary: Path) -> None:
     assert figures["0 ms", "sync"]["auc"] == figures["20 ms", "sync"]["auc"]
 
 
+@pytest.mark.slow
+def test_saving_beside_training(temporary: Path) -> None:
+    """Lines are so short that also the save of a small table lasts for some of them."""
+    told = json.loads(bench("saving", *SMALL, "--steps", "200", "--saves", "2", "--json", temporary=temporary).stdout)
+    (result,) = told["results"]
+    ours, alone = result["sides"]
+    assert (ours["name"], alone["name"], result["rounds"], result["steps"]) == ("persia", "no save", 2, 200)
+    assert ours["ratios"] == {"no save": pytest.approx(ours["median"] / alone["median"])}
+    assert " MB takes " in result["note"]
+
+
 def test_tier_against_fbgemm_where_it_is_installed(temporary: Path) -> None:
     words = [*SMALL, "optimizer=rowwise_adagrad", "embedding.wire=float16", "--quick", "--json"]
     told = json.loads(bench("tier", *words, temporary=temporary).stdout)

@@ -10,7 +10,7 @@ import msgspec
 from persia_cli import __version__
 from persia_cli.config.schema import Run
 from persia_cli.control.evaluation_tracker import Best, EvaluationTracker
-from persia_cli.control.phases import Phase, Trigger
+from persia_cli.control.phases import AWAITED, Phase, Trigger
 from persia_cli.errors import CheckpointError, DiskError
 from persia_cli.observe.record_state import RecordState, save_scores
 from persia_cli.plan.embedding import embedding_layout
@@ -149,7 +149,8 @@ class Checkpointing:
         if address_of(self._draft) != begun.draft:  # as in a replay
             self._draft = place_of(begun.draft)
         self._cut = Cut(step, samples, begun.progress, replace(best) if best else None, begun.scores, phase.trigger)
-        return SaveModel(begun.draft, step, begun.parent)
+        awaited = phase.trigger in AWAITED or not self._run.checkpoint.while_training
+        return SaveModel(begun.draft, step, begun.parent, awaited)
 
     def _begin(self, phase: Phase, state: RecordState) -> Begun:
         self._draft = draft = begin_checkpoint(self._checkpoints, phase.last)

@@ -1,0 +1,68 @@
+"""A process that saves a table while all of it changes, and says how much memory that took.
+
+`python -m tests.support.save_memory ROWS FOLDER` prints the resident bytes before the save, the most during it, and the
+size of the files, as JSON.
+"""
+
+import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+
+from persia_cli.bench import stores
+from persia_cli.kernels.memory import keep_freed_memory
+from persia_cli.roles.shard_saving import ShardSaving
+
+DIM, BATCH = 16, 20_000
+
+
+class Bell(Event):
+    """What wakes the loop that saves."""
+
+    def wake(self) -> None:
+        self.set()
+
+
+def status(name: str) -> int:
+    """A size of this process in bytes, such as VmRSS or VmHWM (the most so far)."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    raise KeyError(name)
+
+
+def main(rows: int, folder: Path) -> dict[str, int]:
+    """Save while rows change, about a batch for each portion of rows that is taken."""
+    (shard,) = stores.filled(DIM, "adagrad", rows)
+    keep_freed_memory()
+    asked = stores.requests(rows, BATCH, False, 64)
+    sent = stores.gradients(BATCH, DIM)
+
+    def train(number: int) -> None:
+        each = asked[number % len(asked)]
+        shard.look_up(0, each.keys, each.tables, 1, True, number)
+        shard.update(0, each.keys, each.tables, sent[: each.ids.size], 1, number)
+
+    for number in range(len(asked)):
+        train(number)
+    before = status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # from here on the most so far is counted anew
+    bell, number = Bell(), len(asked)
+    with ThreadPoolExecutor(1) as writer:
+        saving = ShardSaving(shard, folder, writer, bell, lambda rows: None)
+        while not saving.done:
+            saving.take()
+            if not saving.done:
+                train(number)
+                number += 1
+            if not saving.can_take:
+                bell.wait(0.1)
+                bell.clear()
+        files = saving.finish()
+    assert number > len(asked)
+    return {"before": before, "most": status("VmHWM"), "nbytes": sum(file.nbytes for file in files)}
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(int(sys.argv[1]), Path(sys.argv[2]))))

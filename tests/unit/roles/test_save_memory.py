@@ -1,0 +1,34 @@
+"""A save needs little memory beside the table, also while every row changes: room for a twentieth of the rows, and a
+few blocks for the disk."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BLOCKS_BYTES = 110 * 2**20
+"""Most that a save may take whatever the size of the table: blocks and portions under way, libraries."""
+
+
+def saved(rows: int, folder: Path) -> dict[str, int]:
+    """Save a table in a process of its own; returns what `tests.support.save_memory` prints."""
+    words = [sys.executable, "-m", "tests.support.save_memory", str(rows), str(folder)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    told: dict[str, int] = json.loads(done.stdout)
+    return told
+
+
+def test_it_does_not_grow_with_the_table(tmp_path: Path) -> None:
+    told = saved(1_000_000, tmp_path)
+    assert told["nbytes"] > BLOCKS_BYTES, "a copy of all rows would be noticed"
+    assert told["most"] - told["before"] < 0.1 * told["nbytes"] + BLOCKS_BYTES
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(700)
+def test_of_ten_million_rows_it_is_at_most_a_tenth(tmp_path: Path) -> None:
+    told = saved(10_000_000, tmp_path)
+    assert told["most"] <= 1.1 * told["before"]
