@@ -1,16 +1,20 @@
 """`persia eval`."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from persia_cli.commands.options import Model, Overrides, Step, examples
+
+if TYPE_CHECKING:
+    from persia_cli.retrieval.evaluation import RetrievalFigures
 
 EXAMPLES = examples(
     "persia eval runs/criteo-20261121-081500                              # the run's own evaluation again",
     "persia eval runs/criteo-20261121-081500 cluster.embedding_servers=3  # on three servers",
     "persia eval runs/criteo-20261121-081500 --data day_23                # on other files",
     "persia eval runs/criteo-20261121-081500 --step 3000                  # the model of that step",
+    "persia eval runs/movies-20261121-081500 --retrieval --at 10 --at 100    # rank all items for each user",
 )
 
 
@@ -27,12 +31,57 @@ def evaluate(
         ),
     ] = None,
     step: Step = None,
+    retrieval: Annotated[
+        bool,
+        typer.Option(
+            "--retrieval", help="Rank all items for each user, by a model of two sides, in this process alone."
+        ),
+    ] = False,
+    at: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--at",
+            metavar="K",
+            min=1,
+            help="With --retrieval: length of the list (10). Any number.",
+            show_default=False,
+        ),
+    ] = None,
+    keep_seen: Annotated[
+        bool, typer.Option("--keep-seen", help="With --retrieval: also rank items of a user's training samples.")
+    ] = False,
 ) -> None:
     """Evaluate a saved model, on any number of servers."""
     from persia_cli.commands.job import carry_out, claimed, other_data, plan_saved
+    from persia_cli.errors import UserError
     from persia_cli.observe.saved_run import find_model
     from persia_cli.storage.places import place_of
 
+    if not retrieval and (at or keep_seen):
+        raise UserError(f"{'--at' if at else '--keep-seen'} belongs to --retrieval; give both, or none")
     model = find_model(place_of(run), step)
     plan = plan_saved(model, "evaluate", [*(words or []), *(other_data(data, "eval") if data else [])])
+    if retrieval:
+        from persia_cli.retrieval.evaluation import judge
+
+        _show(judge(plan.run, model.checkpoint, sorted(set(at or [10])), keep_seen))
+        return
     carry_out(claimed(plan), [f"conf={model.config}"])
+
+
+def _show(judged: "RetrievalFigures") -> None:
+    """Print the figures of the model and of popularity: a table on a terminal, else every digit."""
+    from persia_cli.commands.screen import key_values, out, say
+    from persia_cli.commands.screen_tables import columns, print_whole
+
+    sizes = {"queries": judged.queries, "items": judged.items, "relevant": judged.relevant}
+    rows = {"model": judged.model, "popularity": judged.popularity}
+    console = out()
+    if not console.is_terminal:
+        for name, figures in rows.items():
+            say(console, key_values({"by": name} | sizes | figures))
+        return
+    table = columns(f"{judged.queries:,} queries, {judged.items:,} items", *judged.model)
+    for name, figures in rows.items():
+        table.add_row(name, *(f"{value:.6f}" for value in figures.values()))
+    print_whole(console, table)

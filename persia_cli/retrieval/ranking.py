@@ -1,0 +1,78 @@
+"""Figures of retrieval: where the items that a query is about stand among all items, by exact search in blocks."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Numbers = NDArray[np.int64]
+Scorer = Callable[[int, int], Floats]
+"""Scores float32 [queries, items] of the queries from one number to before another."""
+
+CELLS = 2**24
+"""Comparisons that are made at a time, which bounds the memory that they take."""
+
+
+class Pairs(NamedTuple):
+    """Pairs of a query and an item, int64 [n] each, each pair once, ordered by query."""
+
+    queries: Numbers
+    items: Numbers
+
+    def part(self, first: int, last: int) -> "Pairs":
+        """Return those of the queries [first, last)."""
+        chosen = slice(*np.searchsorted(self.queries, [first, last]))
+        return Pairs(self.queries[chosen], self.items[chosen])
+
+
+def distinct_pairs(queries: Numbers, items: Numbers) -> Pairs:
+    """Return pairs, each once, in the order of queries and then items."""
+    both = np.unique(np.stack([queries, items]), axis=1)
+    return Pairs(both[0], both[1])
+
+
+def ranks_of(scores: Scorer, relevant: Pairs, seen: Pairs, queries: int, items: int) -> Numbers:
+    """Return the rank, from 1, of each relevant pair's item among those that its query has not seen.
+
+    Of equal scores the item with the lower number comes first. An item that is both seen and relevant is ranked.
+    """
+    ranks = np.empty(len(relevant.queries), np.int64)
+    done, numbers = 0, np.arange(items)
+    step = max(1, CELLS // max(1, items))
+    for first in range(0, queries, step):
+        last = min(first + step, queries)
+        block = scores(first, last)
+        mine, hidden = relevant.part(first, last), seen.part(first, last)
+        wanted = block[mine.queries - first, mine.items]
+        block[hidden.queries - first, hidden.items] = -np.inf
+        block[mine.queries - first, mine.items] = wanted
+        for start in range(0, len(wanted), step):
+            some = slice(start, start + step)
+            rows, own = block[mine.queries[some] - first], wanted[some, None]
+            ahead = (rows > own) | ((rows == own) & (numbers < mine.items[some, None]))
+            ranks[done + start : done + start + len(rows)] = 1 + np.count_nonzero(ahead, axis=1)
+        done += len(wanted)
+    return ranks
+
+
+def figures_of(ranks: Numbers, relevant: Pairs, cuts: Sequence[int]) -> dict[str, float]:
+    """Return the mean over queries of Recall@k, NDCG@k and HR@k (hit rate) for each cut k, and of MRR.
+
+    With R relevant items of a query, at the ranks r: recall is the number with r <= k, over R; NDCG is the sum of
+    1 / log2(1 + r) over them, over that of the ranks 1 to min(k, R); the hit rate is 1 if there is any; MRR is 1 over
+    the best rank, wherever that is. `ranks` are of the pairs `relevant`; there is at least one.
+    """
+    _, starts, counts = np.unique(relevant.queries, return_index=True, return_counts=True)
+    best = np.minimum.reduceat(ranks, starts)
+    found: dict[str, float] = {}
+    for k in cuts:
+        inside = ranks <= k
+        gains = np.where(inside, 1.0 / np.log2(1.0 + ranks), 0.0)
+        ideal = np.cumsum(1.0 / np.log2(1.0 + np.arange(1, k + 1)))[np.minimum(counts, k) - 1]
+        found[f"recall@{k}"] = float(np.mean(np.add.reduceat(inside, starts, dtype=np.int64) / counts))
+        found[f"ndcg@{k}"] = float(np.mean(np.add.reduceat(gains, starts) / ideal))
+        found[f"hr@{k}"] = float(np.mean(best <= k))
+    found["mrr"] = float(np.mean(1.0 / best))
+    return found

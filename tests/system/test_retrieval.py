@@ -1,0 +1,76 @@
+"""`persia eval --retrieval` against plain loops over the scores that `persia predict` gives for every user and item."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner, Result
+
+from persia_cli.errors import UserError
+from persia_cli.main import app
+from tests.support.jobs import train
+from tests.unit.retrieval.test_ranking import by_loops
+
+USERS, ITEMS = 14, 23
+MODEL = ["model=two_tower", "model.user=[user, age]", "model.item=[item, tags]", "model.hidden=[8]", "model.width=5"]
+TAGS = [[item % 3] if item % 4 else [] for item in range(ITEMS)]
+
+
+def words(folder: Path) -> list[str]:
+    """Write samples of users and items, and return the words of a job on them."""
+    draw = np.random.default_rng(5)
+    for name, rows in (("train", 150), ("eval", 60)):
+        user, item = draw.integers(0, USERS, rows), draw.integers(0, ITEMS - (name == "eval"), rows)
+        likes = (user + item) % 3 == 0
+        table = {"user": user, "age": user % 4, "item": item, "tags": [TAGS[number] for number in item], "label": likes}
+        pd.DataFrame(table).astype({"label": float}).to_parquet(folder / f"{name}.parquet")
+    return [
+        *("conf=base", "name=small", "dataset=parquet", f"dataset.path='{folder}'", "dataset.labels=[label]"),
+        *("dataset.sparse=[user, age, item, {name: tags, pooling: mean}]", "dataset.dense=[]", "dataset.group_by=user"),
+        *("dataset.split={kind: files, train: [train.parquet], eval: [eval.parquet]}", "cluster=embedded", "mode=sync"),
+        *("train.batch_size=30", "train.epochs=3", "embedding.memory=16MiB", "optimizer=adagrad"),
+        *("train.losses={label: {kind: in_batch_softmax}}", *MODEL),
+    ]
+
+
+def persia(*given: str | Path) -> Result:
+    return CliRunner().invoke(app, list(map(str, given)))
+
+
+def printed(text: str, by: str) -> dict[str, float]:
+    line = next(line for line in text.splitlines() if f"by={by}" in line.replace("  ", ""))
+    return {key: float(value) for key, value in re.findall(r"([a-z@0-9]+)[=:] ?([0-9.e-]+)", line)}
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_figures_are_those_of_loops_over_predictions(keep: bool, tmp_path: Path) -> None:
+    run = train(words(tmp_path), tmp_path / "run").run_dir
+    ended = persia("eval", run, "--retrieval", "--at", 3, "--at", 8, *(["--keep-seen"] if keep else []))
+    assert ended.exit_code == 0, ended.output
+    (tmp_path / "all").mkdir()
+    every = pd.DataFrame([(u, i) for u in range(USERS) for i in range(ITEMS)], columns=["user", "item"])
+    every["age"], every["tags"] = every["user"] % 4, [TAGS[item] for item in every["item"]]
+    every.to_parquet(tmp_path / "all" / "all.parquet")
+    done = persia("predict", run, tmp_path / "all", "-o", tmp_path / "scores.parquet", "--logits")
+    assert done.exit_code == 0, done.output
+    scores = pd.read_parquet(tmp_path / "scores.parquet")["label_logit"].to_numpy().reshape(USERS, ITEMS)
+    samples = {name: pd.read_parquet(tmp_path / f"{name}.parquet") for name in ("train", "eval")}
+    relevant = {(u, i) for u, i, y in samples["eval"][["user", "item", "label"]].to_numpy().tolist() if y}
+    seen = set() if keep else {tuple(pair) for pair in samples["train"][["user", "item"]].to_numpy().tolist()}
+    for k in (3, 8):
+        expected = by_loops(scores, {(int(u), int(i)) for u, i in relevant}, seen, k)
+        found = printed(ended.output, "model")
+        names = {"recall": f"recall@{k}", "ndcg": f"ndcg@{k}", "hr": f"hr@{k}", "mrr": "mrr"}
+        assert {name: found[key] for name, key in names.items()} == pytest.approx(expected, rel=1e-5)
+    assert printed(ended.output, "popularity")["items"] == ITEMS
+
+
+def test_what_cannot_be_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    given = [word for word in words(tmp_path) if not word.startswith(("model", "train.losses"))]
+    run = train([*given, "model=ffnn_small", "train.steps=2"], tmp_path / "run").run_dir
+    for given, sentence in (("--retrieval",), "model.kind=ffnn has none"), (("--at", 3), "--at belongs to --retrieval"):
+        ended = persia("eval", run, *given)
+        assert isinstance(ended.exception, UserError)
+        assert sentence in str(ended.exception)

@@ -1,0 +1,82 @@
+"""Ranks and figures of retrieval against plain loops, and torchmetrics where it is installed."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from persia_cli.retrieval import ranking
+from persia_cli.retrieval.ranking import Pairs, distinct_pairs, figures_of, ranks_of
+
+
+def listed(scores, query, seen, relevant):
+    """The items of a query in their order: best score first, of equal ones the lower number."""
+    hidden = {item for q, item in seen if q == query} - {item for q, item in relevant if q == query}
+    items = [item for item in range(scores.shape[1]) if item not in hidden]
+    return sorted(items, key=lambda item: (-scores[query, item], item))
+
+
+def by_loops(scores, relevant, seen, k):
+    sums = dict.fromkeys(("recall", "ndcg", "hr", "mrr"), 0.0)
+    queries = sorted({query for query, _ in relevant})
+    for query in queries:
+        wanted = {item for q, item in relevant if q == query}
+        order = listed(scores, query, seen, relevant)
+        hits = [place for place, item in enumerate(order) if item in wanted]
+        inside = [place for place in hits if place < k]
+        sums["recall"] += len(inside) / len(wanted)
+        gain = sum(1 / math.log2(place + 2) for place in inside)
+        sums["ndcg"] += gain / sum(1 / math.log2(place + 2) for place in range(min(k, len(wanted))))
+        sums["hr"] += bool(inside)
+        sums["mrr"] += 1 / (hits[0] + 1)
+    return {name: value / len(queries) for name, value in sums.items()}
+
+
+def pairs_of(pairs):
+    both = np.array(sorted(pairs), np.int64).reshape(-1, 2)
+    return distinct_pairs(both[:, 0], both[:, 1])
+
+
+PAIRS = st.sets(st.tuples(st.integers(0, 4), st.integers(0, 6)), max_size=20)
+
+
+@given(PAIRS.filter(bool), PAIRS, st.integers(0, 99), st.integers(1, 9), st.sampled_from([1, 9, 2**24]))
+def test_any_ranking_has_the_figures_of_the_loops(relevant, seen, seed, k, cells):
+    # Few values, so that many scores are equal.
+    scores = np.random.default_rng(seed).integers(-2, 3, (5, 7)).astype(np.float32)
+    before, ranking.CELLS = ranking.CELLS, cells
+    try:
+        wanted = pairs_of(relevant)
+        ranks = ranks_of(lambda first, last: scores[first:last].copy(), wanted, pairs_of(seen), 5, 7)
+    finally:
+        ranking.CELLS = before
+    found, expected = figures_of(ranks, wanted, [k]), by_loops(scores, relevant, seen, k)
+    names = {"recall": f"recall@{k}", "ndcg": f"ndcg@{k}", "hr": f"hr@{k}", "mrr": "mrr"}
+    assert {name: found[key] for name, key in names.items()} == pytest.approx(expected, rel=1e-12)
+
+
+def test_figures_are_those_of_torchmetrics():
+    retrieval = pytest.importorskip("torchmetrics.retrieval")
+    import torch
+
+    # Of scores of 0 and below, torchmetrics takes no item for relevant in its reciprocal rank.
+    scores = np.random.default_rng(0).random((30, 50), np.float32) + 1
+    relevant = {(q, int(item)) for q in range(30) for item in np.random.default_rng(q + 1).integers(0, 50, 4)}
+    wanted = pairs_of(relevant)
+    none = Pairs(*np.empty((2, 0), np.int64))
+    ranks = ranks_of(lambda first, last: scores[first:last].copy(), wanted, none, 30, 50)
+    found = figures_of(ranks, wanted, [10])
+    target = torch.zeros(30, 50, dtype=torch.int64)
+    target[wanted.queries, wanted.items] = 1
+    query = torch.arange(30).unsqueeze(1).expand(30, 50).flatten()
+    kinds = {
+        "recall@10": retrieval.RetrievalRecall(top_k=10),
+        "ndcg@10": retrieval.RetrievalNormalizedDCG(top_k=10),
+        "hr@10": retrieval.RetrievalHitRate(top_k=10),
+        "mrr": retrieval.RetrievalMRR(),
+    }
+    for name, kind in kinds.items():
+        theirs = kind(torch.from_numpy(scores).flatten(), target.flatten(), indexes=query)
+        assert found[name] == pytest.approx(float(theirs), rel=1e-5), name
