@@ -15,6 +15,8 @@ PATHS = 256
 ADMISSION = 0xD1B54A32D192ED03
 FEW = 64
 """Buckets of a partition up to which a key may lie in either of its own."""
+COUNTERS = 14
+"""Counters of a line of the sketch among which each of the four of an id is."""
 MEMORABLE = 255
 """Look-ups after which kept rows are looked for again."""
 
@@ -46,6 +48,35 @@ class Row:
     last_used: int
     embedding: np.ndarray
     states: dict[str, np.ndarray]
+    count: int = 1
+    """How often its id was looked up, as of step `counted`."""
+    counted: int = 0
+
+
+class Sketch:
+    """How often ids without a row were looked up: of each line the epoch it is of, and its counts."""
+
+    def __init__(self, group):
+        self.group, self.lines = group, {}
+
+    def line(self, key):
+        """The number of a key's line."""
+        return (key >> 32) * self.group.partitions * self.group.sketch_lines >> 32
+
+    def seen(self, key, step):
+        """Count a look-up of a key; how often it was looked up then."""
+        epoch = step >> self.group.epoch_bits
+        before, counts = self.lines.get(self.line(key), (0, [0] * 56))
+        epoch = max(epoch, before)
+        counts = [count >> (epoch - before) for count in counts]
+        spread = mix(key)
+        places = [n * COUNTERS + ((spread >> 16 * n & 0xFFFF) * COUNTERS >> 16) for n in range(4)]
+        lowest = min(counts[place] for place in places)
+        for place in places:
+            if counts[place] == lowest < 255:
+                counts[place] += 1
+        self.lines[self.line(key)] = epoch, counts
+        return min(lowest + 1, 255)
 
 
 class Store:
@@ -59,6 +90,8 @@ class Store:
         self.counts = {number: Counter() for number in self.tables}
         self.kept, self.look_ups, self.gone = {}, 0, []
         self.few = self.group.buckets <= FEW
+        self.sketch = Sketch(self.group)
+        self.lfu = self.group.counts_uses and layout.when_full != "refuse"
 
     def rows(self):
         """Every row."""
@@ -88,12 +121,36 @@ class Store:
             self.look_ups += 1
             for row in filter(None, rows):
                 row.last_used = max(row.last_used, step)
+                half_full = 2 * sum(map(len, self.partition(row.name[0]))) >= self.group.rows_per_partition
+                if row.counted < step and half_full:
+                    row.count, row.counted = min(self.frequency(row, step) + 1, 255), step
                 self.counts[row.name[1]]["hits"] += 1
             rows = [row or self.find(name) or self.admit(name, step) for name, row in zip(names, rows, strict=True)]
             if batch is not None:
                 self.kept[batch] = (list(names), rows, self.look_ups)
         nothing = np.zeros(self.group.dim, np.float32)
         return np.array([row.embedding if row else nothing for row in rows], np.float32).reshape(-1, self.group.dim)
+
+    def frequency(self, row, step):
+        """How often the id of a row was looked up, halved for each epoch that has ended since."""
+        bits = self.group.epoch_bits
+        return row.count >> ((step >> bits) - (min(row.counted, step) >> bits))
+
+    def is_expired(self, row, step):
+        """Whether a row was last used so long ago that any new id may take it."""
+        return self.layout.expire_after is not None and step - row.last_used > self.layout.expire_after
+
+    def stays(self, row, step):
+        """What a row has that keeps it; the least goes first."""
+        if self.lfu and not self.is_expired(row, step):
+            return self.frequency(row, step), row.last_used
+        return 0, row.last_used
+
+    def yields(self, row, step, count):
+        """Whether a row makes room for an id that was looked up so often."""
+        if self.is_expired(row, step) or (self.layout.when_full != "refuse" and not self.lfu):
+            return True
+        return self.lfu and self.frequency(row, step) < count
 
     def admit(self, name, step):
         """A new row of a name, or None."""
@@ -103,37 +160,45 @@ class Store:
         if not is_admitted(self.layout.seed, table, id_):
             count["not_admitted"] += 1
             return None
+        times = self.sketch.seen(key, step) if self.group.sketch_lines else 1
+        if times < table.min_count:
+            count["not_admitted"] += 1
+            return None
         embedding = initial_rows(self.layout.seed, table.salt, [id_], self.group.dim, table.init_bound)[0]
         states = initial_states(self.group.optimizer, embedding)
-        row = Row(name, step, keep(embedding, self.group.dtype), states)
-        placed = self.place(row, step, self.group.rows_per_partition, self.layout.when_full == "evict")
+        row = Row(name, step, keep(embedding, self.group.dtype), states, times, step)
+        placed = self.place(row, step, lambda other: self.yields(other, step, times), lambda r: self.stays(r, step))
         count["admitted" if placed else "refused"] += 1
         return row if placed else None
 
-    def place(self, row, step, most, evict):
-        """Put a row into a slot, in a partition of less than `most` rows into one of its own; returns if it did."""
+    def place(self, row, step, yields, stays):
+        """Put a row into a slot, in a partition that is not full into one of its own; returns if it did."""
+        most = self.group.rows_per_partition
         first, second = self.candidates(row.name[0])
         room = sum(map(len, self.partition(row.name[0]))) < most
         slot = self.shift(first, second) if room else None
-        if slot is None and evict:
-            slot = self.least_used(first, second, step)
-            if slot is not None:
-                self.evicted(slot[0][slot[1]])
+        if slot is None:
+            slot = self.least_used(first, second, step, stays)
+            if slot is None:
+                slot = self.released(row.name[0], first, second, step, yields, stays)
+            elif yields(slot[0][slot[1]]):
+                self.evicted(slot[0][slot[1]], step)
             else:
-                slot = self.released(row.name[0], first, second, step)
+                slot = None
         if slot is None:
             return False
         bucket, place = slot
         bucket[place : place + 1] = [row]
         return True
 
-    def evicted(self, row):
+    def evicted(self, row, step):
         """Count a row that makes room."""
         self.counts[row.name[1]]["evicted"] += 1
+        self.counts[row.name[1]]["expired"] += self.is_expired(row, step)
         self.gone.append(row.name)
 
-    def released(self, key, first, second, step):
-        """(bucket, place) of an empty slot, if a row of another bucket can be evicted for it; otherwise None."""
+    def released(self, key, first, second, step, yields, stays):
+        """(bucket, place) of an empty slot, if a row of another bucket makes room for it; otherwise None."""
         slot = self.empty(first, second)
         if slot is None:
             return None
@@ -142,8 +207,10 @@ class Store:
         for other in (buckets[at + 1 :] + buckets[:at])[:PATHS]:
             victims = [row for row in other if row.last_used < step]
             if victims and (self.few or len(other) < SLOTS):
-                place = other.index(min(victims, key=lambda row: row.last_used))
-                self.evicted(other[place])
+                place = other.index(min(victims, key=stays))
+                if not yields(other[place]):
+                    return None
+                self.evicted(other[place], step)
                 other[place] = other[-1]
                 other.pop()
                 return slot
@@ -180,15 +247,15 @@ class Store:
             place = came_from
         return path[0][0], place
 
-    def least_used(self, first, second, step):
-        """(bucket, place) that was used longest ago, before the step, the first of equals; None if there is none."""
+    def least_used(self, first, second, step, stays):
+        """(bucket, place) of the row, last used before the step, that has least to stay; of equals the first."""
         buckets = (first, second) if self.few or len(first) == SLOTS else (first,)
         slots = [
             (bucket, place) for bucket in buckets for place in range(len(bucket)) if bucket[place].last_used < step
         ]
         if not slots:
             return None
-        return min(slots, key=lambda slot: slot[0][slot[1]].last_used)
+        return min(slots, key=lambda slot: stays(slot[0][slot[1]]))
 
     def update(self, names, gradients, step, batch=None):
         """Apply the optimizer; the last use of rows that a look-up kept does not change again."""
@@ -216,13 +283,14 @@ class Store:
                 repeated += 1
                 continue
             values = {part: array[i].copy() for part, array in parts.items()}
-            row = Row(name, last_used[i], keep(values.pop("embedding"), self.group.dtype), values)
-            placed = self.place(row, row.last_used, self.group.rows_per_partition, self.layout.when_full == "evict")
+            row = Row(name, last_used[i], keep(values.pop("embedding"), self.group.dtype), values, 1, last_used[i])
+            evict = self.layout.when_full != "refuse"
+            placed = self.place(row, row.last_used, lambda other, evict=evict: evict, lambda other: other.last_used)
             self.counts[name[1]]["loaded" if placed else "left_out"] += 1
         del self.evicted
         return repeated
 
-    def lost(self, row):
+    def lost(self, row, step):
         """Count a row that makes room while others are inserted."""
         self.counts[row.name[1]]["loaded"] -= 1
         self.counts[row.name[1]]["left_out"] += 1

@@ -65,13 +65,21 @@ class Index(NamedTuple):
     """uint16[n]: their table numbers."""
     evictions: NDArray[np.int64]
     """int64[1]: number of these, counted on beyond `n`."""
+    uses: NDArray[np.uint32]
+    """uint32[rows]: how often, and when last, each row was looked up (see `sightings`); empty if nobody asks."""
+    sketch: NDArray[np.uint64]
+    """uint64[8 * lines * own partitions]: how often ids without a row were looked up; empty if nobody asks."""
+    lines: np.uint64
+    """Lines of the sketch of each partition."""
+    epoch_bits: np.uint64
+    """Counts are halved each 2^epoch_bits steps."""
 
 
 SCRATCH = 2 * max(CHUNK, PATHS)
 INDEX = types.NamedTuple(
     (
         write(U64), write(U32), write(U16), write(U8), write(types.int32), U64, U64, U64, types.boolean, write(U64),
-        write(U64), write(U16), write(types.int64),
+        write(U64), write(U16), write(types.int64), write(U32), write(U64), U64, U64,
     ),
     Index,
 )  # fmt: skip
@@ -194,6 +202,8 @@ def seek(index, keys, start, stop):
             slot = bucket * np.uint64(SLOTS) + lowest_bit(bits)
             if index.several:
                 prefetch(index.tables, np.uint64(row_at(index, slot)))
+            if index.uses.size:
+                prefetch(index.uses, np.uint64(row_at(index, slot)))
         elif taken(index, bucket) == np.uint64(15):
             prefetch(index.buckets, second_bucket(index, key, bucket) * KEYS)
         index.scratch[i] = slot

@@ -34,12 +34,14 @@ ADDING = np.uint64(1 << 62)
 GROUP = np.uint64(40)
 """Lowest bit of the number of the feature group."""
 NOTE = np.uint64(128)
-"""Words of the note of a new key: WRITES to PLACE, then three words for each slot that is written."""
+"""Words of the note of a new key: WRITES to LINE_WORDS, then three words for each slot that is written."""
 WRITES, KEY, TABLE, ROW, FILL, OUTCOME, COUNT, LOSER, EVICTED, LOSER_KEY, PLACE = (np.uint64(i) for i in range(11))
+EXPIRED, USES, LINE, LINE_WORDS = (np.uint64(i) for i in range(11, 15))
 """Words of a note: number of slots written; key, its table and its row (-1 for none); then the rows of its partition,
 the number of the counter that rises and its value; the table of the evicted row (-1 for none), its count of evicted
-rows, the key that loses the row, and the count of evictions before it."""
-SLOTS_AT = np.uint64(11)
+rows, the key that loses the row, and the count of evictions before it; that table's count of rows that had expired;
+the row's word of `Index.uses`; where the key's line of the sketch begins (-1 for no change), and the line's words."""
+SLOTS_AT = np.uint64(22)
 """Word of a note where its slots begin: slot, key, and row + 1 | step of last use << 32."""
 WORDS_OF_SLOT = np.uint64(3)
 NONE = np.uint64(2**64 - 1)

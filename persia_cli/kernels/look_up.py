@@ -11,6 +11,7 @@ from persia_cli.kernels.buckets import (
     INDEX,
     KEYS,
     NOWHERE,
+    SLOTS,
     first_bucket,
     partition_of,
     row_at,
@@ -25,8 +26,19 @@ from persia_cli.kernels.intrinsics import prefetch
 from persia_cli.kernels.journal import ADDING, BARE, JOURNAL, PROGRESS, WRITES, note_of, pass_over, publish
 from persia_cli.kernels.new_keys import COUNTS, ROW_INIT, begin, carry_out_note, draw, note_new
 from persia_cli.kernels.old_rows import OLD_ROWS, concerns, keep_row
-from persia_cli.kernels.room import claim, key_at, least_used, put, remember_evicted
+from persia_cli.kernels.room import (
+    CLOSED,
+    EVICT_LFU,
+    EVICT_LRU,
+    claim,
+    is_expired,
+    key_at,
+    least_used,
+    put,
+    remember_evicted,
+)
 from persia_cli.kernels.rows import NO_ROW, ROWS, prefetch_words, send_row, send_rows
+from persia_cli.kernels.sightings import count_sighting, count_use, line_of, prefetch_line, word_of
 
 F32, U16, U32, U64, I64, U8 = types.float32, types.uint16, types.uint32, types.uint64, types.int64, types.uint8
 FAR, NEAR = np.uint64(16), np.uint64(8)
@@ -72,7 +84,7 @@ def look_up(index, rows, old, row_init, counts, keys, tables, step, number, used
     served and their steps of last use raised to `step`. Then new keys get rows in their order. So no new key evicts a
     row that this batch uses. Rows of a cut that they evict are kept in `old`, which has room for them.
     """
-    unknown = _serve_known(index, rows, counts, keys, tables, step, wire, found)
+    unknown = _serve_known(index, rows, row_init.room.most, counts, keys, tables, step, wire, found)
     return _add_rows(
         None, index, rows, old, row_init, counts, keys, tables, step, number, used, wire, found, np.uint64(0), unknown
     )
@@ -81,7 +93,7 @@ def look_up(index, rows, old, row_init, counts, keys, tables, step, number, used
 @kernel(types.int64(JOURNAL, *ARGUMENTS))
 def look_up_kept(journal, index, rows, old, row_init, counts, keys, tables, step, number, used, wire, found):
     """Do what `look_up` does, and note in the journal how each new key gets its row."""
-    unknown = _serve_known(index, rows, counts, keys, tables, step, wire, found)
+    unknown = _serve_known(index, rows, row_init.room.most, counts, keys, tables, step, wire, found)
     journal.unknown[0] = unknown
     publish(journal.words, PROGRESS, BARE | ADDING | journal.group)
     return _add_rows(
@@ -113,8 +125,11 @@ def finish_look_up(journal, index, rows, old, row_init, counts, keys, tables, st
 
 
 @helper
-def _serve_known(index, rows, counts, keys, tables, step, wire, found):
-    """Send the rows of known keys, zeros for others; returns the number of others, whose positions are `found.new`."""
+def _serve_known(index, rows, most, counts, keys, tables, step, wire, found):
+    """Send the rows of known keys, zeros for others; returns the number of others, whose positions are `found.new`.
+
+    Look-ups of rows are counted in partitions that are at least half full: in others no row has to make room soon.
+    """
     unknown = np.uint64(0)
     for start in range(np.uint64(0), np.uint64(keys.size), np.uint64(CHUNK)):
         stop = min(start + np.uint64(CHUNK), np.uint64(keys.size))
@@ -128,6 +143,8 @@ def _serve_known(index, rows, counts, keys, tables, step, wire, found):
             else:
                 found.rows[i] = row_at(index, slot)
                 touch(index, slot, step)
+                if index.uses.size and 2 * np.int64(index.fill[partition_of(index, keys[i])]) >= most:
+                    count_use(index, found.rows[i], step)
                 counts.hits[tables[i]] += 1
         send_rows(rows, found.rows, start, stop, found.out, wire)
     return unknown
@@ -142,7 +159,7 @@ def _add_rows(
         if m + FAR < unknown:
             _prefetch_candidates(index, keys[found.new[m + FAR]])
         if m + NEAR < unknown:
-            _prefetch_victim(index, rows, keys[found.new[m + NEAR]], step, row_init.most)
+            _prefetch_victim(index, rows, keys[found.new[m + NEAR]], step, row_init.room)
         at = found.new[m]
         row = _admit(journal, index, rows, old, row_init, counts, keys[at], tables[at], step, number, used, m)
         found.rows[at] = row
@@ -157,15 +174,23 @@ def _prefetch_candidates(index, key):
     one = first_bucket(index, key)
     prefetch(index.buckets, one * KEYS)
     prefetch(index.buckets, second_bucket(index, key, one) * KEYS)
+    if index.sketch.size:
+        prefetch_line(index, key)
 
 
 @inlined
-def _prefetch_victim(index, rows, key, step, most):
-    """Prefetch the row that a new key will most likely take from another key."""
-    if index.fill[partition_of(index, key)] >= most:
+def _prefetch_victim(index, rows, key, step, rules):
+    """Prefetch the row that a new key will most likely take from another key, or what decides on that."""
+    if index.fill[partition_of(index, key)] >= rules.most:
         one = first_bucket(index, key)
-        slot = least_used(index, one, second_bucket(index, key, one), step)
-        if slot != NOWHERE:
+        two = second_bucket(index, key, one)
+        if rules.policy == EVICT_LFU:
+            for bucket in (one, two):
+                for place in range(np.uint64(SLOTS)):
+                    prefetch(index.uses, np.uint64(max(np.int64(0), row_at(index, bucket * np.uint64(SLOTS) + place))))
+            return
+        slot = least_used(index, one, two, step, rules)
+        if slot != NOWHERE and rules.policy == EVICT_LRU:
             row = row_at(index, slot)
             prefetch(index.tables, np.uint64(row))
             prefetch(index.reused, np.uint64(row))
@@ -189,10 +214,17 @@ def _admit(journal, index, rows, old, row_init, counts, key, table, step, number
         note_new(journal, base, index, rows, old, row_init, counts, key, table, step, used)
         publish(journal.words, PROGRESS, ADDING | journal.group | position)
         return carry_out_note(journal.notes, base, index, rows, row_init, counts, number)
-    if draw(row_init, key, table) >= row_init.admission[table]:
+    if row_init.room.policy == CLOSED:
+        counts.refused[table] += 1
+        return NO_ROW
+    admitted = draw(row_init, key, table) < row_init.admission[table]
+    times = np.uint64(1)
+    if admitted and index.sketch.size:
+        times = count_sighting(index, key, step, index.sketch, line_of(index, key))
+    if not admitted or times < row_init.least[table]:
         counts.not_admitted[table] += 1
         return NO_ROW
-    slot, loser = claim(None, index, key, step, row_init.most, row_init.evict)
+    slot, loser = claim(None, index, key, step, row_init.room, times)
     if slot == NOWHERE:
         counts.refused[table] += 1
         return NO_ROW
@@ -200,6 +232,7 @@ def _admit(journal, index, rows, old, row_init, counts, key, table, step, number
     if loser != NOWHERE:
         row = row_at(index, loser)
         counts.evicted[index.tables[row]] += 1
+        counts.expired[index.tables[row]] += np.int64(is_expired(index, loser, step, row_init.room))
         index.reused[row] = number
         remember_evicted(index, index.evictions[0], key_at(index, loser), index.tables[row])
         if concerns(old, row):
@@ -209,5 +242,7 @@ def _admit(journal, index, rows, old, row_init, counts, key, table, step, number
     counts.admitted[table] += 1
     put(index, slot, key, np.uint32(row + 1), step)
     index.tables[row] = table
+    if index.uses.size:
+        index.uses[row] = word_of(times, step)
     begin(rows, row_init, row, key, table)
     return row

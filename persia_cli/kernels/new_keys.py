@@ -12,9 +12,12 @@ from persia_cli.kernels.hashing import mix, unmix
 from persia_cli.kernels.journal import (
     COUNT,
     EVICTED,
+    EXPIRED,
     FILL,
     JOURNAL,
     KEY,
+    LINE,
+    LINE_WORDS,
     LOSER,
     LOSER_KEY,
     NONE,
@@ -23,14 +26,16 @@ from persia_cli.kernels.journal import (
     ROW,
     SLOTS_AT,
     TABLE,
+    USES,
     WORDS_OF_SLOT,
     WRITES,
     note_of,
     note_slot,
 )
 from persia_cli.kernels.old_rows import concerns, keep_row
-from persia_cli.kernels.room import claim, key_at, put, remember_evicted
+from persia_cli.kernels.room import CLOSED, ROOM_RULES, RoomRules, claim, is_expired, key_at, put, remember_evicted
 from persia_cli.kernels.rows import ROWS, begin_row
+from persia_cli.kernels.sightings import WORDS, count_sighting, line_of, word_of
 
 F32, U64, I64, U8 = types.float32, types.uint64, types.int64, types.uint8
 ADMISSION = np.uint64(0xD1B54A32D192ED03)
@@ -42,20 +47,19 @@ class RowInit(NamedTuple):
 
     seed: np.uint64
     salts: NDArray[np.uint64]
-    """uint64[tables]: salt of each table; `bounds` and `admission` are indexed by table number too."""
+    """uint64[tables]: salt of each table; what follows up to `least` is indexed by table number too."""
     bounds: NDArray[np.float32]
     """Initial values lie in [-bound, bound)."""
     admission: NDArray[np.uint64]
     """An id gets a row if its 24-bit random draw is below this value."""
+    least: NDArray[np.uint64]
+    """An id gets a row if it was looked up so often; 0 or 1 if the first time will do."""
     states: NDArray[np.float32]
     """float32[width - state_at]: initial values of the optimizer's states."""
-    most: int
-    """Capacity of a partition in rows."""
-    evict: bool
-    """True if the least recently used row makes room for a new one when the partition is full."""
+    room: RoomRules
 
 
-ROW_INIT = types.NamedTuple((U64, write(U64), write(F32), write(U64), write(F32), I64, types.boolean), RowInit)
+ROW_INIT = types.NamedTuple((U64, write(U64), write(F32), write(U64), write(U64), write(F32), ROOM_RULES), RowInit)
 
 
 class Counts(NamedTuple):
@@ -66,9 +70,11 @@ class Counts(NamedTuple):
     refused: NDArray[np.int64]
     not_admitted: NDArray[np.int64]
     evicted: NDArray[np.int64]
+    expired: NDArray[np.int64]
+    """Those of the evicted rows that had expired."""
 
 
-COUNTS = types.NamedUniTuple(write(I64), 5, Counts)
+COUNTS = types.NamedUniTuple(write(I64), 6, Counts)
 
 
 @inlined
@@ -94,11 +100,19 @@ def note_new(journal, base, index, rows, old, row_init, counts, key, table, step
     """Write the note of a new key, from word `base` on: what it gets, and each count's new value."""
     note = journal.notes
     note[base + KEY], note[base + TABLE] = key, np.uint64(table)
-    note[base + ROW] = note[base + LOSER] = NONE
-    if draw(row_init, key, table) >= row_init.admission[table]:
+    note[base + ROW] = note[base + LOSER] = note[base + LINE] = NONE
+    if row_init.room.policy == CLOSED:
+        note[base + OUTCOME], note[base + COUNT] = NO_ROOM, np.uint64(counts.refused[table] + 1)
+        return
+    admitted = draw(row_init, key, table) < row_init.admission[table]
+    times = np.uint64(1)
+    if admitted and index.sketch.size:
+        note[base + LINE] = line_of(index, key)
+        times = count_sighting(index, key, step, note, base + LINE_WORDS)
+    if not admitted or times < row_init.least[table]:
         note[base + OUTCOME], note[base + COUNT] = LEFT_OUT, np.uint64(counts.not_admitted[table] + 1)
         return
-    slot, loser = claim((journal, base), index, key, step, row_init.most, row_init.evict)
+    slot, loser = claim((journal, base), index, key, step, row_init.room, times)
     if slot == NOWHERE:
         note[base + OUTCOME], note[base + COUNT] = NO_ROOM, np.uint64(counts.refused[table] + 1)
         return
@@ -107,13 +121,19 @@ def note_new(journal, base, index, rows, old, row_init, counts, key, table, step
         row = row_at(index, loser)
         note[base + LOSER] = np.uint64(index.tables[row])
         note[base + EVICTED] = np.uint64(counts.evicted[index.tables[row]] + 1)
+        expired = is_expired(index, loser, step, row_init.room)
+        note[base + EXPIRED] = np.uint64(counts.expired[index.tables[row]] + np.int64(expired))
         if concerns(old, row):
             keep_row(index, rows, old, loser, row)
         note[base + LOSER_KEY], note[base + PLACE] = key_at(index, loser), np.uint64(index.evictions[0])
     else:
         fill += np.int32(1)
     note[base + OUTCOME], note[base + COUNT] = GOT_ROW, np.uint64(counts.admitted[table] + 1)
-    note[base + ROW], note[base + FILL] = np.uint64(row), np.uint64(fill)
+    note[base + ROW], note[base + FILL], note[base + USES] = (
+        np.uint64(row),
+        np.uint64(fill),
+        np.uint64(word_of(times, step)),
+    )
     note_slot(journal, base, slot, key, np.uint32(row + 1), step)
 
 
@@ -127,6 +147,9 @@ def carry_out_note(note, base, index, rows, row_init, counts, number):
             index, note[at], note[at + np.uint64(1)], np.uint32(mark_and_step & np.uint64(2**32 - 1)),
             np.uint32(mark_and_step >> np.uint64(32)),
         )  # fmt: skip
+    if note[base + LINE] != NONE:
+        for word in range(WORDS):
+            index.sketch[note[base + LINE] + word] = note[base + LINE_WORDS + word]
     key, table, row = note[base + KEY], note[base + TABLE], np.int64(note[base + ROW])
     count = np.int64(note[base + COUNT])
     if note[base + OUTCOME] == LEFT_OUT:
@@ -138,10 +161,13 @@ def carry_out_note(note, base, index, rows, row_init, counts, number):
         if note[base + LOSER] != NONE:
             loser = note[base + LOSER]
             counts.evicted[loser] = np.int64(note[base + EVICTED])
+            counts.expired[loser] = np.int64(note[base + EXPIRED])
             index.reused[row] = number
             remember_evicted(index, np.int64(note[base + PLACE]), note[base + LOSER_KEY], np.uint16(loser))
         index.fill[partition_of(index, key)] = np.int32(note[base + FILL])
         index.tables[row] = np.uint16(table)
+        if index.uses.size:
+            index.uses[row] = np.uint32(note[base + USES])
         begin(rows, row_init, row, key, table)
     return row
 

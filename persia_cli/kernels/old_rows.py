@@ -42,8 +42,10 @@ class OldRows(NamedTuple):
     settled: NDArray[np.uint8]
     """uint8[rows in use at the cut]: 1 for rows that have been copied or kept."""
     keys: NDArray[np.uint64]
-    """uint64[places]; `last_used` uint32 and `tables` uint16 have as many."""
+    """uint64[places]; `last_used`, `uses` (both uint32) and `tables` (uint16) have as many."""
     last_used: NDArray[np.uint32]
+    uses: NDArray[np.uint32]
+    """As in the index; 0 where it does not keep them."""
     tables: NDArray[np.uint16]
     words: NDArray[np.float32]
     """float32[places * width]: the row's words in the arena."""
@@ -58,8 +60,12 @@ class OldRows(NamedTuple):
 
 
 OLD_ROWS = types.NamedTuple(
-    (write(U8), write(U64), write(U32), write(U16), write(F32), write(I64), write(I64), write(I64), write(I64)), OldRows
-)
+    (
+        write(U8), write(U64), write(U32), write(U32), write(U16), write(F32), write(I64), write(I64), write(I64),
+        write(I64),
+    ),
+    OldRows,
+)  # fmt: skip
 
 
 @inlined
@@ -82,6 +88,8 @@ def keep_row(index, rows, old, slot, row):
     old.keys[place] = key
     old.tables[place] = index.tables[row]
     old.last_used[place] = index.marks[last_used_word(slot)]
+    if index.uses.size:
+        old.uses[place] = index.uses[row]
     at, to = np.uint64(row) * rows.width, np.uint64(place) * rows.width
     for word in range(ZERO, rows.width, LANES):
         lanes = np.int64(rows.width - word)
@@ -140,11 +148,12 @@ class Listed(NamedTuple):
     keys: NDArray[np.uint64]
     tables: NDArray[np.uint16]
     last_used: NDArray[np.uint32]
+    uses: NDArray[np.uint32]
     sources: NDArray[np.int64]
     """Where each row's words are: row number, or -1 - place for those that are kept."""
 
 
-LISTED = types.NamedTuple((write(U64), write(U16), write(U32), write(I64)), Listed)
+LISTED = types.NamedTuple((write(U64), write(U16), write(U32), write(U32), write(I64)), Listed)
 BUCKETS_AT_ONCE = np.uint64(64)
 """Number of buckets whose rows are looked up before the first of them is asked whether it is in the cut."""
 
@@ -167,6 +176,8 @@ def list_rows(index, old, first, last, since, listed, held):
                 row = np.uint64(row_at(index, slot))
                 prefetch(old.settled, row)
                 prefetch(index.tables, row)
+                if index.uses.size:
+                    prefetch(index.uses, row)
                 listed.keys[end] = index.buckets[bucket * KEYS + (slot & np.uint64(3))]
                 listed.last_used[end] = index.marks[last_used_word(slot)]
                 listed.sources[end] = row
@@ -177,14 +188,18 @@ def list_rows(index, old, first, last, since, listed, held):
             if concerns(old, row):
                 old.settled[row] = 1
                 old.counts[1] -= 1
-                found = _list(listed, found, listed.keys[i], index.tables[row], listed.last_used[i], row, since, held)
+                uses = index.uses[row] if index.uses.size else np.uint32(0)
+                found = _list(
+                    listed, found, listed.keys[i], index.tables[row], listed.last_used[i], uses, row, since, held
+                )
     for partition in range(first, last):
         place = old.heads[partition]
         old.heads[partition] = NONE
         while place != NONE:
             found = _list(
-                listed, found, old.keys[place], old.tables[place], old.last_used[place], -1 - place, since, held
-            )
+                listed, found, old.keys[place], old.tables[place], old.last_used[place], old.uses[place], -1 - place,
+                since, held,
+            )  # fmt: skip
             old.free[old.counts[0]] = place
             old.counts[0] += 1
             place = old.following[place]
@@ -192,11 +207,11 @@ def list_rows(index, old, first, last, since, listed, held):
 
 
 @inlined
-def _list(listed, found, key, table, last_used, source, since, held):
+def _list(listed, found, key, table, last_used, uses, source, since, held):
     """Count a row, and list it at place `found` unless it is too old; returns the next place."""
     held[table] += 1
     listed.keys[found], listed.tables[found] = key, table
-    listed.last_used[found], listed.sources[found] = last_used, source
+    listed.last_used[found], listed.uses[found], listed.sources[found] = last_used, uses, source
     return found + np.int64(last_used >= since)
 
 

@@ -1,4 +1,4 @@
-"""Slots for new keys: an empty slot, one freed by moving keys, or the slot of the least recently used row.
+"""Slots for new keys: an empty slot, one freed by moving keys, or the slot of a row that has to make room.
 
 A partition never has more rows than its capacity, even if slots are empty.
 """
@@ -31,12 +31,32 @@ from persia_cli.kernels.buckets import (
 from persia_cli.kernels.compile import helper, inlined, kernel, read, write
 from persia_cli.kernels.intrinsics import lowest_bit, prefetch
 from persia_cli.kernels.journal import note_slot
+from persia_cli.kernels.sightings import frequency
 
 U16, U32, U64, I64 = types.uint16, types.uint32, types.uint64, types.int64
 AHEAD = np.uint64(16)
 """Number of keys ahead whose first bucket is prefetched while rows are inserted."""
 REPEATED = -2
 """Result, instead of a row, for a key that has a row already."""
+REFUSE, EVICT_LRU, EVICT_LFU, CLOSED = 0, 1, 2, 3
+"""What happens to a new key in a full partition: it gets no row; the row that was used longest ago makes room; the row
+that was looked up least often does, if that was less often than the new key. With CLOSED no new key gets a row."""
+
+
+class RoomRules(NamedTuple):
+    """The rules by which rows make room."""
+
+    most: int
+    """Capacity of a partition in rows."""
+    policy: int
+    """REFUSE, EVICT_LRU, EVICT_LFU or CLOSED."""
+    expires: int
+    """A row makes room for any new key if it was last used more than so many steps ago; 0 for never."""
+
+
+NEVER = np.uint64(2**64 - 1)
+"""A claim to stay that is above all others."""
+ROOM_RULES = types.NamedUniTuple(I64, 3, RoomRules)
 
 
 class LoadCounts(NamedTuple):
@@ -121,52 +141,80 @@ def _shift(note, index, one, other):
     return NOWHERE
 
 
-@helper
-def least_used(index, one, other, step):
-    """Return the least recently used slot, before `step`, of the key's candidate buckets, or NOWHERE.
-
-    The second bucket is a candidate only if the first is full or buckets are few. Of equal slots the first is taken.
-    """
-    best, lowest = NOWHERE, np.uint32(min(step, np.uint64(2**32 - 1)))
-    both = index.size <= FEW or taken(index, one) == np.uint64(15)
-    for bucket in (one, other):
-        if bucket == one or both:
-            slot = _least_used_in(index, bucket, lowest)
-            if slot != NOWHERE:
-                best, lowest = slot, index.marks[last_used_word(slot)]
-    return best
+@inlined
+def is_expired(index, slot, step, rules):
+    """Return whether a row was last used so long ago that any new key may take it."""
+    last = np.int64(index.marks[last_used_word(slot)])
+    return rules.expires > 0 and np.int64(step) - last > rules.expires
 
 
 @inlined
-def _least_used_in(index, bucket, below):
-    """Return the bucket's least recently used slot, if it was last used before step `below`, or NOWHERE."""
-    best, bits = NOWHERE, taken(index, bucket)
-    while bits != np.uint64(0):
-        slot = bucket * np.uint64(SLOTS) + lowest_bit(bits)
-        if index.marks[last_used_word(slot)] < below:
-            best, below = slot, index.marks[last_used_word(slot)]
-        bits &= bits - np.uint64(1)
-    return best
+def _claim_of(index, slot, step, rules):
+    """Return how much a row has to stay: its step of last use, and with EVICT_LFU before that how often it was used."""
+    last = np.uint64(index.marks[last_used_word(slot)])
+    if rules.policy == EVICT_LFU and not is_expired(index, slot, step, rules):
+        return (frequency(index, row_at(index, slot), step) << np.uint64(32)) | last
+    return last
+
+
+@inlined
+def _yields(index, slot, step, rules, count):
+    """Return whether the row of a slot makes room for a new key that was looked up `count` times."""
+    if rules.policy == EVICT_LRU or is_expired(index, slot, step, rules):
+        return True
+    return rules.policy == EVICT_LFU and frequency(index, row_at(index, slot), step) < count
 
 
 @helper
-def _release(note, index, target, step):
+def least_used(index, one, two, step, rules):
+    """Return the slot, last used before `step`, of the key's candidate buckets that has least to stay, or NOWHERE.
+
+    The second bucket is a candidate only if the first is full or buckets are few. Of equal slots the first is taken.
+    """
+    slot, claimed = _least_used_in(index, one, step, rules, NEVER)
+    if index.size <= FEW or taken(index, one) == np.uint64(15):
+        other, _ = _least_used_in(index, two, step, rules, claimed)
+        slot = slot if other == NOWHERE else other
+    return slot
+
+
+@helper
+def _least_used_in(index, bucket, step, rules, below):
+    """Return the bucket's slot, last used before `step`, that has least to stay, if less than `below`; else NOWHERE.
+
+    The second value is how much it has to stay, or `below`.
+    """
+    best, bits = NOWHERE, taken(index, bucket)
+    before = np.uint32(min(step, np.uint64(2**32 - 1)))
+    while bits != np.uint64(0):
+        slot = bucket * np.uint64(SLOTS) + lowest_bit(bits)
+        if index.marks[last_used_word(slot)] < before:
+            claimed = _claim_of(index, slot, step, rules)
+            if claimed < below:
+                best, below = slot, claimed
+        bits &= bits - np.uint64(1)
+    return best, below
+
+
+@helper
+def _release(note, index, target, step, rules, count):
     """Free a row for the empty slot `target`: that of a key of another bucket that was last used before `step`.
 
-    Returns the slot where that key is, NOWHERE if none was found: `target`, to which it moves, or with a note, by which
-    nothing moves yet, the slot where it was. Searches up to PATHS buckets behind the given one. Full buckets are passed
-    over unless buckets are few, since a full bucket must stay full (see `buckets`): keys that overflowed to their
-    second buckets would not be found any more.
+    Returns the slot where that key is, NOWHERE if none was found or if the first that was found does not yield:
+    `target`, to which it moves, or with a note, by which nothing moves yet, the slot where it was. Searches up to PATHS
+    buckets behind the given one. Full buckets are passed over unless buckets are few, since a full bucket must stay
+    full (see `buckets`): keys that overflowed to their second buckets would not be found any more.
     """
     bucket = target >> np.uint64(2)
-    lowest = np.uint32(min(step, np.uint64(2**32 - 1)))
     first = bucket - bucket % index.size
     for _ in range(min(index.size - np.uint64(1), np.uint64(PATHS))):
         bucket = first if bucket + np.uint64(1) == first + index.size else bucket + np.uint64(1)
         bits = taken(index, bucket)
         if index.size <= FEW or bits != np.uint64(15):
-            slot = _least_used_in(index, bucket, lowest)
+            slot, _ = _least_used_in(index, bucket, step, rules, NEVER)
             if slot != NOWHERE:
+                if not _yields(index, slot, step, rules, count):
+                    return NOWHERE
                 # The slots of a bucket are filled without gaps, so the last key moves to where this one was.
                 last = bucket * np.uint64(SLOTS) + lowest_bit(~bits) - np.uint64(1)
                 if note is None:
@@ -182,35 +230,36 @@ def _release(note, index, target, step):
 
 
 @helper
-def claim(note, index, key, step, most, evict):
+def claim(note, index, key, step, rules, count):
     """Return a slot for a new key and the slot of the key whose row it gets, NOWHERE for a row that is not in use.
 
-    Both are NOWHERE if there is no room. In a partition of fewer than `most` rows it is an empty slot, if need be one
-    freed by moving keys. Otherwise, with `evict`, it is the least recently used slot of the candidate buckets. If all
-    of these are in use at this step, it is an empty slot that gets the row of a key of another bucket.
+    Both are NOWHERE if there is no room. In a partition that is not full it is an empty slot, if need be one freed by
+    moving keys. Otherwise it is the slot of the candidate buckets whose row has least to stay, if that yields to a key
+    that was looked up `count` times. If all of these are in use at this step, it is an empty slot that gets the row of
+    a key of another bucket.
 
     `note` is None, or a journal and the first word of a note: then moves are written there, and nothing is changed.
     """
     one = first_bucket(index, key)
     two = second_bucket(index, key, one)
-    if index.fill[partition_of(index, key)] < most:
+    if index.fill[partition_of(index, key)] < rules.most:
         slot = _empty_slot(index, one, two)
         if slot == NOWHERE:
             slot = _shift(note, index, one, two)
         if slot != NOWHERE:
             return slot, NOWHERE
-    if not evict:
+    if rules.policy == REFUSE and rules.expires == 0:
         return NOWHERE, NOWHERE
-    slot = least_used(index, one, two, step)
+    slot = least_used(index, one, two, step, rules)
     loser = slot
     if slot == NOWHERE:
         # All candidates are in use at this very step, and the rows of this batch are in flight: they must stay.
         slot = _empty_slot(index, one, two)
         if slot != NOWHERE:
-            loser = _release(note, index, slot, step)
-            if loser == NOWHERE:
-                return NOWHERE, NOWHERE
-    return slot, loser
+            loser = _release(note, index, slot, step, rules, count)
+    elif not _yields(index, slot, step, rules, count):
+        loser = NOWHERE
+    return (NOWHERE, NOWHERE) if loser == NOWHERE else (slot, loser)
 
 
 @inlined
@@ -232,12 +281,12 @@ def remember_evicted(index, place, key, table):
     index.evictions[0] = place + 1
 
 
-@kernel(types.int64(INDEX, read(U64), read(U16), read(U32), I64, I64, types.boolean, LOAD_COUNTS, write(I64)))
-def insert(index, keys, tables, last_used, used, most, evict, counts, rows):
+@kernel(types.int64(INDEX, read(U64), read(U16), read(U32), I64, ROOM_RULES, LOAD_COUNTS, write(I64)))
+def insert(index, keys, tables, last_used, used, rules, counts, rows):
     """Give a row to each (key, table) with its step of last use; returns the new number of rows in use.
 
-    `used` is the number of rows in use before. In a partition of `most` rows, with `evict`, a row that was used longer
-    ago makes room. `rows` gets the row of each key: -1 if there is no room, REPEATED if the key has a row already. A
+    `used` is the number of rows in use before. In a full partition, with EVICT_LRU, a row that was used longer ago
+    makes room. `rows` gets the row of each key: -1 if there is no room, REPEATED if the key has a row already. A
     row that was evicted again stands in `rows` twice; the later key owns it.
     """
     size = np.uint64(keys.size)
@@ -246,7 +295,7 @@ def insert(index, keys, tables, last_used, used, most, evict, counts, rows):
             prefetch(index.buckets, first_bucket(index, keys[i + AHEAD]) * KEYS)
         rows[i] = REPEATED
         if slot_of(index, keys[i], tables[i], first_bucket(index, keys[i])) == NOWHERE:
-            slot, loser = claim(None, index, keys[i], last_used[i], most, evict)
+            slot, loser = claim(None, index, keys[i], last_used[i], rules, np.uint64(0))
             rows[i] = -1
             if slot == NOWHERE:
                 counts.left_out[tables[i]] += 1

@@ -8,7 +8,7 @@ from persia_cli.plan.embedding import embedding_layout
 NOTIFICATIONS = {
     "evicted": (
         "note",
-        "{room} is full: new ids replace the rows used longest ago; raise {budget} to keep more of them",
+        "{room} is full: new ids replace rows that come less often; raise {budget} to keep more of them",
     ),
     "refused": ("warning", "{room} is full and refuses new ids, which count as zeros; raise {budget}"),
     "left_out": (
@@ -26,7 +26,13 @@ ALL_IN_USE = (
     "{room} is too small for some batches: every row that a new id could have replaced was in use in the same step, so "
     "the id counts as zeros; raise {budget}"
 )
-"""Text for the counter "refused" where full tables evict rows."""
+"""Text for the counter "refused" where full tables evict the rows used longest ago."""
+USED_LONGEST_AGO = "{room} is full: new ids replace the rows used longest ago; raise {budget} to keep more of them"
+NOT_OFTEN_ENOUGH = (
+    "{room} is full: an id that comes less often than those that have a row counts as zeros; raise {budget} to keep "
+    "more of them"
+)
+"""Texts for the counters "evicted" and "refused" by what full tables do."""
 
 
 class TableNotes:
@@ -35,8 +41,11 @@ class TableNotes:
     def __init__(self, run: Run) -> None:
         """Find the room of each table, and the setting that bounds it."""
         self._notifications = dict(NOTIFICATIONS)
-        if run.embedding.when_full == "evict":
+        if run.embedding.when_full == "evict_lru":
             self._notifications["refused"] = ("warning", ALL_IN_USE)
+            self._notifications["evicted"] = ("note", USED_LONGEST_AGO)
+        elif run.embedding.when_full != "refuse":
+            self._notifications["refused"] = ("note", NOT_OFTEN_ENOUGH)
         self._budget = "embedding.memory" if run.embedding.capacity is None else "embedding.capacity"
         self._rooms = {
             table.name: _room([each.name for each in group.tables])

@@ -61,7 +61,7 @@ class TableNeed:
 
 def table_needs(ids: Mapping[str, int], dim: int, optimizer: Kind, memory: int | None) -> dict[str, TableNeed]:
     """Return the need of each table by name, from its number of distinct ids, for float32 rows of `dim` columns."""
-    row_bytes = bytes_per_row(dim, "float32", RowOptimizer(optimizer, lr=1.0))
+    row_bytes = bytes_per_row(dim, "float32", RowOptimizer(optimizer, lr=1.0), counts_uses=True)
     fitting: list[int | None] = [None] * len(ids)
     if memory is not None:
         fitting = [*divide(memory, [CapacityRequest(row_bytes, most=rows) for rows in ids.values()])]

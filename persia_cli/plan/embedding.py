@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from persia_cli.config.schema import Run, Table
-from persia_cli.config.schema.embedding import ROUNDING
+from persia_cli.config.schema.embedding import ROUNDING, Frequent
 from persia_cli.errors import ConfigError
 from persia_cli.plan.capacity import CapacityRequest, divide
 from persia_cli.plan.columns import sparse_features
@@ -21,6 +21,7 @@ from persia_cli.store.layout import (
     Storage,
     TableSpec,
     bytes_per_row,
+    epoch_bits_for,
     partitions_for,
     partitions_of,
     table_salt,
@@ -79,6 +80,7 @@ def embedding_layout(run: Run) -> EmbeddingLayout:
         features=tuple(specs),
         seed=run.seed,
         when_full=run.embedding.when_full,
+        expire_after=run.embedding.expire_after,
     )
 
 
@@ -123,13 +125,14 @@ def _kind(run: Run, name: str) -> _Kind:
 
 def _table(run: Run, name: str, number: int) -> TableSpec:
     own, common = _own(run, name), run.embedding
-    stack = own.hash_stack
+    stack, admission = own.hash_stack, own.admission or common.admission
     return TableSpec(
         name=name,
         number=number,
         salt=table_salt(name),
         init_bound=common.init_bound if own.init_bound is None else own.init_bound,
-        admission=1.0 if stack else own.admission or common.admission,
+        admission=1.0 if stack or isinstance(admission, Frequent) else admission,
+        min_count=admission.min_count if isinstance(admission, Frequent) and not stack else 1,
         rounds=stack.rounds if stack else 0,
         size=stack.size if stack else 0,
     )
@@ -161,12 +164,15 @@ def _groups(run: Run, members: dict[_Kind, list[TableSpec]], rows: list[int]) ->
 
 
 def _planned_bytes(group: GroupSpec, rows: int) -> float:
-    return rows * bytes_per_row(group.dim, group.dtype, group.optimizer)
+    counts_new = group.sketch_lines > 0
+    return rows * bytes_per_row(group.dim, group.dtype, group.optimizer, group.counts_uses, counts_new)
 
 
 def _group(run: Run, number: int, kind: _Kind, tables: list[TableSpec], rows: int) -> GroupSpec:
     """Return a group of at most so many rows, the same number in each partition."""
     partitions = partitions_for(rows, run.embedding.num_partitions)
+    names = {table.name for table in tables}
+    readers = sum((feature.table or feature.name) in names for feature in sparse_features(run))
     return GroupSpec(
         number=number,
         dim=kind.dim,
@@ -176,8 +182,15 @@ def _group(run: Run, number: int, kind: _Kind, tables: list[TableSpec], rows: in
         partitions=partitions,
         dtype=kind.dtype,
         wire=run.embedding.wire,
-        remembers_evictions=run.checkpoint.full_every > 1 and run.embedding.when_full == "evict",
+        remembers_evictions=run.checkpoint.full_every > 1 and run.embedding.when_full != "refuse",
+        counts_uses=any(_counts_uses(run, table) for table in tables),
+        epoch_bits=epoch_bits_for(rows, run.train.batch_size * readers),
     )
+
+
+def _counts_uses(run: Run, table: TableSpec) -> bool:
+    """Return whether rows of a table make room by how often they are looked up; those of hash stacks never do."""
+    return run.embedding.when_full in ("auto", "evict_lfu") and not table.rounds
 
 
 def _rows(run: Run, tables: list[TableSpec], kinds: list[_Kind]) -> list[int]:
@@ -190,7 +203,7 @@ def _rows(run: Run, tables: list[TableSpec], kinds: list[_Kind]) -> list[int]:
         raise ConfigError(f"{keys} = 1 leaves nothing to the tables without a share: {', '.join(common)}")
     requests = [
         CapacityRequest(
-            row_cost=1.0 if capacity is not None else bytes_per_row(kind.dim, kind.dtype, kind.optimizer),
+            row_cost=1.0 if capacity is not None else _row_cost(run, table, kind),
             most=most_rows(table),
             share=shares.get(table.name),
         )
@@ -202,6 +215,10 @@ def _rows(run: Run, tables: list[TableSpec], kinds: list[_Kind]) -> list[int]:
         if not number:
             raise _no_room(run, [table])
     return rows
+
+
+def _row_cost(run: Run, table: TableSpec, kind: _Kind) -> float:
+    return bytes_per_row(kind.dim, kind.dtype, kind.optimizer, _counts_uses(run, table), table.min_count > 1)
 
 
 def _no_room(run: Run, tables: list[TableSpec]) -> ConfigError:

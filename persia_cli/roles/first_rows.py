@@ -8,6 +8,7 @@ from persia_cli.storage.places import Place, place_of
 from persia_cli.store.chain import read_chain
 from persia_cli.store.changes import ChangeLog
 from persia_cli.store.shard import Shard
+from persia_cli.store.sighting_files import load_sightings
 from persia_cli.store.snapshot import Progress, load_shard
 from persia_cli.store.warm_rows import WarmRows
 
@@ -23,6 +24,7 @@ def load_checkpoint(shard: Shard, changes: ChangeLog, folder: Place, progress: P
     chain = read_chain(folder)
     files = chain.row_files(with_dense=shard.layout.dense_group is not None)
     rows = load_shard(shard, files, progress)
+    load_sightings(shard, chain.folders[-1], chain.manifest)
     changes.loaded(chain.manifest.step)
     # Rows that found no room in their partition are counted and shown; they are not missing from the checkpoint.
     rows += sum(counters.left_out for counters in shard.counters().values())

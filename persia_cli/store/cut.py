@@ -26,7 +26,7 @@ KEPT_FRACTION = 0.05
 """Largest fraction of the rows that are kept as they were at the same time."""
 KEPT_BYTES = 2**22
 """Size of the rows that may be kept whatever the fraction: small stores are kept whole."""
-ENTRY_BYTES = 8 + 4 + 2 + 2 * 8
+ENTRY_BYTES = 8 + 4 + 4 + 2 + 2 * 8
 """Memory of a kept row in addition to its words."""
 
 
@@ -36,6 +36,8 @@ class CutRows(NamedTuple):
     keys: Keys
     tables: Tables
     last_used: NDArray[np.uint32]
+    uses: NDArray[np.uint32]
+    """As in the index, 0 where it does not keep them."""
     values: Floats
     """float32 of any size: all embeddings, then the values of each state of the optimizer, then room that is free."""
     held: NDArray[np.int64]
@@ -56,6 +58,7 @@ def nothing_kept(partitions: int = 0, rows: int = 0, places: int = 0, width: int
         settled=zeros(rows, np.uint8),
         keys=zeros(places, np.uint64),
         last_used=zeros(places, np.uint32),
+        uses=zeros(places, np.uint32),
         tables=zeros(places, np.uint16),
         words=zeros(places * width, np.float32),
         # The lowest places are taken first and again, so that memory is used only as far as it is needed.
@@ -86,6 +89,7 @@ def _emptied(room: OldRows, rows: int, places: int, width: int) -> OldRows:
         settled=room.settled[:rows],
         keys=room.keys[:places],
         last_used=room.last_used[:places],
+        uses=room.uses[:places],
         tables=room.tables[:places],
         words=room.words[: places * width],
         free=np.arange(places - 1, -1, -1, dtype=np.int64),
@@ -136,7 +140,9 @@ class StoreCut:
         del self._edges[0]
         if len(self._edges) == 1:
             self.drop()
-        return CutRows(listed.keys[order], listed.tables[order], listed.last_used[order], values, held)
+        return CutRows(
+            listed.keys[order], listed.tables[order], listed.last_used[order], listed.uses[order], values, held
+        )
 
     def drop(self) -> None:
         """Give up what is left of the rows, and leave the room to the store's next cut."""
@@ -186,8 +192,9 @@ class StoreCut:
 
 def _room(size: int) -> Listed:
     return Listed(
-        np.empty(size, np.uint64), np.empty(size, np.uint16), np.empty(size, np.uint32), np.empty(size, np.int64)
-    )
+        np.empty(size, np.uint64), np.empty(size, np.uint16), np.empty(size, np.uint32), np.empty(size, np.uint32),
+        np.empty(size, np.int64),
+    )  # fmt: skip
 
 
 def _order(keys: Keys, tables: Tables) -> NDArray[np.int64]:
@@ -207,6 +214,8 @@ class ShardCut:
         """Begin it; `look_ups` are the numbers of each group's look-ups so far, `since` the steps as in `StoreCut`."""
         self._cuts = [StoreCut(store, step, places) for store, step in zip(stores, since, strict=True)]
         self._look_ups = tuple(look_ups)
+        self.sketches = [store.index.sketch.copy() for store in stores]
+        """Those of the stores at the cut: small beside the rows, so they are copied at once."""
         self.write_on: Callable[[], None] = self._refuse
         """Called when a row must be kept and there is no room; takes a portion, or raises."""
         self.pauses = 0

@@ -142,8 +142,6 @@ class KeptShard(Shard):
         """uint64[1]: the number of the last save that a process with the shard has begun; set when one begins."""
         return self.words[SAVE : SAVE + 1]
 
-    # Requests
-
     def answer_all(
         self, groups: Sequence[tuple[Keys, Tables]], step: int, rank: int, batch: Hashable | None, counted: bool = True
     ) -> list[tuple[Bytes, NDArray[np.uint32]]]:
@@ -203,12 +201,18 @@ class KeptShard(Shard):
             super().update(group, keys, tables, gradients, step, batch, reductions)
 
     def insert(
-        self, group: int, keys: Keys, tables: Tables, last_used: NDArray[np.int64], parts: dict[str, Floats]
+        self,
+        group: int,
+        keys: Keys,
+        tables: Tables,
+        last_used: NDArray[np.int64],
+        parts: dict[str, Floats],
+        frequencies: NDArray[np.uint8] | None = None,
     ) -> int:
         """Do what `Shard.insert` does; the shard counts as loading until `serve` is called."""
         self.memory.state = LOADING
         self._back_rows(group, keys.size)
-        return super().insert(group, keys, tables, last_used, parts)
+        return super().insert(group, keys, tables, last_used, parts, frequencies)
 
     @contextmanager
     def _under_way(

@@ -26,6 +26,12 @@ ROW_BYTES = 3
 """Memory of a row's table number (2 bytes) and of its last reuse (1 byte)."""
 INDEX_BYTES = BUCKET_BYTES / SLOTS / MOST_FULL + ROW_BYTES
 """Memory of a row in addition to its values, in bytes."""
+USES_BYTES, LINE_BYTES = 4, 64
+"""Memory of a row's count of look-ups, and of a line of a sketch."""
+ROWS_PER_LINE = 8
+"""Rows of capacity for each line of the sketch that counts look-ups of ids without a row."""
+LOOK_UPS_PER_ROW = 128
+"""Look-ups for each row of capacity, after which counts of look-ups are halved, if no id came twice in a batch."""
 EVICTION_BYTES = 10
 """Memory of a remembered eviction: key (8 bytes) and table number (2 bytes)."""
 ROWS_PER_EVICTION = 8
@@ -36,6 +42,7 @@ DENSE_TABLE = "(dense)"
 ROWS_PER_PARTITION = 2048
 """Rows for which a partition should have room: hashing spreads keys unevenly, and smaller partitions overflow early."""
 Storage = Literal["float32", "bfloat16", "float16"]
+WhenFull = Literal["auto", "evict_lfu", "evict_lru", "refuse"]
 """The dtypes in which embeddings are stored or sent; optimizer states are always float32."""
 
 
@@ -141,6 +148,8 @@ class TableSpec:
     init_bound: float
     admission: float = 1.0
     """Fraction of ids that get a row."""
+    min_count: int = 1
+    """Number of the look-up at which an id gets a row."""
     rounds: int = 0
     """Number of rows of a hash stack that are summed for an id; 0 if an id has a row of its own."""
     size: int = 0
@@ -164,6 +173,16 @@ class GroupSpec:
     """Dtype in which its rows and their gradients travel."""
     remembers_evictions: bool = False
     """True if stores remember which keys were evicted since the last checkpoint, so that one of changes can follow."""
+    counts_uses: bool = False
+    """True if stores count how often ids are looked up, so that rows make room that were looked up least often."""
+    epoch_bits: int = 0
+    """Counts of look-ups are halved each 2^epoch_bits steps."""
+
+    @property
+    def sketch_lines(self) -> int:
+        """Lines of the sketch of each partition, 0 if nobody asks how often ids without a row were looked up."""
+        asked = self.counts_uses or any(table.min_count > 1 for table in self.tables)
+        return math.ceil(self.rows_per_partition / ROWS_PER_LINE) if asked else 0
 
     @property
     def width(self) -> int:
@@ -194,7 +213,8 @@ class GroupSpec:
     def nbytes(self) -> int:
         """Memory of rows and index at capacity, of all servers together, in bytes."""
         index = self.buckets * BUCKET_BYTES + FILL_BYTES + self.evictions_per_partition * EVICTION_BYTES
-        return self.partitions * (index + self.rows_per_partition * (self.width * 4 + ROW_BYTES))
+        row = self.width * 4 + ROW_BYTES + (USES_BYTES if self.counts_uses else 0)
+        return self.partitions * (index + self.sketch_lines * LINE_BYTES + self.rows_per_partition * row)
 
 
 @dataclass(frozen=True)
@@ -215,7 +235,9 @@ class EmbeddingLayout:
     groups: tuple[GroupSpec, ...]
     features: tuple[FeatureSpec, ...]
     seed: int
-    when_full: Literal["evict", "refuse"] = "evict"
+    when_full: WhenFull = "auto"
+    expire_after: int | None = None
+    """Steps since the last look-up of a row after which any new id may take it, if the partition is full."""
 
     def __post_init__(self) -> None:
         """Raise ValueError unless groups are numbered from 0 in their order."""
@@ -265,9 +287,20 @@ def row_width(dim: int, dtype: Storage, optimizer: RowOptimizer) -> int:
     return math.ceil(words / 4) * 4
 
 
-def bytes_per_row(dim: int, dtype: Storage, optimizer: RowOptimizer) -> float:
-    """Return the memory per row of capacity, in bytes: values, table number, last reuse, and its part of the index."""
-    return row_width(dim, dtype, optimizer) * 4 + INDEX_BYTES
+def bytes_per_row(
+    dim: int, dtype: Storage, optimizer: RowOptimizer, counts_uses: bool = False, counts_new: bool = False
+) -> float:
+    """Return the memory per row of capacity, in bytes: values, table number, last reuse, its part of the index.
+
+    With `counts_uses` look-ups of rows are counted, with `counts_new` those of ids without a row.
+    """
+    counts = (USES_BYTES if counts_uses else 0) + (LINE_BYTES / ROWS_PER_LINE if counts_uses or counts_new else 0)
+    return row_width(dim, dtype, optimizer) * 4 + INDEX_BYTES + counts
+
+
+def epoch_bits_for(capacity: int, ids: int) -> int:
+    """Return of how many steps an epoch of counts is, as a power of two, for so many rows and ids of a batch."""
+    return max(1, LOOK_UPS_PER_ROW * capacity // max(1, ids)).bit_length() - 1
 
 
 def partitions_for(capacity: int, most: int) -> int:

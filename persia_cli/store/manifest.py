@@ -32,6 +32,8 @@ EMBEDDINGS = "embeddings"
 """Subfolder of a checkpoint with the rows."""
 DELETED = "deleted"
 """Subfolder with the ids whose rows are gone since the parent."""
+SIGHTINGS = "sightings"
+"""Subfolder with the counts of ids that have no row."""
 CHUNK_BYTES = 2**22
 
 _FINISHED = re.compile(r"step-(\d+)")

@@ -5,7 +5,7 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from persia_cli.kernels import update
+from persia_cli.kernels import room, update
 from persia_cli.kernels.new_keys import RowInit
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer
 
@@ -17,9 +17,11 @@ def row_init(layout: EmbeddingLayout, group: GroupSpec, salts: NDArray[np.uint64
     """Return the rules for new rows of a group."""
     optimizer = group.optimizer
     bounds, admission = np.zeros(salts.size, np.float32), np.zeros(salts.size, np.uint64)
+    least = np.zeros(salts.size, np.uint64)
     for table in group.tables:
         bounds[table.number] = table.init_bound
         admission[table.number] = round(table.admission * 2**24)
+        least[table.number] = table.min_count
     states, at = np.zeros(group.width - group.state_at, np.float32), 0
     for name, columns in optimizer.states(group.dim).items():
         states[at : at + columns] = optimizer.initial_accumulator_value if name in ACCUMULATORS else 0.0
@@ -29,10 +31,26 @@ def row_init(layout: EmbeddingLayout, group: GroupSpec, salts: NDArray[np.uint64
         salts=salts,
         bounds=bounds,
         admission=admission,
+        least=least,
         states=states,
-        most=group.rows_per_partition,
-        evict=layout.when_full == "evict",
+        room=room.RoomRules(group.rows_per_partition, policy_of(layout, group), layout.expire_after or 0),
     )
+
+
+def again(rules: RowInit, group: GroupSpec) -> RowInit:
+    """Return the rules for new rows of a look-up that is repeated.
+
+    Its ids are counted already. To decide anew on those that got no row would be to decide by counts that have changed
+    meanwhile, so where there are counts they get none.
+    """
+    return rules._replace(room=rules.room._replace(policy=room.CLOSED)) if group.sketch_lines else rules
+
+
+def policy_of(layout: EmbeddingLayout, group: GroupSpec) -> int:
+    """Return what happens to new keys of a group in a full partition, as kernels know it."""
+    if layout.when_full == "refuse":
+        return room.REFUSE
+    return room.EVICT_LFU if group.counts_uses else room.EVICT_LRU
 
 
 def rule_at(optimizer: RowOptimizer, step: int, seed: int, reductions: int = 0) -> update.Rule:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from persia_cli.errors import ConfigError
-from persia_cli.kernels import buckets, index, memory, room
+from persia_cli.kernels import buckets, index, memory, room, sightings
 from persia_cli.kernels.old_rows import OldRows
 from persia_cli.kernels.rows import CODES, RowArena, fill_rows
 from persia_cli.store.layout import MAX_ROWS, GroupSpec
@@ -80,17 +80,22 @@ class RowStore:
         parts: dict[str, Floats],
         evict: bool,
         counts: room.LoadCounts,
+        frequencies: NDArray[np.uint8] | None = None,
     ) -> int:
         """Add rows of new keys of the own partitions; returns the number of keys that had a row already.
 
         `parts` are as returned by `read_rows`. If there is no room, the least recently used rows are left out with
-        `evict`, otherwise the last ones.
+        `evict`, otherwise the last ones. `frequencies` say how often keys were looked up, 1 if they are not given.
         """
         rows = np.empty(keys.size, np.int64)
         self.used = room.insert(
-            self.index, keys, tables, last_used.astype(np.uint32), self.used, self.group.rows_per_partition, evict,
-            counts, rows,
+            self.index, keys, tables, last_used.astype(np.uint32), self.used,
+            room.RoomRules(self.group.rows_per_partition, room.EVICT_LRU if evict else room.REFUSE, 0), counts, rows,
         )  # fmt: skip
+        if self.index.uses.size:
+            got = rows >= 0
+            counted = np.ones(keys.size, np.uint8) if frequencies is None else frequencies
+            self.index.uses[rows[got]] = sightings.words_of(counted[got], last_used[got])
         # If several keys had a row one after the other, the last one owns it: what is written last stays.
         self.write_rows(rows, parts)
         return int(np.count_nonzero(rows == room.REPEATED))
@@ -102,6 +107,7 @@ class RowStore:
             part = marks[start : start + MARKS_AT_ONCE]
             # Pages that were never written stay so.
             part[part != 0] = 0
+        self.index.uses[: self.used] &= ~np.uint32(sightings.STEP)
 
     def in_partitions(self, first: int, last: int) -> PartitionRows:
         """Return the rows of partitions [first, last), ordered by key, then table number."""
@@ -171,6 +177,10 @@ def _index(group: GroupSpec, partitions: range, rows: int, memory: Memory) -> bu
         evicted_keys=memory(evictions, np.uint64),
         evicted_tables=memory(evictions, np.uint16),
         evictions=memory(1, np.int64),
+        uses=memory(rows if group.counts_uses else 0, np.uint32),
+        sketch=memory(len(partitions) * group.sketch_lines * int(sightings.WORDS), np.uint64),
+        lines=np.uint64(group.sketch_lines),
+        epoch_bits=np.uint64(group.epoch_bits),
     )
 
 

@@ -15,6 +15,12 @@ PARTITIONS_KEY = b"persia.partitions"
 """Metadata key for the group's number of partitions when it was saved; only people read it."""
 
 
+def file_name(store: RowStore) -> str:
+    """Return the name of the file of a store: its group, and the partitions that the server owns."""
+    first, last = store.partitions.start, store.partitions.stop - 1
+    return f"group-{store.group.number}-partitions-{first:04d}-{last:04d}.arrow"
+
+
 def write_rows(
     store: RowStore,
     directory: Place,
@@ -25,7 +31,7 @@ def write_rows(
 ) -> SavedFile:
     """Write record batches to the file of a store; raises DiskError, and removes the file then."""
     group, partitions = store.group, store.partitions
-    name = f"group-{group.number}-partitions-{partitions.start:04d}-{partitions.stop - 1:04d}.arrow"
+    name = file_name(store)
     path, rows = directory / name, Counter[str]()
     schema = schema.with_metadata({PARTITIONS_KEY: str(group.partitions)})
     with writing_file(path) as sink, HashingFile(sink) as file:

@@ -18,7 +18,7 @@ from persia_cli.kernels.rows import CODES
 from persia_cli.kernels.update import GradientCounts, Rule
 from persia_cli.store.cut import NOTHING, ShardCut
 from persia_cli.store.layout import EmbeddingLayout, partitions_of
-from persia_cli.store.row_rules import row_init, rule_at
+from persia_cli.store.row_rules import again, row_init, rule_at
 from persia_cli.store.row_store import MAX_STEP, Floats, Keys, Memory, RowStore, Tables
 from persia_cli.store.wire_rows import decode_rows, row_bytes
 from persia_cli.wire.parts import TableTotals
@@ -55,9 +55,11 @@ class TableCounters:
     refused: int
     """Keys answered with zeros since there was no room."""
     not_admitted: int
-    """Keys answered with zeros since their id is not among those that are admitted."""
+    """Keys answered with zeros since their id is not among those that are admitted, or came too rarely so far."""
     evicted: int
     """Rows taken away for keys of this or another table."""
+    expired: int
+    """Those of the evicted rows that had expired."""
     left_out: int
     """Rows of a loaded checkpoint for which there was no room."""
     gradients_missing: int
@@ -103,7 +105,7 @@ class Shard:
         self._members = np.zeros((len(layout.groups), count), np.uint8)
         for group in layout.groups:
             self._members[group.number, [table.number for table in group.tables]] = 1
-        self._all_counts = memory(5 * count, np.int64).reshape(5, count)
+        self._all_counts = memory(len(Counts._fields) * count, np.int64).reshape(-1, count)
         self._counts = Counts(*self._all_counts)
         self._read_by_features = [table.number for group in layout.feature_groups for table in group.tables]
         nowhere = np.zeros(count, np.int64)
@@ -111,6 +113,7 @@ class Shard:
         self._loads = room.LoadCounts(*memory(2 * count, np.int64).reshape(2, count))
         self._gradients = GradientCounts(*memory(2 * count, np.int64).reshape(2, count))
         self._row_inits = tuple(row_init(layout, group, self.salts) for group in layout.groups)
+        self._row_inits_again = tuple(map(again, self._row_inits, layout.groups))
         self._kept: tuple[OrderedDict[Hashable, KeptRows], ...] = tuple(OrderedDict() for _ in layout.groups)
         self._look_ups: NDArray[np.int64] = memory(len(layout.groups), np.int64)
         self._cut: ShardCut | None = None
@@ -156,10 +159,10 @@ class Shard:
 
         Takes keys uint64[n] and tables uint16[n]; returns embeddings uint8[n, row_bytes], zeros for keys without a row,
         and ascending positions uint32[m] of keys. With `create`, unknown keys get a new row if they are admitted and
-        there is room, if need be that of the least recently used key; steps of last use rise to `step`; and the rows
+        there is room, if need be that of a key that has to make room; steps of last use rise to `step`; and the rows
         are kept for the update of `batch`. Without `create`, nothing changes. A repeated look-up is not `counted`
-        again, except for rows that it adds and evicts. Raises WireError for a key or table that does not belong to this
-        server or group, and for an invalid step.
+        again, except for rows that it adds and evicts; where look-ups of ids decide who gets a row, it adds none.
+        Raises WireError for a key or table that does not belong to this server or group, and for an invalid step.
         """
         self.check(group, keys, tables, step)
         store = self.stores[group]
@@ -193,8 +196,9 @@ class Shard:
     ) -> tuple[Any, ...]:
         """Return the arguments of the kernel `look_up`."""
         store = self.stores[group]
+        row_init = (self._row_inits if counts is self._counts else self._row_inits_again)[group]
         return (
-            store.index, store.rows, old, self._row_inits[group], counts, keys, tables, step,
+            store.index, store.rows, old, row_init, counts, keys, tables, step,
             self._look_ups[group] % 256, store.used, CODES[store.group.wire], found,
         )  # fmt: skip
 
@@ -231,16 +235,23 @@ class Shard:
         self._change(group, rule, keys, rows, tables, np.ascontiguousarray(gradients).reshape(-1))
 
     def insert(
-        self, group: int, keys: Keys, tables: Tables, last_used: NDArray[np.int64], parts: dict[str, Floats]
+        self,
+        group: int,
+        keys: Keys,
+        tables: Tables,
+        last_used: NDArray[np.int64],
+        parts: dict[str, Floats],
+        frequencies: NDArray[np.uint8] | None = None,
     ) -> int:
         """Add rows of new keys from a checkpoint; returns the number of keys that had a row already.
 
-        `parts` are as returned by `RowStore.read_rows`. If there is no room, rows are left out and counted. Rows kept
-        from look-ups are dropped, since they may belong to other keys now.
+        `parts` are as returned by `RowStore.read_rows`, `frequencies` as in `RowStore.insert`. If there is no room,
+        rows are left out and counted. Rows kept from look-ups are dropped, since they may belong to other keys now.
         """
         self.check(group, keys, tables, 0)
         self._kept[group].clear()
-        return self.stores[group].insert(keys, tables, last_used, parts, self.layout.when_full == "evict", self._loads)
+        evict = self.layout.when_full != "refuse"
+        return self.stores[group].insert(keys, tables, last_used, parts, evict, self._loads, frequencies)
 
     def counters(self) -> dict[str, TableCounters]:
         """Return the counters by table name."""
@@ -253,7 +264,7 @@ class Shard:
     def totals(self) -> TableTotals:
         """Return the summed counters of all tables that features read; cheap enough for every look-up."""
         counts = self._all_counts[:, self._read_by_features].sum(axis=1).tolist()
-        hits, admitted, refused, not_admitted, evicted = counts
+        hits, admitted, refused, not_admitted, evicted, _ = counts
         rows = admitted + int(self._loads.loaded[self._read_by_features].sum()) - evicted
         return TableTotals(rows, evicted, hits, admitted + refused + not_admitted)
 
@@ -314,7 +325,7 @@ class Shard:
         return int(self._counts.evicted[[table.number for table in self.layout.groups[group].tables]].sum())
 
     def _counters(self, table: int, row_bytes: int) -> TableCounters:
-        hits, admitted, refused, not_admitted, evicted = (int(counts[table]) for counts in self._counts)
+        hits, admitted, refused, not_admitted, evicted, expired = (int(counts[table]) for counts in self._counts)
         rows = admitted + int(self._loads.loaded[table]) - evicted
         return TableCounters(
             rows=rows,
@@ -325,6 +336,7 @@ class Shard:
             refused=refused,
             not_admitted=not_admitted,
             evicted=evicted,
+            expired=expired,
             left_out=int(self._loads.left_out[table]),
             gradients_missing=int(self._gradients.missing[table]),
             gradients_refused=int(self._gradients.refused[table]),

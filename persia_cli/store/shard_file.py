@@ -3,7 +3,7 @@
 from persia_cli.kernels.memory import HUGE_PAGE
 from persia_cli.store.applied_steps import SPAN
 from persia_cli.store.inbox import ARRAY_BYTES, DESCRIPTION_BYTES
-from persia_cli.store.layout import EmbeddingLayout, partitions_of
+from persia_cli.store.layout import LINE_BYTES, USES_BYTES, EmbeddingLayout, partitions_of
 from persia_cli.store.memory_file import MemoryFile
 
 UPDATES, UPDATES_BEFORE, DEATHS, SAVE, SINCE, CHANGES = range(1, 7)
@@ -24,7 +24,8 @@ def shard_file(file: int, layout: EmbeddingLayout, server: int, servers: int, ra
         index = own * (group.buckets * 64 + 4)
         nbytes += index + own * group.rows_per_partition * (group.width * 4 + 3)
         nbytes += own * group.evictions_per_partition * 10
-        nbytes += 16 * whole_lines(group.width) + 10 * HUGE_PAGE
+        nbytes += own * (group.sketch_lines * LINE_BYTES + group.rows_per_partition * USES_BYTES)
+        nbytes += 16 * whole_lines(group.width) + 12 * HUGE_PAGE
     return MemoryFile(file, f"{layout!r} {server} {servers} {ranks}", nbytes, keep)
 
 

@@ -27,12 +27,15 @@ from persia_cli.store.manifest import DELETED
 from persia_cli.store.row_store import MAX_STEP, RowStore, Tables
 from persia_cli.store.row_writing import write_rows
 from persia_cli.store.shard import Shard
+from persia_cli.store.sighting_files import frequencies_of
 from persia_cli.wire.figures import SavedFile, SavedRows
 
 ROWS_PER_BATCH = 65536
 """Approximate number of rows in memory at a time."""
 Changes = Sequence[StoreChanges | None] | None
 """What changed in each store; None for what is saved with all rows."""
+FREQUENCY = "frequency"
+"""Column that says how often an id was looked up up to its last use, of tables whose rows make room by that."""
 CHANGES_PER_BATCH = 8192
 """Largest number of changed rows in a record batch: who reads a chain has one batch of each file in memory."""
 
@@ -162,6 +165,8 @@ def _schema(group: GroupSpec) -> pa.Schema:
         pa.field("id", pa.uint64()),
         pa.field("last_used", pa.int64()),
     ]
+    if group.counts_uses:
+        fields.append(pa.field(FREQUENCY, pa.uint8()))
     return pa.schema(fields + [pa.field(name, _list_of(size)) for name, size in _vectors(group).items()])
 
 
@@ -185,6 +190,7 @@ def _batches(
 
     A batch must not be used any more when the next one is asked for.
     """
+    group = store.group
     for portion in portions:
         held[: portion.held.size] += portion.held
         parts = portion.parts(store.group)
@@ -192,10 +198,13 @@ def _batches(
         hashing.recover_ids(portion.keys, portion.tables, shard.salts, ids)
         for first in range(0, ids.size, most):
             part = slice(first, first + most)
+            last_used, uses = portion.last_used[part], portion.uses[part]
+            counted = [pa.array(frequencies_of(uses, last_used, group.epoch_bits))] if group.counts_uses else []
             columns = [
                 _table_column(store.group, portion.tables[part]),
                 pa.array(ids[part]),
-                pa.array(portion.last_used[part].astype(np.int64)),
+                pa.array(last_used.astype(np.int64)),
+                *counted,
                 *(pa.FixedSizeListArray.from_arrays(pa.array(v[part].reshape(-1)), v.shape[1]) for v in parts.values()),
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -208,6 +217,7 @@ def _load_batch(shard: Shard, batch: pa.RecordBatch, saved: SavedRows, path: Pla
     used = np.flatnonzero(np.bincount(places, minlength=len(column.dictionary)))
     tables = _table_numbers(shard, column.dictionary.to_pylist(), used, path)[places]
     ids, last_used = batch.column("id").to_numpy(), batch.column("last_used").to_numpy()
+    frequencies = batch.column(FREQUENCY).to_numpy() if FREQUENCY in batch.schema.names else None
     if last_used.size and not 0 <= last_used.min() <= last_used.max() <= MAX_STEP:
         raise CheckpointError(
             f"{path} is damaged: the column last_used has values from {last_used.min()} to {last_used.max()}"
@@ -230,10 +240,11 @@ def _load_batch(shard: Shard, batch: pa.RecordBatch, saved: SavedRows, path: Pla
         own = (partitions >= store.partitions.start) & (partitions < store.partitions.stop)
         kept = of_group & own
         if kept.all():
-            repeated = shard.insert(group.number, keys, tables, last_used, values)
+            repeated = shard.insert(group.number, keys, tables, last_used, values, frequencies)
         else:
             part = {name: columns[kept] for name, columns in values.items()}
-            repeated = shard.insert(group.number, keys[kept], tables[kept], last_used[kept], part)
+            counted = None if frequencies is None else frequencies[kept]
+            repeated = shard.insert(group.number, keys[kept], tables[kept], last_used[kept], part, counted)
         if repeated:
             raise CheckpointError(
                 f"{path} has {repeated:,} rows that were loaded already: a file is listed or saved twice"

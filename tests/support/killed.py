@@ -97,22 +97,25 @@ class Job:
 
 
 def job_of(
-    optimizer, dtype="float32", dim=16, capacity=300, steps=10, batch=120, when_full="evict", admission=1.0, seed=0
+    optimizer, dtype="float32", dim=16, capacity=300, steps=10, batch=120, admission=1.0, seed=0, **settings
 ) -> Job:
     """A job of two groups, of which the first has two tables and the second one partition."""
-    layout = layout_of(dim, capacity, 2, optimizer, TABLES[:2], admission, dtype, when_full=when_full, seed=seed)
-    second = replace(
-        layout.groups[0], number=1, tables=(replace(TABLES[2], admission=admission),), partitions=1,
-        remembers_evictions=True,
-    )  # fmt: skip
+    layout = layout_of(dim, capacity, 2, optimizer, TABLES[:2], admission, dtype, seed=seed, **settings)
+    own = replace(TABLES[2], admission=admission, min_count=layout.groups[0].tables[0].min_count)
+    second = replace(layout.groups[0], number=1, tables=(own,), partitions=1, remembers_evictions=True)
     return Job(replace(layout, groups=(layout.groups[0], second)), steps, batch, seed)
+
+
+STATE_OF_INDEX = (
+    "buckets", "tables", "reused", "fill", "evicted_keys", "evicted_tables", "evictions", "uses", "sketch",
+)  # fmt: skip
 
 
 def differences(one: Shard, other: Shard) -> list[str]:
     """The arrays and counts in which two shards differ, to the bit."""
     found = []
     for mine, theirs in zip(one.stores, other.stores, strict=True):
-        for name in ("buckets", "tables", "reused", "fill", "evicted_keys", "evicted_tables", "evictions"):
+        for name in STATE_OF_INDEX:
             if not np.array_equal(getattr(mine.index, name), getattr(theirs.index, name)):
                 found += [f"{name} of group {mine.group.number}"]
         words, width = [each.rows.arena.view(np.uint32) for each in (mine, theirs)], mine.group.width

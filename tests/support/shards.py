@@ -45,11 +45,17 @@ def layout_of(
     dtype: Any = "float32",
     wire: Any = "float32",
     remembers_evictions: bool = False,
+    min_count: int = 1,
+    epoch_bits: int = 2,
     **settings: Any,
 ) -> EmbeddingLayout:
     """Return a layout of one group."""
-    tables = tuple(replace(table, admission=admission) for table in tables)
-    group = GroupSpec(0, dim, optimizer, tables, capacity, partitions, dtype, wire, remembers_evictions)
+    tables = tuple(replace(table, admission=admission, min_count=min_count) for table in tables)
+    settings.setdefault("when_full", "evict_lru")
+    counts_uses = settings["when_full"] in ("auto", "evict_lfu")
+    group = GroupSpec(
+        0, dim, optimizer, tables, capacity, partitions, dtype, wire, remembers_evictions, counts_uses, epoch_bits
+    )
     return EmbeddingLayout((group,), (), **{"seed": SEED, **settings})
 
 
@@ -115,11 +121,29 @@ def compare_store(store: RowStore, twin: naive_store.Store) -> None:
             np.testing.assert_array_equal(parts[name][at], values, strict=True)
 
 
+def compare_sightings(store: RowStore, twin: naive_store.Store) -> None:
+    """How often ids with and without a row were looked up is the same."""
+    index = store.index
+    if index.uses.size:
+        words = [(row.count << 24) | (row.counted % 2**24) for row in twin.rows()]
+        rows = store.find(*arrays([row.name for row in twin.rows()]))
+        assert index.uses[rows].tolist() == words
+    if index.sketch.size:
+        lines = index.sketch.reshape(-1, 8)
+        first = store.partitions.start * store.group.sketch_lines
+        found = {
+            first + at: (int(line[0]), line[1:].view(np.uint8).tolist())
+            for at, line in enumerate(lines)
+            if line[1:].any()
+        }
+        assert found == twin.sketch.lines
+
+
 def compare_counts(shard: Shard, twin: naive_store.Store) -> None:
     """Counters are the twin's and add up."""
     for number, table in twin.tables.items():
         counters, counts = shard.counters()[table.name], twin.counts[number]
-        for name in ("hits", "admitted", "refused", "not_admitted", "evicted", "left_out"):
+        for name in ("hits", "admitted", "refused", "not_admitted", "evicted", "expired", "left_out"):
             assert getattr(counters, name) == counts[name], name
         assert counters.gradients_missing == counts["gradients_missing"]
         assert counters.gradients_refused == counts["gradients_refused"]
@@ -132,4 +156,5 @@ def compare_counts(shard: Shard, twin: naive_store.Store) -> None:
 def compare(shard: Shard, twin: naive_store.Store) -> None:
     """The shard has what its twin has."""
     compare_store(shard.stores[0], twin)
+    compare_sightings(shard.stores[0], twin)
     compare_counts(shard, twin)

@@ -25,10 +25,20 @@ def parse_bytes(value: Any) -> Any:
 
 Bytes = Annotated[Annotated[int, Field(gt=0, le=2**60), NUMBER], BeforeValidator(parse_bytes)]
 Storage = Literal["float32", "bfloat16", "float16"]
-Admission = Annotated[float, Field(gt=0, le=1), NUMBER]
+WhenFull = Literal["auto", "evict_lfu", "evict_lru", "refuse"]
 
 ROUNDING = 1e-9
 """Tolerance of a sum of shares: decimal fractions are not exact."""
+
+
+class Frequent(Node):
+    """Ids that came often: an id gets a row once it has been looked up so many times."""
+
+    min_count: Annotated[int, Field(ge=1, le=100), NUMBER]
+    """Number of the look-up, one for each batch that has the id, at which it gets a row."""
+
+
+Admission = Annotated[float, Field(gt=0, le=1), NUMBER] | Frequent
 
 
 class HashStack(Node):
@@ -52,7 +62,7 @@ class Table(Node):
     init_bound: NonNegative | None = None
     """New rows start uniform in [-init_bound, init_bound)."""
     admission: Admission | None = None
-    """Fraction of this table's ids that get a row."""
+    """Ids of this table that get a row: a fraction of them, or those that came `min_count` times."""
     weight_bound: Positive | None = None
     """Greatest absolute value of this table's embeddings; they are clamped to it."""
     clip_norm: Positive | None = None
@@ -76,11 +86,15 @@ class Embedding(Node):
     """Most memory that all servers together use for rows and index, e.g. 4GiB."""
     capacity: Count | None = None
     """Most rows that all servers together hold; replaces `memory`."""
-    when_full: Literal["evict", "refuse"] = "evict"
-    """Where there is no room for a new id: `evict` a row that was not used recently, or `refuse` the new id.
+    when_full: WhenFull = "auto"
+    """Where there is no room for a new id: `evict_lfu`, the row that was looked up least often goes, if that was less
+    often than the new id; `evict_lru`, the row that was used longest ago goes; `refuse`, the new id gets no row; `auto`
+    is the one that measures best, `evict_lfu`.
 
-    Of the rows in the places that the id could take, the least recently used one goes, but never one of this step.
+    It is a row in one of the places that the id could take, and never one of this step.
     """
+    expire_after: Count | None = None
+    """Steps since the last look-up of a row after which any new id may take it where there is no room."""
     dtype: Storage = "float32"
     """Storage type of embeddings; the optimizer's state and all arithmetic are always float32."""
     wire: Storage = "float32"
@@ -88,7 +102,10 @@ class Embedding(Node):
     init_bound: NonNegative = 0.01
     """New rows start uniform in [-init_bound, init_bound)."""
     admission: Admission = 1.0
-    """Fraction of ids that get a row, selected by the seed; the others read as zeros. A hash_stack admits all."""
+    """Ids that get a row: a fraction of them, selected by the seed, or those that came `min_count` times.
+
+    The others read as zeros. A hash_stack admits all.
+    """
     weight_bound: Positive | None = None
     """Greatest absolute value of embeddings; they are clamped to it."""
     clip_norm: Positive | None = None

@@ -51,7 +51,7 @@ def test_json_tells_everything(persia, shop: Path) -> None:
     assert told["columns"]["name"]["top"]["name 0"] == 667 / 2000
     assert set(told["tables"]) == {"item", "name"}
     need = told["tables"]["item"]
-    row_bytes = bytes_per_row(32, "float32", RowOptimizer("adam", lr=1.0))
+    row_bytes = bytes_per_row(32, "float32", RowOptimizer("adam", lr=1.0), counts_uses=True)
     assert (need["rows"], told["tables"]["name"]["rows"]) == (100, 3)
     assert need["bytes"] == pytest.approx(100 * row_bytes, abs=1)
     assert need["fitting"] < 100

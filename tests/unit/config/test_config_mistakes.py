@@ -96,8 +96,9 @@ GROUPS = (
         ("embedding.dtype=float61", "embedding.dtype=float61: expected float32, bfloat16 or float16; did you mean "
          "float16?"),
         ("embedding.wire=int8", "embedding.wire=int8: expected float32, bfloat16 or float16"),
-        ("embedding.when_full=refise", "embedding.when_full=refise: expected evict or refuse; did you mean refuse?"),
-        ("embedding.admission=0", "embedding.admission=0: expected a number above 0 and at most 1"),
+        ("embedding.when_full=refise", "embedding.when_full=refise: expected auto, evict_lfu, evict_lru or refuse; "
+         "did you mean refuse?"),
+        ("embedding.admission=0", "embedding.admission=0: expected a number above 0 and at most 1 or keys (min_count)"),
         ("embedding.clip_norm=0", "embedding.clip_norm=0: expected a number above 0 or null"),
         ("embedding.weight_bound=inf", "embedding.weight_bound=Infinity: expected a number above 0 or null"),
         ("embedding.tables.a.share=1", "embedding.tables.a.share=1: expected a number above 0 and below 1 or null"),

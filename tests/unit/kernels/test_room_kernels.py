@@ -31,7 +31,7 @@ def alive(shard, keys):
 
 
 @settings(max_examples=40)
-@given(st.integers(0, 2**32), st.integers(5, 400), st.sampled_from(["evict", "refuse"]))
+@given(st.integers(0, 2**32), st.integers(5, 400), st.sampled_from(["evict_lru", "refuse"]))
 def test_random_keys_fill_and_overfill_a_partition_as_the_twin_does(seed, capacity, when_full):
     shard, twin = pair(capacity, when_full=when_full)
     rng = np.random.default_rng(seed)
@@ -109,7 +109,7 @@ def test_an_empty_bucket_takes_the_row_of_another_one_if_the_partition_is_full(c
 @settings(max_examples=60, deadline=None)
 @given(
     st.integers(1, 100) | st.integers(1, 3000), st.sampled_from([1, 1, 2, 7]), st.integers(1, 400),
-    st.sampled_from(["evict", "refuse"]), st.integers(0, 2**32),
+    st.sampled_from(["evict_lru", "refuse"]), st.integers(0, 2**32),
 )  # fmt: skip
 def test_a_capacity_is_never_exceeded_and_used_to_the_full(capacity, partitions, batch, when_full, seed):
     """By batches that are smaller and greater than it; and an id that is new is not refused for ever."""

@@ -4,6 +4,8 @@ import math
 from itertools import product
 from typing import Any, Literal
 
+import pytest
+
 from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.wire.figures import Counters, IntervalFigures, ReplicaFigures
 from persia_cli.wire.parts import TableTotals
@@ -57,15 +59,15 @@ def test_look_ups_of_training_add_up_and_those_of_an_evaluation_are_its_own(reco
     assert ["unknown" in line for line in recorded.lines] == [False, True, False, True]
 
 
-def test_the_first_evictions_are_a_note_and_no_warning(recording: Recording) -> None:
-    recorded = recording()
+@pytest.mark.parametrize(
+    ("when_full", "which"), [("auto", "rows that come less often"), ("evict_lru", "the rows used longest ago")]
+)
+def test_the_first_evictions_are_a_note_and_no_warning(recording: Recording, when_full: str, which: str) -> None:
+    recorded = recording(embedding={"when_full": when_full})
     for server, evicted in product((0, 1), (0, 2, 9)):
         recorded.record.note(f"embedding-server-{server}", used(tables={"a": {"evicted": evicted}}))
     assert recorded.told("note") == [
-        {
-            "text": "table a is full: new ids replace the rows used longest ago; raise embedding.memory to keep more "
-            "of them"
-        }
+        {"text": f"table a is full: new ids replace {which}; raise embedding.memory to keep more of them"}
     ]
     assert recorded.warnings == []
 
@@ -88,12 +90,20 @@ def test_a_full_table_is_told_once_with_the_key_that_counts(recording: Recording
 
 
 def test_ids_without_a_row_where_rows_are_evicted_have_another_reason(recording: Recording) -> None:
-    recorded = recording(embedding={"when_full": "evict"})
+    recorded = recording(embedding={"when_full": "evict_lru"})
     recorded.record.note("embedding-server-0", used(tables={"a": {"refused": 2}}))
     assert recorded.warnings == [
         "table a is too small for some batches: every row that a new id could have replaced was in use in the same "
         "step, so the id counts as zeros; raise embedding.memory"
     ]
+
+
+def test_ids_that_come_less_often_than_others_are_a_note(recording: Recording) -> None:
+    recorded = recording()
+    recorded.record.note("embedding-server-0", used(tables={"a": {"refused": 2}}))
+    assert recorded.warnings == []
+    text = "table a is full: an id that comes less often than those that have a row counts as zeros"
+    assert recorded.told("note") == [{"text": f"{text}; raise embedding.memory to keep more of them"}]
 
 
 def test_tables_that_share_room_are_told_of_together(recording: Recording) -> None:

@@ -21,9 +21,14 @@ SHARES = st.dictionaries(NAMES, st.floats(0.01, 0.08))
 STACKS = st.dictionaries(NAMES, st.fixed_dictionaries({"rounds": st.integers(1, 16), "size": st.integers(1, 10**5)}))
 
 
+def row_cost(group: GroupSpec) -> float:
+    """Bytes of a row of a group, with its part of the index and of what counts look-ups."""
+    return bytes_per_row(group.dim, group.dtype, group.optimizer, group.counts_uses, group.sketch_lines > 0)
+
+
 def cost(group: GroupSpec, more: int = 0) -> float:
     """Bytes that a group was planned with, were there so many more rows."""
-    return (group.capacity + more) * bytes_per_row(group.dim, group.dtype, group.optimizer)
+    return (group.capacity + more) * row_cost(group)
 
 
 def taken(layout: EmbeddingLayout, more_per_table: int = 0) -> float:
@@ -40,6 +45,7 @@ def stored(layout: EmbeddingLayout, servers: int) -> int:
             index = store.index
             total += sum(array.nbytes for array in (index.buckets, index.tables, index.reused, index.fill))
             total += index.evicted_keys.nbytes + index.evicted_tables.nbytes
+            total += index.uses.nbytes + index.sketch.nbytes
             total += store.rows.arena.nbytes
     return total
 
@@ -48,7 +54,7 @@ def stored(layout: EmbeddingLayout, servers: int) -> int:
 def test_tables_take_about_the_memory_they_are_given_and_equally_many_rows(tables: dict[str, Any], memory: int) -> None:
     layout = embedding_layout(make_run(list(tables), embedding={"memory": memory, "tables": tables}))
     assert sum(group.nbytes for group in layout.groups) <= memory
-    bucket = max(4 * bytes_per_row(group.dim, group.dtype, group.optimizer) for group in layout.groups)
+    bucket = max(8 * row_cost(group) for group in layout.groups)
     assert taken(layout) > memory * 0.998 - (400 + bucket) * len(tables)
     each = [group.capacity / len(group.tables) for group in layout.groups]
     assert max(each) - min(each) <= 0.002 * max(each) + 5

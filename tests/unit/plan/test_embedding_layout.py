@@ -106,7 +106,7 @@ def test_what_servers_and_workers_must_agree_on_arrives() -> None:
     layout = embedding_layout(make_run(embedding={"wire": "float16", "when_full": "refuse"}, seed=5))
     assert (layout.groups[0].wire, layout.when_full, layout.seed) == ("float16", "refuse", 5)
     plain = embedding_layout(make_run())
-    assert (plain.groups[0].wire, plain.when_full, plain.groups[0].dtype) == ("float32", "evict", "float32")
+    assert (plain.groups[0].wire, plain.when_full, plain.groups[0].dtype) == ("float32", "auto", "float32")
 
 
 def test_groups_are_placed_by_as_many_partitions_as_their_rows_fill() -> None:

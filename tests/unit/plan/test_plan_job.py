@@ -128,7 +128,9 @@ def test_the_memory_of_tables_is_that_of_their_rows_and_index() -> None:
     planned = plan(make_run(["a", "b", "c"], embedding={"capacity": 200, "tables": tables}))
     assert [group.capacity for group in planned.layout.groups] == [50, 50, 100]
     # Rows of 32, 16 and 16 + 32 bytes, 3 bytes beside each, buckets of 64 bytes for 3.8 rows each, a count.
-    assert planned.memory == 50 * 35 + 50 * 19 + 100 * 51 + (14 + 14 + 27) * 64 + 3 * 4
+    rows = 50 * 35 + 50 * 19 + 100 * 51 + (14 + 14 + 27) * 64 + 3 * 4
+    # How often rows are looked up: 4 bytes for each, and 64 bytes for ids without a row, for 8 rows each.
+    assert planned.memory == rows + 200 * 4 + (7 + 7 + 13) * 64
     budget = plan(make_run(["a", "b", "c"], embedding={"memory": "1MiB", "tables": tables}))
     assert 0.99 * 2**20 < budget.memory <= 2**20
 

@@ -27,7 +27,7 @@ def layout_of(optimizer: str = "adagrad", dtype: Any = "float32", dim: int = 3, 
     """Two groups of four partitions with few rows, so that new keys soon take the rows of others."""
     first = GroupSpec(0, dim, RowOptimizer(optimizer, 0.1), TABLES[:2], capacity, 4, dtype)
     second = GroupSpec(1, 5, RowOptimizer("sgd", 0.1), TABLES[2:], capacity, 4)
-    return replace(EmbeddingLayout((first, second), (), 1), when_full="evict")
+    return replace(EmbeddingLayout((first, second), (), 1), when_full="evict_lru")
 
 
 Op = tuple[str, int, frozenset[int], int]

@@ -10,7 +10,7 @@ from tests.support.shards import SGD, TABLES, layout_of
 
 
 @pytest.mark.parametrize("capacity", [1_000, 100_000, 1_000_000])
-@pytest.mark.parametrize("when_full", ["evict", "refuse"])
+@pytest.mark.parametrize("when_full", ["evict_lru", "refuse"])
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_is_refused_or_evicted_below_load_0_9(capacity, when_full, seed):
     layout = layout_of(1, capacity, partitions_for(capacity, 4096), SGD, TABLES[:1], when_full=when_full)

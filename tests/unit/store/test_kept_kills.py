@@ -32,6 +32,14 @@ SOME = [
 KINDS = ("row", "insert", "evict", "move", "no row")
 
 
+POLICIES = (
+    {},
+    {"when_full": "evict_lfu", "epoch_bits": 2},
+    {"when_full": "refuse", "min_count": 2},
+    {"when_full": "evict_lfu", "min_count": 2, "expire_after": 2},
+)
+
+
 def big(optimizer, dtype, dim, seed=0, **settings) -> Job:
     """A job whose kernels take most of its time; its partitions fill up, keys move, then rows are evicted."""
     return job_of(optimizer, dtype, dim, capacity=20_000, steps=14, batch=4000, seed=seed, **settings)
@@ -44,13 +52,21 @@ def test_a_shard_that_is_killed_again_and_again_ends_as_one_that_is_not(optimize
         assert kill_by_chance(big(optimizer, dtype, dim, admission=0.95), 15, found["kills"], found) == []
 
 
+@pytest.mark.parametrize("policy", [1, pytest.param(2, marks=pytest.mark.slow), 3], ids=str)
+def test_nor_is_any_look_up_counted_twice_or_lost_by_kills(policy):
+    found: Counter[str] = Counter()
+    while found["kills"] < 10:
+        job = big(SGD, "float32", 4, admission=0.95, **POLICIES[policy])
+        assert kill_by_chance(job, 10, found["kills"], found) == []
+
+
 @pytest.mark.slow
 def test_two_thousand_kills_and_two_hundred_repairs_of_each_kind():
     found: Counter[str] = Counter()
     turn = 0
     while found["kills"] < 2000 or any(found[kind] < 200 for kind in KINDS):
         for optimizer, dtype, dim in ALL:
-            job = big(optimizer, dtype, dim, turn, when_full=("evict", "evict", "refuse")[turn % 3], admission=0.8)
+            job = big(optimizer, dtype, dim, turn, admission=0.8, **POLICIES[turn % 4])
             assert kill_by_chance(job, 40, turn, found) == [], (optimizer, dtype, dim, turn)
             turn += 1
         print(found, flush=True)
@@ -101,9 +117,9 @@ def count_states(job: Job, methods: list[str]) -> int:
     return seen
 
 
-def small(optimizer=ADAGRAD, dtype="float32", dim=17, batch=20) -> Job:
+def small(optimizer=ADAGRAD, dtype="float32", dim=17, batch=20, **settings) -> Job:
     """A job whose last step evicts rows, moves keys, and has refused gradients and keys without a row."""
-    return job_of(optimizer, dtype, dim, capacity=16, steps=4, batch=batch, admission=0.9)
+    return job_of(optimizer, dtype, dim, capacity=16, steps=4, batch=batch, admission=0.9, **settings)
 
 
 @traced
@@ -117,6 +133,13 @@ def small(optimizer=ADAGRAD, dtype="float32", dim=17, batch=20) -> Job:
 )
 def test_after_each_instruction_of_a_kernel_the_shard_can_be_repaired(method, batch, least):
     assert count_states(small(batch=batch), [method]) >= least
+
+
+@traced
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", POLICIES[1:])
+def test_so_it_can_where_look_ups_are_counted(policy):
+    assert count_states(small(SGD, dim=1, **policy), ["_find_or_add"]) >= 300
 
 
 @traced

@@ -45,7 +45,7 @@ def test_insertions_equal_the_naive_twin(names, capacity, partitions, optimizer,
         compare_store(store, twin)
 
 
-@pytest.mark.parametrize("when_full", ["evict", "refuse"])
+@pytest.mark.parametrize("when_full", ["evict_lru", "refuse"])
 @pytest.mark.parametrize("capacity", [3, 100, 1000])
 def test_of_more_rows_than_there_is_room_for_those_used_last_stay(capacity, when_full):
     layout = layout_of(1, capacity, 1, SGD, TABLES[:1], when_full=when_full)
@@ -59,7 +59,7 @@ def test_of_more_rows_than_there_is_room_for_those_used_last_stay(capacity, when
     counters = shard.counters()["user"]
     assert (counters.rows, counters.left_out) == (capacity, capacity)
     there = shard.stores[0].find(keys, np.zeros(keys.size, np.uint16)) >= 0
-    if when_full == "evict":
+    if when_full == "evict_lru":
         assert last_used[there].mean() > 1.3 * capacity or capacity == 3
         assert there[last_used >= 1.9 * capacity].all()
 

@@ -247,7 +247,7 @@ def test_rows_lie_by_partition_then_key_then_table_whatever_the_batches(tmp_path
     assert {name: row for name, row in contents(shards).items() if name[0] != "c"} == contents(loaded)
 
 
-@pytest.mark.parametrize("when_full", ["evict", "refuse"])
+@pytest.mark.parametrize("when_full", ["evict_lru", "refuse"])
 @pytest.mark.parametrize("servers", [1, 2])
 def test_what_a_full_store_held_is_loaded_again(tmp_path, when_full, servers):
     layout = replace(layout_of(capacity=1000, partitions=4), when_full=when_full)

@@ -23,8 +23,11 @@ LAYOUTS = st.builds(
     admission=st.sampled_from([1.0, 1.0, 0.5]),
     dtype=DTYPES,
     wire=DTYPES,
-    when_full=st.sampled_from(["evict", "evict", "refuse"]),
+    when_full=st.sampled_from(["evict_lru", "evict_lfu", "refuse"]),
     remembers_evictions=st.booleans(),
+    min_count=st.sampled_from([1, 1, 2, 3]),
+    epoch_bits=st.integers(0, 4),
+    expire_after=st.sampled_from([None, None, 1, 3]),
 )
 PLACES = st.lists(st.tuples(st.integers(0, 49), st.integers(0, 2)), max_size=12)
 
@@ -190,7 +193,7 @@ def contents(shard):
 
 
 @settings(max_examples=40)
-@given(BATCHES, st.integers(1, 40), st.integers(1, 8), st.sampled_from(["evict", "refuse"]), DTYPES)
+@given(BATCHES, st.integers(1, 40), st.integers(1, 8), st.sampled_from(["evict_lru", "refuse"]), DTYPES)
 def test_what_is_left_does_not_depend_on_the_number_of_servers(batches, capacity, partitions, when_full, dtype):
     layout = layout_of(2, capacity, partitions, SGD, admission=0.8, dtype=dtype, when_full=when_full)
     one = rows_after(layout, batches, 1)

@@ -1,0 +1,129 @@
+"""How often ids were looked up: of an id with a row in a word of that row, of others in a sketch.
+
+The sketch is a count-min sketch with conservative updates (C. Estan, G. Varghese, "New directions in traffic
+measurement and accounting", 2002), used as in TinyLFU (G. Einziger, R. Friedman, B. Manes, "TinyLFU: a highly efficient
+cache admission policy", 2017). A line of it is a cache line: an epoch (uint64), then 56 counters of 8 bits, of which an
+id has four. The lines are in the order of keys, as partitions are, so each partition has lines of its own.
+
+Counts are halved at the end of each epoch, which is 2^epoch_bits steps. Nothing goes over all counts to do so: each
+says of when it is, and who reads it halves it as often as epochs have passed since. So counts are a pure function of
+what was looked up in which step.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from persia_cli.kernels.compile import helper, inlined
+from persia_cli.kernels.hashing import mix
+from persia_cli.kernels.intrinsics import prefetch
+
+WORDS = np.uint64(8)
+"""uint64 words of a line: its epoch, then the counters."""
+COUNTERS = np.uint64(14)
+"""Counters of a line among which each of the four of an id is."""
+MOST = np.uint64(255)
+"""Greatest count."""
+STEP = np.uint64(2**24 - 1)
+"""Bits of a row's word with the step of its last look-up, modulo 2^24; the 8 bits above are its count."""
+LATER = np.uint64(2**23)
+"""Steps from which on a difference modulo 2^24 says that the row was looked up in a later step."""
+ONES = np.uint64(0x0101010101010101)
+
+
+def words_of(counts: NDArray[np.uint8], steps: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """Return the words of rows that were looked up so often, last in these steps."""
+    return (counts.astype(np.uint32) << np.uint32(24)) | (steps.astype(np.uint64) & STEP).astype(np.uint32)
+
+
+def counts_in(words: NDArray[np.uint32]) -> NDArray[np.uint8]:
+    """Return how often rows were looked up, as of their last look-up."""
+    return (words >> np.uint32(24)).astype(np.uint8)
+
+
+@inlined
+def halved(counts, times):
+    """Return eight counters of 8 bits, each halved so many times."""
+    if times >= np.uint64(8):
+        return np.uint64(0)
+    return (counts >> times) & (ONES * (MOST >> times))
+
+
+@inlined
+def _since(index, row, step):
+    """Return how many steps ago a row was looked up, 0 if it was in this step or a later one."""
+    steps = (step - np.uint64(index.uses[row])) & STEP
+    return np.uint64(0) if steps >= LATER else min(steps, step)
+
+
+@helper
+def frequency(index, row, step):
+    """Return how often the id of a row was looked up, halved for each epoch that has ended since."""
+    step = np.uint64(step)
+    since = _since(index, row, step)
+    epochs = (step >> index.epoch_bits) - ((step - since) >> index.epoch_bits)
+    count = np.uint64(index.uses[row]) >> np.uint64(24)
+    return np.uint64(0) if epochs >= np.uint64(8) else count >> epochs
+
+
+@inlined
+def word_of(count, step):
+    """Return the word of a row that was looked up so often, now in this step."""
+    return np.uint32((np.uint64(count) << np.uint64(24)) | (np.uint64(step) & STEP))
+
+
+@inlined
+def count_use(index, row, step):
+    """Count the look-up of a row, once in a step: who does it again, as after a kill, changes nothing."""
+    word, now = np.uint64(index.uses[row]), np.uint64(step)
+    steps = (now - word) & STEP
+    if steps != np.uint64(0) and steps < LATER:
+        epochs = (now >> index.epoch_bits) - ((now - min(steps, now)) >> index.epoch_bits)
+        count = (word >> np.uint64(24)) >> min(epochs, np.uint64(8))
+        index.uses[row] = np.uint32((min(count + np.uint64(1), MOST) << np.uint64(24)) | (now & STEP))
+
+
+@inlined
+def line_of(index, key):
+    """Return the first word of a key's line."""
+    line = ((key >> np.uint64(32)) * (index.partitions * index.lines)) >> np.uint64(32)
+    return (line - index.first * index.lines) * WORDS
+
+
+@inlined
+def prefetch_line(index, key):
+    """Prefetch a key's line."""
+    prefetch(index.sketch, line_of(index, key))
+
+
+@inlined
+def _counter(spread, quarter):
+    """Return the place in a line, from 0 on, of one of the four counters of an id, given its mixed key."""
+    part = (spread >> np.uint64(16 * quarter)) & np.uint64(0xFFFF)
+    return np.uint64(quarter) * COUNTERS + ((part * COUNTERS) >> np.uint64(16))
+
+
+@helper
+def count_sighting(index, key, step, target, to):
+    """Count the look-up of a key that has no row; returns how often it was looked up, the present time included.
+
+    The key's line, as it is then, is written to words target[to:to + 8]: to its own place, or to a note.
+    """
+    at, epoch = line_of(index, key), np.uint64(step) >> index.epoch_bits
+    before = index.sketch[at]
+    times = epoch - before if epoch > before else np.uint64(0)
+    target[to] = max(before, epoch)
+    for word in range(np.uint64(1), WORDS):
+        target[to + word] = halved(index.sketch[at + word], times)
+    spread, lowest = mix(key), MOST
+    for quarter in range(4):
+        place = _counter(spread, quarter)
+        word, shift = to + np.uint64(1) + (place >> np.uint64(3)), np.uint64(8) * (place & np.uint64(7))
+        lowest = min(lowest, (target[word] >> shift) & MOST)
+    if lowest == MOST:
+        return MOST
+    for quarter in range(4):
+        place = _counter(spread, quarter)
+        word, shift = to + np.uint64(1) + (place >> np.uint64(3)), np.uint64(8) * (place & np.uint64(7))
+        if (target[word] >> shift) & MOST == lowest:
+            target[word] += np.uint64(1) << shift
+    return lowest + np.uint64(1)

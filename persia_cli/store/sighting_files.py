@@ -1,0 +1,136 @@
+"""The sketches of a shard as Arrow files: how often ids without a row were looked up.
+
+There is one file for each feature group and server that counts them, named as its file of rows, with the lines that
+are not empty. Lines are in the order of keys, so that any number of servers and any capacity can load any set of files.
+"""
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from persia_cli.errors import CheckpointError
+from persia_cli.kernels.sightings import LATER, STEP, WORDS, counts_in
+from persia_cli.storage.hashing_file import HashingFile
+from persia_cli.storage.places import Place, writing_file
+from persia_cli.store.manifest import SIGHTINGS, Manifest, kind_of, verify
+from persia_cli.store.record_batches import record_batches
+from persia_cli.store.row_store import RowStore
+from persia_cli.store.row_writing import file_name
+from persia_cli.store.shard import Shard
+from persia_cli.wire.figures import SavedFile
+
+Sketch = NDArray[np.uint64]
+Bytes = NDArray[np.uint8]
+WORDS_OF_LINE, COUNTS = int(WORDS), 8 * (int(WORDS) - 1)
+LINES_AT_ONCE = 2**16
+LINES_KEY, TABLES_KEY = b"persia.lines", b"persia.tables"
+"""Metadata keys: lines of the whole group, and the names of its tables as JSON."""
+SCHEMA = pa.schema(
+    [pa.field("line", pa.uint64()), pa.field("step", pa.int64()), pa.field("counts", pa.list_(pa.uint8(), COUNTS))]
+)
+
+
+def frequencies_of(words: NDArray[np.uint32], last_used: NDArray[np.uint32], epoch_bits: int) -> Bytes:
+    """Return how often ids with a row were looked up, as of their last use.
+
+    The count of a row may be of an earlier step: until the partition is half full, look-ups are not counted.
+    """
+    last, bits = last_used.astype(np.uint64), np.uint64(epoch_bits)
+    since = (last - words) & STEP
+    since = np.minimum(np.where(since < LATER, since, np.uint64(0)), last)
+    epochs = (last >> bits) - ((last - since) >> bits)
+    return counts_in(words) >> np.minimum(epochs, np.uint64(8)).astype(np.uint8)
+
+
+def write_sightings(shard: Shard, sketches: Sequence[Sketch], directory: Place) -> list[SavedFile]:
+    """Write one file for each store that has a sketch into `directory`, safe when this returns.
+
+    `sketches` are those of a cut, uint64[8 * lines], empty for stores without one. Raises DiskError if a file cannot be
+    written, and removes it.
+    """
+    return [
+        _write(store, sketch, directory) for store, sketch in zip(shard.stores, sketches, strict=True) if sketch.size
+    ]
+
+
+def _write(store: RowStore, sketch: Sketch, directory: Place) -> SavedFile:
+    lines, group = sketch.reshape(-1, WORDS_OF_LINE), store.group
+    name, first = file_name(store), store.partitions.start * group.sketch_lines
+    of = {
+        LINES_KEY: str(group.partitions * group.sketch_lines),
+        TABLES_KEY: json.dumps([table.name for table in group.tables]),
+    }
+    schema = SCHEMA.with_metadata(of)
+    with writing_file(directory / name) as sink, HashingFile(sink) as file:
+        with pa.ipc.new_file(
+            pa.PythonFile(file, mode="w"), schema, options=pa.ipc.IpcWriteOptions(use_threads=False)
+        ) as out:
+            for start in range(0, len(lines), LINES_AT_ONCE):
+                part = lines[start : start + LINES_AT_ONCE]
+                seen = np.flatnonzero(part[:, 1:].any(axis=1))
+                counts = np.ascontiguousarray(part[seen, 1:]).view(np.uint8)
+                columns = [
+                    pa.array((seen + first + start).astype(np.uint64)),
+                    pa.array((part[seen, 0] << np.uint64(group.epoch_bits)).astype(np.int64)),
+                    pa.FixedSizeListArray.from_arrays(pa.array(counts.reshape(-1)), COUNTS),
+                ]
+                out.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+        digest = file.finish()
+    return SavedFile(directory.name, name, file.nbytes, digest)
+
+
+def load_sightings(shard: Shard, folder: Place, manifest: Manifest) -> None:
+    """Set the sketches of a shard to what a checkpoint has for their ranges of keys.
+
+    Where a sketch has other lines than the one that was saved, since the capacity is another one, each line gets the
+    greater of the counts that lie in its range. Raises CheckpointError for a file that is missing, damaged or altered.
+    """
+    counting = [store for store in shard.stores if store.index.sketch.size]
+    for file in manifest.files:
+        if kind_of(file) != SIGHTINGS or not counting:
+            continue
+        path = folder / file.folder / file.name
+        verify(path, file)
+        with record_batches(path) as batches:
+            for batch in batches:
+                batch.validate(full=True)
+                _load(batch, counting, path)
+
+
+def _load(batch: pa.RecordBatch, stores: Sequence[RowStore], path: Place) -> None:
+    total = int(batch.schema.metadata[LINES_KEY])
+    names = set(json.loads(batch.schema.metadata[TABLES_KEY]))
+    lines, steps = batch.column("line").to_numpy(), batch.column("step").to_numpy()
+    counts = batch.column("counts").flatten().to_numpy().reshape(-1, COUNTS)
+    if lines.size and (int(lines.max()) >= total or steps.min() < 0):
+        raise CheckpointError(f"{path} is damaged: it has lines beyond its {total:,}, or of negative steps")
+    for store in stores:
+        if names & {table.name for table in store.group.tables}:
+            _take(store, total, lines, steps, counts)
+
+
+def _take(store: RowStore, total: int, lines: NDArray[np.uint64], steps: NDArray[np.int64], counts: Bytes) -> None:
+    """Add lines, of `total` that the group had, to the sketch of a store: the greater count stays."""
+    group = store.group
+    first, own = store.partitions.start * group.sketch_lines, len(store.partitions) * group.sketch_lines
+    of = group.partitions * group.sketch_lines
+    sketch = store.index.sketch.reshape(-1, WORDS_OF_LINE)
+    if of == total:
+        mine = (lines >= np.uint64(first)) & (lines < np.uint64(first + own))
+        places = lines[mine].astype(np.int64) - first
+        sketch[places, 0] = (steps[mine] >> group.epoch_bits).astype(np.uint64)
+        sketch[places, 1:] = counts[mine].view(np.uint64)
+        return
+    # Line i has the keys from i / total up to (i + 1) / total of all: so far into the group's lines as they are now.
+    begin = (lines.astype(object) * of // total).astype(np.int64) - first
+    end = -(-(lines.astype(object) + 1) * of // total).astype(np.int64) - first
+    for line, stop, step, count in zip(begin.tolist(), end.tolist(), steps.tolist(), counts, strict=True):
+        for at in range(max(line, 0), min(stop, own)):
+            epoch, before = step >> group.epoch_bits, int(sketch[at, 0])
+            there = sketch[at, 1:].view(np.uint8)
+            newest = max(epoch, before)
+            there[:] = np.maximum(there >> min(newest - before, 8), count >> min(newest - epoch, 8))
+            sketch[at, 0] = newest

@@ -1,0 +1,256 @@
+"""Who gets a row where not all ids can have one: by how often they are looked up, and by how long rows were not."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from persia_cli.errors import CheckpointError
+from persia_cli.store.layout import partition_owners
+from persia_cli.store.shard import Shard
+from persia_cli.store.sighting_files import frequencies_of, load_sightings, write_sightings
+from persia_cli.store.snapshot import load_shard
+from tests.support.saving import save_shard
+from tests.support.shards import SGD, TABLES, arrays, layout_of
+from tests.unit.store.test_snapshot import alone
+
+ONE = TABLES[:1]
+
+
+def layout(capacity=1000, partitions=1, epoch_bits=20, **settings):
+    return layout_of(1, capacity, partitions, SGD, ONE, epoch_bits=epoch_bits, **settings)
+
+
+def keys_by_chance(count, seed=0):
+    return np.random.default_rng(seed).integers(2**64, size=count, dtype=np.uint64)
+
+
+def look_up(shard, keys, step, counted=True):
+    """Look keys of table 0 up in training; which of them had no row before."""
+    return shard.answer(0, keys, np.zeros(keys.size, np.uint16), step, True, None, counted)[1]
+
+
+def have_rows(shard, keys):
+    return shard.stores[0].find(keys, np.zeros(keys.size, np.uint16)) >= 0
+
+
+def counters(shard):
+    return shard.counters()["user"]
+
+
+@pytest.mark.parametrize("least", [1, 2, 3, 7])
+def test_an_id_gets_a_row_at_the_sighting_that_is_asked_for(least):
+    shard, keys = Shard(layout(min_count=least), 0, 1), keys_by_chance(10)
+    for step in range(least):
+        assert not have_rows(shard, keys).any()
+        assert look_up(shard, keys, step).size == keys.size
+    assert have_rows(shard, keys).all()
+    assert (counters(shard).not_admitted, counters(shard).admitted) == ((least - 1) * keys.size, keys.size)
+
+
+def test_many_ids_are_rarely_counted_too_often_and_never_too_rarely():
+    shard, keys = Shard(layout(min_count=2), 0, 1), keys_by_chance(2000)
+    look_up(shard, keys, 0)
+    assert have_rows(shard, keys).mean() < 0.1
+    look_up(shard, keys[:500], 1)
+    assert have_rows(shard, keys[:500]).all()
+
+
+def test_a_look_up_that_is_repeated_is_not_counted_and_gives_nobody_a_row():
+    shard, keys = Shard(layout(min_count=2), 0, 1), keys_by_chance(300)
+    look_up(shard, keys, 0)
+    before, refused = have_rows(shard, keys).tolist(), counters(shard).refused
+    sketch = shard.stores[0].index.sketch.tobytes()
+    for _ in range(3):
+        look_up(shard, keys, 0, counted=False)
+    assert have_rows(shard, keys).tolist() == before
+    assert shard.stores[0].index.sketch.tobytes() == sketch
+    assert (counters(shard).refused, counters(shard).misses) == (refused, keys.size)
+
+
+def test_counts_are_halved_with_time():
+    shard, keys = Shard(layout(min_count=3, epoch_bits=3), 0, 1), keys_by_chance(5)
+    # Two sightings in the first epoch are one in the second, so the third one is not enough, the fourth is.
+    for step, known in ((0, False), (1, False), (8, False), (9, True)):
+        look_up(shard, keys, step)
+        assert have_rows(shard, keys).all() == known
+
+
+def test_ids_that_come_once_never_push_out_those_that_come_again():
+    lfu = Shard(layout(300, when_full="evict_lfu"), 0, 1)
+    lru = Shard(layout(300, when_full="evict_lru"), 0, 1)
+    often = keys_by_chance(200)
+    for step in range(1, 41):
+        for shard in (lfu, lru):
+            # The step before was the last use of the frequent ones: by age alone the newcomers win.
+            look_up(shard, often if step % 2 else keys_by_chance(400, step), step)
+    kept = [have_rows(shard, often).mean() for shard in (lfu, lru)]
+    # Some newcomers have counters in common with others, so they seem to come again.
+    assert kept[0] > 0.9 > kept[1] + 0.2, kept
+    assert counters(lfu).refused > 5000
+
+
+def test_an_id_that_comes_more_often_takes_the_row_of_one_that_comes_less():
+    shard = Shard(layout(8, when_full="evict_lfu"), 0, 1)
+    keys = keys_by_chance(9)
+    for step in range(2):
+        look_up(shard, keys[:8], step)
+    for step, known in ((2, False), (3, False), (4, True)):
+        look_up(shard, keys[8:], step)
+        assert have_rows(shard, keys[8:]).all() == known
+    assert (counters(shard).evicted, counters(shard).expired, counters(shard).rows) == (1, 0, 8)
+
+
+@pytest.mark.parametrize("when_full", ["refuse", "evict_lfu", "evict_lru"])
+def test_a_row_that_was_not_used_for_long_goes_to_any_new_id(when_full):
+    shard = Shard(layout(8, when_full=when_full, expire_after=10), 0, 1)
+    keys = keys_by_chance(10)
+    for step in range(5):
+        look_up(shard, keys[:8], step)
+    look_up(shard, keys[:7], 6)
+    if when_full != "evict_lru":
+        look_up(shard, keys[8:9], 14)
+        assert not have_rows(shard, keys[8:9]).any()
+    look_up(shard, keys[8:9], 15)
+    assert have_rows(shard, keys[:9]).tolist() == [True] * 7 + [False, True]
+    assert (counters(shard).evicted, counters(shard).expired) == (1, 1)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 4), st.sampled_from(["evict_lfu", "refuse"]), st.integers(1, 3))
+def test_who_has_a_row_does_not_depend_on_the_number_of_servers(seed, servers, when_full, least):
+    of = layout(200, 4, epoch_bits=2, when_full=when_full, min_count=least, expire_after=9)
+    one, several = Shard(of, 0, 1), [Shard(of, server, servers) for server in range(servers)]
+    owners, rng = partition_owners(4, servers), np.random.default_rng(seed)
+    keys = keys_by_chance(600, seed)
+    for step in range(12):
+        batch = np.unique(keys[rng.zipf(1.3, 300) % keys.size])
+        look_up(one, batch, step)
+        for server, shard in enumerate(several):
+            own = batch[owners[(batch >> np.uint64(32)) * np.uint64(4) >> np.uint64(32)] == server]
+            look_up(shard, own, step)
+    sketches = [shard.stores[0].index.sketch for shard in several]
+    assert np.array_equal(np.concatenate(sketches), one.stores[0].index.sketch)
+    assert counters(one).rows == sum(counters(shard).rows for shard in several)
+
+
+def trained(of, steps=10):
+    shard, keys, rng = Shard(of, 0, 1), keys_by_chance(3000), np.random.default_rng(1)
+    for step in range(steps):
+        look_up(shard, np.unique(keys[rng.zipf(1.2, 800) % keys.size]), step)
+    return shard
+
+
+class Saved:
+    """What `load_sightings` reads of a manifest."""
+
+    def __init__(self, files):
+        self.files = files
+
+
+def saved(shard, folder):
+    """Save a shard, with its counts; its files of rows and of counts."""
+    rows = save_shard(shard, folder / "embeddings")
+    return rows, write_sightings(shard, [store.index.sketch for store in shard.stores], folder / "sightings")
+
+
+@pytest.mark.parametrize("servers", [1, 3])
+@pytest.mark.parametrize("others", [1, 2])
+def test_counts_come_back_to_the_bit_on_any_number_of_servers(tmp_path, servers, others):
+    of = layout(500, 4, epoch_bits=2, when_full="evict_lfu", min_count=2)
+    shard = trained(of)
+    files = saved(shard, tmp_path / "first")
+    middle = []
+    for server in range(others):
+        each = Shard(of, server, others)
+        load_shard(each, alone(tmp_path / "first" / "embeddings", files[0]))
+        load_sightings(each, tmp_path / "first", Saved(files[1]))
+        middle.append(saved(each, tmp_path / f"second-{server}"))
+    for server in range(servers):
+        last = Shard(of, server, servers)
+        for number, (rows, counts) in enumerate(middle):
+            folder = tmp_path / f"second-{number}"
+            load_shard(last, alone(folder / "embeddings", rows))
+            load_sightings(last, folder, Saved(counts))
+        store, whole = last.stores[0], shard.stores[0]
+        words = of.groups[0].sketch_lines * 8
+        own = whole.index.sketch[store.partitions.start * words : store.partitions.stop * words]
+        # The epoch of a line without counts says nothing.
+        theirs, ours = (each.reshape(-1, 8) for each in (own, store.index.sketch))
+        filled = theirs[:, 1:].any(axis=1)
+        assert np.array_equal(ours[filled], theirs[filled])
+        assert not ours[~filled, 1:].any()
+        keys = keys_by_chance(3000)
+        mine = keys[np.isin((keys >> np.uint64(32)) * np.uint64(4) >> np.uint64(32), list(store.partitions))]
+        mine = mine[have_rows(shard, mine)]
+        rows, before = (each.stores[0].find(*arrays([(key, 0) for key in mine.tolist()])) for each in (last, shard))
+        counts, wanted = store.index.uses[rows], whole.index.uses[before]
+        for step in (10, 12, 20):
+            steps = np.full(counts.size, step, np.uint32)
+            assert np.array_equal(*(frequencies_of(words, steps, 2) for words in (counts, wanted)))
+        assert frequencies_of(counts, np.full(counts.size, 10, np.uint32), 2).max(initial=2) > 1
+
+
+def sees(shard, key):
+    """Look a key up once more, which is not all it takes."""
+    look_up(shard, key[None], 10)
+
+
+@pytest.mark.parametrize("capacity", [100, 500, 2000])
+def test_another_capacity_never_counts_less(tmp_path, capacity):
+    of = layout(500, 4, epoch_bits=2, min_count=9)
+    _, files = saved(trained(of), tmp_path)
+    other = Shard(layout(capacity, 2, epoch_bits=2, min_count=9), 0, 1)
+    load_sightings(other, tmp_path, Saved(files))
+    before, after, keys = trained(of), other, keys_by_chance(30)
+    for key in keys:
+        counts = []
+        for shard in (before, after):
+            needed = next(times for times in range(20) if have_rows(shard, key[None])[0] or sees(shard, key))
+            counts.append(needed)
+        assert counts[1] <= counts[0]
+
+
+def test_a_damaged_file_of_counts_is_refused(tmp_path):
+    shard = trained(layout(500, 4, min_count=2))
+    _, files = saved(shard, tmp_path)
+    path = tmp_path / "sightings" / files[0].name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match="has changed since it was saved"):
+        load_sightings(Shard(shard.layout, 0, 1), tmp_path, Saved(files))
+    path.unlink()
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        load_sightings(Shard(shard.layout, 0, 1), tmp_path, Saved(files))
+
+
+@pytest.mark.parametrize("when_full", ["evict_lru", "refuse"])
+def test_who_asks_for_no_counts_has_no_memory_for_them(when_full, tmp_path):
+    shard = trained(layout(500, 4, when_full=when_full))
+    assert (shard.stores[0].index.uses.size, shard.stores[0].index.sketch.size) == (0, 0)
+    assert saved(shard, tmp_path)[1] == []
+
+
+def test_a_cut_keeps_counts_as_they_were(tmp_path):
+    of = layout(500, 4, epoch_bits=2, when_full="evict_lfu")
+    shard, twin = trained(of), trained(of)
+    cut = shard.begin_cut(places=500)
+    look_up(shard, keys_by_chance(400), 10)
+    portions = [portion for portion in cut.portions(0) for _ in (0,)]
+    uses = dict(zip(portions[0].keys.tolist(), portions[0].uses.tolist(), strict=True))
+    shard.end_cut()
+    own = twin.stores[0]
+    rows = own.find(*arrays([(key, 0) for key in uses]))
+    assert own.index.uses[rows].tolist() == list(uses.values())
+    assert np.array_equal(cut.sketches[0], own.index.sketch)
+
+
+def test_a_step_far_behind_or_ahead_does_no_harm():
+    of = replace(layout(50, 1, epoch_bits=0, when_full="evict_lfu"), expire_after=5)
+    shard, keys = Shard(of, 0, 1), keys_by_chance(300)
+    for step in (0, 2**32 - 1, 3, 2**24, 2**24 - 1, 2**23 + 1, 2**31, 7):
+        look_up(shard, keys[step % 7 :], step)
+    assert counters(shard).rows <= 50
