@@ -7,7 +7,7 @@ from collections.abc import Callable
 SHARE = 0.06
 """Fraction of the time of all processors that the saves of all embedding servers take together from training."""
 WHOLE = 2.5
-"""Processor time of rows from memory to disk, as a multiple of the time of taking them: measured for several dims."""
+"""Processor time of rows from memory to disk, as a multiple of the time of taking them; an estimate."""
 QUIET_S = 0.5
 """Seconds without a request after which nobody trains, and a save goes as fast as it can."""
 
