@@ -43,8 +43,12 @@ def test_every_file_of_a_run(result: JobResult) -> None:
     assert any(re.match(checkpoint, path) for path in paths)
     outside = [path for path in paths if not re.match(checkpoint, path)]
     assert unnamed(outside) == []
-    inside = {re.sub(f"{checkpoint}(embeddings/group.*)?", "", path) for path in set(paths) - set(outside)} - {""}
+    inside = {
+        re.sub(f"{checkpoint}((embeddings|sightings)/group.*)?", "", path) for path in set(paths) - set(outside)
+    } - {""}
     assert unnamed(Path(path).name for path in inside - {"manifest.json"}) == []
+    folders = {Path(path).parent.name for path in set(paths) - set(outside)}
+    assert [folder for folder in folders if not folder.startswith("step-") and f"{folder}/" not in PAGE] == []
 
 
 def test_every_key_of_metrics(result: JobResult) -> None:

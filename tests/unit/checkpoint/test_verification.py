@@ -83,7 +83,9 @@ def rows(change: Callable[[pa.Table], pa.Table], **of_table: int) -> Change:
         write_arrow(path, change(read_arrow(path)))
 
         def note(manifest: dict[str, Any]) -> None:
-            [file] = [file for file in manifest["files"] if file["name"] == path.name]
+            [file] = [
+                each for each in manifest["files"] if (each["folder"], each["name"]) == (path.parent.name, path.name)
+            ]
             table = read_arrow(path).column("table")
             if not pa.types.is_dictionary(table.type):
                 return
@@ -128,7 +130,7 @@ def of_other_file(run_dir: Path) -> None:
 
     def note(manifest: dict[str, Any]) -> None:
         for file in manifest["files"]:
-            if file["name"] == first.name:
+            if (file["folder"], file["name"]) == (first.parent.name, first.name):
                 file["rows"]["tables"][other.column("table")[0].as_py()] += 1
         recount(manifest)
 
