@@ -91,7 +91,7 @@ def test_on_a_terminal_there_are_tables(shop: Path) -> None:
     [last] = [line for line in text.splitlines() if line.startswith("last_items")][:1]
     assert "0…89 ids, mean 44.1 ▁▁▁▂▃▅█▇" in last
     [item] = [line.split() for line in text.splitlines() if line.startswith("item")][2:]
-    assert item == ["item", "100", "14.4", "KiB", "100"]
+    assert item == ["item", "100", "15.6", "KiB", "100"]
     assert "kind: parquet" in text
 
 
