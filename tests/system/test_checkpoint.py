@@ -138,7 +138,7 @@ def test_rows_open_in_pandas(saved: JobResult) -> None:
         rows = pd.read_feather(path)
         tables = tuple(sorted(rows["table"].unique()))
         dim, optimizer = groups[tables]
-        assert rows.columns.to_list() == ["table", "id", "last_used", "embedding", *states[optimizer]]
+        assert rows.columns.to_list() == ["table", "id", "last_used", "frequency", "embedding", *states[optimizer]]
         assert [str(rows[name].dtype) for name in ("id", "last_used")] == ["uint64", "int64"]
         assert rows["last_used"].between(0, STEPS - 1).all()
         for column in ["embedding", *states[optimizer]]:

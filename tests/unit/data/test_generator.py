@@ -45,11 +45,11 @@ def test_batches_have_the_promised_shape() -> None:
     assert not np.array_equal(batch.labels[:, 0], batch.labels[:, 1])
 
 
-def test_groups_are_made_up_too_for_evaluation() -> None:
-    batch = GeneratedSource(SMALL, 1, "eval", 5, with_queries=True).read(0, 100, 200)
-    assert batch.query_ids is not None
-    np.testing.assert_array_equal(batch.query_ids, batch.ids.reshape(3, 100)[0])
-    assert GeneratedSource(SMALL, 1, "train", 5, with_queries=True).read(0, 0, 10).query_ids is None
+def test_groups_are_made_up_too() -> None:
+    for split in ("train", "eval"):
+        batch = GeneratedSource(SMALL, 1, split, 5, with_queries=True).read(0, 100, 200)
+        assert batch.query_ids is not None
+        np.testing.assert_array_equal(batch.query_ids, batch.ids.reshape(3, 100)[0])
     assert GeneratedSource(SMALL, 1, "eval", 5).read(0, 0, 10).query_ids is None
     no_features = Generator(train_rows=1, eval_rows=9, dense=1, cardinalities=())
     alike = GeneratedSource(no_features, 1, "eval", 5, with_queries=True).read(0, 0, 9).query_ids

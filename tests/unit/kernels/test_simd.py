@@ -169,7 +169,8 @@ def test_random_rounding_equals_its_naive_twin_and_gives_a_neighbour(float16, va
     bound = np.clip(values, -65504, 65504) if float16 else values
     step = naive.spacing(bound, 11, 2.0**-24) if float16 else naive.spacing(bound, 8, 2.0**-133)
     within = np.isfinite(back)
-    assert (np.abs(back.astype(np.float64) - bound)[within] < step[within]).all()
+    # In float64 a value near 0 may be as far from its neighbour as 0 is.
+    assert (np.abs(back.astype(np.float64) - bound)[within] <= step[within]).all()
     same(back, rounded_at_random(values, start, column, float16))
 
 
