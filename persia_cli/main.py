@@ -2,7 +2,7 @@
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -88,10 +88,17 @@ def main() -> None:
         error = in_our_words(error)
 
         code = report_failure(error, debug=len(arguments) < len(sys.argv) - 1)
-        remote = sys.modules.get("persia_cli.storage.remote")
-        if remote is not None and remote.is_waiting():
-            # A library that still waits for a store on the network would not let the process end.
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
+    except SystemExit as ended:
+        code = ended.code
+    _end(code)
+
+
+def _end(code: object) -> NoReturn:
+    """End the process; at once if the threads of a library could keep it from ending, or abort it while it ends."""
+    remote, ranks = (sys.modules.get(f"persia_cli.{name}") for name in ("storage.remote", "train.distributed"))
+    # The one may still wait for a store on the network; of the other, C++ makes std::terminate of a thread that runs.
+    if (remote is not None and remote.is_waiting()) or (ranks is not None and ranks.has_joined()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else 0)
     sys.exit(code if isinstance(code, int) else 0)

@@ -21,6 +21,14 @@ ENDLESS = timedelta(days=365)
 """Longest timeout that torch supports."""
 
 
+_joined = False
+
+
+def has_joined() -> bool:
+    """Return whether this process has joined a group of ranks, now or before: torch has threads of its own then."""
+    return _joined
+
+
 class LostRankError(WireError):
     """An error since another rank has ended; torch does not say which one."""
 
@@ -50,6 +58,8 @@ class World:
             torch.cuda.set_device(device)
         if size == 1:
             return
+        global _joined
+        _joined = True
         if rendezvous is None:
             raise ValueError("a world of several ranks needs a rendezvous file")
         rendezvous.touch(mode=0o600)  # torch would create one that other users may access, depending on the umask

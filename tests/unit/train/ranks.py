@@ -1,6 +1,7 @@
 """What one rank of several does in a process of its own; the results go to a file."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,12 @@ def train(
         found |= {f"gradient/{number}/{group}": value for group, value in enumerate(result.gradients)}
         found[f"loss/{number}"] = result.loss_sum
     return found | {f"weight/{name}": value.numpy() for name, value in step.module.state_dict().items()}
+
+
+def run_to_the_end(target: Callable[[int, int, str], None], rank: int, size: int, directory: str) -> None:
+    """Call a function of this module, and end the process as the product does: torch may abort it otherwise."""
+    target(rank, size, directory)
+    os._exit(0)
 
 
 def run(rank: int, size: int, directory: str) -> None:

@@ -232,7 +232,9 @@ def test_precision_may_change_between_save_and_load(tmp_path):
 @pytest.mark.processes
 def test_an_overflow_on_one_rank_is_one_for_all(tmp_path: Path):
     context = multiprocessing.get_context("spawn")
-    started = [context.Process(target=ranks.overflow, args=(rank, 2, str(tmp_path))) for rank in range(2)]
+    started = [
+        context.Process(target=ranks.run_to_the_end, args=(ranks.overflow, rank, 2, str(tmp_path))) for rank in range(2)
+    ]
     for process in started:
         process.start()
     try:

@@ -1,6 +1,8 @@
 """Several ranks: together they train the model one rank would, and say so when they cannot."""
 
 import multiprocessing
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +23,8 @@ SGD = DenseSgd(kind="sgd", lr=0.1)
 def processes(target, size: int, directory: Path) -> None:
     """Run `target` once per rank and wait for all."""
     context = multiprocessing.get_context("spawn")
-    started = [context.Process(target=target, args=(rank, size, str(directory))) for rank in range(size)]
+    words = [(target, rank, size, str(directory)) for rank in range(size)]
+    started = [context.Process(target=ranks.run_to_the_end, args=each) for each in words]
     for process in started:
         process.start()
     try:
@@ -122,3 +125,15 @@ def test_parameters_without_gradient_are_named():
     module = ranks.Idle()
     with pytest.raises(ConfigError, match="do not depend on these parameters of the model: spare; "):
         DenseStep(module, dense_optimizer(SGD, module), GROUPS, Pretended(), DENSE, 0, settings())
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("words", "code"), [(["--version"], 0), (["launch-role", "nobody"], 2)])
+def test_a_process_that_was_in_a_group_ends_before_torch_is_torn_down(words, code):
+    """Seen: std::terminate in a process that had done all its work, which a launcher takes for a rank that failed."""
+    program = (
+        "import atexit, sys; from persia_cli.train import distributed; distributed._joined = True\n"
+        "atexit.register(print, 'torn down'); from persia_cli.main import main; main()"
+    )
+    ended = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, "torn down" in ended.stdout) == (code, False)
