@@ -58,8 +58,6 @@ class World:
             torch.cuda.set_device(device)
         if size == 1:
             return
-        global _joined
-        _joined = True
         if rendezvous is None:
             raise ValueError("a world of several ranks needs a rendezvous file")
         rendezvous.touch(mode=0o600)  # torch would create one that other users may access, depending on the umask
@@ -78,6 +76,8 @@ class World:
             raise WireError(
                 f"nn-worker-{rank} could not join the group of {size} NN workers in {timeout_s:g} s: {_first(error)}"
             ) from error
+        global _joined
+        _joined = True
         _set_pg_timeout(ENDLESS)
 
     def any(self, condition: bool) -> bool:

@@ -4,7 +4,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
 
@@ -124,7 +125,29 @@ def test_an_embedding_server_returns_if_its_memory_is_kept_and_can_be_trusted(
                 os.close(memory)
 
 
-def test_a_signal_that_comes_while_the_next_process_starts_leaves_none_that_nobody_knows() -> None:
+@pytest.fixture
+def sigterm() -> Iterator[Callable[[], None]]:
+    """Sends SIGTERM to this process, and returns once another of its threads has taken it."""
+    due = threading.Event()
+
+    def send() -> None:
+        due.wait(60.0)
+        signal.raise_signal(signal.SIGTERM)
+
+    thread = threading.Thread(target=send, daemon=True)
+    thread.start()
+
+    def send_now() -> None:
+        due.set()
+        thread.join(60.0)
+
+    yield send_now
+    assert due.is_set()
+
+
+def test_a_signal_that_comes_while_the_next_process_starts_leaves_none_that_nobody_knows(
+    sigterm: Callable[[], None],
+) -> None:
     child, reports = supervised("import os; life == 1 and os.kill(os.getpid(), 9)")
     child.supervise()
     reports.deaths[0][1](Verdict(True, 0.0, ""))
@@ -132,7 +155,7 @@ def test_a_signal_that_comes_while_the_next_process_starts_leaves_none_that_nobo
 
     def told_meanwhile(life: int) -> "subprocess.Popen[bytes]":
         begun.append(start(life))
-        os.kill(os.getpid(), signal.SIGTERM)
+        sigterm()
         return begun[0]
 
     child._start = told_meanwhile
@@ -143,7 +166,7 @@ def test_a_signal_that_comes_while_the_next_process_starts_leaves_none_that_nobo
 
 
 def test_a_signal_that_comes_while_a_job_starts_a_process_leaves_none_that_nobody_knows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sigterm: Callable[[], None]
 ) -> None:
     run = make_run()
     plan = plan_job(run, make_facts(run, 100, 0), "train", tmp_path)
@@ -153,7 +176,7 @@ def test_a_signal_that_comes_while_a_job_starts_a_process_leaves_none_that_nobod
 
     def told_meanwhile(words: list[str], **options: object) -> "subprocess.Popen[bytes]":
         begun.append(start([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True))
-        os.kill(os.getpid(), signal.SIGTERM)
+        sigterm()
         return begun[0]
 
     monkeypatch.setattr(subprocess, "Popen", told_meanwhile)
