@@ -42,8 +42,9 @@ DENSE_TABLE = "(dense)"
 ROWS_PER_PARTITION = 2048
 """Rows for which a partition should have room: hashing spreads keys unevenly, and smaller partitions overflow early."""
 Storage = Literal["float32", "bfloat16", "float16"]
-WhenFull = Literal["auto", "evict_lfu", "evict_lru", "refuse"]
 """The dtypes in which embeddings are stored or sent; optimizer states are always float32."""
+WhenFull = Literal["auto", "evict_lfu", "evict_lru", "refuse"]
+"""What an id without a row gets where the room for it is full."""
 
 
 @dataclass(frozen=True)

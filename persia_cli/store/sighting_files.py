@@ -125,12 +125,20 @@ def _take(store: RowStore, total: int, lines: NDArray[np.uint64], steps: NDArray
         sketch[places, 1:] = counts[mine].view(np.uint64)
         return
     # Line i has the keys from i / total up to (i + 1) / total of all: so far into the group's lines as they are now.
-    begin = (lines.astype(object) * of // total).astype(np.int64) - first
-    end = -(-(lines.astype(object) + 1) * of // total).astype(np.int64) - first
-    for line, stop, step, count in zip(begin.tolist(), end.tolist(), steps.tolist(), counts, strict=True):
-        for at in range(max(line, 0), min(stop, own)):
-            epoch, before = step >> group.epoch_bits, int(sketch[at, 0])
-            there = sketch[at, 1:].view(np.uint8)
-            newest = max(epoch, before)
-            there[:] = np.maximum(there >> min(newest - before, 8), count >> min(newest - epoch, 8))
-            sketch[at, 0] = newest
+    # The products of numbers of lines can be beyond 64 bits.
+    wide = lines.astype(object)
+    begin = np.maximum((wide * of // total).astype(np.int64) - first, 0)
+    end = np.minimum(-(-(wide + 1) * of // total).astype(np.int64) - first, own)
+    times = np.maximum(end - begin, 0)
+    which = np.repeat(np.arange(lines.size), times)
+    places = begin[which] + np.arange(which.size) - np.repeat(np.cumsum(times) - times, times)
+    epochs, before = (steps >> group.epoch_bits).astype(np.uint64)[which], sketch[:, 0].copy()
+    np.maximum.at(sketch[:, 0], places, epochs)
+    there = sketch.view(np.uint8)[:, 8:]
+    there[:] = _halved(there, sketch[:, 0] - before)
+    np.maximum.at(there, places, _halved(counts[which], sketch[places, 0] - epochs))
+
+
+def _halved(counts: Bytes, epochs: NDArray[np.uint64]) -> Bytes:
+    """Return counts uint8 [n, m], each line halved as often as epochs have passed."""
+    return counts >> np.minimum(epochs, np.uint64(8)).astype(np.uint8)[:, None]
