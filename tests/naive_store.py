@@ -121,8 +121,8 @@ class Store:
             self.look_ups += 1
             for row in filter(None, rows):
                 row.last_used = max(row.last_used, step)
-                half_full = 2 * sum(map(len, self.partition(row.name[0]))) >= self.group.rows_per_partition
-                if row.counted < step and half_full:
+                nearly_full = 8 * sum(map(len, self.partition(row.name[0]))) >= 7 * self.group.rows_per_partition
+                if row.counted < step and nearly_full:
                     row.count, row.counted = min(self.frequency(row, step) + 1, 255), step
                 self.counts[row.name[1]]["hits"] += 1
             rows = [row or self.find(name) or self.admit(name, step) for name, row in zip(names, rows, strict=True)]

@@ -16,6 +16,7 @@ from persia_cli.store.layout import (
     GroupSpec,
     RowOptimizer,
     TableSpec,
+    epoch_bits_for,
     partitions_for,
     row_width,
     table_salt,
@@ -40,6 +41,8 @@ LR, EPS = 0.01, 1e-8
 
 LOAD = 0.65
 """Fraction of a store's capacity that is used in measurements."""
+IDS = 26 * 4096
+"""Ids of a batch, by which it is settled how long counts of look-ups last."""
 CHUNK = 1 << 20
 """Ids of one request while a store is filled."""
 SPARE = 0.55
@@ -85,10 +88,15 @@ def keys_of(ids: Ids, table: int = 0) -> Keys:
 
 
 def layout_of(dim: int, kind: Kind, capacity: int, features: int = 1) -> EmbeddingLayout:
-    """Return the layout of one table of float32 rows per feature, all in one feature group."""
+    """Return the layout of one table of float32 rows per feature, all in one feature group.
+
+    Look-ups are counted, as they are by default: with `when_full: auto`.
+    """
     tables = tuple(TableSpec(_name(n), n, table_salt(_name(n)), init_bound=0.01) for n in range(features))
     optimizer = RowOptimizer(kind, lr=LR, eps=EPS)
-    group = GroupSpec(0, dim, optimizer, tables, capacity, partitions_for(capacity, PARTITIONS))
+    partitions = partitions_for(capacity, PARTITIONS)
+    epoch_bits = epoch_bits_for(capacity, IDS)
+    group = GroupSpec(0, dim, optimizer, tables, capacity, partitions, counts_uses=True, epoch_bits=epoch_bits)
     return EmbeddingLayout((group,), tuple(FeatureSpec(each.name, 0, each.number, "sum") for each in tables), seed=0)
 
 

@@ -202,8 +202,6 @@ def seek(index, keys, start, stop):
             slot = bucket * np.uint64(SLOTS) + lowest_bit(bits)
             if index.several:
                 prefetch(index.tables, np.uint64(row_at(index, slot)))
-            if index.uses.size:
-                prefetch(index.uses, np.uint64(row_at(index, slot)))
         elif taken(index, bucket) == np.uint64(15):
             prefetch(index.buckets, second_bucket(index, key, bucket) * KEYS)
         index.scratch[i] = slot

@@ -128,9 +128,10 @@ def finish_look_up(journal, index, rows, old, row_init, counts, keys, tables, st
 def _serve_known(index, rows, most, counts, keys, tables, step, wire, found):
     """Send the rows of known keys, zeros for others; returns the number of others, whose positions are `found.new`.
 
-    Look-ups of rows are counted in partitions that are at least half full: in others no row has to make room soon.
+    Look-ups of rows are counted in partitions that are nearly full: in others no row has to make room soon. That is
+    done after the rows were sent, when the counts have come from memory.
     """
-    unknown = np.uint64(0)
+    unknown, counting = np.uint64(0), index.uses.size > 0 and _is_counted(_fullest(index), most)
     for start in range(np.uint64(0), np.uint64(keys.size), np.uint64(CHUNK)):
         stop = min(start + np.uint64(CHUNK), np.uint64(keys.size))
         seek(index, keys, start, stop)
@@ -143,11 +144,36 @@ def _serve_known(index, rows, most, counts, keys, tables, step, wire, found):
             else:
                 found.rows[i] = row_at(index, slot)
                 touch(index, slot, step)
-                if index.uses.size and 2 * np.int64(index.fill[partition_of(index, keys[i])]) >= most:
-                    count_use(index, found.rows[i], step)
+                if counting:
+                    prefetch(index.uses, np.uint64(found.rows[i]))
                 counts.hits[tables[i]] += 1
         send_rows(rows, found.rows, start, stop, found.out, wire)
+        if counting:
+            _count_uses(index, most, keys, step, found.rows, start, stop)
     return unknown
+
+
+@inlined
+def _is_counted(fill, most):
+    """Return whether look-ups of the rows of a partition with so many rows are counted: if it is seven eighths full."""
+    return 8 * np.int64(fill) >= 7 * most
+
+
+@helper
+def _fullest(index):
+    """Return the number of rows of the partition that has most."""
+    most = np.int64(0)
+    for partition in range(index.fill.size):
+        most = max(most, np.int64(index.fill[partition]))
+    return most
+
+
+@helper
+def _count_uses(index, most, keys, step, found, start, stop):
+    """Count the look-ups of rows found[start:stop] (-1 for none), of partitions that are nearly full."""
+    for i in range(start, stop):
+        if found[i] >= 0 and _is_counted(index.fill[partition_of(index, keys[i])], most):
+            count_use(index, found[i], step)
 
 
 @helper

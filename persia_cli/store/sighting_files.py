@@ -36,7 +36,7 @@ SCHEMA = pa.schema(
 def frequencies_of(words: NDArray[np.uint32], last_used: NDArray[np.uint32], epoch_bits: int) -> Bytes:
     """Return how often ids with a row were looked up, as of their last use.
 
-    The count of a row may be of an earlier step: until the partition is half full, look-ups are not counted.
+    The count of a row may be of an earlier step: until the partition is nearly full, look-ups are not counted.
     """
     last, bits = last_used.astype(np.uint64), np.uint64(epoch_bits)
     since = (last - words) & STEP
