@@ -2,10 +2,23 @@
 
 from collections.abc import Callable, Iterable
 
-from persia_cli.kernels import bags, cast, check, dedup, hashing, index, look_up, new_keys, pool, room, update
+from persia_cli.kernels import (
+    bags,
+    cast,
+    check,
+    dedup,
+    hashing,
+    index,
+    look_up,
+    new_keys,
+    old_lines,
+    pool,
+    room,
+    update,
+)
 from persia_cli.kernels.compile import KERNELS
 
-MODULES = (bags, cast, check, dedup, hashing, index, look_up, new_keys, pool, room, update)
+MODULES = (bags, cast, check, dedup, hashing, index, look_up, new_keys, old_lines, pool, room, update)
 """Importing a module registers its kernels."""
 
 

@@ -11,10 +11,8 @@ from typing import Protocol
 from persia_cli.roles.save_pace import SavePace
 from persia_cli.storage.places import Place
 from persia_cli.store.cut import CutRows
-from persia_cli.store.manifest import SIGHTINGS
 from persia_cli.store.row_store import Keys, Tables
 from persia_cli.store.shard import Shard
-from persia_cli.store.sighting_files import write_sightings
 from persia_cli.store.snapshot import Changes, steps_of, write_portions
 from persia_cli.wire.figures import SavedFile
 
@@ -129,8 +127,7 @@ class ShardSaving:
     def _write(self, folder: Place) -> list[SavedFile]:
         # Linux counts niceness by thread.
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
-        rows = write_portions(self._shard, self._portions, folder, self._on_rows, self._changes)
-        return [*rows, *write_sightings(self._shard, self._cut.sketches, folder.parent / SIGHTINGS)]
+        return write_portions(self._shard, self._portions, folder, self._on_rows, self._changes)
 
     def _portions(self, group: int) -> Iterator[CutRows]:
         last = False

@@ -19,10 +19,11 @@ from persia_cli.kernels.memory import zeros
 from persia_cli.kernels.old_rows import Listed, OldRows
 from persia_cli.store.layout import GroupSpec
 from persia_cli.store.row_store import Floats, Keys, RowStore, Tables
+from persia_cli.store.sketch_cut import Lines, SketchCut
 
 PORTION_BYTES = 2**21
 """Approximate size of a portion, which takes about a millisecond to copy; at least one partition."""
-KEPT_FRACTION = 0.05
+KEPT_FRACTION = 0.04
 """Largest fraction of the rows that are kept as they were at the same time."""
 KEPT_BYTES = 2**22
 """Size of the rows that may be kept whatever the fraction: small stores are kept whole."""
@@ -42,6 +43,8 @@ class CutRows(NamedTuple):
     """float32 of any size: all embeddings, then the values of each state of the optimizer, then room that is free."""
     held: NDArray[np.int64]
     """int64[tables]: rows of each table in these partitions, also those that did not change."""
+    lines: Lines
+    """uint64[8 * lines]: the sketch of these partitions, empty where there is none."""
 
     def parts(self, group: GroupSpec) -> dict[str, Floats]:
         """Return the embedding and each optimizer state by name, float32[n, columns], without a copy."""
@@ -120,13 +123,14 @@ class StoreCut:
             places = min(store.used, max(int(store.used * KEPT_FRACTION), KEPT_BYTES // nbytes))
         self._room_for_old = _room_of(store, places)
         self.old = _emptied(self._room_for_old, store.used, places, store.group.width)
-        windows = max(1, store.used * nbytes // PORTION_BYTES)
+        self._sketch = SketchCut(store, places)
+        windows = max(1, (store.used * nbytes + store.index.sketch.nbytes) // PORTION_BYTES)
         windows = min(windows, len(store.partitions))
         self._edges = [len(store.partitions) * edge // windows for edge in range(windows + 1)] if windows else [0]
         self.over = len(self._edges) == 1
 
     def next_portion(self) -> CutRows:
-        """Copy the rows of the next partitions; sets `over` with the last of them."""
+        """Copy the rows and the sketch of the next partitions; sets `over` with the last of them."""
         store, held = self._store, np.zeros(self._tables, np.int64)
         first, last = self._edges[:2]
         size = int(store.index.fill[first:last].sum())
@@ -137,11 +141,12 @@ class StoreCut:
         order = _order(listed.keys, listed.tables)
         values = self._memory(count * (store.group.dim + int(self._states.sum())))
         old_rows.take_rows(store.rows, self.old, listed.sources[order], self._states, values)
+        lines = self._sketch.take(first, last)
         del self._edges[0]
         if len(self._edges) == 1:
             self.drop()
         return CutRows(
-            listed.keys[order], listed.tables[order], listed.last_used[order], listed.uses[order], values, held
+            listed.keys[order], listed.tables[order], listed.last_used[order], listed.uses[order], values, held, lines
         )
 
     def drop(self) -> None:
@@ -149,6 +154,7 @@ class StoreCut:
         if not self.over:
             self._store.spare_room = self._room_for_old
         self.over, self.old = True, NOTHING
+        self._sketch.drop()
 
     def _memory(self, size: int) -> Floats:
         """Return memory for values, if there is some that was given back: new memory costs as much as the copying."""
@@ -163,12 +169,15 @@ class StoreCut:
 
     @property
     def is_short(self) -> bool:
-        """True if less than half of the room for rows that change is left, and more rows may change than fit."""
+        """True if less than half of the room for what changes is left, and more may change than fits."""
         free, unsettled = self.old.counts
-        return bool(free < min(unsettled, self.old.free.size // 2))
+        return bool(free < min(unsettled, self.old.free.size // 2)) or self._sketch.is_short
 
     def has_room(self, keys: Keys, tables: Tables) -> bool:
-        """Return whether the rows that a look-up of the keys may change or take from others can be kept."""
+        """Return whether what a look-up of the keys may change, or take from others, can be kept."""
+        return self._has_room_for_rows(keys, tables) and self._sketch.has_room(keys.size)
+
+    def _has_room_for_rows(self, keys: Keys, tables: Tables) -> bool:
         free, unsettled = self.old.counts
         return bool(
             min(keys.size, unsettled) <= free
@@ -176,9 +185,10 @@ class StoreCut:
         )
 
     def keep(self, keys: Keys, tables: Tables, evicts: bool, write_on: Callable[[], None]) -> None:
-        """Keep the rows of keys before they change, and leave room for rows that new keys take with `evicts`.
+        """Keep the rows of keys before they change.
 
-        Calls `write_on`, which is to take a portion, as often as there is no room.
+        With `evicts`, for a look-up, also the lines that say how often keys without a row came, and leave room for rows
+        that new keys take. Calls `write_on`, which is to take a portion, as often as there is no room.
         """
         store, at = self._store, 0
         while True:
@@ -186,7 +196,9 @@ class StoreCut:
             if at == keys.size:
                 break
             write_on()
-        while evicts and not self.has_room(keys, tables):
+        if evicts:
+            self._sketch.keep(keys, tables, write_on)
+        while evicts and not self._has_room_for_rows(keys, tables):
             write_on()
 
 
@@ -214,8 +226,6 @@ class ShardCut:
         """Begin it; `look_ups` are the numbers of each group's look-ups so far, `since` the steps as in `StoreCut`."""
         self._cuts = [StoreCut(store, step, places) for store, step in zip(stores, since, strict=True)]
         self._look_ups = tuple(look_ups)
-        self.sketches = [store.index.sketch.copy() for store in stores]
-        """Those of the stores at the cut: small beside the rows, so they are copied at once."""
         self.write_on: Callable[[], None] = self._refuse
         """Called when a row must be kept and there is no room; takes a portion, or raises."""
         self.pauses = 0

@@ -5,7 +5,8 @@ are not empty. Lines are in the order of keys, so that any number of servers and
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
@@ -45,41 +46,47 @@ def frequencies_of(words: NDArray[np.uint32], last_used: NDArray[np.uint32], epo
     return counts_in(words) >> np.minimum(epochs, np.uint64(8)).astype(np.uint8)
 
 
-def write_sightings(shard: Shard, sketches: Sequence[Sketch], directory: Place) -> list[SavedFile]:
-    """Write one file for each store that has a sketch into `directory`, safe when this returns.
+@contextmanager
+def sighting_file(store: RowStore, directory: Place, saved: list[SavedFile]) -> Iterator[Callable[[Sketch], None]]:
+    """Yield what writes the next lines of a store's sketch, uint64[8 * lines], to its file in `directory`.
 
-    `sketches` are those of a cut, uint64[8 * lines], empty for stores without one. Raises DiskError if a file cannot be
-    written, and removes it.
+    When the block ends, the file is safe and appended to `saved`. Raises DiskError if it cannot be written, and removes
+    it. Of a store without a sketch there is no file.
     """
-    return [
-        _write(store, sketch, directory) for store, sketch in zip(shard.stores, sketches, strict=True) if sketch.size
-    ]
-
-
-def _write(store: RowStore, sketch: Sketch, directory: Place) -> SavedFile:
-    lines, group = sketch.reshape(-1, WORDS_OF_LINE), store.group
-    name, first = file_name(store), store.partitions.start * group.sketch_lines
+    group, name, line = store.group, file_name(store), store.partitions.start * store.group.sketch_lines
+    if not group.sketch_lines:
+        yield lambda _: None
+        return
     of = {
         LINES_KEY: str(group.partitions * group.sketch_lines),
         TABLES_KEY: json.dumps([table.name for table in group.tables]),
     }
-    schema = SCHEMA.with_metadata(of)
+    schema, options = SCHEMA.with_metadata(of), pa.ipc.IpcWriteOptions(use_threads=False)
+
+    def write(words: Sketch) -> None:
+        nonlocal line
+        lines = words.reshape(-1, WORDS_OF_LINE)
+        for start in range(0, len(lines), LINES_AT_ONCE):
+            part = lines[start : start + LINES_AT_ONCE]
+            out.write_batch(_batch(part, line + start, group.epoch_bits, schema))
+        line += len(lines)
+
     with writing_file(directory / name) as sink, HashingFile(sink) as file:
-        with pa.ipc.new_file(
-            pa.PythonFile(file, mode="w"), schema, options=pa.ipc.IpcWriteOptions(use_threads=False)
-        ) as out:
-            for start in range(0, len(lines), LINES_AT_ONCE):
-                part = lines[start : start + LINES_AT_ONCE]
-                seen = np.flatnonzero(part[:, 1:].any(axis=1))
-                counts = np.ascontiguousarray(part[seen, 1:]).view(np.uint8)
-                columns = [
-                    pa.array((seen + first + start).astype(np.uint64)),
-                    pa.array((part[seen, 0] << np.uint64(group.epoch_bits)).astype(np.int64)),
-                    pa.FixedSizeListArray.from_arrays(pa.array(counts.reshape(-1)), COUNTS),
-                ]
-                out.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
-        digest = file.finish()
-    return SavedFile(directory.name, name, file.nbytes, digest)
+        with pa.ipc.new_file(pa.PythonFile(file, mode="w"), schema, options=options) as out:
+            yield write
+        saved.append(SavedFile(directory.name, name, file.nbytes, file.finish()))
+
+
+def _batch(lines: Sketch, first: int, epoch_bits: int, schema: pa.Schema) -> pa.RecordBatch:
+    """Return those of the lines uint64[n, 8], the first of which has this number, that are not empty."""
+    seen = np.flatnonzero(lines[:, 1:].any(axis=1))
+    counts = np.ascontiguousarray(lines[seen, 1:]).view(np.uint8)
+    columns = [
+        pa.array((seen + first).astype(np.uint64)),
+        pa.array((lines[seen, 0] << np.uint64(epoch_bits)).astype(np.int64)),
+        pa.FixedSizeListArray.from_arrays(pa.array(counts.reshape(-1)), COUNTS),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def load_sightings(shard: Shard, folder: Place, manifest: Manifest) -> None:
@@ -132,6 +139,10 @@ def _take(store: RowStore, total: int, lines: NDArray[np.uint64], steps: NDArray
     times = np.maximum(end - begin, 0)
     which = np.repeat(np.arange(lines.size), times)
     places = begin[which] + np.arange(which.size) - np.repeat(np.cumsum(times) - times, times)
+    if not places.size:
+        return
+    # A batch has lines that are near each other: the others of a large sketch are left alone.
+    sketch, places = sketch[places.min() : places.max() + 1], places - places.min()
     epochs, before = (steps >> group.epoch_bits).astype(np.uint64)[which], sketch[:, 0].copy()
     np.maximum.at(sketch[:, 0], places, epochs)
     there = sketch.view(np.uint8)[:, 8:]

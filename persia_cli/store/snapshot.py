@@ -23,11 +23,11 @@ from persia_cli.store.chain import RowFile
 from persia_cli.store.changes import StoreChanges
 from persia_cli.store.cut import CutRows
 from persia_cli.store.layout import GroupSpec
-from persia_cli.store.manifest import DELETED
+from persia_cli.store.manifest import DELETED, SIGHTINGS
 from persia_cli.store.row_store import MAX_STEP, RowStore, Tables
 from persia_cli.store.row_writing import write_rows
 from persia_cli.store.shard import Shard
-from persia_cli.store.sighting_files import frequencies_of
+from persia_cli.store.sighting_files import Sketch, frequencies_of, sighting_file
 from persia_cli.wire.figures import SavedFile, SavedRows
 
 ROWS_PER_BATCH = 65536
@@ -52,7 +52,9 @@ def write_portions(
     on_rows: Callable[[int], None],
     changes: Changes = None,
 ) -> list[SavedFile]:
-    """Write one file per feature group into `directory`, from the rows of a cut; the files are safe when this returns.
+    """Write a cut: one file of rows per feature group, into `directory`; the files are safe when this returns.
+
+    The sketch of a group that has one is in a file of the folder SIGHTINGS beside `directory`.
 
     `portions` returns the rows of a group, in order. Where the `changes` of a store are given, its file has the changed
     rows alone, and if rows are gone, their ids are in a file in the folder DELETED beside `directory`. Calls `on_rows`
@@ -61,14 +63,23 @@ def write_portions(
     The cut has begun with `steps_of(changes)`. It is called for one group after the other. Only what never changes of
     the shard is read, so this may run on a thread beside the one that owns the shard.
     """
-    saved = []
+    saved: list[SavedFile] = []
     for store, own in zip(shard.stores, changes or [None] * len(shard.stores), strict=True):
         if not len(store.partitions):
             continue
-        saved.append(_save_group(shard, store, portions(store.group.number), directory, on_rows, own))
+        with sighting_file(store, directory.parent / SIGHTINGS, saved) as write_lines:
+            of_group = _with_lines(portions(store.group.number), write_lines)
+            saved.append(_save_group(shard, store, of_group, directory, on_rows, own))
         if own is not None and own.keys.size:
             saved.append(_save_deleted(shard, store, directory.parent / DELETED, own))
     return saved
+
+
+def _with_lines(portions: Iterable[CutRows], write_lines: Callable[[Sketch], None]) -> Iterator[CutRows]:
+    """Yield portions, and write the lines of each."""
+    for portion in portions:
+        write_lines(portion.lines)
+        yield portion
 
 
 @dataclass

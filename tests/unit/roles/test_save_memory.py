@@ -1,4 +1,4 @@
-"""A save needs little memory beside the table, also while every row changes: room for a twentieth of the rows, and a
+"""A save needs little memory beside the table, also while every row changes: room for 4 % of the rows, and a
 few blocks for the disk."""
 
 import json

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from persia_cli.errors import CheckpointError
 from persia_cli.store.layout import partition_owners
 from persia_cli.store.shard import Shard
-from persia_cli.store.sighting_files import frequencies_of, load_sightings, write_sightings
+from persia_cli.store.sighting_files import frequencies_of, load_sightings
 from persia_cli.store.snapshot import load_shard
 from tests.support.saving import save_shard
 from tests.support.shards import SGD, TABLES, arrays, layout_of
@@ -152,8 +152,8 @@ class Saved:
 
 def saved(shard, folder):
     """Save a shard, with its counts; its files of rows and of counts."""
-    rows = save_shard(shard, folder / "embeddings")
-    return rows, write_sightings(shard, [store.index.sketch for store in shard.stores], folder / "sightings")
+    files = save_shard(shard, folder / "embeddings")
+    return [file for file in files if file.rows], [file for file in files if not file.rows]
 
 
 @pytest.mark.parametrize("servers", [1, 3])
@@ -245,7 +245,35 @@ def test_a_cut_keeps_counts_as_they_were(tmp_path):
     own = twin.stores[0]
     rows = own.find(*arrays([(key, 0) for key in uses]))
     assert own.index.uses[rows].tolist() == list(uses.values())
-    assert np.array_equal(cut.sketches[0], own.index.sketch)
+    assert np.array_equal(np.concatenate([portion.lines for portion in portions]), own.index.sketch)
+
+
+@pytest.mark.parametrize("places", [1, 7, 5000])
+def test_a_cut_has_the_sketch_as_it_was_while_every_line_changes(places, monkeypatch):
+    monkeypatch.setattr("persia_cli.store.cut.PORTION_BYTES", 1000)
+    shard = trained(layout(5000, 64, epoch_bits=2, when_full="evict_lfu"))
+    before, lines = shard.stores[0].index.sketch.copy(), []
+    cut, step, keys = shard.begin_cut(places=places), 10, keys_by_chance(100_000)[3000:]
+    cut.write_on = lambda: lines.append(cut.next_portion()[1].lines)
+    while not cut.over:
+        look_up(shard, keys[step * 40 :][:40], step)
+        if not cut.over:
+            cut.write_on()
+        step += 1
+    assert len(lines) > 20
+    assert (cut.pauses == 0) == (places == 5000)
+    assert np.array_equal(np.concatenate(lines), before)
+    assert not np.array_equal(shard.stores[0].index.sketch, before)
+
+
+def test_a_cut_that_was_dropped_asks_for_no_room(monkeypatch):
+    shard = trained(layout(500, 4, epoch_bits=2, when_full="evict_lfu"))
+    cut = shard.begin_cut(places=1)
+    cut.write_on = cut.drop
+    look_up(shard, keys_by_chance(9000)[3000:], 10)
+    assert cut.over
+    assert cut.has_room(0, *arrays([(key, 0) for key in range(100)]))
+    assert not cut.is_short
 
 
 def test_a_step_far_behind_or_ahead_does_no_harm():
