@@ -3,7 +3,7 @@
 A watermark and a small window above it say which steps are done; they are the memory behind exactly-once.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -127,7 +127,7 @@ class Permits:
 
 
 class StepGate(Generic[LookUp, Update]):
-    """A gate that holds look-ups until all earlier steps are applied, and updates until those of all ranks are here.
+    """A gate that holds look-ups until they are due, and updates until those of all ranks are here.
 
     Payloads are opaque. A payload with the (step, rank) of a held one replaces it, since it is a repeated request.
     """
@@ -153,7 +153,8 @@ class StepGate(Generic[LookUp, Update]):
         del self._updates[applied + 1]
         return [held[rank] for rank in sorted(held)]
 
-    def released(self, applied: int) -> Iterator[LookUp]:
-        """Yield and remove the look-ups that may be answered after step `applied`."""
-        ready = sorted(key for key in self._look_ups if key[0] <= applied + 1)
-        return iter([self._look_ups.pop(key) for key in ready])
+    def released(self, is_due: Callable[[LookUp], bool]) -> Iterator[LookUp]:
+        """Yield and remove the look-ups that are due, in the order of steps and ranks; each is asked after the last."""
+        for key in sorted(self._look_ups):
+            if is_due(self._look_ups[key]):
+                yield self._look_ups.pop(key)

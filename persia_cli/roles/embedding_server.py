@@ -3,11 +3,13 @@
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from msgspec import structs
 
 from persia_cli.config.schema import Run, SyncMode
 from persia_cli.control.position import TRAIN
@@ -17,6 +19,7 @@ from persia_cli.kernels.needed import SERVER, kept_kernels, training_kernels
 from persia_cli.kernels.warm import warm
 from persia_cli.observe.trace import LOOP
 from persia_cli.plan.job import Job, job_batches
+from persia_cli.roles.aside import Aside
 from persia_cli.roles.first_rows import load_checkpoint, load_first_rows
 from persia_cli.roles.link import Link
 from persia_cli.roles.lost_updates import check_finished
@@ -57,13 +60,12 @@ class EmbeddingServer:
         self, loop: Loop, link: Link, bind: str, advertise: str | None = None, memory_file: int | None = None
     ) -> None:
         """`memory_file` is the descriptor of the file for its memory, if whoever starts the process keeps one."""
-        self._loop = loop
-        self._link, self._memory_file = link, memory_file
+        self._loop, self._link, self._memory_file = loop, link, memory_file
         self._server = loop.serve(bind)
         self._address = advertise or self._server.address
         self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"{link.name}-files")
         self._waker = loop.waker()
-        self._writing: tuple[Future[Any], Callable[[Any], None]] | None = None
+        self._reading = Aside(link, self._waker, self._writer)
         self._looked_up: dict[BatchId, list[Array]] = {}
         """Batches of training that have been looked up and not yet updated: the keys of each group without a row."""
         self._updates = {"applied": 0, "repeated": 0, "rows_written": 0, "save_pauses": 0, "save_waits_ms": 0}
@@ -91,16 +93,16 @@ class EmbeddingServer:
             self._ready(0)
         elif job.load:
             load = partial(load_checkpoint, self._shard, self._changes, place_of(job.load), self._loading)
-            self._write("reading its rows", load, self._ready)
+            self._reading.begin("reading its rows", load, self._ready)
         elif job.warm:
             first_rows = partial(load_first_rows, self._shard, job.warm, self._loading)
-            self._write("reading its rows", first_rows, self._ready)
+            self._reading.begin("reading its rows", first_rows, self._ready)
         else:
             self._ready(0)
         try:
             while not self._link.stop:
                 self._loop.poll(IDLE_S if self._saving is None else self._saving.patience_s(bool(self._waiting)))
-                self._finish_writing()
+                self._reading.finish()
                 self._save_on()
             if self._lost is not None and self._link.all_done:
                 self._lost.end()
@@ -146,13 +148,27 @@ class EmbeddingServer:
         batch = message.batch
         self._window(message)
         self._check_count(message.groups)
-        if self._gate is not None and message.create and batch.step > self._watermarks.lowest + 1:
+        if self._gate is not None and message.create and not self._is_due((peer, message)):
             for number, group in enumerate(message.groups):
                 self._shard.check(number, group.keys, group.tables, batch.step)
             self._gate.hold_look_up(batch.step, batch.rank, (peer, message))
             self._trace.begin("look-up held", batch)
             return
         self._answer_in_turn(peer, message)
+        self._answer_held()
+
+    def _is_due(self, held: tuple[Peer, LookUp]) -> bool:
+        """Return whether a look-up of training may be answered in sync mode.
+
+        All earlier steps are applied, and the ranks before its own have asked: new ids get rows in the order of ranks.
+        """
+        batch, step = held[1].batch, self._watermarks.lowest + 1
+        before = (structs.replace(batch, rank=rank) for rank in range(batch.rank))
+        return batch.step < step or (batch.step == step and all(map(self._is_looked_up, before)))
+
+    def _answer_held(self) -> None:
+        for peer, message in self._gate.released(self._is_due) if self._gate is not None else ():
+            self._answer_in_turn(peer, message)
 
     def _answer_in_turn(self, peer: Peer, message: LookUp) -> None:
         """Answer a look-up, at once or when the checkpoint under way is written so far that its rows may change."""
@@ -169,7 +185,7 @@ class EmbeddingServer:
         # steps of look-ups, and none before its step may make rows after it.
         create = message.create and not window.done(batch.step)
         kept_as = batch if create and self._keeps_rows else None
-        first = create and batch not in self._looked_up and not self._was_looked_up(batch)
+        first = create and not self._is_looked_up(batch)
         self._trace.end("look-up held", batch)
         with self._trace.span(LOOP, "look-up", batch):
             if self._kept is not None and create:
@@ -190,9 +206,10 @@ class EmbeddingServer:
     def _totals(self) -> TableTotals:
         return together([self._totals_before, self._shard.totals()])
 
-    def _was_looked_up(self, batch: BatchId) -> bool:
-        """Return whether a process before this one has answered a batch, or might have."""
-        return self._kept is not None and self._kept.applied.is_looked_up(batch.rank, batch.step)
+    def _is_looked_up(self, batch: BatchId) -> bool:
+        """Return whether a batch of training was answered, or might have been by a process before this one."""
+        kept = self._kept
+        return batch in self._looked_up or (kept is not None and kept.applied.is_looked_up(batch.rank, batch.step))
 
     # Updates
 
@@ -224,8 +241,7 @@ class EmbeddingServer:
                 self._looked_up.pop(update.batch, None)
                 self._watermarks.of(update.batch.rank, update.batch.generation).mark(update.batch.step)
                 self._server.reply(update.peer, Ack())
-            for peer, message in self._gate.released(self._watermarks.lowest):
-                self._answer_in_turn(peer, message)
+            self._answer_held()
 
     def _merge(self, updates: Sequence[HeldUpdate]) -> list[Merged]:
         """Sum the ranks' gradients per row, in the order of ranks; they become float32."""
@@ -235,8 +251,8 @@ class EmbeddingServer:
     def _apply(self, batch: BatchId, groups: Sequence[Merged], ranks: list[int], reductions: int) -> None:
         """Apply an update that has been checked: of one rank, or the sum of all ranks' of the batch's step."""
         looked_up = batch if self._keeps_rows else None
-        if self._lost is not None and batch not in self._looked_up and not self._was_looked_up(batch):
-            # Its look-up was answered from the memory that is lost, which had rows that this one lacks.
+        if self._lost is not None and not self._is_looked_up(batch):
+            # It was answered from the memory that is lost, which had rows that this one lacks.
             for number, group in enumerate(groups):
                 self._shard.look_up(number, *group[:2], batch.step, create=True)
         self._account.note(BEGUN, batch.step, ranks, self._updates["applied"])
@@ -313,33 +329,18 @@ class EmbeddingServer:
                 self._link.saved(self._saved_step, (), str(error))
         while self._waiting and self._has_room(self._waiting[0][1]):
             self._answer(*self._waiting.popleft())
+        self._answer_held()
         if not self._waiting and self._waiting_since is not None:
             self._updates["save_waits_ms"] += round(1000 * (time.monotonic() - self._waiting_since))
             self._waiting_since = None
 
     def _has_room(self, message: LookUp) -> bool:
         """Return whether rows that a look-up changes can be kept for the checkpoint under way."""
-        saving = self._saving
-        if saving is None or not message.create:
-            return True
-        return all(saving.has_room(number, *group) for number, group in enumerate(message.groups))
+        saving, groups = self._saving, message.groups
+        return saving is None or not message.create or all(saving.has_room(n, *group) for n, group in enumerate(groups))
 
     def _note_written(self, rows: int) -> None:
         self._updates["rows_written"] += rows
-
-    def _write(self, doing: str, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        """Read or write files on a thread of its own, so that heartbeats go on; no update is in flight meanwhile."""
-        self._link.work.begin(doing)
-        future = self._writer.submit(work)
-        future.add_done_callback(lambda _: self._waker.wake())
-        self._writing = (future, then)
-
-    def _finish_writing(self) -> None:
-        if self._writing is not None and self._writing[0].done():
-            future, then = self._writing
-            self._writing = None
-            self._link.work.end()
-            then(future.result())
 
     def _figures(self) -> Counters:
         self._account.look()

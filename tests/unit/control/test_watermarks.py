@@ -120,14 +120,26 @@ def test_an_update_waits_for_the_other_ranks_and_comes_out_in_their_order():
 
 
 def test_look_ups_are_let_through_once_and_in_order():
-    gate = StepGate[str, str](2)
+    gate, last = StepGate[str, str](2), "0"
     for step, rank in [(3, 0), (2, 1), (2, 0), (4, 1)]:
         gate.hold_look_up(step, rank, f"{step}/{rank}")
     gate.hold_look_up(3, 0, "3/0 again")
-    assert list(gate.released(0)) == []
-    assert list(gate.released(1)) == ["2/0", "2/1"]
-    assert list(gate.released(1)) == []
-    assert list(gate.released(3)) == ["3/0 again", "4/1"]
+    assert list(gate.released(lambda held: held < last)) == []
+    last = "3"
+    assert list(gate.released(lambda held: held < last)) == ["2/0", "2/1"]
+    assert list(gate.released(lambda held: held < last)) == []
+    last = "5"
+    assert list(gate.released(lambda held: held < last)) == ["3/0 again", "4/1"]
+
+
+def test_a_look_up_may_be_due_because_another_was_let_through():
+    gate, seen = StepGate[int, str](3), list[int]()
+    for rank in (2, 1, 0):
+        gate.hold_look_up(5, rank, rank)
+    released = gate.released(lambda rank: rank == len(seen))
+    for rank in released:
+        seen.append(rank)
+    assert seen == [0, 1, 2]
 
 
 @given(st.integers(1, 3), st.integers(1, 12), st.randoms(use_true_random=False))

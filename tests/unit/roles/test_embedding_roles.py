@@ -187,6 +187,26 @@ def test_in_sync_mode_gradients_of_all_ranks_are_added_up(wire: str) -> None:
                 np.testing.assert_allclose(row, before[key] - RATE * total, rtol=TOLERANCE[wire])
 
 
+def test_in_sync_mode_new_ids_get_rows_in_the_order_of_ranks() -> None:
+    """Rank 1 asks first for a key that both have: rank 0 gets its row, at each step anew."""
+    with ExitStack() as stack:
+        roles = stack.enter_context(alone(run_of("float32", "sync", ranks=2), job_of(ranks=2)))
+        ranks = [stack.enter_context(Stranger(roles.servers[0], roles.token, f"rank-{rank}")) for rank in range(2)]
+        for step in range(2):
+            key, batches = np.array([step], np.uint64), [BatchId(0, TRAIN, step, rank) for rank in range(2)]
+            early = ranks[1].begin(look_up(batches[1], key))
+            [other] = ranks[1].ask_for(LookUp(BatchId(0, EVAL, 0, 1), False, 0, look_up(batches[1], key).groups)).groups
+            assert other.unknown.size == 1, "an evaluation waits for nobody, and sees that nobody was answered"
+            assert ranks[0].ask_for(look_up(batches[0], key)).groups[0].unknown.tolist() == [0]
+            assert ranks[1].await_reply(early).groups[0].unknown.tolist() == []
+            nothing = [
+                GroupGradients(key[:0], np.zeros(0, np.uint16), encode_rows(np.zeros((0, DIM), np.float32), "float32"))
+            ]
+            last = ranks[0].begin(Update(batches[0], 0, 0, nothing))
+            assert ranks[1].ask(Update(batches[1], 0, 0, nothing)) == Ack()
+            assert ranks[0].await_reply(last) == Ack()
+
+
 def test_an_evaluation_changes_nothing(tmp_path) -> None:
     with alone(run_of("float32"), job_of()) as roles, Stranger(roles.worker, roles.token) as stranger:
         batch = BatchId(0, EVAL, 0, 0)
