@@ -1,5 +1,6 @@
 """The run directory and the result of a job, for all launchers."""
 
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -108,7 +109,7 @@ def prepare_run_dir(plan: JobPlan) -> JobPlan:
         (run_dir / COORDINATOR_ADDRESS).unlink(missing_ok=True)
         (run_dir / LOG).unlink(missing_ok=True)
     load = plan.job.load and address_of(place_of(plan.job.load))
-    job = replace(plan.job, run_dir=str(run_dir.absolute()), load=load)
+    job = replace(plan.job, run_dir=str(run_dir.absolute()), load=load, launcher=os.getpid())
     plan = replace(plan, run=anchored(plan.run), job=job)
     try:
         write_run(plan.run, run_dir / CONFIG)

@@ -11,12 +11,16 @@ from typing import Any
 
 from persia_cli.config.record import read_run
 from persia_cli.errors import RoleError, UserError
+from persia_cli.launch.job import JOB
 from persia_cli.observe.history import CONFIG, ENDS
 from persia_cli.observe.journal import EVENTS, Tail, is_being_written, read_journal
+from persia_cli.plan.job import Job
 from persia_cli.store.manifest import checkpoint_folder, checkpoints_of, finished_steps
 
 ANSWER_S = 30.0
 """Seconds within which a coordinator takes a request; it looks for one five times a second."""
+GOING_BACK_S = 120.0
+"""Seconds within which a job that goes back to a checkpoint is running again."""
 NOTICED_S = 3.0
 """Seconds within which a supervisor has noted the death of a coordinator, if there is one."""
 POLL_S = 0.1
@@ -33,9 +37,7 @@ def save_now(run_dir: Path, note: Callable[[str], None]) -> str:
         raise UserError(
             f"{run_dir} is not a run directory: it has no {CONFIG}; give the folder that persia train named"
         )
-    events = Tail(run_dir / EVENTS)
-    list(events.new())
-    for line in _answers(run_dir, events):
+    for line in _answers(run_dir):
         match line["event"]:
             case "save_asked" if line["phase"] == "saving":
                 note("it is saving already; waiting for that checkpoint")
@@ -53,24 +55,41 @@ def _coordinator_of(run_dir: Path) -> int | None:
 
     None if the job has ended. Raises UserError if there is none here.
     """
-    begin = time.monotonic()
+    begin, pid = time.monotonic(), 0
     while True:
-        lines = read_journal(run_dir / EVENTS)
+        lines, job = read_journal(run_dir / EVENTS), _job_of(run_dir)
         began = [line for line in lines if line["event"] == "began" or _took_over(line)]
-        if not began:
+        if began:
+            host, pid = began[-1]["host"], int(began[-1]["pid"])
+            if host != socket.gethostname():
+                raise UserError(f"the run in {run_dir} was started on {host}; run this command there")
+            if _is_alive(pid) and is_being_written(run_dir / EVENTS):
+                break
+        elif job.rollback is None and time.monotonic() - begin > NOTICED_S:
             raise UserError(f"the run in {run_dir} has not begun to train, so there is nothing to save")
-        host, pid = began[-1]["host"], int(began[-1]["pid"])
-        if host != socket.gethostname():
-            raise UserError(f"the run in {run_dir} was started on {host}; run this command there")
-        if _is_alive(pid) and is_being_written(run_dir / EVENTS):
-            break
-        ended = any(line.get("phase") in ENDS for line in lines)
-        if ended or time.monotonic() - begin > (ANSWER_S if _is_replaced(lines) else NOTICED_S):
+        if time.monotonic() - begin > _patience_s(lines, job, pid):
             return None
         time.sleep(POLL_S)
     if not takes_requests(pid):
         raise UserError(f"process {pid}, which trains {run_dir}, takes no requests: another program started the job")
     return pid
+
+
+def _job_of(run_dir: Path) -> Job:
+    try:
+        return Job.from_json((run_dir / JOB).read_bytes())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{run_dir / JOB} cannot be read: {error}") from None
+
+
+def _patience_s(lines: Sequence[dict[str, Any]], job: Job, pid: int) -> float:
+    """Return for how long a coordinator may be away, by the events of its job; `pid` is that of the last one, or 0."""
+    ended = [line["phase"] for line in lines if line.get("phase") in ENDS]
+    if "done" not in ended and job.launcher != pid and _is_alive(job.launcher):
+        return GOING_BACK_S
+    if ended:
+        return 0.0
+    return ANSWER_S if _is_replaced(lines) else NOTICED_S
 
 
 def _took_over(event: dict[str, Any]) -> bool:
@@ -114,19 +133,24 @@ def _ask(run_dir: Path) -> int | None:
     return pid
 
 
-def _answers(run_dir: Path, events: Tail) -> Iterator[dict[str, Any]]:
+def _answers(run_dir: Path) -> Iterator[dict[str, Any]]:
     """Ask for a checkpoint, and yield the events that come after the request was taken, as long as the job goes on.
 
-    A coordinator that dies before it has taken note of the request leaves it to nobody, so the next one is asked.
+    A coordinator that dies before it has taken note of the request leaves it to nobody, so the next one is asked; so is
+    that of a job that goes back to a checkpoint, which has forgotten the request and begins its events anew.
     """
+    rollback, events = _job_of(run_dir).rollback, Tail(run_dir / EVENTS)
+    list(events.new())
     pid, taken, deadline = _ask(run_dir), False, time.monotonic() + ANSWER_S
     while True:
         alive = pid is not None and _is_alive(pid)
+        if (now := _job_of(run_dir).rollback) != rollback:
+            rollback, events, taken, alive = now, Tail(run_dir / EVENTS), False, False
         for line in events.new():
             taken = taken or line["event"] in ("save_asked", "save_refused")
             if taken:
                 yield line
-            if line.get("phase") in ENDS:
+            if line.get("phase") == "done":
                 return
         if pid is None:
             return

@@ -137,6 +137,8 @@ class Job:
     """True if the file contains logits too."""
     overwrite: bool = False
     """True if the file may replace an existing one."""
+    launcher: int = 0
+    """Process that launched the job, and starts it again if it goes back to a checkpoint; 0 until it has."""
 
     def to_json(self) -> bytes:
         """Encode for the wire."""
