@@ -122,8 +122,9 @@ def training_words(run: Run) -> str:
     """Return batch size, mode, optimizers, seed and unusual settings of training in one line."""
     mode = run.mode.kind if isinstance(run.mode, SyncMode) else f"{run.mode.kind}, staleness {run.mode.staleness}"
     rows, dense = run.optimizer.embedding, run.optimizer.dense
+    parts = f" in {run.train.accumulate} parts" if run.train.accumulate > 1 else ""
     return (
-        f"{run.train.batch_size:,} samples; {mode}; "
+        f"{run.train.batch_size:,} samples{parts}; {mode}; "
         f"{_optimizer(rows)} for rows, {_optimizer(dense)} for dense weights; {_arithmetic(run)}seed {run.seed}"
     )
 

@@ -21,6 +21,7 @@ _USED = (
     "embedding.num_partitions",
     "mode",
     "train.batch_size",
+    "train.accumulate",
     "train.threads",
     "train.losses",
     "train.precision",

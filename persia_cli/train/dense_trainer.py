@@ -29,6 +29,7 @@ from persia_cli.train.first_weights import take_weights
 from persia_cli.train.inputs import Samples, group_shapes
 from persia_cli.train.loss import Objective
 from persia_cli.train.optimizer import LearningRate, dense_optimizer, penalties
+from persia_cli.train.parts import StepParts
 from persia_cli.train.shared_weights import SharedWeights
 from persia_cli.train.step import TRAINING, DenseStep, Scored, StepSettings
 from persia_cli.wire.messages import GroupRows
@@ -67,7 +68,9 @@ class DenseTrainer:
         self.reductions = 0
         """How often evaluations have reduced the learning rate before the steps that come."""
         self._rate = LearningRate(run.optimizer.dense, self._optimizer) if self._optimizer else None
-        settings = StepSettings(objective, run.train.precision, run.optimizer.dense.clip_norm, empty=empty)
+        size = run.train.batch_size // (run.cluster.nn_workers * run.train.accumulate)
+        parts = StepParts(run.train.accumulate, size)
+        settings = StepSettings(objective, run.train.precision, run.optimizer.dense.clip_norm, empty=empty, parts=parts)
         self._step = DenseStep(
             self._module, self._optimizer, group_shapes(layout), world, dense, run.seed, settings, self._trace
         )

@@ -51,8 +51,9 @@ def told_of_full_memory(device: torch.device, batch_size: int) -> Iterator[None]
     except torch.OutOfMemoryError as error:
         words = str(error).split(". ")[:2]
         raise UserError(
-            f"the memory of {device} is full at train.batch_size={batch_size}: use smaller batches, a smaller model, "
-            f"train.precision=bfloat16, or a GPU that nobody else uses ({'. '.join(words).rstrip('.')})"
+            f"the memory of {device} is full at train.batch_size={batch_size}: use train.accumulate, smaller "
+            "batches, a smaller model, train.precision=bfloat16, or a GPU that nobody else uses "
+            f"({'. '.join(words).rstrip('.')})"
         ) from error
 
 

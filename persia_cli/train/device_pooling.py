@@ -33,13 +33,14 @@ class DevicePooling:
         self.sum = torch.from_numpy(self.modes[self.columns] == SUM).to(device).unsqueeze(1)
         self.per_id = torch.from_numpy(self.rounds[self.columns]).to(device).unsqueeze(1)
 
-    def stage(self, group: GroupRows) -> "DeviceRows":
-        """Send the unique rows float32 [U, dim] to the device, and the rows of each bag.
-
-        Raises ValueError for entries without a row.
-        """
+    def leaf(self, group: GroupRows) -> torch.Tensor:
+        """Send the unique rows float32 [U, dim] to the device."""
         leaf = self._copier.buffer((sum(map(len, group.rows)), self.dim), torch.float32)
         decode_into(group.rows, self.dim, self._wire, leaf.numpy())
+        return self._copier.send(leaf)
+
+    def stage(self, group: GroupRows, leaf: torch.Tensor) -> "DeviceRows":
+        """Send the rows of each bag to the device, where `leaf` is; raises ValueError for entries without a row."""
         inverse, size = group.inverse, self._size(group)
         check_bags(inverse, group.offsets, self.modes.size * size, len(leaf), self.rounds)
         bounds = None if group.offsets is None else group.offsets.astype(np.int64)
@@ -50,9 +51,7 @@ class DevicePooling:
         for feature, _, _ in self.sequences:
             own, own_bounds = _slice(inverse, bounds, feature, size)
             sequences.append((send(own), send(own_bounds)))
-        return DeviceRows(
-            self, self._copier.send(leaf), send(entries), None if offsets is None else send(offsets), sequences
-        )
+        return DeviceRows(self, leaf, send(entries), None if offsets is None else send(offsets), sequences)
 
     def _size(self, group: GroupRows) -> int:
         bags = group.inverse.size if group.offsets is None else group.offsets.size - 1

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 
@@ -155,6 +155,13 @@ class World:
             wrapped.broadcast_buffers = False
             wrapped.register_comm_hook(None, _sum_over_ranks)
         return wrapped
+
+    def apart(self, network: nn.Module) -> AbstractContextManager[None]:
+        """Return the context of a forward and backward of `network`, from `wrap`, whose gradients stay on this rank.
+
+        The next backward outside of it sums them over ranks, with its own.
+        """
+        return network.no_sync() if isinstance(network, DistributedDataParallel) else nullcontext()
 
     @contextmanager
     def watched(self, doing: str) -> Iterator[None]:

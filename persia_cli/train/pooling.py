@@ -36,8 +36,11 @@ class Pooling(Protocol):
     def pooled(self) -> tuple[str, ...]:
         """Names of the pooled features."""
 
-    def stage(self, group: GroupRows) -> StagedRows:
-        """Copy a batch to the device of the network."""
+    def leaf(self, group: GroupRows) -> torch.Tensor:
+        """Decode the servers' rows into a new float32 [U, dim] tensor on the device of the network."""
+
+    def stage(self, group: GroupRows, leaf: torch.Tensor) -> StagedRows:
+        """Copy the ids of a batch, or of a part of it, to the device; `leaf` has its rows."""
 
 
 Columns = tuple[NDArray[np.int64], NDArray[np.uint8], tuple[str, ...], tuple[tuple[int, str, int], ...]]
@@ -65,9 +68,9 @@ class GroupPooling:
         self.empty = empty if shape.wire == "float32" else np.empty
         self.rounds, self.modes, self.pooled, self.sequences = columns_of(shape)
 
-    def stage(self, group: GroupRows) -> "HostRows":
-        """Decode the unique rows."""
-        return HostRows(self, self.leaf(group), group)
+    def stage(self, group: GroupRows, leaf: torch.Tensor) -> "HostRows":
+        """Return the ids with their rows."""
+        return HostRows(self, leaf, group)
 
     def leaf(self, group: GroupRows) -> torch.Tensor:
         """Decode the servers' rows into a new float32 [U, dim] tensor."""

@@ -11,6 +11,7 @@ from persia_cli.kernels.memory import Empty
 from persia_cli.train.device import Copier
 from persia_cli.train.device_pooling import DevicePooling
 from persia_cli.train.inputs import GroupShape, Samples
+from persia_cli.train.parts import cut_ids, cut_samples
 from persia_cli.train.pooling import GroupPooling, Pooling, StagedRows
 from persia_cli.wire.messages import GroupRows
 
@@ -46,6 +47,7 @@ class Staging:
         `empty` allocates gradients of rows that are sent without conversion.
         """
         self._copier = Copier(device)
+        self._features = [len(group.features) for group in groups]
         by_kernels = by_kernels and device.type == "cpu"
         self.poolings: list[Pooling] = [
             GroupPooling(group, empty) if by_kernels else DevicePooling(group, self._copier) for group in groups
@@ -53,17 +55,36 @@ class Staging:
 
     def stage(self, samples: Samples, groups: Sequence[GroupRows]) -> Staged:
         """Copy a batch to the device; later work of the device waits for it."""
+        staged = self._staged(samples, groups, self._leaves(groups))
+        self._copier.join()
+        return staged
+
+    def stage_parts(self, samples: Samples, groups: Sequence[GroupRows], cuts: Sequence[slice]) -> list[Staged]:
+        """Copy a batch to the device, cut into parts, whose leaves are the same tensors."""
+        if len(cuts) == 1:
+            return [self.stage(samples, groups)]
+        leaves, size = self._leaves(groups), len(samples.labels)
+        ids = [cut_ids(group, count, size, cuts) for group, count in zip(groups, self._features, strict=True)]
+        parts = [
+            self._staged(cut_samples(samples, cut), [group[number] for group in ids], leaves)
+            for number, cut in enumerate(cuts)
+        ]
+        self._copier.join()
+        return parts
+
+    def _leaves(self, groups: Sequence[GroupRows]) -> list[torch.Tensor]:
+        return [pooling.leaf(group) for pooling, group in zip(self.poolings, groups, strict=True)]
+
+    def _staged(self, samples: Samples, groups: Sequence[GroupRows], leaves: Sequence[torch.Tensor]) -> Staged:
         copy = self._copier.copy
-        staged = Staged(
+        return Staged(
             copy(samples.dense),
             copy(samples.labels),
             None if samples.weights is None else copy(samples.weights),
             None if samples.query_ids is None else copy(samples.query_ids.view(np.int64)),
             None if samples.item_keys is None else copy(samples.item_keys.view(np.int64)),
-            [pooling.stage(group) for pooling, group in zip(self.poolings, groups, strict=True)],
+            [pooling.stage(group, leaf) for pooling, group, leaf in zip(self.poolings, groups, leaves, strict=True)],
         )
-        self._copier.join()
-        return staged
 
     def none(self, dense: int) -> Staged:
         """Stage a batch without samples, of `dense` dense features."""

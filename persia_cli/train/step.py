@@ -1,7 +1,7 @@
 """One step of one rank: from samples and rows to gradients of rows and updated dense weights."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,7 +20,9 @@ from persia_cli.train.distributed import World
 from persia_cli.train.in_batch import softmax_of_step
 from persia_cli.train.inputs import GroupShape, Samples
 from persia_cli.train.loss import Objective
+from persia_cli.train.outgoing import OutgoingRows
 from persia_cli.train.pairs import others_of
+from persia_cli.train.parts import WHOLE, StepParts
 from persia_cli.train.pooling import model_batch
 from persia_cli.train.precision import LossScale, Precision, all_finite, autocast
 from persia_cli.train.staging import Staged, Staging
@@ -39,6 +41,8 @@ class StepSettings:
     """True to pool by kernels instead of torch's operations if the network is on the CPU."""
     empty: Empty = np.empty
     """Allocator of the gradients of rows, in memory that is cheap to send."""
+    parts: StepParts = WHOLE
+    """How many of a rank's samples the network sees at once; several ranks have equally many parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,9 @@ class StepResult(Scored):
 
 ALONE = World()
 """The place of a rank that computes by itself."""
+
+Output = tuple[torch.Tensor, torch.Tensor]
+"""Logits and weighted losses of some samples, both float32 [n, T]."""
 
 TRAINING = "training"
 """Name of the thread that trains steps, in traces."""
@@ -124,25 +131,29 @@ class DenseStep:
     ) -> StepResult:
         """Run forward and backward on this rank's samples (possibly none) of global step `step`.
 
-        Calls `send` with the gradients of the rows as soon as backward has all of them. Returns once dense gradients
-        are summed over ranks; `update` then changes the dense weights. Raises PersiaError if the loss is not finite,
-        WireError if a rank is gone.
+        The parts of the step (`StepSettings.parts`) follow each other, and their gradients add up. Calls `send` with
+        the gradients of the rows as soon as the last backward has all of them. Returns once dense gradients are summed
+        over ranks; `update` then changes the dense weights. Raises PersiaError if the loss is not finite, WireError if
+        a rank is gone.
         """
         span = partial(self._trace.span, TRAINING, what=step)
         self.optimizer.zero_grad()
         self._network.train()
         with span("decode rows"):
-            staged = self._staging.stage(samples, groups)
-        leaves = staged.leaves
+            # Ranks have equally many parts, since they come together in each; one alone needs no empty ones.
+            cuts = self._settings.parts.filled if self.world.size == 1 else self._settings.parts.cuts
+            parts = self._staging.stage_parts(samples, groups, cuts(len(samples.labels)))
+        leaves = parts[0].leaves
         for leaf in leaves:
             leaf.requires_grad_()
-        with self._drawing_for(step), self.world.watched(f"in the forward pass of step {step}"), span("forward"):
-            logits, weighted = self._forward(self._network, staged, self.world)
+        with self._drawing_for(step), self.world.watched(f"in the forward pass of step {step}"):
+            outputs = [self._accumulate(part, samples.weight_total, span) for part in parts[:-1]]
+            with span("forward"):
+                logits, weighted = self._forward(self._network, parts[-1], self.world)
         # On a GPU, this waits for the forward pass.
         with span("fetch scores"):
-            scored = _scored(logits, weighted)
+            scored = _scored([*outputs, (logits.detach(), weighted.detach())])
         self._require_finite(scored, f"step {step}", samples, leaves)
-        loss = self._settings.objective.part(weighted, samples.weight_total)
         gradients: list[NDArray[np.float32]] = []
 
         def send_rows() -> None:
@@ -155,12 +166,28 @@ class DenseStep:
 
         outgoing = OutgoingRows(leaves, send_rows)
         with self.world.watched(f"adding up the dense gradients of step {step}"), span("backward"):
-            (loss if self.loss_scale is None else loss * self.loss_scale.scale).backward()  # type: ignore[no-untyped-call]
+            self._backward(weighted, samples.weight_total)
             outgoing.finish()
             self._trace.end("all-reduce", step, lane=TRAINING)
         if self.loss_scale is None:
             return StepResult(scored.logits, scored.loss_sum, gradients)
         return StepResult(scored.logits, scored.loss_sum, gradients, self.loss_scale.scale, self.loss_scale.skipped)
+
+    def _accumulate(
+        self, part: Staged, weight_total: float, span: Callable[[str], AbstractContextManager[None]]
+    ) -> Output:
+        """Run forward and backward on a part that is not the last, on this rank alone; return what `_forward` does."""
+        with self.world.apart(self._network):
+            with span("forward"):
+                logits, weighted = self._forward(self._network, part, self.world)
+            with span("backward"):
+                self._backward(weighted, weight_total)
+        return logits.detach(), weighted.detach()
+
+    def _backward(self, weighted: torch.Tensor, weight_total: float) -> None:
+        """Add to the gradients those of a part's share of the loss, times the loss scale."""
+        loss = self._settings.objective.part(weighted, weight_total)
+        (loss if self.loss_scale is None else loss * self.loss_scale.scale).backward()  # type: ignore[no-untyped-call]
 
     def _row_gradients(self, leaves: Sequence[torch.Tensor]) -> list[NDArray[np.float32]]:
         """Return the gradients of the rows, without the loss scale, in the host's memory."""
@@ -194,14 +221,13 @@ class DenseStep:
     def evaluate(self, step: int, samples: Samples, groups: Sequence[GroupRows]) -> Scored:
         """Score this rank's samples of evaluation step `step`; nothing changes. Raises PersiaError as `train` does."""
         self.module.eval()
-        staged = self._staging.stage(samples, groups)
+        parts = self._staging.stage_parts(samples, groups, self._settings.parts.filled(len(samples.labels)))
         with torch.no_grad():
-            logits, weighted = self._forward(self.module, staged, ALONE)
-        scored = _scored(logits, weighted)
-        self._require_finite(scored, f"evaluation step {step}", samples, staged.leaves)
+            scored = _scored([self._forward(self.module, part, ALONE) for part in parts])
+        self._require_finite(scored, f"evaluation step {step}", samples, parts[0].leaves)
         return scored
 
-    def _forward(self, network: nn.Module, staged: Staged, world: World) -> tuple[torch.Tensor, torch.Tensor]:
+    def _forward(self, network: nn.Module, staged: Staged, world: World) -> Output:
         """Return logits and weighted losses, both float32 [n, T].
 
         Losses of several samples are of those of all ranks of `world`, which call this together. In evaluations each
@@ -274,39 +300,7 @@ class DenseStep:
         raise PersiaError(f"the loss of {where} on nn-worker-{self.world.rank} is not finite: {cause}")
 
 
-class OutgoingRows:
-    """Hooks that send the gradients of rows before the ranks have added up dense gradients.
-
-    They call `send` once all leaves' gradients are complete: in backward, or in `finish` if one has none.
-    """
-
-    def __init__(self, leaves: Sequence[torch.Tensor], send: Callable[[], None]) -> None:
-        self._send = send
-        self._awaited = len(leaves)
-        self._sent = False
-        # Removed in `finish`: a leaf and its hook would keep each other alive in a reference cycle.
-        self._hooks = [
-            leaf.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
-            for leaf in leaves
-        ]
-
-    def _on_gradient(self, leaf: torch.Tensor) -> None:
-        self._awaited -= 1
-        if self._awaited == 0:
-            self._leave()
-
-    def finish(self) -> None:
-        """Send after backward if that has not happened; leaves that the loss does not depend on have no gradient."""
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
-        self._leave()
-
-    def _leave(self) -> None:
-        if not self._sent:
-            self._sent = True
-            self._send()
-
-
-def _scored(logits: torch.Tensor, weighted: torch.Tensor) -> Scored:
+def _scored(outputs: Sequence[Output]) -> Scored:
+    """Return the scores of a step by the logits and weighted losses of its parts."""
+    logits, weighted = (torch.cat(parts) if len(parts) > 1 else parts[0] for parts in zip(*outputs, strict=True))
     return Scored(logits.detach().cpu().numpy(), weighted.detach().double().sum(0).cpu().numpy())

@@ -81,7 +81,7 @@ def _pooling(device: torch.device) -> Finding:
         shape, group, size = _group(rng)
         results = []
         for pooling in (GroupPooling(shape), DevicePooling(shape, copier := Copier(device))):
-            staged = pooling.stage(group)
+            staged = pooling.stage(group, pooling.leaf(group))
             copier.join()
             staged.leaf.requires_grad_()
             pooled, sequences = staged.pool(size)

@@ -104,8 +104,9 @@ def test_other_modes_resume(tmp_path: Path, changes: list[str]) -> None:
 STYLE = ["model.norm=batch", "model.dropout=0.3", "model.embedding_dropout=0.1", "model.activation=dice"]
 
 
-def test_dropout_and_running_statistics_go_on(tmp_path: Path) -> None:
-    words = [*WORDS, *STYLE]
+@pytest.mark.parametrize("parts", [4, pytest.param(1, marks=pytest.mark.slow)])
+def test_dropout_and_running_statistics_go_on(parts: int, tmp_path: Path) -> None:
+    words = [*WORDS, *STYLE, f"train.accumulate={parts}"]
     straight = train(words, tmp_path / "straight")
     train([*words, f"train.steps={HALF}"], tmp_path / "run")
     ended = persia("resume", tmp_path / "run", f"train.steps={STEPS}")

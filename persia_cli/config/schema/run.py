@@ -11,7 +11,7 @@ from persia_cli.config.schema.cluster import Cluster
 from persia_cli.config.schema.dataset import Dataset, ParquetDataset
 from persia_cli.config.schema.embedding import Embedding
 from persia_cli.config.schema.init_from import Source
-from persia_cli.config.schema.loss import BCE, Link, Loss
+from persia_cli.config.schema.loss import BCE, Bpr, InBatchSoftmax, Link, Loss, Pairwise
 from persia_cli.config.schema.metric import headlines, metrics_of
 from persia_cli.config.schema.mode import AsyncMode, Mode, SyncMode
 from persia_cli.config.schema.model import Model
@@ -43,6 +43,11 @@ class Training(Node):
 
     batch_size: BatchSize
     """Samples of one step over all ranks."""
+    accumulate: Few = 1
+    """Equal parts of a step that the dense network computes one after another, so that it needs memory for one part.
+
+    Their gradients add up, of rows too, and the step ends as one of `batch_size` samples does.
+    """
     epochs: Count = 1
     """Passes over the training split."""
     steps: Count | None = None
@@ -186,6 +191,23 @@ class Run(Node):
             raise ValueError(
                 f"embedding.num_partitions={self.embedding.num_partitions} is fewer than "
                 f"cluster.embedding_servers={self.cluster.embedding_servers}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _parts_are_equal(self) -> Self:
+        ranks, parts = self.cluster.nn_workers, self.train.accumulate
+        if parts > 1 and self.train.batch_size % (ranks * parts):
+            raise ValueError(
+                f"train.batch_size={self.train.batch_size} is not a multiple of train.accumulate={parts}"
+                + (f" times cluster.nn_workers={ranks}" if ranks > 1 else "")
+                + "; change one of them"
+            )
+        joint = [name for name, loss in self.train.losses.items() if isinstance(loss, Pairwise | Bpr | InBatchSoftmax)]
+        if parts > 1 and joint:
+            raise ValueError(
+                f"train.accumulate={parts}: train.losses.{joint[0]}.kind={self.train.losses[joint[0]].kind} compares "
+                "the samples of a step with each other, and a part has only some of them; leave out train.accumulate"
             )
         return self
 

@@ -76,6 +76,11 @@ def test_optimizers_that_torch_has_not_are_refused(optimizer: str) -> None:
         TorchBaseline(small(f"optimizer={optimizer}"), (20, 300))
 
 
+def test_steps_in_parts_are_refused() -> None:
+    with pytest.raises(UserError, match=r"at once; leave out train\.accumulate"):
+        DenseBaseline(small("optimizer=adagrad", "train.accumulate=2"))
+
+
 def test_a_table_beyond_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainers, "available_bytes", lambda: 10_000)
     with pytest.raises(UserError, match=r"plain torch needs 0\.0 GiB for 320 rows"):

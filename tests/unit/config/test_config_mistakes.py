@@ -27,8 +27,8 @@ GROUPS = (
         ("modl.dim=3", "modl.dim=3: no such key; did you mean model.dim (a whole number above 0 and at most 1024)?"),
         ("optimizer.lr=3", "optimizer.lr=3: no such key; did you mean optimizer.embedding.lr (a number above 0)?"),
         ("modle=dlrm", "modle=dlrm: no such key; did you mean model?"),
-        ("train.wombat=1", "train.wombat=1: no such key; there are batch_size, epochs, steps, threads, losses, "
-         "task_weights, precision, device, compile, log_every_steps, window, tensorboard and stop_early"),
+        ("train.wombat=1", "train.wombat=1: no such key; there are batch_size, accumulate, epochs, steps, threads, "
+         "losses, task_weights, precision, device, compile, log_every_steps, window, tensorboard and stop_early"),
         ("train.batch_size=abc", "train.batch_size=abc: expected a whole number above 0"),
         ("train.batch_size=0", "train.batch_size=0: expected a whole number above 0"),
         ("train.batch_size=1.5", "train.batch_size=1.5: expected a whole number above 0"),
@@ -113,8 +113,8 @@ GROUPS = (
         ("embedding.tables.a={admission: 0.5, hash_stack: {rounds: 2, size: 9}}", "embedding.tables.a: a hash_stack "
          "has rows for every id, so give it or admission, not both"),
         ("model.kind=dlmr", f"model.kind=dlmr: expected {KINDS}; did you mean dlrm?"),
-        ("train=5", "train=5: expected keys (batch_size, epochs, steps, threads, losses, task_weights, precision, "
-         "device, compile, log_every_steps, window, tensorboard, stop_early)"),
+        ("train=5", "train=5: expected keys (batch_size, accumulate, epochs, steps, threads, "
+         "losses, task_weights, precision, device, compile, log_every_steps, window, tensorboard, stop_early)"),
         ("name=a b", "name=a b: expected only letters, digits, '.', '_' and '-', since the name is used for a folder"),
         ("mode.staleness=0", "mode.staleness=0: staleness counts the step in flight itself, so it is at least 1 (1 "
          "with one rank is sync)"),
@@ -235,6 +235,20 @@ def test_settings_that_contradict_each_other(mistakes: Told) -> None:
     ]
     assert mistakes("cluster=embedded", "cluster.nn_workers=2") == [
         "cluster=embedded runs in one process and has exactly one NN worker, not 2; use cluster=local for more"
+    ]
+    assert mistakes("train.batch_size=30", "train.accumulate=4") == [
+        "train.batch_size=30 is not a multiple of train.accumulate=4; change one of them"
+    ]
+    assert mistakes("train.batch_size=30", "train.accumulate=10", "cluster.nn_workers=2") == [
+        "train.batch_size=30 is not a multiple of train.accumulate=10 times cluster.nn_workers=2; change one of them"
+    ]
+
+
+@pytest.mark.parametrize("kind", ["pairwise", "bpr"])
+def test_losses_that_compare_samples_are_not_computed_in_parts(mistakes: Told, kind: str) -> None:
+    assert mistakes("conf=criteo", "train.accumulate=2", f"train.losses={{label: {{kind: {kind}}}}}") == [
+        f"train.accumulate=2: train.losses.label.kind={kind} compares the samples of a step with each other, and a "
+        "part has only some of them; leave out train.accumulate"
     ]
 
 

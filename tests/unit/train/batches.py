@@ -1,5 +1,6 @@
 """Made-up steps of one rank: features, rows, samples, and the plain torch formulation of their pooling."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -63,15 +64,21 @@ def samples(size: int, seed: int, weighted: bool = True) -> Samples:
 
 def share(whole: Samples, groups: list[GroupRows], start: int, stop: int) -> tuple[Samples, list[GroupRows]]:
     """Samples [start, stop) of a global batch, with all of its unique rows."""
-    weights = None if whole.weights is None else whole.weights[start:stop]
-    mine = Samples(whole.dense[start:stop], whole.labels[start:stop], weights, whole.weight_total)
+    return chosen(whole, groups, range(start, stop))
+
+
+def chosen(whole: Samples, groups: list[GroupRows], order: Sequence[int]) -> tuple[Samples, list[GroupRows]]:
+    """Some samples of a global batch, in an order, with all of its unique rows."""
+    these = np.array(order, np.int64)
+    weights = None if whole.weights is None else whole.weights[these]
+    mine = Samples(whole.dense[these], whole.labels[these], weights, whole.weight_total)
     size = len(whole.labels)
     parts = []
     for group in groups:
         bags = [
             group.inverse[group.offsets[bag] : group.offsets[bag + 1]]
             for first in range(0, len(group.offsets) - 1, size)
-            for bag in range(first + start, first + stop)
+            for bag in first + these
         ]
         offsets = np.cumsum([0, *[len(bag) for bag in bags]]).astype(np.uint32)
         parts.append(GroupRows(group.rows, np.concatenate([np.empty(0, np.int32), *bags]), offsets))

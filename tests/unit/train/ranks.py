@@ -1,11 +1,13 @@
 """What one rank of several does in a process of its own; the results go to a file."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from persia_cli.config.schema import DenseSgd, Ffnn
 from persia_cli.errors import PersiaError
@@ -14,25 +16,39 @@ from persia_cli.train.device import prepare_torch
 from persia_cli.train.distributed import World
 from persia_cli.train.inputs import Samples
 from persia_cli.train.optimizer import dense_optimizer
+from persia_cli.train.parts import WHOLE, StepParts
 from persia_cli.train.step import DenseStep
-from tests.unit.train.batches import DENSE, GROUPS, SHAPE, TASKS, group_rows, network, samples, settings, share
+from tests.unit.train.batches import DENSE, GROUPS, SHAPE, TASKS, chosen, group_rows, network, samples, settings, share
 
 STEPS, SIZE = 4, 12
+PARTS = StepParts(4, 3)
+"""Of two ranks with half of a step each, the last two parts are empty."""
 
 
 def train(
-    world: World, first: int = 0, last: int = STEPS, module: torch.nn.Module | None = None
+    world: World,
+    first: int = 0,
+    last: int = STEPS,
+    module: torch.nn.Module | None = None,
+    parts: StepParts = WHOLE,
+    order: Sequence[int] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Train on this rank's share; the last step has samples for rank 0 alone. Weights, gradients and losses by name."""
+    """Train on this rank's share; the last step has samples for rank 0 alone. Weights, gradients and losses by name.
+
+    With `order` the samples of each batch come in another one.
+    """
     module = network(seed=world.rank) if module is None else module
-    step = DenseStep(module, dense_optimizer(DenseSgd(kind="sgd", lr=0.5), module), GROUPS, world, DENSE, 3, settings())
+    optimizer = dense_optimizer(DenseSgd(kind="sgd", lr=0.5), module)
+    step = DenseStep(module, optimizer, GROUPS, world, DENSE, 3, settings(parts=parts))
     found: dict[str, np.ndarray] = {}
     for number in range(first, last):
         start, stop = SIZE * world.rank // world.size, SIZE * (world.rank + 1) // world.size
         if number == STEPS - 1:
             start, stop = (0, SIZE) if world.rank == 0 else (SIZE, SIZE)
         groups = [group_rows(shape, SIZE, seed=number) for shape in GROUPS]
-        result = step.train(number, *share(samples(SIZE, seed=number), groups, start, stop))
+        whole = samples(SIZE, seed=number)
+        batch = share(whole, groups, start, stop) if order is None else chosen(whole, groups, order)
+        result = step.train(number, *batch)
         step.update()
         found |= {f"gradient/{number}/{group}": value for group, value in enumerate(result.gradients)}
         found[f"loss/{number}"] = result.loss_sum
@@ -58,6 +74,29 @@ def normalise(rank: int, size: int, directory: str) -> None:
     prepare_torch(1)
     world = World(rank, size, Path(directory, "rendezvous"), timeout_s=60.0)
     np.savez(Path(directory, f"rank-{rank}.npz"), **train(world, module=normalised(seed=rank)))
+    world.close()
+
+
+def accumulate(rank: int, size: int, directory: str) -> None:
+    """Join the world, train in parts, count the sums over ranks of dense gradients, and write `rank-R.npz`."""
+    prepare_torch(1)
+    world = World(rank, size, Path(directory, "rendezvous"), timeout_s=60.0)
+    sums: list[int] = []
+    register = DistributedDataParallel.register_comm_hook
+
+    def counting(module, state, hook):
+        @wraps(hook)
+        def counted(state, bucket):
+            sums.append(bucket.index())
+            return hook(state, bucket)
+
+        register(module, state, counted)
+
+    DistributedDataParallel.register_comm_hook = counting
+    found = train(world, parts=PARTS)
+    normal = train(world, last=STEPS - 1, module=normalised(seed=rank), parts=PARTS)
+    found |= {f"normal/{name}": value for name, value in normal.items()}
+    np.savez(Path(directory, f"rank-{rank}.npz"), sums=sums, **found)
     world.close()
 
 

@@ -66,7 +66,7 @@ def test_it_moves_weights_as_torch_does_to_the_bit(config, plain):
     assert torch.equal(ours, trained(lambda module: plain(module.parameters())))
 
 
-class Parts(torch.nn.Module):
+class StepParts(torch.nn.Module):
     """One weight of each kind, as layers of the built-in networks and of torch have them."""
 
     def __init__(self):
@@ -85,9 +85,9 @@ KINDS |= {f"{norm}.{name}": 0.1 for norm in ("norm", "other") for name in ("weig
 
 
 def test_each_trainable_weight_has_the_penalty_of_its_kind():
-    assert penalties(DenseSgd(kind="sgd", lr=1.0, l2=BY_LAYER), Parts()) == KINDS
-    assert penalties(AdamW(kind="adamw", lr=1.0, weight_decay=BY_LAYER), Parts()) == KINDS
-    assert set(penalties(DenseAdam(kind="adam", lr=1.0, l2=0.5), Parts()).values()) == {0.5}
+    assert penalties(DenseSgd(kind="sgd", lr=1.0, l2=BY_LAYER), StepParts()) == KINDS
+    assert penalties(AdamW(kind="adamw", lr=1.0, weight_decay=BY_LAYER), StepParts()) == KINDS
+    assert set(penalties(DenseAdam(kind="adam", lr=1.0, l2=0.5), StepParts()).values()) == {0.5}
 
 
 PENALIZED = [
@@ -102,7 +102,7 @@ PENALIZED = [
 def test_penalties_by_layer_are_those_that_a_loss_with_squares_has(config, kind, coupled):
     """L2 as the gradient of penalty / 2 * |w|^2 in the loss; AdamW's decay by hand before its step."""
     torch.manual_seed(0)
-    ours = Parts()
+    ours = StepParts()
     plain = copy.deepcopy(ours)
     mine = dense_optimizer(config, ours)
     weights = {name: weight for name, weight in plain.named_parameters() if weight.requires_grad}

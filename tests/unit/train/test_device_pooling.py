@@ -22,7 +22,8 @@ POOLINGS = ("sum", "mean", "sqrtn", "none")
 
 def compare(shape: GroupShape, group: GroupRows, size: int) -> None:
     """Both ways of pooling give the same vectors, masks and gradients."""
-    kernels, device = GroupPooling(shape).stage(group), DevicePooling(shape, Copier(CPU)).stage(group)
+    poolings = GroupPooling(shape), DevicePooling(shape, Copier(CPU))
+    kernels, device = (pooling.stage(group, pooling.leaf(group)) for pooling in poolings)
     outer = torch.Generator().manual_seed(size)
     gradients = []
     results = []
@@ -95,15 +96,17 @@ def test_entries_that_fit_no_row_are_refused(what):
         inverse[3] = 20
     else:
         offsets[-1] += 1
+    pooling = DevicePooling(GROUPS[0], Copier(CPU))
     with pytest.raises(ValueError, match="point outside"):
-        DevicePooling(GROUPS[0], Copier(CPU)).stage(GroupRows(group.rows, inverse, offsets))
+        pooling.stage(GroupRows(group.rows, inverse, offsets), pooling.leaf(group))
 
 
 def test_rows_that_are_infinite_do_not_spoil_sequences_that_do_not_read_them():
     shape = GroupShape(2, (FeatureShape("clicks", 2, "none", 3),))
     rows = np.array([[np.inf, np.nan], [1, 2]], np.float32)
     group = GroupRows([encode_rows(rows, "float32")], np.array([0, 1], np.int32), np.array([0, 1, 2], np.uint32))
-    staged = DevicePooling(shape, Copier(CPU)).stage(group)
+    pooling = DevicePooling(shape, Copier(CPU))
+    staged = pooling.stage(group, pooling.leaf(group))
     staged.leaf.requires_grad_()
     values = staged.pool(2)[1]["clicks"][0]
     values[1].sum().backward()

@@ -5,7 +5,7 @@ import weakref
 
 import torch
 
-from persia_cli.train.step import OutgoingRows
+from persia_cli.train.outgoing import OutgoingRows
 
 
 def leaves(count: int) -> list[torch.Tensor]:

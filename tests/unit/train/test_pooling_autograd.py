@@ -139,7 +139,7 @@ def test_gradients_through_pooled_and_sequences_add_up():
 def test_groups_come_together_with_their_names():
     groups = [group_rows(shape, 5, seed=3) for shape in GROUPS]
     poolings = [GroupPooling(shape) for shape in GROUPS]
-    staged = [pooling.stage(group) for pooling, group in zip(poolings, groups, strict=True)]
+    staged = [pooling.stage(group, pooling.leaf(group)) for pooling, group in zip(poolings, groups, strict=True)]
     batch = model_batch(poolings, staged, torch.zeros(5, 3))
     assert list(batch.pooled) == ["a", "b", "c", "d"]
     assert batch.pooled["d"].shape == (5, 2)
