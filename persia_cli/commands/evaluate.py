@@ -1,5 +1,6 @@
 """`persia eval`."""
 
+import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -7,7 +8,12 @@ import typer
 from persia_cli.commands.options import Model, Overrides, Step, examples
 
 if TYPE_CHECKING:
+    from persia_cli.observe.saved_run import SavedModel
+    from persia_cli.plan.job import JobPlan
     from persia_cli.retrieval.evaluation import RetrievalFigures
+
+RETRIEVAL = "retrieval.json"
+"""File of the figures of retrieval, in the evaluation's folder beside its configuration."""
 
 EXAMPLES = examples(
     "persia eval runs/criteo-20261121-081500                              # the run's own evaluation again",
@@ -64,7 +70,9 @@ def evaluate(
     if retrieval:
         from persia_cli.retrieval.evaluation import judge
 
-        _show(judge(plan.run, model.checkpoint, sorted(set(at or [10])), keep_seen))
+        judged = judge(plan.run, model.checkpoint, sorted(set(at or [10])), keep_seen)
+        _show(judged)
+        _keep(judged, model, plan, keep_seen)
         return
     carry_out(claimed(plan), [f"conf={model.config}"])
 
@@ -85,3 +93,21 @@ def _show(judged: "RetrievalFigures") -> None:
     for name, figures in rows.items():
         table.add_row(name, *(f"{value:.6f}" for value in figures.values()))
     print_whole(console, table)
+
+
+def _keep(judged: "RetrievalFigures", model: "SavedModel", plan: "JobPlan", keep_seen: bool) -> None:
+    """Write the figures and the configuration into a new folder of the run's evaluations; raises DiskError."""
+    from dataclasses import asdict
+
+    from persia_cli.commands.job import claimed
+    from persia_cli.commands.screen import err, labelled
+    from persia_cli.config.record import write_run
+    from persia_cli.disk import write_whole
+    from persia_cli.observe.history import CONFIG
+    from persia_cli.store.manifest import step_of
+
+    folder = claimed(plan).run_dir
+    write_run(plan.run, folder / CONFIG)
+    content = {"step": step_of(model.checkpoint), "keep_seen": keep_seen} | asdict(judged)
+    write_whole(folder / RETRIEVAL, json.dumps(content, indent=2, allow_nan=False) + "\n")
+    labelled(err(), "figures", f"{folder / RETRIEVAL}")

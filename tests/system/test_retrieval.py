@@ -1,5 +1,6 @@
 """`persia eval --retrieval` against plain loops over the scores that `persia predict` gives for every user and item."""
 
+import json
 import re
 from pathlib import Path
 
@@ -65,6 +66,49 @@ def test_figures_are_those_of_loops_over_predictions(keep: bool, tmp_path: Path)
         names = {"recall": f"recall@{k}", "ndcg": f"ndcg@{k}", "hr": f"hr@{k}", "mrr": "mrr"}
         assert {name: found[key] for name, key in names.items()} == pytest.approx(expected, rel=1e-5)
     assert printed(ended.output, "popularity")["items"] == ITEMS
+    [kept] = (run / "evals").glob("*/retrieval.json")
+    content = json.loads(kept.read_text())
+    assert (content["step"], content["keep_seen"]) == (15, keep)
+    assert (kept.parent / "config.yaml").is_file()
+    sizes = {"queries": content["queries"], "items": ITEMS, "relevant": len(relevant)}
+    for by in ("model", "popularity"):
+        assert printed(ended.output, by) == sizes | content[by]
+
+
+FILMS, LENGTH, NEXT = 60, 4, 7
+"""Who has watched film n watches film n + NEXT then; all films are equally popular."""
+
+
+def sequences(folder: Path) -> list[str]:
+    """Write samples of the film after some others, and return the words of a job whose network must learn the order."""
+    draw = np.random.default_rng(8)
+    for name, rows in (("train", 1200), ("eval", 120)):
+        film = draw.permutation(np.arange(rows) % FILMS)
+        before = [[(each - NEXT * back) % FILMS for back in range(LENGTH, 0, -1)] for each in film.tolist()]
+        pd.DataFrame({"film": film, "before": before, "label": 1.0}).to_parquet(folder / f"{name}.parquet")
+    return [
+        *("conf=base", "name=films", "dataset=parquet", f"dataset.path='{folder}'", "dataset.labels=[label]"),
+        "dataset.sparse=[film, {name: before, table: film, pooling: none, max_length: 4}]",
+        *("dataset.dense=[]", "dataset.split={kind: files, train: [train.parquet], eval: [eval.parquet]}"),
+        *("cluster=embedded", "mode=sync", "train.batch_size=60", "train.epochs=8", "embedding.memory=16MiB"),
+        *("model=sasrec", "model.attend={film: [before]}", "model.dim=16", "model.layers=1", "optimizer=adagrad"),
+        "train.losses={label: {kind: in_batch_softmax}}",
+    ]
+
+
+@pytest.mark.parametrize(
+    "ranks", [1, pytest.param(2, marks=[pytest.mark.slow, pytest.mark.processes])], ids=["one_rank", "two_ranks"]
+)
+def test_sasrec_learns_the_order_of_films_from_the_items_of_a_batch(ranks: int, tmp_path: Path) -> None:
+    where = [] if ranks == 1 else ["cluster=local", f"cluster.nn_workers={ranks}"]
+    run = train([*sequences(tmp_path), *where], tmp_path / "run").run_dir
+    ended = persia("eval", run, "--retrieval")
+    assert ended.exit_code == 0, ended.output
+    [kept] = (run / "evals").glob("*/retrieval.json")
+    content = json.loads(kept.read_text())
+    assert (content["queries"], content["items"]) == (120, FILMS)
+    assert content["popularity"]["recall@10"] == pytest.approx(10 / FILMS)
+    assert content["model"]["recall@10"] > 0.8
 
 
 def test_what_cannot_be_is_refused_in_a_sentence(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The figures that models are compared by: their keys in `metrics.jsonl`, and the direction in which they improve."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -72,3 +73,8 @@ def aim_of(metric: str) -> Aim:
 def goodness(aim: Aim, value: float) -> float:
     """Return a number that is higher for better values."""
     return {"high": value, "low": -value, "one": -abs(value - 1.0)}[aim]
+
+
+def is_of_retrieval(metric: str) -> bool:
+    """Return True for a figure of `persia eval --retrieval`, which is of a saved model alone."""
+    return re.fullmatch(r"(recall|ndcg|hr)@[0-9]+|mrr", metric) is not None

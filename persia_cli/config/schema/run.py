@@ -12,7 +12,7 @@ from persia_cli.config.schema.dataset import Dataset, ParquetDataset
 from persia_cli.config.schema.embedding import Embedding
 from persia_cli.config.schema.init_from import Source
 from persia_cli.config.schema.loss import BCE, Bpr, InBatchSoftmax, Link, Loss, Pairwise
-from persia_cli.config.schema.metric import headlines, metrics_of
+from persia_cli.config.schema.metric import headlines, is_of_retrieval, metrics_of
 from persia_cli.config.schema.mode import AsyncMode, Mode, SyncMode
 from persia_cli.config.schema.model import Model
 from persia_cli.config.schema.optimizer import OptimizerPair, PlateauSchedule
@@ -271,6 +271,11 @@ class Run(Node):
         metrics = metrics_of(links, isinstance(self.dataset, ParquetDataset) and self.dataset.group_by is not None)
         if metric not in metrics and metric in metrics_of(links, queries=True):
             raise ValueError(f"{key}={metric} needs query ids; set dataset.group_by")
+        if is_of_retrieval(metric):
+            raise ValueError(
+                f"{key}={metric} is a figure of persia eval --retrieval, which evaluations during training do not "
+                f"compute; there are {', '.join(metrics)}"
+            )
         if metric not in metrics:
             near = difflib.get_close_matches(metric, metrics, n=1)
             hint = f"did you mean {near[0]}? " if near else ""

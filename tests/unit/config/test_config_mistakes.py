@@ -261,6 +261,11 @@ def test_losses_that_compare_samples_are_not_computed_in_parts(mistakes: Told, k
             "ne, calibration, loss",
         ),
         (
+            ["checkpoint.best_by=recall@10", "eval.every_steps=5"],
+            "checkpoint.best_by=recall@10 is a figure of persia eval --retrieval, which evaluations during training do "
+            "not compute; there are auc, pr_auc, accuracy, log_loss, ne, calibration, loss",
+        ),
+        (
             ["train.stop_early={metric: ne}"],
             "train.stop_early.metric=ne compares evaluations during training; set eval.every_steps",
         ),
