@@ -14,7 +14,8 @@ from persia_cli.errors import ConfigError, WireError
 from persia_cli.train.distributed import World, refuse_local_statistics
 from persia_cli.train.optimizer import dense_optimizer
 from persia_cli.train.step import DenseStep
-from tests.unit.train import ranks
+from tests.unit.model.kinds import KINDS
+from tests.unit.train import networks_on_ranks, ranks
 from tests.unit.train.batches import DENSE, GROUPS, settings
 
 SGD = DenseSgd(kind="sgd", lr=0.1)
@@ -50,6 +51,21 @@ def test_two_ranks_train_the_model_of_one(tmp_path):
         else:
             assert first[name] + second[name] == pytest.approx(expected, rel=1e-5, abs=1e-6)
     assert not second[f"gradient/{ranks.STEPS - 1}/0"].any()
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_two_ranks_train_every_network_as_one_does(tmp_path):
+    processes(networks_on_ranks.run, 2, tmp_path)
+    first, second = (np.load(tmp_path / f"rank-{rank}.npz") for rank in range(2))
+    one = networks_on_ranks.every_network(World())
+    assert len({name.partition("/")[0] for name in one}) > len(KINDS)
+    for name, expected in one.items():
+        if "/weight/" in name:
+            assert np.array_equal(first[name], second[name]), name
+            assert first[name] == pytest.approx(expected, rel=1e-4, abs=2e-6), name
+        else:
+            assert first[name] + second[name] == pytest.approx(expected, rel=1e-4, abs=2e-6), name
 
 
 @pytest.mark.processes
