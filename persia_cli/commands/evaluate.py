@@ -10,6 +10,7 @@ from persia_cli.commands.options import Model, Overrides, Step, examples
 if TYPE_CHECKING:
     from persia_cli.observe.saved_run import SavedModel
     from persia_cli.plan.job import JobPlan
+    from persia_cli.retrieval.approximate import ApproximateFigures
     from persia_cli.retrieval.evaluation import RetrievalFigures
 
 RETRIEVAL = "retrieval.json"
@@ -56,6 +57,13 @@ def evaluate(
     keep_seen: Annotated[
         bool, typer.Option("--keep-seen", help="With --retrieval: also rank items of a user's training samples.")
     ] = False,
+    approximate: Annotated[
+        bool,
+        typer.Option(
+            "--approximate",
+            help="With --retrieval: also search approximately, by faiss, and say how much that finds, and how fast.",
+        ),
+    ] = False,
 ) -> None:
     """Evaluate a saved model, on any number of servers."""
     from persia_cli.commands.job import carry_out, claimed, other_data, plan_saved
@@ -63,14 +71,15 @@ def evaluate(
     from persia_cli.observe.saved_run import find_model
     from persia_cli.storage.places import place_of
 
-    if not retrieval and (at or keep_seen):
-        raise UserError(f"{'--at' if at else '--keep-seen'} belongs to --retrieval; give both, or none")
+    for word, is_given in {"--at": at, "--keep-seen": keep_seen, "--approximate": approximate}.items():
+        if is_given and not retrieval:
+            raise UserError(f"{word} belongs to --retrieval; give both, or none")
     model = find_model(place_of(run), step)
     plan = plan_saved(model, "evaluate", [*(words or []), *(other_data(data, "eval") if data else [])])
     if retrieval:
         from persia_cli.retrieval.evaluation import judge
 
-        judged = judge(plan.run, model.checkpoint, sorted(set(at or [10])), keep_seen)
+        judged = judge(plan.run, model.checkpoint, sorted(set(at or [10])), keep_seen, approximate)
         _show(judged)
         _keep(judged, model, plan, keep_seen)
         return
@@ -84,15 +93,27 @@ def _show(judged: "RetrievalFigures") -> None:
 
     sizes = {"queries": judged.queries, "items": judged.items, "relevant": judged.relevant}
     rows = {"model": judged.model, "popularity": judged.popularity}
+    if judged.approximate:
+        rows["approximate"] = judged.approximate.figures
     console = out()
     if not console.is_terminal:
         for name, figures in rows.items():
             say(console, key_values({"by": name} | sizes | figures))
+        if judged.approximate:
+            say(console, key_values({"search": "approximate"} | _speeds(judged.approximate)))
         return
     table = columns(f"{judged.queries:,} queries, {judged.items:,} items", *judged.model)
     for name, figures in rows.items():
         table.add_row(name, *(f"{value:.6f}" for value in figures.values()))
     print_whole(console, table)
+    if judged.approximate:
+        words = (f"{name} {value:,.3f}" for name, value in _speeds(judged.approximate).items())
+        say(console, f"approximate search: {', '.join(words)}")
+
+
+def _speeds(found: "ApproximateFigures") -> dict[str, float]:
+    speeds = {"queries_per_s": found.queries_per_s, "exact_queries_per_s": found.exact_queries_per_s}
+    return found.search_recall | speeds | {"build_s": found.build_s}
 
 
 def _keep(judged: "RetrievalFigures", model: "SavedModel", plan: "JobPlan", keep_seen: bool) -> None:

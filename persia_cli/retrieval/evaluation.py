@@ -13,6 +13,7 @@ from persia_cli.data.item_keys import item_keys
 from persia_cli.data.source import open_source
 from persia_cli.errors import ConfigError, DataError
 from persia_cli.plan.columns import items_of, sparse_features
+from persia_cli.retrieval.approximate import ApproximateFigures, require_faiss, search
 from persia_cli.retrieval.ranking import Floats, Numbers, Pairs, distinct_pairs, figures_of, ranks_of
 from persia_cli.retrieval.towers import SavedTowers
 from persia_cli.storage.places import Place
@@ -30,6 +31,7 @@ class RetrievalFigures:
     queries: int
     items: int
     relevant: int
+    approximate: ApproximateFigures | None = None
 
 
 @dataclass(slots=True)
@@ -77,13 +79,18 @@ class AskingUsers:
         return np.array([self.numbers.get(id_, -1) for id_ in batch.query_ids.tolist()], np.int64)
 
 
-def judge(run: Run, checkpoint: Place, cuts: Sequence[int], keep_seen: bool = False) -> RetrievalFigures:
+def judge(
+    run: Run, checkpoint: Place, cuts: Sequence[int], keep_seen: bool = False, approximate: bool = False
+) -> RetrievalFigures:
     """Rank all items of both splits for each query of the evaluation split, by the saved network and by popularity.
 
     A query's relevant items are those of its samples with a label of 1/2 or more; items of its training samples are not
     ranked, unless they are kept. Popularity is the number of such samples of training. Raises ConfigError for a network
-    without two sides, DataError without a positive evaluation sample.
+    without two sides, DataError without a positive evaluation sample, UserError if the library is missing that searches
+    `approximate`ly too.
     """
+    if approximate:
+        require_faiss()
     names = items_of(run.model)
     if not names:
         raise ConfigError(
@@ -114,7 +121,12 @@ def judge(run: Run, checkpoint: Place, cuts: Sequence[int], keep_seen: bool = Fa
 
     popular = figures(np.ones((len(users), 1), np.float32), counts.astype(np.float32)[:, None])
     return RetrievalFigures(
-        figures(users, vectors_of_items), popular, len(users), len(vectors_of_items), len(wanted.queries)
+        figures(users, vectors_of_items),
+        popular,
+        len(users),
+        len(vectors_of_items),
+        len(wanted.queries),
+        search(users, vectors_of_items, wanted, hidden, cuts) if approximate else None,
     )
 
 

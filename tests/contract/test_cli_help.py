@@ -40,7 +40,7 @@ FROZEN = {
     "data inspect": ["--csv", "--dim", "--help", "--json", "--memory", "--optimizer", "--write", "path"],
     "drill": ["--at-step", "--compare", "--conf-dir", "--folder", "--for", "--help", "--json", "--limit-s", "--random",
               "--run", "--seed", "words"],
-    "eval": ["--at", "--data", "--help", "--keep-seen", "--retrieval", "--step", "run", "words"],
+    "eval": ["--approximate", "--at", "--data", "--help", "--keep-seen", "--retrieval", "--step", "run", "words"],
     "launch-role": ["--advertise", "--bind", "--conf-dir", "--coordinator", "--help", "--index", "--life",
                     "--memory-file", "--parent", "--run-dir", "--supervise", "--token-file", "role", "words"],
     "predict": ["--help", "--keep", "--logits", "--output", "--overwrite", "--step", "data", "run"],

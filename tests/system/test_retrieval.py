@@ -102,19 +102,29 @@ def sequences(folder: Path) -> list[str]:
 def test_sasrec_learns_the_order_of_films_from_the_items_of_a_batch(ranks: int, tmp_path: Path) -> None:
     where = [] if ranks == 1 else ["cluster=local", f"cluster.nn_workers={ranks}"]
     run = train([*sequences(tmp_path), *where], tmp_path / "run").run_dir
-    ended = persia("eval", run, "--retrieval")
+    ended = persia("eval", run, "--retrieval", "--approximate")
     assert ended.exit_code == 0, ended.output
     [kept] = (run / "evals").glob("*/retrieval.json")
     content = json.loads(kept.read_text())
     assert (content["queries"], content["items"]) == (120, FILMS)
     assert content["popularity"]["recall@10"] == pytest.approx(10 / FILMS)
     assert content["model"]["recall@10"] > 0.8
+    approximate = content["approximate"]
+    assert approximate["search_recall"]["search_recall@10"] > 0.95
+    assert approximate["figures"]["recall@10"] > 0.8
+    assert printed(ended.output, "approximate")["recall@10"] == approximate["figures"]["recall@10"]
+    [speeds] = [line for line in ended.output.splitlines() if line.startswith("search=approximate ")]
+    assert f"exact_queries_per_s={approximate['exact_queries_per_s']}" in speeds
 
 
 def test_what_cannot_be_is_refused_in_a_sentence(tmp_path: Path) -> None:
     given = [word for word in words(tmp_path) if not word.startswith(("model", "train.losses"))]
     run = train([*given, "model=ffnn_small", "train.steps=2"], tmp_path / "run").run_dir
-    for given, sentence in (("--retrieval",), "model.kind=ffnn has none"), (("--at", 3), "--at belongs to --retrieval"):
+    for given, sentence in (
+        (("--retrieval",), "model.kind=ffnn has none"),
+        (("--at", 3), "--at belongs to --retrieval"),
+        (("--approximate",), "--approximate belongs to --retrieval"),
+    ):
         ended = persia("eval", run, *given)
         assert isinstance(ended.exception, UserError)
         assert sentence in str(ended.exception)

@@ -51,6 +51,7 @@ ONLY_IN = {
     "torch": ("model", "train", "retrieval.towers", "roles.nn_worker", "bench.baselines"),
     "safetensors": ("observe.record_state", "train", "checkpoint"),
     "zmq": ("wire", "bench.delay_line"),
+    "faiss": ("retrieval.approximate",),
     "matplotlib": ("observe.drawing", "observe.panels", "sweep.frontier"),
     "tensorboard": ("observe.tensorboard",),
     "numba": ("kernels", "bench.limits"),
