@@ -269,6 +269,8 @@ class Coordinator:
         finally:
             if self._scoring is not None:
                 self._scoring.discard()
+            if ended:
+                self._joining.remove_meetings()
             self._record.close()
             self._events.close()
             self._inputs.close(ended)
