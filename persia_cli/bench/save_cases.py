@@ -20,6 +20,7 @@ from persia_cli.launch.processes import terminating_interrupts
 from persia_cli.roles.shard_saving import ShardSaving
 from persia_cli.storage.places import writing_file
 from persia_cli.store.chain import RowFile
+from persia_cli.store.manifest import EMBEDDINGS
 from persia_cli.store.shard import Shard
 from persia_cli.store.snapshot import load_shard
 from persia_cli.wire.figures import SavedFile
@@ -49,7 +50,9 @@ class _Bell:
 def _folder() -> Iterator[Path]:
     """Make a folder on the disk of the working folder, which is removed with its content, also after SIGTERM."""
     with terminating_interrupts(), TemporaryDirectory(prefix="persia-bench-", dir=Path.cwd()) as name:
-        yield Path(name)
+        folder = Path(name, EMBEDDINGS)  # sketches are saved beside the folder of rows
+        folder.mkdir()
+        yield folder
 
 
 @contextmanager

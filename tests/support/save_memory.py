@@ -13,6 +13,7 @@ from threading import Event
 from persia_cli.bench import stores
 from persia_cli.kernels.memory import keep_freed_memory
 from persia_cli.roles.shard_saving import ShardSaving
+from persia_cli.store.manifest import EMBEDDINGS
 
 DIM, BATCH = 16, 20_000
 
@@ -50,7 +51,7 @@ def main(rows: int, folder: Path) -> dict[str, int]:
     Path("/proc/self/clear_refs").write_text("5")  # from here on the most so far is counted anew
     bell, number = Bell(), len(asked)
     with ThreadPoolExecutor(1) as writer:
-        saving = ShardSaving(shard, folder, writer, bell, lambda rows: None)
+        saving = ShardSaving(shard, folder / EMBEDDINGS, writer, bell, lambda rows: None)
         while not saving.done:
             saving.take()
             if not saving.done:
