@@ -1,34 +1,35 @@
 """Train the same networks on the same samples by Persia and by FuxiCTR, in turns, and print figures of both.
 
     python scripts/compare_fuxictr.py data/movielens_1m --networks deepfm dcn_v2 --seeds 3
-    python scripts/compare_fuxictr.py data/criteo --plain --json criteo.json
+    python scripts/compare_fuxictr.py data/criteo --plain --record criteo.jsonl
 
 DATA is the folder that `persia recipe prepare` has written, of one label and one id per column. Both train on three
-fifths of its rows until one fifth says that it gets no better, and score the last fifth by their best model. FuxiCTR is
-in the extra `compare` (`pip install 'persia[compare]'`). Its samples come from memory, by a loader that is faster than
-its own; Persia reads its Parquet file. samples/s are of training alone, without start, evaluation and end.
+fifths of its rows until one fifth says that it gets no better, and score the last fifth by their best model. Prints a
+Markdown table, one line for each network; where two figures are in a cell, the first one is Persia's. FuxiCTR is in the
+extra `compare` (`pip install 'persia[compare]'`). Its samples come from memory, by a loader that is faster than its
+own; Persia reads its Parquet file. samples/s are of training alone, without start, evaluation and end.
+
+Every pair of trainings that has ended is a line of the file `--record`. The same command goes on after them, and one of
+more seeds or networks trains only what is new.
 """
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-from rich.console import Console
-from rich.table import Table
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from scripts.rival.record import Comparison, Figures, Record  # noqa: E402
 from scripts.rival.samples import LABEL, PART, Samples, write_samples  # noqa: E402
 from scripts.rival.settings import Settings  # noqa: E402
+from scripts.rival.table import HEAD, RULE, line_of  # noqa: E402
 
 UNIFORM = 3**0.5
 """Half the width of a uniform distribution with the standard deviation 1."""
@@ -43,7 +44,6 @@ OWN_WORDS = {
     "dcn_v2": ["model.layers=3", "model.structure=parallel"],
     "xdeepfm": ["model.maps=[32,32]"],
 }
-Figures = dict[str, Any]
 
 
 def words_of(samples: Samples, settings: Settings, mode: str) -> list[str]:
@@ -140,25 +140,11 @@ def compare(samples: Samples, settings: Settings, mode: str, folder: Path) -> di
     return found
 
 
-def rows_of(network: str, rounds: list[dict[str, Figures]]) -> list[list[str]]:
-    """Return the lines of a table about one network, one for each side."""
-    faster = statistics.median(each["persia"]["samples_per_s"] / each["fuxictr"]["samples_per_s"] for each in rounds)
-    rows = []
-    for side in SIDES:
-        aucs = [each[side]["auc"] for each in rounds]
-        spread = f" ± {statistics.stdev(aucs):.4f}" if len(aucs) > 1 else ""
-        means = {name: statistics.mean(each[side][name] for each in rounds) for name in rounds[0][side]}
-        row = [network, side, f"{means['auc']:.4f}{spread}", f"{means['log_loss']:.4f}", f"{means['epochs']:.1f}"]
-        row += [f"{means['wall_s']:.1f}", f"{means['samples_per_s']:,.0f}", f"{faster:.2f}" if side == "persia" else ""]
-        rows.append(row)
-    return rows
-
-
-def main(words: list[str] | None = None) -> None:
-    """Read the words of the command line, compare, print."""
+def read_words(words: list[str] | None) -> argparse.Namespace:
+    """Read the words of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder that persia recipe prepare has written")
-    parser.add_argument("--networks", nargs="+", default=NETWORKS)
+    parser.add_argument("--networks", nargs="+", default=NETWORKS, choices=NETWORKS, metavar="NETWORK")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--plain", action="store_true", help="without normalisation, dropout and L2")
     parser.add_argument("--constant", action="store_true", help="never reduce the learning rate")
@@ -173,35 +159,35 @@ def main(words: list[str] | None = None) -> None:
     )
     parser.add_argument("--row-l2", type=float, default=0.0, help="L2 penalty of rows")
     parser.add_argument("--dense-l2", type=float, default=0.0, help="L2 penalty of dense weights")
-    parser.add_argument("--json", type=Path, help="file for all figures")
-    chosen = parser.parse_args(words)
-    console, every = Console(width=max(100, Console().width)), {}
+    parser.add_argument("--record", type=Path, help="file of all comparisons, made before and now")
+    return parser.parse_args(words)
+
+
+def settings_of(chosen: argparse.Namespace, network: str, seed: int) -> Settings:
+    """Return what both sides are told."""
+    names = ("batch", "epochs", "hidden", "threads", "dropout", "row_clip", "row_l2", "dense_l2")
+    told = {name: getattr(chosen, name) for name in names}
+    settings = Settings(network, seed, plateau=not chosen.constant, **told)
+    return settings.plain() if chosen.plain else settings
+
+
+def main(words: list[str] | None = None) -> None:
+    """Compare what the record has not, and print the line of each network as soon as it is known."""
+    chosen = read_words(words)
+    record, data = Record(chosen.record), chosen.data.resolve()
     with tempfile.TemporaryDirectory(prefix="persia-compare-") as temporary:
-        samples = write_samples(chosen.data.resolve(), Path(temporary) / "samples")
-        names = ["network", "", "AUC", "log loss", "epochs", "wall s", "samples/s", "ratio"]
-        table = Table(*names, title=f"{chosen.data}, mode={chosen.mode}, batch {chosen.batch}")
+        samples = write_samples(data, Path(temporary) / "samples")
+        print(f"{HEAD}\n{RULE}", flush=True)
         for network in chosen.networks:
             rounds = []
             for seed in range(chosen.seeds):
-                settings = Settings(network, seed, batch=chosen.batch, epochs=chosen.epochs, dropout=chosen.dropout)
-                settings = replace(
-                    settings,
-                    hidden=chosen.hidden,
-                    threads=chosen.threads,
-                    row_clip=chosen.row_clip,
-                    row_l2=chosen.row_l2,
-                    dense_l2=chosen.dense_l2,
-                    plateau=not chosen.constant,
-                )
-                settings = settings.plain() if chosen.plain else settings
-                rounds.append(compare(samples, settings, chosen.mode, Path(temporary)))
-                console.print(f"{network}, seed {seed}: {json.dumps(rounds[-1])}", soft_wrap=True)
-            every[network] = rounds
-            for row in rows_of(network, rounds):
-                table.add_row(*row)
-    console.print(table)
-    if chosen.json:
-        chosen.json.write_text(json.dumps(every, indent=1) + "\n")
+                settings = settings_of(chosen, network, seed)
+                if not (made := record.find(data.name, chosen.mode, settings)):
+                    sides = compare(samples, settings, chosen.mode, Path(temporary))
+                    made = Comparison(data.name, chosen.mode, settings, sides)
+                    record.add(made)
+                rounds.append(made)
+            print(line_of(rounds), flush=True)
 
 
 if __name__ == "__main__":
