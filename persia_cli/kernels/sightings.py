@@ -11,9 +11,10 @@ what was looked up in which step.
 """
 
 import numpy as np
+from numba import types
 from numpy.typing import NDArray
 
-from persia_cli.kernels.compile import helper, inlined
+from persia_cli.kernels.compile import helper, inlined, kernel, read, write
 from persia_cli.kernels.hashing import mix
 from persia_cli.kernels.intrinsics import prefetch
 
@@ -33,11 +34,6 @@ ONES = np.uint64(0x0101010101010101)
 def words_of(counts: NDArray[np.uint8], steps: NDArray[np.int64]) -> NDArray[np.uint32]:
     """Return the words of rows that were looked up so often, last in these steps."""
     return (counts.astype(np.uint32) << np.uint32(24)) | (steps.astype(np.uint64) & STEP).astype(np.uint32)
-
-
-def counts_in(words: NDArray[np.uint32]) -> NDArray[np.uint8]:
-    """Return how often rows were looked up, as of their last look-up."""
-    return (words >> np.uint32(24)).astype(np.uint8)
 
 
 @inlined
@@ -63,6 +59,20 @@ def frequency(index, row, step):
     epochs = (step >> index.epoch_bits) - ((step - since) >> index.epoch_bits)
     count = np.uint64(index.uses[row]) >> np.uint64(24)
     return np.uint64(0) if epochs >= np.uint64(8) else count >> epochs
+
+
+@kernel(types.void(read(types.uint32), read(types.uint32), types.int64, write(types.uint8)))
+def count_at_last_use(words, last_used, epoch_bits, counts):
+    """Write how often rows were looked up, halved for each epoch from the step in their word to that of their last use.
+
+    The count of a row may be of an earlier step: until the partition is nearly full, look-ups are not counted.
+    """
+    for i in range(np.uint64(0), np.uint64(words.size)):
+        last, word = np.uint64(last_used[i]), np.uint64(words[i])
+        since = (last - word) & STEP
+        since = np.uint64(0) if since >= LATER else min(since, last)
+        epochs = (last >> np.uint64(epoch_bits)) - ((last - since) >> np.uint64(epoch_bits))
+        counts[i] = np.uint8((word >> np.uint64(24)) >> min(epochs, np.uint64(8)))
 
 
 @inlined

@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from persia_cli.errors import CheckpointError
-from persia_cli.kernels.sightings import LATER, STEP, WORDS, counts_in
+from persia_cli.kernels.sightings import WORDS, count_at_last_use
 from persia_cli.storage.hashing_file import HashingFile
 from persia_cli.storage.places import Place, writing_file
 from persia_cli.store.manifest import SIGHTINGS, Manifest, kind_of, verify
@@ -35,15 +35,10 @@ SCHEMA = pa.schema(
 
 
 def frequencies_of(words: NDArray[np.uint32], last_used: NDArray[np.uint32], epoch_bits: int) -> Bytes:
-    """Return how often ids with a row were looked up, as of their last use.
-
-    The count of a row may be of an earlier step: until the partition is nearly full, look-ups are not counted.
-    """
-    last, bits = last_used.astype(np.uint64), np.uint64(epoch_bits)
-    since = (last - words) & STEP
-    since = np.minimum(np.where(since < LATER, since, np.uint64(0)), last)
-    epochs = (last >> bits) - ((last - since) >> bits)
-    return counts_in(words) >> np.minimum(epochs, np.uint64(8)).astype(np.uint8)
+    """Return how often ids with a row were looked up, as of their last use; `words` are those of their rows."""
+    counts = np.empty(words.size, np.uint8)
+    count_at_last_use(words, last_used, epoch_bits, counts)
+    return counts
 
 
 @contextmanager
