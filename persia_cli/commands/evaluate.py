@@ -50,7 +50,7 @@ def evaluate(
             "--at",
             metavar="K",
             min=1,
-            help="With --retrieval: length of the list (10). Any number.",
+            help="With --retrieval: length of the list (10, or what eval.retrieval says). Any number.",
             show_default=False,
         ),
     ] = None,
@@ -77,9 +77,12 @@ def evaluate(
     model = find_model(place_of(run), step)
     plan = plan_saved(model, "evaluate", [*(words or []), *(other_data(data, "eval") if data else [])])
     if retrieval:
+        from persia_cli.config.schema import Retrieval
         from persia_cli.retrieval.evaluation import judge
 
-        judged = judge(plan.run, model.checkpoint, sorted(set(at or [10])), keep_seen, approximate)
+        asked = plan.run.eval.retrieval or Retrieval()
+        keep_seen = keep_seen or asked.keep_seen
+        judged = judge(plan.run, model.checkpoint, sorted(set(at or asked.at)), keep_seen, approximate)
         _show(judged)
         _keep(judged, model, plan, keep_seen)
         return

@@ -175,6 +175,7 @@ def _quality(line: Line) -> str:
     figures = {"loss": line["loss"]}
     for key, word in (("auc", "AUC"), ("rmse", "RMSE")):
         figures |= {name.replace(key, word, 1): value for name, value in line.items() if name.startswith(key)}
+    figures |= {name: value for name, value in line.items() if name.startswith(("recall@", "ndcg@"))}
     # A figure may be undefined: for samples without weight, or of one class only.
     return "  ".join(f"{name} {'-' if value is None else f'{value:.4f}'}" for name, value in figures.items())
 

@@ -8,6 +8,7 @@ from rich.console import Console
 from persia_cli.commands.describe import warn_of_stand_in
 from persia_cli.commands.screen import err, key_values, labelled, out, propose, say
 from persia_cli.commands.screen_tables import columns, print_whole
+from persia_cli.config.schema.metric import is_of_retrieval
 from persia_cli.launch.job import JobResult
 from persia_cli.observe import staleness
 from persia_cli.observe.history import QUALITY
@@ -79,6 +80,11 @@ def show_evaluation(
             name = "  ".join(word for word in (suffix.lstrip("_"), place) if word)
             table.add_row(name, *(_figure(each[key + suffix]) if key + suffix in each else "" for key in figures))
     print_whole(console, table)
+    if keys := [key for key in line if is_of_retrieval(key)]:
+        ranked = columns("all items ranked", *keys)
+        for which, each in rows:
+            ranked.add_row(f"{which}step {each['step']:,}", *(_figure(each.get(key)) for key in keys))
+        print_whole(console, ranked)
 
 
 def undefined(line: Mapping[str, Any]) -> list[str]:

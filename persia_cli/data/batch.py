@@ -66,6 +66,24 @@ class Batch:
             query_ids=None if self.query_ids is None else self.query_ids[start:stop].copy(),
         )
 
+    def take(self, chosen: NDArray[np.int64]) -> "Batch":
+        """Return these samples, in this order, as a separate batch."""
+        ids, offsets = [], []
+        for feature in range(self.features):
+            bounds = self.offsets[feature * self.size : (feature + 1) * self.size + 1].astype(np.int64)
+            lengths = np.diff(bounds)[chosen]
+            ends = np.concatenate([[0], np.cumsum(lengths)])
+            ids.append(self.ids[np.arange(ends[-1]) + np.repeat(bounds[:-1][chosen] - ends[:-1], lengths)])
+            offsets.append(ends)
+        return assemble(
+            dense=self.dense[chosen],
+            labels=self.labels[chosen],
+            weights=None if self.weights is None else self.weights[chosen],
+            ids=ids,
+            offsets=offsets,
+            query_ids=None if self.query_ids is None else self.query_ids[chosen],
+        )
+
 
 def _copy(array: NDArray[Any], empty: Empty) -> NDArray[Any]:
     copy = empty(array.shape, array.dtype)

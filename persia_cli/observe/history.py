@@ -11,7 +11,7 @@ from typing import Any
 from persia_cli.config import record
 from persia_cli.config.record import read_run
 from persia_cli.config.schema import Link, Run
-from persia_cli.config.schema.metric import HEADLINES, headlines
+from persia_cli.config.schema.metric import HEADLINES, headlines, is_of_retrieval
 from persia_cli.errors import UserError
 from persia_cli.observe.journal import EVENTS, METRICS, is_being_written, read_journal, understanding
 from persia_cli.observe.outcome import judged_by, speed_of
@@ -171,6 +171,7 @@ def key_figures(history: RunHistory) -> dict[str, str]:
                 value = history.figure(line, key, label)
                 name = QUALITY[key] if len(history.labels) == 1 else f"{QUALITY[key]}, {label}"
                 figures[name + of] = "-" if value is None else f"{value:.4f}"
+        figures |= {key: f"{line[key]:.4f}" for key in line if is_of_retrieval(key)}
     if judged:
         figures["evaluated at step"] = f"{judged['step']:,}"
     best = history.last_event("best")

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from persia_cli.config.schema.metric import AIMS, aim_of, goodness
+from persia_cli.config.schema.metric import AIMS, aim_of, goodness, is_of_retrieval
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 
 LEAST_STEPS = 50
@@ -93,4 +93,4 @@ def _quality(line: Line) -> dict[str, float | None]:
         if values:
             defined = [value for value in values.values() if value is not None]
             found |= {figure: fmean(defined) if len(defined) == len(values) else None} | values
-    return found
+    return found | {key: value for key, value in line.items() if is_of_retrieval(key)}

@@ -37,7 +37,7 @@ class Panel:
     missing: str
     """Text of the panel if there is nothing to draw."""
     figure: str | None = None
-    """Figure of labels that it draws."""
+    """Figure of evaluations that it draws."""
 
 
 def thinned(lines: Sequence[Line]) -> Sequence[Line]:
@@ -74,6 +74,15 @@ def draw_ratio(history: RunHistory, axes: "Axes") -> None:
     """Draw predicted over observed positives, in the same way as `draw_auc`."""
     axes.axhline(1.0, color=INK, linewidth=0.8, linestyle="--")
     _draw_figure(history, axes, "calibration", "predicted over observed positives")
+
+
+def draw_retrieval(history: RunHistory, axes: "Axes") -> None:
+    """Draw the recall of each evaluation that ranked all items, per length of the list."""
+    keys = dict.fromkeys(key for line in history.evaluations for key in line if key.startswith("recall@"))
+    for key, colour in _coloured(list(keys)):
+        lines = [line for line in history.evaluations if key in line]
+        _draw_line(axes, *_by_step(lines, key), "o--", color=colour, linewidth=1.2, label=key)
+    _finish(axes, "step", "recall", legend=True)
 
 
 def draw_throughput(history: RunHistory, axes: "Axes") -> None:
@@ -158,6 +167,10 @@ def _trained(history: RunHistory) -> bool:
     return bool(history.training)
 
 
+def _evaluated(history: RunHistory) -> bool:
+    return bool(history.evaluations)
+
+
 def _calibrated(history: RunHistory) -> bool:
     event = history.last_event("reliability")
     return event is not None and any(o > 0.0 for diagram in event["labels"].values() for o in diagram["observed"])
@@ -169,6 +182,7 @@ PANELS = (
     Panel("AUC", _trained, draw_auc, NOTHING_YET, "auc"),
     Panel("RMSE", _trained, draw_error, NOTHING_YET, "rmse"),
     Panel("R²", _trained, draw_r2, NOTHING_YET, "r2"),
+    Panel("Retrieval", _evaluated, draw_retrieval, "The run has not been evaluated.", "recall"),
     Panel("Throughput", _trained, draw_throughput, NOTHING_YET),
     Panel("Staleness of rows", _trained, draw_staleness, NOTHING_YET),
     Panel("Table growth", _trained, draw_rows, NOTHING_YET),
@@ -186,8 +200,9 @@ PANELS = (
 
 
 def panels_of(history: RunHistory) -> list[Panel]:
-    """Return the panels of a run: those of figures that no label has are left out."""
+    """Return the panels of a run: those of figures that its evaluations do not have are left out."""
     there = {figure for link in history.links.values() for figure in FIGURES[link]}
+    there |= {"recall"} if history.run.eval.retrieval else set()
     return [panel for panel in PANELS if panel.figure is None or panel.figure in there]
 
 

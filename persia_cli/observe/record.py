@@ -265,6 +265,8 @@ class RunRecord:
         line = self._line("eval", done.intervals, done.scores) | quality(self._links, done.scores)
         if self._has_queries:
             line |= by_label(self._links, "gauc", done.by_query.gauc)
+        for interval in done.intervals:
+            line |= interval.retrieval
         self._write_reliability(done.scores)
         samples = sum(interval.samples for interval in done.intervals)
         ids, unknown = (sum(getattr(each, name) for each in done.intervals) for name in ("ids", "unknown"))

@@ -6,8 +6,9 @@ from html import escape
 from pathlib import Path
 
 from persia_cli import __version__
+from persia_cli.config.schema.metric import is_of_retrieval
 from persia_cli.observe.drawing import INK, SMALL, empty_figure, plain, save_png, to_svg
-from persia_cli.observe.history import CONFIG, QUALITY, RunHistory, RunOutcome, key_figures
+from persia_cli.observe.history import CONFIG, QUALITY, Line, RunHistory, RunOutcome, key_figures
 from persia_cli.observe.panels import Panel, panels_of
 from persia_cli.observe.recoveries import outcome_of, recoveries_in
 
@@ -103,6 +104,7 @@ def report_page(history: RunHistory, summary: Mapping[str, str], now: float) -> 
         "<h2>Training</h2>",
         '<div class="panels">' + "".join(_panel(history, panel) for panel in panels_of(history)) + "</div>",
         *_section("Evaluations", _evaluations(history)),
+        *_section("Retrieval", _retrieval(history)),
         *_section("Tables", _tables(history)),
         *_section("Processes", _processes(history)),
         *_section("Recoveries", _recoveries(history)),
@@ -146,10 +148,16 @@ def _section(title: str, rows: Sequence[Sequence[str]]) -> Iterable[str]:
     return [f"<h2>{title}</h2>", table(rows)] if len(rows) > 1 else []
 
 
+def _evaluated(history: RunHistory) -> list[tuple[str, Line]]:
+    """Return the lines of evaluations, those of later `persia eval` last and with their names."""
+    return [("", line) for line in history.evaluations] + [
+        (f"persia eval, {name}", line) for name, line in history.later
+    ]
+
+
 def _evaluations(history: RunHistory) -> Rows:
-    """Return a row for each evaluation and label, those of later `persia eval` last."""
-    lines = [("", line) for line in history.evaluations]
-    lines += [(f"persia eval, {name}", line) for name, line in history.later]
+    """Return a row for each evaluation and label."""
+    lines = _evaluated(history)
     several = len(history.labels) > 1
     known = {
         key
@@ -168,6 +176,17 @@ def _evaluations(history: RunHistory) -> Rows:
             unknown = line.get("unknown")
             figures.append("-" if unknown is None else f"{unknown:.2%}")
             rows.append([what, f"{line['step']:,}", f"{line['eval_samples']:,}", *figures])
+    return rows
+
+
+def _retrieval(history: RunHistory) -> Rows:
+    """Return a row for each evaluation that ranked all items."""
+    lines = [(name, line) for name, line in _evaluated(history) if any(map(is_of_retrieval, line))]
+    keys = list(dict.fromkeys(key for _, line in lines for key in line if is_of_retrieval(key)))
+    rows = [["", "step", *keys]]
+    for name, line in lines:
+        figures = [f"{line[key]:.6f}" if key in line else "" for key in keys]
+        rows.append([name or "in training", f"{line['step']:,}", *figures])
     return rows
 
 

@@ -46,7 +46,7 @@ def items_of(model: Model) -> tuple[str, ...]:
 
 def metric_aims(run: Run) -> dict[str, Aim]:
     """Return every metric that evaluations of a run have, and which values of it are better."""
-    return metrics_of(run.links, has_query_ids(run))
+    return metrics_of(run.links, has_query_ids(run), run.eval.retrieval.at if run.eval.retrieval else ())
 
 
 def label_names(run: Run) -> tuple[str, ...]:

@@ -247,6 +247,8 @@ def plan_job(
         raise ConfigError(
             f"{key} compares evaluations, and the data set has none; give dataset.split an evaluation part"
         )
+    if task == "train" and not facts.eval_rows and run.eval.retrieval:
+        raise ConfigError("eval.retrieval is of evaluation samples; give dataset.split an evaluation part")
     if isinstance(run.model, CustomModel) and not Path(run.model.file).expanduser().is_file():
         raise ConfigError(f"model.file={run.model.file}: there is no such file; give the Python file with your model")
     check_extras(run)

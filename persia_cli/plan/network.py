@@ -6,7 +6,7 @@ from persia_cli.config.schema import AsyncMode, Branches, InBatchSoftmax, Run
 from persia_cli.errors import ConfigError
 from persia_cli.model.requirements import require_fit
 from persia_cli.model.shape import FeatureShape, InputShape
-from persia_cli.plan.columns import dense_count, item_features, label_names
+from persia_cli.plan.columns import dense_count, items_of, label_names
 from persia_cli.store.layout import EmbeddingLayout
 
 
@@ -18,11 +18,10 @@ def require_network(run: Run, layout: EmbeddingLayout) -> None:
             f"model.kind={run.model.kind} normalises each rank's samples separately, so several NN workers would train "
             "another model than one; set cluster.nn_workers=1, or choose another model"
         )
-    if item_features(run) == () and any(isinstance(loss, InBatchSoftmax) for loss in run.losses):
-        raise ConfigError(
-            "train.losses: kind=in_batch_softmax needs a network with a vector of the user and one of the item, and "
-            f"model.kind={run.model.kind} has none; use model.kind=two_tower or model.kind=sasrec"
-        )
+    if any(isinstance(loss, InBatchSoftmax) for loss in run.losses):
+        require_two_sides(run, "train.losses: kind=in_batch_softmax")
+    if run.eval.retrieval is not None:
+        require_two_sides(run, "eval.retrieval")
     for loss in run.losses:
         correcting = isinstance(loss, InBatchSoftmax) and loss.correction == "log_q"
         if correcting and isinstance(run.mode, AsyncMode) and run.cluster.nn_workers > 1:
@@ -34,6 +33,15 @@ def require_network(run: Run, layout: EmbeddingLayout) -> None:
         raise ConfigError(
             f"train.device={run.train.device}: with mode.kind=async dense weights are on the cpu alone; "
             "use train.device=cpu, or another mode"
+        )
+
+
+def require_two_sides(run: Run, what: str) -> None:
+    """Raise ConfigError if the run's network has no vectors of users and items, which `what` asks for."""
+    if not items_of(run.model):
+        raise ConfigError(
+            f"{what} needs a network with a vector of the user and one of the item, and "
+            f"model.kind={run.model.kind} has none; use model.kind=two_tower or model.kind=sasrec"
         )
 
 

@@ -1,25 +1,20 @@
-"""A saved model judged by retrieval: each query's items among all items of the data set."""
+"""A model judged by retrieval: each query's items among all items of the data set."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from persia_cli.config.schema import Run
-from persia_cli.control.position import SplitName
 from persia_cli.data.batch import Batch
-from persia_cli.data.item_keys import item_keys
-from persia_cli.data.source import open_source
-from persia_cli.errors import ConfigError, DataError
-from persia_cli.plan.columns import items_of, sparse_features
+from persia_cli.errors import PersiaError
+from persia_cli.plan.network import require_two_sides
 from persia_cli.retrieval.approximate import ApproximateFigures, require_faiss, search
-from persia_cli.retrieval.ranking import Floats, Numbers, Pairs, distinct_pairs, figures_of, ranks_of
-from persia_cli.retrieval.towers import SavedTowers
+from persia_cli.retrieval.question import SAMPLES, Progress, Question, ask
+from persia_cli.retrieval.ranking import Floats, figures_of, ranks_of
+from persia_cli.retrieval.towers import Vectors, saved_towers
 from persia_cli.storage.places import Place
-
-SAMPLES = 8192
-"""Samples that are read and computed at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,49 +29,11 @@ class RetrievalFigures:
     approximate: ApproximateFigures | None = None
 
 
-@dataclass(slots=True)
-class Catalogue:
-    """All distinct items, numbered as they come, with the vector of each as of its first sample."""
+class Answer(NamedTuple):
+    """What a model knows queries and items by: vectors float32 [queries, width] and [items, width]."""
 
-    numbers: dict[int, int] = field(default_factory=dict)
-    parts: list[Floats] = field(default_factory=list)
-
-    def add(self, keys: NDArray[np.uint64], vectors: Floats) -> Numbers:
-        """Return the number of each sample's item, int64 [n]."""
-        distinct, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-        is_new = np.array([key not in self.numbers for key in distinct.tolist()], np.bool_)
-        for key in distinct[is_new].tolist():
-            self.numbers[key] = len(self.numbers)
-        self.parts.append(vectors[first[is_new]])
-        found = np.array([self.numbers[key] for key in distinct.tolist()], np.int64)
-        return found[inverse]
-
-    @property
-    def vectors(self) -> Floats:
-        """Vectors float32 [items, width], by number."""
-        return np.concatenate(self.parts)
-
-
-@dataclass(slots=True)
-class AskingUsers:
-    """The queries with a positive evaluation sample: by query id, or one for each such sample."""
-
-    numbers: dict[int, int] = field(default_factory=dict)
-    vectors: dict[int, Floats] = field(default_factory=dict)
-
-    def add(self, batch: Batch, positive: Numbers, users: Floats) -> Numbers:
-        """Return the query of each positive sample of evaluation, whose newest one is what its user is known by."""
-        first = len(self.numbers)
-        ids = range(first, first + len(positive)) if batch.query_ids is None else batch.query_ids[positive].tolist()
-        found = np.array([self.numbers.setdefault(id_, len(self.numbers)) for id_ in ids], np.int64)
-        self.vectors.update(zip(found.tolist(), users[positive], strict=True))
-        return found
-
-    def known(self, batch: Batch) -> Numbers:
-        """Return the query of each sample of training, -1 for those of none."""
-        if batch.query_ids is None:
-            return np.full(batch.size, -1)
-        return np.array([self.numbers.get(id_, -1) for id_ in batch.query_ids.tolist()], np.int64)
+    users: Floats
+    items: Floats
 
 
 def judge(
@@ -84,65 +41,52 @@ def judge(
 ) -> RetrievalFigures:
     """Rank all items of both splits for each query of the evaluation split, by the saved network and by popularity.
 
-    A query's relevant items are those of its samples with a label of 1/2 or more; items of its training samples are not
-    ranked, unless they are kept. Popularity is the number of such samples of training. Raises ConfigError for a network
-    without two sides, DataError without a positive evaluation sample, UserError if the library is missing that searches
-    `approximate`ly too.
+    Raises ConfigError for a network without two sides, DataError without a positive evaluation sample, UserError if the
+    library is missing that searches `approximate`ly too.
     """
     if approximate:
         require_faiss()
-    names = items_of(run.model)
-    if not names:
-        raise ConfigError(
-            f"--retrieval needs a network with a vector of the user and one of the item, and model.kind="
-            f"{run.model.kind} has none; train model.kind=two_tower or model.kind=sasrec"
-        )
-    features = [number for number, feature in enumerate(sparse_features(run)) if feature.name in names]
-    towers, catalogue, queries = SavedTowers(run, checkpoint), Catalogue(), AskingUsers()
-    relevant, seen, bought = [], [np.empty((2, 0), np.int64)], [np.empty(0, np.int64)]
-    for batch in _batches(run, "eval"):
-        vectors = towers.vectors(batch)
-        items, positive = catalogue.add(item_keys(batch, features), vectors.items), _positive(batch)
-        relevant.append(np.stack([queries.add(batch, positive, vectors.users), items[positive]]))
-    if not queries.numbers:
-        raise DataError("no evaluation sample is positive, so there is nothing to retrieve; give dataset.split others")
-    for batch in _batches(run, "train"):
-        items = catalogue.add(item_keys(batch, features), towers.vectors(batch).items)
-        bought.append(items[_positive(batch)])
-        asking = queries.known(batch)
-        if not keep_seen:
-            seen.append(np.stack([asking, items])[:, asking >= 0])
-    wanted, hidden = (distinct_pairs(*np.concatenate(parts, axis=1)) for parts in (relevant, seen))
-    users = np.stack([queries.vectors[number] for number in range(len(queries.numbers))])
-    vectors_of_items, counts = catalogue.vectors, np.bincount(np.concatenate(bought), minlength=len(catalogue.numbers))
-
-    def figures(users: Floats, items: Floats) -> dict[str, float]:
-        return _figures(users, items, wanted, hidden, cuts)
-
-    popular = figures(np.ones((len(users), 1), np.float32), counts.astype(np.float32)[:, None])
+    require_two_sides(run, "--retrieval")
+    question = ask(run, keep_seen)
+    users, items = answer = answer_of(question, saved_towers(run, checkpoint).vectors)
+    popular = Answer(np.ones((len(users), 1), np.float32), question.popularity.astype(np.float32)[:, None])
     return RetrievalFigures(
-        figures(users, vectors_of_items),
-        popular,
+        figures(question, answer, cuts),
+        figures(question, popular, cuts),
         len(users),
-        len(vectors_of_items),
-        len(wanted.queries),
-        search(users, vectors_of_items, wanted, hidden, cuts) if approximate else None,
+        len(items),
+        len(question.relevant.queries),
+        search(users, items, question.relevant, question.seen, cuts) if approximate else None,
     )
 
 
-def _figures(users: Floats, items: Floats, relevant: Pairs, seen: Pairs, cuts: Sequence[int]) -> dict[str, float]:
-    ranks = ranks_of(lambda first, last: users[first:last] @ items.T, relevant, seen, len(users), len(items))
-    return figures_of(ranks, relevant, cuts)
+def answer_of(question: Question, vectors: Callable[[Batch], Vectors], progress: Progress = lambda: None) -> Answer:
+    """Compute the vectors of all queries and items, always in the same batches, so that equal models give equal bits.
+
+    Raises PersiaError if they are not finite: nothing can be ranked by them.
+    """
+
+    def whole(samples: Batch, side: int) -> Floats:
+        parts = []
+        for start in range(0, samples.size, SAMPLES):
+            progress()
+            parts.append(vectors(samples.rows(start, min(start + SAMPLES, samples.size)))[side])
+        return np.concatenate(parts)
+
+    answer = Answer(whole(question.users, 0), whole(question.items, 1))
+    if not all(np.isfinite(each).all() for each in answer):
+        raise PersiaError("vectors of the model are not finite, so that no items can be ranked; lower learning rates")
+    return answer
 
 
-def _positive(batch: Batch) -> Numbers:
-    return np.flatnonzero(batch.labels[:, 0] >= 0.5)
+def figures(
+    question: Question, answer: Answer, cuts: Sequence[int], progress: Progress = lambda: None
+) -> dict[str, float]:
+    """Return the figures of ranking all items for each query by the products of their vectors."""
 
+    def scores(first: int, last: int) -> Floats:
+        progress()
+        return answer.users[first:last] @ answer.items.T
 
-def _batches(run: Run, split: SplitName) -> Iterator[Batch]:
-    source = open_source(run.dataset, split, run.seed, run.links, queries=True)
-    try:
-        for start in range(0, source.rows, SAMPLES):
-            yield source.read(0, start, min(start + SAMPLES, source.rows))
-    finally:
-        source.close()
+    ranks = ranks_of(scores, question.relevant, question.seen, *map(len, answer))
+    return figures_of(ranks, question.relevant, cuts)

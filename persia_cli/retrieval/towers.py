@@ -1,15 +1,17 @@
-"""The towers of a saved model, in one process: batches of ids become vectors of users and items."""
+"""The two sides of a network: batches of ids become vectors of users and items."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from persia_cli.config.schema import Run
 from persia_cli.data.batch import Batch
 from persia_cli.model.build import build_model
-from persia_cli.model.two_sides import Sides, TwoSides
+from persia_cli.model.two_sides import TwoSides
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.network import input_shape
 from persia_cli.storage.places import Place
@@ -25,6 +27,9 @@ from persia_cli.train.pooling import model_batch
 from persia_cli.train.staging import Staging
 from persia_cli.wire.messages import GroupRows
 
+RowsOf = Callable[[Batch], list[GroupRows]]
+"""Brings the rows of a batch's ids, group by group; ids without a row are zeros."""
+
 
 class Vectors(NamedTuple):
     """Vectors float32 [n, width] of the users and of the items of n samples."""
@@ -33,30 +38,42 @@ class Vectors(NamedTuple):
     items: NDArray[np.float32]
 
 
-class SavedTowers:
-    """All rows of a checkpoint and its network of two sides, on the CPU."""
+class Towers:
+    """A network of two sides on its device, in float32, and what brings its rows."""
 
-    def __init__(self, run: Run, checkpoint: Place) -> None:
-        """Load them; raises CheckpointError for a damaged checkpoint, or one of another model."""
-        prepare_torch(run.train.threads)
-        layout = embedding_layout(run)
-        self._planner, self._shard = RowPlanner(layout, 1), Shard(layout, 0, 1)
-        self._groups = [group.number for group in layout.feature_groups]
-        load_shard(self._shard, read_chain(checkpoint).row_files(with_dense=False))
-        network = build_model(run.model, input_shape(run, layout), run.seed).eval()
+    def __init__(self, run: Run, network: nn.Module, device: torch.device, rows_of: RowsOf) -> None:
         assert isinstance(network, TwoSides)
-        network.gives_vectors = True
-        self._network = network
-        self._staging = Staging(group_shapes(layout), CPU, by_kernels=True)
-        load_weights(verified_folder(checkpoint, "dense"), self._network)
+        self._network, self._rows_of = network, rows_of
+        self._staging = Staging(group_shapes(embedding_layout(run)), device, by_kernels=True)
 
     def vectors(self, batch: Batch) -> Vectors:
-        """Return the vectors of a batch's samples; ids without a row count as zeros."""
-        groups = []
-        for number, unique in zip(self._groups, self._planner.plan(batch.ids, batch.offsets, batch.size), strict=True):
-            block = self._shard.look_up(number, unique.keys, unique.tables, 0, create=False)
-            groups.append(GroupRows([block], unique.inverse, unique.offsets))
-        staged = self._staging.stage(Samples(batch.dense, batch.labels, None, float(batch.size)), groups)
+        """Return the vectors of a batch's samples; the network is in the state of evaluations then."""
+        samples = Samples(batch.dense, batch.labels, None, float(batch.size))
+        staged = self._staging.stage(samples, self._rows_of(batch))
+        self._network.eval()
         with torch.no_grad():
-            sides: Sides = self._network(model_batch(self._staging.poolings, staged.rows, staged.dense))
-        return Vectors(sides.user.float().numpy(), sides.item.float().numpy())
+            sides = self._network.vectors(model_batch(self._staging.poolings, staged.rows, staged.dense))
+        return Vectors(*(side.float().cpu().numpy() for side in sides))
+
+
+def saved_towers(run: Run, checkpoint: Place) -> Towers:
+    """Load all rows and the network of a checkpoint into this process.
+
+    Raises CheckpointError for a damaged checkpoint, or one of another model.
+    """
+    prepare_torch(run.train.threads)
+    layout = embedding_layout(run)
+    planner, shard = RowPlanner(layout, 1), Shard(layout, 0, 1)
+    load_shard(shard, read_chain(checkpoint).row_files(with_dense=False))
+    network = build_model(run.model, input_shape(run, layout), run.seed)
+    load_weights(verified_folder(checkpoint, "dense"), network)
+    numbers = [group.number for group in layout.feature_groups]
+
+    def rows_of(batch: Batch) -> list[GroupRows]:
+        groups = []
+        for number, unique in zip(numbers, planner.plan(batch.ids, batch.offsets, batch.size), strict=True):
+            block = shard.look_up(number, unique.keys, unique.tables, 0, create=False)
+            groups.append(GroupRows([block], unique.inverse, unique.offsets))
+        return groups
+
+    return Towers(run, network, CPU, rows_of)

@@ -4,8 +4,6 @@ from collections.abc import Sized
 from dataclasses import dataclass, field
 from functools import partial
 
-import numpy as np
-
 from persia_cli.control.position import EVAL, TRAIN
 from persia_cli.control.watermarks import Window
 from persia_cli.errors import WireError
@@ -15,6 +13,7 @@ from persia_cli.observe.trace import LOOP
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import job_batches
 from persia_cli.roles.link import Link
+from persia_cli.roles.row_reading import RowReading, keys_of, rows_of
 from persia_cli.store.batch_rows import RowPlanner, UniqueRows, dense_rows
 from persia_cli.store.known_ids import KnownIds
 from persia_cli.store.wire_rows import row_bytes
@@ -25,14 +24,13 @@ from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import (
     Ack,
     GroupGradients,
-    GroupKeys,
-    GroupRows,
     LookedUp,
     LookUp,
     Pull,
     PullWeights,
     PushGradients,
     PutIds,
+    ReadRows,
     Rows,
     Update,
 )
@@ -41,8 +39,6 @@ from persia_cli.wire.server import Peer
 
 WINDOW_STEPS = 4096
 """Steps a rank can be ahead of another one's oldest: more than the greatest staleness and what loaders send ahead."""
-
-NO_KEYS = GroupKeys(np.empty(0, np.uint64), np.empty(0, np.uint16))
 
 
 @dataclass(slots=True)
@@ -98,9 +94,11 @@ class EmbeddingWorker:
         self._restarted = self._link.sender.incarnation > 1
         self._groups, self._dense = layout.groups, layout.dense_group
         self._servers = self._link.connect("embedding-server")
+        self._reading = RowReading(self._server, self._servers, len(self._groups))
         self._server.on(PutIds, self._on_put_ids)
         self._server.on(Pull, self._on_pull)
         self._server.on(PullWeights, self._on_pull_weights)
+        self._server.on(ReadRows, self._on_read_rows)
         self._server.on(PushGradients, self._on_push)
         self._link.ready(lambda number, work: None)
         while not self._link.stop:
@@ -165,7 +163,7 @@ class EmbeddingWorker:
         self._trace.begin("look-up", batch)
         planned.replies = {}
         for server, client in enumerate(self._servers):
-            keys = [_keys_of(server, rows) for rows in planned.groups]
+            keys = [keys_of(server, rows) for rows in planned.groups]
             client.request(
                 LookUp(batch, batch.split == TRAIN, planned.finished, keys),
                 on_reply=partial(self._on_rows, batch, server),
@@ -193,34 +191,25 @@ class EmbeddingWorker:
 
     def _answer(self, batch: BatchId, planned: PlannedBatch, peer: Peer) -> None:
         answers = [planned.replies[server] for server in range(len(self._servers))]
-        groups = [
-            GroupRows([answer.groups[number].rows for answer in answers], group.inverse, group.offsets)
-            for number, group in enumerate(planned.groups)
-        ]
+        groups = rows_of(dict(enumerate(planned.groups)), planned.replies)
         staleness = batch.step - min(answer.watermark for answer in answers)
         totals = tuple(answer.totals for answer in answers)
         self._server.reply(peer, Rows(staleness, totals, *planned.ids, groups))
 
-    # Dense weights
+    # Rows to be read
 
     def _on_pull_weights(self, peer: Peer, message: PullWeights) -> None:
         self._check_batch(message.batch)
         self._check_dense_rows(message.dense_rows)
-        rows = self._rows_of_weights(message.dense_rows)
-        blocks: dict[int, Array] = {}
-        for server, client in enumerate(self._servers):
-            nothing = [NO_KEYS] * (len(self._groups) - 1)
-            client.request(
-                LookUp(message.batch, create=False, finished=0, groups=[*nothing, _keys_of(server, rows)]),
-                on_reply=partial(self._on_weights, peer, rows, blocks, server),
-                waiting_for="the dense weights",
-            )
+        weights = self._rows_of_weights(message.dense_rows)
+        self._reading.read(peer, message.batch, {len(self._groups) - 1: weights}, "the dense weights")
 
-    def _on_weights(self, peer: Peer, rows: UniqueRows, blocks: dict[int, Array], server: int, reply: LookedUp) -> None:
-        blocks[server] = reply.groups[-1].rows
-        if len(blocks) == len(self._servers):
-            ordered = [blocks[number] for number in range(len(self._servers))]
-            self._server.reply(peer, Rows(0, (), 0, 0, [GroupRows(ordered, rows.inverse, None)]))
+    def _on_read_rows(self, peer: Peer, message: ReadRows) -> None:
+        self._check_batch(message.batch, may_be_far=message.batch.split == EVAL)
+        groups = self._planner.plan(message.ids, message.offsets, message.size)
+        self._reading.read(peer, message.batch, dict(enumerate(groups)), "rows to be read")
+
+    # Dense weights
 
     def _rows_of_weights(self, count: int) -> UniqueRows:
         if self._dense is None:
@@ -332,8 +321,3 @@ class EmbeddingWorker:
     def _batches_before(self, step: int) -> int:
         """Count the batches of the steps before this one that come to this worker."""
         return (step * self._ranks + self._workers - 1 - self._link.index) // self._workers
-
-
-def _keys_of(server: int, rows: UniqueRows) -> GroupKeys:
-    part = slice(rows.bounds[server], rows.bounds[server + 1])
-    return GroupKeys(rows.keys[part], rows.tables[part])

@@ -30,6 +30,8 @@ class Interval:
         self._loss_sum = 0.0
         self._loss_scale: float | None = None
         self._steps_skipped = 0
+        self.retrieval: dict[str, float] = {}
+        """Figures of retrieval of the model that is evaluated, if there are any."""
 
     def add(self, samples: Samples, scored: Scored, rows: Rows) -> None:
         """Add one step; the staleness of its rows counts in training."""
@@ -63,5 +65,6 @@ class Interval:
             unknown=self._unknown,
             tables=self._totals,
             more=more,
+            retrieval=self.retrieval,
         )
         return figures, self._scores.encode(), self._by_query.encode()

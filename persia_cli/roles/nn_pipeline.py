@@ -29,6 +29,7 @@ from persia_cli.wire.messages import (
     PullWeights,
     PushGradients,
     PutSamples,
+    ReadRows,
     Rows,
     WaitCredit,
 )
@@ -148,17 +149,17 @@ class Pipeline:
     def weights(self, split: int, step: int) -> GroupRows:
         """Wait for the dense weights as the embedding servers have them now; `split` and `step` are of any batch."""
         batch = BatchId(self._generation, split, step, self._rank)
-        answer: queue.SimpleQueue[GroupRows] = queue.SimpleQueue()
+        return self._read(PullWeights(batch, self.dense_rows), "the dense weights")[0]
 
-        def ask() -> None:
-            self._worker_of(batch).request(
-                PullWeights(batch, self.dense_rows),
-                on_reply=lambda reply: answer.put(reply.groups[0]),
-                waiting_for="the dense weights",
-            )
+    def rows(self, step: int, size: int, ids: Array, offsets: Array) -> list[GroupRows]:
+        """Wait for the rows of the ids of `size` samples, as the servers have them now; `step` is of an evaluation."""
+        batch = BatchId(self._generation, EVAL, step, self._rank)
+        return self._read(ReadRows(batch, size, ids, offsets), "rows to be read")
 
-        self.call(ask)
-        return self._await(answer)
+    def _read(self, request: PullWeights | ReadRows, waiting_for: str) -> list[GroupRows]:
+        answer: queue.SimpleQueue[Rows] = queue.SimpleQueue()
+        self.call(lambda: self._worker_of(request.batch).request(request, answer.put, waiting_for))
+        return self._await(answer).groups
 
     def wait_drained(self, split: int) -> None:
         """Wait until no step of the split is in flight."""

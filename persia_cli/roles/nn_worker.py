@@ -29,6 +29,7 @@ from persia_cli.roles.kept_steps import KeptSteps
 from persia_cli.roles.link import HEARTBEAT_S, Link
 from persia_cli.roles.nn_pipeline import JobEndedError, Pipeline, ReadyBatch
 from persia_cli.roles.rank_memory import RankMemory, wants_memory
+from persia_cli.roles.retrieval_of_rows import RetrievalOfRows
 from persia_cli.roles.work import COMPILING, Work
 from persia_cli.storage.places import place_of
 from persia_cli.store.manifest import verified_folder
@@ -76,6 +77,7 @@ class NNWorker:
         self._ended = threading.Event()
         self._saving = DenseSaving(link, self._pipeline.call)
         self._kept: KeptSteps | None = None
+        self._retrieval: RetrievalOfRows | None = None
 
     def run(self) -> None:
         """Train and evaluate as instructed until the job is over."""
@@ -149,6 +151,8 @@ class NNWorker:
         self._pipeline.dense_rows = trainer.dense_rows
         if world.device.type == "cpu":
             warm(pooling_kernels((feature.pooling for feature in embedding_layout(run).features), job.task == "train"))
+        if run.eval.retrieval is not None and self._link.index == 0:
+            self._retrieval = RetrievalOfRows(run, run.eval.retrieval, trainer, world, self._pipeline, self._link.work)
         memory = None
         if self._memory_file is not None and wants_memory(run, job, self._link.index, trainer.state):
             memory = RankMemory(self._memory_file, run, job, trainer, self._link.index, self._bound)
@@ -251,8 +255,16 @@ class NNWorker:
                 since = self._report(EVAL, done, interval, since, more=True)
                 interval = Interval(trainer.task_weights, trainer.links)
         if done == work.last:  # an evaluation that is cut short has no figures
-            self._report(EVAL, work.last, interval, since)
+            self._report_whole(work, interval, since)
         self._pipeline.wait_drained(EVAL)
+
+    def _report_whole(self, work: EvaluateSteps, interval: Interval, since: float) -> None:
+        """Report the last interval of an evaluation, by rank 0 with the figures of retrieval that the run asks for."""
+        until = time.monotonic()
+        if self._retrieval is not None:
+            interval.retrieval = self._retrieval.figures(work.first)
+        # These take time, but score no samples.
+        self._report(EVAL, work.last, interval, since + time.monotonic() - until)
 
     def _predict(self, trainer: DenseTrainer, work: PredictSteps) -> None:
         self._refresh(trainer, EVAL, work.first)

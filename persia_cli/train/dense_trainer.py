@@ -4,6 +4,7 @@ from collections.abc import Callable, Hashable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
 from persia_cli.config.schema import Run
 from persia_cli.kernels.memory import Empty
@@ -94,6 +95,11 @@ class DenseTrainer:
             self._rate.set(step, self.reductions)
             self._step.update()
         return result
+
+    @property
+    def network(self) -> nn.Module:
+        """The dense network."""
+        return self._module
 
     def evaluate(self, step: int, samples: Samples, groups: list[GroupRows]) -> Scored:
         """Score one step's samples; nothing changes."""

@@ -81,6 +81,8 @@ class IntervalFigures(FieldSet, frozen=True):
     """Counters of each embedding server, as of its answer to the last of these look-ups."""
     more: bool = False
     """True if more reports of the same evaluation follow."""
+    retrieval: dict[str, float] = msgspec.field(default_factory=dict)
+    """Figures of retrieval, if the run asks for them: in rank 0's last report of an evaluation."""
 
 
 def together(totals: Iterable[TableTotals]) -> TableTotals:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from persia_cli.wire.parts import BATCH_PART, KIB, BatchId, Count, Limit, Message, Request, TableTotals
 
-PROTOCOL = 23
+PROTOCOL = 24
 """Version of all messages and of how they travel; Hello carries it and the coordinator refuses another."""
 
 # Generic replies.
@@ -143,6 +143,20 @@ class PullWeights(Request[Rows], frozen=True):
     batch: BatchId
     """Any batch of the rank that the worker serves."""
     dense_rows: Count
+
+
+class ReadRows(Request[Rows], frozen=True):
+    """NN worker -> embedding worker: ask for the rows of ids that are no batch's, for reading only."""
+
+    KIND = 0x24
+    LIMIT = BATCH_PART
+    batch: BatchId
+    """Any batch of the rank that the worker serves."""
+    size: Count
+    """Number of samples."""
+    ids: Annotated[NDArray[np.uint64], "id"]
+    """As in `PutIds`, like `offsets`."""
+    offsets: Annotated[NDArray[np.uint32], "*"]
 
 
 class PushGradients(Request[Ack], frozen=True):

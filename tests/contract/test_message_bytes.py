@@ -57,6 +57,7 @@ from persia_cli.wire.messages import (
     PushGradients,
     PutIds,
     PutSamples,
+    ReadRows,
     Refused,
     Rows,
     Update,
@@ -88,6 +89,7 @@ SAMPLES: list[Message] = [
     Credit(limit=12, finished=2),
     Pull(BATCH, dense_rows=354),
     PullWeights(BATCH, dense_rows=354),
+    ReadRows(BATCH, 2, np.array([7, 2**63], np.uint64), np.array([0, 1, 2], np.uint32)),
     Rows(2, (TableTotals(900, 5, 70, 30), TableTotals(1, 0, 2, 1)), 40, 3, [
         GroupRows([ROWS, ROWS[:0]], np.array([0, 1], np.int32), None),
         GroupRows([ROWS], np.array([1], np.int32), np.array([0, 0, 1], np.uint32)),

@@ -44,7 +44,7 @@ from persia_cli.config.schema.optimizer import (
     Sgd,
     StepSchedule,
 )
-from persia_cli.config.schema.run import Checkpoint, EarlyStop, Evaluation, Run, Training
+from persia_cli.config.schema.run import Checkpoint, EarlyStop, Evaluation, Retrieval, Run, Training
 from persia_cli.config.schema.sequences import Bst, Dien, Din, SasRec, TwoTower
 from persia_cli.config.schema.split import ColumnSplit, EvalSplit, EverySplit, FileSplit, PredictSplit
 from persia_cli.config.schema.tasks import Esmm, Mmoe, Ple

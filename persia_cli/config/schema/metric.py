@@ -46,17 +46,22 @@ def keys_of(figure: str, labels: Sequence[str]) -> list[str]:
     return [figure] if len(labels) == 1 else [f"{figure}_{label}" for label in labels]
 
 
-def metrics_of(links: Mapping[str, Link], queries: bool) -> dict[str, Aim]:
+def metrics_of(links: Mapping[str, Link], queries: bool, cuts: Sequence[int] = ()) -> dict[str, Aim]:
     """Return every metric of an evaluation, and its aim.
 
-    `links` has every label, `queries` is True if samples have query ids.
+    `links` has every label, `queries` is True if samples have query ids, `cuts` are those of figures of retrieval.
     """
     found: dict[str, Aim] = {}
     for figure, aim in AIMS.items():
         for (_, link), key in zip(links.items(), keys_of(figure, list(links)), strict=True):
             if figure in FIGURES[link] and (queries or figure != "gauc"):
                 found[key] = aim
-    return found | {"loss": "low"}
+    return found | {"loss": "low"} | dict.fromkeys(retrieval_keys(cuts), "high")
+
+
+def retrieval_keys(cuts: Sequence[int]) -> list[str]:
+    """Return the keys of the figures of retrieval with lists of these lengths; none without a length."""
+    return [f"{figure}@{k}" for k in cuts for figure in ("recall", "ndcg", "hr")] + ["mrr"] * bool(cuts)
 
 
 def headlines(links: Mapping[str, Link]) -> tuple[str, ...]:
@@ -67,6 +72,8 @@ def headlines(links: Mapping[str, Link]) -> tuple[str, ...]:
 
 def aim_of(metric: str) -> Aim:
     """Return the better values of a metric, by its key, which may end in a label's name."""
+    if is_of_retrieval(metric):
+        return "high"
     return next((aim for figure, aim in AIMS.items() if metric == figure or metric.startswith(f"{figure}_")), "low")
 
 
@@ -76,5 +83,5 @@ def goodness(aim: Aim, value: float) -> float:
 
 
 def is_of_retrieval(metric: str) -> bool:
-    """Return True for a figure of `persia eval --retrieval`, which is of a saved model alone."""
+    """Return True for a figure of retrieval, as `persia eval --retrieval` and `eval.retrieval` compute them."""
     return re.fullmatch(r"(recall|ndcg|hr)@[0-9]+|mrr", metric) is not None

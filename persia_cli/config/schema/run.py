@@ -4,7 +4,7 @@ import difflib
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from persia_cli.config.schema.base import NUMBER, BatchSize, Count, Few, Node, NonNegative, Positive, Seconds
 from persia_cli.config.schema.cluster import Cluster
@@ -75,11 +75,26 @@ class Training(Node):
     """Stop before the last step if evaluations no longer improve; the best weights are saved (`checkpoint.best_by`)."""
 
 
+def _in_order(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(set(lengths)))
+
+
+class Retrieval(Node):
+    """Figures of retrieval: where each user's items stand among all items of the data."""
+
+    at: Annotated[tuple[Count, ...], Field(min_length=1), AfterValidator(_in_order)] = (10,)
+    """Lengths k of the list in recall@k, ndcg@k and hr@k."""
+    keep_seen: bool = False
+    """Also rank items of a user's training samples."""
+
+
 class Evaluation(Node):
     """Times of evaluation; the model is always evaluated at the end, if there is an evaluation split."""
 
     every_steps: Count | None = None
     """Steps between evaluations during training."""
+    retrieval: Retrieval | None = None
+    """Evaluations rank all items for each user too, by a network of two sides."""
 
 
 def _place(value: Any) -> Any:
@@ -268,13 +283,15 @@ class Run(Node):
     def _require(self, key: str, metric: str) -> None:
         """Raise ValueError if evaluations do not have the metric, or if there are none to compare."""
         links = self.links
-        metrics = metrics_of(links, isinstance(self.dataset, ParquetDataset) and self.dataset.group_by is not None)
+        has_queries = isinstance(self.dataset, ParquetDataset) and self.dataset.group_by is not None
+        metrics = metrics_of(links, has_queries, self.eval.retrieval.at if self.eval.retrieval else ())
         if metric not in metrics and metric in metrics_of(links, queries=True):
             raise ValueError(f"{key}={metric} needs query ids; set dataset.group_by")
-        if is_of_retrieval(metric):
+        if is_of_retrieval(metric) and metric not in metrics:
+            lengths = {*(self.eval.retrieval.at if self.eval.retrieval else ()), int(metric.partition("@")[2] or 10)}
             raise ValueError(
-                f"{key}={metric} is a figure of persia eval --retrieval, which evaluations during training do not "
-                f"compute; there are {', '.join(metrics)}"
+                f"{key}={metric} is a figure of retrieval, which evaluations do not compute unless they are asked to; "
+                f"set eval.retrieval={{at: {sorted(lengths)}}}"
             )
         if metric not in metrics:
             near = difflib.get_close_matches(metric, metrics, n=1)

@@ -103,7 +103,8 @@ class Reporting:
             return
         steps = max(self._record.steps_scored - phase.first, 0)
         rows = min(steps * self._run.train.batch_size, self._job.eval_rows)
-        if line := self._pace.line(rows, time.monotonic()):
+        # When all is scored, an evaluation may still rank items.
+        if rows < self._job.eval_rows and (line := self._pace.line(rows, time.monotonic())):
             self._events.write(event="progress", **line)
 
     def _judge_by(self, line: dict[str, Any]) -> None:

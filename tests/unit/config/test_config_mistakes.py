@@ -262,9 +262,19 @@ def test_losses_that_compare_samples_are_not_computed_in_parts(mistakes: Told, k
         ),
         (
             ["checkpoint.best_by=recall@10", "eval.every_steps=5"],
-            "checkpoint.best_by=recall@10 is a figure of persia eval --retrieval, which evaluations during training do "
-            "not compute; there are auc, pr_auc, accuracy, log_loss, ne, calibration, loss",
+            "checkpoint.best_by=recall@10 is a figure of retrieval, which evaluations do not compute unless they are "
+            "asked to; set eval.retrieval={at: [10]}",
         ),
+        (
+            ["train.stop_early={metric: hr@20}", "eval={every_steps: 5, retrieval: {at: [100, 10, 10]}}"],
+            "train.stop_early.metric=hr@20 is a figure of retrieval, which evaluations do not compute unless they are "
+            "asked to; set eval.retrieval={at: [10, 20, 100]}",
+        ),
+        (
+            ["checkpoint.best_by=mrr", "eval.retrieval={at: [10]}"],
+            "checkpoint.best_by=mrr compares evaluations during training; set eval.every_steps",
+        ),
+        (["eval.retrieval={at: []}"], "eval.retrieval.at=[]: expected a list of whole numbers above 0, not empty"),
         (
             ["train.stop_early={metric: ne}"],
             "train.stop_early.metric=ne compares evaluations during training; set eval.every_steps",

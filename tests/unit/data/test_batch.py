@@ -39,6 +39,21 @@ def samples(draw: st.DrawFn) -> tuple[Samples, int]:
     return draw(st.lists(st.lists(ids, min_size=features, max_size=features), max_size=8)), features
 
 
+@given(samples(), st.lists(st.integers(0, 7)), st.booleans())
+def test_taken_samples_come_in_the_order_that_was_asked_for(
+    made: tuple[Samples, int], places: list[int], weighted: bool
+) -> None:
+    whole, features = made
+    chosen = [place % len(whole) for place in places] if whole else []
+    batch = make(whole, features, weighted)
+    taken = batch.take(np.array(chosen, np.int64))
+    assert taken_apart(taken) == [whole[place] for place in chosen]
+    for own, all_ in ((taken.dense, batch.dense), (taken.labels, batch.labels), (taken.query_ids, batch.query_ids)):
+        assert (own is None) == (all_ is None)
+        assert own is None or own.tolist() == all_[chosen].tolist()
+    assert (taken.weights is None) == (not weighted)
+
+
 @given(samples(), st.integers(0, 8), st.integers(0, 8))
 def test_rows_are_a_slice_of_the_samples(made: tuple[Samples, int], one: int, other: int) -> None:
     values, features = made

@@ -19,6 +19,7 @@ from persia_cli.wire.messages import (
     PullWeights,
     PushGradients,
     PutIds,
+    ReadRows,
     Update,
 )
 from persia_cli.wire.parts import BatchId, TableTotals
@@ -61,7 +62,7 @@ def look_up(batch: BatchId, keys: np.ndarray) -> LookUp:
 def pulled(stranger: Stranger, batch: BatchId, wire: str) -> dict[int, np.ndarray]:
     """Send the ids of a batch and pull its rows; returns them by id."""
     assert stranger.ask(PutIds(batch, 0, IDS, OFFSETS)) == Ack()
-    [group] = stranger.ask_for(Pull(batch)).groups
+    group, *_ = stranger.ask_for(Pull(batch)).groups
     assert group.offsets is None
     assert [(block.dtype, block.shape[1]) for block in group.rows] == [(np.uint8, row_bytes(DIM, wire))] * 2
     assert all(len(block) for block in group.rows)
@@ -215,6 +216,25 @@ def test_an_evaluation_changes_nothing(tmp_path) -> None:
         assert stranger.ask(PushGradients(batch, 0, [])) == Ack()
         counted = [link.figures().tables["a"] for link in roles.links[:-1]]
         assert all(figures["rows"] == figures["misses"] == 0 for figures in counted)
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "sync", "async"])
+def test_rows_that_are_only_read_are_those_of_a_look_up(mode: str) -> None:
+    with alone(run_of("float16", mode), job_of()) as roles, Stranger(roles.worker, roles.token) as stranger:
+        trained = pulled(stranger, BatchId(0, TRAIN, 0, 0), "float16")
+        ids = np.array([UNIQUE[1], 10**9, UNIQUE[0], UNIQUE[1]], np.uint64)
+        # The batch whose name it bears may be unknown, of an evaluation that is far, or over; it stays what it was.
+        for batch in (BatchId(0, EVAL, 0, 0), BatchId(0, TRAIN, 0, 0)):
+            for _ in range(2):
+                reply = stranger.ask_for(ReadRows(batch, 2, ids, np.array([0, 3, 4], np.uint32)))
+                [group] = reply.groups
+                rows = np.concatenate([decode_rows(block, DIM, "float16") for block in group.rows])[group.inverse]
+                expected = [trained[UNIQUE[1]], np.zeros(DIM), trained[UNIQUE[0]], trained[UNIQUE[1]]]
+                np.testing.assert_array_equal(rows, expected)
+                assert group.offsets.tolist() == [0, 3, 4]
+        figures = [link.figures().tables["a"] for link in roles.links[:-1]]
+        assert sum(each["rows"] for each in figures) == sum(each["misses"] for each in figures) == len(UNIQUE)
+        stranger.is_refused("malformed", ReadRows(BatchId(0, EVAL, 0, 0), 3, ids, np.array([0, 3, 4], np.uint32)))
 
 
 DENSE_ROWS, DENSE_DIM = 5, 1024

@@ -1,0 +1,132 @@
+"""What a model is asked for: all items of a data set, who asks, and for which of them. No model has a part in it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from persia_cli.config.schema import Run
+from persia_cli.control.position import SplitName
+from persia_cli.data.batch import Batch, join
+from persia_cli.data.item_keys import item_keys
+from persia_cli.data.source import open_source
+from persia_cli.errors import DataError
+from persia_cli.plan.columns import items_of, sparse_features
+from persia_cli.retrieval.ranking import Numbers, Pairs, distinct_pairs
+
+SAMPLES = 8192
+"""Samples that are read, or computed, at a time."""
+
+Progress = Callable[[], None]
+"""Called before each piece of work that takes a while."""
+
+
+class Question(NamedTuple):
+    """Queries and items, numbered, with a sample of each by which a model knows it."""
+
+    items: Batch
+    """The first sample of each item."""
+    users: Batch
+    """The newest positive evaluation sample of each query."""
+    relevant: Pairs
+    seen: Pairs
+    """Items of the queries' training samples, which are not ranked for them."""
+    popularity: Numbers
+    """Number of positive training samples of each item."""
+
+
+@dataclass(slots=True)
+class Catalogue:
+    """All distinct items, numbered as they come, with the first sample of each."""
+
+    numbers: dict[int, int] = field(default_factory=dict)
+    firsts: list[Batch] = field(default_factory=list)
+
+    def add(self, keys: NDArray[np.uint64], batch: Batch) -> Numbers:
+        """Return the number of each sample's item, int64 [n]."""
+        distinct, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+        is_new = np.array([key not in self.numbers for key in distinct.tolist()], np.bool_)
+        for key in distinct[is_new].tolist():
+            self.numbers[key] = len(self.numbers)
+        if is_new.any():
+            self.firsts.append(batch.take(first[is_new]))
+        found = np.array([self.numbers[key] for key in distinct.tolist()], np.int64)
+        return found[inverse]
+
+
+@dataclass(slots=True)
+class AskingUsers:
+    """The queries with a positive evaluation sample: by query id, or one for each such sample."""
+
+    numbers: dict[int, int] = field(default_factory=dict)
+    samples: list[Batch] = field(default_factory=list)
+    found: list[Numbers] = field(default_factory=list)
+    """The query of each of those samples."""
+
+    def add(self, batch: Batch, positive: Numbers) -> Numbers:
+        """Return the query of each positive sample of evaluation."""
+        first = len(self.numbers)
+        ids = range(first, first + len(positive)) if batch.query_ids is None else batch.query_ids[positive].tolist()
+        found = np.array([self.numbers.setdefault(id_, len(self.numbers)) for id_ in ids], np.int64)
+        if len(positive):
+            # Of a query's samples in one batch the last is the newest, and no other is needed.
+            _, last = np.unique(found[::-1], return_index=True)
+            newest = len(found) - 1 - last
+            self.samples.append(batch.take(positive[newest]))
+            self.found.append(found[newest])
+        return found
+
+    def known(self, batch: Batch) -> Numbers:
+        """Return the query of each sample of training, -1 for those of none."""
+        if batch.query_ids is None:
+            return np.full(batch.size, -1)
+        return np.array([self.numbers.get(id_, -1) for id_ in batch.query_ids.tolist()], np.int64)
+
+    def newest(self) -> Batch:
+        """Return the newest sample of each query, by number."""
+        newest = np.empty(len(self.numbers), np.int64)
+        found = np.concatenate(self.found)
+        newest[found] = np.arange(len(found))  # of several, the last one stays
+        return join(self.samples).take(newest)
+
+
+def ask(run: Run, keep_seen: bool, progress: Progress = lambda: None) -> Question:
+    """Read both splits of a run's data once, for a network of two sides.
+
+    A query's relevant items are those of its evaluation samples with a label of 1/2 or more; items of its training
+    samples count as seen, unless they are kept. Raises DataError without a positive evaluation sample.
+    """
+    names = items_of(run.model)
+    features = [number for number, feature in enumerate(sparse_features(run)) if feature.name in names]
+    catalogue, queries = Catalogue(), AskingUsers()
+    relevant, seen, bought = [], [np.empty((2, 0), np.int64)], [np.empty(0, np.int64)]
+    for batch in _batches(run, "eval", progress):
+        items, positive = catalogue.add(item_keys(batch, features), batch), _positive(batch)
+        relevant.append(np.stack([queries.add(batch, positive), items[positive]]))
+    if not queries.numbers:
+        raise DataError("no evaluation sample is positive, so there is nothing to retrieve; give dataset.split others")
+    for batch in _batches(run, "train", progress):
+        items = catalogue.add(item_keys(batch, features), batch)
+        bought.append(items[_positive(batch)])
+        asking = queries.known(batch)
+        if not keep_seen:
+            seen.append(np.stack([asking, items])[:, asking >= 0])
+    wanted, hidden = (distinct_pairs(*np.concatenate(parts, axis=1)) for parts in (relevant, seen))
+    counts = np.bincount(np.concatenate(bought), minlength=len(catalogue.numbers))
+    return Question(join(catalogue.firsts), queries.newest(), wanted, hidden, counts)
+
+
+def _positive(batch: Batch) -> Numbers:
+    return np.flatnonzero(batch.labels[:, 0] >= 0.5)
+
+
+def _batches(run: Run, split: SplitName, progress: Progress) -> Iterator[Batch]:
+    source = open_source(run.dataset, split, run.seed, run.links, queries=True)
+    try:
+        for start in range(0, source.rows, SAMPLES):
+            progress()
+            yield source.read(0, start, min(start + SAMPLES, source.rows))
+    finally:
+        source.close()

@@ -1,0 +1,110 @@
+"""What is asked of a model, against plain loops over the samples in their order."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from persia_cli.config.compose import compose_run
+from persia_cli.config.schema import Run
+from persia_cli.control.position import SplitName
+from persia_cli.data.batch import Batch
+from persia_cli.data.source import open_source
+from persia_cli.errors import DataError, PersiaError
+from persia_cli.retrieval import question
+from persia_cli.retrieval.evaluation import answer_of
+from persia_cli.retrieval.question import Question, ask
+from persia_cli.retrieval.towers import Vectors
+
+Rows = list[tuple[int, tuple[int, ...], int, bool]]
+"""User, what makes the item, the user's mood (of which an item has none) and whether the sample is positive."""
+
+
+def run_of(folder: Path, by_user: bool, positive: bool = True) -> Run:
+    draw = np.random.default_rng(2)
+    for name, rows in (("train", 90), ("eval", 50)):
+        item = draw.integers(0, 12, rows)
+        table = {"user": draw.integers(0, 9, rows), "mood": np.arange(rows), "item": item}
+        table["tags"] = [[] if each % 3 else [int(each), 1] for each in item]
+        table["label"] = draw.random(rows) < 0.4 if positive else np.zeros(rows)
+        pd.DataFrame(table).astype({"label": float}).to_parquet(folder / f"{name}.parquet")
+    return compose_run(
+        [
+            *("conf=base", "dataset=parquet", f"dataset.path='{folder}'", "dataset.labels=[label]", "dataset.dense=[]"),
+            "dataset.sparse=[user, mood, item, {name: tags, pooling: mean}]",
+            "dataset.split={kind: files, train: [train.parquet], eval: [eval.parquet]}",
+            *("model=two_tower", "model.user=[user, mood]", "model.item=[item, tags]"),
+            *(["dataset.group_by=user"] if by_user else []),
+        ]
+    )
+
+
+def in_order(run: Run, split: SplitName) -> Rows:
+    source = open_source(run.dataset, split, run.seed, run.links, queries=True)
+    whole = source.read(0, 0, source.rows)
+    source.close()
+    return as_rows(whole)
+
+
+def as_rows(batch: Batch) -> Rows:
+    n = batch.size
+    found = []
+    for s in range(n):
+        bounds = [batch.offsets[f * n + s : f * n + s + 2] for f in range(4)]
+        (user,), (mood,), (item,), tags = (batch.ids[slice(*each)].tolist() for each in bounds)
+        found.append((user, (item, *tags), mood, bool(batch.labels[s, 0] >= 0.5)))
+    return found
+
+
+def pairs(asked: Question, which: str) -> set[tuple[object, tuple[int, ...]]]:
+    """The pairs as users (or moods, where each sample asks for itself) and items."""
+    users, items = as_rows(asked.users), as_rows(asked.items)
+    found = getattr(asked, which)
+    return {(users[query][2], items[item][1]) for query, item in zip(*map(np.ndarray.tolist, found), strict=True)}
+
+
+@pytest.mark.parametrize("by_user", [True, False])
+@pytest.mark.parametrize("samples", [7, 8192])
+@pytest.mark.parametrize("keep_seen", [True, False])
+def test_it_is_that_of_plain_loops(
+    by_user: bool, samples: int, keep_seen: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(question, "SAMPLES", samples)
+    run = run_of(tmp_path, by_user)
+    evaluated, trained = in_order(run, "eval"), in_order(run, "train")
+    asked = ask(run, keep_seen)
+
+    firsts: dict[tuple[int, ...], tuple[int, int]] = {}
+    for user, item, mood, _ in [*evaluated, *trained]:
+        firsts.setdefault(item, (user, mood))
+    assert {item: (user, mood) for user, item, mood, _ in as_rows(asked.items)} == firsts
+    assert asked.items.size == len(firsts)
+
+    # A mood is of one evaluation sample alone, so it tells who asks.
+    newest = {user if by_user else mood: mood for user, _, mood, positive in evaluated if positive}
+    assert [mood for _, _, mood, _ in as_rows(asked.users)] == [newest[each] for each in newest]
+    wanted = {(newest[user if by_user else mood], item) for user, item, mood, positive in evaluated if positive}
+    assert pairs(asked, "relevant") == wanted
+    hidden = {(newest[user], item) for user, item, _, _ in trained if user in newest} if by_user else set()
+    assert pairs(asked, "seen") == (set() if keep_seen else hidden)
+    counts = [
+        sum(positive and item == each for _, each, _, positive in trained) for _, item, _, _ in as_rows(asked.items)
+    ]
+    assert asked.popularity.tolist() == counts
+
+
+def test_without_a_positive_sample_nothing_is_asked(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no evaluation sample is positive"):
+        ask(run_of(tmp_path, True, positive=False), False)
+
+
+def test_vectors_that_are_not_finite_rank_nothing(tmp_path: Path) -> None:
+    asked = ask(run_of(tmp_path, True), False)
+
+    def vectors(samples: Batch) -> Vectors:
+        ones = np.ones((samples.size, 2), np.float32)
+        return Vectors(ones, ones / np.arange(samples.size, dtype=np.float32)[:, None])
+
+    with np.errstate(divide="ignore"), pytest.raises(PersiaError, match="vectors of the model are not finite"):
+        answer_of(asked, vectors)
