@@ -78,6 +78,13 @@ def name(model) -> str:
     return "-".join([model.kind, *own])
 
 
+def regularised(model):
+    """The same network with batch normalisation, dice and dropout wherever it can have them."""
+    wanted = {"norm": "batch", "activation": "dice", "dropout": 0.3, "embedding_dropout": 0.2, "attention_dropout": 0.1}
+    given = {key: value for key, value in wanted.items() if key in type(model).model_fields}
+    return type(model).model_validate(model.model_dump() | given)
+
+
 def shape_for(model, dense: int = 3, dims: tuple[int, ...] = (4, 4), tasks: int = 1) -> InputShape:
     """The pooled features f0, f1, ... that suit the network, and a sequence `clicked` beside them if it reads one."""
     match model.kind:

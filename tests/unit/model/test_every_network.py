@@ -1,8 +1,11 @@
 """What holds for every network: any number of samples and tasks, any grouping of features, bfloat16, its seed."""
 
+from typing import get_args
+
 import pytest
 import torch
 
+from persia_cli.config.schema import CustomModel, Model
 from persia_cli.errors import ConfigError
 from persia_cli.model.build import build_model
 from persia_cli.model.inputs import ModelBatch
@@ -11,6 +14,11 @@ from tests.unit.model.batches import batch_of
 from tests.unit.model.kinds import KINDS, ONE_LABEL, SEQUENTIAL, name, shape_for
 
 every = pytest.mark.parametrize("model", KINDS, ids=name)
+
+
+def test_they_are_all_networks_that_ship():
+    settings, *_ = get_args(Model)
+    assert {type(model) for model in KINDS} == {*get_args(settings)} - {CustomModel}
 
 
 @every
