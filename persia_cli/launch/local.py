@@ -20,7 +20,6 @@ from persia_cli.errors import (
     WireError,
 )
 from persia_cli.launch.job import (
-    COORDINATOR_ADDRESS,
     ROLES,
     SIGNALLED,
     JobResult,
@@ -113,6 +112,8 @@ class Processes:
         """Secret that all replicas of the job know, and nobody else."""
         self.token_file = sockets / TOKEN
         write_token(self.token_file, self.token)
+        self.address = ""
+        """Address of the coordinator, once it has started. Its file is gone as soon as the coordinator ends."""
         self._started: list[Supervised] = []
         self._memory: list[int] = []
         """Memory files of replicas, which every process of a replica inherits."""
@@ -122,20 +123,15 @@ class Processes:
         restarts = plan.run.recovery.max_restarts and plan.job.benchmark is None
         self._reports = DeathReports("launcher", lambda: self.address, lambda: self.token) if restarts else None
 
-    @property
-    def address(self) -> str:
-        """Address of the coordinator, once it has started."""
-        return address_in(self._plan.run_dir)
-
     def start(self) -> None:
         """Start the coordinator, then the others, each in its own session, so that only the launcher gets Ctrl-C."""
         cluster = self._plan.run.cluster
         listen = "tcp://127.0.0.1:*" if cluster.transport == "tcp" else ipc_address(self._sockets, "coordinator-0")
         coordinator, *others = self._plan.replicas
         self._spawn(coordinator, listen)
-        address = self._wait_for_address(cluster.start_timeout_s)
+        self._wait_for_address(cluster.start_timeout_s)
         for replica in others:
-            self._spawn(replica, address)
+            self._spawn(replica, self.address)
 
     def _spawn(self, replica: Replica, coordinator: str) -> None:
         command = [*python_module("persia_cli"), "launch-role", replica.role]
@@ -155,7 +151,7 @@ class Processes:
 
         def start(life: int) -> "subprocess.Popen[bytes]":
             words = [*command, "--life", str(life)]
-            if replica.role == COORDINATOR and (self._plan.run_dir / COORDINATOR_ADDRESS).exists():
+            if replica.role == COORDINATOR and self.address:
                 words += ["--bind", self.address]  # where the others look for it
             with writing(log), log.open("ab") as output:
                 return subprocess.Popen(
@@ -192,10 +188,9 @@ class Processes:
                 if started.may_return:
                     started.give_up("")
 
-    def _wait_for_address(self, limit_s: float) -> str:
-        path = self._plan.run_dir / COORDINATOR_ADDRESS
+    def _wait_for_address(self, limit_s: float) -> None:
         awake = AwakeTime(time.monotonic())
-        while not path.exists():
+        while not (address := address_in(self._plan.run_dir)):
             self._started[0].supervise()
             self.check()
             if awake.at(time.monotonic()) > limit_s:
@@ -203,7 +198,7 @@ class Processes:
                     f"coordinator-0 has not started listening after {limit_s:g} s; see {self._started[0].log}"
                 )
             time.sleep(0.02)
-        return self.address
+        self.address = address
 
     @property
     def running(self) -> bool:

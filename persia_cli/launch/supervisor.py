@@ -215,8 +215,9 @@ def supervise_role(options: RoleOptions) -> None:
 
     def start(life: int) -> "subprocess.Popen[bytes]":
         words = [*command, "--life", str(life)]
-        if deaths is not None and options.listens_at.endswith((":*", ":0")) and life > 1:
-            words += ["--bind", address_in(options.run_dir)]
+        chooses_port = deaths is not None and options.listens_at.endswith((":*", ":0"))
+        if chooses_port and life > 1 and options.run_dir and (address := address_in(options.run_dir)):
+            words += ["--bind", address]  # where the others look for it
         return subprocess.Popen(
             words,
             stdin=subprocess.DEVNULL,
@@ -246,10 +247,12 @@ def supervise_role(options: RoleOptions) -> None:
         sys.exit(SIGNALLED - code if code < 0 else code)
 
 
-def address_in(run_dir: Path | None) -> str:
-    """Return the address at which the coordinator of a run has listened, where the others look for the next one."""
-    assert run_dir is not None
-    return (run_dir / COORDINATOR_ADDRESS).read_text(encoding="utf-8").strip()
+def address_in(run_dir: Path) -> str:
+    """Return the address at which the coordinator of a run listens, or did until it died; empty if there is none."""
+    try:
+        return (run_dir / COORDINATOR_ADDRESS).read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return ""
 
 
 def coordinator_deaths(run_dir: Path) -> CoordinatorDeaths | None:

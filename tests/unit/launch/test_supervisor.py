@@ -7,14 +7,15 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
+from persia_cli.launch.job import COORDINATOR_ADDRESS
 from persia_cli.launch.local import Processes
 from persia_cli.launch.signals import JobSignals, PreemptedNow
 from persia_cli.launch.supervisor import DeathReports, Supervised
-from persia_cli.plan.job import Replica, plan_job
+from persia_cli.plan.job import COORDINATOR, Replica, plan_job
 from persia_cli.store.memory_file import new_file
 from persia_cli.wire.job_messages import Death, Verdict
 from tests.conftest import poll_for
@@ -184,3 +185,29 @@ def test_a_signal_that_comes_while_a_job_starts_a_process_leaves_none_that_nobod
         processes.start()
     processes.stop(at_once=True)
     assert [process.returncode for process in begun] in ([-signal.SIGINT], [-signal.SIGKILL])
+
+
+def test_a_replica_that_ends_after_the_coordinators_address_is_gone_is_reported_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator that ends removes the file with its address, and then tells the others to end."""
+    plan = plan_job(make_run(), make_facts(make_run(), 100, 0), "train", tmp_path)
+    (tmp_path / "roles").mkdir()
+    address = tmp_path / COORDINATOR_ADDRESS
+    coordinator = f"open({str(address)!r}, 'w').write('ipc://{tmp_path}/nobody'); import time; time.sleep(60)"
+    start = subprocess.Popen
+
+    def stand_in(words: list[str], **options: Any) -> "subprocess.Popen[bytes]":
+        line = coordinator if COORDINATOR in words else "raise SystemExit(1)"
+        return start([sys.executable, "-c", line], start_new_session=True)
+
+    monkeypatch.setattr(subprocess, "Popen", stand_in)
+    processes = Processes(plan, tmp_path)
+    try:
+        processes.start()
+        address.unlink()
+        poll_for(lambda: any(each.process.poll() for each in processes._started), 30.0, "a replica that has ended")
+        processes.supervise()
+        assert processes.address
+    finally:
+        processes.stop(at_once=True)
