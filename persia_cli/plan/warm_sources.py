@@ -6,7 +6,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from persia_cli.config.record import CONFIG, read_run
-from persia_cli.config.schema import InitFrom, Run, VectorFile
+from persia_cli.config.schema import InitFrom, ParquetDataset, Run, VectorFile
 from persia_cli.config.schema.init_from import DENSE, OPTIMIZER
 from persia_cli.data.vectors import find_vectors
 from persia_cli.errors import CheckpointError, ConfigError, DataError
@@ -51,7 +51,7 @@ def plan_warm_start(run: Run, layout: EmbeddingLayout) -> WarmStart | None:
         unused=_unused(manifest, pairs) if manifest else (),
         dense=manifest is not None and DENSE not in source.skip,
         states=manifest is not None and OPTIMIZER not in source.skip,
-        notes=tuple(_notes(saved, layout, pairs, source) if saved else ()),
+        notes=(*_notes(saved, layout, pairs, source), *_notes_of_figures(saved, run, source)) if saved else (),
     )
     if not found.tables and not found.vectors and not found.dense:
         raise ConfigError(
@@ -232,6 +232,22 @@ def _notes(saved: Run, layout: EmbeddingLayout, pairs: dict[str, SavedTable], so
                     "weights of its first layers are not to be taken for other features, add dense to init_from.skip"
                 )
                 return
+
+
+def _notes_of_figures(saved: Run, run: Run, source: InitFrom) -> Iterator[str]:
+    """Yield a sentence for each column of numbers that weights would be taken for, and know by other figures."""
+    datasets = (saved.dataset, run.dataset)
+    if DENSE in source.skip or not all(isinstance(each, ParquetDataset) for each in datasets):
+        return
+    before, now = ({f.name: f for f in each.dense_features} for each in datasets if isinstance(each, ParquetDataset))
+    for name, dense in now.items():
+        old = before.get(name)
+        if dense.transform and old and old.transform == dense.transform and old != dense:
+            yield (
+                f"dense feature {name} is transformed by figures of this run's training rows, and the saved "
+                f"model's weights know it by those of its own: take its entry in dataset.dense from the saved run's "
+                f"{CONFIG}, or add dense to init_from.skip"
+            )
 
 
 def _require_room(found: WarmStart, layout: EmbeddingLayout) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -14,6 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from persia_cli.config.compose import compose_run
+from persia_cli.config.record import write_run
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import DenseFeature
 from persia_cli.data.batch import Batch
@@ -22,6 +25,7 @@ from persia_cli.data.facts import inspect
 from persia_cli.data.source import open_source
 from persia_cli.errors import DataError
 from persia_cli.inspect.inspection import inspect_data
+from tests.support.runs import make_run
 
 ROWS = 2000
 
@@ -92,6 +96,24 @@ def test_figures_are_of_training_rows_and_stay_with_the_data_set(folder: Path, t
     later = again.model_copy(update={"path": str(tmp_path / "later.parquet"), "split": yaml_split("predict")})
     assert read(later, "eval").dense.ravel().tolist() == [0.0, 1.0]
     assert bucket.buckets == again.sparse[0].buckets
+
+
+def test_a_run_that_begins_with_the_configuration_of_another_has_its_figures(folder: Path, tmp_path: Path) -> None:
+    standardised, buckets = [{"name": "x", "transform": "standardise"}], {"name": "b", "column": "x", "buckets": 4}
+    data = dataset(folder / "a.parquet", dense=standardised, sparse=[buckets])
+    first = inspect(data).settled
+    assert first is not None
+    write_run(make_run(dataset=first.model_dump()), tmp_path / "config.yaml")
+    whole = pq.read_table(folder / "a.parquet")
+    later = whole.set_column(whole.column_names.index("x"), "x", pc.add(whole["x"], 500.0))
+    pq.write_table(later, tmp_path / "later.parquet")
+    second = compose_run([f"conf={tmp_path / 'config.yaml'}", f"dataset.path={tmp_path / 'later.parquet'}"]).dataset
+    assert isinstance(second, ParquetDataset)
+    known = inspect(second).settled or second
+    assert (known.dense, known.sparse) == (first.dense, first.sparse)
+    anew = inspect(data.model_copy(update={"path": second.path})).settled
+    assert anew is not None
+    assert anew.dense_features[0].mean == pytest.approx((first.dense_features[0].mean or 0.0) + 500.0)
 
 
 def test_figures_of_any_size_are_read_again(tmp_path: Path) -> None:

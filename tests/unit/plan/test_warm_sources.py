@@ -199,6 +199,21 @@ def test_vectors_take_the_place_of_a_saved_table(source, tmp_path):
     assert line.endswith("row group 0: the vector of row 0 has dim 4, and the table has dim 8")
 
 
+def test_numbers_that_the_saved_model_knows_by_other_figures_are_noticed(tmp_path):
+    def numbers(mean: float, bins: list[int]) -> list[str]:
+        dense = f"{{name: price, transform: standardise, mean: {mean}, deviation: 2.0}}"
+        dense += f", {{name: age, transform: piecewise, bins: {bins}}}, {{name: logged, transform: log1p}}, plain"
+        return [*words(*OLD), f"dataset.dense=[{dense}]"]
+
+    write_run(tmp_path / "old", compose_run(numbers(1.5, [0, 5, 9])), 500, [made_up_rows(300, DIM, 500, OLD)])
+    new = numbers(1.25, [0, 6, 9])
+    price, age = planned(new, path=str(tmp_path / "old")).notes
+    assert price.startswith("dense feature price is transformed by figures of this run's training rows, and the saved")
+    assert age.startswith("dense feature age is transformed")
+    assert planned(new, path=str(tmp_path / "old"), skip=["dense"]).notes == ()
+    assert planned(numbers(1.5, [0, 5, 9]), path=str(tmp_path / "old")).notes == ()
+
+
 def test_features_in_another_order_are_noticed(source):
     (note,) = planned(words("item", "user", "shop"), path=str(source)).notes
     assert note.startswith("sparse feature 0 of the network reads table item, where the saved one read user: if the")
