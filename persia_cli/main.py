@@ -14,6 +14,7 @@ from persia_cli.commands import (
     data,
     drill,
     evaluate,
+    keys,
     launch_role,
     predict,
     recipe,
@@ -44,6 +45,7 @@ app.command("launch-role", epilog=launch_role.EXAMPLES)(launch_role.launch_role)
 app.add_typer(runs.app, name="runs")
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(table.app, name="table")
+app.add_typer(keys.app, name="keys")
 app.add_typer(bench.app, name="bench")
 app.add_typer(recipe.app, name="recipe")
 app.add_typer(data.app, name="data")

@@ -1,6 +1,6 @@
 """A delay line in front of a server: it forwards each message, in order, a fixed time after it arrived.
 
-`python -m persia_cli.bench.delay_line PARENT DELAY_MS TOKEN_FILE FRONT BACK [FRONT …]` is a process of delay lines.
+`python -m persia_cli.bench.delay_line PARENT DELAY_MS SECRET_FILE FRONT BACK [FRONT …]` is a process of delay lines.
 """
 
 import select
@@ -22,7 +22,7 @@ from persia_cli.launch.role import die_with
 from persia_cli.wire import sockets
 from persia_cli.wire.context import Context
 from persia_cli.wire.frames import Frame, MalformedMessage
-from persia_cli.wire.token import read_token
+from persia_cli.wire.secret import read_secret
 
 GIVE_UP_S = 1.0
 """Seconds after which a message is dropped if its receiver does not take it."""
@@ -137,9 +137,9 @@ def run_lines(lines: Sequence[DelayLine], stopped: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def delay_process(fronts: Mapping[str, str], delay_ms: float, parent: int, token_file: Path) -> Iterator[None]:
+def delay_process(fronts: Mapping[str, str], delay_ms: float, parent: int, secret_file: Path) -> Iterator[None]:
     """Run delay lines from each front address to its back while the context lasts; the process ends with `parent`."""
-    words = [str(parent), str(delay_ms), str(token_file), *(address for pair in fronts.items() for address in pair)]
+    words = [str(parent), str(delay_ms), str(secret_file), *(address for pair in fronts.items() for address in pair)]
     command = [*python_module("persia_cli.bench.delay_line"), *words]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True)
     assert process.stdout is not None
@@ -155,9 +155,9 @@ def delay_process(fronts: Mapping[str, str], delay_ms: float, parent: int, token
 
 def main(words: Sequence[str]) -> None:
     """Forward messages until killed."""
-    parent, delay_ms, token_file, *addresses = words
+    parent, delay_ms, secret_file, *addresses = words
     die_with(int(parent))
-    context = Context(read_token(Path(token_file)))
+    context = Context(read_secret(Path(secret_file)))
     lines = [
         DelayLine(context, front, back, float(delay_ms) / 1e3)
         for front, back in zip(addresses[0::2], addresses[1::2], strict=True)

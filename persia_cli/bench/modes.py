@@ -112,7 +112,7 @@ def _launch(plan: JobPlan, delay_ms: float) -> JobResult:
             return ipc_address(sockets, f"{replica.name}.front") if replica.role in DELAYED else None
 
         processes = Processes(plan, sockets, advertised)
-        with delay_process(fronts, delay_ms, os.getpid(), processes.token_file):
+        with delay_process(fronts, delay_ms, os.getpid(), processes.secret_file):
             try:
                 processes.start()
                 while processes.running:

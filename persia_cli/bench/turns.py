@@ -93,7 +93,7 @@ class TurnJob:
         self._processes = Processes(self.plan, sockets)
         self._exit.callback(self._processes.stop)
         self._processes.start()
-        context = Context(self._processes.token)
+        context = Context(self._processes.secret)
         self._exit.callback(context.term)
         self._driver = Driver(context, self._processes.address)
         self._exit.callback(self._driver.close)

@@ -16,6 +16,7 @@ from persia_cli.commands.warm_view import describe_warm_start
 from persia_cli.config.schema import ByLayer, DenseOptimizer, Optimizer, ParquetDataset, Run, SyncMode
 from persia_cli.config.schema.perceptrons import Concatenated
 from persia_cli.errors import count
+from persia_cli.launch.key_files import key_file_of
 from persia_cli.observe.processor import this_processor
 from persia_cli.plan.job import JobPlan
 
@@ -49,7 +50,11 @@ def describe_plan(console: Console, plan: JobPlan, words: Sequence[str]) -> None
     print_whole(console, _tables(plan))
     say(console, "")
     paragraph(console, "To start each replica by hand, with ADDRESS for the address that the coordinator listens at:")
-    for command in plan.commands("ADDRESS", words):
+    cluster = plan.run.cluster
+    keys = None if cluster.encryption == "none" else key_file_of(None, None, cluster.key_file)
+    if keys is None and cluster.encryption == "curve":
+        keys = Path("KEYS")
+    for command in plan.commands("ADDRESS", words, keys):
         say(console, f"  {command}")
 
 

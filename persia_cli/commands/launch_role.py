@@ -1,11 +1,14 @@
 """`persia launch-role`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from persia_cli.commands.options import ConfDir, Words, examples
+
+if TYPE_CHECKING:
+    from persia_cli.launch.role_options import RoleOptions
 
 EXAMPLES = examples(
     "persia launch-role coordinator --coordinator tcp://127.0.0.1:7000 --index 0 --run-dir runs/a conf=criteo",
@@ -47,6 +50,19 @@ def launch_role(
             show_default="RUN_DIR/token for the coordinator",
         ),
     ] = None,
+    key_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--key-file",
+            metavar="FILE",
+            help="File of the job's keys (persia keys new), instead of a token: connections over TCP are encrypted.",
+            show_default="PERSIA_KEY_FILE",
+        ),
+    ] = None,
+    trusted_network: Annotated[
+        bool,
+        typer.Option("--trusted-network", help="Talk to other machines without keys, as cluster.trusted_network."),
+    ] = False,
     supervise: Annotated[
         bool, typer.Option("--supervise", help="Run it as a child, and start it again if it dies.")
     ] = False,
@@ -62,14 +78,17 @@ def launch_role(
     killed if cluster.server_memory is shared, an NN worker that keeps its memory
     (recovery.dense_memory), and a coordinator that is killed.
     """
-    from persia_cli.launch.role import RoleOptions, die_with, run_process
+    from persia_cli.launch.role import die_with, run_process
+    from persia_cli.launch.role_options import RoleOptions
 
     if parent is not None:
         die_with(parent)
-    replica = RoleOptions(role, index, coordinator, bind, advertise, run_dir, token_file, life, memory_file)
+    replica = RoleOptions(
+        role, index, coordinator, bind, advertise, run_dir, token_file, key_file, trusted_network, life, memory_file
+    )
     replica.check()
     if words:
-        _prepare(role, words, run_dir, conf_dir or [])
+        _prepare(replica, words, conf_dir or [])
     if supervise:
         from persia_cli.launch.supervisor import supervise_role
 
@@ -78,13 +97,13 @@ def launch_role(
         run_process(replica)
 
 
-def _prepare(role: str, words: list[str], run_dir: Path | None, folders: list[Path]) -> None:
+def _prepare(replica: "RoleOptions", words: list[str], folders: list[Path]) -> None:
     """Create the run directory of a coordinator that is started with a configuration."""
     from persia_cli.errors import UserError
 
-    if role != "coordinator":
-        raise UserError(f"{role} gets its configuration from the coordinator; give '{words[0]}' there")
-    assert run_dir is not None
+    if replica.role != "coordinator":
+        raise UserError(f"{replica.role} gets its configuration from the coordinator; give '{words[0]}' there")
+    assert replica.run_dir is not None
     from persia_cli.commands.facts import facts_of
     from persia_cli.config.compose import compose_run
     from persia_cli.launch.job import prepare_run_dir
@@ -92,6 +111,7 @@ def _prepare(role: str, words: list[str], run_dir: Path | None, folders: list[Pa
     from persia_cli.plan.job import plan_job
 
     run = compose_run(words, folders)
-    plan = plan_job(run, facts_of(run.dataset), "train", run_dir)
+    replica.require_keys(run.cluster)
+    plan = plan_job(run, facts_of(run.dataset), "train", replica.run_dir)
     require_network(plan)
     prepare_run_dir(with_dense_fit(plan))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from persia_cli.drill.processes import token_file_of
+from persia_cli.drill.processes import secret_file_of
 from persia_cli.drill.running import PROC, RunningProcess
 from persia_cli.errors import UserError, WireError
 from persia_cli.wire import sockets
@@ -27,7 +27,7 @@ from persia_cli.wire.messages import (
     WaitCredit,
 )
 from persia_cli.wire.parts import BatchId, Message, Sender
-from persia_cli.wire.token import read_token
+from persia_cli.wire.secret import read_secret
 
 MESSAGES = 200
 """Damaged messages of one drill."""
@@ -42,12 +42,12 @@ def send_damaged(
 ) -> tuple[int, float | None]:
     """Send damaged messages to a replica; return how many, and the seconds until the first was refused, if one was.
 
-    `others` are processes of the job that know its token. Raises UserError if there is no way to the replica.
+    `others` are processes of the job that know its secret. Raises UserError if there is no way to the replica.
     """
-    files = [file for file in map(token_file_of, others) if file is not None]
+    files = [file for file in map(secret_file_of, others) if file is not None]
     if not files:
-        raise UserError("no process of the job says where its token is, so no frame can be sent to it")
-    context = Context(read_token(files[0]))
+        raise UserError("no process of the job says where its secret is, so no frame can be sent to it")
+    context = Context(read_secret(files[0]))
     try:
         return _send(context, _address(target), role, wait)
     finally:

@@ -28,10 +28,11 @@ def replicas_of(launcher: int) -> dict[str, RunningProcess]:
     return found
 
 
-def token_file_of(replica: RunningProcess) -> Path | None:
-    """Return the file with the token of a replica's job."""
+def secret_file_of(replica: RunningProcess) -> Path | None:
+    """Return the file with the token or the keys of a replica's job."""
     words = words_of(replica.pid)
-    return Path(words[words.index("--token-file") + 1]) if "--token-file" in words else None
+    options = [option for option in ("--token-file", "--key-file") if option in words]
+    return Path(words[words.index(options[0]) + 1]) if options else None
 
 
 def wait_until_ended(processes: Iterable[RunningProcess], limit_s: float) -> list[RunningProcess]:

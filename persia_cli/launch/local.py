@@ -29,6 +29,7 @@ from persia_cli.launch.job import (
     result_of,
 )
 from persia_cli.launch.kernels import Compiling
+from persia_cli.launch.key_files import key_file_of
 from persia_cli.launch.processes import python_module
 from persia_cli.launch.signals import JobSignals, held_back
 from persia_cli.launch.supervisor import (
@@ -47,10 +48,14 @@ from persia_cli.store.manifest import checkpoints_of
 from persia_cli.store.memory_file import new_file
 from persia_cli.store.retention import remove_unfinished
 from persia_cli.wire.addresses import ipc_address
+from persia_cli.wire.context import Context
 from persia_cli.wire.folder import private_directory
+from persia_cli.wire.keys import new_keys, write_keys
+from persia_cli.wire.secret import read_secret
 from persia_cli.wire.token import TOKEN, new_token, write_token
 
 POLL_S = 0.1
+KEYS = "keys"
 LOG_TAIL_LINES = 20
 ERROR = "error: "
 """Begin of the line in a replica's log with the error that ended it."""
@@ -100,7 +105,7 @@ class Processes:
     def __init__(
         self, plan: JobPlan, sockets: Path, advertised: Callable[[Replica], str | None] = lambda replica: None
     ) -> None:
-        """Prepare the job's token.
+        """Prepare the job's secret.
 
         `sockets` is the folder of the processes' sockets. `advertised` returns the address of a replica for the others
         if that is not its own.
@@ -108,10 +113,9 @@ class Processes:
         self._plan = plan
         self._sockets = sockets
         self._advertised = advertised
-        self.token = new_token()
-        """Secret that all replicas of the job know, and nobody else."""
-        self.token_file = sockets / TOKEN
-        write_token(self.token_file, self.token)
+        self.secret_file = self._prepared_secret(sockets)
+        self.secret = read_secret(self.secret_file)
+        """What all replicas of the job know, and nobody else."""
         self.address = ""
         """Address of the coordinator, once it has started. Its file is gone as soon as the coordinator ends."""
         self._started: list[Supervised] = []
@@ -121,7 +125,20 @@ class Processes:
         """How long ago the coordinator was told to save the model and end the job."""
         # A benchmark's figures would be wrong if it went on.
         restarts = plan.run.recovery.max_restarts and plan.job.benchmark is None
-        self._reports = DeathReports("launcher", lambda: self.address, lambda: self.token) if restarts else None
+        self._reports = (
+            DeathReports("launcher", lambda: self.address, lambda: Context(self.secret)) if restarts else None
+        )
+
+    def _prepared_secret(self, folder: Path) -> Path:
+        """Return the file of the user's keys if connections are to be encrypted, or of a secret that is made here."""
+        cluster = self._plan.run.cluster
+        if cluster.encryption != "curve":
+            write_token(folder / TOKEN, new_token())
+            return folder / TOKEN
+        if (given := key_file_of(None, None, cluster.key_file)) is not None:
+            return given
+        write_keys(folder / KEYS, new_keys())
+        return folder / KEYS
 
     def start(self) -> None:
         """Start the coordinator, then the others, each in its own session, so that only the launcher gets Ctrl-C."""
@@ -136,7 +153,7 @@ class Processes:
     def _spawn(self, replica: Replica, coordinator: str) -> None:
         command = [*python_module("persia_cli"), "launch-role", replica.role]
         command += ["--coordinator", coordinator, "--index", str(replica.index), "--parent", str(os.getpid())]
-        command += ["--token-file", str(self.token_file)]
+        command += ["--key-file" if self.secret.keys else "--token-file", str(self.secret_file)]
         if replica.role == "coordinator":
             command += ["--run-dir", str(self._plan.run_dir)]
         advertised = self._advertised(replica)

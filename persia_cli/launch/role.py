@@ -9,27 +9,27 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 from persia_cli.config.record import read_run
 from persia_cli.control.awake import AwakeTime
 from persia_cli.disk import write_whole
-from persia_cli.errors import ConfigError, PreemptedError, RoleError, UserError
+from persia_cli.errors import PreemptedError, RoleError, UserError
 from persia_cli.kernels.memory import keep_freed_memory
 from persia_cli.launch.job import COORDINATOR_ADDRESS, JOB, SIGNALLED, SWITCH_INTERVAL_S
+from persia_cli.launch.key_files import context_of
+from persia_cli.launch.role_options import RoleOptions
 from persia_cli.launch.signals import SAVING_SIGNALS, Repeats, end_soon
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.usage import resident_bytes
-from persia_cli.plan.job import ROLES, Job
+from persia_cli.plan.job import Job
 from persia_cli.roles.coordinator.epoch import Epoch
 from persia_cli.roles.coordinator.takeover import is_continued, log_of
 from persia_cli.roles.link import EarlySignal, Link
 from persia_cli.roles.start import Stoppable, run_coordinator, run_role
-from persia_cli.wire.addresses import check_between_processes, check_free, check_reachable
-from persia_cli.wire.context import Context
-from persia_cli.wire.token import TOKEN, await_token, new_token, read_token, remove_token, write_token
+from persia_cli.wire.secret import read_secret
+from persia_cli.wire.token import TOKEN, await_file, new_token, remove_token, write_token
 
 log = logging.getLogger(__name__)
 
@@ -123,75 +123,6 @@ def end_if_stuck(link: Link) -> None:
     os._exit(RoleError.exit_code)
 
 
-@dataclass(frozen=True, slots=True)
-class RoleOptions:
-    """The options of `persia launch-role`.
-
-    `token_file` has the job's token; a coordinator writes it if it does not exist, by default in its `run_dir`.
-    """
-
-    role: str
-    index: int
-    coordinator: str
-    bind: str | None = None
-    advertise: str | None = None
-    run_dir: Path | None = None
-    token_file: Path | None = None
-    life: int = 1
-    """1 for the replica's first process, 2 for the one that takes its place, and so on."""
-    memory_file: int | None = None
-    """Descriptor, inherited from the launcher, of the file for the memory of an embedding server or NN worker."""
-
-    def words(self) -> list[str]:
-        """Return the options as words of `persia launch-role`, but for those of a single process."""
-        words = [self.role, "--index", str(self.index), "--coordinator", self.coordinator]
-        given = {"bind": self.bind, "advertise": self.advertise, "run-dir": self.run_dir, "token-file": self.token_file}
-        return words + [
-            word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))
-        ]
-
-    def check(self) -> None:
-        """Raise ConfigError or AddressError if the options are not valid."""
-        if self.role not in ROLES:
-            raise ConfigError(f"there is no role {self.role!r}; the roles are {', '.join(ROLES)}")
-        if self.role == "coordinator":
-            self._check_coordinator()
-        else:
-            self._check_other()
-        if self.advertise is not None:
-            check_reachable(self.advertise)
-
-    def _check_coordinator(self) -> None:
-        if self.index:
-            raise ConfigError(f"--index {self.index}: a job has one coordinator; use --index 0")
-        if self.run_dir is None:
-            raise ConfigError("the coordinator needs --run-dir, the folder of its run")
-        check_between_processes(self.coordinator)
-        check_between_processes(self.listens_at)
-        check_free(self.listens_at)
-        if self.token_file is not None and self.token_file.exists():
-            read_token(self.token_file)
-        elif self.token_file is not None and not self.token_file.absolute().parent.is_dir():
-            raise ConfigError(f"--token-file {self.token_file}: the folder does not exist; create it first")
-
-    def _check_other(self) -> None:
-        if self.run_dir is not None:
-            raise ConfigError(f"{self.role} gets its run directory from the coordinator; leave out --run-dir")
-        check_reachable(self.coordinator)
-        if self.bind is not None:
-            check_between_processes(self.bind)
-            check_free(self.bind)
-        if self.token_file is None:
-            raise ConfigError(
-                f"{self.role} needs --token-file, the file with the job's token: RUN_DIR/{TOKEN} of its coordinator"
-            )
-
-    @property
-    def listens_at(self) -> str:
-        """Address at which a coordinator listens."""
-        return self.bind or self.coordinator
-
-
 def run_process(options: RoleOptions) -> None:
     """Run one replica to the end of the job; the coordinator reads its run and job from its run directory.
 
@@ -206,11 +137,11 @@ def run_process(options: RoleOptions) -> None:
     if options.role == "coordinator":
         goes_on = _coordinate(options, signals)
     else:
-        assert options.token_file is not None
+        assert options.secret_file is not None
         signals.waits = True
-        token = await_token(options.token_file, JOIN_S, lambda text: print(text, file=sys.stderr, flush=True))
+        await_file(options.secret_file, JOIN_S, lambda text: print(text, file=sys.stderr, flush=True))
         signals.waits = False
-        context = Context(token)
+        context = options.context()
 
         links: list[Link] = []
 
@@ -266,12 +197,13 @@ def _coordinate(options: RoleOptions, signals: RoleSignals) -> bool:
     run = read_run(run_dir / CONFIG)
     job = read_job(run_dir / JOB)
     epoch = Epoch(run_dir)
-    file = options.token_file or run_dir / TOKEN
+    keys = options.require_keys(run.cluster)
+    file = keys or options.token_file or run_dir / TOKEN
     # The process before may have made it.
-    own = not file.exists() or (options.life > 1 and options.token_file is None)
-    if not file.exists():
+    own = not file.exists() or (options.life > 1 and options.token_file is None and keys is None)
+    if not file.exists() and keys is None:
         write_token(file, new_token())
-    context = Context(read_token(file))
+    context = context_of(read_secret(file), run.cluster.trusted_network)
     address_file = run_dir / COORDINATOR_ADDRESS
     inputs = log_of(run_dir, run, job, options.life) if is_continued(run, job) else None
 

@@ -16,17 +16,17 @@ from persia_cli.control.restarts import RestartPolicy, ended_how
 from persia_cli.errors import DiskError, PreemptedError, RoleError, WireError
 from persia_cli.launch.job import COORDINATOR_ADDRESS, JOB, SIGNALLED, record
 from persia_cli.launch.processes import python_module
-from persia_cli.launch.role import RoleOptions, log_to_stderr, read_job
+from persia_cli.launch.role import log_to_stderr, read_job
+from persia_cli.launch.role_options import RoleOptions
 from persia_cli.launch.signals import ENDING_SIGNALS, SAVING_SIGNALS, Repeats, held_back
 from persia_cli.observe.history import CONFIG
-from persia_cli.plan.job import Replica
+from persia_cli.plan.job import COORDINATOR, Replica
 from persia_cli.plan.replacement import RESTARTED, TRUSTED, WITH_MEMORY, is_replaced
 from persia_cli.roles.coordinator.takeover import is_continued
 from persia_cli.store.memory_file import new_file
 from persia_cli.wire.context import Context
 from persia_cli.wire.job_messages import Death, Verdict
 from persia_cli.wire.loop import Loop, identity_of
-from persia_cli.wire.token import read_token
 
 log = logging.getLogger(__name__)
 
@@ -42,15 +42,15 @@ TAKEN_S = 5.0
 class DeathReports:
     """A supervisor's client of the coordinator, which connects at the first death; all on one thread."""
 
-    def __init__(self, name: str, address: Callable[[], str], token: Callable[[], bytes]) -> None:
-        self._name, self._address, self._token = name, address, token
+    def __init__(self, name: str, address: Callable[[], str], context: Callable[[], Context]) -> None:
+        self._name, self._address, self._new_context = name, address, context
         self._context: Context | None = None
         self._loop: Loop | None = None
 
     def send(self, death: Death, on_verdict: Callable[[Verdict], None]) -> None:
         """Report a death; `on_verdict` is called while `poll` runs."""
         if self._loop is None:
-            self._context = Context(self._token())
+            self._context = self._new_context()
             self._loop = Loop(self._context, self._name)
             identity = identity_of(self._name, os.getpid())
             self._client = self._loop.connect(self._address(), "coordinator", identity, 0.5, VERDICT_S)
@@ -206,9 +206,8 @@ def supervise_role(options: RoleOptions) -> None:
     log_to_stderr(f"{name} supervisor")
     reports = None
     memory = new_file(name) if options.role in WITH_MEMORY else None
-    if options.token_file is not None and (options.role in RESTARTED or memory is not None):
-        file = options.token_file
-        reports = DeathReports(f"supervisor of {name}", lambda: options.coordinator, lambda: read_token(file))
+    if options.role != COORDINATOR and (options.role in RESTARTED or memory is not None):
+        reports = DeathReports(f"supervisor of {name}", lambda: options.coordinator, options.context)
     command = [*python_module("persia_cli"), "launch-role", *options.words(), "--parent", str(os.getpid())]
     command += memory_words(memory)
     deaths = coordinator_deaths(options.run_dir) if options.run_dir is not None else None

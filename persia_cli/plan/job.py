@@ -181,19 +181,20 @@ class JobPlan:
         """Largest number of bytes of rows and index of the features' tables, of all servers together."""
         return sum(group.nbytes for group in self.layout.feature_groups)
 
-    def commands(self, address: str, words: Sequence[str] = ()) -> list[str]:
+    def commands(self, address: str, words: Sequence[str] = (), key_file: Path | None = None) -> list[str]:
         """Return the command that starts each replica by hand, for a coordinator at `address`.
 
         The coordinator composes the run again from the `words` of the command line; the others get it from the
-        coordinator. They also get the path of the file with the job's token, which the coordinator writes.
+        coordinator. They also get the path of the file with the job's token, which the coordinator writes, or of the
+        file with its keys, if it has any.
         """
         lines = []
         for replica in self.replicas:
             line = ["persia", "launch-role", replica.role, "--coordinator", address, "--index", str(replica.index)]
             if replica.role == "coordinator":
-                line += ["--run-dir", str(self.run_dir), *words]
+                line += ["--run-dir", str(self.run_dir), *(["--key-file", str(key_file)] if key_file else []), *words]
             else:
-                line += ["--token-file", str(self.run_dir / TOKEN)]
+                line += ["--key-file", str(key_file)] if key_file else ["--token-file", str(self.run_dir / TOKEN)]
             lines.append(shlex.join(map(printable, line)))
         return lines
 

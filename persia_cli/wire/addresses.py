@@ -1,4 +1,4 @@
-"""Addresses of replicas: their forms, and the check that they can be reached from this machine only."""
+"""Addresses of replicas: their forms, and which of them can be reached from other machines."""
 
 import ipaddress
 import os
@@ -12,6 +12,10 @@ MAX_IPC_PATH = 107
 """Largest number of bytes of a Unix socket's path on Linux."""
 MAX_PORT = 65535
 FORMS = "use tcp://127.0.0.1:PORT or ipc://PATH"
+NEEDS_KEYS = (
+    "so its connections have to be encrypted: make a file of keys with `persia keys new FILE`, and give it to every "
+    "role of the job, on every machine: --key-file FILE"
+)
 WAITING = 4096
 """Number of connections that the system queues for a port until their first bytes arrive."""
 FIRST_BYTES_S = 60
@@ -21,13 +25,13 @@ ANY_PORT = ("0", "*")
 
 
 class AddressError(WireError):
-    """An address that is not valid, not local, or not available."""
+    """An address that is not valid, not to be used as it is, or not available."""
 
     exit_code = 2
 
 
-def check_local(address: str) -> None:
-    """Raise AddressError unless only processes of this machine can reach this address."""
+def check_address(address: str, beyond: bool = False) -> None:
+    """Raise AddressError for what is no address; unless `beyond`, also for one that other machines can reach."""
     transport, separator, place = address.partition("://")
     if not separator:
         raise AddressError(f"{address!r} is not an address: it does not begin with tcp:// or ipc://; {FORMS}")
@@ -35,22 +39,34 @@ def check_local(address: str) -> None:
         raise AddressError(f"{address!r} is not an address: it contains a space; {FORMS}")
     if transport == "tcp":
         _check_tcp(address, place)
+        if not beyond and is_beyond(address):
+            raise AddressError(f"{address} can be reached from other machines, {NEEDS_KEYS}")
     elif transport == "ipc":
         _check_ipc(address, place)
     elif transport != "inproc" or not place:
         raise AddressError(f"{address!r} is not an address that persia supports; {FORMS}")
 
 
-def check_between_processes(address: str) -> None:
-    """Raise AddressError unless two processes of this machine can communicate through this address."""
-    check_local(address)
+def is_beyond(address: str) -> bool:
+    """Return True of a valid address that other machines can reach: of tcp, but not of the loopback interface."""
+    return address.startswith("tcp://") and not ipaddress.IPv4Address(host_of(address)).is_loopback
+
+
+def host_of(address: str) -> str:
+    """Return the IP address in an address of tcp."""
+    return address.removeprefix("tcp://").rpartition(":")[0]
+
+
+def check_between_processes(address: str, beyond: bool = False) -> None:
+    """Raise AddressError, as `check_address`, also for an address within one process."""
+    check_address(address, beyond)
     if address.startswith("inproc://"):
         raise AddressError(f"{address} can be reached from one process only; {FORMS}")
 
 
-def check_reachable(address: str) -> None:
-    """Raise AddressError unless another process of this machine can connect to this address."""
-    check_between_processes(address)
+def check_reachable(address: str, beyond: bool = False) -> None:
+    """Raise AddressError unless another process could connect to this address."""
+    check_between_processes(address, beyond)
     transport, _, place = address.partition("://")
     if transport == "tcp" and place.rpartition(":")[2] in ANY_PORT:
         raise AddressError(
@@ -60,8 +76,7 @@ def check_reachable(address: str) -> None:
 
 
 def check_free(address: str) -> None:
-    """Raise AddressError unless this process could listen at this tcp or ipc address."""
-    check_local(address)
+    """Raise AddressError unless this process could listen at this tcp or ipc address, which is valid."""
     if address.startswith("tcp://"):
         try:
             listen(address).close()
@@ -100,14 +115,15 @@ def _check_tcp(address: str, place: str) -> None:
             "(0 lets the system choose one)"
         )
     try:
-        local = ipaddress.IPv4Address(host).is_loopback
+        is_every = ipaddress.IPv4Address(host).is_unspecified
     except ValueError:
         raise AddressError(
             f"{address} contains a host name, but an IP address is needed; use tcp://127.0.0.1:{port}"
         ) from None
-    if not local:
+    if is_every:
         raise AddressError(
-            f"{address} is not on the loopback interface; connections are not encrypted, so use tcp://127.0.0.1:{port}"
+            f"{address} stands for every network interface of the machine; use the IP address of the one that the "
+            "other machines reach"
         )
 
 

@@ -1,19 +1,15 @@
-"""The authentication of clients by the token of the job, and protection against a flood of connections.
+"""The authentication of clients by the secret of the job.
 
-Clients log in with ZMTP's PLAIN mechanism. libzmq asks a thread of this module if the password is right (ZAP, RFC 27 of
-ZeroMQ), and reads no message of a client that has not logged in. A client has HANDSHAKE_S to log in. Until then its
-connection takes a file descriptor of this process, so at most NEW_CONNECTIONS are accepted in that time. After these,
-the port drops packets for a moment; the system of a client that connects just then retries by itself. Connections that
-send nothing are not accepted at all (see `listen`).
+Clients log in with ZMTP's CURVE mechanism over TCP if the job has keys, and else with PLAIN and the token as password.
+libzmq asks a thread of this module if the key or the password is right (ZAP, RFC 27 of ZeroMQ), and reads no message of
+a client that has not logged in. By itself libzmq would admit any key to a CURVE server where no such thread answers; so
+each server demands an answer (ZAP_ENFORCE_DOMAIN), and where the thread has ended nobody is admitted.
 """
 
-import ctypes
 import hmac
 import itertools
 import os
 import resource
-import socket as system
-import struct
 import threading
 import time
 from collections import deque
@@ -22,89 +18,59 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from persia_cli.wire.addresses import listen
+from persia_cli.wire.keys import JobKeys
+from persia_cli.wire.port_guard import EVENTS, HANDSHAKE_S, NEW_CONNECTIONS, PortGuard
+from persia_cli.wire.secret import JobSecret
 
 USER = b"persia"
+DOMAIN = b"persia"
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 """Address at which libzmq sends its authentication requests."""
-HANDSHAKE_S = 4.0
-NEW_CONNECTIONS = 256
-"""Largest number of connections that one socket accepts within HANDSHAKE_S."""
 FILES_FRACTION = 4
 """New connections may take at most one of so many of the files that the process may open."""
 RECHECK_MS = 100
 
 _NUMBERS = itertools.count()
-_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
-_EVENTS = int(zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_MONITOR_STOPPED)
 
 
-def password_of(token: bytes) -> bytes:
-    """Return the password of clients, which is the token in hexadecimal."""
+def is_encrypted(secret: JobSecret, address: str) -> bool:
+    """Return True if connections to this address use the job's keys."""
+    return secret.keys is not None and address.startswith("tcp://")
+
+
+def log_in(socket: zmq.Socket[bytes], secret: JobSecret, address: str) -> None:
+    """Have a client's socket, which is about to connect to `address`, prove that it has the secret."""
+    if secret.keys is not None and is_encrypted(secret, address):
+        socket.setsockopt(zmq.CURVE_SECRETKEY, secret.keys.secret)
+        socket.setsockopt(zmq.CURVE_PUBLICKEY, secret.keys.public)
+        socket.setsockopt(zmq.CURVE_SERVERKEY, secret.keys.public)
+    else:
+        socket.setsockopt(zmq.PLAIN_USERNAME, USER)
+        socket.setsockopt(zmq.PLAIN_PASSWORD, _password_of(secret.token))
+
+
+def require_login(socket: zmq.Socket[bytes], keys: JobKeys | None) -> None:
+    """Have a server's socket demand that its clients log in."""
+    socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)
+    socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+    socket.setsockopt(zmq.HANDSHAKE_IVL, int(HANDSHAKE_S * 1000))
+    if keys is None:
+        socket.setsockopt(zmq.PLAIN_SERVER, 1)
+    else:
+        socket.setsockopt(zmq.CURVE_SERVER, 1)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
+
+
+def _password_of(token: bytes) -> bytes:
     return token.hex().encode()
-
-
-class PortGuard:
-    """The connection counters of one listening socket, and the block of its port while too many connections are new.
-
-    The authenticator's thread writes the counters; any thread may read them. `port` is the system's listening socket,
-    None unless it is TCP; it is closed with the guard.
-    """
-
-    def __init__(self, port: system.socket | None, most: int) -> None:
-        self._port = port
-        self._most = most
-        self._lock = threading.Lock()
-        self._blocked = False
-        self._recent: deque[float] = deque()
-        self._accepted = self._logged_in = 0
-
-    @property
-    def turned_away(self) -> int:
-        """Number of connections that ended before they logged in; those of the last HANDSHAKE_S do not count yet."""
-        return max(0, self._accepted - self._logged_in - len(self._recent))
-
-    def record(self, event: int, now: float) -> None:
-        """Count an event of the socket."""
-        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-            self._logged_in += 1
-        elif event == zmq.EVENT_ACCEPTED:
-            self._accepted += 1
-            self._recent.append(now)
-
-    def update(self, now: float) -> bool:
-        """Block or unblock the port, by the number of new connections; returns True if another call is needed soon."""
-        while self._recent and self._recent[0] < now - HANDSHAKE_S:
-            self._recent.popleft()
-        self._set_blocked(len(self._recent) >= self._most)
-        return bool(self._recent)
-
-    def _set_blocked(self, blocked: bool) -> None:
-        with self._lock:
-            if self._port is None or blocked == self._blocked:
-                return
-            if blocked:
-                # A packet filter on the port (see socket(7)) with one instruction, which drops all packets.
-                instruction = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
-                program = struct.pack("HL", 1, ctypes.addressof(instruction))
-                self._port.setsockopt(system.SOL_SOCKET, _SO_ATTACH_FILTER, program)
-            else:
-                self._port.setsockopt(system.SOL_SOCKET, _SO_DETACH_FILTER, 0)
-            self._blocked = blocked
-
-    def close(self) -> None:
-        """Close the port."""
-        with self._lock:
-            if self._port is not None:
-                self._port.close()
-                self._port = None
 
 
 class Authenticator:
     """The authentication thread of one context; it ends with `close`."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], token: bytes) -> None:
-        self._context = context
-        self._password = password_of(token)
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], secret: JobSecret) -> None:
+        self._context, self._secret = context, secret
+        self._password = _password_of(secret.token)
         self._requests = context.socket(zmq.REP)
         self._requests.setsockopt(zmq.LINGER, 0)
         self._requests.bind(ZAP_ENDPOINT)
@@ -112,7 +78,6 @@ class Authenticator:
         self._new: deque[tuple[zmq.Socket[bytes], PortGuard]] = deque()
         self._guards: dict[zmq.Socket[bytes], PortGuard] = {}
         self._closing = False
-        self._number = 0
         self._thread = threading.Thread(target=self._run, name="authentication", daemon=True)
         self._thread.start()
 
@@ -121,15 +86,16 @@ class Authenticator:
 
         The socket's own thread calls this before it binds the socket. Raises OSError if it cannot listen at the port.
         """
-        socket.setsockopt(zmq.PLAIN_SERVER, 1)
-        socket.setsockopt(zmq.HANDSHAKE_IVL, int(HANDSHAKE_S * 1000))
+        require_login(socket, self._secret.keys if is_encrypted(self._secret, address) else None)
         port = None
         if address.startswith("tcp://"):
             port = listen(address)
             socket.setsockopt(zmq.USE_FD, os.dup(port.fileno()))
-        guard = PortGuard(port, min(NEW_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // FILES_FRACTION))
+            address = "tcp://{}:{}".format(*port.getsockname())
+        most = min(NEW_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // FILES_FRACTION)
+        guard = PortGuard(port, most, address)
         # The name has a counter and not the file descriptor, which may be reused before libzmq frees the name.
-        events = socket.get_monitor_socket(_EVENTS, f"inproc://connections-{next(_NUMBERS)}")
+        events = socket.get_monitor_socket(EVENTS, f"inproc://connections-{next(_NUMBERS)}")
         self._new.append((events, guard))
         os.eventfd_write(self._wakeup, 1)
         return guard
@@ -163,23 +129,33 @@ class Authenticator:
                 if not self._follow(events, now):
                     poller.unregister(events)
             soon = max((guard.update(now) for guard in self._guards.values()), default=False)
+        self._close_all()
+
+    def _close_all(self) -> None:
         for socket in (self._requests, *self._guards, *(events for events, _ in self._new)):
             socket.close()
 
     def _answer(self) -> None:
         """Answer one authentication request."""
-        version, request, *_, user, password = [*self._requests.recv_multipart(), b"", b""][:8]
-        right = hmac.compare_digest(password, self._password) and user == USER
-        status, text = (b"200", b"") if right else (b"400", b"the token is not that of this job")
+        version, request, domain, _, _, mechanism, *proof = [*self._requests.recv_multipart(), b"", b""][:8]
+        right = domain == DOMAIN and self._is_right(mechanism, proof)
+        status, text = (b"200", b"") if right else (b"400", b"the secret is not that of this job")
         self._requests.send_multipart([version, request, status, text, b"", b""])
+
+    def _is_right(self, mechanism: bytes, proof: list[bytes]) -> bool:
+        if mechanism == b"CURVE":
+            # The handshake has proved that the client has the secret key to this public one.
+            keys = self._secret.keys
+            return keys is not None and hmac.compare_digest(proof[0], keys.public_bytes)
+        return mechanism == b"PLAIN" and hmac.compare_digest(proof[1], self._password) and proof[0] == USER
 
     def _follow(self, events: zmq.Socket[bytes], now: float) -> bool:
         """Record the events of a socket; returns False once it is closed."""
         while events.poll(0):
-            event = int(parse_monitor_message(events.recv_multipart())["event"])
-            if event == zmq.EVENT_MONITOR_STOPPED:
+            event = parse_monitor_message(events.recv_multipart())
+            if event["event"] == zmq.EVENT_MONITOR_STOPPED:
                 del self._guards[events]
                 events.close()
                 return False
-            self._guards[events].record(event, now)
+            self._guards[events].record(int(event["event"]), event["value"], now)
         return True

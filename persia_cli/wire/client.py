@@ -21,6 +21,8 @@ MAX_WAIT_S = 4.0
 """Longest time between two sends of a request."""
 TRIES = 4
 """Smallest number of unanswered sends before a peer counts as silent."""
+LOOK_S = 0.5
+"""Seconds between two looks at how log-ins went."""
 RECEIVE_LIMIT = 1024
 """Largest number of replies handled in one call, so that timers run in between."""
 
@@ -87,6 +89,8 @@ class Client:
         self._heard = 0
         self._unreadable = ""
         self._due = math.inf
+        self._look = -math.inf
+        self._is_denied = False
         self._held = False
 
     @property
@@ -192,17 +196,21 @@ class Client:
             request.on_reply(reply)
 
     def tick(self) -> None:
-        """Send due requests again; raises WireError if the peer was silent for too long or rejected the token.
+        """Send due requests again; raises WireError if the peer was silent for too long or has another secret.
 
         Silence is the sum of single waits, so time in which this thread did not listen does not count.
         """
         now = self._clock()
+        if now >= self._look:
+            # Also of a client with nothing to say: the events would pile up.
+            self._look = now + LOOK_S
+            self._is_denied = self.socket.denied
         if now < self._due or self._held:
             return
-        if self._requests and self.socket.denied:
+        if self._requests and self._is_denied:
             raise WireError(
-                f"{self.peer} at {self.address} belongs to a job with another token; give every role of a job the same "
-                "--token-file, that of its coordinator"
+                f"{self.peer} at {self.address} belongs to a job with another secret; give every role of a job the "
+                "--token-file, or --key-file, of its coordinator"
             )
         for request in self._requests.values():
             if now >= request.due:
@@ -217,12 +225,19 @@ class Client:
         if request.silent_s >= self.silence_timeout_s:
             raise WireError(
                 f"{self.peer} at {self.address} has not answered for {request.silent_s:g} s "
-                f"(waiting for {request.waiting_for}){self._unreadable}"
+                f"(waiting for {request.waiting_for}){self._unreadable}{self._hung_up}"
             )
         request.wait_s = min(2 * request.wait_s, self._longest_s, self.silence_timeout_s - request.silent_s)
         request.due = now + request.wait_s
         self.resent += 1
         self._send(request)
+
+    @property
+    def _hung_up(self) -> str:
+        """A clause for an error of a peer that has never let this client in; empty of others."""
+        if self._heard or not self.socket.hung_up:
+            return ""
+        return "; it hangs up on every connection: give it and this role the same --token-file or --key-file"
 
     @property
     def _longest_s(self) -> float:

@@ -5,14 +5,16 @@ from collections.abc import Sequence
 from typing import cast
 
 import zmq
+from zmq.utils.monitor import parse_monitor_message
 
 from persia_cli.errors import WireError
-from persia_cli.wire.addresses import AddressError, check_local
-from persia_cli.wire.authentication import USER, PortGuard, password_of
+from persia_cli.wire.addresses import AddressError, check_address
+from persia_cli.wire.authentication import log_in
 from persia_cli.wire.context import Context
 from persia_cli.wire.frames import MAX_FRAMES, NO_TOKEN, Frame, MalformedMessage, encode, parts_of
 from persia_cli.wire.loans import SharedMemory
 from persia_cli.wire.parts import BATCH_PART, Message
+from persia_cli.wire.port_guard import PortGuard
 
 Socket = zmq.Socket[bytes]
 
@@ -25,11 +27,17 @@ QUEUED_MESSAGES = 512
 WITHIN_PROCESS = "inproc://"
 
 
+_LOGIN_EVENTS = int(
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+)
 _NUMBERS = itertools.count()
 
 
 class Listener(zmq.Socket[bytes]):
-    """A listening socket; unless it is within a process, its guard accepts only clients with the token of the job."""
+    """A listening socket; unless it is within a process, its guard accepts only clients with the job's secret."""
 
     guard: PortGuard | None = None
 
@@ -41,28 +49,46 @@ class Listener(zmq.Socket[bytes]):
 
 
 class Dealer(zmq.Socket[bytes]):
-    """A client's socket, which knows if the server rejected its token."""
+    """A client's socket, which knows if its server does not let it in."""
 
-    denials: Socket | None = None
+    events: Socket | None = None
+    _denied: bool = False
+    _hung_up: int = 0
 
     @property
     def denied(self) -> bool:
-        """True if the server has rejected its token."""
-        return self.denials is not None and bool(self.denials.poll(0))
+        """True if the server has another secret and said so."""
+        self._follow()
+        return self._denied
+
+    @property
+    def hung_up(self) -> int:
+        """How often in a row the server has ended a connection before the log-in was over.
+
+        So does a server with other keys, which cannot read a word of what this client sends.
+        """
+        self._follow()
+        return self._hung_up
+
+    def _follow(self) -> None:
+        while self.events is not None and self.events.poll(0):
+            event = parse_monitor_message(self.events.recv_multipart())["event"]
+            self._denied |= event == zmq.EVENT_HANDSHAKE_FAILED_AUTH
+            self._hung_up = 0 if event == zmq.EVENT_HANDSHAKE_SUCCEEDED else self._hung_up + 1
 
     def close(self, linger: int | None = None) -> None:
         """Close the socket."""
         super().close(linger)
-        if self.denials is not None:
-            self.denials.close()
+        if self.events is not None:
+            self.events.close()
 
 
 def router(context: Context, address: str, frame_bytes: int = BATCH_PART.nbytes) -> Listener:
     """Return a ROUTER bound to `address`, which accepts frames of at most `frame_bytes`.
 
-    Raises WireError if the address is not local or cannot be bound.
+    Raises WireError if the address is not to be used without keys, or cannot be bound.
     """
-    check_local(address)
+    check_address(address, context.may_go_beyond)
     socket = cast(Listener, context.socket(zmq.ROUTER, socket_class=Listener))
     _set_options(socket, address, frame_bytes)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
@@ -79,16 +105,15 @@ def router(context: Context, address: str, frame_bytes: int = BATCH_PART.nbytes)
 
 def dealer(context: Context, address: str, identity: bytes, frame_bytes: int = BATCH_PART.nbytes) -> Dealer:
     """Return a DEALER that connects to `address`, now or as soon as a server listens there."""
-    check_local(address)
+    check_address(address, context.may_go_beyond)
     socket = cast(Dealer, context.socket(zmq.DEALER, socket_class=Dealer))
     _set_options(socket, address, frame_bytes)
     socket.setsockopt(zmq.IDENTITY, identity)
     if not address.startswith(WITHIN_PROCESS):
-        socket.setsockopt(zmq.PLAIN_USERNAME, USER)
-        socket.setsockopt(zmq.PLAIN_PASSWORD, password_of(context.token))
+        log_in(socket, context.secret, address)
         # The name has a counter and not the file descriptor, which may be reused before libzmq frees the name.
-        endpoint = f"inproc://denials-{next(_NUMBERS)}"
-        socket.denials = socket.get_monitor_socket(int(zmq.EVENT_HANDSHAKE_FAILED_AUTH), endpoint)
+        endpoint = f"inproc://logins-{next(_NUMBERS)}"
+        socket.events = socket.get_monitor_socket(_LOGIN_EVENTS, endpoint)
     try:
         socket.connect(address)
     except zmq.ZMQError as error:

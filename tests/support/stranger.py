@@ -12,6 +12,7 @@ from persia_cli.wire.context import Context
 from persia_cli.wire.frames import Frame, decode, encode
 from persia_cli.wire.messages import Pending, Refused
 from persia_cli.wire.parts import Message, Reply, Request
+from persia_cli.wire.secret import JobSecret
 
 LIMIT_S = 10.0
 
@@ -23,7 +24,7 @@ class Stranger:
     """
 
     def __init__(self, address: str, token: bytes, name: str = "stranger") -> None:
-        self._context = Context(token)
+        self._context = Context(JobSecret(token))
         self._socket = sockets.dealer(self._context, address, name.encode())
         self._number = 0
         self.refused = 0

@@ -15,8 +15,21 @@ class Cluster(Node):
     transport: Literal["ipc", "tcp"] = "ipc"
     """The transport between processes: Unix sockets, or TCP on the loopback interface.
 
-    With either, only processes that hold the job's secret token can take part. TCP is not encrypted, and other users of
-    the machine can reach its ports: their messages are counted but not read, though a flood of them can slow a job.
+    With either, only processes that hold the job's secret can take part. Other users of the machine can reach the ports
+    of TCP: their messages are counted but not read, though a flood of them can slow a job.
+    """
+    encryption: Literal["auto", "curve", "none"] = "auto"
+    """Which connections over TCP are encrypted (CURVE): `auto` means those that other machines can reach.
+
+    `curve` means those on the loopback interface too; `none` means no connection. Encryption needs keys, which
+    `persia keys new` makes; only processes that have them can connect.
+    """
+    key_file: str | None = None
+    """File of the job's keys, private to its user; by default the one that PERSIA_KEY_FILE names."""
+    trusted_network: bool = False
+    """True: with `encryption=none`, roles may talk to other machines nevertheless.
+
+    Whoever can listen to that network then sees the data, the rows and the job's token, and can take part in the job.
     """
     shared_memory: bool = True
     """True: processes pass arrays through shared memory instead of Unix sockets."""
@@ -44,6 +57,19 @@ class Cluster(Node):
     """Seconds before an unanswered request is first sent again; doubled each time, up to 4 s."""
     stop_timeout_s: Seconds = 5.0
     """Seconds between asking a replica to stop and killing it."""
+
+    @model_validator(mode="after")
+    def _there_is_something_to_encrypt(self) -> Self:
+        if self.encryption == "curve" and (self.kind == "embedded" or self.transport == "ipc"):
+            raise ValueError(
+                "encryption=curve encrypts connections over TCP, and there are none; set transport=tcp"
+                + (" and cluster=local" if self.kind == "embedded" else "")
+            )
+        if self.trusted_network and self.encryption != "none":
+            raise ValueError(
+                "trusted_network=true is for jobs that are not encrypted; set encryption=none too, or leave it out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _one_process_has_one_rank(self) -> Self:

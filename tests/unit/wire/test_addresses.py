@@ -6,7 +6,7 @@ import pytest
 
 from persia_cli.errors import WireError
 from persia_cli.wire import sockets
-from persia_cli.wire.addresses import check_local, check_reachable, ipc_address
+from persia_cli.wire.addresses import check_address, check_reachable, ipc_address, is_beyond
 from persia_cli.wire.context import Context
 
 WRONG = {
@@ -33,9 +33,9 @@ WRONG = {
     "tcp://lo:7000": "contains a host name, but an IP address is needed",
     "tcp://*:7000": "contains a host name, but an IP address is needed",
     "tcp://:7000": "contains a host name, but an IP address is needed",
-    "tcp://0.0.0.0:7000": "not on the loopback interface; connections are not encrypted, so use tcp://127.0.0.1:7000",
-    "tcp://10.1.2.3:7000": "not on the loopback interface",
-    "tcp://128.0.0.1:7000": "not on the loopback interface",
+    "tcp://0.0.0.0:7000": "stands for every network interface of the machine; use the IP address of the one",
+    "tcp://10.1.2.3:7000": "can be reached from other machines, so its connections have to be encrypted: make",
+    "tcp://128.0.0.1:7000": "make a file of keys with `persia keys new FILE`, and give it to every role of the job",
     "ipc://": "does not contain a file path",
     "ipc://*": "does not contain a file path",
     "ipc:///tmp/": "does not contain a file path",
@@ -45,7 +45,7 @@ WRONG = {
 
 @pytest.mark.parametrize(("address", "problem"), WRONG.items())
 def test_a_wrong_address_is_refused_with_what_to_do(context: Context, address: str, problem: str) -> None:
-    for use in (check_local, check_reachable, lambda each: sockets.router(context, each)):
+    for use in (check_address, check_reachable, lambda each: sockets.router(context, each)):
         with pytest.raises(WireError) as caught:
             use(address)
         assert problem in str(caught.value)
@@ -55,10 +55,20 @@ def test_a_wrong_address_is_refused_with_what_to_do(context: Context, address: s
 
 def test_what_is_right_is_let_through(tmp_path: Path) -> None:
     for address in ("tcp://127.0.0.1:1", "tcp://127.3.2.1:65535", "ipc://server", f"ipc://{tmp_path}/server"):
-        check_local(address)
+        check_address(address)
         check_reachable(address)
     for address in ("tcp://127.0.0.1:0", "tcp://127.0.0.1:*", "inproc://here"):
-        check_local(address)
+        check_address(address)
+
+
+def test_other_machines_are_for_who_may_go_beyond_this_one() -> None:
+    for address in ("tcp://10.1.2.3:7000", "tcp://128.0.0.1:1"):
+        check_address(address, beyond=True)
+        assert is_beyond(address)
+    for address in ("tcp://127.9.9.9:7000", "ipc://server", "inproc://here"):
+        assert not is_beyond(address)
+    with pytest.raises(WireError, match="stands for every network interface"):
+        check_address("tcp://0.0.0.0:7000", beyond=True)
 
 
 def test_nobody_connects_to_a_port_that_is_yet_to_be_chosen() -> None:

@@ -1,0 +1,62 @@
+"""Where a replica that is started by hand has its job's secret from, and whether it may talk to other machines."""
+
+import logging
+import os
+from pathlib import Path
+
+from persia_cli.config.schema import Cluster
+from persia_cli.errors import ConfigError
+from persia_cli.wire.addresses import NEEDS_KEYS, AddressError, is_beyond
+from persia_cli.wire.context import Context
+from persia_cli.wire.keys import MAKE
+from persia_cli.wire.secret import JobSecret
+
+log = logging.getLogger(__name__)
+
+KEY_FILE = "PERSIA_KEY_FILE"
+"""Environment variable that names the file of the job's keys."""
+TRUSTING = (
+    "nothing is encrypted: whoever can listen to this network sees the data, the rows and the job's token, and can "
+    "take part in the job"
+)
+
+
+def key_file_of(given: Path | None, token_file: Path | None, configured: str | None = None) -> Path | None:
+    """Return the file of keys: the one that is given, else, without a token file, that of the config or environment."""
+    if given is not None and token_file is not None:
+        raise ConfigError("--key-file and --token-file: a job has keys or a token; give one of them")
+    if given is not None or token_file is not None:
+        return given
+    named = configured or os.environ.get(KEY_FILE)
+    return Path(named).expanduser() if named else None
+
+
+def key_file_of_coordinator(given: Path | None, token_file: Path | None, cluster: Cluster, address: str) -> Path | None:
+    """Return the file of keys of a coordinator that listens at an address; None if its job has a token only.
+
+    Raises ConfigError or AddressError if the configuration asks for keys and there are none, or the other way round.
+    """
+    if cluster.encryption == "none":
+        if given is not None:
+            raise ConfigError("--key-file is of no use with cluster.encryption=none; leave out one of them")
+        if is_beyond(address) and not cluster.trusted_network:
+            raise AddressError(
+                f"{address} can be reached from other machines, and with cluster.encryption=none {TRUSTING}; leave "
+                "that key out, or set cluster.trusted_network=true if you trust everybody there"
+            )
+        return None
+    file = key_file_of(given, token_file, cluster.key_file)
+    if file is None and is_beyond(address):
+        raise AddressError(f"{address} can be reached from other machines, {NEEDS_KEYS}")
+    if file is None and cluster.encryption == "curve":
+        raise ConfigError(f"cluster.encryption=curve needs keys: {MAKE}, and give every role --key-file FILE")
+    return file
+
+
+def context_of(secret: JobSecret, trusts_network: bool = False) -> Context:
+    """Return the context of a replica, and log by what it is protected, but nothing of its secret."""
+    if secret.keys is not None:
+        log.info("connections over TCP are encrypted with the keys %s", secret.keys.fingerprint)
+    elif trusts_network:
+        log.warning("the network is trusted: %s", TRUSTING)
+    return Context(secret, trusts_network)

@@ -1,0 +1,39 @@
+"""A job whose connections are encrypted computes what any other does, and tells nobody its secret."""
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from persia_cli.launch import local
+from persia_cli.launch.job import ROLES, JobResult
+from persia_cli.wire.keys import new_keys, read_keys, write_keys
+from tests.support.jobs import plan
+from tests.support.secrecy import leaks_in_files, leaks_in_processes
+from tests.support.small import WORDS, figures
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+
+def test_an_encrypted_job_has_the_bits_of_any_other_and_its_secret_is_nowhere(
+    tmp_path: Path, undisturbed: JobResult
+) -> None:
+    keys, run_dir = new_keys(), tmp_path / "run"
+    write_keys(tmp_path / "keys", keys)
+    words = ["cluster=local", "cluster.transport=tcp", "cluster.encryption=curve", f"cluster.key_file={tmp_path}/keys"]
+    leaks: list[str] = []
+    seen: set[int] = set()
+
+    def look() -> None:
+        roles = psutil.Process().children(recursive=True)
+        seen.update(role.pid for role in roles)
+        leaks.extend(leaks_in_processes(keys, roles))
+
+    result = local.launch(plan([*WORDS, *words], run_dir), look)
+    assert figures(result) == figures(undisturbed)
+    assert len(seen) >= 5
+    assert not leaks
+    assert leaks_in_files(keys, [tmp_path]) == [tmp_path / "keys"]
+    for log in (run_dir / ROLES).iterdir():
+        assert f"are encrypted with the keys {keys.fingerprint}" in log.read_text(), log.name
+    assert read_keys(tmp_path / "keys") == keys
