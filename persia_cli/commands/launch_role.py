@@ -33,9 +33,18 @@ def launch_role(
         int, typer.Option("--index", metavar="I", min=0, help="Number of this replica of the role.", show_default=False)
     ],
     words: Words = None,
-    bind: Annotated[str | None, typer.Option("--bind", metavar="ADDR", help="Address to listen at.")] = None,
+    bind: Annotated[
+        str | None,
+        typer.Option("--bind", metavar="ADDR", help="Address to listen at, if others do not reach it there."),
+    ] = None,
     advertise: Annotated[
-        str | None, typer.Option("--advertise", metavar="ADDR", help="Address that other roles reach it at.")
+        str | None,
+        typer.Option(
+            "--advertise",
+            metavar="ADDR",
+            help="Address that others reach it at.",
+            show_default="towards the coordinator",
+        ),
     ] = None,
     run_dir: Annotated[
         Path | None, typer.Option("--run-dir", metavar="DIR", help="Run directory; for the coordinator only.")
@@ -80,9 +89,11 @@ def launch_role(
     """
     from persia_cli.launch.role import die_with, run_process
     from persia_cli.launch.role_options import RoleOptions
+    from persia_cli.wire.addresses import resolved
 
     if parent is not None:
         die_with(parent)
+    coordinator = resolved(coordinator)
     replica = RoleOptions(
         role, index, coordinator, bind, advertise, run_dir, token_file, key_file, trusted_network, life, memory_file
     )

@@ -44,6 +44,7 @@ from persia_cli.launch.supervisor import (
 from persia_cli.plan.job import COORDINATOR, JobPlan, Replica
 from persia_cli.plan.replacement import keeps_memory
 from persia_cli.roles.coordinator.takeover import is_continued
+from persia_cli.roles.start import address_beside
 from persia_cli.store.manifest import checkpoints_of
 from persia_cli.store.memory_file import new_file
 from persia_cli.store.retention import remove_unfinished
@@ -158,7 +159,7 @@ class Processes:
             command += ["--run-dir", str(self._plan.run_dir)]
         advertised = self._advertised(replica)
         if advertised is not None:
-            command += ["--advertise", advertised]
+            command += ["--advertise", advertised, "--bind", address_beside(coordinator, replica.name)]
         keeps = keeps_memory(self._plan.run, self._plan.job, replica.role)
         memory = new_file(replica.name) if keeps else None
         if memory is not None:

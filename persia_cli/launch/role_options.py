@@ -58,8 +58,6 @@ class RoleOptions:
             self._check_coordinator()
         else:
             self._check_other()
-        if self.advertise is not None:
-            check_reachable(self.advertise, beyond=True)
 
     def _check_coordinator(self) -> None:
         if self.index:
@@ -67,6 +65,8 @@ class RoleOptions:
         if self.run_dir is None:
             raise ConfigError("the coordinator needs --run-dir, the folder of its run")
         check_between_processes(self.coordinator, beyond=True)
+        if self.advertise is not None:
+            check_reachable(self.advertise, beyond=True)
         check_between_processes(self.listens_at, beyond=True)
         check_free(self.listens_at)
         if self.trusts_network:
@@ -81,9 +81,12 @@ class RoleOptions:
             raise ConfigError(f"{self.role} gets its run directory from the coordinator; leave out --run-dir")
         beyond = self.secret_file != self.token_file or self.trusts_network
         check_reachable(self.coordinator, beyond)
-        if self.bind is not None:
-            check_between_processes(self.bind, beyond)
-            check_free(self.bind)
+        if self.bind is not None and self.advertise is not None:
+            check_reachable(self.advertise, beyond)
+        listens_at = self.bind or self.advertise
+        if listens_at is not None:
+            check_between_processes(listens_at, beyond)
+            check_free(listens_at)
         if self.secret_file is None:
             raise ConfigError(
                 f"{self.role} needs --token-file, the file with the job's token: RUN_DIR/{TOKEN} of its coordinator; "

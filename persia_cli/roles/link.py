@@ -22,8 +22,10 @@ from persia_cli.observe.trace import Trace
 from persia_cli.observe.usage import cpu_seconds, resident_bytes
 from persia_cli.plan.job import Job
 from persia_cli.roles.changes import Changes
+from persia_cli.roles.checkpoint_folder import require_folder
 from persia_cli.roles.shared_arrays import share_arrays
 from persia_cli.roles.work import Work
+from persia_cli.wire.addresses import placed
 from persia_cli.wire.client import Client
 from persia_cli.wire.figures import Counters, IntervalFigures, ReplicaFigures, SavedFile
 from persia_cli.wire.job_messages import (
@@ -159,13 +161,9 @@ class Link:
             host=socket.gethostname(),
             version=__version__,
             protocol=PROTOCOL,
-            address=own_address,
+            address=placed(own_address),
         )
-        self._client.request(
-            hello,
-            on_reply=welcome.append,
-            waiting_for="a place in the job",
-        )
+        self._client.request(hello, on_reply=welcome.append, waiting_for="a place in the job")
         while not welcome:
             if self.stop:
                 raise StoppedError(f"{self.name} was stopped before all roles had joined")
@@ -181,6 +179,8 @@ class Link:
         self._reports = welcome[0].reports
         share_arrays(self.loop, self._address, run)
         job = Job.from_json(welcome[0].job)
+        if self.role == "embedding-server" or self.name == "nn-worker-0":
+            require_folder(run, job, self.name)
         self.trace = Trace(job.trace_first, job.trace_last)
         self._run_dir = Path(job.run_dir)
         return run, job

@@ -3,6 +3,7 @@
 import logging
 
 from persia_cli.config.schema import Run
+from persia_cli.wire.addresses import is_beyond
 from persia_cli.wire.loans import share_memory
 from persia_cli.wire.loop import Loop
 
@@ -10,8 +11,8 @@ log = logging.getLogger(__name__)
 
 
 def share_arrays(loop: Loop, coordinator: str, run: Run) -> None:
-    """Have a replica's loop pass large arrays in shared memory, if the run wants it and the job is on one machine."""
-    if not run.cluster.shared_memory or not coordinator.startswith("ipc://"):
+    """Have a replica's loop pass large arrays in shared memory to those at its place, if the run wants it."""
+    if not run.cluster.shared_memory or not (coordinator.startswith("ipc://") or is_beyond(coordinator)):
         return
     memory = share_memory()
     if memory is None:

@@ -12,6 +12,7 @@ from persia_cli.errors import MemoryFileError, PersiaError
 from persia_cli.plan.job import Job
 from persia_cli.roles.link import EarlySignal, Link, StoppedError
 from persia_cli.roles.shared_arrays import share_arrays
+from persia_cli.wire.addresses import address_towards, is_beyond
 from persia_cli.wire.context import Context
 from persia_cli.wire.loop import Loop
 
@@ -56,7 +57,8 @@ def run_coordinator(
 
     loop = Loop(context, "coordinator-0")
     try:
-        share_arrays(loop, bind, run)
+        if not is_beyond(bind):  # its clients do not know its place
+            share_arrays(loop, bind, run)
         coordinator = Coordinator(loop, bind, run, job, advertise, epoch, inputs)
         on_start(coordinator, coordinator.address)
         coordinator.run()
@@ -77,21 +79,21 @@ def run_role(
 ) -> None:
     """Run one replica of any other role until the job is over.
 
-    `bind` is where it listens (default: like the coordinator's address), `advertise` the address that others get, and
-    `life` the number of the process among those of the replica. `memory_file` is the descriptor of the file for the
-    memory of an embedding server or NN worker. A failure is reported to the coordinator before it is raised, but for a
-    MemoryFileError: whoever started the process then begins the job again.
+    `bind` is where it listens (default: `advertise`, or beside the coordinator's address), `advertise` the address that
+    others get if that is another one, and `life` the number of the process among those of the replica. `memory_file` is
+    the descriptor of the file for the memory of an embedding server or NN worker. A failure is reported to the
+    coordinator before it is raised, but for a MemoryFileError: whoever started the process then begins the job again.
     """
     loop = Loop(context, f"{role}-{index}")
     try:
         link = Link(loop, coordinator, role, index)
         try:
             on_start(link)
-            listens_at = bind or address_beside(coordinator, link.name)
+            listens_at = bind or advertise or address_beside(coordinator, link.name)
             if life > 1 and listens_at.startswith("ipc://"):
                 # What was sent to the process before, and what was lent to it, must not reach this one.
                 listens_at += f".{life}"
-            _replica(role, loop, link, listens_at, advertise, memory_file).run()
+            _replica(role, loop, link, listens_at, advertise if bind else None, memory_file).run()
             link.leave()
         except (StoppedError, EarlySignal) as stopped:
             log.info("%s", stopped)
@@ -113,7 +115,7 @@ def address_beside(coordinator: str, name: str) -> str:
     """Return where a replica listens by default: over the coordinator's transport, beside it."""
     transport, _, place = coordinator.partition("://")
     if transport == "tcp":
-        return "tcp://127.0.0.1:*"
+        return f"tcp://{address_towards(coordinator)}:*"
     if transport == "ipc":
         return f"ipc://{Path(place).parent / name}"
     return f"{coordinator}/{name}"

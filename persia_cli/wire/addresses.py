@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 
 from persia_cli.errors import WireError
+from persia_cli.wire.place import MARK, own_place
 
 MAX_IPC_PATH = 107
 """Largest number of bytes of a Unix socket's path on Linux."""
@@ -55,6 +56,33 @@ def is_beyond(address: str) -> bool:
 def host_of(address: str) -> str:
     """Return the IP address in an address of tcp."""
     return address.removeprefix("tcp://").rpartition(":")[0]
+
+
+def placed(address: str) -> str:
+    """Return an address as others get it: with the place of this process, if other machines can reach it."""
+    return f"{address}{MARK}{own_place()}" if is_beyond(address) else address
+
+
+def address_towards(address: str) -> str:
+    """Return the IP address of this machine on the way to an address of tcp; raises AddressError if there is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host_of(address), 1))  # nothing is sent
+        except OSError as error:
+            raise AddressError(f"this machine has no way to {address}: {error.strerror}") from error
+        return str(probe.getsockname()[0])
+
+
+def resolved(address: str) -> str:
+    """Return an address of tcp with the IP address of the host that it names; any other address unchanged."""
+    transport, _, place = address.partition("://")
+    host, colon, port = place.rpartition(":")
+    if transport != "tcp" or not colon or not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?", host):
+        return address
+    try:
+        return f"tcp://{socket.gethostbyname(host)}:{port}"
+    except OSError as error:
+        raise AddressError(f"{address}: there is no host {host}: {error.strerror}; check the name") from error
 
 
 def check_between_processes(address: str, beyond: bool = False) -> None:

@@ -16,6 +16,7 @@ from persia_cli.wire.frames import MalformedMessage, Received, read
 from persia_cli.wire.loans import SharedMemory
 from persia_cli.wire.messages import Pending, Refused
 from persia_cli.wire.parts import BATCH_PART, Message, Reply, Request
+from persia_cli.wire.place import split_place
 
 MAX_WAIT_S = 4.0
 """Longest time between two sends of a request."""
@@ -52,9 +53,10 @@ class _Unanswered:
 class Client:
     """A DEALER socket to one peer, owned by one thread.
 
-    `memory` is the memory shared with the peer, if any; it may be set later. `retry_s` and `silence_timeout_s` may be
-    changed; pending requests use the new values when they are due. `resent` counts repeated sends, `late` replies to
-    requests that were answered before, `malformed` replies that cannot be read or do not fit their request.
+    `place` is that of the peer, if its address says so. `memory` is the memory shared with the peer, if any; it may be
+    set later. `retry_s` and `silence_timeout_s` may be changed; pending requests use the new values when they are due.
+    `resent` counts repeated sends, `late` replies to requests that were answered before, `malformed` replies that
+    cannot be read or do not fit their request.
 
     A coordinator says in which epoch it is. Once a newer one has answered, the client repeats to it what is not
     answered, and passes over what an older one says; `outdated` counts that.
@@ -73,10 +75,10 @@ class Client:
     ) -> None:
         """Connect to the peer; `frame_bytes` is the size of the largest frame that is accepted."""
         self._open = partial(sockets.dealer, context, identity=identity, frame_bytes=frame_bytes)
-        self.socket = self._open(address)
+        self.address, self.place = split_place(address)
+        self.socket = self._open(self.address)
         self._token = context.token
         self.memory: SharedMemory | None = None
-        self.address = address
         self.peer = peer
         self.resent = self.late = self.malformed = self.outdated = 0
         self._epoch = 0
@@ -138,7 +140,8 @@ class Client:
     def reconnect(self, address: str) -> None:
         """Talk to the peer's new process, at this address: every request without an answer is sent again."""
         self.socket.close()
-        self.socket, self.address, self._held = self._open(address), address, False
+        self.address, self.place = split_place(address)
+        self.socket, self._held = self._open(self.address), False
         self._repeat_all()
 
     def _repeat_all(self) -> None:

@@ -12,11 +12,13 @@ import zmq
 from numpy.typing import DTypeLike
 
 from persia_cli.wire import sockets
+from persia_cli.wire.addresses import is_beyond
 from persia_cli.wire.arrays import Array
 from persia_cli.wire.client import Client
 from persia_cli.wire.context import Context
 from persia_cli.wire.loans import SharedMemory
 from persia_cli.wire.parts import BATCH_PART
+from persia_cli.wire.place import own_place
 from persia_cli.wire.server import Server
 
 
@@ -55,8 +57,8 @@ class _Timer:
 
 
 def identity_of(name: str, pid: int) -> bytes:
-    """Return by what a replica's process is known to the servers that it connects to."""
-    return f"{name}#{pid}".encode()
+    """Return by what a replica's process at this place is known to the servers that it connects to."""
+    return f"{name}#{pid}@{own_place()}".encode()
 
 
 def _nothing() -> None:
@@ -79,7 +81,11 @@ class Loop:
         self._memory: SharedMemory | None = None
 
     def share(self, memory: SharedMemory | None) -> None:
-        """Exchange large arrays in shared memory with the processes at the other ends of Unix sockets, if not None."""
+        """Exchange large arrays in shared memory, if not None, with processes at this place.
+
+        These are all at the other ends of Unix sockets, and those that say so among the ones that other machines can
+        reach. On the loopback interface arrays go through sockets, since TCP was asked for there.
+        """
         self._memory = memory
         for server in self._servers:
             self._share_with(server)
@@ -92,7 +98,8 @@ class Loop:
         return 0 if self._memory is None else self._memory.nbytes
 
     def _share_with(self, end: Server | Client) -> None:
-        end.memory = self._memory if end.address.startswith("ipc://") else None
+        is_near = is_beyond(end.address) if isinstance(end, Server) else end.place == own_place()
+        end.memory = self._memory if end.address.startswith("ipc://") or is_near else None
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         """Return an uninitialized array that is cheap to send; for any thread."""
@@ -132,6 +139,7 @@ class Loop:
         for client in self._clients_of(peer):
             self._unwatch(client.socket)
             client.reconnect(address)
+            self._share_with(client)
             self._watch(client.socket, client.receive)
 
     def forget(self, peer: str, pid: int) -> list[Array]:

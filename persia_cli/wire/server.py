@@ -10,11 +10,13 @@ import zmq
 
 from persia_cli.errors import WireError
 from persia_cli.wire import sockets
+from persia_cli.wire.addresses import is_beyond
 from persia_cli.wire.context import Context
 from persia_cli.wire.frames import ForeignMessage, MalformedMessage, decode, has_arrays, message_bytes
 from persia_cli.wire.loans import SharedMemory
 from persia_cli.wire.messages import Pending, Refused
 from persia_cli.wire.parts import BATCH_PART, Message
+from persia_cli.wire.place import own_place
 
 PARKED_LIMIT = 65_536
 """Largest number of unanswered requests that are remembered."""
@@ -43,7 +45,7 @@ Kind = TypeVar("Kind", bound=Message)
 
 
 class Server:
-    """A ROUTER socket, owned by one thread; `memory` is the memory shared with its clients, if any.
+    """A ROUTER socket, owned by one thread; `memory` is the memory shared with its clients at the same place, if any.
 
     Handlers are set by `on`; other requests are refused. A handler answers with `reply`, at once or later. Until then
     its request is parked, and a repeat of it is answered with Pending. If an answer had no arrays, a repeat of the
@@ -76,6 +78,7 @@ class Server:
         self._is_silent = False
         self.memory: SharedMemory | None = None
         self.address = sockets.bound_address(self.socket)
+        self._has_far_clients, self._place = is_beyond(self.address), f"@{own_place()}".encode()
         self.refused = self.foreign = self.nameless = self.repeated = self.dropped = self.forgotten = 0
         self._handlers: dict[type[Message], Callable[[Peer, Any], None]] = {}
         self._name = name
@@ -191,12 +194,16 @@ class Server:
             self.socket,
             peer.request,
             message,
-            self.memory,
+            self.memory if self._is_near(peer.identity) else None,
             to=peer.identity,
             token=self._token,
             epoch=self.epoch,
         )
         self.dropped += not taken
+
+    def _is_near(self, identity: bytes) -> bool:
+        """Return True unless a client, at an address that other machines can reach, is at another place."""
+        return not self._has_far_clients or identity.endswith(self._place)
 
     def close(self) -> None:
         """Close the socket; for clients that wait, this server becomes silent."""

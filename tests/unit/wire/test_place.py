@@ -1,0 +1,111 @@
+"""Who shares memory with whom, and at which of its addresses a machine is reached."""
+
+import re
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from persia_cli.wire import addresses, loop, server
+from persia_cli.wire.addresses import AddressError, address_towards, placed, resolved
+from persia_cli.wire.context import Context
+from persia_cli.wire.loans import share_memory
+from persia_cli.wire.loop import Loop, identity_of
+from persia_cli.wire.messages import Ack, PushGradients
+from persia_cli.wire.parts import BatchId
+from persia_cli.wire.place import own_place, split_place
+from persia_cli.wire.server import Peer
+from tests.conftest import poll_for
+
+BATCH = BatchId(generation=0, split=0, step=7, rank=0)
+BLOCK = np.arange(65536, dtype=np.uint8).reshape(256, 256)
+
+
+def test_processes_that_see_each_other_are_at_one_place() -> None:
+    other = [sys.executable, "-c", "from persia_cli.wire.place import own_place; print(own_place())"]
+    assert subprocess.check_output(other, text=True).strip() == own_place()
+    assert re.fullmatch("[0-9a-f]{16}", own_place())
+
+
+def test_an_address_tells_its_place_where_other_machines_can_reach_it() -> None:
+    assert split_place(placed("tcp://10.1.2.3:7000")) == ("tcp://10.1.2.3:7000", own_place())
+    for here in ("tcp://127.0.0.1:7000", "ipc:///tmp/a#b", "inproc://here"):
+        assert placed(here) == here
+        assert split_place(here) == (here, "")
+
+
+class Exchange:
+    """A server and a client of it on the loopback interface, as if other machines reached that."""
+
+    def __init__(self, context: Context, place: str) -> None:
+        self.loop = Loop(context, "both")
+        self.memories = share_memory(1 << 24), share_memory(1 << 24)
+        self.server = self.loop.serve("tcp://127.0.0.1:0")
+        identity = f"client#1@{place}".encode()
+        self.client = self.loop.connect(f"{self.server.address}#{place}", "server", identity, 0.5, 30.0)
+        self.loop.share(self.memories[0])
+        if self.client.memory is not None:
+            self.client.memory = self.memories[1]  # each end has its own, as in two processes
+
+    def ask(self) -> int:
+        """Send a large array; return how many loans were taken."""
+        lent = []
+
+        def answer(peer: Peer, message: PushGradients) -> None:
+            assert (message.groups[0] == BLOCK).all()
+            lent.append(self.memories[1].lent if self.memories[1] else 0)
+            self.server.reply(peer, Ack())
+
+        self.server.on(PushGradients, answer)
+        replies: list[object] = []
+        self.client.request(PushGradients(BATCH, 0, [BLOCK]), replies.append)
+        poll_for(lambda: self.loop.poll(0.01) or replies, 10.0, "an answer")
+        return lent[0]
+
+
+def test_arrays_are_lent_to_a_process_at_the_same_place_and_sent_to_others(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (loop, server):
+        monkeypatch.setattr(module, "is_beyond", lambda address: address.startswith("tcp://"))
+    near, far = Exchange(context, own_place()), Exchange(context, "0" * 16)
+    try:
+        assert near.ask() == 1
+        assert far.ask() == 0
+        assert far.client.memory is None
+        for exchange, is_near in ((near, True), (far, False)):
+            assert exchange.server._is_near(f"client#1@{exchange.client.place}".encode()) is is_near
+    finally:
+        near.loop.close()
+        far.loop.close()
+
+
+def test_on_the_loopback_interface_arrays_go_through_sockets(context: Context) -> None:
+    exchange = Exchange(context, own_place())
+    try:
+        assert exchange.server.memory is None
+        assert identity_of("client", 1).decode() == f"client#1@{own_place()}"
+    finally:
+        exchange.loop.close()
+
+
+def test_a_machine_knows_by_which_address_it_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert address_towards("tcp://127.0.0.1:7000") == "127.0.0.1"
+
+    class NoWay(socket.socket):
+        def connect(self, address: object) -> None:
+            raise OSError(101, "Network is unreachable")
+
+    monkeypatch.setattr(addresses.socket, "socket", NoWay)
+    with pytest.raises(AddressError, match=r"this machine has no way to tcp://10.9.9.9:1: Network is unreachable"):
+        address_towards("tcp://10.9.9.9:1")
+
+
+def test_names_of_hosts_become_addresses_before_they_are_used() -> None:
+    assert resolved("tcp://localhost:7000") == "tcp://127.0.0.1:7000"
+    for same in ("tcp://10.1.2.3:7000", "ipc://a/b", "tcp://*:1", "tcp://nothing", "nonsense"):
+        assert resolved(same) == same
+    with pytest.raises(AddressError, match=r"tcp://no-such-host.invalid:7: there is no host no-such-host.invalid"):
+        resolved("tcp://no-such-host.invalid:7")
