@@ -1,6 +1,6 @@
 """What networks have in common that read sequences beside a target: DIN, DIEN, BST."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -9,6 +9,7 @@ from persia_cli.config.schema.sequences import Attending
 from persia_cli.model.fields import SideBySide
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.layers import fully_connected, style_of
+from persia_cli.model.outputs import Output
 from persia_cli.model.requirements import attended_pairs
 from persia_cli.model.shape import FeatureShape, InputShape
 
@@ -32,10 +33,15 @@ class AttendingNetwork(nn.Module):
         width = self.inputs.width + sum(target.dim for target, _ in pairs)
         self.network = fully_connected(width, settings.hidden, shape.tasks, style_of(settings))
 
-    def forward(self, batch: ModelBatch) -> torch.Tensor:
+    def forward(self, batch: ModelBatch) -> Output:
         """Return logits float32 [n, tasks]."""
         read = [
             reader(batch.pooled[target], *batch.sequences[sequence])
             for reader, (target, sequence) in zip(self.readers, self.pairs, strict=True)
         ]
-        return self.network(torch.cat([self.inputs(batch), *read], dim=1))
+        return self.logits(batch, read)
+
+    def logits(self, batch: ModelBatch, read: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return logits float32 [n, tasks] of a batch by what was read of each pair, [n, dim]."""
+        logits: torch.Tensor = self.network(torch.cat([self.inputs(batch), *read], dim=1))
+        return logits

@@ -18,7 +18,7 @@ from persia_cli.model.uncertainty import learn_uncertainty
 
 
 def build_model(model: Model, shape: InputShape, seed: int) -> nn.Module:
-    """Build the network of `model.kind`, whose forward(ModelBatch) gives logits float32 [n, tasks].
+    """Build the network of `model.kind`, whose forward(ModelBatch) gives logits float32 [n, tasks], and see `outputs`.
 
     Initial weights are drawn from `seed` alone; the caller's random state is left as it was.
     Raises ConfigError where the model does not fit the features.

@@ -14,6 +14,7 @@ from torch import nn
 from persia_cli.config.schema import CustomModel
 from persia_cli.errors import ConfigError
 from persia_cli.model.inputs import ModelBatch
+from persia_cli.model.outputs import checked_output
 from persia_cli.model.shape import InputShape
 
 
@@ -69,19 +70,21 @@ def _construct(wanted: type[nn.Module], shape: InputShape, args: dict[str, Any],
 
 
 def _try_out(network: nn.Module, shape: InputShape, what: str) -> None:
-    """Check that forward gives [n, tasks] logits, for two samples and for none, before the job starts."""
-    training = network.training
-    network.eval()
-    for size in (2, 0):
+    """Check what forward gives, for two samples and for none, before the job starts."""
+    training, buffers = network.training, [buffer.clone() for buffer in network.buffers()]
+    for size, trains in ((2, False), (0, False), (2, True)):
+        network.train(trains)
         try:
             with torch.no_grad():
-                logits = network(_zeros(shape, size))
+                output = network(_zeros(shape, size))
         except Exception as error:
             raise ConfigError(f"{what} fails in forward for {size} samples: {_said(error)}") from error
-        if not isinstance(logits, torch.Tensor) or logits.shape != (size, shape.tasks):
-            got = list(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-            raise ConfigError(f"{what} must return logits [samples, tasks] = [{size}, {shape.tasks}], not {got}")
+        _, auxiliary = checked_output(output, (size, shape.tasks), what)
+        if auxiliary is not None and not trains:
+            raise ConfigError(f"{what} must return its logits alone while self.training is false")
     network.train(training)
+    for buffer, before in zip(network.buffers(), buffers, strict=True):
+        buffer.copy_(before)
 
 
 def _zeros(shape: InputShape, size: int) -> ModelBatch:

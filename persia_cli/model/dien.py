@@ -2,9 +2,12 @@
 
 import torch
 from torch import nn
+from torch.nn.functional import embedding, softplus
 
 from persia_cli.config.schema import Dien
 from persia_cli.model.attending import AttendingNetwork
+from persia_cli.model.inputs import ModelBatch
+from persia_cli.model.outputs import Output
 from persia_cli.model.shape import InputShape
 
 
@@ -38,7 +41,7 @@ class GatedUnits(nn.Module):
 
 
 class InterestEvolution(nn.Module):
-    """Interests of a sequence by a GRU, and how that in the target evolved: the last state of AUGRU on these interests.
+    """How interests in a target evolved: the last state of AUGRU on the interests that a GRU found in a sequence.
 
     An interest's share is a softmax over the sequence of h_t W e, where e is the target.
     """
@@ -48,16 +51,69 @@ class InterestEvolution(nn.Module):
         self.extract, self.evolve = GatedUnits(dim), GatedUnits(dim)
         self.relevance = nn.Linear(dim, dim, bias=False)
 
-    def forward(self, target: torch.Tensor, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Return [n, dim] of a target [n, dim] and a sequence [n, length, dim], its mask bool [n, length]."""
-        there = mask.to(values.dtype)
-        interests = self.extract(values, there)
+    def interests(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Return the interest after each element of a sequence [n, length, dim] with mask bool [n, length]."""
+        interests: torch.Tensor = self.extract(values, mask.to(values.dtype))
+        return interests
+
+    def forward(self, target: torch.Tensor, interests: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Return [n, dim] of a target [n, dim] and `interests` [n, length, dim]."""
         scores = (interests * self.relevance(target).unsqueeze(1)).sum(2)
-        shares = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(1) * there
+        shares = scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(1) * mask.to(scores.dtype)
         evolved: torch.Tensor = self.evolve(interests, shares)[:, -1]
         return evolved
 
 
+def next_item_losses(interests: torch.Tensor, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Return [n], how badly the interests of each sample tell the next element of its sequence from another's.
+
+    It is the sum over t of -log s(h_t . e_(t+1)) - log(1 - s(h_t . o_(t+1))), where s is the logistic function and o
+    the sequence of another sample (equation 6 of the paper), over the number of elements that can be a next one, as in
+    the authors' code: so its size does not depend on how long sequences may be.
+    """
+    others, there = others_of(values, mask)
+    own, others, interests = values[:, 1:], others[:, 1:], interests[:, :-1]
+    losses = softplus(-(interests * own).sum(2)) + softplus((interests * others).sum(2))
+    # An element that the other sample has too is no negative.
+    counts = mask[:, 1:] & there.unsqueeze(1) & (own != others).any(2)
+    return (losses * counts).sum(1) / max(mask.shape[1] - 1, 1)
+
+
+def others_of(values: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return sequences of other samples, and bool [n] whether they have elements: that of a sample half a batch away.
+
+    It is repeated to the full length. Nothing is drawn, so every device, and a step that is computed again, has the
+    same; and neighbours, which may be of one user, are not compared.
+    """
+    size, length = mask.shape
+    away = size // 2
+    lengths = mask.sum(1).roll(away)
+    samples = torch.arange(size, device=mask.device).roll(away)
+    elements = torch.arange(length, device=mask.device) % lengths.clamp(min=1).unsqueeze(1)
+    return embedding(samples.unsqueeze(1) * length + elements, values.flatten(0, 1)), lengths > 0
+
+
+class DeepInterestEvolution(AttendingNetwork):
+    """Sequences read by their evolving interests, which with `auxiliary_weight` also learn to know the next element."""
+
+    def __init__(self, shape: InputShape, settings: Dien) -> None:
+        super().__init__(shape, settings, lambda target, _: InterestEvolution(target.dim))
+        self.auxiliary_weight = settings.auxiliary_weight
+
+    def forward(self, batch: ModelBatch) -> Output:
+        """Return logits float32 [n, tasks], and while it trains with `auxiliary_weight` losses [n, 1]."""
+        evolved, losses = [], []
+        for reader, (target, sequence) in zip(self.readers, self.pairs, strict=True):
+            assert isinstance(reader, InterestEvolution)
+            values, mask = batch.sequences[sequence]
+            interests = reader.interests(values, mask)
+            evolved.append(reader(batch.pooled[target], interests, mask))
+            if self.training and self.auxiliary_weight:
+                losses.append(next_item_losses(interests, values, mask))
+        logits = self.logits(batch, evolved)
+        return (logits, self.auxiliary_weight * torch.stack(losses, dim=1).sum(1, keepdim=True)) if losses else logits
+
+
 def build(model: Dien, shape: InputShape) -> nn.Module:
     """Build the network; raises ConfigError for targets and sequences that do not fit each other."""
-    return AttendingNetwork(shape, model, lambda target, _: InterestEvolution(target.dim))
+    return DeepInterestEvolution(shape, model)

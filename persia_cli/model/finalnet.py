@@ -5,11 +5,13 @@ from itertools import pairwise
 
 import torch
 from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from persia_cli.config.schema import FinalNet
 from persia_cli.model.fields import Fields
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.layers import LayerStyle, style_of
+from persia_cli.model.outputs import Output
 from persia_cli.model.shape import InputShape
 
 
@@ -49,7 +51,8 @@ class FieldGate(nn.Module):
 class FactorizedBlocks(nn.Module):
     """Blocks of factorized interaction layers on the same vectors, a linear layer on each; their logits are averaged.
 
-    Dense features have a vector too: a learned one times the value.
+    With `teaching` each block also learns from what both say together. Dense features have a vector too: a learned one
+    times the value.
     """
 
     def __init__(self, shape: InputShape, settings: FinalNet) -> None:
@@ -61,12 +64,29 @@ class FactorizedBlocks(nn.Module):
         self.first = _block(first, settings.first, concat, style, shape.tasks)
         second = count * settings.dim
         self.second = _block(second, settings.second, concat, style, shape.tasks) if settings.second else None
+        self.teaching = settings.teaching
 
-    def forward(self, batch: ModelBatch) -> torch.Tensor:
-        """Return logits float32 [n, tasks]."""
+    def forward(self, batch: ModelBatch) -> Output:
+        """Return logits float32 [n, tasks], and while it trains with `teaching` losses of the same shape."""
         vectors = self.fields(batch)
-        logits: torch.Tensor = self.first(self.gate(vectors).flatten(1))
-        return logits if self.second is None else 0.5 * (logits + self.second(vectors.flatten(1)))
+        first: torch.Tensor = self.first(self.gate(vectors).flatten(1))
+        if self.second is None:
+            return first
+        second = self.second(vectors.flatten(1))
+        logits = 0.5 * (first + second)
+        return (logits, self.teaching * teaching_losses(first, second)) if self.training and self.teaching else logits
+
+
+def teaching_losses(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Return how far each block's probability is from that of both, by cross-entropy, in the shape of their logits.
+
+    The probability of both is a soft label and learns nothing from it.
+    """
+    # The gradient is a difference of probabilities, of which half precision would leave little.
+    first, second = (logits.to(torch.promote_types(logits.dtype, torch.float32)) for logits in (first, second))
+    label = torch.sigmoid(0.5 * (first + second)).detach()
+    losses = [binary_cross_entropy_with_logits(logits, label, reduction="none") for logits in (first, second)]
+    return losses[0] + losses[1]
 
 
 def _block(inputs: int, widths: Sequence[int], concat: bool, style: LayerStyle, tasks: int) -> nn.Sequential:

@@ -51,8 +51,11 @@ def require_fit(model: Model, shape: InputShape) -> None:
         case Bst():
             require_heads(model.heads, attended_pairs(model.attend, shape))
             return
-        case Din() | Dien():
+        case Din():
             attended_pairs(model.attend, shape)
+            return
+        case Dien():
+            _require_next_items(model.auxiliary_weight, attended_pairs(model.attend, shape))
             return
         case SasRec():
             require_heads(model.heads, [sequence_and_candidate(model.attend, shape)])
@@ -183,6 +186,16 @@ def require_heads(heads: int, pairs: Sequence[Pair]) -> None:
             raise ConfigError(
                 f"model.heads={heads} cut a row into equal parts, and those of {sequence.name} have {sequence.dim} "
                 "columns; make it a divisor"
+            )
+
+
+def _require_next_items(weight: float, pairs: Sequence[Pair]) -> None:
+    """Raise ConfigError if next elements are to be learned of a sequence that never has one."""
+    for _, sequence in pairs:
+        if weight and sequence.max_length == 1:
+            raise ConfigError(
+                f"model.auxiliary_weight={weight:g} is about the next element of each sequence, and {sequence.name} "
+                "has one element at most; raise its max_length, or set model.auxiliary_weight=0"
             )
 
 

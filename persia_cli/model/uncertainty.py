@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from persia_cli.model.outputs import Output, split_output
+
 NAME = "task_uncertainty"
 
 
@@ -24,9 +26,11 @@ def learn_uncertainty(network: nn.Module, tasks: int) -> None:
     part = TaskUncertainty(tasks)
     network.add_module(NAME, part)
 
-    def after(module: nn.Module, inputs: Any, logits: torch.Tensor) -> torch.Tensor:
+    def after(module: nn.Module, inputs: Any, output: Output) -> Output:
+        logits, auxiliary = split_output(output)
         # Several ranks need every weight to be one that the logits depend on.
-        return logits + 0.0 * part.log_variances.sum()
+        logits = logits + 0.0 * part.log_variances.sum()
+        return logits if auxiliary is None else (logits, auxiliary)
 
     network.register_forward_hook(after)
 

@@ -91,6 +91,17 @@ PLAIN = Objective([BCE])
 """Binary cross-entropy of a single label."""
 
 
+def with_auxiliary(
+    weighted: torch.Tensor, auxiliary: torch.Tensor | None, weights: torch.Tensor | None
+) -> torch.Tensor:
+    """Return the weighted losses [n, T] with auxiliary ones [n, T] or [n, 1], which weigh as their samples do.
+
+    One loss of a sample is added to that of each task; since the weights of tasks add up to 1, `Objective.part` has it
+    once.
+    """
+    return weighted if auxiliary is None else weighted + _times(auxiliary.float(), weights)
+
+
 def focal(logits: torch.Tensor, labels: torch.Tensor, gamma: float, alpha: float | None) -> torch.Tensor:
     """Return the focal loss of each sample, in the shape of `logits`.
 

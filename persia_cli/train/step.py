@@ -12,6 +12,7 @@ from torch import nn
 
 from persia_cli.errors import ConfigError, PersiaError
 from persia_cli.kernels.memory import Empty
+from persia_cli.model.outputs import checked_output
 from persia_cli.model.two_sides import Sides, TwoSides
 from persia_cli.model.uncertainty import log_variances_of
 from persia_cli.observe.trace import Trace
@@ -19,7 +20,7 @@ from persia_cli.train.device import drawing_from
 from persia_cli.train.distributed import World
 from persia_cli.train.in_batch import softmax_of_step
 from persia_cli.train.inputs import GroupShape, Samples
-from persia_cli.train.loss import Objective
+from persia_cli.train.loss import Objective, with_auxiliary
 from persia_cli.train.outgoing import OutgoingRows
 from persia_cli.train.pairs import others_of
 from persia_cli.train.parts import WHOLE, StepParts
@@ -49,7 +50,7 @@ class StepSettings:
 class Scored:
     """The predictions of the network for a rank's n samples.
 
-    `logits` float32 [n, T]; `loss_sum` float64 [T], the sum over samples of w_i l_it.
+    `logits` float32 [n, T]; `loss_sum` float64 [T], the sum over samples of w_i l_it, auxiliary losses included.
     """
 
     logits: NDArray[np.float32]
@@ -228,7 +229,7 @@ class DenseStep:
         return scored
 
     def _forward(self, network: nn.Module, staged: Staged, world: World) -> Output:
-        """Return logits and weighted losses, both float32 [n, T].
+        """Return logits and weighted losses, with auxiliary ones if the network has some, both float32 [n, T].
 
         Losses of several samples are of those of all ranks of `world`, which call this together. In evaluations each
         rank has a world of its own: ranks need not come to the end of one together.
@@ -236,17 +237,15 @@ class DenseStep:
         objective = self._settings.objective
         batch = model_batch(self._staging.poolings, staged.rows, staged.dense)
         with autocast(self._settings.precision, self.world.device):
-            output: torch.Tensor | Sides = network(batch)
+            output = network(batch)
         if isinstance(output, Sides):
             return softmax_of_step(self.module, output, staged, world)
-        if (logits := output).shape != staged.labels.shape:
-            raise ConfigError(
-                f"the model must return logits [samples, tasks] = {list(staged.labels.shape)}, not {list(logits.shape)}"
-            )
+        logits, auxiliary = checked_output(output, staged.labels.shape, "the model")
         logits = logits.float()
         others = others_of(logits, staged, world) if objective.needs_others and world.size > 1 else None
         uncertainty = log_variances_of(self.module)
-        return logits, objective.weighted(logits, staged.labels, staged.weights, uncertainty, others, staged.queries)
+        weighted = objective.weighted(logits, staged.labels, staged.weights, uncertainty, others, staged.queries)
+        return logits, with_auxiliary(weighted, auxiliary, staged.weights)
 
     @contextmanager
     def _drawing_for(self, step: int) -> Iterator[None]:
@@ -269,7 +268,7 @@ class DenseStep:
             batch = model_batch(self._staging.poolings, staged.rows, staged.dense)
             with autocast(self._settings.precision, self.world.device):
                 output = self._network(batch)
-            parts = output if isinstance(output, Sides) else [output]
+            parts = output if isinstance(output, tuple) else [output]
             torch.stack([part.float().sum() for part in parts]).sum().backward()  # type: ignore[no-untyped-call]
         idle = [name for name, weight in self.module.named_parameters() if weight.requires_grad and weight.grad is None]
         if idle:

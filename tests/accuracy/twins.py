@@ -26,6 +26,7 @@ from persia_cli.config.schema import Model
 from persia_cli.data.parquet import SampleOrder
 from persia_cli.model.build import build_model
 from persia_cli.model.inputs import ModelBatch
+from persia_cli.model.outputs import Output, split_output
 from persia_cli.model.shape import FeatureShape, InputShape
 from tests.support.jobs import evaluation, train
 
@@ -130,15 +131,16 @@ class Twin:
             torch.optim.Adam(self.network.parameters(), lr=DENSE_LR),
         ]
 
-    def logits(self, which: torch.Tensor) -> torch.Tensor:
-        """Return the logits of these samples."""
+    def output(self, which: torch.Tensor) -> Output:
+        """Return the logits of these samples, and in training auxiliary losses where the network has some."""
         samples = self.samples
         sequences = {}
         for name, ids in samples.sequences.items():
             mask = ids[which] >= 0
             sequences[name] = (self.rows(ids[which].clamp(min=0)) * mask.unsqueeze(2), mask)
         batch = ModelBatch(samples.dense[which], [self.rows(samples.ids[which])], [samples.names], sequences)
-        return self.network(batch)[:, 0]
+        output: Output = self.network(batch)
+        return output
 
     def auc(self) -> float:
         """Train one epoch; return the AUC of the samples that evaluate."""
@@ -148,13 +150,15 @@ class Twin:
             for optimizer in self.optimizers:
                 optimizer.zero_grad()
             labels = self.samples.labels[which]
-            nn.functional.binary_cross_entropy_with_logits(self.logits(which), labels).backward()
+            logits, auxiliary = split_output(self.output(which))
+            loss = nn.functional.binary_cross_entropy_with_logits(logits[:, 0], labels)
+            (loss if auxiliary is None else loss + auxiliary.mean()).backward()
             for optimizer in self.optimizers:
                 optimizer.step()
         self.network.eval()
         others = numbers[numbers % 5 == 4]
         with torch.no_grad():
-            scores = torch.cat([self.logits(which) for which in others.split(BATCH)])
+            scores = torch.cat([split_output(self.output(which))[0][:, 0] for which in others.split(BATCH)])
         return float(binary_auroc(scores, self.samples.labels[others].int()))
 
 

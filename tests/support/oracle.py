@@ -29,6 +29,7 @@ from persia_cli.data.batch import Batch
 from persia_cli.data.source import open_source
 from persia_cli.model.build import build_model
 from persia_cli.model.inputs import ModelBatch
+from persia_cli.model.outputs import split_output
 from persia_cli.model.shape import FeatureShape, InputShape
 from persia_cli.plan.columns import dense_count, sparse_features, trains_on_queries
 from persia_cli.store.layout import table_salt
@@ -153,11 +154,13 @@ class Oracle:
         for optimizer in optimizers:
             optimizer.zero_grad()
         with torch.autocast("cpu", self.half, enabled=self.half is not None):
-            logits = self.module(self._inputs(batch))
+            logits, auxiliary = split_output(self.module(self._inputs(batch)))
         logits = logits.float()
         # Torch warns where nobody says whether sparse gradients are to be checked.
         with torch.sparse.check_sparse_tensor_invariants():  # type: ignore[no-untyped-call]
-            batch_loss(self.losses, logits, labels, torch.from_numpy(weights), self.log_variances, queries).backward()
+            loss = batch_loss(self.losses, logits, labels, torch.from_numpy(weights), self.log_variances, queries)
+            own = self._auxiliary(auxiliary, torch.from_numpy(weights))
+            (loss + own).backward()
             if self.clip_norm is not None:
                 nn.utils.clip_grad_norm_(self.module.parameters(), self.clip_norm)
             for table in self.tables.values():
@@ -165,7 +168,18 @@ class Oracle:
             for optimizer in optimizers:
                 optimizer.step()
         exact = (logits.detach().double(), labels.double(), torch.from_numpy(weights).double())
-        return float(batch_loss(self.losses, *exact, before, queries))
+        return float(batch_loss(self.losses, *exact, before, queries)) + own.item()
+
+    def _auxiliary(self, losses: torch.Tensor | None, weights: torch.Tensor) -> torch.Tensor:
+        """Return the mean over samples, by their weights, of auxiliary losses: of those of tasks by the tasks' weights.
+
+        One for all tasks counts as it is.
+        """
+        if losses is None:
+            return torch.zeros(())
+        shares = torch.tensor([loss.weight for loss in self.losses])
+        of_sample = losses[:, 0] if losses.shape[1] == 1 else (losses * shares).sum(1) / shares.sum()
+        return (of_sample * weights).sum() / weights.sum()
 
     def reset(self, checkpoint: Path, step: int) -> None:
         """Take over every weight and optimizer state of a checkpoint after `step` steps."""

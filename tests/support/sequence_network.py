@@ -1,4 +1,4 @@
-"""A user's own network, which reads sequences beside dense features and pooled embeddings."""
+"""Networks of a user, which read sequences beside dense features and pooled embeddings."""
 
 from typing import Any
 
@@ -15,8 +15,8 @@ class SequenceNetwork(torch.nn.Module):
         self.hidden = torch.nn.Linear(inputs, width)
         self.logits = torch.nn.Linear(width, shape.tasks)
 
-    def forward(self, batch: Any) -> torch.Tensor:
-        """Return logits [n, tasks]."""
+    def inputs(self, batch: Any) -> torch.Tensor:
+        """Return all that a sample has, side by side."""
         vectors = []
         for feature in self.features:
             if feature.pooling == "none":
@@ -24,4 +24,23 @@ class SequenceNetwork(torch.nn.Module):
                 vectors.append(values.sum(1) / mask.sum(1, keepdim=True).clamp(min=1))
             else:
                 vectors.append(batch.pooled[feature.name])
-        return self.logits(torch.tanh(self.hidden(torch.cat([batch.dense, *vectors], dim=1))))
+        return torch.cat([batch.dense, *vectors], dim=1)
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        """Return logits [n, tasks]."""
+        return self.logits(torch.tanh(self.hidden(self.inputs(batch))))
+
+
+class GuessingNetwork(SequenceNetwork):
+    """The same, which while it trains also learns to guess the mean of all that it reads, for each task anew."""
+
+    def __init__(self, shape: Any, width: int) -> None:
+        super().__init__(shape, width)
+        self.guess = torch.nn.Linear(width, shape.tasks)
+
+    def forward(self, batch: Any) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """Return logits [n, tasks], and in training losses of the same shape."""
+        read = self.inputs(batch)
+        hidden = torch.tanh(self.hidden(read))
+        logits = self.logits(hidden)
+        return (logits, (self.guess(hidden) - read.mean(1, keepdim=True)).square()) if self.training else logits

@@ -15,10 +15,11 @@ from persia_cli.errors import UserError
 from persia_cli.kernels.memory import keep_freed_memory
 from persia_cli.model.build import build_model
 from persia_cli.model.inputs import ModelBatch
+from persia_cli.model.outputs import split_output
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.network import input_shape
 from persia_cli.train.device import Copier, device_of, prepare_torch
-from persia_cli.train.loss import Objective
+from persia_cli.train.loss import Objective, with_auxiliary
 from persia_cli.train.optimizer import LearningRate, dense_optimizer
 from persia_cli.train.precision import autocast
 
@@ -93,8 +94,9 @@ class DenseBaseline:
         weights = self._there(portion.weights) if portion.weights.size else None
         self._copier.join()
         with autocast(self._precision, self.device):
-            logits = self._module(ModelBatch(dense, [self.embeddings(portion)], [self._names], {}))
-        weighted = self._objective.weighted(logits.float(), labels, weights)
+            output = self._module(ModelBatch(dense, [self.embeddings(portion)], [self._names], {}))
+        logits, auxiliary = split_output(output)
+        weighted = with_auxiliary(self._objective.weighted(logits.float(), labels, weights), auxiliary, weights)
         total = float(portion.weights.sum(dtype=np.float64)) if weights is not None else float(len(portion.labels))
         loss = self._objective.part(weighted, total)
         loss.backward()  # type: ignore[no-untyped-call]

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from persia_cli.config.schema.base import Dim, Few, Node, Positive, SomeWidths, Width, Widths
+from persia_cli.config.schema.base import Dim, Few, Node, NonNegative, Positive, SomeWidths, Width, Widths
 from persia_cli.config.schema.perceptrons import Activation, Concatenated, Norm, Perceptrons
 
 
@@ -157,6 +157,8 @@ class FinalNet(Perceptrons):
     """A layer gives half of its columns as a linear layer does, half as products, or the sum of both."""
     gate: bool = False
     """Let the first block read each feature's vector also times a weight of this feature."""
+    teaching: NonNegative = 0.0
+    """Weight of a loss by which each of two blocks learns to predict what both say together; the paper's is 1."""
     activation: Activation | Annotated[tuple[Activation, ...], Field(min_length=1)] = "none"
     """Function after each layer: `none`, one for all, or a list with one for each."""
     norm: Norm = "batch"
@@ -169,5 +171,14 @@ class FinalNet(Perceptrons):
             raise ValueError(
                 f"residual=concat makes layers of two halves, and model.first or model.second has the width {odd[0]}; "
                 "make it even, or set model.residual=sum"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _two_blocks_teach(self) -> Self:
+        if self.teaching and not self.second:
+            raise ValueError(
+                f"teaching={self.teaching:g} is of two blocks that learn from each other; give model.second its "
+                "layers, or set model.teaching=0"
             )
         return self

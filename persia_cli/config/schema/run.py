@@ -11,6 +11,7 @@ from persia_cli.config.schema.cluster import Cluster
 from persia_cli.config.schema.dataset import Dataset, ParquetDataset
 from persia_cli.config.schema.embedding import Embedding
 from persia_cli.config.schema.init_from import Source
+from persia_cli.config.schema.interactions import FinalNet
 from persia_cli.config.schema.loss import BCE, Bpr, InBatchSoftmax, Link, Loss, Pairwise
 from persia_cli.config.schema.metric import headlines, is_of_retrieval, metrics_of
 from persia_cli.config.schema.mode import AsyncMode, Mode, SyncMode
@@ -315,6 +316,17 @@ class Run(Node):
                 f"train.task_weights=uncertainty weighs labels against each other, and {labels[0]} is alone; "
                 "leave it out"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _probabilities_are_taught(self) -> Self:
+        if isinstance(self.model, FinalNet) and self.model.teaching:
+            for name, link in self.links.items():
+                if link != "logistic":
+                    raise ValueError(
+                        f"model.teaching={self.model.teaching:g} is about probabilities, and train.losses.{name}.kind="
+                        f"{self.train.losses[name].kind} predicts a number; set model.teaching=0"
+                    )
         return self
 
     @property

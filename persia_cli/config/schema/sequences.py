@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from persia_cli.config.schema.base import Decay, Few, Positive, Width, Widths
+from persia_cli.config.schema.base import Decay, Few, NonNegative, Positive, Width, Widths
 from persia_cli.config.schema.perceptrons import Activation, Concatenated, Network, Perceptrons
 
 
@@ -43,6 +43,8 @@ class Dien(Attending):
     """`dien`: deep interest evolution network."""
     activation: Activation | Annotated[tuple[Activation, ...], Field(min_length=1)] = "prelu"
     """Function after each hidden layer: one for all, or a list with one for each. `prelu` and `dice` are learned."""
+    auxiliary_weight: NonNegative = 0.0
+    """Weight of the loss by which interests learn to tell the next element of a sequence from one of another sample."""
 
 
 class Bst(Attending):

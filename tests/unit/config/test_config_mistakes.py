@@ -128,6 +128,8 @@ GROUPS = (
          "each stream into equal parts, and the last of model.second has 6 columns; make it a multiple"),
         ("model={kind: din, dim: 4, attend: {item: []}, attention: [8], hidden: [8]}", "model: attend needs a target "
          "and its sequences, e.g. model.attend={item: [last_items]}"),
+        ("model={kind: finalnet, dim: 4, first: [8], teaching: 1}", "model: teaching=1 is of two blocks that learn "
+         "from each other; give model.second its layers, or set model.teaching=0"),
         ("model={kind: mmoe, dim: 4, experts: 2, expert: [], tower: [8]}", "model.expert=[]: expected a list of whole "
          "numbers above 0, not empty"),
         ("name=${nowhere}", "name=${nowhere}: cannot be resolved, Interpolation key 'nowhere' not found"),

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from persia_cli.model.build import build_model
 from persia_cli.model.inputs import ModelBatch
+from persia_cli.model.outputs import split_output
 from persia_cli.model.shape import FeatureShape, InputShape
 
 Array = NDArray[np.float64]
@@ -36,13 +37,23 @@ class Sample(NamedTuple):
 
 Formula = Callable[[Weights, Sample], Array]
 """The logits [tasks] of a sample."""
+Losses = Callable[[Weights, list[Sample]], Array]
+"""The auxiliary losses [n, tasks] or [n, 1] of samples; what learns nothing from them stays as in its first call."""
 
 
-def agrees(model: Any, shape: InputShape, formula: Formula, groups: Sequence[Sequence[int]], seed: int = 0) -> None:
-    """Check a network of these settings, weights drawn anew, on random samples: its logits and its gradients.
+def agrees(
+    model: Any,
+    shape: InputShape,
+    formula: Formula,
+    groups: Sequence[Sequence[int]],
+    seed: int = 0,
+    auxiliary: Losses | None = None,
+    size: int = 4,
+) -> None:
+    """Check a network of these settings, weights drawn anew, on random samples: what it gives and its gradients.
 
     `groups` says which pooled features, by position, come in one block. The gradients of weights, rows and dense
-    features are compared with a difference of the formula's logits, along one random direction in all of them.
+    features are compared with a difference of the formula's results, along one random direction in all of them.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -53,7 +64,6 @@ def agrees(model: Any, shape: InputShape, formula: Formula, groups: Sequence[Seq
     with torch.no_grad():
         for weight in network.parameters():
             weight.copy_(0.5 * draw(*weight.shape))
-    size = 4
     inputs = {"": draw(size, shape.dense)}
     inputs |= {feature.name: draw(size, feature.dim) for feature in shape.pooled}
     inputs |= {feature.name: draw(size, feature.max_length or 0, feature.dim) for feature in shape.sequences}
@@ -61,9 +71,10 @@ def agrees(model: Any, shape: InputShape, formula: Formula, groups: Sequence[Seq
     masks = {f.name: torch.arange(f.max_length or 0) < torch.arange(size).unsqueeze(1) for f in shape.sequences}
     for value in inputs.values():
         value.requires_grad_()
-    logits = network(_batch(shape, inputs, masks, groups))
-    scores = draw(*logits.shape)
-    (scores * logits).sum().backward()
+    logits, losses = split_output(network(_batch(shape, inputs, masks, groups)))
+    found = logits if losses is None else torch.cat([logits, losses], dim=1)
+    scores = draw(*found.shape)
+    (scores * found).sum().backward()
 
     leaves = dict(network.named_parameters()) | {f"input {name}": value for name, value in inputs.items()}
     direction = {name: draw(*leaf.shape) for name, leaf in leaves.items()}
@@ -72,9 +83,11 @@ def agrees(model: Any, shape: InputShape, formula: Formula, groups: Sequence[Seq
     def by_formula(step: float) -> Array:
         moved = {name: (leaf + step * direction[name]).detach().numpy() for name, leaf in leaves.items()}
         weights = {name: value for name, value in moved.items() if not name.startswith("input ")}
-        return np.array([formula(weights, _sample(shape, moved, masks, row)) for row in range(size)])
+        samples = [_sample(shape, moved, masks, row) for row in range(size)]
+        expected = np.array([formula(weights, sample) for sample in samples])
+        return expected if auxiliary is None else np.concatenate([expected, auxiliary(weights, samples)], axis=1)
 
-    assert logits.detach().numpy() == pytest.approx(by_formula(0.0), rel=1e-9, abs=1e-9)
+    assert found.detach().numpy() == pytest.approx(by_formula(0.0), rel=1e-9, abs=1e-9)
     assert logits.shape == (size, shape.tasks)
     change = (scores.numpy() * (by_formula(STEP) - by_formula(-STEP))).sum() / (2 * STEP)
     assert slope == pytest.approx(change, rel=1e-5)

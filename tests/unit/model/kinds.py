@@ -65,14 +65,22 @@ KINDS = (
     Branches(kind="branches", dim=4, dense=3, sparse=5, hidden=(8,)),
 )
 
+AUXILIARY = (
+    Dien(kind="dien", dim=4, attend=ATTEND, hidden=(8,), auxiliary_weight=0.5),
+    FinalNet(kind="finalnet", dim=4, first=(8, 6), second=(4,), gate=True, norm="none", teaching=2.0),
+)
+"""Networks that return a loss of their own beside their logits while they train."""
+
 SEQUENTIAL = frozenset(model.kind for model in KINDS if hasattr(model, "attend"))
 """Kinds that read a sequence."""
 ONE_LABEL = frozenset({"sasrec", "two_tower"})
+TELLING = {"rank", "experts", "structure", "residual", "auxiliary_weight", "teaching"}
+"""Settings by which those of one kind are told apart."""
 
 
 def name(model) -> str:
     """What a test of these settings is called: the kind, and what tells it from others of its kind."""
-    own = model.model_dump(include={"rank", "experts", "structure", "residual"}, exclude_defaults=True)
+    own = model.model_dump(include=TELLING, exclude_defaults=True)
     if getattr(model, "dense", "") == "embed":
         own["embed"] = True
     return "-".join([model.kind, *own])

@@ -39,6 +39,21 @@ class Broken(Two):
     def forward(self, batch):
         return self.no_such_layer(batch.dense)
 
+class Teaching(Two):
+    def forward(self, batch):
+        logits = super().forward(batch)
+        return (logits, logits.square()) if self.training else logits
+
+class Eager(Two):
+    def forward(self, batch):
+        logits = super().forward(batch)
+        return logits, logits.square()
+
+class Summed(Two):
+    def forward(self, batch):
+        logits = super().forward(batch)
+        return (logits, logits.square().mean()) if self.training else logits
+
 class Picky(torch.nn.Module):
     def __init__(self, shape):
         raise ValueError("I want more features")
@@ -68,6 +83,12 @@ def test_a_class_is_loaded_and_given_its_args(configured):
     assert torch.equal(network.first.weight, again.first.weight)
 
 
+def test_it_may_return_losses_of_its_own_while_it_trains(configured):
+    network = build_model(configured("Teaching"), shape(tasks=2), seed=0)
+    logits, losses = network(batch_of(shape(tasks=2), [[0, 1]]))
+    assert torch.equal(losses, logits.square())
+
+
 def test_sequences_and_pooled_features_reach_it(configured):
     features = (FeatureShape("clicks", 4, "none", 10), FeatureShape("user", 2, "sum"))
     assert build_model(configured(), InputShape(3, features, 1), seed=0).first.in_features == 9
@@ -77,18 +98,25 @@ def test_trying_it_leaves_its_running_statistics_alone(configured):
     network = build_model(configured(norm=True), shape(), seed=0)
     assert network.training
     assert not network.norm.running_mean.any()
+    assert not network.norm.num_batches_tracked
 
 
 @pytest.mark.parametrize(
     ("name", "args", "sentence"),
     [
         ("Twoo", {}, "has no such class; did you mean Two?"),
-        ("Zzzzzz", {}, "has no such class; it has Two, Flat, Broken, Picky"),
+        ("Zzzzzz", {}, "has no such class; it has Two, Flat, Broken, Teaching, Eager, Summed, Picky"),
         ("NotANetwork", {}, "not a class derived from torch.nn.Module"),
         ("Two", {"depth": 3}, "called as Two(shape, **args): got an unexpected keyword argument 'depth'"),
         ("Two", {"width": "wide"}, "refuses its model.args: TypeError"),
         ("Picky", {}, "refuses its model.args: ValueError: I want more features"),
         ("Flat", {}, "must return logits [samples, tasks] = [2, 1], not [2]"),
+        ("Eager", {}, "must return its logits alone while self.training is false"),
+        (
+            "Summed",
+            {},
+            "must return auxiliary losses beside its logits as [samples, tasks] or [samples, 1], here [2, 1]",
+        ),
         ("Broken", {}, "fails in forward for 2 samples: AttributeError"),
     ],
 )

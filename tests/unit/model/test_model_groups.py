@@ -68,7 +68,7 @@ def test_a_model_can_be_built_and_run(path: Path):
     values |= {key: own[key] for key in own if key in values}
     model = TypeAdapter(Model).validate_python(values)
     wanted = shape_for(model, dims=(model.dim, model.dim))
-    assert build_model(model, wanted, seed=0)(batch_of(wanted, [[0, 1]])).shape == (5, 1)
+    assert build_model(model, wanted, seed=0).eval()(batch_of(wanted, [[0, 1]])).shape == (5, 1)
 
 
 def test_every_kind_is_among_the_small_ones_that_tests_use():

@@ -142,8 +142,12 @@ def test_gdcn(groups, tasks, dense, structure):
 
 @CASES
 @pytest.mark.parametrize("residual", ["concat", "sum"])
-@pytest.mark.parametrize(("second", "gate"), [((), False), ((4,), True)], ids=["one-block", "two-blocks-and-gate"])
-def test_finalnet(groups, tasks, dense, residual, second, gate):
+@pytest.mark.parametrize(
+    ("second", "gate", "teaching"),
+    [((), False, 0.0), ((4,), True, 0.0), ((4,), True, 0.7)],
+    ids=["one-block", "two-blocks-and-gate", "teaching"],
+)
+def test_finalnet(groups, tasks, dense, residual, second, gate, teaching):
     def block(weights: Weights, prefix: str, layers: int, x: Array) -> Array:
         # A layer, and its activation after it; a linear layer at the end.
         for number in range(0, 2 * layers, 2):
@@ -153,15 +157,31 @@ def test_finalnet(groups, tasks, dense, residual, second, gate):
             x = np.tanh(x)
         return weights[f"{prefix}.{2 * layers}.weight"] @ x + weights[f"{prefix}.{2 * layers}.bias"]
 
-    def formula(weights: Weights, sample: Sample) -> Array:
+    def blocks(weights: Weights, sample: Sample) -> list[Array]:
         vectors = fields(sample, weights.get("fields.dense"))
         read = list(vectors)
         for number in range(len(vectors)) if gate else ():
             shares = sum(own * v for own, v in zip(weights["gate.linear.weight"][number], vectors, strict=True))
             read.append(vectors[number] * (shares + weights["gate.linear.bias"][number]))
-        one = block(weights, "first", 2, np.concatenate(read))
-        return (one + block(weights, "second", 1, np.concatenate(vectors))) / 2 if second else one
+        found = [block(weights, "first", 2, np.concatenate(read))]
+        return [*found, block(weights, "second", 1, np.concatenate(vectors))] if second else found
 
-    given = {"residual": residual, "gate": gate, "activation": "tanh", "norm": "none"}
+    def formula(weights: Weights, sample: Sample) -> Array:
+        return np.mean(blocks(weights, sample), axis=0)
+
+    soft_labels: list[Array] = []
+
+    def auxiliary(weights: Weights, samples: list[Sample]) -> Array:
+        """The cross-entropy of each block with the probability of both, which learns nothing from it."""
+        if not soft_labels:
+            soft_labels.extend(sigmoid(formula(weights, sample)) for sample in samples)
+        losses = np.zeros((len(samples), tasks))
+        for number, (sample, label) in enumerate(zip(samples, soft_labels, strict=True)):
+            for logits in blocks(weights, sample):
+                p = sigmoid(logits)
+                losses[number] -= teaching * (label * np.log(p) + (1 - label) * np.log(1 - p))
+        return losses
+
+    given = {"residual": residual, "gate": gate, "activation": "tanh", "norm": "none", "teaching": teaching}
     model = FinalNet(kind="finalnet", dim=4, first=(6, 4), second=second, **given)
-    agrees(model, shape(dense, (4, 4, 4), tasks), formula, groups)
+    agrees(model, shape(dense, (4, 4, 4), tasks), formula, groups, auxiliary=auxiliary if teaching else None)

@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 from pydantic import ValidationError
 
 from persia_cli.config.schema import Bst, Dien, SasRec
 from persia_cli.errors import ConfigError
 from persia_cli.model.build import build_model
+from persia_cli.model.dien import next_item_losses, others_of
 from persia_cli.model.shape import FeatureShape, InputShape
 from tests.unit.model.by_hand import Array, Sample, Weights, agrees, perceptron, side_by_side, sigmoid, softmax
 
@@ -47,23 +49,57 @@ def recurrent(weights: Weights, prefix: str, values: list[Array], shares: list[f
 
 
 @CASES
-def test_dien(tasks, dense):
+@pytest.mark.parametrize("alpha", [0.0, 0.7])
+def test_dien(tasks, dense, alpha):
+    def interests(weights: Weights, number: int, values: list[Array]) -> list[Array]:
+        return recurrent(weights, f"readers.{number}.extract", values, [1.0] * len(values), len(values[0]))
+
     def evolved(weights: Weights, sample: Sample, number: int, target: str, sequence: str) -> Array:
         wanted, values = sample.pooled[target], there(sample, sequence)
         if not values:
             return np.zeros_like(wanted)
-        prefix, dim = f"readers.{number}", len(wanted)
-        interests = recurrent(weights, f"{prefix}.extract", values, [1.0] * len(values), dim)
+        prefix, states = f"readers.{number}", interests(weights, number, values)
         asked = linear(weights, f"{prefix}.relevance", wanted)
-        shares = softmax(np.array([interest @ asked for interest in interests]))
-        return recurrent(weights, f"{prefix}.evolve", interests, list(shares), dim)[-1]
+        shares = softmax(np.array([state @ asked for state in states]))
+        return recurrent(weights, f"{prefix}.evolve", states, list(shares), len(wanted))[-1]
 
     def formula(weights: Weights, sample: Sample) -> Array:
         found = [evolved(weights, sample, 0, "f1", "clicked"), evolved(weights, sample, 1, "f0", "shops")]
         return perceptron(weights, "network", np.concatenate([side_by_side(sample), *found]))
 
-    model = Dien(kind="dien", dim=4, attend=ATTEND, hidden=(6,))
-    agrees(model, InputShape(dense, FEATURES, tasks), formula, [[0], [1]])
+    def auxiliary(weights: Weights, samples: list[Sample]) -> Array:
+        """Equation 6 of the paper, over the places that a sequence has for a next element."""
+        losses = np.zeros((len(samples), 1))
+        for i, sample in enumerate(samples):
+            for number, (sequence, longest) in enumerate([("clicked", 3), ("shops", 5)]):
+                own, other = there(sample, sequence), there(samples[i - len(samples) // 2], sequence)
+                for t, state in enumerate(interests(weights, number, own)[:-1] if own and other else ()):
+                    taken, left = sigmoid(state @ own[t + 1]), sigmoid(state @ other[(t + 1) % len(other)])
+                    losses[i] -= alpha * (np.log(taken) + np.log(1 - left)) / (longest - 1)
+        assert np.count_nonzero(losses) == 4
+        return losses
+
+    model = Dien(kind="dien", dim=4, attend=ATTEND, hidden=(6,), auxiliary_weight=alpha)
+    shape = InputShape(dense, FEATURES, tasks)
+    agrees(model, shape, formula, [[0], [1]], size=7, auxiliary=auxiliary if alpha else None)
+
+
+def test_negatives_of_dien_are_of_the_sample_half_a_batch_away_and_none_is_an_element_of_both():
+    values = torch.arange(5 * 3, dtype=torch.float32).view(5, 3, 1)
+    mask = torch.arange(3) < torch.tensor([2, 0, 3, 1, 3]).unsqueeze(1)
+    others, there = others_of(values, mask)
+    assert others[:, :, 0].tolist() == [[9, 9, 9], [12, 13, 14], [0, 1, 0], [3, 3, 3], [6, 7, 8]]
+    assert there.tolist() == [True, True, True, False, True]
+    alike = torch.zeros(4, 3, 2)
+    assert not next_item_losses(torch.ones(4, 3, 2), alike, torch.ones(4, 3, dtype=torch.bool)).any()
+
+
+def test_a_sequence_without_next_elements_has_none_to_learn():
+    features = (FeatureShape("f0", 4, "sum"), FeatureShape("clicked", 4, "none", 1))
+    model = Dien(kind="dien", dim=4, attend={"f0": ("clicked",)}, hidden=(6,), auxiliary_weight=0.5)
+    with pytest.raises(ConfigError, match=r"auxiliary_weight=0.5 .* clicked has one element at most; raise its max"):
+        build_model(model, InputShape(0, features, 1), seed=0)
+    build_model(model.model_copy(update={"auxiliary_weight": 0.0}), InputShape(0, features, 1), seed=0)
 
 
 def attention(weights: Weights, prefix: str, tokens: list[Array], heads: int, causal: bool) -> list[Array]:

@@ -12,8 +12,9 @@ from persia_cli.train.distributed import World
 from persia_cli.train.inputs import GroupShape, Samples
 from persia_cli.train.loss import Objective
 from persia_cli.train.optimizer import dense_optimizer
+from persia_cli.train.parts import WHOLE, StepParts
 from persia_cli.train.step import DenseStep, StepSettings
-from tests.unit.model.kinds import KINDS, name, shape_for
+from tests.unit.model.kinds import AUXILIARY, KINDS, name, shape_for
 from tests.unit.train.batches import group_rows, share
 
 STEPS, SIZE = 3, 16
@@ -25,13 +26,13 @@ def with_norm() -> list:
     return [model.model_copy(update=NORMALISED) for model in KINDS if getattr(model, "norm", None) == "none"]
 
 
-def train(world: World, model) -> dict[str, np.ndarray]:
+def train(world: World, model, parts: StepParts = WHOLE) -> dict[str, np.ndarray]:
     """Train a network on this rank's share of a few batches; weights, gradients of rows and losses by name."""
     shape = shape_for(model)
     own = name(model) + ("-batch" if getattr(model, "norm", None) == "batch" else "")
     module = build_model(model, shape, seed=world.rank)
     groups = [GroupShape(shape.features[0].dim, shape.features)]
-    settings = StepSettings(Objective([BCE] * shape.tasks))
+    settings = StepSettings(Objective([BCE] * shape.tasks), parts=parts)
     step = DenseStep(
         module, dense_optimizer(DenseSgd(kind="sgd", lr=0.2), module), groups, world, shape.dense, 3, settings
     )
@@ -65,4 +66,13 @@ def run(rank: int, size: int, directory: str) -> None:
     prepare_torch(1)
     world = World(rank, size, Path(directory, "rendezvous"), timeout_s=60.0)
     np.savez(Path(directory, f"rank-{rank}.npz"), **every_network(world))
+    world.close()
+
+
+def auxiliary(rank: int, size: int, directory: str) -> None:
+    """Join the world, train the networks with auxiliary losses, and write `rank-R.npz`."""
+    prepare_torch(1)
+    world = World(rank, size, Path(directory, "rendezvous"), timeout_s=60.0)
+    found = {key: each for model in AUXILIARY for key, each in train(world, model).items()}
+    np.savez(Path(directory, f"rank-{rank}.npz"), **found)
     world.close()

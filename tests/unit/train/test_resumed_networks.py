@@ -14,7 +14,7 @@ from persia_cli.train.dense_trainer import DenseTrainer
 from persia_cli.train.distributed import World
 from persia_cli.train.inputs import Samples, group_shapes
 from tests.support.runs import make_run
-from tests.unit.model.kinds import KINDS, SEQUENTIAL, name, regularised
+from tests.unit.model.kinds import AUXILIARY, KINDS, SEQUENTIAL, name, regularised
 from tests.unit.train.batches import group_rows
 
 STEPS, HALF, SIZE = 4, 2, 24
@@ -52,7 +52,7 @@ def trained(trainer: DenseTrainer, run: Run, first: int, last: int) -> Results:
 
 
 @pytest.mark.parametrize("change", [lambda model: model, regularised], ids=["plain", "regularised"])
-@pytest.mark.parametrize("model", KINDS, ids=name)
+@pytest.mark.parametrize("model", [*KINDS, *AUXILIARY], ids=name)
 def test_it_has_the_bits_of_an_undisturbed_one(model, change, tmp_path: Path) -> None:
     run = run_of(change(model))
     straight = DenseTrainer(run, World())

@@ -1,0 +1,151 @@
+"""Auxiliary losses of networks in a step: weighed as their samples are, divided as the loss is, and gone elsewhere."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from persia_cli.config.schema import Bce, DenseSgd, Focal
+from persia_cli.errors import ConfigError, PersiaError
+from persia_cli.model.inputs import ModelBatch
+from persia_cli.train.distributed import World
+from persia_cli.train.inputs import Samples
+from persia_cli.train.loss import Objective
+from persia_cli.train.optimizer import dense_optimizer
+from persia_cli.train.parts import StepParts
+from persia_cli.train.step import DenseStep
+from persia_cli.wire.messages import GroupRows
+from tests.support.losses import batch_loss
+from tests.unit.model.kinds import AUXILIARY
+from tests.unit.train import networks_on_ranks
+from tests.unit.train.auxiliary import Guessing
+from tests.unit.train.batches import DENSE, GROUPS, bagged, group_rows, samples, settings, share
+from tests.unit.train.test_world import processes
+
+SIZE = 18
+LOSSES = (Bce(kind="bce", weight=3.0), Focal(kind="focal"))
+SHARES = torch.tensor([0.75, 0.25])
+"""Of the tasks in the loss."""
+
+
+def inputs(number: int) -> tuple[Samples, list[GroupRows]]:
+    return samples(SIZE, seed=number), [group_rows(shape, SIZE, seed=10 * number + g) for g, shape in enumerate(GROUPS)]
+
+
+def step_of(module: torch.nn.Module, **changes) -> DenseStep:
+    optimizer = dense_optimizer(DenseSgd(kind="sgd", lr=0.1), module)
+    return DenseStep(
+        module, optimizer, GROUPS, World(), DENSE, 7, settings(**{"objective": Objective(LOSSES)} | changes)
+    )
+
+
+def gradients(step: DenseStep, result) -> list[np.ndarray]:
+    return [*result.gradients, *(weight.grad.numpy().copy() for weight in step.module.parameters())]
+
+
+def by_torch(module: torch.nn.Module, batch: Samples, groups: list[GroupRows]) -> tuple[float, list[np.ndarray]]:
+    """The loss of a batch, and its gradients by rows and weights: the mean of labels and of the auxiliary losses."""
+    rows = [torch.from_numpy(np.concatenate(group.rows).view(np.float32)).requires_grad_() for group in groups]
+    pooled = [
+        torch.stack([bagged(rows[g], groups[g], n, f.pooling, SIZE) for n, f in enumerate(shape.features)], dim=1)
+        for g, shape in enumerate(GROUPS)
+    ]
+    names = [[feature.name for feature in shape.features] for shape in GROUPS]
+    logits, auxiliary = module.train()(ModelBatch(torch.tensor(batch.dense), pooled, names, {}))
+    weights = torch.from_numpy(batch.weights)
+    loss = batch_loss(LOSSES, logits, torch.tensor(batch.labels), weights)
+    for sample in range(SIZE):
+        for task, share_of_task in enumerate(SHARES):
+            loss = loss + share_of_task * weights[sample] / weights.sum() * auxiliary[sample, task]
+    loss.backward()
+    return loss.item(), [part.grad.numpy() for part in [*rows, *module.parameters()]]
+
+
+def test_loss_and_gradients_are_those_of_plain_torch():
+    step, (batch, groups) = step_of(Guessing()), inputs(0)
+    result = step.train(0, batch, groups)
+    loss, expected = by_torch(Guessing(), batch, groups)
+    assert result.loss_sum @ SHARES.double().numpy() / batch.weight_total == pytest.approx(loss, rel=1e-6)
+    for ours, theirs in zip(gradients(step, result), expected, strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-6)
+        assert theirs.any()
+
+
+@pytest.mark.parametrize("columns", ["one for each task", "one for all"])
+def test_a_loss_of_the_sample_counts_once_however_many_tasks_there_are(columns):
+    class Constant(Guessing):
+        def forward(self, batch: ModelBatch):
+            logits, losses = super().forward(batch)
+            ones = torch.full_like(losses, 2.5)
+            return 0.0 * logits, ones if columns == "one for each task" else ones[:, :1]
+
+    batch, groups = inputs(0)
+    result = step_of(Constant()).train(0, batch, groups)
+    plain = batch_loss(LOSSES, torch.zeros(SIZE, 2), torch.tensor(batch.labels), torch.from_numpy(batch.weights))
+    assert result.loss_sum @ SHARES.double().numpy() / batch.weight_total == pytest.approx(plain.item() + 2.5, rel=1e-6)
+
+
+def test_parts_and_shares_of_ranks_add_up_to_the_batch():
+    whole, cut = step_of(Guessing()), step_of(Guessing(), parts=StepParts(4, 5))
+    batch, groups = inputs(0)
+    at_once = whole.train(0, batch, groups)
+    expected = gradients(whole, at_once)
+    in_parts = cut.train(0, batch, groups)
+    shares = [share(batch, groups, *bounds) for bounds in ((0, 7), (7, SIZE), (SIZE, SIZE))]
+    of_ranks = [step_of(Guessing()) for _ in shares]
+    results = [step.train(0, *own) for step, own in zip(of_ranks, shares, strict=True)]
+    found = [gradients(step, result) for step, result in zip(of_ranks, results, strict=True)]
+    assert in_parts.loss_sum == pytest.approx(at_once.loss_sum, rel=1e-6)
+    assert sum(result.loss_sum for result in results) == pytest.approx(at_once.loss_sum, rel=1e-6)
+    for theirs, parts, ranks in zip(expected, gradients(cut, in_parts), zip(*found, strict=True), strict=True):
+        assert parts == pytest.approx(theirs, abs=1e-6)
+        assert sum(ranks) == pytest.approx(theirs, abs=1e-6)
+
+
+def test_evaluation_knows_nothing_of_it():
+    step, (batch, groups) = step_of(Guessing()), inputs(0)
+    scored = step.evaluate(0, batch, groups)
+    torch.nn.init.constant_(step.module.guess.weight, torch.nan)
+    again = step.evaluate(0, batch, groups)
+    logits = torch.from_numpy(scored.logits)
+    plain = batch_loss(LOSSES, logits, torch.tensor(batch.labels), torch.from_numpy(batch.weights))
+    assert np.array_equal(again.logits, scored.logits)
+    assert scored.loss_sum @ SHARES.double().numpy() / batch.weight_total == pytest.approx(plain.item(), rel=1e-6)
+    with pytest.raises(PersiaError, match="dense weights have become NaN"):
+        step.train(0, batch, groups)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_half_types_scale_it_with_the_loss(precision):
+    exact, half = step_of(Guessing()), step_of(Guessing(), precision=precision)
+    batch, groups = inputs(0)
+    expected = exact.train(0, batch, groups)
+    result = half.train(0, batch, groups)
+    assert result.loss_sum == pytest.approx(expected.loss_sum, rel=2e-2)
+    for ours, theirs in zip(result.gradients, expected.gradients, strict=True):
+        assert np.abs(ours - theirs).max() < 2e-2 * np.abs(theirs).max()
+
+
+def test_weights_that_it_alone_depends_on_can_be_trained_by_several_ranks():
+    step_of(Guessing()).rehearse()
+    silent = Guessing()
+    silent.forward = lambda batch: Guessing.forward(silent, batch)[0]
+    with pytest.raises(ConfigError, match=r"do not depend on these parameters of the model: guess.weight, guess.bias"):
+        step_of(silent).rehearse()
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_two_ranks_compute_what_one_does_in_two_parts(tmp_path: Path):
+    """Negatives of DIEN are of the samples that a network sees at once, which are the same then."""
+    processes(networks_on_ranks.auxiliary, 2, tmp_path)
+    first, second = (np.load(tmp_path / f"rank-{rank}.npz") for rank in range(2))
+    parts = StepParts(2, networks_on_ranks.SIZE // 2)
+    one = {key: each for model in AUXILIARY for key, each in networks_on_ranks.train(World(), model, parts).items()}
+    for name, expected in one.items():
+        if "/weight/" in name:
+            assert np.array_equal(first[name], second[name]), name
+            assert first[name] == pytest.approx(expected, rel=1e-4, abs=2e-6), name
+        else:
+            assert first[name] + second[name] == pytest.approx(expected, rel=1e-4, abs=2e-6), name
