@@ -19,6 +19,7 @@ from persia_cli.errors import count
 from persia_cli.launch.key_files import key_file_of
 from persia_cli.observe.processor import this_processor
 from persia_cli.plan.job import JobPlan
+from persia_cli.plan.spent_schedules import spent_schedules
 
 
 def describe(console: Console, plan: JobPlan) -> None:
@@ -99,6 +100,12 @@ def warn_of_slow_precision(run: Run) -> None:
     on_gpu = run.train.device.startswith("cuda") or (run.train.device == "auto" and Path("/dev/nvidia0").exists())
     sentence = None if on_gpu else this_processor().slow_precision(run.train.precision)
     if sentence:
+        paragraph(err(), f"warning: {sentence}", style="yellow")
+
+
+def warn_of_spent_schedules(plan: JobPlan) -> None:
+    """Print a warning of each learning rate that is next to 0 for much of the training."""
+    for sentence in spent_schedules(plan.run, plan.job.steps):
         paragraph(err(), f"warning: {sentence}", style="yellow")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from persia_cli.commands.describe import describe, warn_of_slow_precision, warn_of_stand_in
+from persia_cli.commands.describe import describe, warn_of_slow_precision, warn_of_spent_schedules, warn_of_stand_in
 from persia_cli.commands.facts import facts_of
 from persia_cli.commands.progress import following
 from persia_cli.commands.results import show_results
@@ -54,6 +54,7 @@ def carry_out(plan: JobPlan, words: Sequence[str], trace: Path | None = None) ->
     warn_of_stand_in(err(), plan, words)
     if plan.job.task == "train":
         warn_of_slow_precision(plan.run)
+        warn_of_spent_schedules(plan)
 
     def follow_job(plan: JobPlan) -> JobResult:
         with following(err(), plan.run_dir, plan.job, plan.run.train.batch_size) as follow:
