@@ -10,7 +10,7 @@ from persia_cli.model.build import build_model
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.shape import InputShape
 from tests.unit.model.batches import batch_of
-from tests.unit.model.kinds import KINDS, name, shape_for
+from tests.unit.model.kinds import KINDS, name, regularised, shape_for
 
 QUICK = ("din",)
 """Kinds that are exported also without `-m slow`; the first one takes seconds, for torch imports its compiler."""
@@ -48,9 +48,15 @@ def any_size(tensors: Sequence[torch.Tensor]) -> list[dict[int, object]]:
     "model",
     [pytest.param(model, marks=() if name(model) in QUICK else pytest.mark.slow, id=name(model)) for model in KINDS],
 )
-def test_an_exported_network_gives_the_same_logits(model):
+@pytest.mark.parametrize("change", [lambda model: model, regularised], ids=["plain", "regularised"])
+def test_an_exported_network_gives_the_same_logits(change, model):
+    """Also one with batch normalisation and dice, by the statistics that it has seen in training."""
+    model = change(model)
     shape = shape_for(model)
-    network = OfTensors(build_model(model, shape, seed=0), shape).eval()
+    network = OfTensors(build_model(model, shape, seed=0), shape)
+    for size in (20, 30):
+        network(*inputs_of(shape, size))
+    network.eval()
     dense, pooled, sequences = inputs_of(shape, 6)
     sizes = ({0: torch.export.Dim.DYNAMIC}, any_size(pooled), any_size(sequences))
     exported = torch.export.export(network, (dense, pooled, sequences), dynamic_shapes=sizes).module()
