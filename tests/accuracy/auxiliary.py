@@ -47,26 +47,31 @@ def read_movielens(folder: Path) -> pd.DataFrame:
     return table.assign(last_movies=last_movies, split=np.where(first, "train", "eval"))
 
 
-def movielens_words(table: pd.DataFrame, folder: Path) -> list[str]:
-    """Write the samples into a folder and return the words of a job of DIEN on them."""
-    table.to_parquet(folder / "movielens.parquet", index=False, row_group_size=65536)
-    last_movies = f"{{name: last_movies, table: movie, pooling: none, max_length: {HISTORY}}}"
-    return [
-        "conf=movielens_1m",
-        f"dataset.path='{folder}'",
+def jobs(films: Path, criteo: Path) -> dict[str, list[str]]:
+    """Return the words of each job, by its network and data; `films` is a folder with the samples of MovieLens."""
+    on_films = [
+        *("conf=movielens_1m", f"dataset.path='{films}'", "train.epochs=2"),
         "dataset.split={kind: column, column: split, train: train, eval: eval}",
-        f"dataset.sparse=[user, movie, gender, age, occupation, {last_movies}]",
-        "model=dien",
-        "model.attend={movie: [last_movies]}",
-        "train.epochs=2",
     ]
+    last_movies = f"{{name: last_movies, table: movie, pooling: none, max_length: {HISTORY}}}"
+    sequences = [
+        f"dataset.sparse=[user, movie, gender, age, occupation, {last_movies}]",
+        "model.attend={movie: [last_movies]}",
+    ]
+    return {
+        "dien, MovieLens 1M": [*on_films, "model=dien", *sequences],
+        "finalnet, MovieLens 1M": [*on_films, "model=finalnet"],
+        "finalnet, Criteo": [*criteo_words(criteo), "model=finalnet", "optimizer=mixed"],
+    }
 
 
-def figures(words: Sequence[str], kind: str, weight: float, seeds: Sequence[int], folder: Path) -> pd.DataFrame:
+def figures(name: str, words: Sequence[str], weight: float, seeds: Sequence[int], folder: Path) -> pd.DataFrame:
     """Train with each seed, in sync mode; return the last evaluations, a row each."""
-    fixed = ["mode=sync", "cluster=embedded", "checkpoint.at_end=false", f"model.{WEIGHTS[kind]}={weight}"]
+    key = WEIGHTS[name.partition(",")[0]]
+    fixed = ["mode=sync", "cluster=embedded", "checkpoint.at_end=false", f"model.{key}={weight}"]
+    runs = ([*words, *fixed, f"seed={seed}"] for seed in seeds)
     return pd.DataFrame(
-        evaluation(train([*words, *fixed, f"seed={seed}"], folder / f"{kind}-{weight}-{seed}")) for seed in seeds
+        evaluation(train(each, folder / f"{name}-{weight}-{number}")) for number, each in enumerate(runs)
     )
 
 
@@ -75,26 +80,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--movielens", type=Path, required=True, help="the folder of MovieLens 1M")
     parser.add_argument("--prepared", type=Path, required=True, help="what persia recipe prepare criteo made")
-    parser.add_argument("--networks", nargs="*", default=[*WEIGHTS], choices=[*WEIGHTS])
+    parser.add_argument("--only", default="", help="text that the names of jobs have, such as dien")
     parser.add_argument("--weights", type=float, nargs="*", default=[0.0, 1.0])
     parser.add_argument("--seeds", type=int, default=3)
     given = parser.parse_args()
-    print("| network | weight | AUC | GAUC | log loss |\n|---|---|---|---|---|")
+    print("| network, data | weight | AUC | GAUC | log loss |\n|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
-        data = Path(folder, "data")
-        data.mkdir()
-        jobs = {
-            "dien": movielens_words(read_movielens(given.movielens), data),
-            "finalnet": [*criteo_words(given.prepared), "model=finalnet", "optimizer=mixed"],
-        }
-        for kind in given.networks:
+        films = Path(folder, "films")
+        films.mkdir()
+        table = read_movielens(given.movielens)
+        table.to_parquet(films / "part.parquet", index=False, row_group_size=65536)
+        chosen = {name: words for name, words in jobs(films, given.prepared).items() if given.only in name}
+        for name, words in chosen.items():
             for weight in given.weights:
-                found = figures(jobs[kind], kind, weight, range(given.seeds), Path(folder))
+                found = figures(name, words, weight, range(given.seeds), Path(folder))
                 cells = [
-                    f"{found[name].mean():.4f} ± {found[name].std():.4f}" if name in found else ""
-                    for name in ("auc", "gauc", "log_loss")
+                    f"{found[figure].mean():.4f} ± {found[figure].std():.4f}" if figure in found else ""
+                    for figure in ("auc", "gauc", "log_loss")
                 ]
-                print(f"| {kind} | {weight:g} | {' | '.join(cells)} |", flush=True)
+                print(f"| {name} | {weight:g} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -158,7 +158,7 @@ class FinalNet(Perceptrons):
     gate: bool = False
     """Let the first block read each feature's vector also times a weight of this feature."""
     teaching: NonNegative = 0.0
-    """Weight of a loss by which each of two blocks learns to predict what both say together; the paper's is 1."""
+    """Weight of a loss by which each of two blocks learns to predict what both say together; FuxiCTR's is 1."""
     activation: Activation | Annotated[tuple[Activation, ...], Field(min_length=1)] = "none"
     """Function after each layer: `none`, one for all, or a list with one for each."""
     norm: Norm = "batch"

@@ -4,8 +4,10 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+import torch
 
 from persia_cli.config.schema import Afm, FibiNet, FinalNet, Fm, Gdcn, Lr, MaskNet
+from persia_cli.model.finalnet import teaching_losses
 from tests.unit.model.batches import shape
 from tests.unit.model.by_hand import (
     CASES,
@@ -185,3 +187,12 @@ def test_finalnet(groups, tasks, dense, residual, second, gate, teaching):
     given = {"residual": residual, "gate": gate, "activation": "tanh", "norm": "none", "teaching": teaching}
     model = FinalNet(kind="finalnet", dim=4, first=(6, 4), second=second, **given)
     agrees(model, shape(dense, (4, 4, 4), tasks), formula, groups, auxiliary=auxiliary if teaching else None)
+
+
+def test_blocks_that_nearly_agree_still_learn_from_each_other_in_half_precision():
+    first, second = (torch.tensor([logit], dtype=torch.bfloat16, requires_grad=True) for logit in (0.5, 0.5234375))
+    with torch.autocast("cpu", torch.bfloat16):
+        teaching_losses(first, second).sum().backward()
+    label = sigmoid((first.item() + second.item()) / 2)
+    for logit in (first, second):
+        assert logit.grad.item() == pytest.approx(sigmoid(logit.item()) - label, rel=2**-8)
