@@ -74,7 +74,7 @@ def next_item_losses(interests: torch.Tensor, values: torch.Tensor, mask: torch.
     others, there = others_of(values, mask)
     own, others, interests = values[:, 1:], others[:, 1:], interests[:, :-1]
     losses = softplus(-(interests * own).sum(2)) + softplus((interests * others).sum(2))
-    # An element that the other sample has too is no negative.
+    # Where the other sample has the same element, that is no negative.
     counts = mask[:, 1:] & there.unsqueeze(1) & (own != others).any(2)
     return (losses * counts).sum(1) / max(mask.shape[1] - 1, 1)
 

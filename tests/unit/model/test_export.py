@@ -10,7 +10,7 @@ from persia_cli.model.build import build_model
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.shape import InputShape
 from tests.unit.model.batches import batch_of
-from tests.unit.model.kinds import KINDS, name, regularised, shape_for
+from tests.unit.model.kinds import AUXILIARY, KINDS, name, regularised, shape_for
 
 QUICK = ("din",)
 """Kinds that are exported also without `-m slow`; the first one takes seconds, for torch imports its compiler."""
@@ -46,7 +46,10 @@ def any_size(tensors: Sequence[torch.Tensor]) -> list[dict[int, object]]:
 
 @pytest.mark.parametrize(
     "model",
-    [pytest.param(model, marks=() if name(model) in QUICK else pytest.mark.slow, id=name(model)) for model in KINDS],
+    [
+        pytest.param(model, marks=() if name(model) in QUICK else pytest.mark.slow, id=name(model))
+        for model in (*KINDS, *AUXILIARY)
+    ],
 )
 @pytest.mark.parametrize("change", [lambda model: model, regularised], ids=["plain", "regularised"])
 def test_an_exported_network_gives_the_same_logits(change, model):
