@@ -24,6 +24,8 @@ LEAST_COMPARED = 0.25
 def assert_every_step_agrees(plan: JobPlan, result: JobResult, steps: int) -> None:
     """Reset the oracle to our state before each step of a job that was saved after each; compare all weights after it.
 
+    Running statistics of batch normalisation are compared like weights.
+
     Rows that a step did not read must not have moved at all.
     """
     oracle = Oracle(plan.run, steps)
@@ -43,6 +45,11 @@ def _assert_dense_agrees(oracle: Oracle, checkpoint: Path, step: str) -> None:
     for name, weight in oracle.module.named_parameters():
         assert weight.grad is not None
         pairs.append((weights.pop(name).numpy().ravel(), weight.detach().numpy().ravel(), weight.grad.numpy().ravel()))
+    for name, buffer in oracle.module.named_buffers():
+        if name in weights:
+            np.testing.assert_allclose(
+                weights.pop(name).numpy(), buffer.numpy(), 1e-4, ABSOLUTE, err_msg=f"{step}: {name}"
+            )
     assert not weights
     ours, theirs, gradients = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
     _assert_close(ours, theirs, gradients, f"{step}: dense weights")

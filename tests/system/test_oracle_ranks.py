@@ -42,6 +42,22 @@ def test_every_weight_agrees_though_a_rank_has_no_sample_in_the_last_step(tmp_pa
     assert_every_step_agrees(job, result, STEPS)
 
 
+ROWS = [
+    "{kind: adam, lr: 0.01, l2: 0.02, weight_decay: 0.3, eps: 1e-3}",
+    "{kind: rowwise_adagrad, lr: 0.05, l2: 0.01}",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ROWS, ids=["adam", "rowwise_adagrad"])
+def test_batch_normalisation_dice_and_penalties_of_rows(optimizer: str, criteo_rows: Path, tmp_path: Path) -> None:
+    words = [*CRITEO_FFNN, f"dataset.path='{criteo_rows}'", "mode=sync", "train.steps=6", "train.batch_size=64"]
+    words += ["model.norm=batch", "model.activation=dice", "model.hidden=[64, 32]", "train.log_every_steps=1"]
+    words += [f"optimizer.embedding={optimizer}", "optimizer.dense.eps=1e-3", "checkpoint.every_steps=1"]
+    job = plan([*words, "train.losses={label: {kind: focal, smoothing: 0.1}}", *TWO_RANKS], tmp_path / "run")
+    assert_every_step_agrees(job, launch(job), 6)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pairwise", "bpr"])
 def test_labels_with_losses_of_their_own(kind: str, tmp_path: Path) -> None:
