@@ -56,6 +56,7 @@ from persia_cli.wire.job_messages import (
 from persia_cli.wire.loop import Loop, identity_of
 from persia_cli.wire.messages import PROTOCOL, Ack
 from persia_cli.wire.parts import BatchId, Request, Sender
+from persia_cli.wire.store_messages import StoreCall, StoreValue
 
 log = logging.getLogger(__name__)
 
@@ -124,12 +125,7 @@ class Link:
         self._addresses: dict[str, list[str]] = {}
         self.changes = Changes(loop)
         self._client: Client = loop.connect(
-            coordinator,
-            "coordinator",
-            self._identity,
-            retry_s=JOIN_RETRY_S,
-            silence_timeout_s=start_timeout_s,
-            frame_bytes=Welcome.LIMIT.header,
+            coordinator, "coordinator", self._identity, JOIN_RETRY_S, start_timeout_s, Welcome.LIMIT.header
         )
         loop.every(SIGNALS_S, self._pass_signals_on)
 
@@ -242,11 +238,11 @@ class Link:
 
     def take_item(self, split: int, finished: int, on_item: Callable[[Item], None]) -> None:
         """Ask for the next work item of a split, whose steps before `finished` are so; answered when there is one."""
-        self._client.request(
-            TakeItem(self.sender, split, finished),
-            on_reply=on_item,
-            waiting_for="a work item",
-        )
+        self._client.request(TakeItem(self.sender, split, finished), on_reply=on_item, waiting_for="a work item")
+
+    def ask_store(self, call: StoreCall, on_value: Callable[[StoreValue], None]) -> None:
+        """Make a call of the store by which ranks meet."""
+        self._client.request(call, on_reply=on_value, waiting_for="the other NN workers")
 
     def report(self, interval: IntervalReport) -> None:
         """Send one log interval's figures; there must be room for them."""

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from persia_cli.config.schema import AsyncMode, Run, SyncMode
 from persia_cli.control.awake import AwakeTime
 from persia_cli.control.position import EVAL, SPLIT_NAMES, TRAIN
 from persia_cli.control.restarts import LEFT_GROUP
+from persia_cli.errors import WireError
 from persia_cli.kernels.needed import pooling_kernels
 from persia_cli.kernels.warm import warm
 from persia_cli.observe.scores import MOST_IN_TRAINING
@@ -28,6 +28,7 @@ from persia_cli.roles.interval import Interval
 from persia_cli.roles.kept_steps import KeptSteps
 from persia_cli.roles.link import HEARTBEAT_S, Link
 from persia_cli.roles.nn_pipeline import JobEndedError, Pipeline, ReadyBatch
+from persia_cli.roles.rank_meeting import RankMeeting
 from persia_cli.roles.rank_memory import RankMemory, wants_memory
 from persia_cli.roles.retrieval_of_rows import RetrievalOfRows
 from persia_cli.roles.work import COMPILING, Work
@@ -37,11 +38,14 @@ from persia_cli.store.wire_rows import encode_rows
 from persia_cli.train.compiling import watched_compiling
 from persia_cli.train.dense_trainer import DenseTrainer
 from persia_cli.train.device import device_of, devices_are_apart, told_of_full_memory
-from persia_cli.train.distributed import LostRankError, World
+from persia_cli.train.distributed import LOOPBACK, LostRankError, World
 from persia_cli.train.inputs import Samples
 from persia_cli.train.kept_figures import CountedStep
+from persia_cli.train.rank_store import RankStore
 from persia_cli.train.step import TRAINING
+from persia_cli.wire.addresses import host_of, is_beyond
 from persia_cli.wire.figures import Counters
+from persia_cli.wire.interfaces import interface_of
 from persia_cli.wire.job_messages import EvaluateSteps, PhaseWork, PredictSteps, SaveModel, TrainSteps
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.parts import BatchId
@@ -69,7 +73,7 @@ class NNWorker:
         self, loop: Loop, link: Link, bind: str, advertise: str | None = None, memory_file: int | None = None
     ) -> None:
         """`memory_file` is the descriptor of the file for its memory, if whoever starts the process keeps one."""
-        self._loop = loop
+        self._loop, self._bind = loop, bind
         self._link, self._memory_file = link, memory_file
         self._pipeline = Pipeline(loop, link, bind, advertise)
         self._instructions: queue.SimpleQueue[tuple[int, PhaseWork]] = queue.SimpleQueue()
@@ -90,7 +94,7 @@ class NNWorker:
         io.start()
         world: World | None = None
         try:
-            world = self._joined_world(run, job)
+            world = self._joined_world(run)
             with _told_of_compiling(run, self._link.work), told_of_full_memory(world.device, run.train.batch_size):
                 self._work(run, job, world)
         except JobEndedError:
@@ -110,14 +114,20 @@ class NNWorker:
             world.close()
         self._link.farewell()
 
-    def _joined_world(self, run: Run, job: Job) -> World:
+    def _joined_world(self, run: Run) -> World:
         """Join the group of ranks that the coordinator wants; the I/O thread sends heartbeats meanwhile."""
-        name = f"rendezvous-{self._link.group}" if self._link.group else "rendezvous"
-        rendezvous = Path(job.run_dir) / name if self._ranks > 1 else None
         ranks = 1 if isinstance(run.mode, AsyncMode) else self._ranks
         device = device_of(run, self._link.index)
         apart = device.type == "cuda" and devices_are_apart(run.train.device, ranks)
-        return World(self._link.index, ranks, rendezvous, run.cluster.start_timeout_s, device, apart)
+        timeout_s = run.cluster.start_timeout_s
+        meeting = RankMeeting(self._link, self._pipeline.call, self._pipeline.check)
+        store = RankStore(meeting.ask, timeout_s) if ranks > 1 else None
+        interface = interface_of(host_of(self._bind)) if is_beyond(self._bind) else LOOPBACK
+        try:
+            return World(self._link.index, ranks, store, timeout_s, device, apart, interface)
+        except WireError:
+            self._pipeline.check()  # if the job has ended, that is why
+            raise
 
     def _is_stopped_within(self, seconds: float) -> bool:
         """Return whether a request to stop comes within this time; the I/O thread sends heartbeats meanwhile."""

@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -17,6 +16,7 @@ from persia_cli.errors import ConfigError, WireError
 from persia_cli.model.batch_norm import SumOverRanks, share_statistics
 from persia_cli.train.device import CPU
 
+LOOPBACK = "lo"
 ENDLESS = timedelta(days=365)
 """Longest timeout that torch supports."""
 
@@ -40,34 +40,37 @@ class World:
         self,
         rank: int = 0,
         size: int = 1,
-        rendezvous: Path | None = None,
+        store: dist.Store | None = None,  # type: ignore[name-defined]
         timeout_s: float = 30.0,
         device: torch.device = CPU,
         apart: bool = False,
+        interface: str = LOOPBACK,
     ) -> None:
         """Join the group and return once every rank has.
 
-        `rendezvous` is a file that all ranks can reach and no earlier group has used. Waits up to `timeout_s` seconds
-        for the other ranks. Later operations wait without limit, since another rank may compile or compute for long, or
-        all may be suspended; torch detects a rank that ends, and the coordinator one that is stuck. `device` is that of
-        this rank's network; `apart`, the same on all ranks, is True if each has its own GPU. Raises WireError if the
-        others do not join.
+        `store` is where ranks meet, empty for each group, and `interface` the network interface through which they
+        talk. Waits up to `timeout_s` seconds for the other ranks. Later operations wait without limit, since another
+        rank may compile or compute for long, or all may be suspended; torch detects a rank that ends, and the
+        coordinator one that is stuck. `device` is that of this rank's network; `apart`, the same on all ranks, is True
+        if each has its own GPU. Raises WireError if the others do not join.
         """
         self.rank, self.size, self.device = rank, size, device
         if device.type == "cuda":
             torch.cuda.set_device(device)
         if size == 1:
             return
-        if rendezvous is None:
-            raise ValueError("a world of several ranks needs a rendezvous file")
-        rendezvous.touch(mode=0o600)  # torch would create one that other users may access, depending on the umask
+        if store is None:
+            raise ValueError("a world of several ranks needs a store to meet in")
+        self._store = store  # torch does not keep it
         # By default, gloo listens on the interface to which the host's name resolves.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        if interface != LOOPBACK:
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
         try:
             dist.init_process_group(
                 # NCCL does not support ranks that share a GPU.
                 "nccl" if apart else "gloo",
-                init_method=f"file://{rendezvous.resolve()}",
+                store=store,
                 rank=rank,
                 world_size=size,
                 timeout=timedelta(seconds=timeout_s),

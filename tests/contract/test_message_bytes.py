@@ -64,6 +64,7 @@ from persia_cli.wire.messages import (
     WaitCredit,
 )
 from persia_cli.wire.parts import BatchId, Message, Sender, TableTotals
+from persia_cli.wire.store_messages import StoreCall, StoreValue
 from tests.support.any_message import same
 
 REQUEST = 258
@@ -122,6 +123,8 @@ SAMPLES: list[Message] = [
     Fail(SENDER, "out of memory", exit_code=1),
     Death("embedding-worker", 1, 4321, -9),
     Verdict(True, 2.0, ""),
+    StoreCall(SENDER, 1, "compare_set", ("group/rank",), b"new", b"old", 3),
+    StoreValue(b"new", 3),
 ]  # fmt: skip
 WORK = [
     TrainSteps(0, 100),

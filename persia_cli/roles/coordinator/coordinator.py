@@ -35,6 +35,7 @@ from persia_cli.roles.coordinator.joining import JoinHandler
 from persia_cli.roles.coordinator.liveness import LivenessMonitor
 from persia_cli.roles.coordinator.loading import Loading
 from persia_cli.roles.coordinator.lost_memory import LostMemory
+from persia_cli.roles.coordinator.meeting import Meeting
 from persia_cli.roles.coordinator.progression import Progression
 from persia_cli.roles.coordinator.readiness import Readiness
 from persia_cli.roles.coordinator.recovery import RecoveryHandler
@@ -65,6 +66,7 @@ from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import Ack
 from persia_cli.wire.parts import Message
 from persia_cli.wire.server import Peer
+from persia_cli.wire.store_messages import StoreCall
 
 if TYPE_CHECKING:
     from persia_cli.roles.coordinator.scoring import Scoring
@@ -213,6 +215,7 @@ class Coordinator:
             Fail: self._dismissal.on_fail,
             Leave: self._dismissal.on_leave,
             Death: self._recovery.on_death,
+            StoreCall: Meeting(self._server, self._joining).on_call,
         }
         if self._scoring is not None:
             handlers[Scores] = self._on_scores
@@ -223,7 +226,8 @@ class Coordinator:
         """Handle a request, unless another coordinator has taken the job over since the one before."""
         self._require_newest()
         # A work item that is dealt twice does no harm, so nobody waits for the disk before it is given out.
-        if isinstance(message, LOGGED) or (isinstance(message, Heartbeat) and self._recovery.needs(message)):
+        is_logged = message.changes if isinstance(message, StoreCall) else isinstance(message, LOGGED)
+        if is_logged or (isinstance(message, Heartbeat) and self._recovery.needs(message)):
             self._inputs.take(peer, message, synced=not isinstance(message, (TakeItem, Heartbeat)))
         with within(STORE_PART * self._run.cluster.silence_timeout_s):
             handler(peer, message)
@@ -269,8 +273,6 @@ class Coordinator:
         finally:
             if self._scoring is not None:
                 self._scoring.discard()
-            if ended:
-                self._joining.remove_meetings()
             self._record.close()
             self._events.close()
             self._inputs.close(ended)
@@ -340,8 +342,6 @@ class Coordinator:
     def _on_take_item(self, peer: Peer, message: TakeItem) -> None:
         member = self._joining.find(message.sender, only="data-loader")
         self._work.take(member.name, peer, message)
-
-    # Figures and failures
 
     def _on_scores(self, peer: Peer, message: Scores) -> None:
         assert self._scoring is not None

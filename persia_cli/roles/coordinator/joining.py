@@ -4,7 +4,6 @@ import logging
 import os
 import socket
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from persia_cli import __version__
@@ -50,13 +49,6 @@ class JoinHandler:
         self.must_wait: Callable[[Member], bool] = lambda member: False
         """Returns True of a replica that is to be welcomed later."""
         self._hellos: dict[tuple[str, int], Peer] = {}
-        self._run_dir = Path(job.run_dir)
-        self.remove_meetings()  # of ranks of an earlier job in this folder that were killed
-
-    def remove_meetings(self) -> None:
-        """Remove the files by which ranks have met; who has met does not need them any more."""
-        for left in self._run_dir.glob("rendezvous*"):
-            left.unlink(missing_ok=True)
 
     def on_hello(self, peer: Peer, message: Hello) -> None:
         """Let a replica in; welcome all of them once the last has come. Raises WireError for one that does not fit."""

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+from torch.distributed import FileStore
 
 from persia_cli.config.schema import BCE, DenseSgd
 from persia_cli.model.build import build_model
@@ -64,7 +65,7 @@ def every_network(world: World) -> dict[str, np.ndarray]:
 def run(rank: int, size: int, directory: str) -> None:
     """Join the world, train all networks, and write `rank-R.npz`."""
     prepare_torch(1)
-    world = World(rank, size, Path(directory, "rendezvous"), timeout_s=60.0)
+    world = World(rank, size, FileStore(f"{directory}/store", size), timeout_s=60.0)
     np.savez(Path(directory, f"rank-{rank}.npz"), **every_network(world))
     world.close()
 
@@ -72,7 +73,7 @@ def run(rank: int, size: int, directory: str) -> None:
 def auxiliary(rank: int, size: int, directory: str) -> None:
     """Join the world, train the networks with auxiliary losses, and write `rank-R.npz`."""
     prepare_torch(1)
-    world = World(rank, size, Path(directory, "rendezvous"), timeout_s=60.0)
+    world = World(rank, size, FileStore(f"{directory}/store", size), timeout_s=60.0)
     found = {key: each for model in AUXILIARY for key, each in train(world, model).items()}
     np.savez(Path(directory, f"rank-{rank}.npz"), **found)
     world.close()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch.distributed import FileStore
 from torch.nn.parallel import DistributedDataParallel
 
 from persia_cli.config.schema import DenseSgd, Ffnn
@@ -64,7 +65,7 @@ def run_to_the_end(target: Callable[[int, int, str], None], rank: int, size: int
 def run(rank: int, size: int, directory: str) -> None:
     """Join the world, train, and write `rank-R.npz`."""
     prepare_torch(1)
-    world = World(rank, size, Path(directory, "rendezvous"), timeout_s=60.0)
+    world = World(rank, size, FileStore(f"{directory}/store", size), timeout_s=60.0)
     np.savez(Path(directory, f"rank-{rank}.npz"), **train(world))
     world.close()
 
@@ -72,7 +73,7 @@ def run(rank: int, size: int, directory: str) -> None:
 def normalise(rank: int, size: int, directory: str) -> None:
     """Join the world, train a network whose layers share statistics, and write `rank-R.npz`."""
     prepare_torch(1)
-    world = World(rank, size, Path(directory, "rendezvous"), timeout_s=60.0)
+    world = World(rank, size, FileStore(f"{directory}/store", size), timeout_s=60.0)
     np.savez(Path(directory, f"rank-{rank}.npz"), **train(world, module=normalised(seed=rank)))
     world.close()
 
@@ -80,7 +81,7 @@ def normalise(rank: int, size: int, directory: str) -> None:
 def accumulate(rank: int, size: int, directory: str) -> None:
     """Join the world, train in parts, count the sums over ranks of dense gradients, and write `rank-R.npz`."""
     prepare_torch(1)
-    world = World(rank, size, Path(directory, "rendezvous"), timeout_s=60.0)
+    world = World(rank, size, FileStore(f"{directory}/store", size), timeout_s=60.0)
     sums: list[int] = []
     register = DistributedDataParallel.register_comm_hook
 
@@ -109,7 +110,7 @@ def normalised(seed: int = 0) -> torch.nn.Module:
 def resume(rank: int, size: int, directory: str) -> None:
     """Train, then stop half-way and go on with a new DenseStep, and write the weights of both ways."""
     prepare_torch(1)
-    world = World(rank, size, Path(directory, "rendezvous"), timeout_s=60.0)
+    world = World(rank, size, FileStore(f"{directory}/store", size), timeout_s=60.0)
     whole = train(world)
     module = network(seed=world.rank)
     train(world, last=STEPS // 2, module=module)
@@ -122,7 +123,7 @@ def resume(rank: int, size: int, directory: str) -> None:
 def leave(rank: int, size: int, directory: str) -> None:
     """Rank 1 ends at once; the other writes how it was told to `error.txt`."""
     prepare_torch(1)
-    world = World(rank, size, Path(directory, "rendezvous"), timeout_s=60.0)
+    world = World(rank, size, FileStore(f"{directory}/store", size), timeout_s=60.0)
     if rank == 1:
         os._exit(0)
     try:
@@ -160,7 +161,7 @@ class Scaled(torch.nn.Module):
 def overflow(rank: int, size: int, directory: str) -> None:
     """Three steps in float16; rank 1's dense gradient overflows in the first, its gradient of rows in the third."""
     prepare_torch(1)
-    world = World(rank, size, Path(directory, "rendezvous"), timeout_s=60.0)
+    world = World(rank, size, FileStore(f"{directory}/store", size), timeout_s=60.0)
     module = Scaled()
     torch.nn.init.constant_(module.layer.weight, 1e-3)
     optimizer = dense_optimizer(DenseSgd(kind="sgd", lr=0.01), module)

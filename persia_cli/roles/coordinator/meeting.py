@@ -1,0 +1,84 @@
+"""The coordinator's part in the meeting of ranks: it keeps the values by which torch finds the others of a group."""
+
+from persia_cli.errors import WireError
+from persia_cli.roles.coordinator.joining import JoinHandler
+from persia_cli.wire.server import Peer, Server
+from persia_cli.wire.store_messages import StoreCall, StoreValue
+
+MOST_KEYS = 65_536
+"""Keys of one group; a rank sets a few for each of the others."""
+
+
+class Meeting:
+    """The store of the newest group of ranks, which is empty until they begin to meet."""
+
+    def __init__(self, server: Server, joining: JoinHandler) -> None:
+        self._server, self._joining = server, joining
+        self._group = 0
+        self._values: dict[str, bytes] = {}
+        self._waiting: list[tuple[Peer, str]] = []
+
+    def on_call(self, peer: Peer, message: StoreCall) -> None:
+        """Do what a rank asks; raises WireError if it is no rank, or there is no such group.
+
+        A rank of an earlier group gets no answer: it is about to hear of the newest, and ends.
+        """
+        self._joining.find(message.sender, only="nn-worker")
+        newest = self._joining.group.number
+        if message.group > newest:
+            raise WireError(f"the group of NN workers is number {newest}, not {message.group}")
+        if message.group < newest:
+            return
+        if self._group != newest:
+            self._group, self._values, self._waiting = newest, {}, []
+        if not message.keys or (len(message.keys) > 1 and message.call != "check"):
+            raise WireError(f"the call {message.call} of the ranks' store is for one key, not {len(message.keys)}")
+        key = message.keys[0]
+        if message.call == "get":
+            self._waiting.append((peer, key))
+            self._answer_waiting()
+            return
+        self._server.reply(peer, self._done(message, key))
+        self._answer_waiting()
+
+    def _done(self, message: StoreCall, key: str) -> StoreValue:
+        values = self._values
+        match message.call:
+            case "set":
+                self._set(key, message.value)
+            case "add":
+                number = _number(key, values.get(key, b"0")) + message.amount
+                self._set(key, str(number).encode())
+                return StoreValue(number=number)
+            case "compare_set":
+                found = values.get(key)
+                if found == message.expected or (found is None and not message.expected):
+                    self._set(key, message.value)
+                return StoreValue(values.get(key, message.expected))
+            case "check":
+                return StoreValue(number=sum(each in values for each in message.keys))
+            case "delete":
+                return StoreValue(number=int(values.pop(key, None) is not None))
+        return StoreValue()
+
+    def _set(self, key: str, value: bytes) -> None:
+        if len(self._values) >= MOST_KEYS and key not in self._values:
+            raise WireError(f"the ranks' store has {MOST_KEYS} keys, and has no room for more")
+        self._values[key] = value
+
+    def _answer_waiting(self) -> None:
+        """Answer those whose key is there."""
+        left = []
+        for peer, key in self._waiting:
+            if key in self._values:
+                self._server.reply(peer, StoreValue(self._values[key]))
+            else:
+                left.append((peer, key))
+        self._waiting = left
+
+
+def _number(key: str, value: bytes) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise WireError(f"the key {key} of the ranks' store is no number") from None

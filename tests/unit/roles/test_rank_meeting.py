@@ -1,0 +1,203 @@
+"""The store by which ranks meet does what torch's own does, for one group at a time."""
+
+import queue
+import threading
+from datetime import timedelta
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+import torch.distributed as dist
+from hypothesis import given
+
+from persia_cli.control.rank_group import RankGroup
+from persia_cli.errors import WireError
+from persia_cli.roles.coordinator.meeting import MOST_KEYS, Meeting
+from persia_cli.roles.rank_meeting import RankMeeting
+from persia_cli.train.rank_store import RankStore
+from persia_cli.wire.messages import Refused
+from persia_cli.wire.parts import Message, Sender
+from persia_cli.wire.server import Peer
+from persia_cli.wire.store_messages import StoreCall, StoreValue
+
+KEYS = st.sampled_from(["a", "b", "c"])
+VALUES = st.sampled_from([b"", b"x", b"7", b"\x00\xff"])
+CALLS = st.one_of(
+    st.tuples(st.just("set"), KEYS, VALUES),
+    st.tuples(st.just("get"), KEYS),
+    st.tuples(st.just("compare_set"), KEYS, VALUES, VALUES),
+    st.tuples(st.just("check"), st.lists(KEYS, min_size=1)),
+    st.tuples(st.just("wait"), st.lists(KEYS, min_size=1)),
+    st.tuples(st.just("delete_key"), KEYS),
+)
+
+
+class Coordinator:
+    """A coordinator's meeting, without the rest of it; refusals are answers, as over the wire."""
+
+    def __init__(self) -> None:
+        self.group = RankGroup(2)
+        self.answers: dict[Peer, list[Message]] = {}
+        self.meeting = Meeting(self, self)  # type: ignore[arg-type]
+
+    def find(self, sender: Sender, only: str) -> None:
+        assert only == "nn-worker"
+
+    def reply(self, peer: Peer, message: Message) -> None:
+        self.answers.setdefault(peer, []).append(message)
+
+    def call(self, number: int, message: StoreCall) -> list[Message]:
+        """Answers to a call so far."""
+        peer = Peer(b"rank", number)
+        try:
+            self.meeting.on_call(peer, message)
+        except WireError as error:
+            self.reply(peer, Refused(str(error)))
+        return self.answers.get(peer, [])
+
+
+class LinkOfARank:
+    """A rank's link, whose coordinator answers at once, or never."""
+
+    def __init__(self, coordinator: Coordinator, group: int = 0) -> None:
+        self.sender, self.group = Sender("nn-worker", 0, 1), group
+        self._coordinator, self._number = coordinator, 0
+        self._waiting: list[tuple[int, Any]] = []
+
+    def ask_store(self, message: StoreCall, on_value: Any) -> None:
+        self._number += 1
+        for answer in self._coordinator.call(self._number, message):
+            on_value(answer)
+
+
+def store_of(coordinator: Coordinator, timeout_s: float = 0.01) -> RankStore:
+    meeting = RankMeeting(LinkOfARank(coordinator), lambda function: function(), lambda: None)  # type: ignore[arg-type]
+    return RankStore(meeting.ask, timeout_s)
+
+
+def outcome(store: dist.Store, call: str, *arguments: Any) -> Any:
+    try:
+        result = getattr(store, call)(*arguments)
+    except Exception:
+        return "refused"
+    return bytes(result) if isinstance(result, bytes | str) and call != "set" else result
+
+
+@given(st.lists(CALLS, max_size=12))
+def test_every_call_does_what_it_does_in_a_store_of_torch(calls: list[tuple[Any, ...]]) -> None:
+    ours, theirs = store_of(Coordinator()), dist.HashStore()
+    theirs.set_timeout(timedelta(milliseconds=10))
+    for call, *arguments in calls:
+        assert outcome(ours, call, *arguments) == outcome(theirs, call, *arguments), (call, arguments)
+
+
+@given(st.lists(st.tuples(KEYS, st.integers(-5, 5)), max_size=12))
+def test_sums_are_those_of_torch(amounts: list[tuple[str, int]]) -> None:
+    ours, theirs = store_of(Coordinator()), dist.HashStore()
+    for key, amount in amounts:
+        assert ours.add(key, amount) == theirs.add(key, amount)
+        assert ours.get(key) == theirs.get(key)
+
+
+def call(name: str, *keys: str, group: int = 0, **fields: Any) -> StoreCall:
+    return StoreCall(Sender("nn-worker", 1, 1), group, name, keys, **fields)  # type: ignore[arg-type]
+
+
+def test_who_asks_for_a_value_waits_until_it_is_there() -> None:
+    coordinator = Coordinator()
+    assert coordinator.call(1, call("get", "k")) == []
+    assert coordinator.call(2, call("set", "other", value=b"o")) == [StoreValue()]
+    assert coordinator.answers.get(Peer(b"rank", 1)) is None
+    coordinator.call(3, call("set", "k", value=b"v"))
+    assert coordinator.answers[Peer(b"rank", 1)] == [StoreValue(b"v")]
+
+
+def test_each_group_has_values_of_its_own_and_an_earlier_one_gets_no_answer() -> None:
+    coordinator = Coordinator()
+    coordinator.call(1, call("set", "k", value=b"old"))
+    coordinator.group.number = 1
+    assert coordinator.call(2, call("get", "k", group=0)) == []
+    assert coordinator.call(3, call("set", "k", value=b"late", group=0)) == []
+    assert coordinator.call(4, call("check", "k", group=1)) == [StoreValue(number=0)]
+    [refused] = coordinator.call(5, call("check", "k", group=2))
+    assert "the group of NN workers is number 1, not 2" in refused.reason
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    coordinator = Coordinator()
+    coordinator.call(1, call("set", "k", value=b"word"))
+    for number, (message, reason) in enumerate(
+        {
+            call("add", "k", amount=1): "the key k of the ranks' store is no number",
+            call("set", "a", "b"): "the call set of the ranks' store is for one key, not 2",
+            call("check"): "is for one key, not 0",
+        }.items(),
+        start=2,
+    ):
+        [refused] = coordinator.call(number, message)
+        assert reason in refused.reason
+    for number in range(MOST_KEYS - 1):
+        coordinator.meeting._values[f"{number}"] = b""
+    [refused] = coordinator.call(9, call("set", "one too many"))
+    assert "has no room for more" in refused.reason
+
+
+def test_a_rank_does_not_wait_for_ever_nor_after_the_end() -> None:
+    store = store_of(Coordinator())
+    with pytest.raises(RuntimeError, match=r"no answer to get k within 0.01 s"):
+        store.get("k")
+    with pytest.raises(RuntimeError, match="within 0"):
+        store.wait(["k"], timedelta(seconds=0))
+
+    def ended() -> None:
+        raise WireError("the job has ended")
+
+    meeting = RankMeeting(LinkOfARank(Coordinator()), lambda function: function(), ended)  # type: ignore[arg-type]
+    with pytest.raises(WireError, match="the job has ended"):
+        RankStore(meeting.ask, 60.0).get("k")
+
+
+def test_a_group_of_gloo_meets_in_it() -> None:
+    """Both ranks in this process: it is enough that gloo finds all that it wants, through torch's own prefixes."""
+    coordinator, lock, results = Coordinator(), threading.Lock(), queue.SimpleQueue[float]()
+    links = [PolledLink(coordinator, lock, rank) for rank in range(2)]
+    threads = [threading.Thread(target=sum_on_rank, args=(rank, links[rank], results)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30.0)
+        assert not thread.is_alive()
+    assert [results.get_nowait() for _ in threads] == [3.0, 3.0]
+
+
+class PolledLink(LinkOfARank):
+    """A link that asks again until there is an answer, as a client does; for two ranks at a time."""
+
+    def __init__(self, coordinator: Coordinator, lock: threading.Lock, rank: int) -> None:
+        super().__init__(coordinator)
+        self._lock, self._number = lock, rank * 1_000_000
+
+    def ask_store(self, message: StoreCall, on_value: Any) -> None:
+        with self._lock:
+            self._number += 1
+            number = self._number
+            answers = list(self._coordinator.call(number, message))
+        while not answers:
+            with self._lock:
+                answers = list(self._coordinator.answers.get(Peer(b"rank", number), []))
+        on_value(answers[0])
+
+
+def sum_on_rank(rank: int, link: LinkOfARank, results: "queue.SimpleQueue[float]") -> None:
+    import torch
+
+    meeting = RankMeeting(link, lambda function: function(), lambda: None)  # type: ignore[arg-type]
+    asking = RankStore(meeting.ask, 20.0)
+    store = dist.PrefixStore("group", asking)
+    device = dist.ProcessGroupGloo.create_device(interface="lo")
+    options = dist.ProcessGroupGloo._Options()
+    options._devices, options._timeout = [device], timedelta(seconds=20)
+    group = dist.ProcessGroupGloo(store, rank, 2, options)
+    number = torch.tensor([float(rank + 1)])
+    group.allreduce([number]).wait()
+    results.put(float(number))
