@@ -8,7 +8,7 @@ by row, how many updates are in the model.
 import random
 import signal
 import time
-from itertools import combinations
+from itertools import combinations, takewhile
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,8 @@ from tests.system.test_recovery import events_of, rows_of
 
 ROLES = ("data-loader-1", "embedding-worker-0", "embedding-server-1", "nn-worker-0", "coordinator-0")
 GROUPS = [*((role,) for role in ROLES), *combinations(ROLES, 2)]
+LEAST = 3
+"""Moments that a job has at least in which only a loader dies."""
 DEATHS = (5, 15)
 """Moments at which a group dies, in each run: 20 in all. Many in one run also come while others recover."""
 STEPS, EVERY, LIMIT_S = 1200, 40, 400.0
@@ -41,7 +43,7 @@ CLUSTER = [
 ]
 SIZE = [f"dataset.generator.train_rows={32 * STEPS}"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(1800)]
 
 
 def run_and_kill(words: list[str], run_dir: Path, names: tuple[str, ...], deaths: int) -> Launched:
@@ -49,8 +51,10 @@ def run_and_kill(words: list[str], run_dir: Path, names: tuple[str, ...], deaths
     draw = random.Random(f"{names} {deaths}")
 
     with Launched(words, run_dir) as job:
-        for step in sorted(draw.sample(range(EVERY, STEPS * 4 // 5), deaths)):
-            kill_all(job, names, step)
+        steps = sorted(draw.sample(range(EVERY, STEPS * 4 // 5), deaths))
+        moments = sum(1 for _ in takewhile(lambda step: kill_all(job, names, step), steps))
+        # Training goes on while one of two loaders is dead, and may be over before its last deaths.
+        assert moments >= (LEAST if names == ("data-loader-1",) else deaths), job.output[-3000:]
         code, _ = job.end(within_s=LIMIT_S)
         assert code == 0, job.output[-3000:]
         recovered = events_of(job, "recovered")
@@ -61,8 +65,8 @@ def run_and_kill(words: list[str], run_dir: Path, names: tuple[str, ...], deaths
         return job
 
 
-def kill_all(job: Launched, names: tuple[str, ...], step: int) -> None:
-    """Kill processes once a step is done that comes after the last death."""
+def kill_all(job: Launched, names: tuple[str, ...], step: int) -> bool:
+    """Kill processes once a step is done that comes after the last death; returns False if the job is over before."""
     since = time.time()
 
     def is_due() -> bool:
@@ -71,10 +75,12 @@ def kill_all(job: Launched, names: tuple[str, ...], step: int) -> None:
         return goes_on and replicas_of(job.process.pid).keys() >= set(names) and bool(finished(job.run_dir))
 
     poll_for(lambda: job.process.poll() is not None or is_due(), LIMIT_S, f"step {step}")
-    assert job.process.poll() is None, job.output[-3000:]
+    if job.process.poll() is not None:
+        return False
     replicas = replicas_of(job.process.pid)
     for name in names:
         replicas[name].send(signal.SIGKILL)
+    return True
 
 
 def finished(run_dir: Path) -> list[int]:
