@@ -35,6 +35,8 @@ UNIFORM = 3**0.5
 """Half the width of a uniform distribution with the standard deviation 1."""
 ROW_DEVIATION = 1e-4
 """Standard deviation of new rows, as FuxiCTR has it."""
+ROW_CLIP = 40.0
+"""Greatest norm of a row's gradient times the samples of a batch: each has its part of the mean loss, and so of it."""
 SIDES = ("persia", "fuxictr")
 NETWORKS = ("lr", "fm", "ffnn", "wide_deep", "deepfm", "dcn_v2", "xdeepfm", "fibinet")
 """What both have, by the names of Persia, where nothing else is asked for."""
@@ -63,6 +65,7 @@ def words_of(samples: Samples, settings: Settings, mode: str) -> list[str]:
         f"optimizer.embedding.lr={settings.lr}",
         f"optimizer.dense.lr={settings.lr}",
         f"optimizer.dense.clip_norm={settings.clip}",
+        f"optimizer.embedding.beta1={settings.row_beta1}",
         f"embedding.init_bound={UNIFORM * ROW_DEVIATION}",
         f"train.batch_size={settings.batch}",
         f"train.threads={settings.threads}",
@@ -155,8 +158,9 @@ def read_words(words: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2, help="threads of torch on both sides")
     parser.add_argument("--dropout", type=float, default=0.2)
     parser.add_argument(
-        "--row-clip", type=float, default=0.01, help="greatest norm of a row's gradient, in Persia; 0: any"
+        "--row-clip", type=float, help="greatest norm of a row's gradient, in Persia; 0: any; default: 40 / batch"
     )
+    parser.add_argument("--row-beta1", type=float, default=0.0, help="Adam's beta1 of rows, in Persia")
     parser.add_argument("--row-l2", type=float, default=0.0, help="L2 penalty of rows")
     parser.add_argument("--dense-l2", type=float, default=0.0, help="L2 penalty of dense weights")
     parser.add_argument("--record", type=Path, help="file of all comparisons, made before and now")
@@ -165,8 +169,9 @@ def read_words(words: list[str] | None) -> argparse.Namespace:
 
 def settings_of(chosen: argparse.Namespace, network: str, seed: int) -> Settings:
     """Return what both sides are told."""
-    names = ("batch", "epochs", "hidden", "threads", "dropout", "row_clip", "row_l2", "dense_l2")
+    names = ("batch", "epochs", "hidden", "threads", "dropout", "row_clip", "row_beta1", "row_l2", "dense_l2")
     told = {name: getattr(chosen, name) for name in names}
+    told["row_clip"] = ROW_CLIP / chosen.batch if chosen.row_clip is None else chosen.row_clip
     settings = Settings(network, seed, plateau=not chosen.constant, **told)
     return settings.plain() if chosen.plain else settings
 

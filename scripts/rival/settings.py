@@ -33,6 +33,12 @@ class Settings:
     Behind batch normalisation the first gradients of rows near 0 are hundreds of times as large as later ones, and Adam
     remembers their squares for a thousand steps. FuxiCTR's `clip` makes them small in its first step, with all others.
     """
+    row_beta1: float = 0.0
+    """Decay of the mean of a row's gradients, in ours; FuxiCTR's is 0.9.
+
+    Its Adam goes on with the mean in all steps until the row's next gradient, which comes to about a whole gradient in
+    the end. Ours moves a row with its gradients alone, so with 0.9 a rare row gets but a tenth of each.
+    """
     row_l2: float = 0.0
     """FuxiCTR adds it for every row in each step, ours for the rows of the batch."""
     dense_l2: float = 0.0

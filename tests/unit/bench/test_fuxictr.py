@@ -55,14 +55,23 @@ def test_a_fifth_of_the_rows_ends_training_and_another_is_for_the_figures(tmp_pa
 def test_what_persia_is_told_is_a_run_with_these_settings(network: str, plain: bool, tmp_path: Path) -> None:
     prepare(tmp_path / "data", 100)
     samples = write_samples(tmp_path / "data", tmp_path / "samples")
-    settings = Settings(network, 3, hidden=[30, 20], batch=16, row_l2=0.5, dense_l2=0.25, row_clip=0.125)
+    settings = Settings(network, 3, hidden=[30, 20], batch=16, row_l2=0.5, dense_l2=0.25, row_clip=0.125, row_beta1=0.5)
     run = compose_run(compare_fuxictr.words_of(samples, settings.plain() if plain else settings, "sync"))
+    assert (run.optimizer.embedding.beta1, run.optimizer.dense.beta1) == (0.5, 0.9)
     deep = network not in ("lr", "fm")
     assert (run.mode.kind, run.seed, run.train.batch_size, run.eval.every_steps) == ("sync", 3, 16, 4)
     assert run.embedding.clip_norm == (0.125 if deep and not plain else None)
     if deep:
         assert (list(run.model.hidden), run.model.norm) == ([30, 20], "none" if plain else "batch")
     assert (run.optimizer.embedding.l2, run.optimizer.dense.l2) == ((0, 0) if plain else (0.5, 0.25))
+
+
+@pytest.mark.parametrize(
+    ("words", "clip"), [([], 40 / 4096), (["--batch", "256"], 40 / 256), (["--batch", "256", "--row-clip", "0"], 0.0)]
+)
+def test_gradients_of_rows_are_bound_by_what_a_sample_weighs(words: list[str], clip: float) -> None:
+    chosen = compare_fuxictr.read_words(["data", *words])
+    assert compare_fuxictr.settings_of(chosen, "deepfm", 0).row_clip == pytest.approx(clip)
 
 
 def made(seed: int, ours: float, theirs: float, seconds: float = 1.0) -> Comparison:
