@@ -1,6 +1,7 @@
 """Requests to one peer: numbered, repeated with the same number until answered, and ended if the peer is silent."""
 
 import itertools
+import logging
 import math
 import secrets
 import time
@@ -18,12 +19,16 @@ from persia_cli.wire.messages import Pending, Refused
 from persia_cli.wire.parts import BATCH_PART, Message, Reply, Request
 from persia_cli.wire.place import split_place
 
+log = logging.getLogger(__name__)
+
 MAX_WAIT_S = 4.0
 """Longest time between two sends of a request."""
 TRIES = 4
 """Smallest number of unanswered sends before a peer counts as silent."""
 LOOK_S = 0.5
 """Seconds between two looks at how log-ins went."""
+HANG_UPS = 5
+"""After so many in a row, at first, the log says so."""
 RECEIVE_LIMIT = 1024
 """Largest number of replies handled in one call, so that timers run in between."""
 
@@ -92,7 +97,7 @@ class Client:
         self._unreadable = ""
         self._due = math.inf
         self._look = -math.inf
-        self._is_denied = False
+        self._is_denied = self._has_warned = False
         self._held = False
 
     @property
@@ -208,6 +213,9 @@ class Client:
             # Also of a client with nothing to say: the events would pile up.
             self._look = now + LOOK_S
             self._is_denied = self.socket.denied
+            if self._hung_up and self.socket.hung_up >= HANG_UPS and not self._has_warned:
+                self._has_warned = True
+                log.warning("%s at %s has not answered yet%s", self.peer, self.address, self._hung_up)
         if now < self._due or self._held:
             return
         if self._requests and self._is_denied:

@@ -100,16 +100,16 @@ def _start(name: str, host: Host, first: Host, words: list[str], log: Path, supe
     return process
 
 
-def listeners(host: Host) -> set[str]:
-    """The IP addresses at which processes of the host listen."""
+def listeners(host: Host) -> list[str]:
+    """The addresses at which processes of the host listen."""
     code, said = host.run(["ss", "-ltnH"])
     assert code == 0, said
-    return {line.split()[3].rpartition(":")[0] for line in said.splitlines()}
+    return [f"tcp://{line.split()[3]}" for line in said.splitlines()]
 
 
-def spread(hosts: list[Host]) -> Placement:
-    """Four hosts: coordinator and NN worker, loader, and two with an embedding server and an embedding worker each."""
-    first, second, third, fourth = hosts
+def spread(hosts: list[Host], ranks: int = 1) -> Placement:
+    """Four hosts: coordinator and an NN worker, loader and perhaps another, and two with a server and a worker each."""
+    first, second, third, fourth, *_ = hosts
     return {
         "coordinator-0": first,
         "embedding-server-0": third,
@@ -118,4 +118,5 @@ def spread(hosts: list[Host]) -> Placement:
         "embedding-worker-1": fourth,
         "data-loader-0": second,
         "nn-worker-0": first,
+        **({"nn-worker-1": second} if ranks == 2 else {}),
     }

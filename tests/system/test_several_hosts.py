@@ -1,21 +1,29 @@
 """A job over several hosts that share neither memory nor files computes what it does on one."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
 from persia_cli.launch.job import JobResult
-from tests.support.host_job import NO_FILES, listeners, spread, started_on
+from persia_cli.wire.keys import write_keys
+from tests.conftest import poll_for
+from tests.support import far_attacker
+from tests.support.host_job import KEYS, NO_FILES, PORT, listeners, spread, started_on
 from tests.support.hosts import Host, lab, needs_hosts
 from tests.support.jobs import CRITEO_FFNN, evaluation, losses, train
-from tests.support.small import replicas
+from tests.support.secrecy import leaks_in_files, leaks_in_processes
+from tests.support.small import WORDS, replicas
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, needs_hosts, pytest.mark.timeout(400)]
 
 SIZE = ["train.steps=60", "train.batch_size=512", "train.log_every_steps=1"]
 IRREGULAR = ("refused", "foreign", "turned_away", "malformed", "no_room")
+ENDLESS = ["conf=synthetic", "train.steps=100000", "dataset.generator.train_rows=100000000"]
 CLUSTER = ["cluster.embedding_servers=2", "cluster.embedding_workers=2"]
+SMALL = [*WORDS, *CLUSTER, *NO_FILES]
 
 
 @pytest.fixture(scope="module")
@@ -52,16 +60,67 @@ def test_a_sync_run_over_four_hosts_has_the_bits_of_one_on_this_machine(
                 assert not any(replica["messages"][counter] for counter in IRREGULAR), replica
 
 
+def test_two_ranks_on_two_hosts_compute_what_one_does(
+    words: list[str], local: JobResult, hosts: list[Host], tmp_path: Path
+) -> None:
+    with started_on(spread(hosts, ranks=2), [*words, "cluster.nn_workers=2"], tmp_path / "logs") as job:
+        result = job.result()
+    assert len(losses(result)) == len(losses(local))
+    assert losses(result)[:20] == pytest.approx(losses(local)[:20], rel=2e-5)  # then one rounding has become many
+
+
 def test_each_role_listens_at_the_address_of_its_host_alone(hosts: list[Host], tmp_path: Path) -> None:
-    words = ["conf=synthetic", *CLUSTER, *NO_FILES, "train.steps=100000", "dataset.generator.train_rows=100000000"]
-    with started_on(spread(hosts), words, tmp_path / "logs") as job:
+    words = [*ENDLESS, *CLUSTER, *NO_FILES, "cluster.nn_workers=2"]
+    with started_on(spread(hosts, ranks=2), words, tmp_path / "logs") as job:
         job.wait_for_training()
-        assert [listeners(host) for host in hosts] == [
-            {hosts[0].address},
-            set(),
-            {hosts[2].address},
-            {hosts[3].address},
-        ]
+        at = [listeners(host) for host in hosts]
+    assert [{address.rpartition(":")[0] for address in each} for each in at] == [
+        {f"tcp://{host.address}"} for host in hosts
+    ]
+    assert f"tcp://{hosts[0].address}:{PORT}" in at[0]
+
+
+ASK = """
+from pathlib import Path
+import sys
+from persia_cli.wire import sockets
+from persia_cli.wire.context import Context
+from persia_cli.wire.frames import decode, encode
+from persia_cli.wire.job_messages import Next
+from persia_cli.wire.parts import Sender
+from persia_cli.wire.secret import read_secret
+with Context(read_secret(Path(sys.argv[1]))) as context:
+    dealer = sockets.dealer(context, sys.argv[2], b"friend")
+    dealer.send_multipart(encode(1, Next(Sender("nn-worker", 7, 1), 0), token=context.token))
+    assert dealer.poll(20_000), "no answer"
+    print(decode(dealer.recv_multipart(copy=False), token=context.token)[1].reason)
+    dealer.close()
+"""
+
+
+def test_nobody_on_another_host_gets_in_but_who_has_the_keys(tmp_path: Path) -> None:
+    with lab(2) as [first, second], started_on({"coordinator-0": first}, SMALL, tmp_path / "logs") as job:
+        [address] = listeners(first)
+        attack = second.start([sys.executable, far_attacker.__file__, job.keys.public.decode(), address], PIPE)
+        assert attack.outer.stdout is not None
+        assert attack.outer.stdout.readline() == b"begun\n"
+        refused = f"connections to {address} were refused, one from {second.address}: it "
+        poll_for(lambda: job.said("coordinator-0").count(refused) >= 2, 60.0, "two lines about the attack")
+        assert attack.poll() is None
+        attack.kill()
+        attack.outer.stdout.close()
+        write_keys(second.root / "tmp" / "keys", job.keys)
+        code, said = second.run([sys.executable, "-c", ASK, str(KEYS), address])
+        assert code == 0, said
+        assert "nn-worker-7" in said
+        log = job.said("coordinator-0")
+        assert "stranger" not in log
+        counts = [int(line.split()[3]) for line in log.splitlines() if refused in line]
+        assert sum(counts) > 100
+        processes = [role.inner for role in job.roles.values()]
+        assert not list(leaks_in_processes(job.keys, processes))
+        found = leaks_in_files(job.keys, [tmp_path / "logs", first.root / "tmp"])
+        assert [path.name for path in found] == ["keys"]
 
 
 def test_checkpoints_in_a_folder_that_a_host_does_not_have_are_refused(hosts: list[Host], tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from persia_cli.wire import port_guard, sockets
 from persia_cli.wire.authentication import require_login
 from persia_cli.wire.context import Context
 from persia_cli.wire.keys import new_keys
+from persia_cli.wire.loop import Loop
+from persia_cli.wire.messages import WaitCredit
 from persia_cli.wire.secret import JobSecret, new_secret
 from tests.conftest import poll_for
 from tests.support.closing import close_in_time
@@ -130,6 +132,28 @@ def test_a_process_without_keys_does_not_get_into_a_job_that_has_some_nor_the_ot
             assert dealer.hung_up
             dealer.close()
             router.close()
+
+
+def test_a_role_with_other_keys_says_so_at_once_and_at_its_end(
+    keyed: Context, caplog: pytest.LogCaptureFixture
+) -> None:
+    hint = "it hangs up on every connection: give it and this role the same --token-file or --key-file"
+    with Context(JobSecret.of(new_keys())) as other:
+        server, client_loop = Loop(keyed, "server"), Loop(other, "role")
+        address = server.serve(ANY).address
+        client = client_loop.connect(address, "coordinator", b"role", retry_s=0.05, silence_timeout_s=3.0)
+        client.request(WaitCredit(0, 1))
+
+        def end() -> None:
+            while True:
+                client_loop.poll(0.05)
+
+        with caplog.at_level(logging.WARNING), pytest.raises(WireError, match=f"not answered for 3 s .*; {hint}"):
+            end()
+        said = [record.getMessage() for record in caplog.records if "not answered yet" in record.getMessage()]
+        assert said == [f"coordinator at {address} has not answered yet; {hint}"]
+        client_loop.close()
+        server.close()
 
 
 def test_nobody_gets_in_where_nobody_authenticates(keyed: Context, foreign: zmq.Context[zmq.Socket[bytes]]) -> None:
