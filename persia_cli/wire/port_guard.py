@@ -78,7 +78,7 @@ class PortGuard:
         elif event == zmq.EVENT_ACCEPTED:
             self._accepted += 1
             self._recent.append(now)
-            self._clients[value] = _client_of(value)
+            self._clients[value] = client_of(value)
         elif event == zmq.EVENT_DISCONNECTED:
             client = self._clients.pop(value, "")
             # One thread of libzmq handles all connections, so the end comes right after the reason.
@@ -125,11 +125,17 @@ class PortGuard:
                 self._port = None
 
 
-def _client_of(descriptor: int) -> str:
+def client_of(descriptor: int) -> str:
     """Return the address at the other end of a connection; empty where it has ended, or is of this machine."""
     with suppress(OSError):
-        # A copy: libzmq owns the descriptor, and may close it at any moment.
-        with system.socket(fileno=os.dup(descriptor)) as connection:
+        # A copy: libzmq owns the descriptor, and may close it at any moment, so that it may be something else by now.
+        copy = os.dup(descriptor)
+        try:
+            connection = system.socket(fileno=copy)
+        except OSError:
+            os.close(copy)
+            raise
+        with connection:
             client = connection.getpeername()
         return str(client[0]) if isinstance(client, tuple) else "this machine"
     return ""

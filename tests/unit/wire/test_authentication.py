@@ -1,6 +1,7 @@
 """Who gets in: exactly those who have the secret of the job, and nobody where nobody can say who has it."""
 
 import logging
+import os
 import re
 import socket
 from collections.abc import Iterator
@@ -194,6 +195,15 @@ def test_nobody_gets_in_once_the_authentication_has_died_and_who_is_in_stays(
     authenticator._close_all()
     for each in (early, late, router):
         each.close()
+
+
+def test_a_descriptor_that_is_no_connection_any_more_has_no_client_and_is_left_alone() -> None:
+    for other in (os.eventfd(0), socket.socket().detach()):
+        before = set(Path("/proc/self/fd").iterdir())
+        assert port_guard.client_of(other) == ""
+        assert set(Path("/proc/self/fd").iterdir()) == before
+        os.close(other)
+        assert port_guard.client_of(other) == ""
 
 
 def test_refusals_are_logged_now_and_then_and_all_are_counted(
