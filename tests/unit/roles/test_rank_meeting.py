@@ -8,7 +8,7 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 import torch.distributed as dist
-from hypothesis import given
+from hypothesis import given, settings
 
 from persia_cli.control.rank_group import RankGroup
 from persia_cli.errors import WireError
@@ -83,6 +83,7 @@ def outcome(store: dist.Store, call: str, *arguments: Any) -> Any:
     return bytes(result) if isinstance(result, bytes | str) and call != "set" else result
 
 
+@settings(max_examples=20)  # waits that end in vain take their time
 @given(st.lists(CALLS, max_size=12))
 def test_every_call_does_what_it_does_in_a_store_of_torch(calls: list[tuple[Any, ...]]) -> None:
     ours, theirs = store_of(Coordinator()), dist.HashStore()
