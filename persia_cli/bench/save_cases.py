@@ -1,6 +1,7 @@
 """Cases of `bench kernels` for checkpoints: saving and loading against the disk alone, and serving while saving."""
 
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from persia_cli.bench import stores
 from persia_cli.bench.alternate import Scale, Turn, alternate, compared
 from persia_cli.bench.result import OURS, Result
 from persia_cli.kernels.memory import zeros
+from persia_cli.launch.job import SWITCH_INTERVAL_S
 from persia_cli.launch.processes import terminating_interrupts
 from persia_cli.roles.shard_saving import ShardSaving
 from persia_cli.storage.places import writing_file
@@ -49,10 +51,21 @@ class _Bell:
 @contextmanager
 def _folder() -> Iterator[Path]:
     """Make a folder on the disk of the working folder, which is removed with its content, also after SIGTERM."""
-    with terminating_interrupts(), TemporaryDirectory(prefix="persia-bench-", dir=Path.cwd()) as name:
+    with terminating_interrupts(), _threads_as_in_a_server(), TemporaryDirectory(prefix="persia-bench-", dir=Path.cwd()) as name:
         folder = Path(name, EMBEDDINGS)  # sketches are saved beside the folder of rows
         folder.mkdir()
         yield folder
+
+
+@contextmanager
+def _threads_as_in_a_server() -> Iterator[None]:
+    """Have threads take turns as often as in the process of an embedding server: two of them save."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 @contextmanager
