@@ -51,7 +51,11 @@ class _Bell:
 @contextmanager
 def _folder() -> Iterator[Path]:
     """Make a folder on the disk of the working folder, which is removed with its content, also after SIGTERM."""
-    with terminating_interrupts(), _threads_as_in_a_server(), TemporaryDirectory(prefix="persia-bench-", dir=Path.cwd()) as name:
+    with (
+        terminating_interrupts(),
+        _threads_as_in_a_server(),
+        TemporaryDirectory(prefix="persia-bench-", dir=Path.cwd()) as name,
+    ):
         folder = Path(name, EMBEDDINGS)  # sketches are saved beside the folder of rows
         folder.mkdir()
         yield folder
