@@ -1,5 +1,6 @@
 """`persia launch-role`."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -64,7 +65,8 @@ def launch_role(
         typer.Option(
             "--key-file",
             metavar="FILE",
-            help="File of the job's keys (persia keys new), instead of a token: connections over TCP are encrypted.",
+            help="File of the job's keys (persia keys new), instead of a token: connections over TCP are encrypted. "
+            "- stands for standard input, from which conf=- takes the configuration that follows.",
             show_default="PERSIA_KEY_FILE",
         ),
     ] = None,
@@ -87,6 +89,7 @@ def launch_role(
     killed if cluster.server_memory is shared, an NN worker that keeps its memory
     (recovery.dense_memory), and a coordinator that is killed.
     """
+    from persia_cli.launch.handed_over import STDIN, take
     from persia_cli.launch.role import die_with, run_process
     from persia_cli.launch.role_options import RoleOptions
     from persia_cli.wire.addresses import resolved
@@ -94,12 +97,16 @@ def launch_role(
     if parent is not None:
         die_with(parent)
     coordinator = resolved(coordinator)
+    config = ""
+    if str(key_file) == STDIN:
+        handed = take(sys.stdin.buffer)
+        key_file, config = handed.key_file, handed.config
     replica = RoleOptions(
         role, index, coordinator, bind, advertise, run_dir, token_file, key_file, trusted_network, life, memory_file
     )
     replica.check()
     if words:
-        _prepare(replica, words, conf_dir or [])
+        _prepare(replica, words, conf_dir or [], config)
     if supervise:
         from persia_cli.launch.supervisor import supervise_role
 
@@ -108,8 +115,8 @@ def launch_role(
         run_process(replica)
 
 
-def _prepare(replica: "RoleOptions", words: list[str], folders: list[Path]) -> None:
-    """Create the run directory of a coordinator that is started with a configuration."""
+def _prepare(replica: "RoleOptions", words: list[str], folders: list[Path], config: str) -> None:
+    """Create the run directory of a coordinator that is started with a configuration; `config` is that of `conf=-`."""
     from persia_cli.errors import UserError
 
     if replica.role != "coordinator":
@@ -117,11 +124,12 @@ def _prepare(replica: "RoleOptions", words: list[str], folders: list[Path]) -> N
     assert replica.run_dir is not None
     from persia_cli.commands.facts import facts_of
     from persia_cli.config.compose import compose_run
+    from persia_cli.config.record import parsed
     from persia_cli.launch.job import prepare_run_dir
     from persia_cli.launch.readiness import require_network, with_dense_fit
     from persia_cli.plan.job import plan_job
 
-    run = compose_run(words, folders)
+    run = parsed(config, "standard input") if words == ["conf=-"] else compose_run(words, folders)
     replica.require_keys(run.cluster)
     plan = plan_job(run, facts_of(run.dataset), "train", replica.run_dir)
     require_network(plan)

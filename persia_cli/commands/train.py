@@ -18,12 +18,16 @@ EXAMPLES = examples(
     "persia train conf=criteo model=ffnn train.epochs=2  # a configuration, an option, a key",
     "persia train conf=./mine.yaml mode=sync --dry-run   # show the plan and start nothing",
     "persia train conf=criteo --trace steps.json         # a timeline of 200 steps, for ui.perfetto.dev",
+    "persia train conf=criteo cluster=hosts cluster.hosts.list=[h1,h2] --render  # what ssh would start there",
 )
 
 
 def train(
     words: Words = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and start nothing.")] = False,
+    render: Annotated[
+        bool, typer.Option("--render", help="Print what cluster=… submits to other machines, and start nothing.")
+    ] = False,
     run_dir: Annotated[
         Path | None,
         typer.Option("--run-dir", metavar="DIR", help="Folder of the run.", show_default="runs/NAME-TIME"),
@@ -52,6 +56,7 @@ def train(
     from persia_cli.commands.job import carry_out, choose_run_dir, claimed, traced
     from persia_cli.commands.screen import err, out, say
     from persia_cli.config.compose import compose_run
+    from persia_cli.config.schema import ENGINES
     from persia_cli.errors import UserError
     from persia_cli.launch.job import BEGINNING, has_begun
     from persia_cli.launch.readiness import require_ready, with_dense_fit
@@ -62,6 +67,9 @@ def train(
     with end_on_signals(lambda text: say(err(), text)):
         words, resumed = split_word(words or [])
         run = compose_run(words, conf_dir or [])
+        if render or run.cluster.kind in ENGINES:
+            _elsewhere(run, run_dir, render)
+            return
         plan = _resumed(resumed, run, run_dir) if resumed else None
         unsaved = run_dir if resumed and plan is None and run_dir and has_begun(run_dir) else None
         if plan is None:
@@ -84,6 +92,19 @@ def train(
                 say(err(), f"the run in {unsaved} has no complete checkpoint, so it begins again")
                 start_over(unsaved, BEGINNING)
             carry_out(plan if run_dir else claimed(plan), again, trace)
+
+
+def _elsewhere(run: "Run", run_dir: Path | None, render: bool) -> None:
+    """Train on other machines, or print what would be submitted to them."""
+    from persia_cli.commands.engine_job import render as rendered
+    from persia_cli.commands.engine_job import train_elsewhere
+    from persia_cli.commands.job import choose_run_dir
+    from persia_cli.commands.screen import out
+
+    if render:
+        out().out(rendered(run, (run_dir or choose_run_dir(run.name, None)).name), highlight=False)
+    else:
+        train_elsewhere(run, run_dir)
 
 
 def _resumed(source: str, run: "Run", run_dir: Path | None) -> "JobPlan | None":

@@ -37,6 +37,15 @@ def read_run(path: Path) -> Run:
     return checked(Run, load_yaml(path, f"{path}"), path)
 
 
+def parsed(text: str, name: str) -> Run:
+    """Return a run from the text of `to_yaml`; raises ConfigError, with the `name` of its source, if it is not one."""
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{name}: cannot be read, {str(error).splitlines()[0]}") from error
+    return checked(Run, values, name)
+
+
 def load_yaml(path: Path, name: str) -> Any:
     """Return the values in a YAML file; raises ConfigError, with the `name` that the user gave it, if it cannot be."""
     try:

@@ -14,6 +14,7 @@ from typing import Protocol
 from persia_cli.config.record import read_run
 from persia_cli.control.restarts import RestartPolicy, ended_how
 from persia_cli.errors import DiskError, PreemptedError, RoleError, WireError
+from persia_cli.launch.handed_over import descriptors
 from persia_cli.launch.job import COORDINATOR_ADDRESS, JOB, SIGNALLED, record
 from persia_cli.launch.processes import python_module
 from persia_cli.launch.role import log_to_stderr, read_job
@@ -210,6 +211,7 @@ def supervise_role(options: RoleOptions) -> None:
         reports = DeathReports(f"supervisor of {name}", lambda: options.coordinator, options.context)
     command = [*python_module("persia_cli"), "launch-role", *options.words(), "--parent", str(os.getpid())]
     command += memory_words(memory)
+    inherited = descriptors([options.key_file]) + (() if memory is None else (memory,))
     deaths = coordinator_deaths(options.run_dir) if options.run_dir is not None else None
 
     def start(life: int) -> "subprocess.Popen[bytes]":
@@ -221,7 +223,7 @@ def supervise_role(options: RoleOptions) -> None:
             words,
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # so that Ctrl-C reaches it once, through this process
-            pass_fds=() if memory is None else (memory,),
+            pass_fds=inherited,
         )
 
     # The coordinator knows whether this job replaces a server whose memory is lost.

@@ -209,6 +209,12 @@ def expected_replicas(run: Run) -> dict[str, int]:
     }
 
 
+def all_replicas(run: Run) -> tuple[Replica, ...]:
+    """Return all replicas of a job, in the order of start."""
+    others = (Replica(role, i) for role, count in expected_replicas(run).items() for i in range(count))
+    return (Replica(COORDINATOR, 0), *others)
+
+
 def job_batches(run: Run, job: Job) -> JobBatches:
     """Return the batches of the job."""
     rows = {TRAIN: job.train_rows if job.steps else 0, EVAL: job.eval_rows}
@@ -270,9 +276,7 @@ def plan_job(
     )
     require_places(layout, run.cluster.embedding_servers)
     require_network(run, layout)
-    replicas = [Replica("coordinator", 0)]
-    replicas += [Replica(role, i) for role, count in expected_replicas(run).items() for i in range(count)]
-    return JobPlan(run=run, facts=facts, job=job, replicas=tuple(replicas), layout=layout)
+    return JobPlan(run=run, facts=facts, job=job, replicas=all_replicas(run), layout=layout)
 
 
 def _address(load: "Place") -> str:

@@ -64,7 +64,9 @@ FROZEN = {
               "--metric", "--resume", "words"],
     "table": ["--help"],
     "table stats": ["--help", "--json", "folder"],
-    "train": ["--conf-dir", "--dry-run", "--help", "--parent", "--run-dir", "--trace", "--trace-steps", "words"],
+    "train": [
+        "--conf-dir", "--dry-run", "--help", "--parent", "--render", "--run-dir", "--trace", "--trace-steps", "words",
+    ],
 }  # fmt: skip
 """Every command with its options and arguments; what is taken away here is taken from people's scripts."""
 

@@ -32,6 +32,7 @@ FLOORS = (
     ("retrieval",),
     ("roles",),
     ("launch",),
+    ("engines",),
     ("checkpoint",),
     ("bench",),
     ("drill",),

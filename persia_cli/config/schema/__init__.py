@@ -1,11 +1,12 @@
 """The typed configuration that the rest of the program uses; one file per group. All imports are for others."""
 
 from persia_cli.config.schema.base import Node
-from persia_cli.config.schema.cluster import Cluster
+from persia_cli.config.schema.cluster import ENGINES, Cluster
 from persia_cli.config.schema.dataset import Dataset, GeneratedDataset, Generator, ParquetDataset
 from persia_cli.config.schema.embedding import Embedding, HashStack, Table
 from persia_cli.config.schema.factorization import Afm, DeepFm, FibiNet, Fm, Lr, WideDeep, XDeepFm
 from persia_cli.config.schema.features import SparseFeature
+from persia_cli.config.schema.hosts import SshHost, SshHosts
 from persia_cli.config.schema.init_from import InitFrom, VectorFile
 from persia_cli.config.schema.interactions import AutoInt, DcnV2, Dlrm, Ffnn, FinalMlp, FinalNet, Gdcn, MaskNet
 from persia_cli.config.schema.loss import (
@@ -44,6 +45,7 @@ from persia_cli.config.schema.optimizer import (
     Sgd,
     StepSchedule,
 )
+from persia_cli.config.schema.resources import RoleCpus, RoleMemory
 from persia_cli.config.schema.run import Checkpoint, EarlyStop, Evaluation, Retrieval, Run, Training
 from persia_cli.config.schema.sequences import Bst, Dien, Din, SasRec, TwoTower
 from persia_cli.config.schema.split import ColumnSplit, EvalSplit, EverySplit, FileSplit, PredictSplit

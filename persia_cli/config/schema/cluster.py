@@ -4,14 +4,22 @@ from typing import Literal, Self
 
 from pydantic import model_validator
 
-from persia_cli.config.schema.base import Few, Node, Seconds
+from persia_cli.config.schema.base import Amount, Few, Node, Seconds
+from persia_cli.config.schema.hosts import SshHosts
+from persia_cli.config.schema.resources import RoleCpus, RoleMemory
+
+ENGINES = ("hosts",)
+"""Kinds that start a job on other machines. The settings of each are in a key of its name, which others refuse."""
 
 
 class Cluster(Node):
     """Replicas of each role, their transport, and the time limits for waiting."""
 
-    kind: Literal["embedded", "local"]
-    """`embedded` runs every role as a thread of one process, `local` as a process of this machine."""
+    kind: Literal["embedded", "local", "hosts"]
+    """`embedded` runs every role as a thread of one process, `local` as a process of this machine.
+
+    `hosts` runs them on machines that ssh reaches.
+    """
     transport: Literal["ipc", "tcp"] = "ipc"
     """The transport between processes: Unix sockets, or TCP on the loopback interface.
 
@@ -57,6 +65,34 @@ class Cluster(Node):
     """Seconds before an unanswered request is first sent again; doubled each time, up to 4 s."""
     stop_timeout_s: Seconds = 5.0
     """Seconds between asking a replica to stop and killing it."""
+    cpus: RoleCpus = RoleCpus()
+    """Processors that a scheduler is asked for."""
+    memory: RoleMemory = RoleMemory()
+    """Memory that a scheduler is asked for."""
+    gpus: Amount | None = None
+    """GPUs of each NN worker that a scheduler is asked for; by default 1 with `train.device=cuda`, else none."""
+    hosts: SshHosts | None = None
+    """The machines of `cluster=hosts`."""
+
+    @model_validator(mode="after")
+    def _engines_have_their_own_settings(self) -> Self:
+        for engine in ENGINES:
+            if engine != self.kind and getattr(self, engine) is not None:
+                raise ValueError(f"cluster.{engine} is for cluster={engine}, and this job has cluster={self.kind}")
+        asked = self.cpus != RoleCpus() or self.memory != RoleMemory() or self.gpus is not None
+        if self.kind not in ENGINES and asked:
+            raise ValueError(f"cluster.cpus, memory and gpus are for other machines; cluster={self.kind} has this one")
+        return self
+
+    @model_validator(mode="after")
+    def _machines_talk_over_tcp(self) -> Self:
+        if self.kind not in ENGINES:
+            return self
+        if self.transport != "tcp":
+            raise ValueError(f"cluster={self.kind} is for several machines, which need transport=tcp")
+        if self.encryption == "none":
+            raise ValueError(f"cluster={self.kind} hands its own keys to every machine; leave out encryption=none")
+        return self
 
     @model_validator(mode="after")
     def _there_is_something_to_encrypt(self) -> Self:

@@ -6,7 +6,7 @@ import yaml
 from persia_cli.config import expected, offers
 from persia_cli.config.compose import compose_run
 from persia_cli.config.expected import keys
-from persia_cli.config.schema import CosineSchedule, Embedding, Ffnn, Optimizer, ParquetDataset, Run
+from persia_cli.config.schema import ENGINES, CosineSchedule, Embedding, Ffnn, Optimizer, ParquetDataset, Run
 from persia_cli.errors import ConfigError
 
 PRIMARIES = offers.primaries()
@@ -55,6 +55,7 @@ def test_what_ships() -> None:
     ]
     assert OPTIONS == [
         "cluster=embedded",
+        "cluster=hosts",
         "cluster=local",
         "dataset=adult_income",
         "dataset=adult_income_original",
@@ -151,8 +152,13 @@ def test_base_spells_every_key() -> None:
 
 def test_cluster_options_spell_every_key() -> None:
     names = {key.removeprefix("cluster.") for key, _ in keys(Run) if key.startswith("cluster.")}
-    for file in offers.groups()["cluster"].values():
-        assert set(yaml.safe_load(file.read_text())) == names
+    for kind, file in offers.groups()["cluster"].items():
+        spelled = yaml.safe_load(file.read_text())
+        assert set(spelled) == {name for name in names if "." not in name and name not in set(ENGINES) - {kind}}
+        if kind in ENGINES:
+            assert set(spelled[kind]) == {
+                name.removeprefix(f"{kind}.") for name in names if name.startswith(f"{kind}.")
+            }
 
 
 def test_every_optimizer_of_rows_ships_and_its_schedule_takes_single_keys() -> None:

@@ -1,0 +1,34 @@
+"""Jobs of `persia train` that an engine runs on other machines."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from persia_cli.config.schema import Run
+
+
+def render(run: "Run", name: str) -> str:
+    """Return what the engine of a run would submit, as it takes it; `name` is that of the job.
+
+    Raises UserError if the run has no engine.
+    """
+    from persia_cli.config.schema import ENGINES
+    from persia_cli.errors import UserError
+
+    kind = run.cluster.kind
+    match kind:
+        case "hosts":
+            from persia_cli.engines.hosts.start import rendered
+
+            return rendered(run, name)
+    raise UserError(
+        f"--render prints what {' and '.join(f'cluster={engine}' for engine in ENGINES)} submit, and cluster={kind} "
+        "submits nothing; --dry-run shows its plan"
+    )
+
+
+def train_elsewhere(run: "Run", run_dir: Path | None) -> None:
+    """Train on the machines of a run's cluster, and show the job's progress; `run_dir` is that of this machine."""
+    from persia_cli.errors import UserError
+
+    raise UserError(f"cluster={run.cluster.kind}: give --render; starting it from here is not possible")

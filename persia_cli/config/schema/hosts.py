@@ -1,0 +1,47 @@
+"""The machines of a job that is started by ssh."""
+
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from persia_cli.config.schema.base import Node, Seconds
+
+
+class SshHost(Node):
+    """One machine."""
+
+    ssh: Annotated[str, Field(min_length=1)]
+    """What ssh is given: a host's name, USER@NAME, or an alias of ~/.ssh/config."""
+    address: str | None = None
+    """IP address, or name, at which the other machines reach it; by default the one at which ssh does."""
+    roles: tuple[str, ...] = ()
+    """What is to run there: all replicas of a role (`nn-worker`), or single ones (`nn-worker-0`)."""
+
+
+def _name_alone(value: Any) -> Any:
+    return {"ssh": value} if isinstance(value, str) else value
+
+
+class SshHosts(Node):
+    """Machines that are reached by ssh, and how Persia is found there."""
+
+    list: tuple[Annotated[SshHost, BeforeValidator(_name_alone)], ...] = ()
+    """The machines; a name is short for `{ssh: NAME}`. Without `roles`, the first one gets the coordinator."""
+    ssh: Annotated[str, Field(min_length=1)] = "ssh"
+    """The ssh command, with any options, e.g. `ssh -F file`. It must ask for nothing."""
+    persia: Annotated[str, Field(min_length=1)] = "persia"
+    """The command that runs Persia on the machines, as their shell reads it, e.g. `~/venv/bin/persia`."""
+    folder: Annotated[str, Field(min_length=1)] = "persia-jobs"
+    """Folder on each machine for logs, and for the run's record on the coordinator's; from the home folder on."""
+    lost_s: Seconds = 300.0
+    """Seconds for which ssh may not reach a machine before the command that follows the job ends; the job goes on."""
+
+    @model_validator(mode="after")
+    def _are_different(self) -> Self:
+        names = [host.ssh for host in self.list]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"hosts.list has {twice[0]} twice; name each machine once")
+        for host in self.list:
+            if host.ssh.startswith("-"):
+                raise ValueError(f"hosts.list: {host.ssh} is an option of ssh and no machine; hosts.ssh has options")
+        return self

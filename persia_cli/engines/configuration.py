@@ -1,0 +1,19 @@
+"""The resolved configuration that an engine hands to the coordinator's machine."""
+
+from persia_cli.config.record import to_yaml
+from persia_cli.config.schema import Run
+from persia_cli.launch.job import anchored
+
+
+def handed_over_run(run: Run) -> Run:
+    """Return the run as another machine can compose it: with absolute paths, and without the user's file of keys.
+
+    Nothing in it is secret: keys are never in a run, and credentials of URIs have left it when it was read.
+    """
+    run = anchored(run)
+    return run.model_copy(update={"cluster": run.cluster.model_copy(update={"key_file": None})})
+
+
+def configuration(run: Run) -> str:
+    """Return the configuration as the text of a file that `conf=PATH` reads."""
+    return to_yaml(handed_over_run(run))

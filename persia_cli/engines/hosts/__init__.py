@@ -1,0 +1,1 @@
+"""`cluster=hosts`: machines that ssh reaches, for people without a scheduler."""

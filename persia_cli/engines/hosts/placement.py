@@ -1,0 +1,64 @@
+"""Which replica of a job runs on which of its machines."""
+
+from collections.abc import Mapping, Sequence
+
+from persia_cli.config.schema import Run, SshHost
+from persia_cli.errors import ConfigError
+from persia_cli.plan.job import COORDINATOR, ROLES, Replica, all_replicas
+
+Placement = Mapping[Replica, SshHost]
+"""The machine of each replica, in the order of start."""
+
+
+def placement_of(run: Run) -> Placement:
+    """Return the machine of each replica; raises ConfigError if there is none for one, or more than one.
+
+    Machines with `roles` get what these name, and nothing else. Without them the coordinator is on the first, NN
+    workers from the first on, each with a data loader beside it, and embedding servers from the one after the last NN
+    worker on, each with an embedding worker.
+    """
+    hosts = run.cluster.hosts.list if run.cluster.hosts else ()
+    if not hosts:
+        raise ConfigError("cluster=hosts needs machines: give cluster.hosts.list=[NAME,…], as ssh knows them")
+    replicas = all_replicas(run)
+    _refuse_unknown(hosts, replicas)
+    free = [host for host in hosts if not host.roles]
+    return {replica: _host_of(replica, run, hosts, free) for replica in replicas}
+
+
+def _host_of(replica: Replica, run: Run, hosts: Sequence[SshHost], free: Sequence[SshHost]) -> SshHost:
+    named = [host for host in hosts if replica.name in host.roles]
+    if len(named) > 1:
+        both = " and ".join(host.ssh for host in named)
+        raise ConfigError(f"cluster.hosts.list: {replica.name} is in roles of {both}; name it once")
+    if named:
+        return named[0]
+    if of_role := [host for host in hosts if replica.role in host.roles]:
+        return of_role[replica.index % len(of_role)]
+    if not free:
+        raise ConfigError(
+            f"cluster.hosts.list: no machine is for {replica.name}, since all have roles; add {replica.role} to those "
+            "of one"
+        )
+    return free[_turn(replica, run) % len(free)]
+
+
+def _turn(replica: Replica, run: Run) -> int:
+    """Return the number of a replica's machine among those without roles, counted on from the last to the first."""
+    ranks, servers = run.cluster.nn_workers, run.cluster.embedding_servers
+    if replica.role == "embedding-server":
+        return ranks + replica.index
+    if replica.role == "embedding-worker":
+        return ranks + replica.index % servers
+    return 0 if replica.role == COORDINATOR else replica.index % ranks
+
+
+def _refuse_unknown(hosts: Sequence[SshHost], replicas: Sequence[Replica]) -> None:
+    there = {replica.name for replica in replicas}
+    for host in hosts:
+        for name in host.roles:
+            if name not in ROLES and name not in there:
+                raise ConfigError(
+                    f"cluster.hosts.list: {host.ssh} has the role {name}, and this job has no such replica; "
+                    f"name one of {', '.join(ROLES)}, or a single replica such as {replicas[-1].name}"
+                )

@@ -1,0 +1,56 @@
+"""What a replica of each role needs of its machine, by the plan of the job and `cluster.cpus`, `memory` and `gpus`."""
+
+import math
+from dataclasses import dataclass
+
+from persia_cli.config.schema import Run
+from persia_cli.plan.embedding import embedding_layout
+
+GIB = 2**30
+CPUS = {"coordinator": 1, "embedding-server": 2, "embedding-worker": 1, "data-loader": 2}
+"""A role's thread, and one more where it reads or writes files all the time. Those of NN workers are the user's."""
+MEMORY = {
+    "coordinator": GIB,
+    "embedding-server": GIB,
+    "embedding-worker": 2 * GIB,
+    "data-loader": 2 * GIB,
+    "nn-worker": 4 * GIB,
+}
+"""Of a process with its libraries and batches in flight; servers need that of their rows too."""
+CHANGING = 0.05
+"""Fraction of the memory of rows that a server needs for those that change while it saves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one replica needs."""
+
+    cpus: int
+    memory: int
+    """Bytes."""
+    gpus: int = 0
+
+
+def resources_of(run: Run, role: str) -> Resources:
+    """Return what a replica of a role needs: what the user says, else what is planned."""
+    cluster, name = run.cluster, role.replace("-", "_")
+    cpus = getattr(cluster.cpus, name) or CPUS.get(role) or run.train.threads + 1
+    memory = getattr(cluster.memory, name) or MEMORY[role] + (_rows(run) if role == "embedding-server" else 0)
+    return Resources(cpus, memory, _gpus(run) if role == "nn-worker" else 0)
+
+
+def _rows(run: Run) -> int:
+    """Return the most bytes that rows and index of one server take."""
+    servers, embedding = run.cluster.embedding_servers, run.embedding
+    whole = embedding.memory
+    if embedding.capacity is not None:
+        whole = sum(group.nbytes for group in embedding_layout(run).feature_groups)
+    # Partitions are the unit of placement, so one server may have one more than another.
+    partitions = math.ceil(embedding.num_partitions / servers)
+    return math.ceil(whole * partitions / embedding.num_partitions * (1 + CHANGING))
+
+
+def _gpus(run: Run) -> int:
+    if run.cluster.gpus is not None:
+        return run.cluster.gpus
+    return 1 if run.train.device.startswith("cuda") else 0

@@ -1,0 +1,63 @@
+"""What a launcher hands to a role on another machine, through its standard input and so past command lines and files.
+
+The first line has the job's keys, as a file of keys does. The second has the credentials of URIs, as the environment of
+a role on the launcher's own machine; it may be empty. What follows is the configuration, for a coordinator.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from persia_cli.errors import ConfigError
+from persia_cli.storage.credentials import VARIABLE
+from persia_cli.store.memory_file import new_file
+from persia_cli.wire.keys import JobKeys
+
+STDIN = "-"
+"""Stands for standard input where a file is expected."""
+MOST_BYTES = 2**24
+_DESCRIPTOR = re.compile(r"/proc/self/fd/(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """What came: the file of keys is one in memory, which only this process and its children can open."""
+
+    key_file: Path
+    config: str
+
+
+def text_of(keys: JobKeys, config: str = "") -> str:
+    """Return what to write to the standard input of a role."""
+    return "\n".join([keys.secret.decode(), os.environ.get(VARIABLE, ""), config])
+
+
+def take(source: BinaryIO) -> HandedOver:
+    """Read all that is handed over; raises ConfigError if it is too much or is no text."""
+    try:
+        keys, _, rest = source.read(MOST_BYTES + 1).decode().partition("\n")
+    except UnicodeDecodeError:
+        raise ConfigError("--key-file -: standard input is not text") from None
+    if len(rest) > MOST_BYTES:
+        raise ConfigError(f"--key-file -: standard input has more than {MOST_BYTES:,} bytes")
+    credentials, _, config = rest.partition("\n")
+    if credentials:
+        os.environ[VARIABLE] = credentials
+    return HandedOver(file_in_memory(keys), config)
+
+
+def file_in_memory(secret: str) -> Path:
+    """Return the path of a new file that is nowhere but in memory, private to this user, with one line."""
+    file = new_file("keys")
+    os.fchmod(file, 0o600)
+    os.write(file, f"{secret}\n".encode())
+    return Path(f"/proc/self/fd/{file}")
+
+
+def descriptors(files: Sequence[Path | None]) -> tuple[int, ...]:
+    """Return the descriptors that a child process has to inherit to open these files under the same paths."""
+    found = (_DESCRIPTOR.fullmatch(str(file)) for file in files)
+    return tuple(int(each[1]) for each in found if each)

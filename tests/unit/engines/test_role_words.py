@@ -1,0 +1,92 @@
+"""The words by which engines start a role are those of `persia launch-role`."""
+
+from pathlib import Path
+
+import pytest
+
+from persia_cli.config.compose import compose_run
+from persia_cli.config.record import parsed
+from persia_cli.engines.configuration import configuration
+from persia_cli.engines.resources import GIB, Resources, resources_of
+from persia_cli.engines.role_words import Placed, role_words
+from persia_cli.errors import ConfigError
+from persia_cli.plan.job import ROLES
+
+AT = Placed("tcp://10.0.0.1:7000", "/etc/persia/keys", "/etc/persia/config.yaml", "/var/run")
+
+
+def test_the_coordinator_gets_the_configuration_and_the_others_do_not() -> None:
+    assert role_words("coordinator", 0, AT) == [
+        "launch-role", "coordinator", "--index", "0", "--coordinator", "tcp://10.0.0.1:7000",
+        "--key-file", "/etc/persia/keys", "--supervise", "--run-dir", "/var/run", "conf=/etc/persia/config.yaml",
+    ]  # fmt: skip
+    assert role_words("nn-worker", "$(INDEX)", Placed("tcp://h:7", bind="tcp://$(IP):*", advertise="tcp://e:1")) == [
+        "launch-role", "nn-worker", "--index", "$(INDEX)", "--coordinator", "tcp://h:7", "--key-file", "-",
+        "--bind", "tcp://$(IP):*", "--advertise", "tcp://e:1", "--supervise",
+    ]  # fmt: skip
+
+
+def test_the_configuration_is_whole_and_names_no_place_of_this_machine_but_absolute_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["conf=criteo", "dataset.path=rows", "cluster.key_file=own.keys", "checkpoint.path=saved"]
+    text = configuration(compose_run([*words, "cluster=hosts"]))
+    run = parsed(text, "standard input")
+    assert run.dataset.kind == "parquet"
+    assert run.dataset.paths == (str(tmp_path / "rows"),)
+    assert run.checkpoint.path == str(tmp_path / "saved")
+    assert (run.cluster.kind, run.cluster.key_file) == ("hosts", None)
+    assert "own.keys" not in text
+
+
+@pytest.mark.parametrize("text", ["name: [", "name: a", "- 1", ""])
+def test_what_is_no_configuration_is_refused_with_its_source(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^standard input: "):
+        parsed(text, "standard input")
+
+
+def test_resources_follow_from_the_plan_of_the_job() -> None:
+    words = ["cluster=hosts", "cluster.embedding_servers=3", "embedding.memory=6GiB", "train.threads=4"]
+    run = compose_run([*words, "train.device=cuda"])
+    found = {role: resources_of(run, role) for role in ROLES}
+    assert found["coordinator"] == Resources(1, GIB)
+    assert found["embedding-worker"] == Resources(1, 2 * GIB)
+    assert found["data-loader"] == Resources(2, 2 * GIB)
+    assert found["nn-worker"] == Resources(5, 4 * GIB, 1)
+    assert found["embedding-server"].cpus == 2
+    assert found["embedding-server"].memory == pytest.approx(GIB + 2 * GIB * 1.05, rel=1e-3)
+
+
+def test_a_limit_of_rows_is_counted_in_bytes() -> None:
+    few, many = (
+        resources_of(compose_run(["cluster=hosts", f"embedding.capacity={rows}"]), "embedding-server").memory
+        for rows in (100_000, 10_000_000)
+    )
+    assert few < 1.1 * GIB
+    assert many > 1.5 * GIB
+
+
+def test_what_the_user_says_goes_first() -> None:
+    words = ["cluster.cpus.nn_worker=7", "cluster.memory.embedding_server=64GiB", "cluster.gpus=2"]
+    run = compose_run(["cluster=hosts", *words])
+    assert resources_of(run, "nn-worker") == Resources(7, 4 * GIB, 2)
+    assert resources_of(run, "embedding-server") == Resources(2, 64 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["cluster=local", "cluster.hosts.folder=x"], "cluster.hosts is for cluster=hosts, and this job has cluster="),
+        (["cluster=local", "cluster.gpus=1"], "cluster.cpus, memory and gpus are for other machines; cluster=local "),
+        (["cluster=embedded", "cluster.cpus.nn_worker=1"], "cluster=embedded has this one"),
+        (["cluster=hosts", "cluster.transport=ipc"], "cluster=hosts is for several machines, which need transport=tcp"),
+        (["cluster=hosts", "cluster.encryption=none"], "hands its own keys to every machine; leave out encryption=no"),
+        (["cluster=hosts", "cluster.hosts.list=[a,b,a]"], "hosts.list has a twice; name each machine once"),
+        (["cluster=hosts", "cluster.hosts.list=['-oProxy=x']"], "-oProxy=x is an option of ssh and no "),
+    ],
+)
+def test_settings_of_another_kind_are_refused(words: list[str], sentence: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        compose_run(words)
+    assert sentence in str(refused.value)
