@@ -31,13 +31,29 @@ def write_private(path: Path, text: str, what: str) -> None:
 
 
 def read_private(path: Path, what: str) -> str:
-    """Return the line in a file; raises UserError if there is none, or if other users could read it."""
+    """Return the line in a file; raises UserError if there is none, or if other users could read it.
+
+    One that root lends to a group of this user's is private enough where nobody here can have made it so by mistake.
+    """
     try:
         with path.open(encoding="ascii", errors="replace") as file:
             rights = os.fstat(file.fileno())
+            lent = _is_lent(file.fileno(), rights)
             text = file.read(MOST_BYTES).strip()
     except OSError as error:
         raise UserError(f"cannot read {what} from {path}: {error.strerror}") from error
-    if rights.st_uid not in (os.geteuid(), ROOT) or stat.S_IMODE(rights.st_mode) & 0o077:
+    if not lent and (rights.st_uid not in (os.geteuid(), ROOT) or stat.S_IMODE(rights.st_mode) & 0o077):
         raise UserError(f"other users can access {what} in {path}; make the file private: chmod 600 {path}")
     return text
+
+
+def _is_lent(file: int, rights: os.stat_result) -> bool:
+    """Return True of a file as Kubernetes mounts a Secret: of root, on a read-only mount, for the pod's group to read.
+
+    A process of another user has no other way to read it. On an ordinary disk the same rights are more likely a
+    mistake, and others may be in the group.
+    """
+    others_cannot = not stat.S_IMODE(rights.st_mode) & 0o037
+    is_read_only = bool(os.fstatvfs(file).f_flag & os.ST_RDONLY)
+    in_group = rights.st_gid in (os.getegid(), *os.getgroups())
+    return rights.st_uid == ROOT != os.geteuid() and others_cannot and in_group and is_read_only
