@@ -9,7 +9,9 @@ import typer
 from persia_cli.commands.options import ConfDir, Words, examples
 
 if TYPE_CHECKING:
+    from persia_cli.config.schema import Run
     from persia_cli.launch.role_options import RoleOptions
+    from persia_cli.plan.job import JobPlan
 
 EXAMPLES = examples(
     "persia launch-role coordinator --coordinator tcp://127.0.0.1:7000 --index 0 --run-dir runs/a conf=criteo",
@@ -31,7 +33,13 @@ def launch_role(
         str, typer.Option("--coordinator", metavar="ADDR", help="Address of the coordinator.", show_default=False)
     ],
     index: Annotated[
-        int, typer.Option("--index", metavar="I", min=0, help="Number of this replica of the role.", show_default=False)
+        str,
+        typer.Option(
+            "--index",
+            metavar="I",
+            help="Number of this replica of the role, from 0 on; auto: the one that Kubernetes gives its pod.",
+            show_default=False,
+        ),
     ],
     words: Words = None,
     bind: Annotated[
@@ -77,6 +85,15 @@ def launch_role(
     supervise: Annotated[
         bool, typer.Option("--supervise", help="Run it as a child, and start it again if it dies.")
     ] = False,
+    pid_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--pid-file",
+            metavar="FILE",
+            help="With --supervise: file that tells the same command, started again here after it was killed, what to "
+            "go on with.",
+        ),
+    ] = None,
     life: Annotated[int, typer.Option("--life", hidden=True)] = 1,
     memory_file: Annotated[int | None, typer.Option("--memory-file", hidden=True)] = None,
     parent: Annotated[int | None, typer.Option("--parent", hidden=True)] = None,
@@ -89,22 +106,27 @@ def launch_role(
     killed if cluster.server_memory is shared, an NN worker that keeps its memory
     (recovery.dense_memory), and a coordinator that is killed.
     """
+    from persia_cli.errors import UserError
     from persia_cli.launch.handed_over import STDIN, take
-    from persia_cli.launch.role import die_with, run_process
-    from persia_cli.launch.role_options import RoleOptions
+    from persia_cli.launch.role import JOIN_S, die_with, run_process
+    from persia_cli.launch.role_options import RoleOptions, index_of
     from persia_cli.wire.addresses import resolved
 
     if parent is not None:
         die_with(parent)
-    coordinator = resolved(coordinator)
     config = ""
     if str(key_file) == STDIN:
         handed = take(sys.stdin.buffer)
         key_file, config = handed.key_file, handed.config
+    coordinator = resolved(coordinator, JOIN_S if supervise else 0.0, lambda text: print(text, file=sys.stderr))
+    number = index_of(index)
     replica = RoleOptions(
-        role, index, coordinator, bind, advertise, run_dir, token_file, key_file, trusted_network, life, memory_file
-    )
+        role, number, coordinator, bind, advertise, run_dir, token_file, key_file, trusted_network, life, memory_file,
+        pid_file,
+    )  # fmt: skip
     replica.check()
+    if pid_file is not None and not supervise:
+        raise UserError("--pid-file is of use with --supervise only; give both, or neither")
     if words:
         _prepare(replica, words, conf_dir or [], config)
     if supervise:
@@ -122,15 +144,33 @@ def _prepare(replica: "RoleOptions", words: list[str], folders: list[Path], conf
     if replica.role != "coordinator":
         raise UserError(f"{replica.role} gets its configuration from the coordinator; give '{words[0]}' there")
     assert replica.run_dir is not None
-    from persia_cli.commands.facts import facts_of
+    from persia_cli.commands.resume import AUTO, split_word
     from persia_cli.config.compose import compose_run
     from persia_cli.config.record import parsed
     from persia_cli.launch.job import prepare_run_dir
     from persia_cli.launch.readiness import require_network, with_dense_fit
-    from persia_cli.plan.job import plan_job
 
+    words, resumed = split_word(words)
+    if resumed not in (None, AUTO):
+        raise UserError(f"resume={resumed}: the coordinator goes on with the run in its --run-dir; give resume=auto")
     run = parsed(config, "standard input") if words == ["conf=-"] else compose_run(words, folders)
     replica.require_keys(run.cluster)
-    plan = plan_job(run, facts_of(run.dataset), "train", replica.run_dir)
+    plan = _plan(run, replica.run_dir, goes_on=resumed is not None)
     require_network(plan)
     prepare_run_dir(with_dense_fit(plan))
+
+
+def _plan(run: "Run", run_dir: Path, goes_on: bool) -> "JobPlan":
+    """Plan a new training, or the rest of the one in the run directory if there is one that `goes_on`."""
+    from persia_cli.commands.facts import facts_of
+    from persia_cli.commands.resume import plan_if_begun
+    from persia_cli.commands.screen import err, say
+    from persia_cli.launch.job import BEGINNING, has_begun
+    from persia_cli.launch.resumed import start_over
+    from persia_cli.plan.job import plan_job
+
+    plan = plan_if_begun(run, run_dir) if goes_on else None
+    if plan is None and goes_on and has_begun(run_dir):
+        say(err(), f"the run in {run_dir} has no complete checkpoint, so it begins again")
+        start_over(run_dir, BEGINNING)
+    return plan or plan_job(run, facts_of(run.dataset), "train", run_dir)

@@ -31,6 +31,7 @@ def resume(
     from persia_cli.commands.screen import err, say
     from persia_cli.config.compose import compose_run
     from persia_cli.errors import UserError
+    from persia_cli.launch.readiness import require_ready
     from persia_cli.launch.signals import end_on_signals
     from persia_cli.observe.history import CONFIG
 
@@ -41,6 +42,7 @@ def resume(
             )
         again = [f"conf={run / CONFIG}", *(words or [])]
         plan = plan_resumed(run, compose_run(again), run)
+        require_ready([plan])
         if dry_run:
             from persia_cli.commands.describe import describe_plan
             from persia_cli.commands.screen import out
@@ -72,7 +74,6 @@ def plan_resumed(source: "Place", run: "Run", run_dir: Path) -> "JobPlan":
     from persia_cli.commands.facts import facts_of
     from persia_cli.errors import UserError
     from persia_cli.launch.job import anchored
-    from persia_cli.launch.readiness import require_ready
     from persia_cli.observe.saved_run import find_model
     from persia_cli.plan.embedding import embedding_layout
     from persia_cli.plan.job import plan_job
@@ -98,5 +99,23 @@ def plan_resumed(source: "Place", run: "Run", run_dir: Path) -> "JobPlan":
     require_room(manifest.tables, embedding_layout(run))
     plan = plan_job(run, facts, "train", run_dir, model.checkpoint, manifest)
     require_steps_left(plan, manifest)
-    require_ready([plan])
     return replace(plan, resumes=model.run_dir)
+
+
+def plan_if_begun(run: "Run", run_dir: Path) -> "JobPlan | None":
+    """Plan the rest of the training in a run directory; None if it has no complete checkpoint yet.
+
+    Raises typer.Exit if the training is finished, and what `plan_resumed` does.
+    """
+    from persia_cli.commands.screen import err, say
+    from persia_cli.launch.resumed import newest_of
+    from persia_cli.plan.resumed import FinishedError
+    from persia_cli.store.manifest import checkpoints_of
+
+    if not newest_of(checkpoints_of(run_dir, run.checkpoint.path)):
+        return None
+    try:
+        return plan_resumed(run_dir, run, run_dir)
+    except FinishedError as finished:
+        say(err(), str(finished))
+        raise typer.Exit from None

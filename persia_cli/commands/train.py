@@ -74,7 +74,7 @@ def train(
         unsaved = run_dir if resumed and plan is None and run_dir and has_begun(run_dir) else None
         if plan is None:
             plan = plan_job(run, facts_of(run.dataset), "train", unsaved or choose_run_dir(run.name, run_dir))
-        if parent is None and not plan.is_resumed:  # the points of a sweep are checked against the machine together
+        if parent is None or plan.is_resumed:  # new points of a sweep are checked against the machine together
             require_ready([plan])
         plan = with_dense_fit(plan)
         if trace_steps and not trace:
@@ -110,25 +110,15 @@ def _elsewhere(run: "Run", run_dir: Path | None, render: bool) -> None:
 def _resumed(source: str, run: "Run", run_dir: Path | None) -> "JobPlan | None":
     """Return the plan of a run that goes on; None if `source` is `auto` and there is no run or no checkpoint yet."""
     from persia_cli.commands.job import choose_run_dir
-    from persia_cli.commands.resume import AUTO, plan_resumed
-    from persia_cli.commands.screen import err, say
+    from persia_cli.commands.resume import AUTO, plan_if_begun, plan_resumed
     from persia_cli.errors import UserError
-    from persia_cli.launch.resumed import newest_of
     from persia_cli.observe.saved_run import locate_model
-    from persia_cli.plan.resumed import FinishedError
     from persia_cli.storage.places import place_of
-    from persia_cli.store.manifest import checkpoints_of
 
     if source == AUTO:
         if run_dir is None:
             raise UserError("resume=auto goes on with the run in --run-dir if there is one; give --run-dir")
-        if newest_of(checkpoints_of(run_dir, run.checkpoint.path)):
-            try:
-                return plan_resumed(run_dir, run, run_dir)
-            except FinishedError as finished:
-                say(err(), str(finished))
-                raise typer.Exit from None
-        return None
+        return plan_if_begun(run, run_dir)
     place = place_of(source)
     if isinstance(place, Path) and not place.is_dir():
         raise UserError(

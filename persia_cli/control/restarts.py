@@ -17,6 +17,10 @@ LEFT_GROUP = 79
 """Exit code of an NN worker that ends since another has died, so that all begin again from the same step."""
 
 
+LOST_WITH_SUPERVISOR = -signal.SIGHUP
+"""What the next supervisor says of a process whose memory the one before kept, and which was killed with it."""
+
+
 def killed_by(number: int) -> str:
     """Return a phrase for the death of a process by a signal; the system sends SIGKILL if memory runs out."""
     return f"was killed by {signal.Signals(number).name}{' (out of memory?)' if number == signal.SIGKILL else ''}"
@@ -24,6 +28,8 @@ def killed_by(number: int) -> str:
 
 def ended_how(exit_code: int) -> str:
     """Return a phrase for the end of a process by what waitpid says: an exit code, or minus a signal's number."""
+    if exit_code == LOST_WITH_SUPERVISOR:
+        return "was killed with its supervisor, so its memory is lost"
     return killed_by(-exit_code) if exit_code < 0 else f"ended with exit code {exit_code}"
 
 

@@ -1,5 +1,6 @@
 """The options of `persia launch-role`, and their check."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,20 @@ from persia_cli.wire.context import Context
 from persia_cli.wire.keys import read_keys
 from persia_cli.wire.secret import read_secret
 from persia_cli.wire.token import TOKEN, read_token
+
+AUTO, POD_INDEX = "auto", "JOB_COMPLETION_INDEX"
+"""The index that Kubernetes gives each pod of an Indexed Job, in an environment variable."""
+
+
+def index_of(text: str) -> int:
+    """Return the index that a user or, with `auto`, Kubernetes gives a replica; raises ConfigError if it is none."""
+    given = os.environ.get(POD_INDEX, "") if text == AUTO else text
+    if text == AUTO and not given:
+        raise ConfigError(f"--index auto is for pods of an Indexed Job of Kubernetes: {POD_INDEX} is not set")
+    if not (given.isascii() and given.isdigit()):
+        what = f"--index auto: {POD_INDEX}" if text == AUTO else "--index"
+        raise ConfigError(f"{what} {given}: expected a number from 0 on")
+    return int(given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +51,8 @@ class RoleOptions:
     """1 for the replica's first process, 2 for the one that takes its place, and so on."""
     memory_file: int | None = None
     """Descriptor, inherited from the launcher, of the file for the memory of an embedding server or NN worker."""
+    pid_file: Path | None = None
+    """File in which a supervisor notes its process."""
 
     def words(self) -> list[str]:
         """Return the options as words of `persia launch-role`, but for those of a single process."""

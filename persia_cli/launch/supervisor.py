@@ -12,10 +12,11 @@ from types import FrameType
 from typing import Protocol
 
 from persia_cli.config.record import read_run
-from persia_cli.control.restarts import RestartPolicy, ended_how
+from persia_cli.control.restarts import LOST_WITH_SUPERVISOR, RestartPolicy, ended_how
 from persia_cli.errors import DiskError, PreemptedError, RoleError, WireError
 from persia_cli.launch.handed_over import descriptors
 from persia_cli.launch.job import COORDINATOR_ADDRESS, JOB, SIGNALLED, record
+from persia_cli.launch.pid_file import Noted, PidFile
 from persia_cli.launch.processes import python_module
 from persia_cli.launch.role import log_to_stderr, read_job
 from persia_cli.launch.role_options import RoleOptions
@@ -114,15 +115,17 @@ class Supervised:
         reports: Reports | None,
         memory: int | None = None,
         reloads: bool = False,
+        life: int = 1,
     ) -> None:
         """`memory` is the file that the processes of the replica inherit, if they do.
 
-        `reloads` is True of a server that gets a new process also if its memory is lost.
+        `reloads` is True of a server that gets a new process also if its memory is lost. `life` is the number of the
+        first process.
         """
         self.replica, self.log = replica, log
         self._memory, self._reloads = memory, reloads
         self._start, self._reports = start, reports
-        self.life = 1
+        self.life = life
         self._asked = False
         self._due_s: float | None = None
         self._told: dict[signal.Signals, float] = {}
@@ -131,7 +134,7 @@ class Supervised:
         self.final = ""
         """Why the coordinator wants no new process, if that is so."""
         with held_back():
-            self.process = start(1)
+            self.process = start(life)
 
     @property
     def may_return(self) -> bool:
@@ -211,24 +214,66 @@ def supervise_role(options: RoleOptions) -> None:
         reports = DeathReports(f"supervisor of {name}", lambda: options.coordinator, options.context)
     command = [*python_module("persia_cli"), "launch-role", *options.words(), "--parent", str(os.getpid())]
     command += memory_words(memory)
-    inherited = descriptors([options.key_file]) + (() if memory is None else (memory,))
     deaths = coordinator_deaths(options.run_dir) if options.run_dir is not None else None
+    place = PidFile.locked(options.pid_file, name) if options.pid_file is not None else None
+    held = (memory, place.descriptor if place else None)
+    inherited = (*descriptors([options.key_file]), *(each for each in held if each is not None))
 
     def start(life: int) -> "subprocess.Popen[bytes]":
         words = [*command, "--life", str(life)]
         chooses_port = deaths is not None and options.listens_at.endswith((":*", ":0"))
         if chooses_port and life > 1 and options.run_dir and (address := address_in(options.run_dir)):
             words += ["--bind", address]  # where the others look for it
-        return subprocess.Popen(
+        process = subprocess.Popen(
             words,
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # so that Ctrl-C reaches it once, through this process
             pass_fds=inherited,
         )
+        if place is not None:
+            place.note(options.coordinator, process.pid, life)
+        return process
 
     # The coordinator knows whether this job replaces a server whose memory is lost.
     replica, reloads = Replica(options.role, options.index), memory is not None
-    child = Supervised(replica, start, Path(os.devnull), deaths or reports, memory, reloads)
+    try:
+        killed = place.killed(options.coordinator) if place else None
+        life = _after(killed, replica, reports) if killed and reports else 1
+        child = Supervised(replica, start, Path(os.devnull), deaths or reports, memory, reloads, life)
+        _watch(child, reports)
+    finally:
+        if reports is not None:
+            reports.close()
+        if place is not None:
+            place.clear()
+    code = child.process.returncode
+    if child.final:
+        raise RoleError(child.final)
+    if code:
+        sys.exit(SIGNALLED - code if code < 0 else code)
+
+
+def _after(killed: Noted, replica: Replica, reports: DeathReports) -> int:
+    """Report a process that was killed with its supervisor; return the number of the next, when it is due.
+
+    Raises RoleError if the coordinator wants no other, WireError if it does not answer.
+    """
+    code = LOST_WITH_SUPERVISOR if replica.role in WITH_MEMORY else -signal.SIGKILL
+    log.warning("the process of %s before this one, %d, was killed with its supervisor", replica.name, killed.pid)
+    verdicts: list[Verdict] = []
+    reports.send(Death(replica.role, replica.index, killed.pid, code), verdicts.append)
+    while not verdicts:
+        reports.poll()
+        time.sleep(POLL_S)
+    [verdict] = verdicts
+    if not verdict.restart:
+        raise RoleError(verdict.why)
+    time.sleep(verdict.after_s)
+    return killed.life + 1
+
+
+def _watch(child: Supervised, reports: DeathReports | None) -> None:
+    """Supervise a replica until its end, or until SIGINT; nothing of it runs on."""
     stopped = _pass_signals_on(child)
     try:
         while child.process.poll() is None or (child.may_return and signal.SIGINT not in stopped):
@@ -236,16 +281,9 @@ def supervise_role(options: RoleOptions) -> None:
             _poll(reports, child)
             time.sleep(POLL_S)
     finally:
-        if reports is not None:
-            reports.close()
         if child.process.poll() is None:
             os.killpg(child.process.pid, signal.SIGKILL)
             child.process.wait()
-    code = child.process.returncode
-    if child.final:
-        raise RoleError(child.final)
-    if code:
-        sys.exit(SIGNALLED - code if code < 0 else code)
 
 
 def address_in(run_dir: Path) -> str:

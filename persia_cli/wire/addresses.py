@@ -4,6 +4,8 @@ import ipaddress
 import os
 import re
 import socket
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from persia_cli.errors import WireError
@@ -21,6 +23,7 @@ WAITING = 4096
 """Number of connections that the system queues for a port until their first bytes arrive."""
 FIRST_BYTES_S = 60
 """Seconds after which, about, a connection without any bytes is dropped; libzmq sends some at once."""
+NAME_POLL_S = 0.5
 ANY_PORT = ("0", "*")
 """Ports that ask the system to choose a free one."""
 
@@ -73,16 +76,26 @@ def address_towards(address: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def resolved(address: str) -> str:
-    """Return an address of tcp with the IP address of the host that it names; any other address unchanged."""
+def resolved(address: str, limit_s: float = 0.0, say: Callable[[str], None] = lambda text: None) -> str:
+    """Return an address of tcp with the IP address of the host that it names; any other address unchanged.
+
+    A host that is not known is waited for, so long, since its machine may be starting. Raises AddressError.
+    """
     transport, _, place = address.partition("://")
     host, colon, port = place.rpartition(":")
     if transport != "tcp" or not colon or not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?", host):
         return address
-    try:
-        return f"tcp://{socket.gethostbyname(host)}:{port}"
-    except OSError as error:
-        raise AddressError(f"{address}: there is no host {host}: {error.strerror}; check the name") from error
+    deadline, said = time.monotonic() + limit_s, False
+    while True:
+        try:
+            return f"tcp://{socket.gethostbyname(host)}:{port}"
+        except OSError as error:
+            if time.monotonic() >= deadline:
+                raise AddressError(f"{address}: there is no host {host}: {error.strerror}; check the name") from error
+        if not said:
+            said = True
+            say(f"waiting for the name {host} to be known, for {limit_s:g} s at the most")
+        time.sleep(NAME_POLL_S)
 
 
 def check_between_processes(address: str, beyond: bool = False) -> None:

@@ -44,7 +44,7 @@ FROZEN = {
     "keys": ["--help"],
     "keys new": ["--help", "file"],
     "launch-role": ["--advertise", "--bind", "--conf-dir", "--coordinator", "--help", "--index", "--key-file",
-                    "--life", "--memory-file", "--parent", "--run-dir", "--supervise", "--token-file",
+                    "--life", "--memory-file", "--parent", "--pid-file", "--run-dir", "--supervise", "--token-file",
                     "--trusted-network", "role", "words"],
     "predict": ["--help", "--keep", "--logits", "--output", "--overwrite", "--step", "data", "run"],
     "recipe": ["--help"],

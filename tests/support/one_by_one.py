@@ -40,8 +40,8 @@ def by_hand(words: list[str], run_dir: Path, without: str = "", supervise: bool 
                 command += ["--run-dir", str(run_dir)]
             else:
                 command += ["--token-file", str(run_dir / TOKEN)]
-            with (run_dir / "roles" / f"{replica.name}.log").open("wb") as log:
-                started[replica.name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+                command += ["--pid-file", str(run_dir / "roles" / f"{replica.name}.pid")] if supervise else []
+            started[replica.name] = _start(command, run_dir / "roles" / f"{replica.name}.log")
         yield started
     finally:
         below = [child for process in started.values() for child in _children(process)]
@@ -49,6 +49,17 @@ def by_hand(words: list[str], run_dir: Path, without: str = "", supervise: bool 
             process.kill()
             process.wait()
         psutil.wait_procs(below, timeout=END_S)
+
+
+def start_again(started: Started, name: str, run_dir: Path) -> None:
+    """Start a replica that was killed by the same command, as an engine does in the place where it was."""
+    started[name].wait()
+    started[name] = _start([str(word) for word in started[name].args], run_dir / "roles" / f"{name}.log")
+
+
+def _start(command: list[str], log: Path) -> "subprocess.Popen[bytes]":
+    with log.open("ab") as output:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
 
 
 def _children(process: "subprocess.Popen[bytes]") -> list[psutil.Process]:

@@ -14,7 +14,7 @@ from tests.conftest import poll_for
 from tests.support.checkpoints import assert_same_model
 from tests.support.jobs import losses, train
 from tests.support.launched import ENDLESS, pids_of
-from tests.support.one_by_one import by_hand, end
+from tests.support.one_by_one import by_hand, end, start_again
 from tests.support.small import STEPS, WORDS, figures
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(400)]
@@ -74,6 +74,34 @@ def test_a_signal_to_a_process_that_took_the_place_of_another_saves_and_ends_the
     [stopped] = [event for event in read_journal(run_dir / EVENTS) if event.get("phase") == "stopped"]
     assert (stopped["signal"], stopped["replica"]) == ("SIGTERM", name)
     assert newest_checkpoint(run_dir / CHECKPOINTS).name == f"step-{stopped['step']}"
+
+
+def test_supervisors_that_are_killed_and_started_again_go_on_with_the_job(
+    undisturbed: JobResult, tmp_path: Path
+) -> None:
+    run_dir, killed = tmp_path / "run", ["data-loader-0", "embedding-worker-0"]
+    with by_hand(SMALL, run_dir, supervise=True) as started:
+        for step, name in zip((STEPS // 4, STEPS // 2), killed, strict=True):
+            wait_for_step(run_dir, step)
+            started[name].kill()
+            start_again(started, name, run_dir)
+        codes = end(started)
+    assert set(codes.values()) == {0}
+    result = result_of(run_dir)
+    assert sorted(e["replica"] for e in result.events if e["event"] == "recovered") == killed
+    assert (losses(result), figures(result)) == (losses(undisturbed), figures(undisturbed))
+
+
+def test_a_server_that_is_killed_with_its_supervisor_has_lost_its_memory_and_ends_the_job(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with by_hand([*ENDLESS, "cluster.server_memory=shared"], run_dir, supervise=True) as started:
+        wait_for_step(run_dir, 5)
+        started["embedding-server-0"].kill()
+        start_again(started, "embedding-server-0", run_dir)
+        codes = end(started)
+    assert (codes["coordinator-0"], codes["embedding-server-0"]) == (1, 1)
+    [failed] = [event for event in read_journal(run_dir / EVENTS) if event.get("phase") == "failed"]
+    assert failed["error"] == "embedding-server-0 was killed with its supervisor, so its memory is lost"
 
 
 def test_a_supervisor_that_is_killed_takes_its_process_with_it_and_ends_the_job(tmp_path: Path) -> None:

@@ -113,6 +113,15 @@ def test_only_the_coordinator_takes_a_configuration(persia) -> None:
     assert ended.err == "error: the coordinator needs --run-dir, the folder of its run\n"
 
 
+def test_a_coordinator_goes_on_with_its_own_run_alone(persia) -> None:
+    words = ("--coordinator", "tcp://127.0.0.1:0", "--index", "0", "--run-dir", "run")
+    ended = persia("launch-role", "coordinator", *words, "resume=other")
+    said = "error: resume=other: the coordinator goes on with the run in its --run-dir; give resume=auto\n"
+    assert (ended.code, ended.err) == (2, said)
+    ended = persia("launch-role", "coordinator", *words, "--pid-file", "pid")
+    assert (ended.code, ended.err) == (2, "error: --pid-file is of use with --supervise only; give both, or neither\n")
+
+
 def test_an_unknown_recipe(persia) -> None:
     ended = persia("recipe", "prepare", "crite", "--input", "a", "--output", "b")
     assert (ended.code, ended.err) == (2, "error: no recipe crite; did you mean criteo?\n")

@@ -32,6 +32,7 @@ def test_nothing_is_restarted_where_none_are_allowed():
         (-11, "was killed by SIGSEGV"),
         (1, "ended with exit code 1"),
         (143, "ended with exit code 143"),
+        (-1, "was killed with its supervisor, so its memory is lost"),
     ],
 )
 def test_an_end_has_a_phrase(code, words):

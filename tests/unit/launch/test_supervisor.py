@@ -60,6 +60,23 @@ def test_a_process_that_was_killed_is_replaced_once_the_coordinator_says_so() ->
     assert (len(reports.deaths), child.may_return, child.failed) == (1, False, False)
 
 
+def test_one_that_takes_the_place_of_another_counts_its_processes_on() -> None:
+    lives: list[int] = []
+
+    def start(life: int) -> "subprocess.Popen[bytes]":
+        lives.append(life)
+        return subprocess.Popen([sys.executable, "-c", f"import os; {life} == 4 and os.kill(os.getpid(), 9)"])
+
+    reports = Reports()
+    child = Supervised(Replica("data-loader", 0), start, Path(os.devnull), cast(DeathReports, reports), life=4)
+    child.process.wait()
+    child.supervise()
+    reports.deaths[0][1](Verdict(True, 0.0, ""))
+    child.supervise()
+    child.process.wait()
+    assert lives == [4, 5]
+
+
 def test_a_death_too_many_is_the_end() -> None:
     child, reports = supervised("raise SystemExit(1)")
     child.supervise()

@@ -109,3 +109,22 @@ def test_names_of_hosts_become_addresses_before_they_are_used() -> None:
         assert resolved(same) == same
     with pytest.raises(AddressError, match=r"tcp://no-such-host.invalid:7: there is no host no-such-host.invalid"):
         resolved("tcp://no-such-host.invalid:7")
+
+
+def test_a_name_that_is_not_known_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def look_up(host: str) -> str:
+        asked.append(host)
+        if len(asked) < 3:
+            raise socket.gaierror(-2, "Name or service not known")
+        return "10.1.2.3"
+
+    said: list[str] = []
+    monkeypatch.setattr(addresses, "NAME_POLL_S", 0.01)
+    monkeypatch.setattr(addresses.socket, "gethostbyname", look_up)
+    assert resolved("tcp://shop-coordinator-0-0.shop:7", 60.0, said.append) == "tcp://10.1.2.3:7"
+    assert said == ["waiting for the name shop-coordinator-0-0.shop to be known, for 60 s at the most"]
+    asked.clear()
+    with pytest.raises(AddressError, match="there is no host shop"):
+        resolved("tcp://shop:7")
