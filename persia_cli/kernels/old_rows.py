@@ -154,7 +154,7 @@ class Listed(NamedTuple):
 
 
 LISTED = types.NamedTuple((write(U64), write(U16), write(U32), write(U32), write(I64)), Listed)
-BUCKETS_AT_ONCE = np.uint64(64)
+BUCKETS_AT_ONCE = np.uint64(16)
 """Number of buckets whose rows are looked up before the first of them is asked whether it is in the cut."""
 
 

@@ -77,7 +77,7 @@ class ShardSaving:
         return self._cut.pauses
 
     def take(self) -> None:
-        """Take the next rows, about a millisecond's work."""
+        """Take the next rows, about two milliseconds' work."""
         if self.can_take:
             begun_s = time.thread_time()
             self._taken.put_nowait(self._cut.next_portion())

@@ -26,6 +26,7 @@ print(json.dumps({"foreseen": job_kernels(job), "called": ready, "events": [e["e
 SMALL = ("cluster=embedded", "dataset.generator.train_rows=640", "dataset.generator.eval_rows=64")
 NOW_AND_THEN = {
     *("old_rows.list_rows", "old_rows.take_rows", "old_rows.keep_before_write", "old_rows.count_changing"),
+    "row_order.order_rows",
     *("old_lines.keep_lines", "old_lines.take_kept_lines", "sightings.count_at_last_use"),
     *("index.find", "hashing.recover_ids", "hashing.rebase_offsets"),
 }
