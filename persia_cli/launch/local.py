@@ -181,13 +181,12 @@ class Processes:
                     pass_fds=() if memory is None else (memory,),
                 )
 
-        recovery = self._plan.run.recovery
         reports: Reports | None = self._reports
         if replica.role == COORDINATOR:
             continued = is_continued(self._plan.run, self._plan.job)
-            deaths = CoordinatorDeaths(self._plan.run_dir, recovery.max_restarts, recovery.window_s)
+            deaths = CoordinatorDeaths(self._plan.run_dir, self._plan.run)
             reports = deaths if continued else None
-        reloads = recovery.lost_memory == "partial"
+        reloads = self._plan.run.recovery.lost_memory == "partial"
         with held_back():  # a process that is not in the list yet would outlive the job
             self._started.append(Supervised(replica, start, log, reports, memory, reloads))
 

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Protocol
 
 from persia_cli.config.record import read_run
+from persia_cli.config.schema import Run
 from persia_cli.control.restarts import LOST_WITH_SUPERVISOR, RestartPolicy, ended_how
 from persia_cli.errors import DiskError, PreemptedError, RoleError, WireError
 from persia_cli.launch.handed_over import descriptors
@@ -37,6 +38,8 @@ WELL = (0, PreemptedError.exit_code)
 """Exit codes of a process that has ended because its job has."""
 VERDICT_S = 20.0
 """Seconds of silence of the coordinator after which a death is final."""
+MOST_OF_SILENCE = 0.25
+"""Longest wait for a new coordinator, as a fraction of the time for which it may be silent."""
 TAKEN_S = 5.0
 """Seconds within which a process has surely taken note of a signal, unless it died."""
 
@@ -74,9 +77,11 @@ class DeathReports:
 class CoordinatorDeaths:
     """Who decides on a new process of the coordinator: its supervisor, for there is nobody else to ask."""
 
-    def __init__(self, run_dir: Path, restarts: int, window_s: float) -> None:
+    def __init__(self, run_dir: Path, run: Run) -> None:
         self._run_dir = run_dir
-        self._policy = RestartPolicy(restarts, window_s)
+        # All others wait for the coordinator, and give up once it has been silent for too long.
+        most_wait_s = run.cluster.silence_timeout_s * MOST_OF_SILENCE
+        self._policy = RestartPolicy(run.recovery.max_restarts, run.recovery.window_s, most_wait_s)
 
     def send(self, death: Death, on_verdict: Callable[[Verdict], None]) -> None:
         """Record a death, and call `on_verdict` at once."""
@@ -299,7 +304,7 @@ def coordinator_deaths(run_dir: Path) -> CoordinatorDeaths | None:
     run = read_run(run_dir / CONFIG)
     if not is_continued(run, read_job(run_dir / JOB)):
         return None
-    return CoordinatorDeaths(run_dir, run.recovery.max_restarts, run.recovery.window_s)
+    return CoordinatorDeaths(run_dir, run)
 
 
 def memory_words(file: int | None) -> list[str]:

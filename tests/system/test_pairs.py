@@ -40,6 +40,7 @@ CLUSTER = [
     f"checkpoint.every_steps={EVERY}",
     "train.log_every_steps=5",
     "recovery.max_restarts=100",
+    "recovery.window_s=5",  # each death of a role soon counts as its first, so that little time is spent in waiting
 ]
 SIZE = [f"dataset.generator.train_rows={32 * STEPS}"]
 

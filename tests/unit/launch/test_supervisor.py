@@ -14,7 +14,7 @@ import pytest
 from persia_cli.launch.job import COORDINATOR_ADDRESS
 from persia_cli.launch.local import Processes
 from persia_cli.launch.signals import JobSignals, PreemptedNow
-from persia_cli.launch.supervisor import DeathReports, Supervised
+from persia_cli.launch.supervisor import CoordinatorDeaths, DeathReports, Supervised
 from persia_cli.plan.job import COORDINATOR, Replica, plan_job
 from persia_cli.store.memory_file import new_file
 from persia_cli.wire.job_messages import Death, Verdict
@@ -75,6 +75,17 @@ def test_one_that_takes_the_place_of_another_counts_its_processes_on() -> None:
     child.supervise()
     child.process.wait()
     assert lives == [4, 5]
+
+
+def test_the_others_outlast_every_wait_for_the_next_coordinator(tmp_path: Path) -> None:
+    run = make_run()
+    run = run.model_copy(update={"recovery": run.recovery.model_copy(update={"max_restarts": 20})})
+    deaths, verdicts = CoordinatorDeaths(tmp_path, run), list[Verdict]()
+    for _ in range(20):
+        deaths.send(Death(COORDINATOR, 0, 1, -9), verdicts.append)
+    waits = [verdict.after_s for verdict in verdicts]
+    assert waits[:4] == [0.0, 1.0, 2.0, 4.0]
+    assert max(waits) == run.cluster.silence_timeout_s / 4
 
 
 def test_a_death_too_many_is_the_end() -> None:
