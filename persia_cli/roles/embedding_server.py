@@ -172,7 +172,7 @@ class EmbeddingServer:
 
     def _answer_in_turn(self, peer: Peer, message: LookUp) -> None:
         """Answer a look-up, at once or when the checkpoint under way is written so far that its rows may change."""
-        if message.create and (self._waiting or not self._has_room(message)):
+        if not self._has_room(message) or (message.create and self._waiting):
             self._waiting.append((peer, message))
             self._waiting_since = self._waiting_since or time.monotonic()
             return
@@ -336,8 +336,7 @@ class EmbeddingServer:
 
     def _has_room(self, message: LookUp) -> bool:
         """Return whether rows that a look-up changes can be kept for the checkpoint under way."""
-        saving, groups = self._saving, message.groups
-        return saving is None or not message.create or all(saving.has_room(n, *group) for n, group in enumerate(groups))
+        return self._saving is None or self._saving.has_room(message.groups, message.create)
 
     def _note_written(self, rows: int) -> None:
         self._updates["rows_written"] += rows

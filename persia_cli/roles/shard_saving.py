@@ -4,7 +4,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
@@ -97,10 +97,13 @@ class ShardSaving:
         if not self.patience_s(awaited):
             self.take()
 
-    def has_room(self, group: int, keys: Keys, tables: Tables) -> bool:
-        """Return whether a look-up of the keys, which has come, can be answered before more rows are taken."""
+    def has_room(self, groups: Sequence[tuple[Keys, Tables]], create: bool) -> bool:
+        """Return whether a look-up that has come can be answered before more rows are taken.
+
+        `groups` are its keys and their tables. One that does not `create` rows, as of an evaluation, changes nothing.
+        """
         self._pace.note_request()
-        return self._cut.has_room(group, keys, tables)
+        return not create or all(self._cut.has_room(number, *group) for number, group in enumerate(groups))
 
     def finish(self) -> list[SavedFile]:
         """Return the files, once `done`; raises the error because of which they could not be written."""

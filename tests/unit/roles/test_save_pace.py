@@ -123,7 +123,7 @@ def test_rows_are_taken_in_time_where_many_change(shard: Shard, saving: ShardSav
     """Half of the room for rows that change is full: so many rows are taken that more than half is free again."""
     for first in range(0, ROWS, 20):
         wanted = keys(range(first, first + 20))
-        assert saving.has_room(0, wanted, np.zeros(20, np.uint16)), "look-ups never waited"
+        assert saving.has_room([(wanted, np.zeros(20, np.uint16))], create=True), "look-ups never waited"
         shard.look_up(0, wanted, np.zeros(20, np.uint16), 2, True)
         taken(saving, awaited=False)
     assert saving.pauses == 0
@@ -139,3 +139,19 @@ def test_a_share_is_of_the_processors_that_this_process_may_use(monkeypatch: pyt
         pace.note_taken(0.001)
         dues.append(pace.due_in_s())
     assert dues[0] == pytest.approx(16 * dues[1])
+
+
+def test_an_evaluation_is_not_disturbed_more_than_training(shard: Shard, tmp_path: Path) -> None:
+    clock = Clock()
+    pace = SavePace(1, False, clock)
+    pace.note_taken(1e9)
+    with ThreadPoolExecutor(1) as writer:
+        saving = ShardSaving(shard, tmp_path, writer, Bell(), lambda rows: None, pace=pace)
+        wanted = keys(range(ROWS))
+        for _ in range(10):
+            clock.now += QUIET_S * 0.9
+            assert saving.has_room([(wanted, np.zeros(ROWS, np.uint16))], create=False), "it changes nothing"
+            assert taken(saving, awaited=False) == 0
+        clock.now += QUIET_S * 1.1
+        assert taken(saving, awaited=False) > 0
+        saving.abandon()
