@@ -264,6 +264,7 @@ def _updater(name, change_row):
                 if journal is not None:
                     pass_over(journal, i, ZERO)
                 continue
+            row_at = start_of(rows, found[i])  # before the journal is written, after which it would be read again
             scale = _scale(plain, gradients, at, rows.dim, rule.clip)
             if scale == REFUSED:
                 counts.refused[tables[i]] += 1
@@ -273,11 +274,11 @@ def _updater(name, change_row):
             if journal is not None:
                 if i < journal.done:
                     continue
-                keep_row(journal, rows, start_of(rows, found[i]), i)
+                keep_row(journal, rows, row_at, i)
             noise = np.uint32(0)
             if not plain and rows.storage != FLOAT32:
                 noise = np.uint32(mix(rule.noise ^ keys[i]) & np.uint64(2**32 - 1))
-            change_row(plain, rows, rule, start_of(rows, found[i]), gradients, at, splat(scale), noise)
+            change_row(plain, rows, rule, row_at, gradients, at, splat(scale), noise)
 
     @inlined
     def change(journal, rows, rule, keys, found, tables, gradients, counts):
