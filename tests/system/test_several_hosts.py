@@ -8,6 +8,8 @@ from subprocess import PIPE
 import pytest
 
 from persia_cli.launch.job import JobResult
+from persia_cli.observe.journal import METRICS, read_journal
+from persia_cli.plan.job import ROLES
 from persia_cli.wire.keys import write_keys
 from tests.conftest import poll_for
 from tests.support import far_attacker
@@ -121,6 +123,37 @@ def test_nobody_on_another_host_gets_in_but_who_has_the_keys(tmp_path: Path) -> 
         assert not list(leaks_in_processes(job.keys, processes))
         found = leaks_in_files(job.keys, [tmp_path / "logs", first.root / "tmp"])
         assert [path.name for path in found] == ["keys"]
+
+
+def test_a_job_that_trains_is_not_disturbed_by_an_attack_on_all_its_ports(
+    words: list[str], criteo_rows: Path, tmp_path: Path
+) -> None:
+    longer = [*words, "train.steps=800"]
+    undisturbed = train([*longer, "cluster=local"], tmp_path / "local")
+    with lab(5, shown=[criteo_rows]) as [*hosts, fifth], started_on(spread(hosts), longer, tmp_path / "logs") as job:
+        job.wait_for_training()
+        addresses = [address for host in hosts for address in listeners(host)]
+        assert len(addresses) == len(job.roles) - 1, "each replica listens but the loader"
+        attack = fifth.start([sys.executable, far_attacker.__file__, job.keys.public.decode(), *addresses], PIPE)
+        assert attack.outer.stdout is not None
+        assert attack.outer.stdout.readline() == b"begun\n"
+        begun_at = last_step(job.run_dir)
+        result = job.result()
+        assert attack.poll() is None
+        attack.kill()
+        attack.outer.stdout.close()
+    assert begun_at < 600, "much of the training was under attack"
+    assert losses(result) == losses(undisturbed)
+    listening = [each for role in ROLES if role != "data-loader" for each in replicas(result, role)]
+    assert len(listening) == len(addresses)
+    for replica in listening:
+        counted = replica["messages"]
+        assert counted["turned_away"] > 0, replica
+        assert not any(counted[counter] for counter in IRREGULAR if counter != "turned_away"), replica
+
+
+def last_step(run_dir: Path) -> int:
+    return max(line["step"] for line in read_journal(run_dir / METRICS))
 
 
 def test_checkpoints_in_a_folder_that_a_host_does_not_have_are_refused(hosts: list[Host], tmp_path: Path) -> None:
