@@ -7,11 +7,12 @@ if TYPE_CHECKING:
     from persia_cli.config.schema import Run
 
 
-def render(run: "Run", name: str) -> str:
-    """Return what the engine of a run would submit, as it takes it; `name` is that of the job.
+def render(run: "Run", run_dir: Path | None) -> str:
+    """Return what the engine of a run would submit, as it takes it; a job is called as its run directory is.
 
     Raises UserError if the run has no engine.
     """
+    from persia_cli.commands.job import choose_run_dir
     from persia_cli.config.schema import ENGINES
     from persia_cli.errors import UserError
 
@@ -20,7 +21,12 @@ def render(run: "Run", name: str) -> str:
         case "hosts":
             from persia_cli.engines.hosts.start import rendered
 
-            return rendered(run, name)
+            return rendered(run, (run_dir or choose_run_dir(run.name, None)).name)
+        case "kubernetes":
+            from persia_cli.engines.kubernetes.manifests import as_yaml
+
+            # The same name each time: a job that is given to the cluster again goes on.
+            return as_yaml(run, run_dir.name if run_dir else run.name)
     raise UserError(
         f"--render prints what {' and '.join(f'cluster={engine}' for engine in ENGINES)} submit, and cluster={kind} "
         "submits nothing; --dry-run shows its plan"

@@ -98,11 +98,10 @@ def _elsewhere(run: "Run", run_dir: Path | None, render: bool) -> None:
     """Train on other machines, or print what would be submitted to them."""
     from persia_cli.commands.engine_job import render as rendered
     from persia_cli.commands.engine_job import train_elsewhere
-    from persia_cli.commands.job import choose_run_dir
     from persia_cli.commands.screen import out
 
     if render:
-        out().out(rendered(run, (run_dir or choose_run_dir(run.name, None)).name), highlight=False)
+        out().out(rendered(run, run_dir), highlight=False)
     else:
         train_elsewhere(run, run_dir)
 

@@ -9,6 +9,7 @@ from persia_cli.config.schema.features import SparseFeature
 from persia_cli.config.schema.hosts import SshHost, SshHosts
 from persia_cli.config.schema.init_from import InitFrom, VectorFile
 from persia_cli.config.schema.interactions import AutoInt, DcnV2, Dlrm, Ffnn, FinalMlp, FinalNet, Gdcn, MaskNet
+from persia_cli.config.schema.kubernetes import Kubernetes, Toleration, Volume
 from persia_cli.config.schema.loss import (
     BCE,
     Bce,

@@ -6,19 +6,20 @@ from pydantic import model_validator
 
 from persia_cli.config.schema.base import Amount, Few, Node, Seconds
 from persia_cli.config.schema.hosts import SshHosts
+from persia_cli.config.schema.kubernetes import Kubernetes
 from persia_cli.config.schema.resources import RoleCpus, RoleMemory
 
-ENGINES = ("hosts",)
+ENGINES = ("hosts", "kubernetes")
 """Kinds that start a job on other machines. The settings of each are in a key of its name, which others refuse."""
 
 
 class Cluster(Node):
     """Replicas of each role, their transport, and the time limits for waiting."""
 
-    kind: Literal["embedded", "local", "hosts"]
+    kind: Literal["embedded", "local", "hosts", "kubernetes"]
     """`embedded` runs every role as a thread of one process, `local` as a process of this machine.
 
-    `hosts` runs them on machines that ssh reaches.
+    `hosts` runs them on machines that ssh reaches, `kubernetes` as pods of a cluster.
     """
     transport: Literal["ipc", "tcp"] = "ipc"
     """The transport between processes: Unix sockets, or TCP on the loopback interface.
@@ -73,6 +74,8 @@ class Cluster(Node):
     """GPUs of each NN worker that a scheduler is asked for; by default 1 with `train.device=cuda`, else none."""
     hosts: SshHosts | None = None
     """The machines of `cluster=hosts`."""
+    kubernetes: Kubernetes | None = None
+    """The pods of `cluster=kubernetes`."""
 
     @model_validator(mode="after")
     def _engines_have_their_own_settings(self) -> Self:

@@ -56,6 +56,7 @@ def test_what_ships() -> None:
     assert OPTIONS == [
         "cluster=embedded",
         "cluster=hosts",
+        "cluster=kubernetes",
         "cluster=local",
         "dataset=adult_income",
         "dataset=adult_income_original",

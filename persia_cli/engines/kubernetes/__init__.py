@@ -1,0 +1,1 @@
+"""Jobs on Kubernetes: a plan becomes manifests, which kubectl gives to the cluster; nothing here talks to one."""

@@ -1,0 +1,96 @@
+"""All manifests of a job, as plain values and as YAML for kubectl."""
+
+import yaml
+
+from persia_cli import __version__
+from persia_cli.config.schema import Kubernetes, Run
+from persia_cli.engines.configuration import configuration
+from persia_cli.engines.kubernetes.admission import refusals
+from persia_cli.engines.kubernetes.jobset import jobset
+from persia_cli.engines.kubernetes.names import check_key, check_labels, check_name
+from persia_cli.engines.kubernetes.paths import check_paths
+from persia_cli.engines.kubernetes.pod import COMPONENT, CONFIG_FILE, KEY, SAFE_TO_EVICT, Manifest, PodJob, RolePods
+from persia_cli.engines.resources import resources_of
+from persia_cli.errors import ConfigError
+from persia_cli.plan.job import COORDINATOR, expected_replicas
+
+MOST_BYTES = 2**20
+"""Size of a ConfigMap, at the most."""
+LABELS, ANNOTATIONS = "cluster.kubernetes.labels", "cluster.kubernetes.annotations"
+HEAD = """\
+# The job {name}, made by persia {version}. The cluster needs JobSet: https://jobset.sigs.k8s.io
+# The job's keys are not in here. Give them to the cluster once, before this file:
+#   persia keys new {name}.keys
+#   kubectl{namespace} create secret generic {secret} --from-file={key}={name}.keys
+"""
+FORGETS = """\
+# The record of the run goes with the coordinator's pod, and a job that ends early does not go on; to keep it, set
+# cluster.kubernetes.run_claim.
+"""
+
+
+def manifests(run: Run, name: str) -> list[Manifest]:
+    """Return the manifests of a job of this name; raises ConfigError for what a cluster would refuse."""
+    settings = run.cluster.kubernetes or Kubernetes()
+    if settings.image is None:
+        raise ConfigError("cluster=kubernetes needs cluster.kubernetes.image: an image with the command persia")
+    job = PodJob(name, settings, run.checkpoint.grace_s)
+    counts = {COORDINATOR: 1, **expected_replicas(run)}
+    check_name(name, counts)
+    check_labels(LABELS, settings.labels, {*job.labels, COMPONENT})
+    for key in settings.annotations:
+        check_key(ANNOTATIONS, key, {SAFE_TO_EVICT})
+    check_paths(run, settings)
+    made = jobset(job, [RolePods(role, count, resources_of(run, role)) for role, count in counts.items()])
+    if refused := refusals(made):
+        raise ConfigError(f"JobSet would refuse this job: {'; '.join(refused)}")
+    return [_config_map(job, run), _network_policy(job), made]
+
+
+def as_yaml(run: Run, name: str) -> str:
+    """Return the manifests of a job as YAML, below what has to be done before."""
+    made, settings = manifests(run, name), run.cluster.kubernetes or Kubernetes()
+    namespace = f" --namespace {settings.namespace}" if settings.namespace else ""
+    secret = PodJob(name, settings, run.checkpoint.grace_s).secret
+    head = HEAD.format(name=name, version=__version__, namespace=namespace, secret=secret, key=KEY)
+    text = yaml.dump_all(made, Dumper=_Plain, sort_keys=False, allow_unicode=True, width=120)
+    return f"{head}{'' if settings.run_claim else FORGETS}---\n{text}".removesuffix("\n")
+
+
+class _Plain(yaml.SafeDumper):
+    """Writes equal values again instead of referring to the first, and long texts as they are."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Plain.add_representer(str, _text)
+
+
+def _config_map(job: PodJob, run: Run) -> Manifest:
+    """Return the ConfigMap with the complete configuration, for the coordinator, from which the others have it."""
+    text = configuration(run)
+    if len(text.encode()) > MOST_BYTES:
+        raise ConfigError(f"the configuration has {len(text.encode()):,} bytes, and a ConfigMap {MOST_BYTES:,} at most")
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": job.metadata(f"{job.name}-config"),
+        "immutable": True,
+        "data": {CONFIG_FILE: text},
+    }
+
+
+def _network_policy(job: PodJob) -> Manifest:
+    """Return the policy by which pods of the job are reached by pods of the job alone."""
+    pods = {"podSelector": {"matchLabels": job.labels}}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": job.metadata(job.name),
+        "spec": {**pods, "policyTypes": ["Ingress"], "ingress": [{"from": [pods]}]},
+    }

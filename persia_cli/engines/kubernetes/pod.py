@@ -1,0 +1,166 @@
+"""The pods of a job on Kubernetes: one for each replica, with one container that runs `persia launch-role`."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from persia_cli.config.schema import Kubernetes
+from persia_cli.engines.resources import Resources
+from persia_cli.plan.job import COORDINATOR
+
+Manifest = dict[str, Any]
+
+CONFIG_FOLDER, CONFIG_FILE = "/run/persia/config", "config.yaml"
+KEY_FOLDER, KEY = "/run/persia/keys", "keys"
+RUNS = "/run/persia/runs"
+PLACE, PID_FILE = "/run/persia/place", "/run/persia/place/pid"
+SCRATCH = "/tmp"
+"""The only folder, besides those above, that can be written to; it lasts as long as the pod, as PLACE does."""
+GROUP_READS = 0o440
+"""Mode of the file of keys: its owner, root, and the group of the pod's user read it."""
+SHARED_MEMORY = "1Gi"
+"""Room in /dev/shm for NCCL. Persia's own shared memory is in anonymous files, which need none."""
+SPARE_S = 30
+"""Seconds that a pod has to end in, besides those in which the model is saved."""
+SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+COMPONENT = "app.kubernetes.io/component"
+
+
+@dataclass(frozen=True, slots=True)
+class PodJob:
+    """What all pods of a job have in common."""
+
+    name: str
+    settings: Kubernetes
+    grace_s: float
+    """`checkpoint.grace_s`."""
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels by which pods of the job are found."""
+        return {"app.kubernetes.io/name": "persia", "app.kubernetes.io/instance": self.name}
+
+    @property
+    def secret(self) -> str:
+        """The name of the Secret with the job's keys."""
+        return self.settings.key_secret or f"{self.name}-keys"
+
+    def metadata(self, name: str) -> Manifest:
+        """Return the metadata of an object."""
+        namespace = {"namespace": self.settings.namespace} if self.settings.namespace else {}
+        return {"name": name, **namespace, "labels": self.labels}
+
+
+@dataclass(frozen=True, slots=True)
+class RolePods:
+    """The pods of one role: how many, and what each needs."""
+
+    role: str
+    count: int
+    each: Resources
+
+
+def pod(job: PodJob, pods: RolePods, words: list[str]) -> Manifest:
+    """Return the template of a role's pods; their container runs `persia` with these words."""
+    volumes, mounts = _volumes(job, pods)
+    return {
+        "metadata": {
+            "labels": {**job.settings.labels, **job.labels, COMPONENT: pods.role},
+            "annotations": {**job.settings.annotations, SAFE_TO_EVICT: "false"},
+        },
+        "spec": {
+            # A container that ends is started again in its pod; what the coordinator's end means is for its Job to say.
+            "restartPolicy": "Never" if pods.role == COORDINATOR else "OnFailure",
+            "terminationGracePeriodSeconds": math.ceil(job.grace_s) + SPARE_S,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            # So processes of a container that is started again get other numbers, by which others tell them apart.
+            "shareProcessNamespace": True,
+            "securityContext": _security(job.settings.user),
+            **_scheduling(job, pods),
+            "containers": [_container(job.settings, pods, words, mounts)],
+            "volumes": volumes,
+        },
+    }
+
+
+def _security(user: int) -> Manifest:
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": user,
+        "runAsGroup": user,
+        "fsGroup": user,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def _scheduling(job: PodJob, pods: RolePods) -> Manifest:
+    """Return where pods may run; those of embedding servers, which fill the memory of nodes, are spread over them."""
+    settings, wishes = job.settings, Manifest()
+    if settings.service_account is not None:
+        wishes["serviceAccountName"] = settings.service_account
+    if settings.pull_secrets:
+        wishes["imagePullSecrets"] = [{"name": name} for name in settings.pull_secrets]
+    if settings.node_selector:
+        wishes["nodeSelector"] = dict(settings.node_selector)
+    if settings.tolerations:
+        wishes["tolerations"] = [each.model_dump(exclude_none=True) for each in settings.tolerations]
+    if pods.role == "embedding-server" and pods.count > 1:
+        spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
+        selector = {"matchLabels": {**job.labels, COMPONENT: pods.role}}
+        wishes["topologySpreadConstraints"] = [{**spread, "labelSelector": selector}]
+    return wishes
+
+
+def _container(settings: Kubernetes, pods: RolePods, words: list[str], mounts: list[Manifest]) -> Manifest:
+    asked = {"cpu": str(pods.each.cpus), "memory": f"{math.ceil(pods.each.memory / 2**20)}Mi"}
+    gpus = {settings.gpu: str(pods.each.gpus)} if pods.each.gpus else {}
+    secrets = [{"secretRef": {"name": name}} for name in settings.environment_secrets]
+    return {
+        "name": pods.role,
+        "image": settings.image,
+        "command": ["persia"],
+        "args": words,
+        "env": [
+            {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+            {"name": "HOME", "value": SCRATCH},
+        ],
+        **({"envFrom": secrets} if secrets else {}),
+        # No limit of processors: a replica may use what its node has to spare.
+        "resources": {"requests": asked, "limits": {"memory": asked["memory"], **gpus}},
+        "volumeMounts": mounts,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+
+
+def _volumes(job: PodJob, pods: RolePods) -> tuple[list[Manifest], list[Manifest]]:
+    """Return the volumes of a pod, and where its container has them."""
+    settings = job.settings
+    triples: list[tuple[str, Manifest, Manifest]] = [
+        (
+            "keys",
+            {"secret": {"secretName": job.secret, "defaultMode": GROUP_READS}},
+            {"mountPath": KEY_FOLDER, "readOnly": True},
+        ),
+        ("scratch", {"emptyDir": {}}, {"mountPath": SCRATCH}),
+        ("place", {"emptyDir": {}}, {"mountPath": PLACE}),
+    ]
+    if pods.role == COORDINATOR:
+        claim = {"persistentVolumeClaim": {"claimName": settings.run_claim}}
+        triples += [
+            ("config", {"configMap": {"name": f"{job.name}-config"}}, {"mountPath": CONFIG_FOLDER, "readOnly": True}),
+            ("runs", claim if settings.run_claim else {"emptyDir": {}}, {"mountPath": RUNS}),
+        ]
+    if pods.each.gpus:
+        memory = {"emptyDir": {"medium": "Memory", "sizeLimit": SHARED_MEMORY}}
+        triples.append(("shm", memory, {"mountPath": "/dev/shm"}))
+    for number, volume in enumerate(settings.volumes):
+        source = {"persistentVolumeClaim": {"claimName": volume.claim, "readOnly": volume.read_only}}
+        triples.append((f"volume-{number}", source, {"mountPath": volume.path, "readOnly": volume.read_only}))
+    return [{"name": key, **source} for key, source, _ in triples], [{"name": key, **at} for key, _, at in triples]

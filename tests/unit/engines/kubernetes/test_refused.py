@@ -1,0 +1,129 @@
+"""What a cluster would refuse is refused before, in a sentence; and the rules of JobSet's webhook, one by one."""
+
+from typing import Any
+
+import pytest
+
+from persia_cli.config.compose import compose_run
+from persia_cli.engines.kubernetes.admission import refusals
+from persia_cli.engines.kubernetes.manifests import manifests
+from persia_cli.errors import ConfigError
+from tests.unit.engines.kubernetes.test_manifests import PLAIN, jobset_of, shop
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("Shop_a.2", "lower-case letters, digits and hyphens, a letter first; set name=shop-a-2"),
+        ("7-days", "set name=days"),
+        ("-", "set name=job"),
+        (
+            "a" * 37,
+            "a pod would be called .*-embedding-server-0-0-abcde, and Kubernetes allows 63 .* use at most 36 of",
+        ),
+        ("shop-", "set name=shop"),
+    ],
+)
+def test_a_name_that_no_host_can_have(name: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        manifests(compose_run(PLAIN), name)
+
+
+def test_the_longest_name_is_told_by_the_number_of_replicas() -> None:
+    run = compose_run([*PLAIN, "cluster.embedding_servers=1000"])
+    manifests(run, "a" * 34)
+    with pytest.raises(ConfigError, match="use at most 34 of them"):
+        manifests(run, "a" * 35)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("cluster.kubernetes.image=null", "cluster.kubernetes.image: an image with the command persia"),
+        ("cluster.kubernetes.labels={a b: c}", r"cluster.kubernetes.labels.a b: not a name, or a domain and a name"),
+        ("cluster.kubernetes.labels={a: 'b c'}", r"cluster.kubernetes.labels.a=b c: the value of a label has at most"),
+        ("cluster.kubernetes.labels={app.kubernetes.io/name: x}", "the job sets it itself; leave it out"),
+        ("cluster.kubernetes.annotations={/x: y}", "cluster.kubernetes.annotations./x: not a name"),
+        (
+            "cluster.kubernetes.annotations={cluster-autoscaler.kubernetes.io/safe-to-evict: 'true'}",
+            "safe-to-evict: the job sets it itself",
+        ),
+        ("checkpoint.path=saved", "checkpoint.path=saved: pods do not have the files of this machine; give a URI, or"),
+        ("checkpoint.at_end=true", "checkpoint.path has to be a URI, such as s3://bucket/folder, or in one of"),
+        ("checkpoint={path: /data/saved, at_end: true}", "checkpoint.path has to be a URI"),
+        ("init_from.path=runs/a", "init_from.path=runs/a: pods do not have"),
+    ],
+)
+def test_a_setting_that_no_cluster_takes(words: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        manifests(compose_run([*PLAIN, "cluster.kubernetes.volumes=[{claim: a, path: /data}]", words]), "shop")
+
+
+def test_paths_of_data_and_models_are_those_of_pods() -> None:
+    words = ["conf=criteo", *PLAIN[1:]]
+    net = "model={{kind: custom, dim: 4, file: {}, name: Net}}"
+    volumes = "cluster.kubernetes.volumes=[{claim: a, path: /data, read_only: false}]"
+    saved = "checkpoint={path: /data/b, at_end: true}"
+    manifests(compose_run([*words, "dataset.path=/data/x", net.format("/opt/net.py"), volumes, saved]), "shop")
+    with pytest.raises(ConfigError, match=r"dataset.path=rows: pods do not have the files of this machine"):
+        manifests(compose_run([*words, "dataset.path=rows"]), "shop")
+    with pytest.raises(ConfigError, match=r"model.file=net.py: pods do not have the files of this machine"):
+        manifests(compose_run([*words, "dataset.path=s3://a/b", net.format("net.py")]), "shop")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("cluster.kubernetes.user=0", "cluster.kubernetes.user=0"),
+        ("cluster.kubernetes.run_claim=My_Claim", "cluster.kubernetes.run_claim"),
+        ("cluster.kubernetes.volumes=[{claim: a, path: data}]", "path"),
+        ("cluster.kubernetes.tolerations=[{key: a, operator: Exists, value: b}]", "compares no value"),
+        ("cluster.kubernetes.tolerations=[{value: b}]", "is for all taints; set operator: Exists"),
+        ("cluster.kubernetes.pullsecrets=[a]", "pull_secrets"),
+    ],
+)
+def test_a_setting_that_means_nothing(words: str, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        compose_run([*PLAIN, words])
+
+
+def jobset() -> dict[str, Any]:
+    return jobset_of(manifests(shop(), "shop"))
+
+
+def test_the_webhook_admits_what_is_rendered() -> None:
+    assert refusals(jobset()) == []
+
+
+def test_the_webhook_refuses_names_of_jobs_and_pods() -> None:
+    made = jobset()
+    made["spec"]["network"].pop("subdomain")
+    made["metadata"]["name"] = name = "a" * 37
+    assert refusals(made) == [
+        f"a pod of {name}-embedding-{role}-0 is not called by a label of DNS of at most 63 characters"
+        for role in ("server", "worker")
+    ]
+    made["metadata"]["name"] = "a" * 48
+    found = [text.partition(" aaa")[0] for text in refusals(made)]
+    assert (found.count("the Job"), found.count("a pod of")) == (2, 5)
+    made["metadata"]["name"] = "shop.a"
+    assert len(refusals(made)) == 11
+    made = jobset()
+    made["spec"]["network"]["subdomain"] = "Shop"
+    assert refusals(made) == ["the subdomain Shop is no label of DNS"]
+
+
+def test_the_webhook_refuses_what_is_switched_off_and_jobs_that_there_are_not() -> None:
+    made = jobset()
+    policy = made["spec"]["failurePolicy"]
+    policy["restartStrategy"] = "InPlaceRestart"
+    [rule] = policy["rules"]
+    policy["rules"].append({**rule, "action": "RestartJob", "targetReplicatedJobs": ["trainer"]})
+    made["spec"]["successPolicy"]["targetReplicatedJobs"] = ["leader"]
+    assert refusals(made) == [
+        "the restart strategy InPlaceRestart is alpha and switched off",
+        "two rules are called usersMistake",
+        "the action RestartJob is alpha and switched off",
+        "there is no replicated job leader for a policy",
+        "there is no replicated job trainer for a policy",
+    ]
