@@ -1,8 +1,10 @@
-"""A delay line in front of a server: it forwards each message, in order, a fixed time after it arrived.
+"""A delay line in front of a server: it forwards messages, in order, as a link with a delay and a bandwidth does.
 
-`python -m persia_cli.bench.delay_line PARENT DELAY_MS SECRET_FILE FRONT BACK [FRONT …]` is a process of delay lines.
+`python -m persia_cli.bench.delay_line PARENT DELAY_MS MBIT_PER_S SECRET_FILE FRONT BACK [FRONT …]` is a process of
+delay lines; each is a link of its own.
 """
 
+import math
 import select
 import subprocess
 import sys
@@ -39,12 +41,40 @@ class _Held:
     frames: Sequence[Frame]
 
 
+@dataclass(frozen=True, slots=True)
+class NetworkLink:
+    """What a link does to messages: the delay, and the bandwidth in each direction."""
+
+    delay_ms: float
+    mbit_per_s: float = math.inf
+
+    @property
+    def label(self) -> str:
+        """The link in words."""
+        limit = "" if math.isinf(self.mbit_per_s) else f", {self.mbit_per_s:g} Mbit/s"
+        return f"{self.delay_ms:g} ms{limit}"
+
+
+class _Direction:
+    """The messages that are on their way in one direction of a link, in their order."""
+
+    def __init__(self, link: NetworkLink) -> None:
+        self._delay_s, self._bytes_per_s = link.delay_ms / 1e3, link.mbit_per_s * 1e6 / 8
+        self._sent = -math.inf
+        """When the last byte of the last message has entered the link."""
+        self.held: deque[_Held] = deque()
+
+    def add(self, now: float, socket: sockets.Socket, frames: Sequence[Frame]) -> None:
+        """Add a message that has come now."""
+        self._sent = max(self._sent, now) + sum(map(len, frames)) / self._bytes_per_s
+        self.held.append(_Held(self._sent + self._delay_s, socket, frames))
+
+
 class DelayLine:
     """A proxy: clients connect to `front`, and their messages go to the server at `back` under their own identities.
 
-    Any number of messages can wait at a time, so throughput is not limited. `passed` counts forwarded messages,
-    `dropped` those that their receiver did not take for a second (it is gone, or its queue is full). Belongs to one
-    thread.
+    Any number of messages can wait at a time. `passed` counts forwarded messages, `dropped` those that their receiver
+    did not take for a second (it is gone, or its queue is full). Belongs to one thread.
     """
 
     def __init__(
@@ -52,39 +82,41 @@ class DelayLine:
         context: Context,
         front: str,
         back: str,
-        delay_s: float,
+        link: NetworkLink,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._context, self._back, self._delay_s, self._clock = context, back, delay_s, clock
+        self._context, self._back, self._clock = context, back, clock
         self._router = sockets.router(context, front)
         self.address = sockets.bound_address(self._router)
         self._dealers: dict[bytes, sockets.Socket] = {}
         self.files = [_file_of(self._router)]
         """File descriptors that become readable when there may be work to do."""
-        self._held: deque[_Held] = deque()
+        self._requests, self._replies = _Direction(link), _Direction(link)
         self.passed = self.dropped = 0
 
     @property
     def wait_s(self) -> float:
         """Seconds until the next message is due; `IDLE_S` at most."""
-        return min(IDLE_S, max(0.0, self._held[0].due - self._clock())) if self._held else IDLE_S
+        dues = [way.held[0].due for way in (self._requests, self._replies) if way.held]
+        return min(IDLE_S, max(0.0, min(dues) - self._clock())) if dues else IDLE_S
 
     def step(self) -> bool:
         """Take new messages and forward due ones; returns True if there were any."""
         took = self._take(self._router, self._hold_request)
         for identity, dealer in self._dealers.items():
             took |= self._take(dealer, partial(self._hold_reply, identity))
-        return self._release() or took
+        released = [self._release(way) for way in (self._requests, self._replies)]
+        return any(released) or took
 
     def _hold_request(self, frames: Sequence[zmq.Frame]) -> None:
         identity = frames[0].bytes
         if identity not in self._dealers:
             self._dealers[identity] = sockets.dealer(self._context, self._back, identity)
             self.files.append(_file_of(self._dealers[identity]))
-        self._hold(self._dealers[identity], frames[1:])
+        self._requests.add(self._clock(), self._dealers[identity], frames[1:])
 
     def _hold_reply(self, identity: bytes, frames: Sequence[zmq.Frame]) -> None:
-        self._hold(self._router, [identity, *frames])
+        self._replies.add(self._clock(), self._router, [identity, *frames])
 
     def _take(self, socket: sockets.Socket, hold: Callable[[Sequence[zmq.Frame]], None]) -> bool:
         for number in range(TAKEN_AT_ONCE):
@@ -97,20 +129,17 @@ class DelayLine:
             hold(frames)
         return True
 
-    def _hold(self, socket: sockets.Socket, frames: Sequence[Frame]) -> None:
-        self._held.append(_Held(self._clock() + self._delay_s, socket, frames))
-
-    def _release(self) -> bool:
+    def _release(self, way: _Direction) -> bool:
         released = False
-        while self._held and self._held[0].due <= self._clock():
-            first = self._held[0]
+        while way.held and way.held[0].due <= self._clock():
+            first = way.held[0]
             if sockets.send(first.socket, first.frames):
                 self.passed += 1
             elif self._clock() < first.due + GIVE_UP_S:
                 break
             else:
                 self.dropped += 1
-            self._held.popleft()
+            way.held.popleft()
             released = True
         return released
 
@@ -137,9 +166,10 @@ def run_lines(lines: Sequence[DelayLine], stopped: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def delay_process(fronts: Mapping[str, str], delay_ms: float, parent: int, secret_file: Path) -> Iterator[None]:
+def delay_process(fronts: Mapping[str, str], link: NetworkLink, parent: int, secret_file: Path) -> Iterator[None]:
     """Run delay lines from each front address to its back while the context lasts; the process ends with `parent`."""
-    words = [str(parent), str(delay_ms), str(secret_file), *(address for pair in fronts.items() for address in pair)]
+    words = [str(parent), str(link.delay_ms), str(link.mbit_per_s), str(secret_file)]
+    words += [address for pair in fronts.items() for address in pair]
     command = [*python_module("persia_cli.bench.delay_line"), *words]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True)
     assert process.stdout is not None
@@ -155,12 +185,12 @@ def delay_process(fronts: Mapping[str, str], delay_ms: float, parent: int, secre
 
 def main(words: Sequence[str]) -> None:
     """Forward messages until killed."""
-    parent, delay_ms, secret_file, *addresses = words
+    parent, delay_ms, mbit_per_s, secret_file, *addresses = words
+    link = NetworkLink(float(delay_ms), float(mbit_per_s))
     die_with(int(parent))
     context = Context(read_secret(Path(secret_file)))
     lines = [
-        DelayLine(context, front, back, float(delay_ms) / 1e3)
-        for front, back in zip(addresses[0::2], addresses[1::2], strict=True)
+        DelayLine(context, front, back, link) for front, back in zip(addresses[0::2], addresses[1::2], strict=True)
     ]
     sys.stdout.buffer.write(READY)
     sys.stdout.flush()

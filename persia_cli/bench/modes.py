@@ -1,5 +1,6 @@
-"""`persia bench modes`: speed and accuracy of the modes, with and without a delay of every embedding message."""
+"""`persia bench modes`: speed and accuracy of the modes, with and without a link between the roles."""
 
+import math
 import os
 import tempfile
 import time
@@ -11,7 +12,7 @@ from typing import Any, get_args
 
 from pydantic import TypeAdapter
 
-from persia_cli.bench.delay_line import delay_process
+from persia_cli.bench.delay_line import NetworkLink, delay_process
 from persia_cli.bench.result import Result, Side
 from persia_cli.bench.rounds import INTERVALS, TurnFigures, samples_and_seconds, side_of, take_turns, without_ends
 from persia_cli.config.schema import Mode, Run
@@ -28,6 +29,8 @@ from persia_cli.wire.folder import private_directory
 DELAYED = ("embedding-worker", "embedding-server")
 """Roles behind a delay line: all messages with ids, rows or gradients go to or come from one of them."""
 LOOK_S = 0.05
+HERE = NetworkLink(0.0)
+"""No link at all, but that of this machine."""
 UNDELAYED = "itself without delay"
 
 
@@ -44,28 +47,31 @@ def offered_modes(run: Run) -> dict[str, Mode]:
 
 
 def measure_modes(
-    run: Run, delay_ms: float, steps: int, rounds: int, note: Callable[[str], None]
-) -> dict[float, Result]:
-    """Run every mode without and with delay, `rounds` times in alternating order; each run is a separate job.
+    run: Run, link: NetworkLink, steps: int, rounds: int, note: Callable[[str], None]
+) -> dict[NetworkLink, Result]:
+    """Run every mode without and with the link, `rounds` times in alternating order; each run is a separate job.
 
-    Return the results by delay in milliseconds. All jobs use the same delay lines, with 0 ms where there is no delay.
-    Raises UserError for runs that cannot be measured like this.
+    Return the results by link. All jobs use the same delay lines, which pass on at once where there is no link; where
+    its bandwidth is limited, no job passes arrays in shared memory. Raises UserError for runs that cannot be measured
+    like this.
     """
     if run.cluster.kind != "local":
         raise UserError("delays are put between processes: use cluster=local")
+    if not math.isinf(link.mbit_per_s):
+        run = run.model_copy(update={"cluster": run.cluster.model_copy(update={"shared_memory": False})})
     facts, modes = inspect(run.dataset), offered_modes(run)
     plans = {mode: _plan(run.model_copy(update={"mode": modes[mode]}), facts, steps) for mode in modes}
     require_ready([*plans.values()])
-    cases = {f"{mode}, {delay:g} ms": (mode, delay) for delay in (0.0, delay_ms) for mode in modes}
+    cases = {f"{mode}, {each.label}": (mode, each) for each in (HERE, link) for mode in modes}
     with terminating_interrupts():
-        takers = {name: partial(_run, plans[mode], delay) for name, (mode, delay) in cases.items()}
+        takers = {name: partial(_run, plans[mode], each) for name, (mode, each) in cases.items()}
         taken = take_turns(takers, rounds, note, _children_cpu_seconds, warm_up=False)
-    sides: dict[float, dict[str, Side]] = {delay: {} for _, delay in cases.values()}
-    for name, (mode, delay) in cases.items():
-        sides[delay][mode] = side_of(mode, taken[name], run.train.batch_size)
+    sides: dict[NetworkLink, dict[str, Side]] = {each: {} for _, each in cases.values()}
+    for name, (mode, each) in cases.items():
+        sides[each][mode] = side_of(mode, taken[name], run.train.batch_size)
     return {
-        delay: Result(f"{delay:g} ms", run.name, "samples/s", _with_ratios(found, sides[0.0]), rounds, steps)
-        for delay, found in sides.items()
+        each: Result(each.label, run.name, "samples/s", _with_ratios(found, sides[HERE]), rounds, steps)
+        for each, found in sides.items()
     }
 
 
@@ -90,10 +96,10 @@ def _plan(run: Run, facts: DatasetFacts, steps: int) -> JobPlan:
     return plan_job(run, facts, "train", Path("bench"))
 
 
-def _run(plan: JobPlan, delay_ms: float) -> TurnFigures:
+def _run(plan: JobPlan, link: NetworkLink) -> TurnFigures:
     """Train and evaluate one job with delay lines in front of its embedding workers and servers."""
     with tempfile.TemporaryDirectory(prefix="persia-bench-") as folder:
-        result = _launch(replace(plan, job=replace(plan.job, run_dir=folder)), delay_ms)
+        result = _launch(replace(plan, job=replace(plan.job, run_dir=folder)), link)
     trained: list[dict[str, Any]] = [line for line in result.metrics if line["split"] == "train"]
     if len(trained) < 2:
         raise PersiaError("the job wrote fewer than two lines of metrics; measure more steps")
@@ -102,7 +108,7 @@ def _run(plan: JobPlan, delay_ms: float) -> TurnFigures:
     return TurnFigures(*samples_and_seconds(trained), {}, trained[-1]["staleness_mean"], auc)
 
 
-def _launch(plan: JobPlan, delay_ms: float) -> JobResult:
+def _launch(plan: JobPlan, link: NetworkLink) -> JobResult:
     prepare_run_dir(plan)
     with private_directory() as sockets:
         behind = [replica.name for replica in plan.replicas if replica.role in DELAYED]
@@ -112,7 +118,7 @@ def _launch(plan: JobPlan, delay_ms: float) -> JobResult:
             return ipc_address(sockets, f"{replica.name}.front") if replica.role in DELAYED else None
 
         processes = Processes(plan, sockets, advertised)
-        with delay_process(fronts, delay_ms, os.getpid(), processes.secret_file):
+        with delay_process(fronts, link, os.getpid(), processes.secret_file):
             try:
                 processes.start()
                 while processes.running:

@@ -28,6 +28,7 @@ KERNEL_EXAMPLES = examples(
 
 MODES_EXAMPLES = examples(
     "persia bench modes conf=synthetic --delay-ms 5",
+    "persia bench modes conf=synthetic --delay-ms 5 --mbit 100  # as if on several machines with slow networks",
     "persia bench modes conf=criteo mode.staleness=8 --delay-ms 5 --steps 1000 --json",
 )
 
@@ -134,22 +135,40 @@ def modes(
     delay_ms: Annotated[
         float, typer.Option("--delay-ms", min=0, help="One-way delay of every embedding message, in milliseconds.")
     ] = 5.0,
+    mbit: Annotated[
+        float | None,
+        typer.Option(
+            "--mbit",
+            metavar="MBIT",
+            help="Bandwidth in Mbit/s of each embedding worker and server, in each direction.",
+            show_default="that of this machine",
+        ),
+    ] = None,
     steps: Annotated[int, typer.Option("--steps", min=5, help="Steps of each run.")] = 400,
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Runs of each mode and delay.")] = 3,
     quick: Annotated[bool, typer.Option("--quick", help="One run of 20 steps each: to see if it runs.")] = False,
     as_json: AsJson = False,
     conf_dir: ConfDir = None,
 ) -> None:
-    """Measure speed and AUC of every mode, without and with delay between NN workers, embedding workers and servers."""
+    """Measure speed and AUC of every mode, without and with a link between NN workers, embedding workers and servers.
+
+    The link has a delay and perhaps a bandwidth, as if embedding workers and servers were other machines.
+    """
+    import math
+
+    from persia_cli.bench.delay_line import NetworkLink
     from persia_cli.bench.machine import this_machine
     from persia_cli.bench.modes import measure_modes
     from persia_cli.commands import bench_views as views
     from persia_cli.commands.screen import err, labelled, out, propose
     from persia_cli.config.compose import compose_run
+    from persia_cli.errors import UserError
 
-    run = compose_run(words or [], conf_dir or [])
+    if mbit is not None and mbit <= 0:
+        raise UserError(f"--mbit={mbit:g}: a link has a bandwidth above 0 Mbit/s; leave it out for no limit")
+    run, link = compose_run(words or [], conf_dir or []), NetworkLink(delay_ms, math.inf if mbit is None else mbit)
     steps, rounds = (20, 1) if quick else (steps, rounds)
-    results = measure_modes(run, delay_ms, steps, rounds, views.noting(as_json))
+    results = measure_modes(run, link, steps, rounds, views.noting(as_json))
     if as_json:
         views.print_json("modes", results.values(), quick, run)
         return

@@ -16,6 +16,7 @@ from persia_cli.config.schema import Run
 from persia_cli.errors import count
 
 if TYPE_CHECKING:
+    from persia_cli.bench.delay_line import NetworkLink
     from persia_cli.bench.throughput import Throughput
 
 SHARED = {
@@ -26,7 +27,7 @@ SHARED = {
 }
 DELAY = (
     "one way, on every message to and from embedding workers and servers, all through the same delay lines (at 0 ms "
-    "too): a look-up crosses four of them, an update with its answer four"
+    "too): a look-up crosses four of them, an update with its answer four; a bandwidth is that of each of these roles"
 )
 
 
@@ -127,8 +128,8 @@ def show_tier(run: Run, result: Result) -> None:
     warn_of_others([result])
 
 
-def show_modes(run: Run, results: Mapping[float, Result]) -> None:
-    """Print the table of modes and delays."""
+def show_modes(run: Run, results: "Mapping[NetworkLink, Result]") -> None:
+    """Print the table of modes and links."""
     first = next(iter(results.values()))
     labelled(
         out(),
@@ -137,13 +138,13 @@ def show_modes(run: Run, results: Mapping[float, Result]) -> None:
         "not counted; medians, AUC a mean",
     )
     labelled(out(), "delay", DELAY)
-    table = columns("mode", "delay ms", "samples/s", "keeps", "x sync", "stale", "AUC", "spread")
-    for delay, result in results.items():
+    table = columns("mode", "link", "samples/s", "keeps", "x sync", "stale", "AUC", "spread")
+    for link, result in results.items():
         for each in result.sides:
             keeps, times_sync = each.ratios.values()
             table.add_row(
                 each.name,
-                f"{delay:g}",
+                link.label,
                 f"{each.median:,.0f}",
                 f"{keeps:.3f}",
                 f"{times_sync:.2f}",

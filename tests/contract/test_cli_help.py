@@ -18,7 +18,9 @@ FROZEN = {
     "": ["--debug", "--help", "--install-completion", "--show-completion", "--version"],
     "bench": ["--help"],
     "bench kernels": ["--help", "--json", "--only", "--quick"],
-    "bench modes": ["--conf-dir", "--delay-ms", "--help", "--json", "--quick", "--rounds", "--steps", "words"],
+    "bench modes": [
+        "--conf-dir", "--delay-ms", "--help", "--json", "--mbit", "--quick", "--rounds", "--steps", "words",
+    ],
     "bench throughput": ["--compare", "--conf-dir", "--help", "--json", "--quick", "--ring", "--rounds", "--source",
                          "--steps", "words"],
     "bench saving": ["--conf-dir", "--help", "--json", "--saves", "--steps", "words"],

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from persia_cli.bench.delay_line import DelayLine, run_lines
+from persia_cli.bench.delay_line import IDLE_S, DelayLine, NetworkLink, run_lines
 from persia_cli.wire import sockets
 from persia_cli.wire.context import Context
 from tests.conftest import poll_for
@@ -18,7 +18,7 @@ FRONT, BACK = "inproc://front", "inproc://back"
 
 @contextmanager
 def lined(context: Context, delay_s: float) -> Iterator[DelayLine]:
-    line = DelayLine(context, FRONT, BACK, delay_s)
+    line = DelayLine(context, FRONT, BACK, NetworkLink(delay_s * 1e3))
     stop = threading.Event()
     thread = threading.Thread(target=run_lines, args=([line], stop.is_set))
     thread.start()
@@ -125,7 +125,7 @@ def test_a_line_without_delay_passes_at_once(ends: Ends) -> None:
 def test_what_comes_after_a_message_is_released_after_it(ends: Ends) -> None:
     clock = [100.0]
     server = ends.server()
-    line = DelayLine(ends.context, FRONT, BACK, 1.0, clock=lambda: clock[0])
+    line = DelayLine(ends.context, FRONT, BACK, NetworkLink(1000.0), clock=lambda: clock[0])
     try:
         client = ends.client()
         sockets.send(client, [b"first"])
@@ -147,10 +147,42 @@ def test_what_comes_after_a_message_is_released_after_it(ends: Ends) -> None:
         line.close()
 
 
+def test_messages_enter_a_link_one_after_the_other_in_each_direction(ends: Ends) -> None:
+    """At 1 Mbit/s 125,000 bytes take a second, and the delay comes after that."""
+    clock = [100.0]
+    server = ends.server()
+    line = DelayLine(ends.context, FRONT, BACK, NetworkLink(500.0, mbit_per_s=1.0), clock=lambda: clock[0])
+    try:
+        client = ends.client()
+        sockets.send(client, [b"", bytes(125_000)])
+        poll_for(line.step, 5.0, "the first message taken")
+        sockets.send(client, [bytes(62_500)])
+        poll_for(line.step, 5.0, "the second message taken")
+        assert line.wait_s == IDLE_S
+        clock[0] = 101.499
+        assert not line.step()
+        clock[0] = 101.5
+        assert line.step()
+        assert [len(part) for part in received(server)] == [6, 0, 125_000]
+        sockets.send(server, [b"client", bytes(12_500)])
+        poll_for(line.step, 5.0, "the reply taken")
+        clock[0] = 101.999
+        assert not line.step()
+        assert line.wait_s == pytest.approx(0.001)
+        clock[0] = 102.0  # half a second after the first message, of which this one is half
+        assert line.step()
+        assert len(received(server)[1]) == 62_500
+        clock[0] = 102.11  # it came at 101.5, and has not waited for the other direction
+        assert line.step()
+        assert len(received(client)[0]) == 12_500
+    finally:
+        line.close()
+
+
 def test_a_message_that_nobody_takes_is_dropped_in_the_end(ends: Ends) -> None:
     clock = [0.0]
     server = ends.server()
-    line = DelayLine(ends.context, FRONT, BACK, 0.0, clock=lambda: clock[0])
+    line = DelayLine(ends.context, FRONT, BACK, NetworkLink(0.0), clock=lambda: clock[0])
     try:
         client = ends.client()
         sockets.send(client, [b"ask"])
