@@ -50,10 +50,15 @@ mount -o remount,bind,ro /
 {show}
 mkdir {cache}
 mv /dev/shm/kernels {cache}/{kernels}
-trap '' CHLD # the kernel reaps processes whose parents have ended
-echo ready
-read -r end
+exec {first}
 """
+FIRST = """\
+import signal, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps processes whose parents have ended
+print("ready", flush=True)
+sys.stdin.read()
+"""
+"""The first process from when the host is ready: a shell would be interrupted by the end of each orphan."""
 
 
 @cache
@@ -128,12 +133,13 @@ class Host:
         self.address = f"{NETWORK}.{number}"
         self._first, self._switch = first, switch
         [inner] = psutil.Process(first.pid).children()
-        self._pid = inner.pid
+        self.pid = inner.pid
+        """The first process of the host, under the id that it has outside of it."""
 
     @property
     def root(self) -> Path:
         """The files of the host, seen from outside."""
-        return Path(f"/proc/{self._pid}/root")
+        return Path(f"/proc/{self.pid}/root")
 
     def start(
         self,
@@ -142,7 +148,7 @@ class Host:
         environment: Mapping[str, str] | None = None,
     ) -> HostProcess:
         """Start a command on the host; `output` gets what it says."""
-        enter = ["nsenter", f"--target={self._pid}", "--mount", "--uts", "--ipc", "--net", "--pid", "--wd=/tmp"]
+        enter = ["nsenter", f"--target={self.pid}", "--mount", "--uts", "--ipc", "--net", "--pid", "--wd=/tmp"]
         process = subprocess.Popen(
             [*enter, "setpriv", "--pdeathsig=KILL", *command],
             stdin=subprocess.DEVNULL,
@@ -183,16 +189,16 @@ class Host:
     def limit(self, rate: str) -> None:
         """Let the interface pass so much in each direction, such as `100mbit`."""
         shape = ["root", "tbf", "rate", rate, "burst", BURST, "latency", QUEUE]
-        _net(self._pid, "tc", "qdisc", "replace", "dev", "eth0", *shape)
+        _net(self.pid, "tc", "qdisc", "replace", "dev", "eth0", *shape)
         _net(self._switch, "tc", "qdisc", "replace", "dev", f"port{self.number}", *shape)
 
     def _ip(self, *words: str) -> None:
-        _net(self._pid, "ip", *words)
+        _net(self.pid, "ip", *words)
 
     def plug_in(self) -> None:
         """Give the host its interface, joined with the others."""
         port = f"port{self.number}"
-        peer = ["peer", "name", "eth0", "netns", str(self._pid)]
+        peer = ["peer", "name", "eth0", "netns", str(self.pid)]
         _net(self._switch, "ip", "link", "add", port, "type", "veth", *peer)
         _net(self._switch, "ip", "link", "set", port, "master", "switch", "up")
         self._ip("address", "add", f"{self.address}/24", "dev", "eth0")
@@ -255,6 +261,7 @@ def _host_script(name: str, shown: Sequence[Path]) -> str:
         show="\n".join(show),
         compiled=shlex.quote(str(compiled)),
         cache=CACHE,
+        first=shlex.join([sys.executable, "-I", "-S", "-c", FIRST]),
         kernels=compiled.name,
     )
 
