@@ -14,8 +14,10 @@ from persia_cli.commands import (
     data,
     drill,
     evaluate,
+    follow,
     keys,
     launch_role,
+    on_host,
     predict,
     recipe,
     report,
@@ -38,10 +40,14 @@ app.command(epilog=train.EXAMPLES)(train.train)
 app.command(epilog=resume.EXAMPLES)(resume.resume)
 app.command(epilog=sweep.EXAMPLES)(sweep.sweep)
 app.command(epilog=drill.EXAMPLES)(drill.drill)
+app.command(epilog=follow.ATTACH)(follow.attach)
+app.command(epilog=follow.STOP)(follow.stop)
+app.command(epilog=follow.LOGS)(follow.logs)
 app.command("eval", epilog=evaluate.EXAMPLES)(evaluate.evaluate)
 app.command(epilog=predict.EXAMPLES)(predict.predict)
 app.command(epilog=report.EXAMPLES)(report.report)
 app.command("launch-role", epilog=launch_role.EXAMPLES)(launch_role.launch_role)
+app.command("on-host", hidden=True, epilog=on_host.EXAMPLES)(on_host.on_host)
 app.add_typer(runs.app, name="runs")
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(table.app, name="table")

@@ -34,7 +34,31 @@ def render(run: "Run", run_dir: Path | None) -> str:
 
 
 def train_elsewhere(run: "Run", run_dir: Path | None) -> None:
-    """Train on the machines of a run's cluster, and show the job's progress; `run_dir` is that of this machine."""
+    """Train on the machines of a run's cluster, show the progress and print the results.
+
+    `run_dir` is a free folder of this machine; by default a new one.
+    """
+    from persia_cli.commands.job import choose_run_dir
+    from persia_cli.disk import claim_folder
+
+    _require_hosts(run)
+    from persia_cli.commands.hosts_job import train_on_hosts
+
+    place = choose_run_dir(run.name, run_dir)
+    train_on_hosts(run, place if run_dir else claim_folder(place))
+
+
+def resume_elsewhere(run: "Run", run_dir: Path) -> None:
+    """Go on with the training of a run on the machines of its cluster, as `train_elsewhere`."""
+    _require_hosts(run)
+    from persia_cli.commands.hosts_job import resume_on_hosts
+
+    resume_on_hosts(run, run_dir)
+
+
+def _require_hosts(run: "Run") -> None:
     from persia_cli.errors import UserError
 
-    raise UserError(f"cluster={run.cluster.kind}: give --render; starting it from here is not possible")
+    kind = run.cluster.kind
+    if kind != "hosts":
+        raise UserError(f"cluster={kind}: persia submits nothing there; --render prints what other programs submit")

@@ -1,6 +1,7 @@
 """`persia launch-role`."""
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -94,6 +95,13 @@ def launch_role(
             "go on with.",
         ),
     ] = None,
+    background: Annotated[
+        Path | None,
+        typer.Option(
+            "--background", metavar="DIR", help="Supervise it in the background; its log and exit code are in DIR."
+        ),
+    ] = None,
+    end_file: Annotated[Path | None, typer.Option("--end-file", hidden=True)] = None,
     life: Annotated[int, typer.Option("--life", hidden=True)] = 1,
     memory_file: Annotated[int | None, typer.Option("--memory-file", hidden=True)] = None,
     parent: Annotated[int | None, typer.Option("--parent", hidden=True)] = None,
@@ -129,10 +137,16 @@ def launch_role(
         raise UserError("--pid-file is of use with --supervise only; give both, or neither")
     if words:
         _prepare(replica, words, conf_dir or [], config)
-    if supervise:
+    if background is not None:
+        from persia_cli.launch.background import start_in_background
+
+        start_in_background(replica, background)
+    elif supervise:
+        from persia_cli.launch.background import recorded_exit
         from persia_cli.launch.supervisor import supervise_role
 
-        supervise_role(replica)
+        with nullcontext() if end_file is None else recorded_exit(end_file):
+            supervise_role(replica)
     else:
         run_process(replica)
 

@@ -30,6 +30,7 @@ def resume(
     from persia_cli.commands.job import carry_out
     from persia_cli.commands.screen import err, say
     from persia_cli.config.compose import compose_run
+    from persia_cli.config.schema import ENGINES
     from persia_cli.errors import UserError
     from persia_cli.launch.readiness import require_ready
     from persia_cli.launch.signals import end_on_signals
@@ -41,7 +42,17 @@ def resume(
                 f"{run} is not a run directory: it has no {CONFIG}; give the folder that persia train named"
             )
         again = [f"conf={run / CONFIG}", *(words or [])]
-        plan = plan_resumed(run, compose_run(again), run)
+        composed = compose_run(again)
+        if composed.cluster.kind in ENGINES:
+            from persia_cli.commands.engine_job import resume_elsewhere
+
+            if dry_run:
+                raise UserError(
+                    f"cluster={composed.cluster.kind} plans a resumed run where its record is: no --dry-run"
+                )
+            resume_elsewhere(composed, run)
+            return
+        plan = plan_resumed(run, composed, run)
         require_ready([plan])
         if dry_run:
             from persia_cli.commands.describe import describe_plan

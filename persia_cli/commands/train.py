@@ -68,7 +68,7 @@ def train(
         words, resumed = split_word(words or [])
         run = compose_run(words, conf_dir or [])
         if render or run.cluster.kind in ENGINES:
-            _elsewhere(run, run_dir, render)
+            _elsewhere(run, run_dir, resumed, render or dry_run)
             return
         plan = _resumed(resumed, run, run_dir) if resumed else None
         unsaved = run_dir if resumed and plan is None and run_dir and has_begun(run_dir) else None
@@ -94,12 +94,15 @@ def train(
             carry_out(plan if run_dir else claimed(plan), again, trace)
 
 
-def _elsewhere(run: "Run", run_dir: Path | None, render: bool) -> None:
+def _elsewhere(run: "Run", run_dir: Path | None, resumed: str | None, render: bool) -> None:
     """Train on other machines, or print what would be submitted to them."""
     from persia_cli.commands.engine_job import render as rendered
     from persia_cli.commands.engine_job import train_elsewhere
     from persia_cli.commands.screen import out
+    from persia_cli.errors import UserError
 
+    if resumed:
+        raise UserError(f"resume={resumed} is not for cluster={run.cluster.kind}; persia resume RUN goes on with a run")
     if render:
         out().out(rendered(run, run_dir), highlight=False)
     else:

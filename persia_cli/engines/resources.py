@@ -35,11 +35,11 @@ def resources_of(run: Run, role: str) -> Resources:
     """Return what a replica of a role needs: what the user says, else what is planned."""
     cluster, name = run.cluster, role.replace("-", "_")
     cpus = getattr(cluster.cpus, name) or CPUS.get(role) or run.train.threads + 1
-    memory = getattr(cluster.memory, name) or MEMORY[role] + (_rows(run) if role == "embedding-server" else 0)
+    memory = getattr(cluster.memory, name) or MEMORY[role] + (rows_of_server(run) if role == "embedding-server" else 0)
     return Resources(cpus, memory, _gpus(run) if role == "nn-worker" else 0)
 
 
-def _rows(run: Run) -> int:
+def rows_of_server(run: Run) -> int:
     """Return the most bytes that rows and index of one server take."""
     servers, embedding = run.cluster.embedding_servers, run.embedding
     whole = embedding.memory

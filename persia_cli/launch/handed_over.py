@@ -37,12 +37,13 @@ def text_of(keys: JobKeys, config: str = "") -> str:
 
 def take(source: BinaryIO) -> HandedOver:
     """Read all that is handed over; raises ConfigError if it is too much or is no text."""
+    given = source.read(MOST_BYTES + 1)
+    if len(given) > MOST_BYTES:
+        raise ConfigError(f"--key-file -: standard input has more than {MOST_BYTES:,} bytes")
     try:
-        keys, _, rest = source.read(MOST_BYTES + 1).decode().partition("\n")
+        keys, _, rest = given.decode().partition("\n")
     except UnicodeDecodeError:
         raise ConfigError("--key-file -: standard input is not text") from None
-    if len(rest) > MOST_BYTES:
-        raise ConfigError(f"--key-file -: standard input has more than {MOST_BYTES:,} bytes")
     credentials, _, config = rest.partition("\n")
     if credentials:
         os.environ[VARIABLE] = credentials

@@ -38,6 +38,9 @@ SWITCH_INTERVAL_S = 1e-4
 """Seconds for which a thread may hold the GIL: the default of 5 ms would be added to every message's round trip."""
 
 
+ERROR_LINE = "error: "
+"""Begin of the line in a replica's log with the error that ended it."""
+
 SIGNALLED = 128
 """Exit code of a process that stopped on a signal, minus the signal's number."""
 

@@ -20,6 +20,7 @@ from persia_cli.errors import (
     WireError,
 )
 from persia_cli.launch.job import (
+    ERROR_LINE,
     ROLES,
     SIGNALLED,
     JobResult,
@@ -58,8 +59,6 @@ from persia_cli.wire.token import TOKEN, new_token, write_token
 POLL_S = 0.1
 KEYS = "keys"
 LOG_TAIL_LINES = 20
-ERROR = "error: "
-"""Begin of the line in a replica's log with the error that ended it."""
 SETTLE_S = 3.0
 """Seconds that the coordinator has to record why a replica died, before the launcher reports it itself."""
 
@@ -259,7 +258,7 @@ class Processes:
         code = started.process.returncode
         kind = UserError if code == UserError.exit_code else RoleError
         lines = started.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        errors = [line.removeprefix(ERROR) for line in lines if line.startswith(ERROR)]
+        errors = [line.removeprefix(ERROR_LINE) for line in lines if line.startswith(ERROR_LINE)]
         if errors and code == TakeoverError.exit_code:
             return KilledError(f"{started.replica.name} was killed, and {errors[-1]}", started.replica.name)
         if errors:

@@ -16,6 +16,7 @@ from persia_cli.main import app
 
 FROZEN = {
     "": ["--debug", "--help", "--install-completion", "--show-completion", "--version"],
+    "attach": ["--help", "run"],
     "bench": ["--help"],
     "bench kernels": ["--help", "--json", "--only", "--quick"],
     "bench modes": [
@@ -45,9 +46,11 @@ FROZEN = {
     "eval": ["--approximate", "--at", "--data", "--help", "--keep-seen", "--retrieval", "--step", "run", "words"],
     "keys": ["--help"],
     "keys new": ["--help", "file"],
-    "launch-role": ["--advertise", "--bind", "--conf-dir", "--coordinator", "--help", "--index", "--key-file",
-                    "--life", "--memory-file", "--parent", "--pid-file", "--run-dir", "--supervise", "--token-file",
-                    "--trusted-network", "role", "words"],
+    "launch-role": ["--advertise", "--background", "--bind", "--conf-dir", "--coordinator", "--end-file", "--help",
+                    "--index", "--key-file", "--life", "--memory-file", "--parent", "--pid-file", "--run-dir",
+                    "--supervise", "--token-file", "--trusted-network", "role", "words"],
+    "logs": ["--help", "role", "run"],
+    "on-host": ["--help", "start"],
     "predict": ["--help", "--keep", "--logits", "--output", "--overwrite", "--step", "data", "run"],
     "recipe": ["--help"],
     "recipe cp": ["--help", "folder", "name"],
@@ -62,6 +65,7 @@ FROZEN = {
     "runs": ["--help"],
     "runs compare": ["--help", "--json", "runs"],
     "runs ls": ["--help", "--json", "folder"],
+    "stop": ["--help", "--now", "run"],
     "sweep": ["--baseline", "--conf-dir", "--dry-run", "--folder", "--help", "--jobs", "--json", "--limit-s",
               "--metric", "--resume", "words"],
     "table": ["--help"],

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from persia_cli.storage.credentials import VARIABLE
+from tests.support.hosts import Host
 
 SECRET = "sEcReT-of-the-store"
 BUCKET = "models"
@@ -26,6 +27,34 @@ class ObjectStore:
         """The URI of a folder in the bucket, with its credentials, perhaps by way of another port."""
         query = f"endpoint_override=127.0.0.1:{port or self.port}&scheme=http&region=us-east-1"
         return f"s3://AKIDOFTEST:{secret}@{BUCKET}/{path}?{query}"
+
+
+PORT = 9000
+"""Of a store on a host of a lab."""
+MAKE_BUCKET = """
+import sys, time, urllib.request
+for _ in range(600):
+    try:
+        urllib.request.urlopen(urllib.request.Request(sys.argv[1], method="PUT"), timeout=5).close()
+        break
+    except OSError:
+        time.sleep(0.1)
+else:
+    sys.exit("moto's server does not answer")
+"""
+
+
+@contextmanager
+def store_on(host: Host) -> Iterator[str]:
+    """Yield the URI, with its credentials, of an empty folder that the hosts of a lab reach, and nobody else."""
+    server = host.start([sys.executable, "-m", "moto.server", "-H", host.address, "-p", str(PORT)])
+    try:
+        address = f"{host.address}:{PORT}"
+        code, said = host.run([sys.executable, "-c", MAKE_BUCKET, f"http://{address}/{BUCKET}"], 90.0)
+        assert code == 0, said
+        yield f"s3://AKIDOFTEST:{SECRET}@{BUCKET}/saved?endpoint_override={address}&scheme=http&region=us-east-1"
+    finally:
+        server.kill()
 
 
 @contextmanager

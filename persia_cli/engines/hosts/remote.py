@@ -1,10 +1,16 @@
 """The command lines by which ssh starts something on a machine."""
 
 import shlex
+import subprocess
 from collections.abc import Sequence
 
 from persia_cli.config.schema import SshHost, SshHosts
+from persia_cli.errors import PersiaError, RoleError, UserError
+from persia_cli.launch.job import ERROR_LINE
 
+NOT_REACHED, NOT_FOUND = 255, (126, 127)
+"""Exit codes of ssh, and of a shell that cannot start a command."""
+NO_MODULE = "No module named persia_cli"
 OPTIONS = {
     "BatchMode": "yes",  # a question for a password would never be answered
     "ConnectTimeout": "15",
@@ -24,6 +30,42 @@ def remote_command(hosts: SshHosts, words: Sequence[str]) -> str:
     """Return the same for the machine's shell, which finds Persia itself as the user says."""
     folder = _from_home(hosts.folder)
     return f"mkdir -p {folder} && cd {folder} && {hosts.persia} {shlex.join(words)}"
+
+
+def run_on(hosts: SshHosts, host: SshHost, words: Sequence[str], given: str, limit_s: float, what: str) -> str:
+    """Run `persia WORDS` on a machine with `given` as its input, and return what it prints.
+
+    Raises UserError or RoleError, with the machine and `what` was to be done there, if that fails.
+    """
+    command = ssh_command(hosts, host, words)
+    try:
+        ended = subprocess.run(command, input=given, capture_output=True, text=True, timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        raise RoleError(f"{what} on {host.ssh}: ssh has not ended after {limit_s:g} s") from None
+    except OSError as error:
+        raise UserError(f"cluster.hosts.ssh={hosts.ssh}: cannot be run, {error.strerror}") from error
+    if ended.returncode:
+        raise _failure(hosts, host, ended.returncode, ended.stderr, what)
+    return ended.stdout
+
+
+def last_words(text: str) -> str:
+    """Return why a command failed, by what it has written: its errors, or else its last line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line.removeprefix(ERROR_LINE) for line in lines if line.startswith(ERROR_LINE)]
+    return "; ".join(errors) if errors else (lines[-1] if lines else "it said nothing")
+
+
+def _failure(hosts: SshHosts, host: SshHost, code: int, said: str, what: str) -> PersiaError:
+    why = last_words(said)
+    if code == NOT_REACHED:
+        return UserError(f"{host.ssh} is not reached by ssh: {why}; `{hosts.ssh} {host.ssh} true` has to work unasked")
+    if code in NOT_FOUND or NO_MODULE in said:
+        return UserError(
+            f"{host.ssh} does not find Persia by `{hosts.persia}`: {why}; install it there, or set cluster.hosts.persia"
+        )
+    kind = UserError if code == UserError.exit_code else RoleError
+    return kind(f"{what} on {host.ssh}: {why}")
 
 
 def _from_home(folder: str) -> str:

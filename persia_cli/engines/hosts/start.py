@@ -2,34 +2,42 @@
 
 import shlex
 
-from persia_cli.config.schema import Run, SshHosts
+from persia_cli.config.schema import Run, SshHost, SshHosts
 from persia_cli.engines.hosts.placement import placement_of
 from persia_cli.engines.hosts.remote import ssh_command
 from persia_cli.engines.role_words import Placed, role_words
-from persia_cli.plan.job import Replica
+from persia_cli.plan.job import COORDINATOR, Replica
 
-ROLES, RUN = "roles", "run"
-"""Folders of a job on a machine: logs and ends of its replicas; on the coordinator's, the run directory too."""
+RUN = "run"
+"""The run directory, in the folder of a job on the coordinator's machine."""
 
 
-def start_words(replica: Replica, job: str, coordinator: str) -> list[str]:
+def start_folder(job: str, number: int) -> str:
+    """Return the folder, on each machine, of logs and ends of the replicas of a job that is started for the n-th time.
+
+    A job that is resumed is started again.
+    """
+    return f"{job}/start-{number}"
+
+
+def start_words(replica: Replica, host: SshHost, job: str, number: int, coordinator: str) -> list[str]:
     """Return the words that start a replica in the folder `job` of its machine; standard input has the keys."""
-    words = role_words(replica.role, replica.index, Placed(coordinator, run_dir=f"{job}/{RUN}"))
-    words[1:1] = ["--background", f"{job}/{ROLES}"]
-    return words
+    own = f"tcp://{host.address}:*" if host.address and replica.role != COORDINATOR else ""
+    words = role_words(replica.role, replica.index, Placed(coordinator, run_dir=f"{job}/{RUN}", advertise=own))
+    words[1:1] = ["--background", start_folder(job, number)]
+    return [*words, "resume=auto"] if replica.role == COORDINATOR and number > 1 else words
 
 
 def rendered(run: Run, job: str) -> str:
-    """Return what `cluster=hosts` would start, as lines of a shell; addresses that only machines know are in capitals.
+    """Return what `cluster=hosts` would start, as lines of a shell; what only machines know is in capitals.
 
     Each command gets the job's keys, and the coordinator's the configuration too, through standard input.
     """
     hosts, placement = run.cluster.hosts or SshHosts(), placement_of(run)
-    first = next(iter(placement.values()))
-    place = first.address or "ADDRESS"
+    place = next(iter(placement.values())).address or "ADDRESS"
     lines = []
     for replica, host in placement.items():
-        port = "*" if host is first and replica.role == "coordinator" else "PORT"
-        words = start_words(replica, job, f"tcp://{place}:{port}")
+        port = "*" if replica.role == COORDINATOR else "PORT"
+        words = start_words(replica, host, job, 1, f"tcp://{place}:{port}")
         lines += [f"# {replica.name} on {host.ssh}", shlex.join(ssh_command(hosts, host, words))]
     return "\n".join(lines)

@@ -1,0 +1,65 @@
+"""`persia attach`, `persia stop` and `persia logs`: a job on other machines, which goes on by itself."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from persia_cli.commands.options import examples
+
+ATTACH = examples("persia attach runs/criteo-20261121-081500  # show a job whose command has ended")
+STOP = examples(
+    "persia stop runs/criteo-20261121-081500        # save the model, and end the job",
+    "persia stop runs/criteo-20261121-081500 --now  # end it at once",
+)
+LOGS = examples(
+    "persia logs runs/criteo-20261121-081500                     # of all roles",
+    "persia logs runs/criteo-20261121-081500 embedding-server-1  # of one replica",
+)
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)]
+
+
+def attach(run: Run) -> None:
+    """Show a job with cluster=hosts that goes on without its command, and its results when it ends.
+
+    Ctrl-C stops the job, as it does in persia train; the end of the terminal does not.
+    """
+    from persia_cli.commands.hosts_job import attach_to
+
+    attach_to(run)
+
+
+def stop(
+    run: Run,
+    now: Annotated[bool, typer.Option("--now", help="Save nothing.")] = False,
+) -> None:
+    """Save the model of a job with cluster=hosts, and end the job, from wherever its run directory is."""
+    from persia_cli.commands.hosts_job import stop_job
+
+    stop_job(run, at_once=now)
+
+
+def logs(
+    run: Run,
+    role: Annotated[
+        str, typer.Argument(metavar="[ROLE]", help="A role, or a replica such as nn-worker-0.", show_default="all")
+    ] = "",
+) -> None:
+    """Print the logs of a run's roles; those of a job with cluster=hosts are fetched from its machines."""
+    from persia_cli.commands.hosts_job import fetch_logs
+    from persia_cli.commands.screen import err, out, say
+    from persia_cli.engines.hosts.begin import STATE
+    from persia_cli.errors import UserError
+    from persia_cli.launch.job import ROLES
+
+    if (run / STATE).is_file():
+        fetch_logs(run)
+    found = {path.stem: path for path in sorted((run / ROLES).glob("*.log"))}
+    chosen = {name: path for name, path in found.items() if role in ("", name, name.rpartition("-")[0])}
+    if not chosen:
+        there = f"there are {', '.join(found)}" if found else "the run has none"
+        raise UserError(f"{run} has no logs{f' of {role}' if role else ''}: {there}")
+    for name, path in chosen.items():
+        if len(chosen) > 1:
+            say(err(), f"== {name}")
+        out().out(path.read_text(encoding="utf-8", errors="replace"), end="", highlight=False)

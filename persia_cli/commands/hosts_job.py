@@ -1,0 +1,188 @@
+"""A job on machines that ssh reaches, on the screen."""
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import typer
+
+from persia_cli.commands.describe import model_words, training_words
+from persia_cli.commands.job import INTERRUPTED
+from persia_cli.commands.progress import following
+from persia_cli.commands.results import show_results
+from persia_cli.commands.screen import err, labelled, say
+from persia_cli.config.record import read_run
+from persia_cli.config.schema import Run
+from persia_cli.data.facts import DatasetFacts
+from persia_cli.engines.hosts.begin import begun, found, gone_on
+from persia_cli.engines.hosts.job import FIRST, POLL_S, HostsJob
+from persia_cli.errors import PreemptedError, RoleError, UserError
+from persia_cli.launch.job import JOB, JobResult
+from persia_cli.launch.resumed import locked
+from persia_cli.launch.role import read_job
+from persia_cli.launch.signals import JobSignals, PreemptedNow
+from persia_cli.observe.history import CONFIG
+from persia_cli.observe.journal import EVENTS, read_journal
+from persia_cli.plan.embedding import embedding_layout
+from persia_cli.plan.job import JobPlan, all_replicas
+
+
+class LeftAloneError(BaseException):
+    """The terminal is gone; the job goes on without it."""
+
+
+def train_on_hosts(run: Run, run_dir: Path) -> None:
+    """Start a job and follow it to its end."""
+    _show_beginning(run, run_dir)
+    with _signals(run_dir) as signals, begun(run, run_dir, _note, _starting) as job:
+        _follow(job, signals)
+
+
+def resume_on_hosts(run: Run, run_dir: Path) -> None:
+    """Start the job of a run again, from its newest checkpoint, and follow it to its end."""
+    _show_beginning(run, run_dir)
+    with _signals(run_dir) as signals, gone_on(run, run_dir, _note, _starting) as job:
+        _follow(job, signals)
+
+
+def attach_to(run_dir: Path) -> None:
+    """Follow a job that was started before to its end."""
+    with locked(run_dir):
+        pass  # another command that follows it is named before anything else
+    with _signals(run_dir) as signals, found(run_dir, _note) as job, locked(run_dir):
+        _follow(job, signals)
+
+
+def stop_job(run_dir: Path, at_once: bool) -> None:
+    """End a job that was started before; unless `at_once`, its model is saved first."""
+    with _ended_in_words(run_dir), found(run_dir, _note) as job:
+        if not job.running:
+            job.stop()
+            raise UserError(f"the job of {run_dir} has ended; its log says how: persia logs {run_dir} {FIRST}")
+        if at_once:
+            job.stop(at_once=True)
+            raise KeyboardInterrupt
+        job.signal("SIGUSR1", [FIRST])
+        limit_s = job.run.checkpoint.grace_s + job.run.cluster.stop_timeout_s
+        job.wait([FIRST], limit_s)
+        job.stop()
+        job.check()
+        job.result()
+
+
+def fetch_logs(run_dir: Path) -> None:
+    """Bring the copy of a job's logs up to date; another command that follows the job does so all the time."""
+    with found(run_dir, _note):
+        pass
+
+
+def _follow(job: HostsJob, signals: JobSignals) -> None:
+    """Show a job to its end; a signal has it saved and ended, Ctrl-C stopped, the terminal's end left alone."""
+    machines = {host.ssh: host for host in job.placement.values()}
+    for number, name in enumerate(machines):
+        there = [replica.name for replica, host in job.placement.items() if host.ssh == name]
+        labelled(err(), "" if number else "hosts", f"{name}: {', '.join(there)}")
+    try:
+        signals.trains = True
+        result = _to_its_end(job, signals)
+    except LeftAloneError:
+        raise
+    except BaseException:
+        job.stop(signals.again)
+        raise
+    job.stop()
+    show_results(_plan(job.run_dir), result, [])
+
+
+def _to_its_end(job: HostsJob, signals: JobSignals) -> JobResult:
+    plan, run = _plan(job.run_dir), job.run
+    saving_s: float | None = None
+    with following(err(), job.run_dir, plan.job, run.train.batch_size) as follow:
+        while job.running:
+            job.poll()
+            for name in signals.passed_on():
+                job.signal("SIGUSR2" if name == "SIGUSR2" else "SIGUSR1", [FIRST])
+                saving_s = saving_s if name == "SIGUSR2" or saving_s else time.monotonic()
+            limit_s = run.checkpoint.grace_s + run.cluster.stop_timeout_s
+            if saving_s is not None and time.monotonic() - saving_s > limit_s:
+                raise RoleError(f"{FIRST} has not ended the job within {limit_s:g} s of a signal; see its log")
+            follow()
+            time.sleep(POLL_S)
+        job.poll()
+        follow()
+    job.check()
+    return job.result()
+
+
+def _plan(run_dir: Path) -> JobPlan:
+    """Return the plan of a job by what its coordinator has recorded; what only it knows of the data is left out."""
+    run, job = read_run(run_dir / CONFIG), read_job(run_dir / JOB)
+    # This machine may not reach the store of the checkpoints, so nothing here looks there.
+    run = run.model_copy(update={"checkpoint": run.checkpoint.model_copy(update={"path": None})})
+    facts = DatasetFacts(job.train_rows, job.eval_rows, 0, (), 0, "")
+    return JobPlan(run, facts, job, all_replicas(run), embedding_layout(run))
+
+
+def _show_beginning(run: Run, run_dir: Path) -> None:
+    labelled(err(), "run", f"{run.name} in {run_dir}")
+    labelled(err(), "model", model_words(run))
+    labelled(err(), "training", training_words(run))
+
+
+@contextmanager
+def _signals(run_dir: Path) -> Iterator[JobSignals]:
+    """Handle signals as JobSignals does, but leave the job alone when the terminal ends; say how the command ends."""
+    signals = JobSignals()
+    with _ended_in_words(run_dir), signals.handled(), _left_alone():
+        yield signals
+
+
+@contextmanager
+def _ended_in_words(run_dir: Path) -> Iterator[None]:
+    """Say what goes on with a job whose end is not its own, and raise the exit code."""
+    try:
+        yield
+    except LeftAloneError:
+        say(err(), f"the terminal is gone, and the job goes on: persia attach {run_dir}")
+        raise typer.Exit(INTERRUPTED) from None
+    except (PreemptedError, PreemptedNow) as ended:
+        say(err(), f"{ended}: everything is stopped; {_going_on(run_dir)}")
+        raise typer.Exit(PreemptedError.exit_code) from None
+    except KeyboardInterrupt:
+        say(err(), f"interrupted; everything is stopped; {_going_on(run_dir)}")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _going_on(run_dir: Path) -> str:
+    saved = [event["path"] for event in read_journal(run_dir / EVENTS) if event["event"] == "saved"]
+    if not saved:
+        return f"nothing was saved; {run_dir} keeps the metrics"
+    return f"the model is saved in {saved[-1]}; persia resume {run_dir} goes on from there"
+
+
+@contextmanager
+def _left_alone() -> Iterator[None]:
+    """Raise LeftAloneError on SIGHUP, unless it is ignored."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        yield
+        return
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise LeftAloneError
+
+    before = signal.signal(signal.SIGHUP, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def _note(text: str) -> None:
+    labelled(err(), "note", text)
+
+
+def _starting(text: str) -> None:
+    labelled(err(), "starting", text)

@@ -1,0 +1,225 @@
+"""A job on machines that ssh reaches: started, followed, ended. It goes on when this process ends before it does."""
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from persia_cli.config.schema import Run, SshHosts
+from persia_cli.engines.configuration import configuration
+from persia_cli.engines.hosts.connection import Connection
+from persia_cli.engines.hosts.machines import address_of_coordinator, ask, require_usable
+from persia_cli.engines.hosts.mirror import Mirror
+from persia_cli.engines.hosts.placement import placement_of
+from persia_cli.engines.hosts.remote import run_on
+from persia_cli.engines.hosts.start import start_folder, start_words
+from persia_cli.errors import PersiaError, PreemptedError, RoleError, UserError
+from persia_cli.launch.handed_over import text_of
+from persia_cli.launch.job import ERROR_LINE, SIGNALLED, JobResult, recorded_failure, result_of
+from persia_cli.launch.key_files import key_file_of
+from persia_cli.plan.job import COORDINATOR, Replica
+from persia_cli.wire.keys import JobKeys, new_keys, read_keys
+
+FIRST = f"{COORDINATOR}-0"
+POLL_S = 0.1
+SETTLE_S = 3.0
+"""Seconds that the coordinator has to say why a replica failed, before that is said here."""
+TAIL_LINES = 20
+START_S = 600.0
+"""Seconds for one start; that of the coordinator looks at the data first."""
+CATCH_UP_S = 60.0
+MOST_AT_ONCE = 16
+WELL = (0, PreemptedError.exit_code)
+
+
+class HostsJob:
+    """A job that has been started; `poll` has to be called all the time."""
+
+    def __init__(
+        self, run: Run, run_dir: Path, name: str, number: int, say: Callable[[str], None], copies: bool = True
+    ) -> None:
+        """`name` is that of the job's folder on each machine, and `number` that of the start.
+
+        `say` is called with sentences for people. With `copies`, the run directory gets the job's record and logs.
+        """
+        self.run, self.run_dir, self.name, self.number = run, run_dir, name, number
+        self._hosts, self._say = run.cluster.hosts or SshHosts(), say
+        self._copies = copies
+        self.placement = placement_of(run)
+        self._connections: dict[str, Connection] = {}
+        self._started: list[Replica] = []
+
+    def start(self, say_start: Callable[[str], None]) -> None:
+        """Start all replicas, the coordinator first; `say_start` is called with what is done.
+
+        Raises UserError or RoleError, which names replica and machine, for the first that does not start.
+        """
+        machines = list({host.ssh: host for host in self.placement.values()}.values())
+        say_start(f"asking {', '.join(host.ssh for host in machines)}")
+        facts = ask(self._hosts, machines)
+        require_usable(self.run, self.placement, facts)
+        address, keys = address_of_coordinator(self.placement, facts), _keys_of(self.run)
+        first, *others = self.placement
+        say_start(f"{first.name} on {self.placement[first].ssh}")
+        self._start(first, address, text_of(keys, configuration(self.run)))
+        self.connect([first])
+        address = self._await_address()
+        say_start(f"{len(others)} other replicas")
+        with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+            list(pool.map(lambda replica: self._start(replica, address, text_of(keys)), others))
+        self.connect(others)
+
+    def _start(self, replica: Replica, coordinator: str, given: str) -> None:
+        self._started.append(replica)  # it may run even if that cannot be told
+        host = self.placement[replica]
+        words = start_words(replica, host, self.name, self.number, coordinator)
+        run_on(self._hosts, host, words, given, START_S, f"{replica.name} cannot be started")
+
+    def find(self) -> None:
+        """Follow a job that was started before; raises UserError if its machines know nothing of it."""
+        self._started = list(self.placement)
+        self.connect(self._started)
+        if not self.catch_up(CATCH_UP_S):
+            lost = [each.host.ssh for each in self._connections.values() if not each.caught_up]
+            raise UserError(f"{', '.join(lost)} cannot be reached by ssh; the job may go on")
+        if FIRST not in self.there:
+            raise UserError(f"{self._named(FIRST)}: there is no such job; the folder {self.name} may be removed")
+
+    def connect(self, replicas: Sequence[Replica]) -> None:
+        """Follow the machines of these replicas."""
+        for host in [self.placement[replica] for replica in replicas]:
+            if host.ssh not in self._connections:
+                there = [each.name for each, at in self.placement.items() if at is host]
+                mirror = Mirror(self.run_dir, there, self._copies)
+                start = start_folder(self.name, self.number)
+                self._connections[host.ssh] = Connection(self._hosts, host, start, mirror, self._say)
+
+    def _await_address(self) -> str:
+        """Return where the coordinator listens; raises its failure if it ends before."""
+        limit_s, begin = self.run.cluster.start_timeout_s, time.monotonic()
+        connection = self._connections[self.placement[Replica(COORDINATOR, 0)].ssh]
+        while not connection.mirror.address or not connection.caught_up:
+            self.poll()
+            self.check()
+            if time.monotonic() - begin > limit_s:
+                raise RoleError(f"{self._named(FIRST)} does not listen after {limit_s:g} s{self._tail(FIRST)}")
+            time.sleep(POLL_S)
+        return connection.mirror.address
+
+    def catch_up(self, limit_s: float) -> bool:
+        """Wait until all that has happened is known here; returns False if that takes too long."""
+        begin = time.monotonic()
+        while not (done := all(each.caught_up for each in self._connections.values())):
+            if time.monotonic() - begin > limit_s:
+                break
+            self.poll()
+            time.sleep(POLL_S)
+        return done
+
+    @property
+    def there(self) -> set[str]:
+        """Replicas that were started, as far as the machines have said."""
+        return {name for each in self._connections.values() for name in each.there}
+
+    def poll(self) -> None:
+        """Take what has come from the machines."""
+        for connection in self._connections.values():
+            connection.poll()
+
+    @property
+    def ended(self) -> dict[str, int]:
+        """Exit codes of the replicas that have ended."""
+        return {name: code for each in self._connections.values() for name, code in each.ended.items()}
+
+    @property
+    def running(self) -> bool:
+        """True if the coordinator runs and no replica has failed for good."""
+        ended = self.ended
+        return FIRST not in ended and all(code in WELL for code in ended.values())
+
+    def signal(self, name: str, replicas: Sequence[str]) -> None:
+        """Send a signal to replicas."""
+        for connection in self._connections.values():
+            there = [each for each in replicas if self._host_of(each) == connection.host.ssh]
+            if there:
+                connection.signal(name, there)
+
+    def check(self) -> None:
+        """Raise the failure that ended the job, if there was one."""
+        failed = {name: code for name, code in self.ended.items() if code not in WELL}
+        if not failed:
+            return
+        self.wait([FIRST], SETTLE_S)
+        # Who was killed from outside is the cause; errors of others are consequences.
+        killed = [name for name, code in failed.items() if code > SIGNALLED]
+        recorded = None if killed else recorded_failure(self.run_dir)
+        if recorded is None:
+            raise self._failure((killed or sorted(failed, key=lambda name: name == FIRST))[0])
+        for name in failed:
+            if name in str(recorded):
+                recorded.add_note(f"{self._named(name)}{self._tail(name)}")
+        raise recorded
+
+    def result(self) -> JobResult:
+        """Return the result of a job whose coordinator has ended well; raises PreemptedError if a signal ended it."""
+        if self.ended[FIRST] == PreemptedError.exit_code:
+            raise PreemptedError("a signal")
+        return result_of(self.run_dir)
+
+    def stop(self, at_once: bool = False) -> None:
+        """End what still runs: ask the coordinator and then all to stop, and kill what runs after that."""
+        limit_s = self.run.cluster.stop_timeout_s
+        self.connect(self._started)
+        known = self.catch_up(CATCH_UP_S)
+        names = [replica.name for replica in self._started if replica.name in self.there or not known]
+        if not at_once:
+            if self.ended.get(FIRST) in WELL:
+                self.wait(names, limit_s)  # they have heard that the job is done
+            self._end([FIRST], "SIGINT", limit_s)
+            self._end(names, "SIGINT", limit_s)
+        self._end(names, "SIGKILL", limit_s)
+        if left := [self._named(name) for name in names if name not in self.ended]:
+            self._say(f"it is not known whether {', '.join(left)} ended")
+
+    def close(self) -> None:
+        """End the connections; what runs on the machines goes on."""
+        for connection in self._connections.values():
+            connection.close()
+
+    def _end(self, names: Sequence[str], signal: str, limit_s: float) -> None:
+        if running := [name for name in names if name not in self.ended]:
+            self.signal(signal, running)
+            self.wait(running, limit_s)
+
+    def wait(self, names: Sequence[str], seconds: float) -> None:
+        """Wait until these replicas have ended, but not longer than so many seconds."""
+        begin = time.monotonic()
+        while any(name not in self.ended for name in names) and time.monotonic() - begin < seconds:
+            self.poll()
+            time.sleep(POLL_S)
+
+    def _failure(self, name: str) -> PersiaError:
+        """Return the error that ended a replica, as its log has it."""
+        code = self.ended[name]
+        kind = UserError if code == UserError.exit_code else RoleError
+        log = self._connections[self._host_of(name)].mirror.log_of(name)
+        errors = [line.removeprefix(ERROR_LINE) for line in log.splitlines() if line.startswith(ERROR_LINE)]
+        if errors:
+            return kind(f"{self._named(name)}: {errors[-1]}")
+        how = f"was ended by signal {code - SIGNALLED}" if code > SIGNALLED else f"ended with exit code {code}"
+        return kind(f"{self._named(name)} {how}{self._tail(name)}")
+
+    def _tail(self, name: str) -> str:
+        lines = self._connections[self._host_of(name)].mirror.tail_of(name, TAIL_LINES)
+        return "; the end of its log:\n" + "\n".join(f"  {line}" for line in lines or ["(nothing)"])
+
+    def _named(self, name: str) -> str:
+        return f"{name} on {self._host_of(name)}"
+
+    def _host_of(self, name: str) -> str:
+        return next(host.ssh for replica, host in self.placement.items() if replica.name == name)
+
+
+def _keys_of(run: Run) -> JobKeys:
+    given = key_file_of(None, None, run.cluster.key_file)
+    return new_keys() if given is None else read_keys(given)

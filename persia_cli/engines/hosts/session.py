@@ -1,0 +1,178 @@
+"""The end of a connection that is on the machine: it reports how replicas do, and passes signals on to them.
+
+ssh starts it, and it ends with its input; replicas do not depend on it. It writes one JSON object per line.
+"""
+
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from persia_cli import __version__
+from persia_cli.engines.hosts.start import RUN
+from persia_cli.launch.background import LOG, exit_code, is_running, replicas_in, send_signal
+from persia_cli.launch.job import COORDINATOR_ADDRESS, JOB, ROLES
+from persia_cli.launch.readiness import memory_bytes
+from persia_cli.observe.history import CONFIG
+from persia_cli.observe.journal import EVENTS, METRICS
+
+POLL_S = 0.2
+PORTION = 2**20
+"""Bytes of a file that one line carries at most."""
+SILENT_S = 60.0
+"""Seconds without a line from the other end, which sends them all the time, after which it is gone."""
+RECORD = (CONFIG, JOB, COORDINATOR_ADDRESS, EVENTS, METRICS)
+"""Files of the run directory that are followed, the address before events that tell of the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """What a machine says about itself."""
+
+    version: str
+    """Of Persia."""
+    host: str
+    address: str
+    """At which ssh reached it; empty if it does not say."""
+    memory: int
+    """Bytes that processes may use."""
+
+
+def facts_of_host() -> HostFacts:
+    """Return the facts of this machine."""
+    connection = os.environ.get("SSH_CONNECTION", "").split()  # the client's address and port, and the own ones
+    address = connection[2] if len(connection) == 4 else ""
+    return HostFacts(__version__, socket.gethostname(), address, memory_bytes())
+
+
+class FollowedFile:
+    """A file that grows, or is replaced."""
+
+    def __init__(self, path: Path, name: str, inode: int = 0, size: int = 0) -> None:
+        """`name` is what the other end calls it, which has `size` bytes of the file `inode`."""
+        self._path, self._name = path, name
+        self._inode, self._size = inode, size
+
+    def news(self) -> Iterator[dict[str, Any]]:
+        """Yield what is new in the file, in portions."""
+        try:
+            with self._path.open("rb") as file:
+                found = os.fstat(file.fileno())
+                if found.st_ino != self._inode or found.st_size < self._size:
+                    self._inode, self._size = found.st_ino, 0
+                    yield self._portion(b"")
+                file.seek(self._size)
+                while data := file.read(PORTION):
+                    yield self._portion(data)
+                    self._size += len(data)
+        except FileNotFoundError:
+            return
+
+    def _portion(self, data: bytes) -> dict[str, Any]:
+        # Each byte as one character, so that a portion may end within a letter.
+        return {"file": self._name, "inode": self._inode, "at": self._size, "data": data.decode("latin-1")}
+
+
+class HostSession:
+    """The replicas of one job on this machine, as the other end is to know them."""
+
+    def __init__(self, start: Path, known: dict[str, tuple[int, int]]) -> None:
+        """`start` is the folder of a start of the job; `known` has inode and size of each file at the other end."""
+        self._start, self._known = start, known
+        self._files: dict[str, FollowedFile] = {}
+        self._seen: set[str] = set()
+        self._ended: set[str] = set()
+
+    def news(self) -> Iterator[dict[str, Any]]:
+        """Yield what has come since the last call; that a replica has ended comes after all that it has said."""
+        names = replicas_in(self._start)
+        for name in names:
+            if name not in self._seen:
+                self._seen.add(name)
+                yield {"replica": name}
+        over = [name for name in names if name not in self._ended and not is_running(self._start, name)]
+        logs = {f"{ROLES}/{name}{LOG}": self._start / f"{name}{LOG}" for name in names}
+        for path, place in (logs | {name: self._start.parent / RUN / name for name in RECORD}).items():
+            if path not in self._files:
+                self._files[path] = FollowedFile(place, path, *self._known.get(path, (0, 0)))
+            yield from self._files[path].news()
+        for name in over:
+            self._ended.add(name)
+            yield {"ended": name, "code": exit_code(self._start, name)}
+
+    def obey(self, order: dict[str, Any]) -> None:
+        """Pass a signal on; an order without one says only that the other end is there."""
+        for name in order.get("to", ()):
+            send_signal(self._start, name, signal.Signals[order["signal"]])
+
+
+def run_session(start: Path | None, source: BinaryIO | None = None) -> None:
+    """Say what this machine is; with the folder of a start of a job, report its replicas until the input ends.
+
+    The first line of the input says which files the other end has, each later one is an order.
+    """
+    _say({"facts": asdict(facts_of_host())})
+    if start is None:
+        return
+    orders = _Orders((source or sys.stdin.buffer).fileno())
+    first = orders.first()
+    if first is None:
+        return
+    session = HostSession(start, {name: (inode, size) for name, (inode, size) in first.items()})
+    caught_up: list[dict[str, Any]] = [{"caught_up": True}]
+    while True:
+        for news in chain(session.news(), caught_up):
+            _say(news)
+        caught_up = []
+        for order in orders.within(POLL_S):
+            session.obey(order)
+        if orders.ended:
+            return
+
+
+class _Orders:
+    """The lines of an input, each a JSON object."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self._rest = b""
+        self._came: list[dict[str, Any]] = []
+        self._heard_s = time.monotonic()
+        self._closed = False
+
+    @property
+    def ended(self) -> bool:
+        """True if the other end has closed the input, or has been silent for too long to be there."""
+        return self._closed or time.monotonic() - self._heard_s > SILENT_S
+
+    def within(self, seconds: float) -> list[dict[str, Any]]:
+        """Return the lines that have come, or those that come first within so many seconds."""
+        ready, _, _ = select.select([self._file], [], [], 0 if self._came else seconds)
+        if ready:
+            data = os.read(self._file, PORTION)
+            self._closed, self._heard_s = not data, time.monotonic()
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            self._came += [json.loads(line) for line in lines]
+        came, self._came = self._came, []
+        return came
+
+    def first(self) -> dict[str, Any] | None:
+        """Wait for a line; None if there is none."""
+        while not self.ended:
+            if lines := self.within(POLL_S):
+                self._came = lines[1:]
+                return lines[0]
+        return None
+
+
+def _say(line: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()

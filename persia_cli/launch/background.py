@@ -1,0 +1,106 @@
+"""Roles that outlive the command that starts them, and what they leave in a folder of their machine.
+
+Of each replica there are a log, its supervisor's process and, when that has ended, its exit code.
+"""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from persia_cli.disk import write_whole, writing
+from persia_cli.errors import PersiaError
+from persia_cli.launch.handed_over import descriptors
+from persia_cli.launch.processes import python_module
+from persia_cli.launch.role_options import RoleOptions
+
+LOG, PROCESS, END = ".log", ".process", ".end"
+KILLED = 128 + signal.SIGKILL
+"""Exit code of a supervisor that could not leave one."""
+UNREADABLE = 1
+
+
+def start_in_background(options: RoleOptions, folder: Path) -> None:
+    """Start the supervisor of a replica, which goes on when this process ends; raises DiskError."""
+    name = f"{options.role}-{options.index}"
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (folder / f"{name}{END}").unlink(missing_ok=True)
+    words = ["launch-role", *options.words(), "--supervise", "--end-file", str((folder / f"{name}{END}").absolute())]
+    with writing(folder / f"{name}{LOG}"), (folder / f"{name}{LOG}").open("ab") as log:
+        process = subprocess.Popen(
+            [*python_module("persia_cli"), *words],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            pass_fds=descriptors([options.key_file]),
+        )
+    known = {"pid": process.pid, "began": _began(process.pid)}
+    write_whole(folder / f"{name}{PROCESS}", json.dumps(known) + "\n")
+
+
+@contextmanager
+def recorded_exit(file: Path) -> Iterator[None]:
+    """Write the exit code that the block gives this process to a file."""
+    code: object = 1
+    try:
+        yield
+        code = 0
+    except SystemExit as ended:
+        code = ended.code
+        raise
+    except PersiaError as error:
+        code = error.exit_code
+        raise
+    finally:
+        write_whole(file, f"{code if isinstance(code, int) else 0}\n")
+
+
+def is_running(folder: Path, name: str) -> bool:
+    """Return whether the supervisor of a replica runs."""
+    return _pid(folder, name) is not None
+
+
+def exit_code(folder: Path, name: str) -> int:
+    """Return the exit code of a supervisor that has ended."""
+    try:
+        return int((folder / f"{name}{END}").read_text(encoding="ascii"))
+    except FileNotFoundError:
+        return KILLED
+    except (OSError, ValueError):
+        return UNREADABLE
+
+
+def send_signal(folder: Path, name: str, number: int) -> None:
+    """Send a signal to the supervisor of a replica, if it runs; SIGKILL ends its replica too."""
+    pid = _pid(folder, name)
+    if pid is not None:
+        os.kill(pid, number)
+
+
+def replicas_in(folder: Path) -> list[str]:
+    """Return the names of the replicas that were started with this folder."""
+    return sorted(path.stem for path in folder.glob(f"*{PROCESS}"))
+
+
+def _pid(folder: Path, name: str) -> int | None:
+    """Return the process of a supervisor that runs; a later process may have got its number."""
+    try:
+        known = json.loads((folder / f"{name}{PROCESS}").read_text(encoding="ascii"))
+        pid, began = int(known["pid"]), int(known["began"])
+    except (OSError, ValueError, KeyError):
+        return None
+    return pid if began and _began(pid) == began else None
+
+
+def _began(pid: int) -> int:
+    """Return when a process began, in ticks of the machine; 0 if it has ended (Linux, proc(5))."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return 0 if fields[0] in "ZX" else int(fields[19])

@@ -1,0 +1,48 @@
+"""A stand-in for the ssh command that enters the hosts of a lab, so that tests need no sshd.
+
+Like sshd it starts the command by a shell in the user's home, says at which address it was reached, and leaves what
+has a session of its own running when the connection ends.
+"""
+
+import shlex
+import stat
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.support.hosts import CACHE, Host
+
+PERSIA = f"{shlex.quote(sys.executable)} -P -m persia_cli"
+SCRIPT = """#!/bin/sh
+while [ "${{1#-}}" != "$1" ]; do
+    case "$1" in -o) shift 2 ;; *) shift ;; esac
+done
+name=${{1#*@}}
+case "$name" in
+{hosts}
+*) echo "ssh: Could not resolve hostname $name: Name or service not known" >&2; exit 255 ;;
+esac
+exec nsenter --target=$pid --mount --uts --ipc --net --pid env -i PATH="$PATH" HOME=/tmp TMPDIR=/tmp \\
+    NUMBA_CACHE_DIR={cache} SSH_CONNECTION="{client} 40000 $address 22" /bin/sh -c "cd && $2"
+"""
+CASE = "{name}) pid={pid}; address={address} ;;"
+
+
+def stand_in(folder: Path, hosts: Sequence[Host]) -> Path:
+    """Write the command to a folder, and return its path; it knows these hosts by their names."""
+    cases = [CASE.format(name=host.name, pid=host.pid, address=host.address) for host in hosts]
+    script = folder / "ssh"
+    script.write_text(SCRIPT.format(hosts="\n".join(cases), cache=CACHE, client="10.213.77.254"))
+    script.chmod(stat.S_IRWXU)
+    return script
+
+
+def on_hosts(ssh: Path, hosts: Sequence[Host]) -> list[str]:
+    """Return the words of a job on these hosts."""
+    names = ",".join(host.name for host in hosts)
+    return [
+        "cluster=hosts",
+        f"cluster.hosts.list=[{names}]",
+        f"cluster.hosts.ssh={ssh}",
+        f"cluster.hosts.persia='{PERSIA}'",
+    ]

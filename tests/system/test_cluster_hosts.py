@@ -1,0 +1,207 @@
+"""`cluster=hosts`: one command trains on several machines, which ssh reaches and which share nothing."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from persia_cli.launch.job import JobResult, result_of
+from persia_cli.observe.journal import EVENTS, METRICS, read_journal
+from persia_cli.wire.keys import new_keys, write_keys
+from tests.conftest import poll_for
+from tests.support.host_job import NO_FILES
+from tests.support.hosts import CACHE, Host, lab, needs_hosts
+from tests.support.jobs import CRITEO_FFNN, evaluation, losses, train
+from tests.support.launched import Launched
+from tests.support.s3 import SECRET, store_on
+from tests.support.secrecy import leaks_in_files, leaks_in_processes
+from tests.support.small import WORDS
+from tests.support.ssh import PERSIA, on_hosts, stand_in
+from tests.support.sshd import needs_sshd, served_by_ssh
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow, needs_hosts, pytest.mark.timeout(600)]
+
+LIMIT_S = 240.0
+CLUSTER = ["cluster.embedding_servers=2", "cluster.embedding_workers=2"]
+SMALL = [*WORDS, *NO_FILES]
+ENDLESS = [*SMALL, "dataset.generator.train_rows=1000000000", "train.log_every_steps=5"]
+
+
+@pytest.fixture
+def hosts(criteo_rows: Path) -> Iterator[list[Host]]:
+    with lab(3, shown=[criteo_rows]) as made:
+        yield made
+
+
+@pytest.fixture
+def ssh(hosts: list[Host], tmp_path: Path) -> Path:
+    return stand_in(tmp_path, hosts)
+
+
+def wait_for_training(launched: Launched) -> None:
+    metrics = launched.run_dir / METRICS
+    poll_for(lambda: read_journal(metrics) or launched.process.poll() is not None, LIMIT_S, "steps trained")
+    assert launched.process.poll() is None, launched.output
+
+
+def processes_of(hosts: list[Host]) -> list[psutil.Process]:
+    """The processes of Persia on these hosts, those that ssh serves included."""
+    found = [child for host in hosts for child in psutil.Process(host.pid).children(recursive=True)]
+    return [process for process in found if "persia_cli" in " ".join(process.cmdline())]
+
+
+def test_a_job_over_three_hosts_has_the_bits_of_one_on_this_machine(
+    criteo_rows: Path, hosts: list[Host], ssh: Path, tmp_path: Path
+) -> None:
+    size = ["train.steps=20", "train.batch_size=128", "model.hidden=[16]", "train.log_every_steps=1"]
+    words = [*CRITEO_FFNN, f"dataset.path='{criteo_rows}'", "mode=sync", *size, *CLUSTER, *NO_FILES]
+    keys = new_keys()
+    write_keys(tmp_path / "own.keys", keys)
+    away = [*words, *on_hosts(ssh, hosts), f"cluster.key_file={tmp_path / 'own.keys'}"]
+    with Launched(away, tmp_path / "away") as launched:
+        wait_for_training(launched)
+        assert not list(leaks_in_processes(keys, [*processes_of(hosts), psutil.Process(launched.process.pid)]))
+        code, _ = launched.end(LIMIT_S)
+        assert code == 0, launched.output
+    here: JobResult = train([*words, "cluster=local"], tmp_path / "here")
+    there = result_of(tmp_path / "away")
+    assert losses(there) == losses(here)
+    assert evaluation(there)["auc"] == evaluation(here)["auc"]
+    [ready] = [event for event in there.events if event["event"] == "ready"]
+    assert {each["name"]: each["host"] for each in ready["replicas"]} == {
+        "coordinator-0": "host1",
+        "embedding-server-0": "host2",
+        "embedding-server-1": "host3",
+        "embedding-worker-0": "host2",
+        "embedding-worker-1": "host3",
+        "data-loader-0": "host1",
+        "nn-worker-0": "host1",
+    }
+    logs = {path.stem: path.read_text() for path in (tmp_path / "away" / "roles").iterdir()}
+    assert len(logs) == 7
+    assert all(keys.fingerprint in text for text in logs.values())
+    assert leaks_in_files(keys, [tmp_path / "away", *(host.root / "tmp" for host in hosts)]) == []
+    poll_for(lambda: not processes_of(hosts), 10.0, "the end of all processes on the hosts")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (["cluster.hosts.list=[host1,host9]"], 2, "host9 is not reached by ssh: ssh: Could not resolve hostname host9"),
+        (["cluster.hosts.persia=/opt/persia"], 2, "host1 does not find Persia by `/opt/persia`: "),
+        (["cluster.hosts.persia='/usr/bin/env python3 -I -m persia_cli'"], 2, "No module named persia_cli"),
+        (["checkpoint.at_end=true"], 2, "set checkpoint.path to a URI that all reach"),
+    ],
+)
+def test_what_cannot_start_is_said_in_a_sentence_and_leaves_nothing(
+    words: list[str], code: int, sentence: str, hosts: list[Host], ssh: Path, tmp_path: Path
+) -> None:
+    with Launched([*SMALL, *on_hosts(ssh, hosts), *words], tmp_path / "run") as launched:
+        assert launched.end(LIMIT_S)[0] == code, launched.output
+    assert sentence in launched.output
+    assert "Traceback" not in launched.output
+    poll_for(lambda: not processes_of(hosts), 10.0, "the end of all processes on the hosts")
+
+
+def test_a_worker_that_dies_returns_in_its_place_and_a_server_that_dies_ends_the_job_with_its_cause(
+    hosts: list[Host], ssh: Path, tmp_path: Path
+) -> None:
+    with Launched([*ENDLESS, *on_hosts(ssh, hosts)], tmp_path / "run") as launched:
+        wait_for_training(launched)
+        killed(hosts, "embedding-worker")
+        events = launched.run_dir / EVENTS
+        poll_for(lambda: [e for e in read_journal(events) if e["event"] == "recovered"], LIMIT_S, "a new worker")
+        assert launched.process.poll() is None, launched.output
+        killed(hosts, "embedding-server")
+        assert launched.end(LIMIT_S)[0] == 1
+    assert "embedding-server-0 on host2" in launched.output
+    assert "killed" in launched.output
+    poll_for(lambda: not processes_of(hosts), 10.0, "the end of all processes on the hosts")
+
+
+def test_a_job_outlives_its_command_and_others_find_it_end_it_and_go_on(
+    hosts: list[Host], ssh: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    steps = ["dataset.generator.train_rows=640000", "train.log_every_steps=50"]
+    with store_on(hosts[2]) as saved:
+        away = [*WORDS, *steps, *on_hosts(ssh, hosts), f"checkpoint.path='{saved}'"]
+        with Launched(away, run) as launched:
+            wait_for_training(launched)
+            roles = [process for process in processes_of(hosts) if "launch-role" in process.cmdline()]
+            launched.process.kill()
+            launched.process.wait()
+        said = persia("logs", str(run), "nn-worker-0")
+        assert (said.returncode, "nn-worker-0" in said.stdout) == (0, True), said.stderr
+        again = persia("resume", str(run))
+        assert (again.returncode, "still runs; persia attach" in again.stderr) == (2, True), again.stderr
+        with (tmp_path / "attached.out").open("wb") as output:
+            command = [sys.executable, "-m", "persia_cli", "attach", str(run)]
+            attached = subprocess.Popen(command, stdout=output, stderr=output)
+        try:
+            many = len(read_journal(run / METRICS))
+            poll_for(lambda: len(read_journal(run / METRICS)) > many + 1, LIMIT_S, "more figures")
+            attached.send_signal(signal.SIGHUP)  # its terminal is gone
+            assert attached.wait(30.0) == 130, (tmp_path / "attached.out").read_text()
+        finally:
+            attached.kill()
+            attached.wait()
+        assert all(process.is_running() for process in roles)
+        ended = persia("stop", str(run))
+        assert ended.returncode == 75, ended.stderr
+        assert f"persia resume {run} goes on from there" in ended.stderr
+        poll_for(lambda: not processes_of(hosts[:2]), 10.0, "the end of all processes on the hosts")
+        trained = max(line["step"] for line in read_journal(run / METRICS))
+        resumed = persia("resume", str(run), f"train.steps={trained + 200}", f"checkpoint.path='{saved}'")
+        assert resumed.returncode == 0, resumed.stderr
+        poll_for(lambda: not processes_of(hosts[:2]), 10.0, "the end of all processes on the hosts")
+    everywhere = [run, *(host.root / "tmp" / "persia-jobs" for host in hosts[:2])]
+    files = [path for folder in everywhere for path in folder.rglob("*") if path.is_file()]
+    assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
+    here = train([*WORDS, *steps, *NO_FILES, f"train.steps={trained + 200}", "cluster=local"], tmp_path / "here")
+    assert evaluation(result_of(run))["auc"] == evaluation(here)["auc"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
+def test_signals_end_the_job_as_on_one_machine(
+    number: signal.Signals, code: int, hosts: list[Host], ssh: Path, tmp_path: Path
+) -> None:
+    with store_on(hosts[2]) as saved:
+        away = [*ENDLESS, *on_hosts(ssh, hosts), "checkpoint.at_end=true", f"checkpoint.path='{saved}'"]
+        with Launched(away, tmp_path / "run") as launched:
+            wait_for_training(launched)
+            launched.process.send_signal(number)
+            assert launched.end(LIMIT_S)[0] == code, launched.output
+    assert "everything is stopped" in launched.output
+    assert ("persia resume" in launched.output) == (number == signal.SIGTERM)
+    assert not processes_of(hosts)
+
+
+def killed(hosts: list[Host], role: str) -> None:
+    """Kill the process of a role, but not its supervisor."""
+    found = [process for process in processes_of(hosts) if role in process.cmdline() and "--life" in process.cmdline()]
+    assert len(found) == 1
+    found[0].kill()
+
+
+def persia(*words: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "persia_cli", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+
+
+@needs_sshd
+def test_real_ssh_starts_and_follows_a_job(hosts: list[Host], tmp_path: Path) -> None:
+    *machines, user = hosts
+    persia = f"env HOME=/tmp TMPDIR=/tmp NUMBA_CACHE_DIR={CACHE} {PERSIA}"
+    with served_by_ssh(machines, user, tmp_path) as ssh:
+        away = ["cluster=hosts", f"cluster.hosts.list=[{','.join(host.address for host in machines)}]"]
+        away += [f"cluster.hosts.ssh='{ssh}'", f"cluster.hosts.persia='{persia}'", "cluster.hosts.folder=/tmp/jobs"]
+        with Launched([*SMALL, *away], tmp_path / "run") as launched:
+            assert launched.end(LIMIT_S)[0] == 0, launched.output
+        [ready] = [event for event in read_journal(tmp_path / "run" / EVENTS) if event["event"] == "ready"]
+        assert {each["host"] for each in ready["replicas"]} == {"host1", "host2"}
+        poll_for(lambda: not processes_of(hosts), 10.0, "the end of all processes on the hosts")

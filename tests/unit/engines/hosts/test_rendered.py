@@ -1,0 +1,54 @@
+"""The commands that `cluster=hosts` starts, word for word."""
+
+from persia_cli.config.compose import compose_run
+from persia_cli.engines.hosts.remote import last_words, remote_command, ssh_command
+from persia_cli.engines.hosts.start import rendered, start_words
+from persia_cli.plan.job import Replica
+
+OPTIONS = "-T -o BatchMode=yes -o ConnectTimeout=15 -o ServerAliveInterval=10 -o ServerAliveCountMax=3"
+GOLDEN = f"""\
+# coordinator-0 on h1
+ssh -F own {OPTIONS} h1 'mkdir -p persia-jobs && cd persia-jobs && ~/venv/bin/persia launch-role --background shop/start-1 coordinator --index 0 --coordinator '"'"'tcp://10.0.0.1:*'"'"' --key-file - --supervise --run-dir shop/run conf=-'
+# embedding-server-0 on me@h2
+ssh -F own {OPTIONS} me@h2 'mkdir -p persia-jobs && cd persia-jobs && ~/venv/bin/persia launch-role --background shop/start-1 embedding-server --index 0 --coordinator tcp://10.0.0.1:PORT --key-file - --supervise'
+# embedding-worker-0 on me@h2
+ssh -F own {OPTIONS} me@h2 'mkdir -p persia-jobs && cd persia-jobs && ~/venv/bin/persia launch-role --background shop/start-1 embedding-worker --index 0 --coordinator tcp://10.0.0.1:PORT --key-file - --supervise'
+# data-loader-0 on h1
+ssh -F own {OPTIONS} h1 'mkdir -p persia-jobs && cd persia-jobs && ~/venv/bin/persia launch-role --background shop/start-1 data-loader --index 0 --coordinator tcp://10.0.0.1:PORT --key-file - --advertise '"'"'tcp://10.0.0.1:*'"'"' --supervise'
+# nn-worker-0 on h1
+ssh -F own {OPTIONS} h1 'mkdir -p persia-jobs && cd persia-jobs && ~/venv/bin/persia launch-role --background shop/start-1 nn-worker --index 0 --coordinator tcp://10.0.0.1:PORT --key-file - --advertise '"'"'tcp://10.0.0.1:*'"'"' --supervise'"""  # noqa: E501
+
+
+def test_the_commands_are_those() -> None:
+    words = [
+        "cluster=hosts",
+        "cluster.hosts.list=[{ssh: h1, address: 10.0.0.1}, me@h2]",
+        "cluster.hosts.ssh='ssh -F own'",
+    ]
+    assert rendered(compose_run([*words, "cluster.hosts.persia=~/venv/bin/persia"]), "shop") == GOLDEN
+
+
+def test_a_resumed_job_starts_anew_beside_what_was_and_its_coordinator_goes_on() -> None:
+    [host] = compose_run(["cluster=hosts", "cluster.hosts.list=[a]"]).cluster.hosts.list
+    words = start_words(Replica("coordinator", 0), host, "shop", 3, "tcp://10.0.0.1:*")
+    assert words[:4] == ["launch-role", "--background", "shop/start-3", "coordinator"]
+    assert words[-3:] == ["shop/run", "conf=-", "resume=auto"]
+    assert "resume=auto" not in start_words(Replica("nn-worker", 0), host, "shop", 3, "tcp://10.0.0.1:7")
+
+
+def test_a_folder_may_have_any_name_and_begin_in_the_home_folder() -> None:
+    hosts = compose_run(["cluster=hosts", "cluster.hosts.list=[a]", "cluster.hosts.folder='~/my jobs'"]).cluster.hosts
+    assert remote_command(hosts, ["on-host"]).startswith("mkdir -p ~/'my jobs' && cd ~/'my jobs' && persia on-host")
+
+
+def test_options_of_the_user_come_first_since_ssh_takes_the_first_of_two() -> None:
+    words = ["cluster=hosts", "cluster.hosts.list=[a]", "cluster.hosts.ssh='ssh -o ConnectTimeout=3'"]
+    hosts = compose_run(words).cluster.hosts
+    command = ssh_command(hosts, hosts.list[0], [])
+    assert command.index("ConnectTimeout=3") < command.index("ConnectTimeout=15")
+
+
+def test_of_what_a_command_has_said_its_errors_count_and_else_its_last_line() -> None:
+    assert last_words("error: one\nmore\nerror: two\nend\n") == "one; two"
+    assert last_words("first\nlast\n\n") == "last"
+    assert last_words("") == "it said nothing"

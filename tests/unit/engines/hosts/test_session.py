@@ -1,0 +1,162 @@
+"""What a machine reports of a job, and the copy of it at the other end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from persia_cli.engines.hosts.mirror import Mirror
+from persia_cli.engines.hosts.session import PORTION, FollowedFile, HostSession, run_session
+from persia_cli.errors import UserError
+from persia_cli.launch.background import KILLED, _began, recorded_exit
+from tests.conftest import poll_for
+
+NAME = "nn-worker-0"
+COORDINATOR = "coordinator-0"
+
+
+class Ends:
+    """A machine's files and the copy of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.start, self.run, self.copy = folder / "job" / "start-1", folder / "job" / "run", folder / "copy"
+        for made in (self.start, self.run, self.copy):
+            made.mkdir(parents=True)
+        self.mirror = Mirror(self.copy, [NAME, COORDINATOR])
+
+    def session(self) -> HostSession:
+        return HostSession(self.start, self.mirror.known)
+
+    def bring(self, session: HostSession) -> list[dict[str, object]]:
+        """Copy what is new, and return what else there is."""
+        lines = json.loads(json.dumps(list(session.news())))
+        for line in lines:
+            if "file" in line:
+                self.mirror.take(line)
+        return [line for line in lines if "file" not in line]
+
+
+@pytest.fixture
+def ends(tmp_path: Path) -> Ends:
+    return Ends(tmp_path)
+
+
+@pytest.fixture
+def process(ends: Ends) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process that stands for the supervisor of a replica."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as started:
+        known = {"pid": started.pid, "began": _began(started.pid)}
+        (ends.start / f"{NAME}.process").write_text(json.dumps(known))
+        (ends.start / f"{NAME}.log").write_bytes(b"begun \xc3")
+        yield started
+
+
+def test_a_copy_gets_what_was_appended_also_within_a_letter_and_over_a_new_connection(
+    ends: Ends, process: "subprocess.Popen[bytes]"
+) -> None:
+    session = ends.session()
+    assert ends.bring(session) == [{"replica": NAME}]
+    with (ends.start / f"{NAME}.log").open("ab") as log:
+        log.write(b"\xa4\n")
+    assert ends.bring(ends.session()) == [{"replica": NAME}]
+    assert (ends.copy / "roles" / f"{NAME}.log").read_text() == "begun ä\n"
+    assert list(FollowedFile(ends.start / f"{NAME}.log", "x", *ends.mirror.known[f"roles/{NAME}.log"]).news()) == []
+
+
+def test_a_file_that_is_replaced_or_cut_is_copied_anew(ends: Ends) -> None:
+    metrics = ends.run / "metrics.jsonl"
+    metrics.write_text("1\n2\n3\n")
+    session = ends.session()
+    ends.bring(session)
+    os.truncate(metrics, 2)
+    ends.bring(session)
+    assert (ends.copy / "metrics.jsonl").read_text() == "1\n"
+    other = ends.run / "other"
+    other.write_text("8\n9\n")
+    other.replace(metrics)
+    ends.bring(session)
+    assert (ends.copy / "metrics.jsonl").read_text() == "8\n9\n"
+
+
+def test_much_comes_in_portions(ends: Ends) -> None:
+    whole = os.urandom(2 * PORTION + 5)
+    (ends.run / "events.jsonl").write_bytes(whole)
+    ends.bring(ends.session())
+    assert (ends.copy / "events.jsonl").read_bytes() == whole
+
+
+def test_the_coordinator_s_address_is_known_but_nowhere_in_the_copy(ends: Ends) -> None:
+    (ends.run / "coordinator.address").write_text("tcp://10.0.0.1:7000\n")
+    ends.bring(ends.session())
+    assert ends.mirror.address == "tcp://10.0.0.1:7000"
+    assert not (ends.copy / "coordinator.address").exists()
+
+
+def test_nothing_is_copied_to_places_that_the_machine_has_no_say_in(ends: Ends) -> None:
+    for name in ("../outside", "roles/../../outside", "roles/embedding-server-0.log", "/tmp/outside", "token"):
+        ends.mirror.take({"file": name, "inode": 1, "at": 0, "data": "x"})
+    assert list(ends.copy.rglob("*")) == []
+    assert not (ends.copy.parent / "outside").exists()
+
+
+def test_the_end_of_a_replica_comes_once_and_after_its_last_words(
+    ends: Ends, process: "subprocess.Popen[bytes]"
+) -> None:
+    session = ends.session()
+    ends.bring(session)
+    with (ends.start / f"{NAME}.log").open("ab") as log:
+        log.write(b"last words")
+    (ends.start / f"{NAME}.end").write_text("2\n")
+    process.communicate(b"\n")
+    lines = list(session.news())
+    assert [line for line in lines if "file" not in line] == [{"ended": NAME, "code": 2}]
+    assert lines[-1] == {"ended": NAME, "code": 2}
+    assert list(session.news()) == []
+
+
+def test_signals_reach_the_process_and_one_that_left_no_exit_code_was_killed(
+    ends: Ends, process: "subprocess.Popen[bytes]"
+) -> None:
+    session = ends.session()
+    ends.bring(session)
+    session.obey({})
+    session.obey({"signal": "SIGKILL", "to": [NAME, "nn-worker-9"]})
+    poll_for(lambda: process.poll() == -signal.SIGKILL, 10.0, "the end of the process")
+    assert ends.bring(session) == [{"ended": NAME, "code": KILLED}]
+
+
+def test_a_number_that_another_process_has_by_now_is_not_the_replica(ends: Ends) -> None:
+    (ends.start / f"{NAME}.process").write_text(json.dumps({"pid": os.getpid(), "began": 1}))
+    session = ends.session()
+    session.obey({"signal": "SIGKILL", "to": [NAME]})
+    assert {"ended": NAME, "code": KILLED} in ends.bring(session)
+
+
+def test_a_session_ends_with_its_input_and_says_when_it_has_caught_up(
+    ends: Ends, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (ends.run / "events.jsonl").write_text("{}\n")
+    reading, writing = os.pipe()
+    os.write(writing, b'{}\n{}\n{"signal": "SIGTERM", "to": []}\n')
+    os.close(writing)
+    with os.fdopen(reading, "rb") as source:
+        run_session(ends.start, source)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert list(lines[0]["facts"]) == ["version", "host", "address", "memory"]
+    assert lines[1:] == [
+        {"file": "events.jsonl", "inode": (ends.run / "events.jsonl").stat().st_ino, "at": 0, "data": ""},
+        {"file": "events.jsonl", "inode": (ends.run / "events.jsonl").stat().st_ino, "at": 0, "data": "{}\n"},
+        {"caught_up": True},
+    ]
+
+
+@pytest.mark.parametrize(("error", "code"), [(UserError("x"), 2), (SystemExit(75), 75), (ValueError("x"), 1)])
+def test_an_exit_code_is_kept(error: BaseException, code: int, tmp_path: Path) -> None:
+    with pytest.raises(type(error)), recorded_exit(tmp_path / "end"):
+        raise error
+    assert (tmp_path / "end").read_text() == f"{code}\n"
