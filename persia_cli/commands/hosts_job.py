@@ -50,8 +50,6 @@ def resume_on_hosts(run: Run, run_dir: Path) -> None:
 
 def attach_to(run_dir: Path) -> None:
     """Follow a job that was started before to its end."""
-    with locked(run_dir):
-        pass  # another command that follows it is named before anything else
     with _signals(run_dir) as signals, found(run_dir, _note) as job, locked(run_dir):
         _follow(job, signals)
 

@@ -68,6 +68,8 @@ def train(
         words, resumed = split_word(words or [])
         run = compose_run(words, conf_dir or [])
         if render or run.cluster.kind in ENGINES:
+            if trace or trace_steps:
+                raise UserError(f"--trace is not for cluster={run.cluster.kind}: recordings would stay on its machines")
             _elsewhere(run, run_dir, resumed, render or dry_run)
             return
         plan = _resumed(resumed, run, run_dir) if resumed else None

@@ -7,10 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from persia_cli.config.schema import ENGINES
 from persia_cli.control.awake import AwakeTime
 from persia_cli.control.restarts import ended_how
 from persia_cli.disk import writing
 from persia_cli.errors import (
+    ConfigError,
     DiskError,
     KilledError,
     PersiaError,
@@ -99,6 +101,13 @@ def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResul
     return result_of(plan.run_dir)
 
 
+def _require_this_machine(plan: JobPlan) -> None:
+    """Raise ConfigError for a training that is meant for other machines; their models are used on this one."""
+    kind = plan.run.cluster.kind
+    if plan.job.task == "train" and kind in ENGINES:
+        raise ConfigError(f"cluster={kind} is for persia train; this command runs on this machine: give cluster=local")
+
+
 class Processes:
     """The processes of one job; the kernel kills each of them if the launcher dies."""
 
@@ -110,6 +119,7 @@ class Processes:
         `sockets` is the folder of the processes' sockets. `advertised` returns the address of a replica for the others
         if that is not its own.
         """
+        _require_this_machine(plan)
         self._plan = plan
         self._sockets = sockets
         self._advertised = advertised

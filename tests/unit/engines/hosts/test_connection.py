@@ -1,0 +1,105 @@
+"""The connection to a machine, which is this one: cut off it is made again, and nothing is lost or comes twice."""
+
+import json
+import shlex
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from persia_cli.config.schema import SshHost, SshHosts
+from persia_cli.engines.hosts import connection as connections
+from persia_cli.engines.hosts.connection import Connection
+from persia_cli.engines.hosts.machines import ask
+from persia_cli.engines.hosts.mirror import Mirror
+from persia_cli.errors import RoleError, UserError
+from tests.conftest import poll_for
+
+NAME = "coordinator-0"
+HOST = SshHost(ssh="here")
+SCRIPT = """#!/bin/sh
+while [ "${1#-}" != "$1" ]; do
+    case "$1" in -o) shift 2 ;; *) shift ;; esac
+done
+[ -e "$(dirname "$0")/cut" ] && { echo "ssh: connect to host $1 port 22: No route to host" >&2; exit 255; }
+exec /bin/sh -c "$2"
+"""
+
+
+class Machine:
+    """This machine behind a stand-in for ssh, and what is said of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.said = folder, list[str]()
+        self.start, self.run, self.copy = folder / "jobs/a/start-1", folder / "jobs/a/run", folder / "copy"
+        for made in (self.start, self.run, self.copy):
+            made.mkdir(parents=True)
+        (folder / "ssh").write_text(SCRIPT)
+        (folder / "ssh").chmod(stat.S_IRWXU)
+        persia = f"{shlex.quote(sys.executable)} -P -m persia_cli"
+        self.hosts = SshHosts(ssh=str(folder / "ssh"), persia=persia, folder=str(folder / "jobs"), lost_s=1.0)
+
+    def connect(self) -> Connection:
+        return Connection(self.hosts, HOST, "a/start-1", Mirror(self.copy, [NAME]), self.said.append)
+
+    @property
+    def copied(self) -> list[int]:
+        """The lines of figures that have arrived."""
+        try:
+            return [json.loads(line) for line in (self.copy / "metrics.jsonl").read_text().splitlines()]
+        except FileNotFoundError:
+            return []
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    monkeypatch.setattr(connections, "AGAIN_S", 0.1)
+    return Machine(tmp_path)
+
+
+@pytest.fixture
+def connection(machine: Machine) -> Iterator[Connection]:
+    made = machine.connect()
+    yield made
+    made.close()
+
+
+def wait(connection: Connection, condition: object, what: str) -> None:
+    def polled() -> bool:
+        connection.poll()
+        return bool(condition())  # type: ignore[operator]
+
+    poll_for(polled, 60.0, what)
+
+
+def test_what_was_written_while_the_connection_was_cut_comes_once(machine: Machine, connection: Connection) -> None:
+    with (machine.run / "metrics.jsonl").open("a") as metrics:
+        metrics.write("1\n2\n")
+        metrics.flush()
+        wait(connection, lambda: machine.copied == [1, 2] and connection.caught_up, "two lines")
+        assert connection._ssh is not None
+        connection._ssh._process.kill()
+        metrics.write("3\n")
+        metrics.flush()
+        wait(connection, lambda: machine.copied == [1, 2, 3], "the third line")
+    lost, found = machine.said
+    assert lost.startswith("here is not reached by ssh: ")
+    assert found == "here is reached again"
+
+
+def test_a_machine_that_stays_away_ends_the_command_with_its_name(machine: Machine, connection: Connection) -> None:
+    wait(connection, lambda: connection.caught_up, "the first connection")
+    (machine.folder / "cut").touch()
+    assert connection._ssh is not None
+    connection._ssh._process.kill()
+    with pytest.raises(RoleError, match=r"^here has not been reached by ssh for 1 s: .*No route to host; the job may"):
+        wait(connection, lambda: False, "nothing")
+
+
+def test_the_first_call_says_what_the_machine_is_or_why_it_is_not_reached(machine: Machine) -> None:
+    assert ask(machine.hosts, [HOST])["here"].memory > 0
+    (machine.folder / "cut").touch()
+    with pytest.raises(UserError, match=r"^here is not reached by ssh: ssh: connect to host here port 22: No route to"):
+        ask(machine.hosts, [HOST])
