@@ -1,6 +1,7 @@
 """The commands that `cluster=hosts` starts, word for word."""
 
 from persia_cli.config.compose import compose_run
+from persia_cli.config.schema import SshHosts
 from persia_cli.engines.hosts.remote import last_words, remote_command, ssh_command
 from persia_cli.engines.hosts.start import rendered, start_words
 from persia_cli.plan.job import Replica
@@ -19,6 +20,13 @@ ssh -F own {OPTIONS} h1 'mkdir -p persia-jobs && cd persia-jobs && ~/venv/bin/pe
 ssh -F own {OPTIONS} h1 'mkdir -p persia-jobs && cd persia-jobs && ~/venv/bin/persia launch-role --background shop/start-1 nn-worker --index 0 --coordinator tcp://10.0.0.1:PORT --key-file - --advertise '"'"'tcp://10.0.0.1:*'"'"' --supervise'"""  # noqa: E501
 
 
+def hosts_of(*words: str) -> SshHosts:
+    """The settings of a job on one machine."""
+    hosts = compose_run(["cluster=hosts", "cluster.hosts.list=[a]", *words]).cluster.hosts
+    assert hosts is not None
+    return hosts
+
+
 def test_the_commands_are_those() -> None:
     words = [
         "cluster=hosts",
@@ -29,7 +37,7 @@ def test_the_commands_are_those() -> None:
 
 
 def test_a_resumed_job_starts_anew_beside_what_was_and_its_coordinator_goes_on() -> None:
-    [host] = compose_run(["cluster=hosts", "cluster.hosts.list=[a]"]).cluster.hosts.list
+    [host] = hosts_of().list
     words = start_words(Replica("coordinator", 0), host, "shop", 3, "tcp://10.0.0.1:*")
     assert words[:4] == ["launch-role", "--background", "shop/start-3", "coordinator"]
     assert words[-3:] == ["shop/run", "conf=-", "resume=auto"]
@@ -37,13 +45,12 @@ def test_a_resumed_job_starts_anew_beside_what_was_and_its_coordinator_goes_on()
 
 
 def test_a_folder_may_have_any_name_and_begin_in_the_home_folder() -> None:
-    hosts = compose_run(["cluster=hosts", "cluster.hosts.list=[a]", "cluster.hosts.folder='~/my jobs'"]).cluster.hosts
+    hosts = hosts_of("cluster.hosts.folder='~/my jobs'")
     assert remote_command(hosts, ["on-host"]).startswith("mkdir -p ~/'my jobs' && cd ~/'my jobs' && persia on-host")
 
 
 def test_options_of_the_user_come_first_since_ssh_takes_the_first_of_two() -> None:
-    words = ["cluster=hosts", "cluster.hosts.list=[a]", "cluster.hosts.ssh='ssh -o ConnectTimeout=3'"]
-    hosts = compose_run(words).cluster.hosts
+    hosts = hosts_of("cluster.hosts.ssh='ssh -o ConnectTimeout=3'")
     command = ssh_command(hosts, hosts.list[0], [])
     assert command.index("ConnectTimeout=3") < command.index("ConnectTimeout=15")
 

@@ -1,0 +1,38 @@
+"""What is not for jobs on other machines says so."""
+
+from pathlib import Path
+
+import pytest
+
+from persia_cli.commands.follow import attach, stop
+from persia_cli.commands.train import train
+from persia_cli.config.compose import compose_run
+from persia_cli.data.facts import inspect
+from persia_cli.errors import ConfigError, UserError
+from persia_cli.launch.local import Processes
+from persia_cli.plan.job import plan_job
+
+WORDS = ["conf=synthetic", "cluster=hosts", "cluster.hosts.list=[a]"]
+
+
+def test_a_trace_would_stay_on_the_machines(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--trace is not for cluster=hosts"):
+        train(WORDS, trace=tmp_path / "steps.json")
+
+
+def test_a_run_is_gone_on_with_by_its_own_command() -> None:
+    with pytest.raises(UserError, match="resume=auto is not for cluster=hosts; persia resume RUN goes on with a run"):
+        train([*WORDS, "resume=auto"])
+
+
+def test_commands_that_start_processes_here_do_not_take_a_training_for_other_machines(tmp_path: Path) -> None:
+    run = compose_run(WORDS)
+    plan = plan_job(run, inspect(run.dataset), "train", tmp_path / "run")
+    with pytest.raises(ConfigError, match="cluster=hosts is for persia train; this command runs on this machine"):
+        Processes(plan, tmp_path)
+
+
+@pytest.mark.parametrize("command", [attach, stop])
+def test_where_no_job_was_started_there_is_none_to_follow(command: object, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"is not the run directory of a job with cluster=hosts: it has no hosts\.json"):
+        command(tmp_path / "run", now=False) if command is stop else command(tmp_path / "run")  # type: ignore[operator]
