@@ -128,8 +128,7 @@ class ShardSaving:
     # The writing thread
 
     def _write(self, folder: Place) -> list[SavedFile]:
-        # Linux counts niceness by thread.
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+        let_others_go_first()
         return write_portions(self._shard, self._portions, folder, self._on_rows, self._changes)
 
     def _portions(self, group: int) -> Iterator[CutRows]:
@@ -150,3 +149,9 @@ class ShardSaving:
                 return self._taken.get(timeout=CHECK_S)
             except queue.Empty:
                 continue
+
+
+def let_others_go_first() -> None:
+    """Give this thread a niceness of at least NICENESS; only root could lower that of a process that has more."""
+    thread = threading.get_native_id()  # Linux counts niceness by thread
+    os.setpriority(os.PRIO_PROCESS, thread, max(NICENESS, os.getpriority(os.PRIO_PROCESS, thread)))
