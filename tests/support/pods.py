@@ -1,0 +1,184 @@
+"""A pod of a manifest on a host of a lab: its volumes, and its container with its user, words and variables.
+
+All is read from the manifest. The image is this checkout: its environment has `persia` in its path, and the folder of
+kernels that the host has compiled.
+"""
+
+import re
+import shlex
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.support.hosts import CACHE, Host, HostProcess
+
+PATH = f"{Path(sys.executable).parent}:/usr/bin:/bin:/usr/sbin:/sbin"
+IMAGE = {"PATH": PATH, "NUMBA_CACHE_DIR": str(CACHE), "TMPDIR": "/tmp"}
+NAMES = "/run/hosts"
+"""The host's file of names, in place of a name server."""
+OWN = ("/tmp", "/dev/shm")
+"""Folders that each host has for itself; empty volumes there are these."""
+CLEAR = f"""
+umount /etc/hosts 2> /dev/null || true
+umount -R /run 2> /dev/null || true
+set -e
+for each in /tmp/* /tmp/.[!.]*; do # what the lab shows of other folders stays
+    [ "$each" = {CACHE} ] || rm -rf --one-file-system "$each" 2> /dev/null || true
+done
+mount -t tmpfs -o mode=755 tmpfs /run
+touch {NAMES}
+mount --bind {NAMES} /etc/hosts
+hostname {{name}}
+chown -R {{user}}:{{group}} {CACHE}
+chmod 1777 /tmp
+"""
+BASE = Path(sys.base_prefix)
+OPEN = f"""
+mountpoint -q {BASE} && exit
+mkdir /run/base && mount --bind {BASE} /run/base && mount -t tmpfs -o mode=755 tmpfs {{closed}} || exit
+mkdir -p {BASE} && mount --move /run/base {BASE}
+"""
+"""Lets other users come to this program's Python where that is below a folder of root's alone."""
+
+
+@dataclass
+class Cluster:
+    """What a cluster has that manifests name: content of Secrets and ConfigMaps, and folders of claims."""
+
+    secrets: dict[str, dict[str, bytes]]
+    config_maps: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    claims: dict[str, Path] = field(default_factory=dict)
+
+
+class Pod:
+    """One pod; `exit_code` is that of its container, once it has ended."""
+
+    def __init__(
+        self, name: str, template: dict[str, Any], index: int, host: Host, cluster: Cluster, log: Path
+    ) -> None:
+        self.name, self.index, self.host = name, index, host
+        self._spec, self._cluster, self._log = template["spec"], cluster, log
+        [self._container] = self._spec["containers"]
+        security = self._spec["securityContext"]
+        self._user, self._group, self._files_group = (
+            security["runAsUser"],
+            security["runAsGroup"],
+            security["fsGroup"],
+        )
+        self.disrupted = False
+        """True once it was told to end for its node's sake."""
+        self.restarts = 0
+        self._process: HostProcess | None = None
+        self._make_volumes()
+
+    @property
+    def restarts_in_place(self) -> bool:
+        """True if a container that fails is started again."""
+        return bool(self._spec["restartPolicy"] == "OnFailure")
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of the container; None while it runs."""
+        assert self._process is not None
+        return self._process.poll()
+
+    def said(self) -> str:
+        """What its containers have said."""
+        return self._log.read_text()
+
+    def start(self) -> None:
+        """Start the container."""
+        variables = {**IMAGE, **self._variables()}
+        words = [_expanded(word, variables) for word in [*self._container["command"], *self._container["args"]]]
+        rights = ["--no-new-privs"] if not self._container["securityContext"]["allowPrivilegeEscalation"] else []
+        if self._container["securityContext"]["capabilities"]["drop"] == ["ALL"]:
+            rights += ["--bounding-set=-all", "--inh-caps=-all"]
+        user = [f"--reuid={self._user}", f"--regid={self._group}", f"--groups={self._files_group}"]
+        environment = ["env", "-i", *(f"{name}={value}" for name, value in variables.items())]
+        with self._log.open("ab") as output:
+            command = [*environment, "setpriv", *user, *rights, "--pdeathsig=KILL", *words]
+            self._process = self.host.start(command, output)
+
+    def start_again(self) -> None:
+        """Start the container again in the same place."""
+        self.restarts += 1
+        self.start()
+
+    def kill(self) -> None:
+        """Kill the container's first process, as the system does where memory runs out."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+
+    def evict(self) -> None:
+        """Tell the container to end, for the sake of its node."""
+        assert self._process is not None
+        self.disrupted = True
+        self._process.send_signal(signal.SIGTERM)
+
+    def remove(self) -> None:
+        """End the container if it runs."""
+        if self._process is not None:
+            self._process.kill()
+
+    def _variables(self) -> dict[str, str]:
+        found = {"JOB_COMPLETION_INDEX": str(self.index)}
+        for source in self._container.get("envFrom", []):
+            secret = self._cluster.secrets[source["secretRef"]["name"]]
+            found |= {key: value.decode() for key, value in secret.items()}
+        for each in self._container["env"]:
+            if "value" in each:
+                found[each["name"]] = each["value"]
+            else:
+                assert each["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+                found[each["name"]] = self.host.address
+        return found
+
+    def _make_volumes(self) -> None:
+        """Give the host what the container sees; nothing is left of a pod before."""
+        self._run(CLEAR.format(name=self.name, user=self._user, group=self._group))
+        for closed in (each for each in reversed(BASE.parents) if not each.stat().st_mode & 1):
+            self._run(OPEN.format(closed=closed))
+            break
+        volumes = {volume["name"]: volume for volume in self._spec["volumes"]}
+        for mount in self._container["volumeMounts"]:
+            volume, path = volumes[mount["name"]], mount["mountPath"]
+            match volume:
+                case {"emptyDir": _} if path in OWN:
+                    pass
+                case {"emptyDir": _}:
+                    self._run(f"mkdir -p {path} && chown 0:{self._files_group} {path} && chmod 2777 {path}")
+                case {"secret": {"secretName": name, "defaultMode": mode}}:
+                    self._write(path, self._cluster.secrets[name], mode)
+                case {"configMap": {"name": name}}:
+                    self._write(path, self._cluster.config_maps[name], 0o644)
+                case {"persistentVolumeClaim": {"claimName": name}}:
+                    self._bind(self._cluster.claims[name], path, bool(mount.get("readOnly")))
+                case _:
+                    raise AssertionError(f"no volume like {volume} is known here")
+
+    def _write(self, path: str, files: Mapping[str, bytes], mode: int) -> None:
+        """Mount files as Kubernetes does those of Secrets: read-only, behind links, of root and the pod's group."""
+        self._run(f"mkdir -p {path} && mount -t tmpfs -o mode=755 tmpfs {path} && mkdir {path}/..1")
+        content = self.host.root / path.lstrip("/") / "..1"
+        for name, data in files.items():
+            (content / name).write_bytes(data)
+        owned = f"cd {path} && chown 0:{self._files_group} ..1/* && chmod {mode:o} ..1/* && ln -s ..1 ..data"
+        links = " && ".join(f"ln -s ..data/{shlex.quote(name)} {shlex.quote(name)}" for name in files)
+        self._run(f"{owned} && {links} && cd / && mount -o remount,ro {path}")
+
+    def _bind(self, folder: Path, path: str, read_only: bool) -> None:
+        folder.chmod(0o2777)
+        rights = "ro" if read_only else "rw"
+        self._run(f"mkdir -p {path} && mount --bind {folder} {path} && mount -o remount,bind,{rights} {path}")
+
+    def _run(self, script: str) -> None:
+        code, said = self.host.run(["/bin/sh", "-c", script])
+        assert code == 0, said
+
+
+def _expanded(word: str, variables: Mapping[str, str]) -> str:
+    """Put variables in, as Kubernetes does: `$(NAME)`, and what is not known stays."""
+    return re.sub(r"\$\((\w+)\)", lambda found: variables.get(found[1], found[0]), word)

@@ -1,0 +1,131 @@
+"""Jobs are trained from their manifests alone, one host for each pod, and end as those say whatever happens to pods."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from persia_cli.config.compose import compose_run
+from persia_cli.engines.kubernetes.manifests import as_yaml
+from persia_cli.launch.job import result_of
+from persia_cli.observe.journal import EVENTS, METRICS, read_journal
+from persia_cli.plan.job import all_replicas
+from persia_cli.store.manifest import finished_steps
+from persia_cli.wire.keys import new_keys
+from tests.support.hosts import lab, needs_hosts
+from tests.support.jobs import losses
+from tests.support.manifest_runner import COMPLETED, FAILED, ManifestRunner, running
+from tests.support.pods import Cluster
+from tests.support.small import STEPS, WORDS
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow, needs_hosts, pytest.mark.timeout(600)]
+
+LIMIT_S = 400.0
+SAVED = "/run/saved"
+SMALL = [
+    *WORDS,
+    "cluster=kubernetes",
+    "cluster.kubernetes.image=persia",
+    "cluster.kubernetes.run_claim=runs",
+    f"cluster.kubernetes.volumes=[{{claim: saved, path: {SAVED}, read_only: false}}]",
+    f"checkpoint.path={SAVED}/shop",
+]
+LARGE = ["data_loaders=2", "embedding_workers=2", "embedding_servers=4", "nn_workers=2"]
+NAME = "shop"
+
+
+class Job:
+    """A job under way, and the folders of its claims."""
+
+    def __init__(self, runner: ManifestRunner, claims: dict[str, Path]) -> None:
+        self.runner, self.run_dir, self.saved = runner, claims["runs"] / NAME, claims["saved"] / NAME
+
+    def wait_for_step(self, step: int) -> None:
+        """Wait until a step is in the record."""
+
+        def reached() -> bool:
+            lines = read_journal(self.run_dir / METRICS) if (self.run_dir / METRICS).exists() else []
+            assert not self.runner.outcome, self.runner.said()
+            return bool(lines and lines[-1]["step"] >= step)
+
+        self.runner.wait(reached, LIMIT_S, f"step {step}")
+
+    def end(self) -> str:
+        """Wait for the end and return how it was."""
+        self.runner.wait(lambda: self.runner.outcome, LIMIT_S, "the end of the job")
+        return self.runner.outcome
+
+
+@contextmanager
+def job_of(tmp_path: Path, *words: str) -> Iterator[Job]:
+    run = compose_run([*SMALL, *words])
+    text = as_yaml(run, NAME)
+    claims = {name: tmp_path / "claims" / name for name in ("runs", "saved")}
+    for folder in claims.values():
+        folder.mkdir(parents=True)
+    cluster = Cluster({f"{NAME}-keys": {"keys": new_keys().secret + b"\n"}}, claims=claims)
+    with (
+        lab(len(all_replicas(run)), shown=[tmp_path / "claims"]) as hosts,
+        running(text, hosts, cluster, tmp_path / "logs") as runner,
+    ):
+        yield Job(runner, claims)
+
+
+def test_a_job_of_eleven_pods_is_trained_and_goes_on_when_containers_are_killed(tmp_path: Path) -> None:
+    killed = [("data-loader", 0), ("embedding-worker", 1)]
+    with job_of(tmp_path, *(f"cluster.{count}" for count in LARGE)) as job:
+        pods = job.runner.pods
+        assert len(pods) == 11
+        for step, name in zip((STEPS // 10, STEPS // 3), killed, strict=True):
+            job.wait_for_step(step)
+            pods[name].kill()
+            job.runner.wait(lambda name=name: pods[name].restarts, LIMIT_S, "a container to be started again")
+        assert job.end() == COMPLETED
+        assert {name: pod.restarts for name, pod in pods.items() if pod.restarts} == dict.fromkeys(killed, 1)
+        assert (job.runner.restarts, job.runner.replaced) == (0, 0)
+        assert "are encrypted with the keys" in pods["embedding-server", 3].said()
+    result = result_of(job.run_dir)
+    assert sorted(event["replica"] for event in result.events if event["event"] == "recovered") == [
+        "data-loader-0",
+        "embedding-worker-1",
+    ]
+    [ready] = [event for event in result.events if event["event"] == "ready"]
+    assert {each["host"] for each in ready["replicas"]} == {pod.name for pod in pods.values()}
+    assert len(losses(result)) == STEPS
+    assert finished_steps(job.saved) == [STEPS]
+
+
+def test_a_users_mistake_ends_all_at_once(tmp_path: Path) -> None:
+    with job_of(tmp_path, "init_from.path=/run/saved/none") as job:
+        assert job.end() == FAILED
+        assert (job.runner.restarts, job.runner.replaced) == (0, 0)
+        first = job.runner.pods["coordinator", 0]
+        assert first.exit_code == 2
+        assert "/run/saved/none" in first.said()
+
+
+def test_an_evicted_pod_costs_no_step_and_counts_as_no_failure(tmp_path: Path) -> None:
+    with job_of(tmp_path, "checkpoint.grace_s=120") as job:
+        job.wait_for_step(20)
+        job.runner.pods["embedding-server", 0].evict()
+        assert job.end() == COMPLETED
+        assert job.runner.restarts == 0
+        assert job.runner.replaced == 2  # the server, and the coordinator, whose exit code was 75
+        assert job.runner.pods["data-loader", 0].restarts >= 1
+    lines = [line["step"] for line in read_journal(job.run_dir / METRICS) if line["split"] == "train"]
+    assert lines == list(range(lines[0], lines[0] + STEPS))
+    assert len(finished_steps(job.saved)) == 2
+
+
+def test_a_server_that_loses_its_memory_has_the_job_begin_again_from_its_checkpoint(tmp_path: Path) -> None:
+    with job_of(tmp_path, "checkpoint.every_steps=50") as job:
+        job.wait_for_step(80)
+        job.runner.pods["embedding-server", 0].kill()
+        assert job.end() == COMPLETED
+        assert job.runner.restarts == 1
+    lines = [line["step"] for line in read_journal(job.run_dir / METRICS) if line["split"] == "train"]
+    assert lines == list(range(lines[0], lines[0] + STEPS))
+    earlier = read_journal(next((job.run_dir / "earlier").iterdir()) / EVENTS)
+    [failed] = [event for event in earlier if event.get("phase") == "failed"]
+    assert failed["error"] == "embedding-server-0 was killed with its supervisor, so its memory is lost"
