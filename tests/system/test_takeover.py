@@ -108,6 +108,7 @@ def test_a_job_outlives_two_deaths_of_its_coordinator(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.processes
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("transport", "ranks", "memory", "window_s"),
     [("tcp", 1, "private", 0.5), ("ipc", 2, "shared", 0.5), ("ipc", 1, "shared", 600)],
