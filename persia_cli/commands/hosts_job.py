@@ -3,7 +3,7 @@
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -32,6 +32,10 @@ from persia_cli.plan.job import JobPlan, all_replicas
 
 class LeftAloneError(BaseException):
     """The terminal is gone; the job goes on without it."""
+
+
+class OverdueError(RoleError):
+    """The coordinator has not ended the job in time after it was told to."""
 
 
 def train_on_hosts(run: Run, run_dir: Path) -> None:
@@ -86,13 +90,24 @@ def _follow(job: HostsJob, signals: JobSignals) -> None:
     try:
         signals.trains = True
         result = _to_its_end(job, signals)
-    except LeftAloneError:
-        raise
-    except BaseException:
-        job.stop(signals.again)
+    except BaseException as error:
+        if _is_left_alone(error):
+            raise LeftAloneError from None
+        if isinstance(error, (KeyboardInterrupt, PreemptedNow, OverdueError)) or not job.running:
+            job.stop(signals.again)
+        else:
+            # What has failed is here: a machine is out of reach, the disk is full, nobody reads what is printed.
+            error.add_note(f"The job goes on: persia attach {job.run_dir} follows it, persia stop ends it.")
         raise
     job.stop()
     show_results(_plan(job.run_dir), result, [])
+
+
+def _is_left_alone(error: BaseException | None) -> bool:
+    """Return whether an error came while the end of the terminal was being dealt with: nothing can be shown then."""
+    while error is not None and not isinstance(error, LeftAloneError):
+        error = error.__context__
+    return error is not None
 
 
 def _to_its_end(job: HostsJob, signals: JobSignals) -> JobResult:
@@ -106,7 +121,7 @@ def _to_its_end(job: HostsJob, signals: JobSignals) -> JobResult:
                 saving_s = saving_s if name == "SIGUSR2" or saving_s else time.monotonic()
             limit_s = run.checkpoint.grace_s + run.cluster.stop_timeout_s
             if saving_s is not None and time.monotonic() - saving_s > limit_s:
-                raise RoleError(f"{FIRST} has not ended the job within {limit_s:g} s of a signal; see its log")
+                raise OverdueError(f"{FIRST} has not ended the job within {limit_s:g} s of a signal; see its log")
             follow()
             time.sleep(POLL_S)
         job.poll()
@@ -144,7 +159,8 @@ def _ended_in_words(run_dir: Path) -> Iterator[None]:
     try:
         yield
     except LeftAloneError:
-        say(err(), f"the terminal is gone, and the job goes on: persia attach {run_dir}")
+        with suppress(OSError):
+            say(err(), f"the terminal is gone, and the job goes on: persia attach {run_dir}")
         raise typer.Exit(INTERRUPTED) from None
     except (PreemptedError, PreemptedNow) as ended:
         say(err(), f"{ended}: everything is stopped; {_going_on(run_dir)}")

@@ -130,6 +130,7 @@ def test_saving_beside_training(temporary: Path) -> None:
     assert " MB takes " in result["note"]
 
 
+@pytest.mark.slow
 def test_tier_against_fbgemm_where_it_is_installed(temporary: Path) -> None:
     words = [*SMALL, "optimizer=rowwise_adagrad", "embedding.wire=float16", "--quick", "--json"]
     told = json.loads(bench("tier", *words, temporary=temporary).stdout)

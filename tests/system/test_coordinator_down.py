@@ -82,6 +82,7 @@ def require_saved(run_dir: Path, name: str) -> None:
     assert newest_checkpoint(run_dir / CHECKPOINTS).name == f"step-{stopped['step']}"
 
 
+@pytest.mark.slow
 def test_a_checkpoint_and_the_end_that_a_dead_coordinator_was_asked_for(tmp_path: Path) -> None:
     with Launched([*ENDLESS, *OFTEN, "checkpoint.keep=9"], tmp_path / "run") as job:
         pids = job.wait_for_training()

@@ -37,7 +37,7 @@ def test_a_run_directory_that_cannot_be_made_can_be_made_later() -> None:
         prepare_run_dir(job)
 
 
-@pytest.mark.parametrize("cluster", ["embedded", "local"])
+@pytest.mark.parametrize("cluster", ["embedded", pytest.param("local", marks=pytest.mark.slow)])
 def test_while_metrics_are_written(cluster: str) -> None:
     with small_disk(DISK) as disk:
         leave_free(disk, 120_000)

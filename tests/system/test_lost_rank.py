@@ -84,7 +84,8 @@ def _between_checkpoints(run_dir: Path) -> bool:
     return bool(saved) and 50 < step - saved[-1] < EVERY / 2
 
 
-@pytest.mark.parametrize("mode", ["hybrid", pytest.param("sync", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["hybrid", "sync"])
 def test_no_checkpoint_comes_after_updates_that_not_all_servers_have(mode: str, tmp_path: Path) -> None:
     """An embedding worker is killed while one of two servers stands still, and so lacks what the other has."""
     words = [*WORDS, f"mode={mode}", "cluster.embedding_servers=2", f"checkpoint.every_steps={EVERY}"]

@@ -59,7 +59,8 @@ def test_a_step_that_never_ends_is_named(tmp_path: Path) -> None:
         assert running(pids) == []
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_a_job_that_is_stopped_as_a_whole_goes_on_where_it_was(ranks: int, tmp_path: Path) -> None:
     more = [f"cluster.silence_timeout_s={SILENCE_S}", "cluster.stop_timeout_s=1", f"cluster.nn_workers={ranks}"]
     with Launched([*ENDLESS, *more], tmp_path / "run") as job:

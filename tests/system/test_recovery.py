@@ -85,6 +85,7 @@ def assert_same(result: JobResult, undisturbed: JobResult, ranks: int = 1) -> No
     assert [file.read_bytes() for file in dense[0]] == [file.read_bytes() for file in dense[1]] != []
 
 
+@pytest.mark.slow
 def test_both_die_and_the_result_has_the_same_bits(tmp_path: Path) -> None:
     undisturbed = train([*SMALL, "cluster=embedded"], tmp_path / "undisturbed")
     result = train_and_kill([*SMALL, "cluster=local"], tmp_path / "run", 20, "data-loader-0", "embedding-worker-0")

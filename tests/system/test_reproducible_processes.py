@@ -35,6 +35,7 @@ def test_processes_compute_what_threads_do(
     assert_same_outcome(train(in_processes, tmp_path / "run"), embedded)
 
 
+@pytest.mark.slow
 def test_roles_started_by_hand_compute_what_threads_do(words: list[str], embedded: JobResult, tmp_path: Path) -> None:
     job = plan([*words, "cluster=local"], tmp_path / "run")
     assert_same_outcome(run_by_hand(job, [*words, "cluster=local"]), embedded)

@@ -75,6 +75,7 @@ def test_a_killed_process_costs_steps_but_changes_nothing(tmp_path: Path, name: 
         )
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_checkpoint_on_request_is_there_also_while_the_job_goes_back(tmp_path: Path) -> None:
     words = [*WORDS, "train.steps=null", "train.epochs=100000", "cluster.embedding_servers=1"]

@@ -44,8 +44,9 @@ def test_it_learns_and_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
     assert_same_model(*(checkpoint_folder(tmp_path / name / CHECKPOINTS, STEPS) for name in ("straight", "stopped")))
 
 
+@pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.parametrize("mode", ["mode=sync", pytest.param("mode=hybrid", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", ["mode=sync", "mode=hybrid"])
 def test_two_ranks_have_the_negatives_of_all(mode: str, tmp_path: Path) -> None:
     """The first ten steps have the losses of one rank: later ones are far from equal rounding."""
     words = [*WORDS, mode, "optimizer=sgd"]

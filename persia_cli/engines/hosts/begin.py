@@ -2,8 +2,8 @@
 
 import json
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from persia_cli.config.record import read_run, write_run
@@ -33,8 +33,14 @@ def begun(run: Run, run_dir: Path, say: Say, say_start: Say) -> Iterator[HostsJo
     with writing(run_dir):
         (run_dir / ROLES).mkdir(parents=True)
     job = HostsJob(run, run_dir, f"{run_dir.absolute().name}-{secrets.token_hex(3)}", 1, say)
-    with _started(job, say_start):
-        yield job
+    try:
+        with locked(run_dir), _started(job, say_start):
+            yield job
+    except BaseException:
+        if not job.has_begun:
+            with suppress(OSError):  # with logs in it, the folder is worth keeping
+                (run_dir / ROLES).rmdir()
+        raise
 
 
 @contextmanager
@@ -49,11 +55,20 @@ def gone_on(run: Run, run_dir: Path, say: Say, say_start: Say) -> Iterator[Hosts
         then, now = (next(iter(placement.values())).ssh for placement in (before.placement, placement_of(run)))
         if then != now:
             raise UserError(f"the record of the run is on {then}, so {FIRST} has to run there and not on {now}")
-        name, number = before.name, before.number + 1
-    for left in (EVENTS, JOB):
-        (run_dir / left).unlink(missing_ok=True)
-    with _started(HostsJob(run, run_dir, name, number, say), say_start) as job:
-        yield job
+    with locked(run_dir):
+        if _state_of(run_dir) != (before.name, before.number):
+            raise UserError(f"another command has just started the job of {run_dir}; persia attach {run_dir} shows it")
+        kept = {left: (run_dir / left).read_bytes() for left in (EVENTS, JOB) if (run_dir / left).exists()}
+        for left in kept:
+            (run_dir / left).unlink()
+        job = HostsJob(run, run_dir, before.name, before.number + 1, say)
+        try:
+            with _started(job, say_start):
+                yield job
+        except BaseException:
+            if not job.has_begun:
+                _put_back(run_dir, kept)
+            raise
 
 
 @contextmanager
@@ -62,11 +77,7 @@ def found(run_dir: Path, say: Say) -> Iterator[HostsJob]:
 
     Raises UserError if there is none.
     """
-    try:
-        state = json.loads((run_dir / STATE).read_text(encoding="utf-8"))
-        name, number = str(state["job"]), int(state["starts"])
-    except (OSError, ValueError, LookupError):
-        raise UserError(f"{run_dir} is not the run directory of a job with cluster=hosts: it has no {STATE}") from None
+    name, number = _state_of(run_dir)
     try:
         with locked(run_dir):
             copies = True
@@ -80,17 +91,37 @@ def found(run_dir: Path, say: Say) -> Iterator[HostsJob]:
         job.close()
 
 
+def _state_of(run_dir: Path) -> tuple[str, int]:
+    """Return the name of the job's folder on its machines, and the number of its last start."""
+    try:
+        state = json.loads((run_dir / STATE).read_text(encoding="utf-8"))
+        return str(state["job"]), int(state["starts"])
+    except (OSError, ValueError, LookupError):
+        raise UserError(f"{run_dir} is not the run directory of a job with cluster=hosts: it has no {STATE}") from None
+
+
 @contextmanager
-def _started(job: HostsJob, say_start: Say) -> Iterator[HostsJob]:
+def _started(job: HostsJob, say_start: Say) -> Iterator[None]:
+    """Start a job; if it is refused before anything runs, the run directory says again what it said before."""
+    before = {name: path.read_bytes() if (path := job.run_dir / name).exists() else None for name in (CONFIG, STATE)}
     write_run(handed_over_run(job.run), job.run_dir / CONFIG)
     write_whole(job.run_dir / STATE, json.dumps({"job": job.name, "starts": job.number}) + "\n")
     try:
-        with locked(job.run_dir):
-            try:
-                job.start(say_start)
-            except BaseException:
-                job.stop()
-                raise
-            yield job
+        try:
+            job.start(say_start)
+        except BaseException:
+            job.stop()
+            if not job.has_begun:
+                _put_back(job.run_dir, before)
+            raise
+        yield
     finally:
         job.close()
+
+
+def _put_back(run_dir: Path, files: Mapping[str, bytes | None]) -> None:
+    for name, content in files.items():
+        if content is None:
+            (run_dir / name).unlink(missing_ok=True)
+        else:
+            write_whole(run_dir / name, content)

@@ -42,6 +42,8 @@ class SshProcess:
         os.set_blocking(self._output.fileno(), False)
         os.set_blocking(self._errors.fileno(), False)
         self._rest = self._said = b""
+        self._has_begun = False
+        """True once the session on the machine has reported something."""
 
     @property
     def exit_code(self) -> int | None:
@@ -54,12 +56,25 @@ class SshProcess:
         return last_words(self._said.decode(errors="replace"))
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """Yield the lines that have come."""
+        """Yield the lines that have come.
+
+        What the machine's shell says before the first one is passed over; later, whatever is no line ends ssh.
+        """
         self._said = (self._said + (self._errors.read(PORTION) or b""))[-MOST_SAID:]
         while data := self._output.read(PORTION):
             *lines, self._rest = (self._rest + data).split(b"\n")
             for line in lines:
-                yield json.loads(line)
+                try:
+                    found = json.loads(line)
+                except ValueError:
+                    found = None
+                if isinstance(found, dict):
+                    self._has_begun = True
+                    yield found
+                elif self._has_begun:
+                    self._said += b"\nit has sent what is no report: " + line[:80] + b"\n"
+                    self._process.kill()
+                    return
 
     def write(self, lines: Sequence[object]) -> bool:
         """Write lines; return False if ssh has ended."""

@@ -11,7 +11,7 @@ from persia_cli.engines.hosts.connection import Connection
 from persia_cli.engines.hosts.machines import address_of_coordinator, ask, require_usable
 from persia_cli.engines.hosts.mirror import Mirror
 from persia_cli.engines.hosts.placement import placement_of
-from persia_cli.engines.hosts.remote import run_on
+from persia_cli.engines.hosts.remote import last_words, run_on
 from persia_cli.engines.hosts.start import start_folder, start_words
 from persia_cli.errors import PersiaError, PreemptedError, RoleError, UserError
 from persia_cli.launch.handed_over import text_of
@@ -48,6 +48,8 @@ class HostsJob:
         self.placement = placement_of(run)
         self._connections: dict[str, Connection] = {}
         self._started: list[Replica] = []
+        self._said: dict[str, str] = {}
+        """Last words of the commands that started replicas."""
 
     def start(self, say_start: Callable[[str], None]) -> None:
         """Start all replicas, the coordinator first; `say_start` is called with what is done.
@@ -73,7 +75,8 @@ class HostsJob:
         self._started.append(replica)  # it may run even if that cannot be told
         host = self.placement[replica]
         words = start_words(replica, host, self.name, self.number, coordinator)
-        run_on(self._hosts, host, words, given, START_S, f"{replica.name} cannot be started")
+        ended = run_on(self._hosts, host, words, given, START_S, f"{replica.name} cannot be started")
+        self._said[replica.name] = last_words(ended.stderr)
 
     def find(self) -> None:
         """Follow a job that was started before; raises UserError if its machines know nothing of it."""
@@ -83,7 +86,9 @@ class HostsJob:
             lost = [each.host.ssh for each in self._connections.values() if not each.caught_up]
             raise UserError(f"{', '.join(lost)} cannot be reached by ssh; the job may go on")
         if FIRST not in self.there:
-            raise UserError(f"{self._named(FIRST)}: there is no such job; the folder {self.name} may be removed")
+            raise UserError(
+                f"{self._named(FIRST)}: there is no start {self.number} of the job in the folder {self.name}"
+            )
 
     def connect(self, replicas: Sequence[Replica]) -> None:
         """Follow the machines of these replicas."""
@@ -101,6 +106,8 @@ class HostsJob:
         while not connection.mirror.address or not connection.caught_up:
             self.poll()
             self.check()
+            if connection.caught_up and FIRST not in self.there:
+                raise UserError(f"{self._named(FIRST)} was not started: {self._said[FIRST]}")
             if time.monotonic() - begin > limit_s:
                 raise RoleError(f"{self._named(FIRST)} does not listen after {limit_s:g} s{self._tail(FIRST)}")
             time.sleep(POLL_S)
@@ -115,6 +122,12 @@ class HostsJob:
             self.poll()
             time.sleep(POLL_S)
         return done
+
+    @property
+    def has_begun(self) -> bool:
+        """False if it is sure that nothing was started."""
+        asked = all(each.caught_up for each in self._connections.values())
+        return bool(self._started) and (bool(self.there) or not asked)
 
     @property
     def there(self) -> set[str]:
@@ -161,7 +174,14 @@ class HostsJob:
         raise recorded
 
     def result(self) -> JobResult:
-        """Return the result of a job whose coordinator has ended well; raises PreemptedError if a signal ended it."""
+        """Return the result of a job whose coordinator has ended well; raises PreemptedError if a signal ended it.
+
+        Raises RoleError if it is not known how the coordinator ended.
+        """
+        if FIRST not in self.ended:
+            raise RoleError(
+                f"it is not known whether {self._named(FIRST)} has ended; persia attach {self.run_dir} asks"
+            )
         if self.ended[FIRST] == PreemptedError.exit_code:
             raise PreemptedError("a signal")
         return result_of(self.run_dir)
@@ -175,7 +195,7 @@ class HostsJob:
         if not at_once:
             if self.ended.get(FIRST) in WELL:
                 self.wait(names, limit_s)  # they have heard that the job is done
-            self._end([FIRST], "SIGINT", limit_s)
+            self._end([name for name in names if name == FIRST], "SIGINT", limit_s)
             self._end(names, "SIGINT", limit_s)
         self._end(names, "SIGKILL", limit_s)
         if left := [self._named(name) for name in names if name not in self.ended]:

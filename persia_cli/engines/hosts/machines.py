@@ -23,7 +23,7 @@ def ask(hosts: SshHosts, machines: Sequence[SshHost]) -> dict[str, HostFacts]:
     """Return the facts of each machine by its name; raises UserError or RoleError for the first that cannot be used."""
     with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
         said = list(pool.map(lambda host: run_on(hosts, host, ["on-host"], "", ANSWER_S, "the first call"), machines))
-    return {host.ssh: _facts(host, text) for host, text in zip(machines, said, strict=True)}
+    return {host.ssh: _facts(host, ended.stdout) for host, ended in zip(machines, said, strict=True)}
 
 
 def _facts(host: SshHost, text: str) -> HostFacts:

@@ -32,8 +32,10 @@ def remote_command(hosts: SshHosts, words: Sequence[str]) -> str:
     return f"mkdir -p {folder} && cd {folder} && {hosts.persia} {shlex.join(words)}"
 
 
-def run_on(hosts: SshHosts, host: SshHost, words: Sequence[str], given: str, limit_s: float, what: str) -> str:
-    """Run `persia WORDS` on a machine with `given` as its input, and return what it prints.
+def run_on(
+    hosts: SshHosts, host: SshHost, words: Sequence[str], given: str, limit_s: float, what: str
+) -> "subprocess.CompletedProcess[str]":
+    """Run `persia WORDS` on a machine with `given` as its input, and return its end, with what it prints.
 
     Raises UserError or RoleError, with the machine and `what` was to be done there, if that fails.
     """
@@ -46,7 +48,7 @@ def run_on(hosts: SshHosts, host: SshHost, words: Sequence[str], given: str, lim
         raise UserError(f"cluster.hosts.ssh={hosts.ssh}: cannot be run, {error.strerror}") from error
     if ended.returncode:
         raise _failure(hosts, host, ended.returncode, ended.stderr, what)
-    return ended.stdout
+    return ended
 
 
 def last_words(text: str) -> str:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
+from persia_cli.bench.delay_line import NetworkLink
 from persia_cli.bench.result import Hop, Result, Side, Stage
 from persia_cli.commands import bench_views
 from persia_cli.commands.describe import describe_plan, warn_of_stand_in
@@ -94,7 +95,7 @@ def views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Show]:
         Side(mode, 12345.6, 1.0, 2.0, {"no delay": 0.9, "sync": 1.25}, staleness=2.5, auc=0.8, auc_spread=0.001)
         for mode in ("sync", "hybrid")
     ]
-    modes = {5.0: Result("5 ms", "shop", "samples/s", figures, 3, 400)}
+    modes = {NetworkLink(5.0): Result("5 ms", "shop", "samples/s", figures, 3, 400)}
     sides = [Side("persia", 2e7, 1e7, 3e7, {"fbgemm": 1.25}, {"embedding-server-0": 1.5}), Side("fbgemm", 1.6e7, 1, 2)]
     tier = Result("tier", "shop", "ids/s", sides, 5, 400, stages=STAGES)
     saving = Result("saving", "shop", "samples/s", SIDES[:2], 3, 400, note="a save of 1,516 MB takes 12.3 s")

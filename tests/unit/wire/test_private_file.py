@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+import persia_cli
 from tests.support.hosts import needs_hosts
 
 SECRET, MOUNT = "word", "/run/persia-secret"
+PROGRAM = "/run/program"
+"""Where the other user sees the package, which may be in a folder of its owner's alone."""
 USER, GROUP = 12345, 23456
 AS_USER = f"setpriv --reuid={USER} --regid={USER} --groups={{groups}} --no-new-privs"
 READ = """
@@ -25,12 +28,14 @@ except UserError as error:
 MAKE = """
 set -e
 mount -t tmpfs tmpfs /run
-mkdir {mount}
+mkdir -p {mount} {program}/persia_cli
+mount --bind "$2" {program}/persia_cli
 mount -t tmpfs -o mode=755 tmpfs {mount}
 echo {secret} > {mount}/keys
 chown {owner} {mount}/keys
 chmod {mode} {mount}/keys
 {remount}
+cd /
 exec {as_user} "$0" -P -c "$1" {mount}/keys
 """
 READ_ONLY = f"mount -o remount,ro {MOUNT}"
@@ -39,9 +44,13 @@ READ_ONLY = f"mount -o remount,ro {MOUNT}"
 def read_in_a_mount(mode: str, owner: str = f"0:{GROUP}", groups: int = GROUP, remount: str = READ_ONLY) -> str:
     """What a process of another user reads of a file of a mount, or why it does not."""
     as_user = AS_USER.format(groups=groups)
-    script = MAKE.format(mount=MOUNT, secret=SECRET, owner=owner, mode=mode, remount=remount, as_user=as_user)
-    command = ["unshare", "--mount", "/bin/sh", "-c", script, sys.executable, READ]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[3])}
+    script = MAKE.format(
+        mount=MOUNT, program=PROGRAM, secret=SECRET, owner=owner, mode=mode, remount=remount, as_user=as_user
+    )
+    # The interpreter itself, and not a link to it in a folder that the other user may not enter either.
+    python, package = str(Path(sys.executable).resolve()), str(Path(persia_cli.__file__).parent)
+    command = ["unshare", "--mount", "/bin/sh", "-c", script, python, READ, package]
+    environment = os.environ | {"PYTHONPATH": PROGRAM}
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
     return ended.stdout.strip() or ended.stderr.strip()
 
