@@ -1,0 +1,162 @@
+"""What fails at the end that follows a job: the job goes on, and a start that is refused leaves no trace."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from persia_cli.commands import hosts_job
+from persia_cli.commands.hosts_job import LeftAloneError, OverdueError
+from persia_cli.config.compose import compose_run
+from persia_cli.config.schema import Run
+from persia_cli.engines.hosts import begin
+from persia_cli.engines.hosts.begin import STATE, begun, gone_on
+from persia_cli.engines.hosts.connection import SshProcess
+from persia_cli.engines.hosts.job import HostsJob
+from persia_cli.errors import DiskError, RoleError, UserError
+from persia_cli.launch.signals import JobSignals, PreemptedNow
+from tests.conftest import poll_for
+
+RUN = compose_run(["cluster=hosts", "cluster.hosts.list=[a,b]", "checkpoint.path=s3://bucket/x"])
+
+
+def quiet(text: str) -> None:
+    """In place of what tells people."""
+
+
+def hang_up() -> None:
+    """The terminal ends, and what cleans up the screen fails."""
+    try:
+        raise LeftAloneError
+    finally:
+        raise OSError(5, "Input/output error")
+
+
+def failing(error: BaseException) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("fail", "running", "raised", "stopped"),
+    [
+        (hang_up, True, LeftAloneError, False),
+        (failing(LeftAloneError()), True, LeftAloneError, False),
+        (failing(RoleError("b has not been reached")), True, RoleError, False),
+        (failing(DiskError("no room")), True, DiskError, False),
+        (failing(BrokenPipeError()), True, BrokenPipeError, False),
+        (failing(RoleError("embedding-server-0 was killed")), False, RoleError, True),
+        (failing(OverdueError("too long")), True, OverdueError, True),
+        (failing(KeyboardInterrupt()), True, KeyboardInterrupt, True),
+        (failing(PreemptedNow()), True, PreemptedNow, True),
+    ],
+)
+def test_only_who_wants_the_end_of_a_job_and_the_jobs_own_failure_end_it(
+    fail: Callable[[], None],
+    running: bool,
+    raised: type[BaseException],
+    stopped: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stops: list[bool] = []
+    job: Any = SimpleNamespace(placement={}, running=running, run_dir=tmp_path, stop=stops.append)
+    monkeypatch.setattr(hosts_job, "_to_its_end", lambda job, signals: fail())
+    with pytest.raises(raised) as found:
+        hosts_job._follow(job, JobSignals())
+    assert bool(stops) == stopped
+    if running and not stopped and raised is not LeftAloneError:
+        assert f"The job goes on: persia attach {tmp_path}" in found.value.__notes__[0]
+
+
+class Refused(HostsJob):
+    """A job whose machines refuse to start it."""
+
+    def start(self, say_start: Callable[[str], None]) -> None:
+        raise UserError("checkpoint.path has no credentials")
+
+    def stop(self, at_once: bool = False) -> None:
+        """Nothing was started."""
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_first_start_that_is_refused_leaves_a_free_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(begin, "HostsJob", Refused)
+    for _ in range(2):
+        with pytest.raises(UserError, match="no credentials"), begun(RUN, tmp_path / "run", quiet, quiet):
+            pytest.fail("it has not started")
+        assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_a_resume_that_is_refused_can_be_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "roles").mkdir()
+    (tmp_path / STATE).write_text('{"job": "shop-123456", "starts": 1}\n')
+    (tmp_path / "config.yaml").write_text("name: shop\n")
+    (tmp_path / "events.jsonl").write_text('{"event": "phase", "phase": "failed", "time": 1}\n')
+    (tmp_path / "job.json").write_text("{}\n")
+
+    @contextmanager
+    def ended(run_dir: Path, say: Callable[[str], None]) -> Iterator[Any]:
+        placement = HostsJob(RUN, run_dir, "shop-123456", 1, quiet).placement
+        yield SimpleNamespace(running=False, placement=placement, name="shop-123456", number=1)
+
+    monkeypatch.setattr(begin, "found", ended)
+    monkeypatch.setattr(begin, "HostsJob", Refused)
+    before = content(tmp_path)
+    changed: Run = RUN.model_copy(update={"seed": 99})
+    for _ in range(2):
+        with pytest.raises(UserError, match="no credentials"), gone_on(changed, tmp_path, quiet, quiet):
+            pytest.fail("it has not started")
+        assert content(tmp_path) == before
+
+
+def test_another_command_that_started_it_meanwhile_keeps_its_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / STATE).write_text('{"job": "shop-123456", "starts": 1}\n')
+
+    @contextmanager
+    def ended(run_dir: Path, say: Callable[[str], None]) -> Iterator[Any]:
+        placement = HostsJob(RUN, run_dir, "shop-123456", 1, quiet).placement
+        yield SimpleNamespace(running=False, placement=placement, name="shop-123456", number=1)
+        (run_dir / STATE).write_text('{"job": "shop-123456", "starts": 2}\n')
+        (run_dir / "job.json").write_text("the other's\n")
+
+    monkeypatch.setattr(begin, "found", ended)
+    with pytest.raises(UserError, match="another command has just started"), gone_on(RUN, tmp_path, quiet, quiet):
+        pytest.fail("it was started twice")
+    assert (tmp_path / "job.json").read_text() == "the other's\n"
+
+
+def lines_of(script: str) -> tuple[list[dict[str, Any]], SshProcess]:
+    """What a session reports that is this script of a shell, until it ends; the process is closed."""
+    process, found = SshProcess(["/bin/sh", "-c", script]), list[dict[str, Any]]()
+
+    def has_ended() -> bool:
+        found.extend(process.lines())
+        return process.exit_code is not None
+
+    poll_for(has_ended, 10.0, "the end of the session")
+    found.extend(process.lines())
+    process.close()
+    return found, process
+
+
+def test_what_a_shell_says_first_is_no_report() -> None:
+    found, _ = lines_of("""echo Welcome to h1; echo; echo 17; echo '{"facts": {}}'; echo '{"caught_up": true}'""")
+    assert found == [{"facts": {}}, {"caught_up": True}]
+
+
+def test_a_session_that_says_what_is_no_report_is_ended() -> None:
+    found, process = lines_of("""echo '{"facts": {}}'; echo '{"fa'; echo '{}'; exec sleep 60""")
+    assert found == [{"facts": {}}]
+    assert process.exit_code not in (0, None)
+    assert "it has sent what is no report" in process.why
