@@ -1,5 +1,6 @@
 """Jobs of `persia train` that an engine runs on other machines."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,15 @@ def train_elsewhere(run: "Run", run_dir: Path | None) -> None:
     from persia_cli.commands.hosts_job import train_on_hosts
 
     place = choose_run_dir(run.name, run_dir)
-    train_on_hosts(run, place if run_dir else claim_folder(place))
+    if run_dir:
+        train_on_hosts(run, place)
+        return
+    claimed = claim_folder(place)
+    try:
+        train_on_hosts(run, claimed)
+    finally:
+        with suppress(OSError):  # empty only if the job was refused before it began
+            claimed.rmdir()
 
 
 def resume_elsewhere(run: "Run", run_dir: Path) -> None:

@@ -94,13 +94,22 @@ def _follow(job: HostsJob, signals: JobSignals) -> None:
         if _is_left_alone(error):
             raise LeftAloneError from None
         if isinstance(error, (KeyboardInterrupt, PreemptedNow, OverdueError)) or not job.running:
-            job.stop(signals.again)
+            _stop(job, signals.again)
         else:
             # What has failed is here: a machine is out of reach, the disk is full, nobody reads what is printed.
             error.add_note(f"The job goes on: persia attach {job.run_dir} follows it, persia stop ends it.")
         raise
     job.stop()
     show_results(_plan(job.run_dir), result, [])
+
+
+def _stop(job: HostsJob, at_once: bool) -> None:
+    """End what still runs; whoever interrupts that has the rest killed."""
+    try:
+        job.stop(at_once)
+    except KeyboardInterrupt:
+        job.stop(at_once=True)
+        raise
 
 
 def _is_left_alone(error: BaseException | None) -> bool:

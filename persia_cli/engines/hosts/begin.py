@@ -30,16 +30,18 @@ def begun(run: Run, run_dir: Path, say: Say, say_start: Say) -> Iterator[HostsJo
 
     Both functions are called with sentences: on what happens, and on what is being started.
     """
+    job = HostsJob(run, run_dir, f"{run_dir.absolute().name}-{secrets.token_hex(3)}", 1, say)
+    made = [folder for folder in (run_dir / ROLES, run_dir) if not folder.exists()]
     with writing(run_dir):
         (run_dir / ROLES).mkdir(parents=True)
-    job = HostsJob(run, run_dir, f"{run_dir.absolute().name}-{secrets.token_hex(3)}", 1, say)
     try:
         with locked(run_dir), _started(job, say_start):
             yield job
     except BaseException:
         if not job.has_begun:
-            with suppress(OSError):  # with logs in it, the folder is worth keeping
-                (run_dir / ROLES).rmdir()
+            with suppress(OSError):  # with logs in it, a folder is worth keeping
+                for folder in made:
+                    folder.rmdir()
         raise
 
 

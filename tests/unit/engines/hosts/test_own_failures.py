@@ -16,7 +16,7 @@ from persia_cli.engines.hosts import begin
 from persia_cli.engines.hosts.begin import STATE, begun, gone_on
 from persia_cli.engines.hosts.connection import SshProcess
 from persia_cli.engines.hosts.job import HostsJob
-from persia_cli.errors import DiskError, RoleError, UserError
+from persia_cli.errors import ConfigError, DiskError, RoleError, UserError
 from persia_cli.launch.signals import JobSignals, PreemptedNow
 from tests.conftest import poll_for
 
@@ -88,12 +88,36 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_first_start_that_is_refused_leaves_a_free_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_start_that_is_refused_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nowhere = compose_run(["cluster=hosts"])
+    with pytest.raises(ConfigError, match="needs machines"), begun(nowhere, tmp_path / "run", quiet, quiet):
+        pytest.fail("it has not started")
     monkeypatch.setattr(begin, "HostsJob", Refused)
     for _ in range(2):
         with pytest.raises(UserError, match="no credentials"), begun(RUN, tmp_path / "run", quiet, quiet):
             pytest.fail("it has not started")
-        assert list((tmp_path / "run").iterdir()) == []
+        assert list(tmp_path.iterdir()) == []
+    (tmp_path / "run").mkdir()
+    with pytest.raises(UserError, match="no credentials"), begun(RUN, tmp_path / "run", quiet, quiet):
+        pytest.fail("it has not started")
+    assert list(tmp_path.rglob("*")) == [tmp_path / "run"], "a folder that was there stays"
+
+
+def test_a_second_interrupt_kills_what_the_first_one_asked_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stops: list[bool] = []
+
+    def stop(at_once: bool = False) -> None:
+        stops.append(at_once)
+        if not at_once:
+            raise KeyboardInterrupt
+
+    job: Any = SimpleNamespace(placement={}, running=True, run_dir=tmp_path, stop=stop)
+    monkeypatch.setattr(hosts_job, "_to_its_end", lambda job, signals: failing(KeyboardInterrupt())())
+    with pytest.raises(KeyboardInterrupt):
+        hosts_job._follow(job, JobSignals())
+    assert stops == [False, True]
 
 
 def test_a_resume_that_is_refused_can_be_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
