@@ -94,7 +94,10 @@ def _follow(job: HostsJob, signals: JobSignals) -> None:
         if _is_left_alone(error):
             raise LeftAloneError from None
         if isinstance(error, (KeyboardInterrupt, PreemptedNow, OverdueError)) or not job.running:
-            _stop(job, signals.again)
+            left = _stop(job, signals.again)
+            if left and isinstance(error, (KeyboardInterrupt, PreemptedNow)):
+                again = f"persia stop {job.run_dir} --now tries again"
+                raise RoleError(f"{len(left)} of {len(job.placement)} replicas may still run; {again}") from error
         else:
             # What has failed is here: a machine is out of reach, the disk is full, nobody reads what is printed.
             error.add_note(f"The job goes on: persia attach {job.run_dir} follows it, persia stop ends it.")
@@ -103,10 +106,10 @@ def _follow(job: HostsJob, signals: JobSignals) -> None:
     show_results(_plan(job.run_dir), result, [])
 
 
-def _stop(job: HostsJob, at_once: bool) -> None:
-    """End what still runs; whoever interrupts that has the rest killed."""
+def _stop(job: HostsJob, at_once: bool) -> list[str]:
+    """Do what `HostsJob.stop` does; whoever interrupts that has the rest killed."""
     try:
-        job.stop(at_once)
+        return job.stop(at_once)
     except KeyboardInterrupt:
         job.stop(at_once=True)
         raise

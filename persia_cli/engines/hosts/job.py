@@ -186,8 +186,11 @@ class HostsJob:
             raise PreemptedError("a signal")
         return result_of(self.run_dir)
 
-    def stop(self, at_once: bool = False) -> None:
-        """End what still runs: ask the coordinator and then all to stop, and kill what runs after that."""
+    def stop(self, at_once: bool = False) -> list[str]:
+        """End what still runs: ask the coordinator and then all to stop, and kill what runs after that.
+
+        Returns the replicas, with their machines, of which it is not known whether they ended.
+        """
         limit_s = self.run.cluster.stop_timeout_s
         self.connect(self._started)
         known = self.catch_up(CATCH_UP_S)
@@ -200,6 +203,7 @@ class HostsJob:
         self._end(names, "SIGKILL", limit_s)
         if left := [self._named(name) for name in names if name not in self.ended]:
             self._say(f"it is not known whether {', '.join(left)} ended")
+        return left
 
     def close(self) -> None:
         """End the connections; what runs on the machines goes on."""

@@ -74,14 +74,22 @@ def test_only_who_wants_the_end_of_a_job_and_the_jobs_own_failure_end_it(
         assert f"The job goes on: persia attach {tmp_path}" in found.value.__notes__[0]
 
 
+def test_nothing_is_said_to_be_stopped_that_may_still_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job: Any = SimpleNamespace(placement={}, running=True, run_dir=tmp_path, stop=lambda at_once: ["loader-0 on b"])
+    monkeypatch.setattr(hosts_job, "_to_its_end", lambda job, signals: failing(KeyboardInterrupt())())
+    with pytest.raises(RoleError, match=f"may still run; persia stop {tmp_path} --now tries again"):
+        hosts_job._follow(job, JobSignals())
+
+
 class Refused(HostsJob):
     """A job whose machines refuse to start it."""
 
     def start(self, say_start: Callable[[str], None]) -> None:
         raise UserError("checkpoint.path has no credentials")
 
-    def stop(self, at_once: bool = False) -> None:
+    def stop(self, at_once: bool = False) -> list[str]:
         """Nothing was started."""
+        return []
 
 
 def content(folder: Path) -> dict[str, bytes]:
