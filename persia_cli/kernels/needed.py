@@ -22,6 +22,10 @@ WORKER = ("hashing.check_offsets", "dedup.number_ids", "dedup.order_by_server")
 """Kernels of an embedding worker in every job."""
 
 
+SERVED = ("hashing.check_offsets", "hashing.rebase_offsets", "frozen_rows.read_frozen")
+"""Kernels that read the rows of an exported model."""
+
+
 def training_kernels(optimizers: Iterable[str]) -> list[str]:
     """Return the kernels that an embedding server needs, beside `SERVER`, to train with these kinds of optimizers."""
     updates = [f"update.update_{kind}" for kind in dict.fromkeys(optimizers)]

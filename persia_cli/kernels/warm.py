@@ -7,6 +7,8 @@ from persia_cli.kernels import (
     cast,
     check,
     dedup,
+    frozen_index,
+    frozen_rows,
     hashing,
     index,
     look_up,
@@ -18,7 +20,22 @@ from persia_cli.kernels import (
 )
 from persia_cli.kernels.compile import KERNELS
 
-MODULES = (bags, cast, check, dedup, hashing, index, look_up, new_keys, old_lines, pool, room, update)
+MODULES = (
+    bags,
+    cast,
+    check,
+    dedup,
+    frozen_index,
+    frozen_rows,
+    hashing,
+    index,
+    look_up,
+    new_keys,
+    old_lines,
+    pool,
+    room,
+    update,
+)
 """Importing a module registers its kernels."""
 
 

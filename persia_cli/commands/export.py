@@ -1,0 +1,110 @@
+"""`persia export`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from persia_cli.commands.options import Model, Step, examples
+
+if TYPE_CHECKING:
+    from persia_cli.config.schema import Run
+    from persia_cli.export.verification import Proof
+    from persia_cli.observe.saved_run import SavedModel
+
+EXAMPLES = examples(
+    "persia export runs/shop-20261121-081500 -o shop                          # a folder that serves without torch",
+    "persia export runs/shop-20261121-081500 -o shop --rows int8 --verify today/  # fewer bits, and what they cost",
+)
+
+
+def export(
+    run: Model,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="DIR", help="The folder to write.", show_default=False)
+    ],
+    rows: Annotated[
+        Literal["float32", "bfloat16", "float16", "int8", "int4"],
+        typer.Option("--rows", help="The form in which rows are kept; fewer bits take less memory."),
+    ] = "float32",
+    verify: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--verify",
+            metavar="DATA",
+            help="Score all samples of these files, which need labels, by the training code and by the export; fails "
+            "where the two differ too much. May be given several times.",
+            show_default=False,
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="The model's name in answers.", show_default="name of the folder")
+    ] = None,
+    step: Step = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder if there is one.")] = False,
+) -> None:
+    """Write a saved model as a folder that is served without torch.
+
+    It has the dense network as ONNX, rows that are mapped into memory, what becomes of a request's fields, and some
+    samples with the scores of the training code, which whoever loads it can check.
+    """
+    import shlex
+
+    from persia_cli.commands.progress_bar import ProgressBar
+    from persia_cli.commands.screen import err, labelled, propose, size
+    from persia_cli.errors import count
+    from persia_cli.export.artefact import Order, require_place, write_artefact
+    from persia_cli.export.saved_network import SavedNetwork
+    from persia_cli.export.verification import compare
+    from persia_cli.observe.saved_run import find_model
+    from persia_cli.storage.places import place_of
+
+    require_place(output, overwrite)
+    model = find_model(place_of(run), step)
+    other = _other_data(model, verify) if verify else model.run
+    network = SavedNetwork(model.run, model.checkpoint)
+    order = Order(model, name or output.absolute().name, rows, other)
+    with ProgressBar(err(), "exporting", stays=False) as bar:
+
+        def prove(folder: Path) -> None:
+            if verify:
+                bar.begin("verifying")
+                proof = compare(
+                    other, network, folder, on_samples=lambda done: bar.show(done, None, [count(done, "sample")])
+                )
+                _tell(proof)
+                proof.require(rows)
+
+        found = write_artefact(order, output, network, lambda what, done, of: bar.show(done, of, [what]), prove)
+    nbytes = sum(note.nbytes for note in found.files)
+    total = sum(group.rows for group in found.groups)
+    labelled(err(), "saved", f"{output}, {count(total, 'row')} of step {found.step:,} in {rows}, {size(nbytes)}")
+    if not verify:
+        propose(err(), f"persia export {shlex.quote(run)} -o {shlex.quote(str(output))} --overwrite --verify DATA")
+
+
+def _other_data(model: "SavedModel", paths: list[str]) -> "Run":
+    """Return the run with all samples of these files as evaluation samples."""
+    from persia_cli.commands.job import other_data
+    from persia_cli.config.compose import compose_run
+    from persia_cli.config.schema import ParquetDataset
+    from persia_cli.errors import UserError
+
+    if not isinstance(model.run.dataset, ParquetDataset):
+        raise UserError("the run was trained on generated samples, so no file has its columns; leave out --verify")
+    return compose_run([f"conf={model.config}", *other_data(paths, "eval")])
+
+
+def _tell(proof: "Proof") -> None:
+    """Print what the two ways of scoring differ by."""
+    from persia_cli.commands.screen import err, labelled, out, say
+    from persia_cli.errors import count
+
+    for each in proof.labels:
+        auc = (
+            ""
+            if each.auc is None
+            else f", AUC {each.auc[0]:.6f} -> {each.auc[1]:.6f} ({each.auc[1] - each.auc[0]:+.2e})"
+        )
+        say(out(), f"{each.label}: max |Δp| {each.difference:.2e}{auc}")
+    labelled(err(), "verified", f"on {count(proof.samples, 'sample')}, by the training code and by the export")

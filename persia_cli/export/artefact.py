@@ -1,0 +1,186 @@
+"""An exported model as a folder: complete, with checksums, or not there at all."""
+
+import secrets
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from persia_cli import __version__
+from persia_cli.config.schema import Run
+from persia_cli.data.batch import join
+from persia_cli.disk import rename, sync, writing
+from persia_cli.errors import UserError
+from persia_cli.export.graph import write_network
+from persia_cli.export.rows import write_rows
+from persia_cli.export.saved_network import SavedNetwork
+from persia_cli.export.verification import portions
+from persia_cli.observe.saved_run import SavedModel
+from persia_cli.plan.columns import label_names
+from persia_cli.serving.description import (
+    FEATURES,
+    FORMAT_VERSION,
+    GOLDEN,
+    NETWORK,
+    ROWS,
+    Form,
+    FrozenFeature,
+    FrozenGroup,
+    ModelDescription,
+    ModelInput,
+    ModelOutput,
+    note_of,
+    write_description,
+)
+from persia_cli.serving.fields import RequestFields, write_fields
+from persia_cli.serving.golden import SAMPLES, Golden, write_golden
+from persia_cli.store.manifest import Manifest, read_manifest
+
+OnWork = Callable[[str, int, int], None]
+"""Takes what is done now, and how much of it is done of how much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be exported: a model, under which name, in which form its rows, and whose samples are golden."""
+
+    model: SavedModel
+    name: str
+    form: Form
+    golden: Run
+    """The run, perhaps with samples of elsewhere."""
+
+
+def require_place(folder: Path, overwrite: bool) -> None:
+    """Raise UserError for a folder that cannot be the output."""
+    if folder.exists() and not overwrite:
+        raise UserError(f"{folder} exists already; choose another name, or give --overwrite")
+    if folder.exists() and not (folder.is_dir() and not folder.is_symlink()):
+        raise UserError(f"{folder} is no folder; choose another name")
+    if not folder.absolute().parent.is_dir():
+        raise UserError(f"-o {folder}: there is no folder {folder.absolute().parent}; create it first")
+
+
+def write_artefact(
+    order: Order,
+    folder: Path,
+    network: SavedNetwork,
+    on_work: OnWork = lambda what, done, of: None,
+    prove: Callable[[Path], None] = lambda folder: None,
+) -> ModelDescription:
+    """Write an exported model, which appears when it is complete and on disk, in place of what was there.
+
+    Before that, `prove` gets the folder under a temporary name, and can raise an error that ends it. Raises UserError,
+    CheckpointError, DiskError.
+    """
+    part = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}.part")
+    try:
+        with writing(folder):
+            (part / ROWS).mkdir(parents=True)
+            description = _write_into(part, order, network, on_work)
+            for each in (part / ROWS, *sorted(part.iterdir())):
+                sync(each)
+            prove(part)
+            if folder.exists():
+                replaced = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}.old")
+                rename(folder, replaced)
+                rename(part, folder)
+                shutil.rmtree(replaced)
+            else:
+                rename(part, folder)
+        return description
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _write_into(folder: Path, order: Order, network: SavedNetwork, on_work: OnWork) -> ModelDescription:
+    run, checkpoint = order.model.run, order.model.checkpoint
+    manifest = read_manifest(checkpoint)
+    on_work("network", 0, 1)
+    what = f"model.kind={run.model.kind}"
+    write_network(network.network, network.shape, network.groups, folder / NETWORK, what)
+    groups = _write_groups(folder, order, network, manifest, on_work)
+    golden = _golden(order.golden, network)
+    features, labels = [feature.name for feature in network.layout.features], list(label_names(run))
+    write_golden(folder, features, labels, golden)
+    fields = RequestFields.of(order.golden.dataset, _lists(golden, network))
+    write_fields(folder, fields)
+    paths = [NETWORK, *(path for group in groups for path in (group.index, group.values)), FEATURES, GOLDEN]
+    total = sum((folder / path).stat().st_size for path in paths)
+    read = 0
+
+    def on_bytes(nbytes: int) -> None:
+        nonlocal read
+        read += nbytes
+        on_work("checksums", read, total)
+
+    description = ModelDescription(
+        format_version=FORMAT_VERSION,
+        persia_version=__version__,
+        name=order.name,
+        run=order.model.run_dir.name,
+        step=manifest.step,
+        samples=manifest.samples,
+        seed=run.seed % 2**64,
+        network=run.model.kind,
+        dense=network.shape.dense,
+        features=_features(network),
+        groups=groups,
+        inputs=[ModelInput(*each) for each in fields.inputs()],
+        outputs=_outputs(run, labels),
+        files=[note_of(folder, path, on_bytes) for path in paths],
+    )
+    write_description(folder, description)
+    return description
+
+
+def _write_groups(
+    folder: Path, order: Order, network: SavedNetwork, manifest: Manifest, on_work: OnWork
+) -> list[FrozenGroup]:
+    total, done = manifest.row_count(with_dense=False), 0
+
+    def on_rows(rows: int) -> None:
+        nonlocal done
+        done += rows
+        on_work("rows", done, total)
+
+    return [
+        write_rows(order.model.checkpoint, manifest, group, order.form, folder, on_rows)
+        for group in network.layout.feature_groups
+    ]
+
+
+def _golden(run: Run, network: SavedNetwork) -> Golden:
+    """Return the first evaluation samples of a run, or of training where there are none, with their logits."""
+    for split in ("eval", "train"):
+        batches = list(portions(run, split, SAMPLES))
+        if batches:
+            batch = join(batches)
+            return Golden(batch, network.logits(batch))
+    raise UserError("the data has no samples, of which an export keeps some with their scores; give --data FILES")
+
+
+def _features(network: SavedNetwork) -> list[FrozenFeature]:
+    tables = {table.number: table.name for table in network.layout.tables()}
+    return [
+        FrozenFeature(each.name, each.group, tables[each.table], each.pooling, each.max_length)  # type: ignore[arg-type]
+        for each in network.layout.features
+    ]
+
+
+def _lists(golden: Golden, network: SavedNetwork) -> frozenset[str]:
+    """Return the features of which a golden sample has no id or several, and those that are sequences."""
+    size, found = golden.batch.size, set()
+    for number, feature in enumerate(network.layout.features):
+        lengths = np.diff(golden.batch.offsets[number * size : (number + 1) * size + 1].astype(np.int64))
+        if feature.pooling != "sum" or feature.max_length is not None or (lengths != 1).any():
+            found.add(feature.name)
+    return frozenset(found)
+
+
+def _outputs(run: Run, labels: list[str]) -> list[ModelOutput]:
+    links = run.links
+    nouns = {label: "probability" if link == "logistic" else "prediction" for label, link in links.items()}
+    return [ModelOutput(f"{label}_{nouns[label]}", label, links[label]) for label in labels]

@@ -1,0 +1,101 @@
+"""The dense network as an ONNX file, by torch.export."""
+
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from persia_cli.errors import UserError, one_line
+from persia_cli.model.inputs import ModelBatch
+from persia_cli.model.shape import InputShape
+from persia_cli.serving.network import LOGITS
+from persia_cli.serving.row_reader import pooled_name, sequence_names
+from persia_cli.train.inputs import GroupShape
+
+EXAMPLES = 3
+"""Samples of the batch by which the network is followed; it may have any number of them later."""
+OPERATION = re.compile(r"\b(?:aten|prims|torchvision|quantized|custom)[.:]+[a-z_0-9]+(?:\.\w+)?|torch\.[\w.]+\w")
+
+
+class TensorsToLogits(nn.Module):
+    """A network whose input is plain tensors: dense features, vectors of each group, vectors and masks of sequences."""
+
+    def __init__(self, network: nn.Module, names: list[list[str]], sequences: list[str]) -> None:
+        super().__init__()
+        self.network, self.names, self.sequences = network, names, sequences
+
+    def forward(
+        self, dense: torch.Tensor, pooled: list[torch.Tensor], values: list[torch.Tensor], masks: list[torch.Tensor]
+    ) -> torch.Tensor:
+        """Return logits float32 [n, tasks]."""
+        padded = dict(zip(self.sequences, zip(values, masks, strict=True), strict=True))
+        logits: torch.Tensor = self.network(ModelBatch(dense, pooled, self.names, padded))
+        return logits
+
+
+def write_network(network: nn.Module, shape: InputShape, groups: tuple[GroupShape, ...], path: Path, what: str) -> None:
+    """Write a network in the state of evaluations as an ONNX file.
+
+    Raises UserError that names `what` it is and the operation, for one that cannot be followed or has no form in ONNX.
+    """
+    _require_onnx()
+    names = [[feature.name for feature in group.features if feature.pooling != "none"] for group in groups]
+    numbers = [number for number, feature in enumerate(shape.features) if feature.pooling == "none"]
+    pooled = [
+        torch.zeros(EXAMPLES, len(own), group.dim) for own, group in zip(names, groups, strict=True)
+    ]  # fmt: skip
+    sequences = [shape.features[number] for number in numbers]
+    values = [torch.zeros(EXAMPLES, each.max_length or 0, each.dim) for each in sequences]
+    masks = [torch.ones(EXAMPLES, each.max_length or 0, dtype=torch.bool) for each in sequences]
+    dense = torch.zeros(EXAMPLES, shape.dense)
+    module = TensorsToLogits(network, names, [each.name for each in sequences]).eval()
+    inputs = ["dense", *(pooled_name(number) for number in range(len(groups)))]
+    inputs += [sequence_names(number)[0] for number in numbers] + [sequence_names(number)[1] for number in numbers]
+    samples = torch.export.Dim("samples", min=1)
+    shapes = ({0: samples}, *([{0: samples} for _ in each] for each in (pooled, values, masks)))
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        try:
+            torch.onnx.export(
+                module,
+                (dense, pooled, values, masks),
+                path,
+                dynamo=True,
+                input_names=inputs,
+                output_names=[LOGITS],
+                dynamic_shapes=shapes,
+                external_data=False,
+                verbose=False,
+            )
+        except Exception as error:  # what may go wrong has no common base
+            raise UserError(_refusal(error, what)) from error
+
+
+def _require_onnx() -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise UserError(f"{error.name} is not installed; pip install 'persia[export]'") from error
+
+
+def _refusal(error: BaseException, what: str) -> str:
+    """Return a sentence that names the operation at which the export of a network failed."""
+    chain: list[Any] = [error]
+    while chain[-1].__cause__ is not None:
+        chain.append(chain[-1].__cause__)
+    for each in reversed(chain):
+        found = OPERATION.search(str(each))
+        if found:
+            return (
+                f"{what} cannot be exported, for ONNX has no form of its operation {found.group()}; write it by other "
+                "operations, or export it with --format torch"
+            )
+    reason = one_line(chain[-1]).split(". ")[0][:200]
+    return (
+        f"{what} cannot be exported: {reason}; its forward must not depend on values of tensors or on the number of "
+        "samples; change it, or use --format torch"
+    )

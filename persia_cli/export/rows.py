@@ -1,0 +1,46 @@
+"""The rows of a checkpoint as files that are mapped into memory, in one pass over each feature group."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from persia_cli.checkpoint.rows import SortedRows
+from persia_cli.serving.description import Form, FrozenGroup
+from persia_cli.serving.row_writer import TableRules, planned_group, writing_group
+from persia_cli.storage.places import Place
+from persia_cli.store.layout import GroupSpec
+from persia_cli.store.manifest import Manifest
+
+OnRows = Callable[[int], None]
+
+
+def write_rows(
+    checkpoint: Place, manifest: Manifest, group: GroupSpec, form: Form, folder: Path, on_rows: OnRows
+) -> FrozenGroup:
+    """Write the rows of a feature group; returns where they are. Calls `on_rows` with the rows of each portion.
+
+    Raises UserError for rows that the form cannot hold, CheckpointError.
+    """
+    rows = {table.name: table.rows for table in manifest.tables}
+    rules = [
+        TableRules(
+            name=table.name,
+            rows=rows[table.name],
+            salt=table.salt,
+            init_bound=table.init_bound,
+            admission=round(table.admission * 2**24),
+            min_count=table.min_count,
+            rounds=table.rounds,
+            size=table.size,
+        )
+        for table in group.tables
+    ]
+    planned = planned_group(group.number, group.dim, form, group.dtype, rules)
+    places = {table.name: place for place, table in enumerate(group.tables)}
+    with writing_group(folder, planned) as writer:
+        for block in SortedRows(checkpoint, manifest, group.number):
+            for number, name in enumerate(block.names):
+                own = block.tables == number
+                if own.any():
+                    writer.add(places[name], block.keys[own], block.vectors["embedding"][own])
+            on_rows(block.keys.size)
+    return planned

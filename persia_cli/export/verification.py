@@ -1,0 +1,115 @@
+"""The proof of an export: the same samples by the training code and by the exported model."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from persia_cli.config.schema import Run
+from persia_cli.config.schema.loss import Link
+from persia_cli.control.position import SplitName
+from persia_cli.data.batch import Batch
+from persia_cli.data.predictions import predictions
+from persia_cli.data.source import open_source
+from persia_cli.errors import PersiaError
+from persia_cli.export.saved_network import SavedNetwork
+from persia_cli.observe.scores import ScoreHistogram
+from persia_cli.plan.columns import label_names
+from persia_cli.serving.description import Form
+from persia_cli.serving.predictor import Predictor
+
+PORTION = 2**18
+"""Ids of the samples for which the checkpoint's rows are read at once."""
+LARGEST_PORTION = 2**16
+"""Largest number of samples of a portion."""
+DIFFERENCE: dict[Form, float] = {"float32": 5e-6, "bfloat16": 0.05, "float16": 0.01, "int8": 0.05, "int4": 0.5}
+"""How far a prediction may be from that of the training code, by the form of rows; float32 alone is exact."""
+AUC: dict[Form, float] = {"float32": 1e-6, "bfloat16": 1e-4, "float16": 1e-4, "int8": 2e-4, "int4": 1e-3}
+"""How far AUC may be from that of the training code."""
+
+
+@dataclass(frozen=True, slots=True)
+class LabelProof:
+    """What the two ways of scoring differ by for a label: the greatest difference of a prediction, and AUC by each."""
+
+    label: str
+    difference: float
+    auc: tuple[float, float] | None
+    """Of the training code and of the exported model; None for a number, and where all samples are of one class."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """The comparison of two ways of scoring."""
+
+    samples: int
+    labels: list[LabelProof]
+
+    def require(self, form: Form) -> None:
+        """Raise PersiaError if a difference is beyond its bound."""
+        for each in self.labels:
+            if not each.difference <= DIFFERENCE[form]:
+                raise PersiaError(
+                    f"predictions of {each.label} differ by up to {each.difference:.3g} from those of the training "
+                    f"code, and {DIFFERENCE[form]:.0e} is allowed for rows in {form}; use --rows float32 if fewer bits "
+                    "cost too much, else do not serve this export"
+                )
+            if each.auc is not None and abs(each.auc[1] - each.auc[0]) > AUC[form]:
+                raise PersiaError(
+                    f"AUC of {each.label} is {each.auc[1]:.6f} and {each.auc[0]:.6f} by the training code, and these "
+                    f"may differ by {AUC[form]:.0e} for rows in {form}; use --rows with more bits"
+                )
+
+
+def portions(run: Run, split: SplitName, samples: int | None = None) -> Iterator[Batch]:
+    """Yield the samples of a split in portions whose rows fit in memory, at most so many samples."""
+    source = open_source(run.dataset, split, run.seed, run.links)
+    try:
+        end = source.rows if samples is None else min(source.rows, samples)
+        start, size = 0, min(end, 1024)
+        while start < end:
+            batch = source.read(0, start, min(start + size, end))
+            yield batch
+            start += batch.size
+            size = max(1, min(LARGEST_PORTION, PORTION * batch.size // max(1, batch.ids.size)))
+    finally:
+        source.close()
+
+
+def compare(
+    run: Run,
+    network: SavedNetwork,
+    folder: Path,
+    split: SplitName = "eval",
+    samples: int | None = None,
+    on_samples: Callable[[int], None] = lambda samples: None,
+) -> Proof:
+    """Score the samples of a run's split by the training code and by the model in `folder`."""
+    predictor, names = Predictor.open(folder), label_names(run)
+    links: list[Link] = [output.link for output in predictor.description.outputs]
+    scores = [ScoreHistogram(len(names), links=links) for _ in range(2)]
+    worst, count = np.zeros(len(names)), 0
+    for batch in portions(run, split, samples):
+        both = network.logits(batch), predictor.predict(batch).logits
+        for histogram, logits in zip(scores, both, strict=True):
+            histogram.add(logits, batch.labels, batch.weights)
+        worst = np.maximum(worst, _differences(*both, links))
+        count += batch.size
+        on_samples(count)
+    found = []
+    for task, (name, link) in enumerate(zip(names, links, strict=True)):
+        aucs = [each.auc(task) if link == "logistic" else None for each in scores]
+        auc = None if aucs[0] is None or aucs[1] is None else (aucs[0], aucs[1])
+        found.append(LabelProof(name, float(worst[task]), auc))
+    return Proof(count, found)
+
+
+def _differences(one: NDArray[np.float32], other: NDArray[np.float32], links: list[Link]) -> NDArray[np.float64]:
+    """Return the greatest difference of each label's predictions; of those beyond 1, relative to their size."""
+    found = []
+    for task, link in enumerate(links):
+        p, q = (predictions(each[:, task].astype(np.float64), link) for each in (one, other))
+        found.append(float((np.abs(p - q) / np.maximum(1.0, np.abs(p))).max(initial=0.0)))
+    return np.array(found)

@@ -1,0 +1,1 @@
+"""The use of an exported model: a folder of mapped files, read without torch."""

@@ -1,0 +1,226 @@
+"""The description of an exported model, `model.json`: its inputs and outputs, its tables, checksums of its files."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from persia_cli.config.schema.loss import Link
+from persia_cli.errors import CheckpointError, UserError, one_line
+
+FORMAT_VERSION = 1
+MODEL, NETWORK, FEATURES, GOLDEN, ROWS = "model.json", "dense.onnx", "features.yaml", "golden.arrow", "rows"
+"""Names of the files of an exported model, and of its folder of rows."""
+Form = Literal["float32", "bfloat16", "float16", "int8", "int4"]
+"""The forms in which rows are kept."""
+Trained = Literal["float32", "bfloat16", "float16"]
+Amount = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Positive = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+Word = Annotated[int, msgspec.Meta(ge=0)]
+"""A number below 2^64; msgspec knows no such bound."""
+_CHUNK = 2**22
+
+
+class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A part of the description; the type of every value is checked."""
+
+
+class FrozenTable(_Part, frozen=True, forbid_unknown_fields=True):
+    """A table: where its rows are in the files of its group, and how ids without a row would begin."""
+
+    name: str
+    rows: Amount
+    first_row: Amount
+    first_bucket: Amount
+    homes: Positive
+    buckets: Positive
+    """Its buckets of the index are first_bucket up to first_bucket + buckets; keys have their homes in the first."""
+    salt: Word
+    init_bound: float
+    admission: Amount
+    """An id gets a row if its 24-bit draw is below this value."""
+    min_count: Positive
+    """Number of the look-up at which an id gets a row in training."""
+    rounds: Annotated[int, msgspec.Meta(ge=0, le=64)]
+    size: Amount
+    """Rounds of a hash stack and rows of each; 0 if an id has a row of its own."""
+
+
+class FrozenGroup(_Part, frozen=True, forbid_unknown_fields=True):
+    """Tables whose rows lie in the same two files, `rows/N.index` and `rows/N.values`."""
+
+    number: Amount
+    dim: Positive
+    form: Form
+    stride: Positive
+    """Bytes of a row."""
+    trained: Trained
+    """The form in which rows were kept while they were trained."""
+    tables: list[FrozenTable]
+
+    @property
+    def index(self) -> str:
+        """Path of the index in the folder."""
+        return f"{ROWS}/{self.number}.index"
+
+    @property
+    def values(self) -> str:
+        """Path of the rows' values in the folder."""
+        return f"{ROWS}/{self.number}.values"
+
+    @property
+    def buckets(self) -> int:
+        """Number of buckets of the index."""
+        return sum(table.buckets for table in self.tables)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return sum(table.rows for table in self.tables)
+
+
+class FrozenFeature(_Part, frozen=True, forbid_unknown_fields=True):
+    """A sparse feature, in the order of ids in a batch."""
+
+    name: str
+    group: Amount
+    table: str
+    pooling: Literal["sum", "mean", "sqrtn", "none"]
+    max_length: Positive | None = None
+
+
+class ModelInput(_Part, frozen=True, forbid_unknown_fields=True):
+    """A field of a request, in the words of the Open Inference Protocol."""
+
+    name: str
+    datatype: Literal["FP32", "UINT64", "BYTES"]
+    shape: tuple[int, ...]
+    """(-1,), one value for each sample, or (-1, -1), a list of ids for each."""
+
+
+class ModelOutput(_Part, frozen=True, forbid_unknown_fields=True):
+    """A prediction of each sample."""
+
+    name: str
+    label: str
+    link: Link
+    """What makes the prediction of a logit: `logistic`, `exp` or `identity`."""
+    datatype: Literal["FP32"] = "FP32"
+    shape: tuple[int, ...] = (-1,)
+
+
+class FileNote(_Part, frozen=True, forbid_unknown_fields=True):
+    """A file of the folder."""
+
+    path: str
+    nbytes: Amount
+    sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+
+
+class ModelDescription(_Part, frozen=True, forbid_unknown_fields=True):
+    """An exported model."""
+
+    format_version: int
+    persia_version: str
+    name: str
+    run: str
+    """Name of the run directory that it is from."""
+    step: Amount
+    samples: Amount
+    """Steps and samples trained."""
+    seed: Amount
+    network: str
+    """Kind of the network."""
+    dense: Amount
+    """Dense inputs of the network."""
+    features: list[FrozenFeature]
+    groups: list[FrozenGroup]
+    inputs: list[ModelInput]
+    outputs: list[ModelOutput]
+    files: list[FileNote]
+
+
+class _Versioned(msgspec.Struct):
+    """What a description of any version has."""
+
+    format_version: int | None = None
+
+
+_VERSION = msgspec.json.Decoder(_Versioned)
+_DECODER = msgspec.json.Decoder(ModelDescription)
+
+
+def read_description(folder: Path) -> ModelDescription:
+    """Return the description of an exported model; raises UserError for a folder that has none, CheckpointError."""
+    path = folder / MODEL
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UserError(
+            f"{folder} is no exported model: {MODEL} cannot be read ({error.strerror}); make one with "
+            "persia export RUN -o FOLDER"
+        ) from error
+    try:
+        version = _VERSION.decode(content).format_version
+        if version != FORMAT_VERSION:
+            raise CheckpointError(
+                f"{path} has format version {version}, and this persia reads {FORMAT_VERSION}; export the run again"
+            )
+        found = _DECODER.decode(content)
+    except msgspec.MsgspecError as error:
+        raise CheckpointError(f"{path} is damaged: {one_line(error)}; export the run again") from error
+    _require_sense(path, found)
+    return found
+
+
+def write_description(folder: Path, description: ModelDescription) -> None:
+    """Write the description into a folder that nobody reads yet."""
+    (folder / MODEL).write_bytes(msgspec.json.format(msgspec.json.encode(description), indent=2) + b"\n")
+
+
+def note_of(folder: Path, path: str, on_bytes: Callable[[int], None] = lambda done: None) -> FileNote:
+    """Return size and checksum of a file of the folder; calls `on_bytes` with the bytes of each part that was read."""
+    digest, nbytes = hashlib.sha256(), 0
+    with (folder / path).open("rb") as file:
+        while part := file.read(_CHUNK):
+            digest.update(part)
+            nbytes += len(part)
+            on_bytes(len(part))
+    return FileNote(path, nbytes, digest.hexdigest())
+
+
+def require_files(folder: Path, description: ModelDescription, contents: bool) -> None:
+    """Raise CheckpointError unless all files are there with their sizes, and with `contents` also their checksums."""
+    for note in description.files:
+        path = folder / note.path
+        size = path.stat().st_size if path.is_file() else None
+        if size is None:
+            raise CheckpointError(f"{path} is missing; copy the whole folder, or export the run again")
+        if size != note.nbytes or (contents and note_of(folder, note.path) != note):
+            raise CheckpointError(f"{path} is not the file that was exported; copy it anew, or export the run again")
+
+
+def _require_sense(path: Path, found: ModelDescription) -> None:
+    """Raise CheckpointError for parts that do not fit each other."""
+    tables = {table.name: group.number for group in found.groups for table in group.tables}
+    if [group.number for group in found.groups] != list(range(len(found.groups))):
+        raise CheckpointError(f"{path} is damaged: its groups are not numbered from 0; export the run again")
+    for feature in found.features:
+        if tables.get(feature.table) != feature.group:
+            raise CheckpointError(
+                f"{path} is damaged: {feature.name} reads no table of its group; export the run again"
+            )
+    if max([found.seed, *(table.salt for group in found.groups for table in group.tables)]) >= 2**64:
+        raise CheckpointError(f"{path} is damaged: its seed or a salt has more than 64 bits; export the run again")
+    for group in found.groups:
+        row, bucket = 0, 0
+        for table in group.tables:
+            if (table.first_row, table.first_bucket) != (row, bucket) or table.homes > table.buckets:
+                raise CheckpointError(f"{path} is damaged: {table.name} lies elsewhere; export the run again")
+            row, bucket = row + table.rows, bucket + table.buckets
+    names = {note.path for note in found.files}
+    wanted = {NETWORK, FEATURES, GOLDEN, *(name for group in found.groups for name in (group.index, group.values))}
+    if names != wanted:
+        raise CheckpointError(f"{path} is damaged: it lists other files than there must be; export the run again")

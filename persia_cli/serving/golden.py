@@ -1,0 +1,73 @@
+"""Golden samples: some samples as the network's code reads them, and the scores that the training code gives them.
+
+`golden.arrow` has the columns `dense`, one of ids for each feature, named `ids:FEATURE`, and `logit:LABEL`.
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+from numpy.typing import NDArray
+
+from persia_cli.data.batch import Batch, assemble
+from persia_cli.errors import CheckpointError, one_line
+from persia_cli.serving.description import GOLDEN, ModelDescription
+
+SAMPLES = 256
+"""Golden samples of a model, if the data has as many."""
+
+
+class Golden(NamedTuple):
+    """Samples, and the logits float32 [n, tasks] of the training code."""
+
+    batch: Batch
+    logits: NDArray[np.float32]
+
+
+def write_golden(folder: Path, features: list[str], labels: list[str], golden: Golden) -> None:
+    """Write golden samples, as an Arrow IPC file."""
+    batch = golden.batch
+    columns: dict[str, Any] = {"dense": _vectors(batch.dense)}
+    for number, name in enumerate(features):
+        bounds = batch.offsets[number * batch.size : (number + 1) * batch.size + 1].astype(np.int64)
+        ids = pa.array(batch.ids[bounds[0] : bounds[-1]])
+        columns[f"ids:{name}"] = pa.LargeListArray.from_arrays(pa.array(bounds - bounds[0]), ids)
+    for task, label in enumerate(labels):
+        columns[f"logit:{label}"] = pa.array(np.ascontiguousarray(golden.logits[:, task]))
+    table = pa.table(columns)
+    with pyarrow.ipc.new_file(folder / GOLDEN, table.schema) as writer:
+        writer.write_table(table)
+
+
+def read_golden(folder: Path, description: ModelDescription) -> Golden:
+    """Return the golden samples of an exported model; raises CheckpointError for a file that has not got them."""
+    path = folder / GOLDEN
+    try:
+        with pa.memory_map(str(path)) as file:
+            table = pyarrow.ipc.open_file(file).read_all().combine_chunks()
+        lists = [_column(table, f"ids:{feature.name}") for feature in description.features]
+        logits = [_column(table, f"logit:{output.label}").to_numpy() for output in description.outputs]
+        dense = _column(table, "dense").flatten().to_numpy().reshape(table.num_rows, description.dense)
+        # Copies, since the file is unmapped.
+        batch = assemble(
+            dense=np.array(dense, np.float32),
+            labels=np.zeros((table.num_rows, len(logits)), np.float32),
+            weights=None,
+            ids=[np.array(each.values.to_numpy(), np.uint64) for each in lists],
+            offsets=[np.array(each.offsets.to_numpy(), np.int64) for each in lists],
+        )
+        return Golden(batch, np.stack([np.array(each, np.float32) for each in logits], axis=1))
+    except (OSError, KeyError, ValueError, AttributeError, pa.ArrowException) as error:
+        raise CheckpointError(f"{path} has no golden samples of this model: {one_line(error)}; export again") from error
+
+
+def _column(table: Any, name: str) -> Any:
+    column = table.column(name)
+    return column.chunk(0) if column.num_chunks else pa.array([], column.type)
+
+
+def _vectors(values: NDArray[np.float32]) -> Any:
+    flat = pa.array(np.ascontiguousarray(values).reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(flat, values.shape[1]) if values.shape[1] else pa.nulls(len(values))

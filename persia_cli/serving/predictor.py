@@ -1,0 +1,89 @@
+"""A model in use: batches in, predictions out."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from persia_cli.data.batch import Batch
+from persia_cli.data.predictions import predictions
+from persia_cli.errors import DataError
+from persia_cli.kernels import hashing
+from persia_cli.serving.description import NETWORK, ModelDescription, read_description, require_files
+from persia_cli.serving.network import FrozenNetwork
+from persia_cli.serving.row_reader import GroupReader, Inputs, Missing
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """What a model says of n samples."""
+
+    logits: NDArray[np.float32]
+    """[n, tasks]"""
+    values: NDArray[np.float32]
+    """[n, tasks]: probabilities, or numbers where a label is one."""
+    missing: NDArray[np.int64]
+    """[features]: ids of each feature that had no row; of a hash stack, rows."""
+
+
+class Predictor:
+    """An exported model; used by one thread. Processes that open the same folder share its memory."""
+
+    def __init__(self, folder: Path, description: ModelDescription, missing: Missing, threads: int) -> None:
+        self.folder, self.description = folder, description
+        self._network = FrozenNetwork(folder / NETWORK, threads)
+        self._groups = [
+            GroupReader(folder, group, description.features, description.seed, missing)
+            for group in description.groups
+        ]  # fmt: skip
+        self._links = [output.link for output in description.outputs]
+
+    @classmethod
+    def open(cls, folder: Path | str, missing: Missing = "zeros", threads: int = 1, check: bool = False) -> Self:
+        """Open an exported model; with `check` every file is read once and compared with its checksum.
+
+        `missing` is what ids without a row give, `threads` compute the network. Raises UserError for a folder that is
+        no exported model, CheckpointError for one that is damaged.
+        """
+        place = Path(folder)
+        description = read_description(place)
+        require_files(place, description, contents=check)
+        return cls(place, description, missing, threads)
+
+    def predict(self, batch: Batch) -> Predictions:
+        """Return the predictions of a batch; raises DataError if it is not of this model's features."""
+        missing = np.zeros(len(self.description.features), np.int64)
+        if not batch.size:
+            empty = np.empty((0, len(self._links)), np.float32)
+            self._checked(batch)
+            return Predictions(empty, empty, missing)
+        logits = self._network.logits(self.inputs(batch, missing))
+        columns = [
+            predictions(logits[:, task].astype(np.float64), link).astype(np.float32)
+            for task, link in enumerate(self._links)
+        ]
+        return Predictions(logits, np.stack(columns, axis=1), missing)
+
+    def inputs(self, batch: Batch, missing: NDArray[np.int64]) -> Inputs:
+        """Return the network's inputs for a batch, and add to `missing` the ids of each feature that have no row."""
+        single = self._checked(batch)
+        inputs: Inputs = {"dense": batch.dense}
+        for group in self._groups:
+            inputs |= group.read(batch.ids, batch.offsets, batch.size, single, missing)
+        return inputs
+
+    def _checked(self, batch: Batch) -> NDArray[np.bool_]:
+        """Return which features have one id in every sample; raises DataError for a batch of another shape."""
+        features, size = len(self.description.features), batch.size
+        single = np.empty(features, np.bool_)
+        if batch.dense.shape != (size, self.description.dense):
+            raise DataError(
+                f"dense values of {size} samples must have the shape {(size, self.description.dense)}, not "
+                f"{batch.dense.shape}"
+            )
+        fits = batch.offsets.size == features * size + 1 and batch.offsets[-1] <= batch.ids.size
+        if not fits or not hashing.check_offsets(batch.offsets, size, single):
+            raise DataError(f"the ids of a batch of {size} samples and {features} features do not fit their offsets")
+        return single

@@ -1,0 +1,139 @@
+"""The rows of a group in its mapped files: the ids of a batch become the network's inputs."""
+
+import mmap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from persia_cli.errors import CheckpointError
+from persia_cli.kernels import hashing
+from persia_cli.kernels.frozen_index import WORDS
+from persia_cli.kernels.frozen_rows import CHUNK, FORMS, Frozen, FrozenFeatures, read_frozen
+from persia_cli.kernels.pool import MODES, pool_forward, sequence_forward
+from persia_cli.serving.description import FrozenFeature, FrozenGroup
+
+Missing = Literal["zeros", "init"]
+"""What an id without a row gives: zeros, or what it would be in training, the first time it is looked up."""
+Inputs = dict[str, NDArray[Any]]
+
+
+def pooled_name(group: int) -> str:
+    """Return the name of the network's input of a group's pooled vectors, float32 [n, features, dim]."""
+    return f"pooled_{group}"
+
+
+def sequence_names(feature: int) -> tuple[str, str]:
+    """Return the names of a sequence's inputs: vectors float32 [n, length, dim] and mask bool [n, length]."""
+    return f"sequence_{feature}", f"mask_{feature}"
+
+
+class GroupReader:
+    """The rows of one group, and the features that read them; used by one thread."""
+
+    def __init__(
+        self, folder: Path, group: FrozenGroup, features: Sequence[FrozenFeature], seed: int, missing: Missing
+    ) -> None:
+        """Map the group's files; `features` are those of the model. Raises CheckpointError for one of another size."""
+        self._group = group
+        self._words = _mapped(folder / group.index, np.uint64, group.buckets * WORDS)
+        self._values = _mapped(folder / group.values, np.uint8, group.rows * group.stride)
+        own = [number for number, feature in enumerate(features) if feature.group == group.number]
+        tables = {table.name: table for table in group.tables}
+        read = [tables[features[number].table] for number in own]
+        begins = [missing == "init" and table.min_count == 1 for table in read]
+        self.features = np.array(own, np.int64)
+        self._known = FrozenFeatures(
+            feature=self.features,
+            salt=np.array([table.salt for table in read], np.uint64),
+            rounds=np.array([table.rounds for table in read], np.int64),
+            size=np.array([table.size for table in read], np.uint64),
+            first_bucket=np.array([table.first_bucket for table in read], np.uint64),
+            homes=np.array([table.homes for table in read], np.uint64),
+            buckets=np.array([table.buckets for table in read], np.uint64),
+            bound=np.array(
+                [table.init_bound if starts else -1.0 for table, starts in zip(read, begins, strict=True)], np.float32
+            ),
+            admission=np.array([table.admission for table in read], np.uint64),
+        )
+        entries = max(CHUNK, *self._known.rounds, 1)
+        self._frozen = Frozen(
+            dim=np.uint64(group.dim),
+            stride=np.uint64(group.stride),
+            form=FORMS[group.form],
+            seed=np.uint64(seed % 2**64),
+            trained=FORMS[group.trained],
+            keys=np.empty(entries, np.uint64),
+            rows=np.empty(entries, np.int64),
+            halves=np.empty(group.dim, np.uint16),
+            pair=np.empty(2, np.float32),
+        )
+        self._rounds = np.maximum(self._known.rounds, 1)
+        self._modes = np.array([MODES[features[number].pooling] for number in own], np.uint8)
+        self._pooled = sum(features[number].pooling != "none" for number in own)
+        self._sequences = [
+            (place, number, features[number].max_length or 0)
+            for place, number in enumerate(own)
+            if features[number].pooling == "none"
+        ]
+        self._inverse = np.empty(0, np.int32)
+
+    def read(
+        self,
+        ids: NDArray[np.uint64],
+        offsets: NDArray[np.uint32],
+        size: int,
+        single: NDArray[np.bool_],
+        missing: NDArray[np.int64],
+    ) -> Inputs:
+        """Return the network's inputs that come from this group, for a batch whose ids and offsets were checked.
+
+        `single` marks features with one id in every sample. `missing` int64[features of the model] gets the number of
+        entries without a row added.
+        """
+        firsts, lasts = offsets[self.features * size], offsets[(self.features + 1) * size]
+        entries = int(((lasts - firsts).astype(np.int64) * self._rounds).sum())
+        dim = self._group.dim
+        rows, absent = np.empty((entries, dim), np.float32), np.zeros(self.features.size, np.int64)
+        read_frozen(
+            self._frozen, self._known, self._words, self._values, ids, offsets, size, rows.reshape(-1), absent
+        )  # fmt: skip
+        missing[self.features] += absent
+        inverse, own = self._numbers(entries), None
+        if not (single[self.features].all() and (self._rounds == 1).all()):
+            own = np.empty(self.features.size * size + 1, np.uint32)
+            hashing.rebase_offsets(offsets, size, self.features, self._rounds, own)
+        pooled = np.empty((size, self._pooled, dim), np.float32)
+        pool_forward(rows, inverse, own, self._modes, self._rounds, pooled)
+        inputs: Inputs = {pooled_name(self._group.number): pooled}
+        for place, number, length in self._sequences:
+            values, mask = np.empty((size, length, dim), np.float32), np.empty((size, length), np.bool_)
+            part = slice(place * size, (place + 1) * size)
+            entries_of = inverse[part] if own is None else inverse
+            bounds = None if own is None else own[part.start : part.stop + 1]
+            sequence_forward(rows, entries_of, bounds, int(self._rounds[place]), values, mask)
+            inputs |= dict(zip(sequence_names(number), (values, mask), strict=True))
+        return inputs
+
+    def _numbers(self, entries: int) -> NDArray[np.int32]:
+        """Return 0, 1, 2, …: each entry has a row of its own."""
+        if self._inverse.size < entries:
+            self._inverse = np.arange(max(entries, 2 * self._inverse.size), dtype=np.int32)
+        return self._inverse[:entries]
+
+
+def _mapped(path: Path, dtype: Any, size: int) -> NDArray[Any]:
+    """Return a file as read-only memory, which processes share; raises CheckpointError unless it has this size."""
+    nbytes = size * np.dtype(dtype).itemsize
+    try:
+        with path.open("rb") as file:
+            found = file.seek(0, 2)
+            if found != nbytes:
+                raise CheckpointError(f"{path} has {found:,} bytes, and should have {nbytes:,}; export the run again")
+            if not size:
+                return np.empty(0, dtype)
+            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), dtype)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}; export the run again") from error
