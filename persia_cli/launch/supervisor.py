@@ -14,7 +14,7 @@ from typing import Protocol
 from persia_cli.config.record import read_run
 from persia_cli.config.schema import Run
 from persia_cli.control.restarts import LOST_WITH_SUPERVISOR, RestartPolicy, ended_how
-from persia_cli.errors import DiskError, PreemptedError, RoleError, WireError
+from persia_cli.errors import DiskError, KilledError, PreemptedError, RoleError, WireError
 from persia_cli.launch.handed_over import descriptors
 from persia_cli.launch.job import COORDINATOR_ADDRESS, JOB, SIGNALLED, record
 from persia_cli.launch.pid_file import Noted, PidFile
@@ -252,6 +252,11 @@ def supervise_role(options: RoleOptions) -> None:
         if place is not None:
             place.clear()
     code = child.process.returncode
+    if child.final and code < 0:
+        # Whoever started this process is to know that its child was killed, so that the job may begin again.
+        died = KilledError(child.final, name)
+        died.exit_code = SIGNALLED - code
+        raise died
     if child.final:
         raise RoleError(child.final)
     if code:
