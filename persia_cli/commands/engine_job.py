@@ -28,6 +28,13 @@ def render(run: "Run", run_dir: Path | None) -> str:
 
             # The same name each time: a job that is given to the cluster again goes on.
             return as_yaml(run, run_dir.name if run_dir else run.name)
+        case "ray":
+            from persia_cli.engines.ray.rayjob import rayjob_yaml
+            from persia_cli.engines.ray.request import rendered as ray_request
+
+            if run.cluster.ray is not None and run.cluster.ray.pods is not None:
+                return rayjob_yaml(run, run.cluster.ray.pods, run_dir.name if run_dir else run.name)
+            return ray_request(run, str(run_dir or choose_run_dir(run.name, None)))
     raise UserError(
         f"--render prints what {' and '.join(f'cluster={engine}' for engine in ENGINES)} submit, and cluster={kind} "
         "submits nothing; --dry-run shows its plan"

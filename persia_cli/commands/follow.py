@@ -26,6 +26,7 @@ def attach(run: Run) -> None:
     """
     from persia_cli.commands.hosts_job import attach_to
 
+    _require_independent(run)
     attach_to(run)
 
 
@@ -36,6 +37,7 @@ def stop(
     """Save the model of a job with cluster=hosts, and end the job, from wherever its run directory is."""
     from persia_cli.commands.hosts_job import stop_job
 
+    _require_independent(run)
     stop_job(run, at_once=now)
 
 
@@ -63,3 +65,17 @@ def logs(
         if len(chosen) > 1:
             say(err(), f"== {name}")
         out().out(path.read_text(encoding="utf-8", errors="replace"), end="", highlight=False)
+
+
+def _require_independent(run: Path) -> None:
+    """Raise UserError for a job that does not outlive the command that started it."""
+    from persia_cli.config.record import read_run
+    from persia_cli.config.schema import WITH_COMMAND
+    from persia_cli.errors import UserError
+    from persia_cli.observe.history import CONFIG
+
+    if (run / CONFIG).is_file() and (kind := read_run(run / CONFIG).cluster.kind) in WITH_COMMAND:
+        raise UserError(
+            f"cluster={kind}: the job of {run} is shown by its command, and ends with it; SIGTERM to that one saves "
+            "the model first. Of a command that was submitted by ray job, ray job logs and ray job stop do the same"
+        )

@@ -48,6 +48,8 @@ def carry_out(plan: JobPlan, words: Sequence[str], trace: Path | None = None) ->
     """
     if plan.run.cluster.kind == "embedded":
         from persia_cli.launch.embedded import launch
+    elif plan.run.cluster.kind == "ray" and plan.job.task == "train":
+        from persia_cli.engines.ray.launch import launch
     else:
         from persia_cli.launch.local import launch
     describe(err(), plan)

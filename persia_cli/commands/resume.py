@@ -30,9 +30,9 @@ def resume(
     from persia_cli.commands.job import carry_out
     from persia_cli.commands.screen import err, say
     from persia_cli.config.compose import compose_run
-    from persia_cli.config.schema import ENGINES
+    from persia_cli.config.schema import ENGINES, WITH_COMMAND
     from persia_cli.errors import UserError
-    from persia_cli.launch.readiness import require_ready
+    from persia_cli.launch.readiness import require_network, require_ready
     from persia_cli.launch.signals import end_on_signals
     from persia_cli.observe.history import CONFIG
 
@@ -43,17 +43,19 @@ def resume(
             )
         again = [f"conf={run / CONFIG}", *(words or [])]
         composed = compose_run(again)
-        if composed.cluster.kind in ENGINES:
+        kind = composed.cluster.kind
+        if kind in ENGINES and kind not in WITH_COMMAND:
             from persia_cli.commands.engine_job import resume_elsewhere
 
             if dry_run:
-                raise UserError(
-                    f"cluster={composed.cluster.kind} plans a resumed run where its record is: no --dry-run"
-                )
+                raise UserError(f"cluster={kind} plans a resumed run where its record is: no --dry-run")
             resume_elsewhere(composed, run)
             return
         plan = plan_resumed(run, composed, run)
-        require_ready([plan])
+        if kind in WITH_COMMAND:
+            require_network(plan)  # the rows are not in the memory of this machine
+        else:
+            require_ready([plan])
         if dry_run:
             from persia_cli.commands.describe import describe_plan
             from persia_cli.commands.screen import out

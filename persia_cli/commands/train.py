@@ -56,10 +56,10 @@ def train(
     from persia_cli.commands.job import carry_out, choose_run_dir, claimed, traced
     from persia_cli.commands.screen import err, out, say
     from persia_cli.config.compose import compose_run
-    from persia_cli.config.schema import ENGINES
+    from persia_cli.config.schema import ENGINES, WITH_COMMAND
     from persia_cli.errors import UserError
     from persia_cli.launch.job import BEGINNING, has_begun
-    from persia_cli.launch.readiness import require_ready, with_dense_fit
+    from persia_cli.launch.readiness import require_network, require_ready, with_dense_fit
     from persia_cli.launch.resumed import start_over
     from persia_cli.launch.signals import end_on_signals
     from persia_cli.plan.job import plan_job
@@ -67,16 +67,19 @@ def train(
     with end_on_signals(lambda text: say(err(), text)):
         words, resumed = split_word(words or [])
         run = compose_run(words, conf_dir or [])
-        if render or run.cluster.kind in ENGINES:
-            if trace or trace_steps:
-                raise UserError(f"--trace is not for cluster={run.cluster.kind}: recordings would stay on its machines")
+        kind = run.cluster.kind
+        if (trace or trace_steps) and (render or kind in ENGINES):
+            raise UserError(f"--trace is not for cluster={kind}: recordings would stay on its machines")
+        if render or (kind in ENGINES and (dry_run or kind not in WITH_COMMAND)):
             _elsewhere(run, run_dir, resumed, render or dry_run)
             return
         plan = _resumed(resumed, run, run_dir) if resumed else None
         unsaved = run_dir if resumed and plan is None and run_dir and has_begun(run_dir) else None
         if plan is None:
             plan = plan_job(run, facts_of(run.dataset), "train", unsaved or choose_run_dir(run.name, run_dir))
-        if parent is None or plan.is_resumed:  # new points of a sweep are checked against the machine together
+        if kind in WITH_COMMAND:
+            require_network(plan)  # the rows are not in the memory of this machine
+        elif parent is None or plan.is_resumed:  # new points of a sweep are checked against the machine together
             require_ready([plan])
         plan = with_dense_fit(plan)
         if trace_steps and not trace:

@@ -1,8 +1,10 @@
-"""The resolved configuration that an engine hands to the coordinator's machine."""
+"""What an engine hands to the coordinator's machine: the resolved configuration, and the keys of the job."""
 
 from persia_cli.config.record import to_yaml
 from persia_cli.config.schema import Run
 from persia_cli.launch.job import anchored
+from persia_cli.launch.key_files import key_file_of
+from persia_cli.wire.keys import JobKeys, new_keys, read_keys
 
 
 def handed_over_run(run: Run) -> Run:
@@ -17,3 +19,9 @@ def handed_over_run(run: Run) -> Run:
 def configuration(run: Run) -> str:
     """Return the configuration as the text of a file that `conf=PATH` reads."""
     return to_yaml(handed_over_run(run))
+
+
+def keys_of(run: Run) -> JobKeys:
+    """Return the keys that the user names, or else new ones."""
+    given = key_file_of(None, None, run.cluster.key_file)
+    return new_keys() if given is None else read_keys(given)

@@ -18,7 +18,10 @@ class Placed:
     key_file: str = STDIN
     """File of the job's keys; by default standard input has them."""
     config: str = STDIN
-    """File of the resolved configuration, for the coordinator alone; by default it follows the keys."""
+    """File of the resolved configuration, for the coordinator alone; by default it follows the keys.
+
+    Empty if the run directory has been prepared.
+    """
     run_dir: str = "run"
     """Folder of the run's record, for the coordinator alone."""
     bind: str = ""
@@ -33,4 +36,6 @@ def role_words(role: str, index: int | str, at: Placed) -> list[str]:
     words += ["--bind", at.bind] if at.bind else []
     words += ["--advertise", at.advertise] if at.advertise else []
     words += ["--supervise"]
-    return [*words, "--run-dir", at.run_dir, f"conf={at.config}"] if role == COORDINATOR else words
+    if role != COORDINATOR:
+        return words
+    return [*words, "--run-dir", at.run_dir, *([f"conf={at.config}"] if at.config else [])]

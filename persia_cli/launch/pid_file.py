@@ -34,6 +34,14 @@ class Noted(msgspec.Struct, frozen=True):
 _DECODER = msgspec.json.Decoder(Noted)
 
 
+def noted_in(text: bytes) -> Noted | None:
+    """Return the process that a file notes, None if it notes none."""
+    try:
+        return _DECODER.decode(text)
+    except msgspec.DecodeError:
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class PidFile:
     """The open file, locked; `descriptor` is for the replica's processes to inherit, with the lock."""
@@ -58,11 +66,8 @@ class PidFile:
 
     def killed(self, coordinator: str) -> Noted | None:
         """Return the process that was killed with its supervisor, if it was of this coordinator's job."""
-        try:
-            noted = _DECODER.decode(os.pread(self.descriptor, MOST_BYTES, 0))
-        except msgspec.DecodeError:
-            return None
-        return noted if noted.coordinator == coordinator else None
+        noted = noted_in(os.pread(self.descriptor, MOST_BYTES, 0))
+        return noted if noted is not None and noted.coordinator == coordinator else None
 
     def note(self, coordinator: str, pid: int, life: int) -> None:
         """Note the process that runs from now on; raises DiskError."""

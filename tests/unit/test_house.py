@@ -56,6 +56,7 @@ ONLY_IN = {
     "onnx": ("export",),
     "onnxruntime": ("serving",),
     "faiss": ("retrieval.approximate",),
+    "ray": ("engines.ray",),
     "matplotlib": ("observe.drawing", "observe.panels", "sweep.frontier"),
     "tensorboard": ("observe.tensorboard",),
     "numba": ("kernels", "bench.limits"),

@@ -1,7 +1,7 @@
 """The typed configuration that the rest of the program uses; one file per group. All imports are for others."""
 
 from persia_cli.config.schema.base import Node
-from persia_cli.config.schema.cluster import ENGINES, Cluster
+from persia_cli.config.schema.cluster import ENGINES, WITH_COMMAND, Cluster
 from persia_cli.config.schema.dataset import Dataset, GeneratedDataset, Generator, ParquetDataset
 from persia_cli.config.schema.embedding import Embedding, HashStack, Table
 from persia_cli.config.schema.factorization import Afm, DeepFm, FibiNet, Fm, Lr, WideDeep, XDeepFm
@@ -46,6 +46,7 @@ from persia_cli.config.schema.optimizer import (
     Sgd,
     StepSchedule,
 )
+from persia_cli.config.schema.ray import RayPods, RaySettings
 from persia_cli.config.schema.resources import RoleCpus, RoleMemory
 from persia_cli.config.schema.run import Checkpoint, EarlyStop, Evaluation, Retrieval, Run, Training
 from persia_cli.config.schema.sequences import Bst, Dien, Din, SasRec, TwoTower

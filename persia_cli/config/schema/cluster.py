@@ -7,19 +7,22 @@ from pydantic import model_validator
 from persia_cli.config.schema.base import Amount, Few, Node, Seconds
 from persia_cli.config.schema.hosts import SshHosts
 from persia_cli.config.schema.kubernetes import Kubernetes
+from persia_cli.config.schema.ray import RaySettings
 from persia_cli.config.schema.resources import RoleCpus, RoleMemory
 
-ENGINES = ("hosts", "kubernetes")
+ENGINES = ("hosts", "kubernetes", "ray")
 """Kinds that start a job on other machines. The settings of each are in a key of its name, which others refuse."""
+WITH_COMMAND = ("ray",)
+"""Those of which the coordinator runs beside the command, so that plan, record and end are those of a local job."""
 
 
 class Cluster(Node):
     """Replicas of each role, their transport, and the time limits for waiting."""
 
-    kind: Literal["embedded", "local", "hosts", "kubernetes"]
+    kind: Literal["embedded", "local", "hosts", "kubernetes", "ray"]
     """`embedded` runs every role as a thread of one process, `local` as a process of this machine.
 
-    `hosts` runs them on machines that ssh reaches, `kubernetes` as pods of a cluster.
+    `hosts` runs them on machines that ssh reaches, `kubernetes` as pods of a cluster, `ray` on those of a Ray cluster.
     """
     transport: Literal["ipc", "tcp"] = "ipc"
     """The transport between processes: Unix sockets, or TCP on the loopback interface.
@@ -76,6 +79,8 @@ class Cluster(Node):
     """The machines of `cluster=hosts`."""
     kubernetes: Kubernetes | None = None
     """The pods of `cluster=kubernetes`."""
+    ray: RaySettings | None = None
+    """The Ray cluster of `cluster=ray`."""
 
     @model_validator(mode="after")
     def _engines_have_their_own_settings(self) -> Self:

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from persia_cli.config.schema import Run, SshHosts
-from persia_cli.engines.configuration import configuration
+from persia_cli.engines.configuration import configuration, keys_of
 from persia_cli.engines.hosts.connection import Connection
 from persia_cli.engines.hosts.machines import address_of_coordinator, ask, require_usable
 from persia_cli.engines.hosts.mirror import Mirror
@@ -16,9 +16,7 @@ from persia_cli.engines.hosts.start import start_folder, start_words
 from persia_cli.errors import PersiaError, PreemptedError, RoleError, UserError
 from persia_cli.launch.handed_over import text_of
 from persia_cli.launch.job import ERROR_LINE, SIGNALLED, JobResult, recorded_failure, result_of
-from persia_cli.launch.key_files import key_file_of
 from persia_cli.plan.job import COORDINATOR, Replica
-from persia_cli.wire.keys import JobKeys, new_keys, read_keys
 
 FIRST = f"{COORDINATOR}-0"
 POLL_S = 0.1
@@ -60,7 +58,7 @@ class HostsJob:
         say_start(f"asking {', '.join(host.ssh for host in machines)}")
         facts = ask(self._hosts, machines)
         require_usable(self.run, self.placement, facts)
-        address, keys = address_of_coordinator(self.placement, facts), _keys_of(self.run)
+        address, keys = address_of_coordinator(self.placement, facts), keys_of(self.run)
         first, *others = self.placement
         say_start(f"{first.name} on {self.placement[first].ssh}")
         self._start(first, address, text_of(keys, configuration(self.run)))
@@ -242,8 +240,3 @@ class HostsJob:
 
     def _host_of(self, name: str) -> str:
         return next(host.ssh for replica, host in self.placement.items() if replica.name == name)
-
-
-def _keys_of(run: Run) -> JobKeys:
-    given = key_file_of(None, None, run.cluster.key_file)
-    return new_keys() if given is None else read_keys(given)

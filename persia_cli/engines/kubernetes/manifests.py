@@ -1,6 +1,6 @@
 """All manifests of a job, as plain values and as YAML for kubectl."""
 
-import yaml
+from collections.abc import Mapping
 
 from persia_cli import __version__
 from persia_cli.config.schema import Kubernetes, Run
@@ -9,6 +9,7 @@ from persia_cli.engines.kubernetes.admission import refusals
 from persia_cli.engines.kubernetes.jobset import jobset
 from persia_cli.engines.kubernetes.names import check_key, check_labels, check_name
 from persia_cli.engines.kubernetes.paths import check_paths
+from persia_cli.engines.kubernetes.plain_yaml import plain_yaml
 from persia_cli.engines.kubernetes.pod import COMPONENT, CONFIG_FILE, KEY, SAFE_TO_EVICT, Manifest, PodJob, RolePods
 from persia_cli.engines.resources import resources_of
 from persia_cli.errors import ConfigError
@@ -17,6 +18,7 @@ from persia_cli.plan.job import COORDINATOR, expected_replicas
 MOST_BYTES = 2**20
 """Size of a ConfigMap, at the most."""
 LABELS, ANNOTATIONS = "cluster.kubernetes.labels", "cluster.kubernetes.annotations"
+VOLUMES = "cluster.kubernetes.volumes"
 HEAD = """\
 # The job {name}, made by persia {version}. The cluster needs JobSet: https://jobset.sigs.k8s.io
 # The job's keys are not in here. Give them to the cluster once, before this file:
@@ -40,11 +42,11 @@ def manifests(run: Run, name: str) -> list[Manifest]:
     check_labels(LABELS, settings.labels, {*job.labels, COMPONENT})
     for key in settings.annotations:
         check_key(ANNOTATIONS, key, {SAFE_TO_EVICT})
-    check_paths(run, settings)
+    check_paths(run, settings.volumes, VOLUMES)
     made = jobset(job, [RolePods(role, count, resources_of(run, role)) for role, count in counts.items()])
     if refused := refusals(made):
         raise ConfigError(f"JobSet would refuse this job: {'; '.join(refused)}")
-    return [_config_map(job, run), _network_policy(job), made]
+    return [config_map(job.metadata(f"{name}-config"), run), network_policy(job.metadata(name), job.labels), made]
 
 
 def as_yaml(run: Run, name: str) -> str:
@@ -53,25 +55,11 @@ def as_yaml(run: Run, name: str) -> str:
     namespace = f" --namespace {settings.namespace}" if settings.namespace else ""
     secret = PodJob(name, settings, run.checkpoint.grace_s).secret
     head = HEAD.format(name=name, version=__version__, namespace=namespace, secret=secret, key=KEY)
-    text = yaml.dump_all(made, Dumper=_Plain, sort_keys=False, allow_unicode=True, width=120)
+    text = plain_yaml(made)
     return f"{head}{'' if settings.run_claim else FORGETS}---\n{text}".removesuffix("\n")
 
 
-class _Plain(yaml.SafeDumper):
-    """Writes equal values again instead of referring to the first, and long texts as they are."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        return True
-
-
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
-
-
-_Plain.add_representer(str, _text)
-
-
-def _config_map(job: PodJob, run: Run) -> Manifest:
+def config_map(metadata: Manifest, run: Run) -> Manifest:
     """Return the ConfigMap with the complete configuration, for the coordinator, from which the others have it."""
     text = configuration(run)
     if len(text.encode()) > MOST_BYTES:
@@ -79,18 +67,19 @@ def _config_map(job: PodJob, run: Run) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": job.metadata(f"{job.name}-config"),
+        "metadata": metadata,
         "immutable": True,
         "data": {CONFIG_FILE: text},
     }
 
 
-def _network_policy(job: PodJob) -> Manifest:
-    """Return the policy by which pods of the job are reached by pods of the job alone."""
-    pods = {"podSelector": {"matchLabels": job.labels}}
+def network_policy(metadata: Manifest, labels: Mapping[str, str], open_port: int | None = None) -> Manifest:
+    """Return the policy by which pods with these labels are reached by each other alone, but for one port."""
+    pods = {"podSelector": {"matchLabels": dict(labels)}}
+    everybody = [] if open_port is None else [{"ports": [{"port": open_port}]}]
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": job.metadata(job.name),
-        "spec": {**pods, "policyTypes": ["Ingress"], "ingress": [{"from": [pods]}]},
+        "metadata": metadata,
+        "spec": {**pods, "policyTypes": ["Ingress"], "ingress": [{"from": [pods]}, *everybody]},
     }

@@ -1,0 +1,112 @@
+"""The Ray cluster: the connection to it, room for a job in it, and an actor for each replica there."""
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+from persia_cli.config.schema import RaySettings, Run
+from persia_cli.engines.ray.place import Place
+from persia_cli.engines.ray.request import RayRequest, options_of, request_of, why_no_room
+from persia_cli.errors import ConfigError, RoleError, UserError, one_line
+from persia_cli.plan.job import Replica
+
+SLICE_S = 1
+"""Seconds for which Ray is waited for at once; signals are handled in between."""
+CLIENT = "ray://"
+MOST_SAID = 300
+"""Characters of what Ray says of a failure."""
+
+
+def require_ray() -> None:
+    """Raise ConfigError if Ray is not installed."""
+    if find_spec("ray") is None:
+        raise ConfigError("cluster=ray needs Ray, which is not installed: pip install 'persia[ray]'")
+
+
+@contextmanager
+def connected(run: Run) -> Iterator["JoinedCluster"]:
+    """Yield the cluster of a run; raises UserError if there is none, or it does not let this process in."""
+    require_ray()
+    import ray
+    from ray.exceptions import RayError
+
+    settings = run.cluster.ray or RaySettings()
+    if settings.address and settings.address.startswith(CLIENT):
+        raise ConfigError(
+            f"cluster.ray.address={settings.address}: roles have to reach this process, and a Ray Client is outside of "
+            "the cluster; give HOST:PORT on one of its machines, or use ray job submit -- persia train …"
+        )
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(address=settings.address or "auto", logging_level=logging.ERROR, log_to_driver=False)
+    except (ConnectionError, RayError, RuntimeError, ValueError) as error:
+        where = f"at {settings.address} (cluster.ray.address)" if settings.address else "here or at RAY_ADDRESS"
+        raise UserError(
+            f"no Ray cluster can be joined {where}; this machine has to be one of it (ray start), and to have its "
+            f"token if it demands one (RAY_AUTH_MODE=token, RAY_AUTH_TOKEN_PATH): {one_line(error)[:MOST_SAID]}"
+        ) from error
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)  # Ray has put an end of its own there
+    try:
+        yield JoinedCluster(run, settings)
+    except RayError as error:
+        raise RoleError(f"the Ray cluster fails: {one_line(error)[:MOST_SAID]}") from error
+    finally:
+        ray.shutdown()
+
+
+class JoinedCluster:
+    """A cluster that this process has joined, and the room of one job in it."""
+
+    def __init__(self, run: Run, settings: RaySettings) -> None:
+        import ray
+
+        self._ray = ray
+        self.room_s = settings.room_s
+        self._request: RayRequest = request_of(run)
+        self._group: Any = None
+        self.address: str = ray.util.get_node_ip_address()
+        """Of this machine, for the cluster's other ones."""
+
+    def reserve(self, say: Callable[[str], None], meanwhile: Callable[[], None]) -> None:
+        """Wait for room, calling `meanwhile` each second; raises RoleError that says what is missing.
+
+        `say` is called with that too, if the job has to wait.
+        """
+        bundles = [dict(bundle.amounts) for bundle in self._request.bundles]
+        self._group = self._ray.util.placement_group(bundles, strategy=self._request.strategy)
+        begin, is_told = time.monotonic(), False
+        while not self._group.wait(SLICE_S):
+            if not is_told:
+                say(f"waiting for room in the Ray cluster, at most {self.room_s:g} s: {self.why_no_room()}")
+                is_told = True
+            meanwhile()
+            if time.monotonic() - begin > self.room_s:
+                raise RoleError(
+                    f"the Ray cluster has had no room for the job for {self.room_s:g} s (cluster.ray.room_s): "
+                    f"{self.why_no_room()}"
+                )
+
+    def why_no_room(self) -> str:
+        """Return what the cluster lacks."""
+        machines = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        return why_no_room(self._request, machines, self._ray.available_resources())
+
+    def actor(self, replica: Replica) -> Any:
+        """Return a new actor for a replica, in its bundle; Ray starts it when the bundle has a machine."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        bundle = PlacementGroupSchedulingStrategy(self._group, self._request.bundle_of(replica))
+        options = options_of(self._request.amounts[replica])
+        remote = self._ray.remote(max_restarts=0, max_concurrency=1)(Place)
+        return remote.options(**options, scheduling_strategy=bundle).remote()
+
+    def end(self, actor: Any) -> None:
+        """End an actor, and with it all that it has started."""
+        self._ray.kill(actor)

@@ -1,0 +1,223 @@
+"""A job on a Ray cluster: the coordinator beside the command, an actor beside each other replica."""
+
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from persia_cli.control.awake import AwakeTime
+from persia_cli.control.restarts import LOST_WITH_SUPERVISOR
+from persia_cli.engines.configuration import keys_of
+from persia_cli.engines.ray.cluster import JoinedCluster
+from persia_cli.engines.ray.followed import ActorReplica, FollowedReplica, OwnReplica
+from persia_cli.engines.ray.request import words_of
+from persia_cli.errors import KilledError, PersiaError, RoleError, TakeoverError, UserError, WireError
+from persia_cli.launch.handed_over import text_of
+from persia_cli.launch.job import ERROR_LINE, ROLES, SIGNALLED, record, recorded_failure
+from persia_cli.launch.pid_file import noted_in
+from persia_cli.launch.supervisor import WELL, DeathReports, address_in
+from persia_cli.plan.job import JobPlan, Replica
+from persia_cli.plan.replacement import WITH_MEMORY
+from persia_cli.wire.context import Context
+from persia_cli.wire.job_messages import Death, Verdict
+from persia_cli.wire.secret import JobSecret
+
+POLL_S = 0.05
+SETTLE_S = 3.0
+"""Seconds that the coordinator has to record why a replica failed, before that is said here."""
+LOG_TAIL_LINES = 20
+
+
+class RayJob:
+    """The replicas of one job; `poll` has to be called all the time."""
+
+    def __init__(self, plan: JobPlan, cluster: JoinedCluster) -> None:
+        self._plan, self._cluster = plan, cluster
+        keys = keys_of(plan.run)
+        self._given = text_of(keys)
+        self._reports = DeathReports("engine", lambda: self._address, lambda: Context(JobSecret.of(keys)))
+        self._address = ""
+        """Of the coordinator, once it listens."""
+        first, *others = plan.replicas
+        self._coordinator = OwnReplica(first, self._log_of(first))
+        self._others: dict[Replica, ActorReplica] = {}
+        self._waiting = others
+        self._due: dict[Replica, float] = {}
+        """When a new actor is to be made for a replica whose place was lost."""
+        self._final: dict[Replica, str] = {}
+        """Why the places of these replicas are not replaced."""
+        self._saving: AwakeTime | None = None
+
+    def start(self, meanwhile: Callable[[], None]) -> None:
+        """Wait for room and machines, then start the coordinator and all others.
+
+        `meanwhile` is called again and again. Raises the failure of the first replica that does not start.
+        """
+        self._cluster.reserve(self._note, meanwhile)
+        for replica in self._waiting:
+            self._others[replica] = ActorReplica(replica, self._log_of(replica), self._cluster.actor(replica))
+        limit_s = self._plan.run.cluster.start_timeout_s
+        self._await(lambda: all(each.machine for each in self._others.values()), limit_s, "has no actor", meanwhile)
+        words = words_of(
+            self._coordinator.replica, f"tcp://{self._cluster.address}:*", "", str(self._plan.run_dir.absolute())
+        )
+        self._coordinator.begin(words, self._given)
+        self._await(lambda: bool(address_in(self._plan.run_dir)), limit_s, "does not listen", meanwhile)
+        self._address = address_in(self._plan.run_dir)
+
+    def _note(self, text: str) -> None:
+        record(self._plan.run_dir, event="note", text=text)  # nobody else writes events yet
+
+    def _await(self, condition: Callable[[], bool], limit_s: float, what: str, meanwhile: Callable[[], None]) -> None:
+        awake = AwakeTime(time.monotonic())
+        while not condition():
+            self.poll()
+            self.check()
+            meanwhile()
+            if awake.at(time.monotonic()) > limit_s:
+                late = next((each for each in self._others.values() if not each.machine), self._coordinator)
+                raise RoleError(f"{late.named} {what} after {limit_s:g} s{self._tail(late)}")
+            time.sleep(POLL_S)
+
+    def poll(self) -> None:
+        """Take what has come from all machines, and replace places that were lost where the coordinator wants that."""
+        self._coordinator.poll()
+        for each in list(self._others.values()):
+            each.poll()
+            if self._address and each.machine and not each.begun:
+                words = words_of(each.replica, self._address, each.machine.address, "")
+                each.begin(words, self._given)
+            goes_on = self._coordinator.runs or not self._coordinator.begun
+            if each.lost and goes_on and each.replica not in self._due and each.replica not in self._final:
+                self._report(each)
+            if each.life > 1 and each.waits_s > self._cluster.room_s:
+                raise RoleError(
+                    f"{each.replica.name} has lost its place, and there has been no other for {each.waits_s:.0f} s "
+                    f"(cluster.ray.room_s): {self._cluster.why_no_room()}"
+                )
+        self._replace()
+
+    def _report(self, place: ActorReplica) -> None:
+        """Report the death of a replica that was lost with its actor."""
+        replica, noted = place.replica, noted_in(place.noted)
+        if noted is None:
+            self._final[replica] = f"{place.named} was lost before it had begun: {place.lost}"
+            return
+        self._due[replica] = float("inf")  # until the coordinator has decided
+
+        def heed(verdict: Verdict) -> None:
+            if verdict.restart:
+                self._due[replica] = time.monotonic() + verdict.after_s
+            else:
+                self._final[replica] = f"{place.named} was lost with its actor: {verdict.why}"
+
+        code = LOST_WITH_SUPERVISOR if replica.role in WITH_MEMORY else -signal.SIGKILL
+        self._reports.send(Death(replica.role, replica.index, noted.pid, code), heed)
+
+    def _replace(self) -> None:
+        try:
+            self._reports.poll()
+        except WireError as error:
+            lost = [replica for replica, due_s in self._due.items() if due_s == float("inf")]
+            self._final |= {replica: f"{self._others[replica].named} was lost: {error}" for replica in lost}
+        for replica in [replica for replica, due_s in self._due.items() if time.monotonic() >= due_s]:
+            del self._due[replica]
+            before = self._others[replica]
+            place = ActorReplica(replica, before.log, self._cluster.actor(replica), before.life + 1)
+            place.noted = before.noted
+            self._others[replica] = place
+
+    @property
+    def _all(self) -> list[FollowedReplica]:
+        return [self._coordinator, *self._others.values()]
+
+    @property
+    def _failed(self) -> list[FollowedReplica]:
+        return [each for each in self._all if each.code not in (None, *WELL)]
+
+    @property
+    def running(self) -> bool:
+        """True if the coordinator runs and no replica has failed for good."""
+        return self._coordinator.runs and not self._failed and not self._final
+
+    def pass_on(self, signals: Sequence[str]) -> None:
+        """Tell the coordinator of signals that came to the command; raises RoleError if it takes too long to save."""
+        for name in signals:
+            self._coordinator.signal(signal.SIGUSR2 if name == "SIGUSR2" else signal.SIGUSR1)
+            if name != "SIGUSR2" and self._saving is None:
+                self._saving = AwakeTime(time.monotonic())
+        limit_s = self._plan.run.checkpoint.grace_s + self._plan.run.cluster.stop_timeout_s
+        if self._saving is not None and self._saving.at(time.monotonic()) > limit_s:
+            raise RoleError(f"coordinator-0 has not ended the job within {limit_s:g} s of a signal; see its log")
+
+    def check(self) -> None:
+        """Raise the failure that ended the job, if there was one."""
+        for replica, why in self._final.items():
+            raise self._killed(why, replica)
+        failed = self._failed
+        if not failed:
+            return
+        for each in failed:
+            # It was killed from outside, so this is the cause; errors of other replicas are consequences.
+            if each.code is not None and (each.code > SIGNALLED or each.code == TakeoverError.exit_code):
+                raise self._killed(self._why(each), each.replica)
+        self._wait([self._coordinator], SETTLE_S)
+        first = next((each for each in failed if each is not self._coordinator), failed[0])
+        recorded = recorded_failure(self._plan.run_dir)
+        if recorded is None:
+            kind = UserError if first.code == UserError.exit_code else RoleError
+            raise kind(self._why(first))
+        for each in self._all:
+            if each is not self._coordinator and each.replica.name in str(recorded):
+                recorded.add_note(f"{each.named}{self._tail(each)}")
+        raise recorded
+
+    def _killed(self, why: str, replica: Replica) -> PersiaError:
+        return RoleError(why) if self._saving is not None else KilledError(why, replica.name)
+
+    def _why(self, place: FollowedReplica) -> str:
+        """Return why a replica ended, as its log has it."""
+        assert place.code is not None
+        lines = self._lines(place)
+        if errors := [line.removeprefix(ERROR_LINE) for line in lines if line.startswith(ERROR_LINE)]:
+            return f"{place.named}: {errors[-1]}"
+        by = f"by signal {place.code - SIGNALLED}" if place.code > SIGNALLED else f"with exit code {place.code}"
+        return f"{place.named} ended {by}{self._tail(place)}"
+
+    def _tail(self, place: FollowedReplica) -> str:
+        lines = self._lines(place)[-LOG_TAIL_LINES:] or ["(nothing)"]
+        return f"; the end of {place.log}:\n" + "\n".join(f"  {line}" for line in lines)
+
+    def _lines(self, place: FollowedReplica) -> list[str]:
+        if not place.log.exists():
+            return []
+        return place.log.read_text(encoding="utf-8", errors="replace").splitlines()
+
+    def stop(self, at_once: bool = False) -> None:
+        """End all that still runs: ask the coordinator and then the others to stop, and end what runs after that."""
+        limit_s = 0.0 if at_once else self._plan.run.cluster.stop_timeout_s
+        others = list(self._others.values())
+        try:
+            if self._coordinator.code in WELL:
+                self._wait(others, limit_s)  # they have heard that the job is done
+            for group in ([self._coordinator], others):
+                for each in group:
+                    if each.runs and limit_s:
+                        each.signal(signal.SIGINT)
+                self._wait(group, limit_s)
+        finally:
+            self._coordinator.close()
+            for each in others:
+                self._cluster.end(each.actor)
+            self._reports.close()
+
+    def _wait(self, places: Sequence[FollowedReplica], seconds: float) -> None:
+        """Wait until these have ended, but not longer than so many seconds."""
+        awake = AwakeTime(time.monotonic())
+        while any(each.runs for each in places) and awake.at(time.monotonic()) < seconds:
+            for each in self._all:
+                each.poll()
+            time.sleep(POLL_S)
+
+    def _log_of(self, replica: Replica) -> Path:
+        return self._plan.run_dir / ROLES / f"{replica.name}.log"

@@ -1,0 +1,149 @@
+"""What a job asks a Ray cluster for: bundles of resources, and the replicas that use each."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from persia_cli.config.schema import RaySettings, Run
+from persia_cli.engines.resources import GIB, resources_of
+from persia_cli.engines.role_words import Placed, role_words
+from persia_cli.plan.job import COORDINATOR, Replica, all_replicas
+
+Amounts = Mapping[str, float]
+"""Amounts of Ray's resources by their names; memory is in bytes."""
+CPU, GPU, MEMORY = "CPU", "GPU", "memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """What is reserved on one machine for replicas that exchange so much that they are to share its memory."""
+
+    owner: Replica
+    """The embedding server or NN worker beside which the others are."""
+    replicas: tuple[Replica, ...]
+    amounts: Amounts
+
+
+@dataclass(frozen=True, slots=True)
+class RayRequest:
+    """The placement group of a job, and where in it each replica is. The coordinator is in none."""
+
+    strategy: str
+    bundles: tuple[Bundle, ...]
+    amounts: Mapping[Replica, Amounts]
+    """Of each replica."""
+
+    def bundle_of(self, replica: Replica) -> int:
+        """Return the number of the replica's bundle."""
+        return next(number for number, bundle in enumerate(self.bundles) if replica in bundle.replicas)
+
+
+def request_of(run: Run) -> RayRequest:
+    """Return what a job asks for: a bundle for each NN worker with its data loaders, and for each embedding server
+    with its embedding workers.
+    """
+    amounts = {replica: _amounts(run, replica.role) for replica in all_replicas(run) if replica.role != COORDINATOR}
+    groups: dict[Replica, list[Replica]] = {}
+    for replica in amounts:
+        groups.setdefault(_beside(replica, run), []).append(replica)
+    bundles = tuple(
+        Bundle(owner, tuple(each), _sum([amounts[replica] for replica in each])) for owner, each in groups.items()
+    )
+    settings = run.cluster.ray or RaySettings()
+    return RayRequest(settings.strategy.upper(), bundles, amounts)
+
+
+def words_of(replica: Replica, coordinator: str, address: str, run_dir: str) -> list[str]:
+    """Return the words of `persia` that start a replica; standard input has the job's keys.
+
+    `address` is that of the replica's machine, and `coordinator` the whole one of the coordinator.
+    """
+    if replica.role == COORDINATOR:
+        return role_words(replica.role, replica.index, Placed(coordinator, config="", run_dir=run_dir))
+    return role_words(replica.role, replica.index, Placed(coordinator, advertise=f"tcp://{address}:*"))
+
+
+def rendered(run: Run, run_dir: str) -> str:
+    """Return the request as YAML; what only the cluster knows is in capitals."""
+    request = request_of(run)
+    first = Replica(COORDINATOR, 0)
+    actors = [
+        {
+            "replica": replica.name,
+            "bundle": request.bundle_of(replica),
+            "options": options_of(amounts),
+            "command": " ".join(["persia", *words_of(replica, "tcp://HEAD:PORT", "NODE", run_dir)]),
+        }
+        for replica, amounts in request.amounts.items()
+    ]
+    asked = {
+        "address": (run.cluster.ray or RaySettings()).address or "auto",
+        "placement_group": {
+            "strategy": request.strategy,
+            "bundles": [dict(bundle.amounts) for bundle in request.bundles],
+        },
+        "beside_the_command": " ".join(["persia", *words_of(first, "tcp://HEAD:*", "", run_dir)]),
+        "actors": actors,
+    }
+    head = "# What the job asks Ray for. Each actor starts its command, whose standard input has the job's keys.\n"
+    return head + yaml.safe_dump(asked, sort_keys=False, width=200).rstrip("\n")
+
+
+def options_of(amounts: Amounts) -> dict[str, float]:
+    """Return the resources of an actor as Ray's options name them."""
+    return {"num_cpus": amounts[CPU], "num_gpus": amounts.get(GPU, 0), "memory": amounts[MEMORY]}
+
+
+def why_no_room(request: RayRequest, machines: Sequence[Amounts], free: Amounts) -> str:
+    """Return what a cluster lacks: a bundle for which no machine is large enough, or else what is taken.
+
+    `machines` has all resources of each machine, `free` what is free of all together.
+    """
+    for bundle in request.bundles:
+        if not any(_fits(bundle.amounts, machine) for machine in machines):
+            names = ", ".join(replica.name for replica in bundle.replicas)
+            largest = max(machines, key=lambda machine: machine.get(CPU, 0), default={})
+            return (
+                f"no machine is large enough for {names}, which need {in_words(bundle.amounts)} together; the largest "
+                f"of {len(machines)} has {in_words(largest)}"
+            )
+    needed = _sum([bundle.amounts for bundle in request.bundles])
+    apart = " on machines of their own" if request.strategy == "STRICT_SPREAD" else ""
+    return (
+        f"the job needs {in_words(needed)} in {len(request.bundles)} bundles{apart}, and of {len(machines)} machines "
+        f"{in_words(free)} are free"
+    )
+
+
+def in_words(amounts: Amounts) -> str:
+    """Return amounts for people."""
+    gpus = f"{amounts[GPU]:g} GPUs, " if amounts.get(GPU) else ""
+    return f"{amounts.get(CPU, 0):g} CPUs, {gpus}{amounts.get(MEMORY, 0) / GIB:.1f} GiB"
+
+
+def _beside(replica: Replica, run: Run) -> Replica:
+    """Return the replica that another is to share a machine with; servers and NN workers are their own."""
+    if replica.role == "embedding-worker":
+        return Replica("embedding-server", replica.index % run.cluster.embedding_servers)
+    if replica.role == "data-loader":
+        return Replica("nn-worker", replica.index % run.cluster.nn_workers)
+    return replica
+
+
+def _amounts(run: Run, role: str) -> Amounts:
+    needed = resources_of(run, role)
+    return {CPU: needed.cpus, MEMORY: needed.memory, **({GPU: needed.gpus} if needed.gpus else {})}
+
+
+def _sum(amounts: Sequence[Amounts]) -> Amounts:
+    total: dict[str, Any] = {}
+    for each in amounts:
+        for name, amount in each.items():
+            total[name] = total.get(name, 0) + amount
+    return total
+
+
+def _fits(wanted: Amounts, machine: Amounts) -> bool:
+    return all(machine.get(name, 0) >= amount for name, amount in wanted.items())

@@ -1,0 +1,94 @@
+"""Ray on hosts of a lab: each host is a node of one cluster, which demands a token."""
+
+import importlib.util
+import secrets
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.conftest import poll_for
+from tests.support.hosts import Host, HostProcess
+
+PORT = 6379
+START_S = 120.0
+TOKEN, RUN = Path("/tmp/ray.token"), Path("/tmp/run")
+"""Paths on the hosts, each of which has its own."""
+SIZE = ["--num-cpus=8", "--num-gpus=0", f"--memory={32 * 2**30}", f"--object-store-memory={2**27}"]
+OPTIONS = ["--disable-usage-stats", "--include-log-monitor=false", "--temp-dir=/tmp/ray", "--block"]
+QUICK = {"period_ms": "1000", "timeout_ms": "2000", "failure_threshold": "5", "initial_delay_ms": "1000"}
+"""How soon Ray takes a machine for lost."""
+ENVIRONMENT = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN_PATH": str(TOKEN),
+    **{f"RAY_health_check_{name}": value for name, value in QUICK.items()},
+}
+
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: persia[ray]")
+"""Mark of tests that need Ray."""
+
+
+@contextmanager
+def ray_on(hosts: Sequence[Host], logs: Path) -> Iterator[str]:
+    """Yield the address of a Ray cluster of these hosts, the first its head, with the words of a job there."""
+    first = hosts[0]
+    token = secrets.token_hex(32)
+    nodes: list[HostProcess] = []
+    try:
+        for host in hosts:
+            place = host.root / TOKEN.relative_to("/")
+            place.write_text(token)
+            place.chmod(0o600)
+            join = ["--head", f"--port={PORT}", "--include-dashboard=false"]
+            join = join if host is first else [f"--address={first.address}:{PORT}"]
+            command = [sys.executable, "-m", "ray.scripts.scripts", "start", f"--node-ip-address={host.address}"]
+            log = logs / f"ray-{host.name}.log"
+            with log.open("wb") as output:
+                node = host.start([*command, *join, *SIZE, *OPTIONS], output, ENVIRONMENT)
+            nodes.append(node)
+            poll_for(lambda log=log, node=node: _is_up(log, node), START_S, f"Ray on {host.name}")
+        yield f"{first.address}:{PORT}"
+    finally:
+        for node in nodes:
+            node.kill()
+
+
+def _is_up(log: Path, node: HostProcess) -> bool:
+    assert node.poll() is None, log.read_text()
+    return "Ray runtime started" in log.read_text()
+
+
+def commands_on(host: Host, *words: str) -> list[psutil.Process]:
+    """The processes of a host whose command lines have all these words."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            is_there = _namespace(process.pid) == _namespace(host.pid)
+            line = process.cmdline() if is_there else []
+        except (psutil.NoSuchProcess, psutil.ZombieProcess, OSError):
+            continue
+        if is_there and all(word in line for word in words):
+            found.append(process)
+    return found
+
+
+def _namespace(pid: int) -> Path:
+    """Where process ids such as that of this process are counted."""
+    return Path(f"/proc/{pid}/ns/pid").readlink()
+
+
+def replicas_on(host: Host, role: str) -> list[psutil.Process]:
+    """The processes of a role on a host, but not their supervisors."""
+    return commands_on(host, "launch-role", role, "--life")
+
+
+def actor_of(replica: psutil.Process) -> psutil.Process:
+    """The process of the actor beside a replica, which is the parent of its supervisor."""
+    supervisor = replica.parent()
+    assert supervisor is not None
+    actor = supervisor.parent()
+    assert actor is not None
+    return actor

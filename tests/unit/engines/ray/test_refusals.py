@@ -1,0 +1,42 @@
+"""What cluster=ray cannot do is said in a sentence, before anything starts."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persia_cli.commands.follow import attach, stop
+from persia_cli.config.compose import compose_run
+from persia_cli.config.record import write_run
+from persia_cli.engines.ray.cluster import connected
+from persia_cli.errors import ConfigError, UserError
+
+RAY = ["conf=synthetic", "cluster=ray"]
+
+
+def test_without_ray_the_command_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+
+    def without_ray(name: str, package: str | None = None) -> Any:
+        return None if name == "ray" else found(name, package)
+
+    monkeypatch.setattr("persia_cli.engines.ray.cluster.find_spec", without_ray)
+    with pytest.raises(ConfigError) as refused, connected(compose_run(RAY)):
+        pass
+    assert str(refused.value) == "cluster=ray needs Ray, which is not installed: pip install 'persia[ray]'"
+
+
+def test_a_client_outside_of_the_cluster_is_refused() -> None:
+    pytest.importorskip("ray", reason="Ray is not installed (persia[ray])")
+    outside = compose_run([*RAY, "cluster.ray.address='ray://10.0.0.1:10001'"])
+    with pytest.raises(ConfigError) as refused, connected(outside):
+        pass
+    assert "a Ray Client is outside of the cluster; give HOST:PORT on one of its machines" in str(refused.value)
+
+
+def test_a_job_that_ends_with_its_command_is_not_attached_to(tmp_path: Path) -> None:
+    write_run(compose_run(RAY), tmp_path / "config.yaml")
+    for command in (attach, stop):
+        with pytest.raises(UserError, match="is shown by its command, and ends with it; SIGTERM to that one saves"):
+            command(tmp_path)

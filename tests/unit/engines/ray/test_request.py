@@ -1,0 +1,68 @@
+"""What a job asks Ray for: as it was last looked at by a person, and for any number of replicas."""
+
+from pathlib import Path
+
+import pytest
+
+from persia_cli.config.compose import compose_run
+from persia_cli.engines.ray.request import rendered, request_of, why_no_room
+from persia_cli.engines.resources import GIB, resources_of
+from persia_cli.plan.job import all_replicas
+
+GOLDEN = Path(__file__).with_name("shop.yaml")
+SHOP = [
+    "conf=synthetic",
+    "cluster=ray",
+    "cluster.embedding_servers=2",
+    "cluster.embedding_workers=3",
+    "cluster.data_loaders=2",
+    "cluster.nn_workers=2",
+    "cluster.cpus.nn_worker=8",
+    "train.device=cuda",
+    "embedding.memory=64GiB",
+    "cluster.ray.address=10.0.0.1:6379",
+]
+
+
+def test_a_job_asks_for_what_was_last_looked_at() -> None:
+    """To renew the file: write what is compared into it, and look at what has changed."""
+    assert rendered(compose_run(SHOP), "runs/shop") + "\n" == GOLDEN.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("counts", [(1, 1, 1, 1), (2, 5, 3, 4), (5, 2, 1, 2)])
+def test_each_replica_but_the_coordinator_has_room_in_one_bundle(counts: tuple[int, int, int, int]) -> None:
+    roles = ("embedding_servers", "embedding_workers", "data_loaders", "nn_workers")
+    asked = [f"cluster.{role}={count}" for role, count in zip(roles, counts, strict=True)]
+    run = compose_run(["conf=synthetic", "cluster=ray", *asked])
+    request = request_of(run)
+    first, *others = all_replicas(run)
+    placed = [replica for bundle in request.bundles for replica in bundle.replicas]
+    assert sorted(placed, key=others.index) == others
+    assert first not in request.amounts
+    for bundle in request.bundles:
+        assert bundle.owner in bundle.replicas
+        needed = [resources_of(run, replica.role) for replica in bundle.replicas]
+        assert bundle.amounts["CPU"] == sum(each.cpus for each in needed)
+        assert bundle.amounts["memory"] == sum(each.memory for each in needed)
+    assert len(request.bundles) == counts[0] + counts[3]
+
+
+@pytest.mark.parametrize(
+    ("machines", "free", "sentence"),
+    [
+        (
+            [{"CPU": 16, "memory": 256 * GIB}],
+            {},
+            "no machine is large enough for data-loader-0, nn-worker-0, which need 10 CPUs, 1 GPUs, 6.0 GiB together; "
+            "the largest of 1 has 16 CPUs, 256.0 GiB",
+        ),
+        ([], {}, "no machine is large enough for embedding-server-0, embedding-worker-0, embedding-worker-2, which"),
+        (
+            [{"CPU": 16, "memory": 256 * GIB, "GPU": 4}] * 2,
+            {"CPU": 20, "memory": 100 * GIB, "GPU": 4},
+            "the job needs 27 CPUs, 2 GPUs, 87.2 GiB in 4 bundles, and of 2 machines 20 CPUs, 4 GPUs, 100.0 GiB are fr",
+        ),
+    ],
+)
+def test_what_a_cluster_lacks_is_said(machines: list[dict[str, float]], free: dict[str, float], sentence: str) -> None:
+    assert sentence in why_no_room(request_of(compose_run(SHOP)), machines, free)
