@@ -1,6 +1,7 @@
 """`persia train`."""
 
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -96,7 +97,13 @@ def train(
             if unsaved:
                 say(err(), f"the run in {unsaved} has no complete checkpoint, so it begins again")
                 start_over(unsaved, BEGINNING)
-            carry_out(plan if run_dir else claimed(plan), again, trace)
+            plan = plan if run_dir else claimed(plan)
+            try:
+                carry_out(plan, again, trace)
+            finally:
+                if not run_dir:
+                    with suppress(OSError):  # empty only if the job was refused before it began
+                        plan.run_dir.rmdir()
 
 
 def _elsewhere(run: "Run", run_dir: Path | None, resumed: str | None, render: bool) -> None:

@@ -1,7 +1,9 @@
 """The Ray cluster: the connection to it, room for a job in it, and an actor for each replica there."""
 
 import logging
+import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +20,7 @@ from persia_cli.plan.job import Replica
 SLICE_S = 1
 """Seconds for which Ray is waited for at once; signals are handled in between."""
 CLIENT = "ray://"
+REACHED_S = 10.0
 MOST_SAID = 300
 """Characters of what Ray says of a failure."""
 
@@ -32,15 +35,13 @@ def require_ray() -> None:
 def connected(run: Run) -> Iterator["JoinedCluster"]:
     """Yield the cluster of a run; raises UserError if there is none, or it does not let this process in."""
     require_ray()
+    settings = run.cluster.ray or RaySettings()
+    if settings.address:
+        _require_reachable(settings.address)
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")  # warnings of its C++ would get onto the screen
     import ray
     from ray.exceptions import RayError
 
-    settings = run.cluster.ray or RaySettings()
-    if settings.address and settings.address.startswith(CLIENT):
-        raise ConfigError(
-            f"cluster.ray.address={settings.address}: roles have to reach this process, and a Ray Client is outside of "
-            "the cluster; give HOST:PORT on one of its machines, or use ray job submit -- persia train …"
-        )
     before = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address=settings.address or "auto", logging_level=logging.ERROR, log_to_driver=False)
@@ -59,6 +60,23 @@ def connected(run: Run) -> Iterator["JoinedCluster"]:
         raise RoleError(f"the Ray cluster fails: {one_line(error)[:MOST_SAID]}") from error
     finally:
         ray.shutdown()
+
+
+def _require_reachable(address: str) -> None:
+    """Raise ConfigError unless something listens at an address; Ray itself would try for minutes."""
+    if address.startswith(CLIENT):
+        raise ConfigError(
+            f"cluster.ray.address={address}: roles have to reach this process, and a Ray Client is outside of the "
+            "cluster; give HOST:PORT on one of its machines, or use ray job submit -- persia train …"
+        )
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ConfigError(f"cluster.ray.address={address}: expected HOST:PORT, such as 10.0.0.1:6379")
+    try:
+        socket.create_connection((host, int(port)), REACHED_S).close()
+    except OSError as error:
+        why = error.strerror or error
+        raise ConfigError(f"cluster.ray.address={address}: no Ray cluster is reached there: {why}") from error
 
 
 class JoinedCluster:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from persia_cli.commands.follow import attach, stop
+from persia_cli.commands.train import train
 from persia_cli.config.compose import compose_run
 from persia_cli.config.record import write_run
 from persia_cli.engines.ray.cluster import connected
@@ -33,6 +34,24 @@ def test_a_client_outside_of_the_cluster_is_refused() -> None:
     with pytest.raises(ConfigError) as refused, connected(outside):
         pass
     assert "a Ray Client is outside of the cluster; give HOST:PORT on one of its machines" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        ("127.0.0.1:9", "no Ray cluster is reached there: Connection refused"),
+        ("head", "expected HOST:PORT, such as 10.0.0.1:6379"),
+    ],
+)
+def test_a_wrong_address_is_named_at_once_and_leaves_no_folder(
+    address: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed (persia[ray])")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as refused:
+        train([*RAY, "checkpoint.at_end=false", f"cluster.ray.address='{address}'"])
+    assert str(refused.value) == f"cluster.ray.address={address}: {sentence}"
+    assert list(tmp_path.rglob("*")) == [tmp_path / "runs"]
 
 
 def test_a_job_that_ends_with_its_command_is_not_attached_to(tmp_path: Path) -> None:

@@ -1,0 +1,108 @@
+"""What the command makes of an actor's answers: logs, notes and ends come once, and failures name their machine."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from persia_cli import __version__
+from persia_cli.engines.ray import followed
+from persia_cli.engines.ray.followed import ActorReplica
+from persia_cli.engines.ray.place import News, PlaceFacts
+from persia_cli.errors import ConfigError, RoleError
+from persia_cli.plan.job import Replica
+
+HERE = PlaceFacts(__version__, "n2", "10.0.0.2")
+
+
+class RayActorError(Exception):
+    """In place of Ray's."""
+
+
+class ActorUnavailableError(RayActorError):
+    """In place of Ray's."""
+
+
+class RayTaskError(Exception):
+    """In place of Ray's."""
+
+    cause = OSError("no room for\none more process")
+
+
+class FakeActor:
+    """Answers each call by the next of its answers; errors are raised where they are fetched."""
+
+    def __init__(self, *answers: Any) -> None:
+        self.answers, self.asked = list(answers), list[Any]()
+
+    def __getattr__(self, name: str) -> Any:
+        def remote(*given: Any) -> Callable[[], Any]:
+            self.asked.append((name, *given))
+            return lambda: self.answers.pop(0)
+
+        return SimpleNamespace(remote=remote)
+
+
+@pytest.fixture(autouse=True)
+def _fake_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    def get(answer: Callable[[], Any]) -> Any:
+        got = answer()
+        if isinstance(got, Exception):
+            raise got
+        return got
+
+    ray, exceptions = ModuleType("ray"), ModuleType("ray.exceptions")
+    vars(ray).update(get=get, wait=lambda asked, timeout: (asked, []))
+    errors = (RayActorError, ActorUnavailableError, RayTaskError)
+    vars(exceptions).update({error.__name__: error for error in errors})
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setitem(sys.modules, "ray.exceptions", exceptions)
+    monkeypatch.setattr(followed, "POLL_S", 0.0)
+
+
+def replica(folder: Path, *answers: Any) -> ActorReplica:
+    """A replica whose actor gives these answers, the first of them already taken."""
+    made = ActorReplica(Replica("data-loader", 1), folder / "log", FakeActor(*answers))
+    made.poll()
+    return made
+
+
+def test_logs_notes_and_the_end_come_once(tmp_path: Path) -> None:
+    said = [News(b"one\n", b"a", None), ActorUnavailableError(), News(b"two\n", b"b", None), News(b"", b"", -9)]
+    made = replica(tmp_path, HERE, None, *said)
+    assert made.named == "data-loader-1 on n2"
+    made.begin(["launch-role"], "keys")
+    for _ in said:
+        made.poll()
+    assert (made.noted, made.code, made.runs) == (b"b", None, True)
+    made.poll()
+    made.poll()  # nobody is asked any more
+    assert (made.log.read_text(), made.code, made.runs) == ("one\ntwo\n", 128 + 9, False)
+    asked = [each for each in made.actor.asked if each[0] == "news"]
+    assert asked == [("news", 0), ("news", 4), ("news", 4), ("news", 8)]
+
+
+def test_what_is_noted_is_kept_when_the_actor_is_lost_and_handed_to_the_next(tmp_path: Path) -> None:
+    made = replica(tmp_path, HERE, None, News(b"", b"process 7", None), RayActorError("it died\nwith its node"))
+    made.begin(["launch-role"], "keys")
+    for _ in range(3):
+        made.poll()
+    assert (made.lost, made.noted, made.runs) == ("it died with its node", b"process 7", False)
+    following = replica(tmp_path, HERE)
+    following.noted = made.noted
+    following.begin(["launch-role"], "keys")
+    assert following.actor.asked[-1] == ("start", ["launch-role"], "keys", b"process 7")
+
+
+def test_what_does_not_start_names_replica_and_machine(tmp_path: Path) -> None:
+    made = replica(tmp_path, HERE, RayTaskError())
+    made.begin(["launch-role"], "keys")
+    with pytest.raises(
+        RoleError, match="^data-loader-1 on n2 cannot be started beside its actor: no room for one more "
+    ):
+        made.poll()
+    with pytest.raises(ConfigError, match=r"^n3 \(10\.0\.0\.3\) has persia 0\.0\.9, and this machine .*; install the"):
+        replica(tmp_path, PlaceFacts("0.0.9", "n3", "10.0.0.3"))
