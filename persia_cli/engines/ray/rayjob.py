@@ -27,6 +27,8 @@ DASHBOARD = 8265
 """Port of the head at which KubeRay submits the job and asks how it does; it demands the token of the cluster."""
 KEPT_S = 300
 """Seconds for which the cluster is kept after the job, so that logs can be read."""
+GROUP = 1000
+"""Group of the volumes' files."""
 CONFIG_VOLUME, RUNS_VOLUME = "config", "runs"
 HEAD = """\
 # The job {name}, made by persia {version}. The cluster needs KubeRay 1.5 or later: https://docs.ray.io
@@ -143,6 +145,12 @@ def _template(
             "terminationGracePeriodSeconds": math.ceil(run.checkpoint.grace_s) + SPARE_S,
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
+            # The image's user, whoever that is, may write to volumes by this group.
+            "securityContext": {
+                "fsGroup": GROUP,
+                "fsGroupChangePolicy": "OnRootMismatch",
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
             **({"serviceAccountName": pods.service_account} if pods.service_account else {}),
             **({"nodeSelector": dict(pods.node_selector)} if pods.node_selector else {}),
             "containers": [container],

@@ -101,7 +101,7 @@ def test_what_does_not_start_names_replica_and_machine(tmp_path: Path) -> None:
     made = replica(tmp_path, HERE, RayTaskError())
     made.begin(["launch-role"], "keys")
     with pytest.raises(
-        RoleError, match="^data-loader-1 on n2 cannot be started beside its actor: no room for one more "
+        RoleError, match=r"^data-loader-1 on n2 cannot be started beside its actor: no room for one more "
     ):
         made.poll()
     with pytest.raises(ConfigError, match=r"^n3 \(10\.0\.0\.3\) has persia 0\.0\.9, and this machine .*; install the"):
