@@ -2,8 +2,9 @@
 
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -19,6 +20,7 @@ from persia_cli.config.schema import Run
 from persia_cli.data.facts import DatasetFacts
 from persia_cli.engines.hosts.begin import begun, found, gone_on
 from persia_cli.engines.hosts.job import FIRST, POLL_S, HostsJob
+from persia_cli.engines.hosts.rollback import run_with_rollback
 from persia_cli.errors import PreemptedError, RoleError, UserError
 from persia_cli.launch.job import JOB, JobResult
 from persia_cli.launch.resumed import locked
@@ -28,6 +30,8 @@ from persia_cli.observe.history import CONFIG
 from persia_cli.observe.journal import EVENTS, read_journal
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import JobPlan, all_replicas
+
+Begin = Callable[[Run, Path, Callable[[str], None], Callable[[str], None]], AbstractContextManager[HostsJob]]
 
 
 class LeftAloneError(BaseException):
@@ -40,22 +44,41 @@ class OverdueError(RoleError):
 
 def train_on_hosts(run: Run, run_dir: Path) -> None:
     """Start a job and follow it to its end."""
-    _show_beginning(run, run_dir)
-    with _signals(run_dir) as signals, begun(run, run_dir, _note, _starting) as job:
-        _follow(job, signals)
+    _run(begun, run, run_dir)
 
 
 def resume_on_hosts(run: Run, run_dir: Path) -> None:
     """Start the job of a run again, from its newest checkpoint, and follow it to its end."""
-    _show_beginning(run, run_dir)
-    with _signals(run_dir) as signals, gone_on(run, run_dir, _note, _starting) as job:
-        _follow(job, signals)
+    _run(gone_on, run, run_dir)
 
 
 def attach_to(run_dir: Path) -> None:
     """Follow a job that was started before to its end."""
-    with _signals(run_dir) as signals, found(run_dir, _note) as job, locked(run_dir):
-        _follow(job, signals)
+
+    @contextmanager
+    def attached() -> Iterator[HostsJob]:
+        with found(run_dir, _note) as job, locked(run_dir):
+            yield job
+
+    with _signals(run_dir) as signals:
+        _follow_with_rollback(attached(), read_run(run_dir / CONFIG), run_dir, signals)
+
+
+def _run(begin: Begin, run: Run, run_dir: Path) -> None:
+    _show_beginning(run, run_dir)
+    with _signals(run_dir) as signals:
+        _follow_with_rollback(begin(run, run_dir, _note, _starting), run, run_dir, signals)
+
+
+def _follow_with_rollback(job: AbstractContextManager[HostsJob], run: Run, run_dir: Path, signals: JobSignals) -> None:
+    def follow(begun_job: AbstractContextManager[HostsJob]) -> None:
+        with begun_job as job:
+            _follow(job, signals)
+
+    def go_on(run: Run) -> None:
+        follow(gone_on(run, run_dir, _note, _starting))
+
+    run_with_rollback(partial(follow, job), go_on, run, run_dir, _note)
 
 
 def stop_job(run_dir: Path, at_once: bool) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -51,7 +51,8 @@ def gone_on(run: Run, run_dir: Path, say: Say, say_start: Say) -> Iterator[Hosts
 
     Raises UserError if it still runs, or if its record is on another machine than the coordinator is to be.
     """
-    with found(run_dir, say) as before:
+    # Only the coordinator's machine is asked: another one may be why the job starts again.
+    with found(run_dir, say, [FIRST]) as before:
         if before.running:
             raise UserError(f"the job of {run_dir} still runs; persia attach {run_dir} shows it, persia stop ends it")
         then, now = (next(iter(placement.values())).ssh for placement in (before.placement, placement_of(run)))
@@ -74,10 +75,10 @@ def gone_on(run: Run, run_dir: Path, say: Say, say_start: Say) -> Iterator[Hosts
 
 
 @contextmanager
-def found(run_dir: Path, say: Say) -> Iterator[HostsJob]:
-    """Yield a job that was started before; its record is copied unless another command does that already.
+def found(run_dir: Path, say: Say, replicas: Sequence[str] = ()) -> Iterator[HostsJob]:
+    """Yield a job that was started before, with what the machines of these replicas know, by default of all.
 
-    Raises UserError if there is none.
+    Its record is copied unless another command does that already. Raises UserError if there is none.
     """
     name, number = _state_of(run_dir)
     try:
@@ -87,7 +88,7 @@ def found(run_dir: Path, say: Say) -> Iterator[HostsJob]:
         copies = False
     job = HostsJob(read_run(run_dir / CONFIG), run_dir, name, number, say, copies)
     try:
-        job.find()
+        job.find(replicas)
         yield job
     finally:
         job.close()

@@ -1,5 +1,6 @@
 """A job on machines that ssh reaches: started, followed, ended. It goes on when this process ends before it does."""
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ from persia_cli.engines.hosts.mirror import Mirror
 from persia_cli.engines.hosts.placement import placement_of
 from persia_cli.engines.hosts.remote import last_words, run_on
 from persia_cli.engines.hosts.start import start_folder, start_words
-from persia_cli.errors import PersiaError, PreemptedError, RoleError, UserError
+from persia_cli.errors import KilledError, PersiaError, PreemptedError, RoleError, UserError
 from persia_cli.launch.handed_over import text_of
 from persia_cli.launch.job import ERROR_LINE, SIGNALLED, JobResult, recorded_failure, result_of
 from persia_cli.plan.job import COORDINATOR, Replica
@@ -76,9 +77,12 @@ class HostsJob:
         ended = run_on(self._hosts, host, words, given, START_S, f"{replica.name} cannot be started")
         self._said[replica.name] = last_words(ended.stderr)
 
-    def find(self) -> None:
-        """Follow a job that was started before; raises UserError if its machines know nothing of it."""
-        self._started = list(self.placement)
+    def find(self, replicas: Sequence[str] = ()) -> None:
+        """Follow these replicas of a job that was started before, by default all.
+
+        Raises UserError if one of their machines is not reached, or if the coordinator's knows nothing of the job.
+        """
+        self._started = [replica for replica in self.placement if not replicas or replica.name in replicas]
         self.connect(self._started)
         if not self.catch_up(CATCH_UP_S):
             lost = [each.host.ssh for each in self._connections.values() if not each.caught_up]
@@ -156,7 +160,7 @@ class HostsJob:
                 connection.signal(name, there)
 
     def check(self) -> None:
-        """Raise the failure that ended the job, if there was one."""
+        """Raise the failure that ended the job, if there was one: KilledError if a process or a machine was lost."""
         failed = {name: code for name, code in self.ended.items() if code not in WELL}
         if not failed:
             return
@@ -164,6 +168,8 @@ class HostsJob:
         # Who was killed from outside is the cause; errors of others are consequences.
         killed = [name for name, code in failed.items() if code > SIGNALLED]
         recorded = None if killed else recorded_failure(self.run_dir)
+        if recorded is not None and (lost := self._lost_replica(recorded)):
+            raise KilledError(str(recorded), lost) from recorded
         if recorded is None:
             raise self._failure((killed or sorted(failed, key=lambda name: name == FIRST))[0])
         for name in failed:
@@ -223,13 +229,18 @@ class HostsJob:
     def _failure(self, name: str) -> PersiaError:
         """Return the error that ended a replica, as its log has it."""
         code = self.ended[name]
-        kind = UserError if code == UserError.exit_code else RoleError
         log = self._connections[self._host_of(name)].mirror.log_of(name)
         errors = [line.removeprefix(ERROR_LINE) for line in log.splitlines() if line.startswith(ERROR_LINE)]
-        if errors:
-            return kind(f"{self._named(name)}: {errors[-1]}")
         how = f"was ended by signal {code - SIGNALLED}" if code > SIGNALLED else f"ended with exit code {code}"
-        return kind(f"{self._named(name)} {how}{self._tail(name)}")
+        text = f"{self._named(name)}: {errors[-1]}" if errors else f"{self._named(name)} {how}{self._tail(name)}"
+        if code > SIGNALLED:
+            return KilledError(text, name)
+        return UserError(text) if code == UserError.exit_code else RoleError(text)
+
+    def _lost_replica(self, failure: PersiaError) -> str | None:
+        """Return the replica that a failure names though it has not ended: it stands still, or is cut off."""
+        named = re.findall(r"[a-z-]+-\d+", str(failure))
+        return next((name for name in named if name in self.there and name not in self.ended), None)
 
     def _tail(self, name: str) -> str:
         lines = self._connections[self._host_of(name)].mirror.tail_of(name, TAIL_LINES)

@@ -13,10 +13,24 @@ from persia_cli.engines.hosts.placement import Placement
 from persia_cli.engines.hosts.remote import run_on
 from persia_cli.engines.hosts.session import HostFacts
 from persia_cli.engines.resources import rows_of_server
-from persia_cli.errors import ConfigError, RoleError
+from persia_cli.errors import ConfigError, PersiaError, RoleError
 
 ANSWER_S = 60.0
 MOST_AT_ONCE = 16
+
+
+def reached(hosts: SshHosts, machines: Sequence[SshHost]) -> list[SshHost]:
+    """Return those of the machines that can be used now."""
+
+    def answers(host: SshHost) -> bool:
+        try:
+            run_on(hosts, host, ["on-host"], "", ANSWER_S, "a call")
+        except PersiaError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(MOST_AT_ONCE) as pool:
+        return [host for host, answered in zip(machines, pool.map(answers, machines), strict=True) if answered]
 
 
 def ask(hosts: SshHosts, machines: Sequence[SshHost]) -> dict[str, HostFacts]:

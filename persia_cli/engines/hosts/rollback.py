@@ -1,0 +1,77 @@
+"""Rollback on machines that ssh reaches: a training that has lost a process or a machine goes on from its checkpoint.
+
+What is left of the job ends too, and all replicas begin again, on the machines that ssh still reaches.
+"""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from persia_cli.config.schema import Run, SshHosts
+from persia_cli.control.restarts import RestartPolicy
+from persia_cli.engines.hosts.job import FIRST
+from persia_cli.engines.hosts.machines import reached
+from persia_cli.engines.hosts.placement import placement_of
+from persia_cli.errors import KilledError, PersiaError, count, one_line
+from persia_cli.launch.rollback import JOB
+from persia_cli.observe.journal import EVENTS, read_journal
+
+Say = Callable[[str], None]
+
+
+def run_with_rollback(
+    begin: Callable[[], None], go_on: Callable[[Run], None], run: Run, run_dir: Path, say: Say
+) -> None:
+    """Run a job by `begin`, and by `go_on` with the run as it is then each time that it loses a process or a machine.
+
+    `say` is called with a sentence about each rollback. Raises what the two do, and the KilledError of a job that
+    cannot go back, or did so `recovery.max_restarts` times within `recovery.window_s`.
+    """
+    policy = RestartPolicy(run.recovery.max_restarts, run.recovery.window_s)
+    under_way = begin
+    while True:
+        try:
+            return under_way()
+        except KilledError as death:
+            run = _gone_back(run, run_dir, death, policy, say)
+            under_way = partial(go_on, run)
+
+
+def _gone_back(run: Run, run_dir: Path, death: KilledError, policy: RestartPolicy, say: Say) -> Run:
+    """Return the run to go on with when it is time to; raises the death if that is not possible or once too often."""
+    saved = [event["step"] for event in read_journal(run_dir / EVENTS) if event["event"] == "saved"]
+    if run.recovery.lost_memory != "rollback" or not saved or not policy.max_restarts:
+        raise death
+    try:
+        run, left_out = without_lost(run)
+    except PersiaError as error:
+        death.add_note(f"The job cannot go on from the checkpoint of step {saved[-1]:,}: {one_line(error)}.")
+        raise death from error
+    wait_s = policy.next(JOB, time.monotonic())
+    if wait_s is None:
+        often = f"{count(policy.max_restarts, 'time')} within {policy.window_s:g} s"
+        death.add_note(f"The job has gone back to a checkpoint {often} (recovery.max_restarts).")
+        raise death
+    elsewhere = f" without {' and '.join(left_out)}" if left_out else ""
+    pause = f" in {wait_s:g} s" if wait_s else ""
+    say(f"{one_line(death)}; the job goes on{elsewhere}{pause} from the checkpoint of step {saved[-1]:,}")
+    time.sleep(wait_s)
+    return run
+
+
+def without_lost(run: Run) -> tuple[Run, list[str]]:
+    """Return the run on the machines that ssh reaches now, and the names of the others.
+
+    Raises PersiaError if the coordinator's machine is not reached, or if there is no other for a replica.
+    """
+    hosts = run.cluster.hosts or SshHosts()
+    left = reached(hosts, hosts.list)
+    lost = [host.ssh for host in hosts.list if host not in left]
+    kept = hosts.model_copy(update={"list": tuple(left)})
+    changed = run.model_copy(update={"cluster": run.cluster.model_copy(update={"hosts": kept})})
+    first = next(iter(placement_of(run).values()))
+    if first not in left:
+        raise PersiaError(f"{first.ssh}, which has the record of the run and {FIRST}, is not reached by ssh")
+    placement_of(changed)
+    return changed, lost

@@ -1,0 +1,95 @@
+"""Machines that are cut off for a while, or lost for good: the job waits, or goes back to a checkpoint."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from persia_cli.launch.job import JobResult, result_of
+from persia_cli.observe.journal import EVENTS, METRICS, read_journal
+from tests.conftest import poll_for
+from tests.support.host_job import NO_FILES, spread, started_on
+from tests.support.hosts import Host, lab, needs_hosts
+from tests.support.jobs import evaluation, losses, train
+from tests.support.launched import Launched
+from tests.support.s3 import store_on
+from tests.support.small import WORDS
+from tests.support.ssh import on_hosts, stand_in
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow, needs_hosts, pytest.mark.timeout(600)]
+
+LIMIT_S = 240.0
+CLUSTER = ["cluster.embedding_servers=2", "cluster.embedding_workers=2"]
+LONG = [*WORDS, *CLUSTER, "dataset.generator.train_rows=128000"]
+"""4,000 steps, so that it is not over when a machine is cut off."""
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> JobResult:
+    return train([*LONG, *NO_FILES, "cluster=local"], tmp_path_factory.mktemp("undisturbed") / "run")
+
+
+@pytest.fixture
+def hosts() -> Iterator[list[Host]]:
+    with lab(4) as made:
+        yield made
+
+
+def test_a_job_goes_on_as_if_nothing_had_been_when_a_host_was_cut_off_for_ten_seconds(
+    undisturbed: JobResult, hosts: list[Host], tmp_path: Path
+) -> None:
+    with started_on(spread(hosts), [*LONG, *NO_FILES], tmp_path / "logs") as job:
+        job.wait_for_training()
+        hosts[2].down()
+        steps = still_after(job.run_dir / METRICS, 10.0)
+        hosts[2].up()
+        result = job.result()
+    assert steps < 4000, "the job was over before its host was cut off"
+    assert losses(result) == losses(undisturbed)
+    assert evaluation(result)["auc"] == evaluation(undisturbed)["auc"]
+
+
+def still_after(metrics: Path, seconds: float) -> int:
+    """Return the step that a job stands at after so many seconds."""
+    until = time.monotonic() + seconds
+    poll_for(lambda: time.monotonic() > until, 2 * seconds, "the end of the time without a network")
+    return int(read_journal(metrics)[-1]["step"])
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["for_longer_than_others_wait", "for_good"])
+def test_a_job_goes_back_to_its_checkpoint_when_a_host_is_cut_off(
+    is_lost: bool, undisturbed: JobResult, hosts: list[Host], tmp_path: Path
+) -> None:
+    with store_on(hosts[3]) as saved:
+        machines = hosts[:3]
+        away = [*LONG, *on_hosts(stand_in(tmp_path, machines), machines), "cluster.silence_timeout_s=6"]
+        away += [f"checkpoint.path='{saved}'", "checkpoint.every_steps=500", "checkpoint.at_end=false"]
+        with Launched(away, tmp_path / "run") as launched:
+            events = launched.run_dir / EVENTS
+            poll_for(lambda: kinds(events).count("saved") > 0 or launched.process.poll(), LIMIT_S, "a checkpoint")
+            (hosts[2].kill if is_lost else hosts[2].down)()
+            poll_for(lambda: "goes on" in launched.output or launched.process.poll(), LIMIT_S, "a rollback")
+            if not is_lost:
+                hosts[2].up()
+            assert launched.end(LIMIT_S)[0] == 0, launched.output
+    assert "shown no progress for 6 s" in launched.output
+    assert ("the job goes on without host3" in launched.output) == is_lost
+    result = result_of(launched.run_dir)
+    assert losses(result) == losses(undisturbed)
+    assert evaluation(result)["auc"] == evaluation(undisturbed)["auc"]
+    ready = [event for event in result.events if event["event"] == "ready"][-1]
+    on = {each["name"]: each["host"] for each in ready["replicas"]}
+    assert (on["embedding-server-1"] == "host3") != is_lost
+    alive = machines[:2] if is_lost else machines
+    poll_for(lambda: not any(children(host) for host in alive), 10.0, "the end of all processes on the hosts")
+
+
+def children(host: Host) -> list[psutil.Process]:
+    found = psutil.Process(host.pid).children(recursive=True)
+    return [process for process in found if "launch-role" in process.cmdline()]
+
+
+def kinds(events: Path) -> list[str]:
+    return [event["event"] for event in read_journal(events)]
