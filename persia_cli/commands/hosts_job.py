@@ -18,7 +18,7 @@ from persia_cli.commands.screen import err, labelled, say
 from persia_cli.config.record import read_run
 from persia_cli.config.schema import Run
 from persia_cli.data.facts import DatasetFacts
-from persia_cli.engines.hosts.begin import begun, found, gone_on
+from persia_cli.engines.hosts.begin import begun, found, gone_on, run_of
 from persia_cli.engines.hosts.job import FIRST, POLL_S, HostsJob
 from persia_cli.engines.hosts.rollback import run_with_rollback
 from persia_cli.errors import PreemptedError, RoleError, UserError
@@ -61,7 +61,7 @@ def attach_to(run_dir: Path) -> None:
             yield job
 
     with _signals(run_dir) as signals:
-        _follow_with_rollback(attached(), read_run(run_dir / CONFIG), run_dir, signals)
+        _follow_with_rollback(attached(), run_of(run_dir), run_dir, signals)
 
 
 def _run(begin: Begin, run: Run, run_dir: Path) -> None:

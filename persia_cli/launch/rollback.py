@@ -50,14 +50,20 @@ def _go_back(plan: JobPlan, death: KilledError, policy: RestartPolicy, report: C
         raise death from error
     if back is None or back.job.rollback is None or not policy.max_restarts:
         raise death
+    wait_s = wait_before_rollback(policy, death)
+    report(_sentence(back.job.rollback, wait_s))
+    time.sleep(wait_s)
+    return back
+
+
+def wait_before_rollback(policy: RestartPolicy, death: KilledError) -> float:
+    """Return the seconds until a job goes back to a checkpoint; raises its death if it did so too often."""
     wait_s = policy.next(JOB, time.monotonic())
     if wait_s is None:
         often = f"{count(policy.max_restarts, 'time')} within {policy.window_s:g} s"
         death.add_note(f"The job has gone back to a checkpoint {often} (recovery.max_restarts).")
         raise death
-    report(_sentence(back.job.rollback, wait_s))
-    time.sleep(wait_s)
-    return back
+    return wait_s
 
 
 def rolled_back(plan: JobPlan, death: KilledError) -> JobPlan | None:

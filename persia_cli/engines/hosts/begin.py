@@ -86,12 +86,18 @@ def found(run_dir: Path, say: Say, replicas: Sequence[str] = ()) -> Iterator[Hos
             copies = True
     except UserError:
         copies = False
-    job = HostsJob(read_run(run_dir / CONFIG), run_dir, name, number, say, copies)
+    job = HostsJob(run_of(run_dir), run_dir, name, number, say, copies)
     try:
         job.find(replicas)
         yield job
     finally:
         job.close()
+
+
+def run_of(run_dir: Path) -> Run:
+    """Return the configuration of a job that was started before; raises UserError if there is none."""
+    _state_of(run_dir)
+    return read_run(run_dir / CONFIG)
 
 
 def _state_of(run_dir: Path) -> tuple[str, int]:

@@ -13,8 +13,8 @@ from persia_cli.control.restarts import RestartPolicy
 from persia_cli.engines.hosts.job import FIRST
 from persia_cli.engines.hosts.machines import reached
 from persia_cli.engines.hosts.placement import placement_of
-from persia_cli.errors import KilledError, PersiaError, count, one_line
-from persia_cli.launch.rollback import JOB
+from persia_cli.errors import KilledError, PersiaError, one_line
+from persia_cli.launch.rollback import wait_before_rollback
 from persia_cli.observe.journal import EVENTS, read_journal
 
 Say = Callable[[str], None]
@@ -48,11 +48,7 @@ def _gone_back(run: Run, run_dir: Path, death: KilledError, policy: RestartPolic
     except PersiaError as error:
         death.add_note(f"The job cannot go on from the checkpoint of step {saved[-1]:,}: {one_line(error)}.")
         raise death from error
-    wait_s = policy.next(JOB, time.monotonic())
-    if wait_s is None:
-        often = f"{count(policy.max_restarts, 'time')} within {policy.window_s:g} s"
-        death.add_note(f"The job has gone back to a checkpoint {often} (recovery.max_restarts).")
-        raise death
+    wait_s = wait_before_rollback(policy, death)
     elsewhere = f" without {' and '.join(left_out)}" if left_out else ""
     pause = f" in {wait_s:g} s" if wait_s else ""
     say(f"{one_line(death)}; the job goes on{elsewhere}{pause} from the checkpoint of step {saved[-1]:,}")

@@ -1,6 +1,6 @@
 """What fails at the end that follows a job: the job goes on, and a start that is refused leaves no trace."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -136,7 +136,7 @@ def test_a_resume_that_is_refused_can_be_tried_again(tmp_path: Path, monkeypatch
     (tmp_path / "job.json").write_text("{}\n")
 
     @contextmanager
-    def ended(run_dir: Path, say: Callable[[str], None]) -> Iterator[Any]:
+    def ended(run_dir: Path, say: Callable[[str], None], replicas: Sequence[str]) -> Iterator[Any]:
         placement = HostsJob(RUN, run_dir, "shop-123456", 1, quiet).placement
         yield SimpleNamespace(running=False, placement=placement, name="shop-123456", number=1)
 
@@ -156,7 +156,7 @@ def test_another_command_that_started_it_meanwhile_keeps_its_record(
     (tmp_path / STATE).write_text('{"job": "shop-123456", "starts": 1}\n')
 
     @contextmanager
-    def ended(run_dir: Path, say: Callable[[str], None]) -> Iterator[Any]:
+    def ended(run_dir: Path, say: Callable[[str], None], replicas: Sequence[str]) -> Iterator[Any]:
         placement = HostsJob(RUN, run_dir, "shop-123456", 1, quiet).placement
         yield SimpleNamespace(running=False, placement=placement, name="shop-123456", number=1)
         (run_dir / STATE).write_text('{"job": "shop-123456", "starts": 2}\n')
