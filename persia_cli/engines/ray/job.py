@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from persia_cli.control.awake import AwakeTime
-from persia_cli.control.restarts import LOST_WITH_SUPERVISOR
+from persia_cli.control.restarts import LOST_WITH_SUPERVISOR, RestartPolicy
 from persia_cli.engines.configuration import keys_of
 from persia_cli.engines.ray.cluster import JoinedCluster
 from persia_cli.engines.ray.followed import ActorReplica, FollowedReplica, OwnReplica
@@ -24,7 +24,7 @@ from persia_cli.wire.secret import JobSecret
 
 POLL_S = 0.05
 SETTLE_S = 3.0
-"""Seconds that the coordinator has to record why a replica failed, before that is said here."""
+"""Seconds that the coordinator has to end, and to record why a replica failed, before that is said here."""
 LOG_TAIL_LINES = 20
 
 
@@ -46,6 +46,7 @@ class RayJob:
         """When a new actor is to be made for a replica whose place was lost."""
         self._final: dict[Replica, str] = {}
         """Why the places of these replicas are not replaced."""
+        self._policy = RestartPolicy(plan.run.recovery.max_restarts, plan.run.recovery.window_s)
         self._saving: AwakeTime | None = None
 
     def start(self, meanwhile: Callable[[], None]) -> None:
@@ -106,10 +107,14 @@ class RayJob:
         self._due[replica] = float("inf")  # until the coordinator has decided
 
         def heed(verdict: Verdict) -> None:
-            if verdict.restart:
-                self._due[replica] = time.monotonic() + verdict.after_s
+            now = time.monotonic()
+            # The coordinator does not hear of an actor that is lost before its replica has joined again.
+            wait_s = self._policy.next(replica.name, now) if verdict.restart else None
+            if wait_s is not None:
+                self._due[replica] = now + max(wait_s, verdict.after_s)
             else:
-                self._final[replica] = f"{place.named} was lost with its actor: {verdict.why}"
+                why = verdict.why or f"its actor was lost too often (recovery.max_restarts): {place.lost}"
+                self._final[replica] = f"{place.named} was lost: {why}"
 
         code = LOST_WITH_SUPERVISOR if replica.role in WITH_MEMORY else -signal.SIGKILL
         self._reports.send(Death(replica.role, replica.index, noted.pid, code), heed)
@@ -152,16 +157,18 @@ class RayJob:
 
     def check(self) -> None:
         """Raise the failure that ended the job, if there was one."""
+        failed = self._failed
+        if not failed and not self._final:
+            return
+        self._wait([self._coordinator], SETTLE_S)
+        if self._coordinator.code in WELL:
+            return  # all was done, or saved; who was lost after that was needed no more
         for replica, why in self._final.items():
             raise self._killed(why, replica)
-        failed = self._failed
-        if not failed:
-            return
         for each in failed:
             # It was killed from outside, so this is the cause; errors of other replicas are consequences.
             if each.code is not None and (each.code > SIGNALLED or each.code == TakeoverError.exit_code):
                 raise self._killed(self._why(each), each.replica)
-        self._wait([self._coordinator], SETTLE_S)
         first = next((each for each in failed if each is not self._coordinator), failed[0])
         recorded = recorded_failure(self._plan.run_dir)
         if recorded is None:

@@ -1,66 +1,23 @@
 """What the command makes of an actor's answers: logs, notes and ends come once, and failures name their machine."""
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from persia_cli import __version__
-from persia_cli.engines.ray import followed
 from persia_cli.engines.ray.followed import ActorReplica
 from persia_cli.engines.ray.place import News, PlaceFacts
 from persia_cli.errors import ConfigError, RoleError
 from persia_cli.plan.job import Replica
+from tests.support.fake_ray import ActorUnavailableError, FakeActor, RayActorError, RayTaskError, put_in_place
 
 HERE = PlaceFacts(__version__, "n2", "10.0.0.2")
 
 
-class RayActorError(Exception):
-    """In place of Ray's."""
-
-
-class ActorUnavailableError(RayActorError):
-    """In place of Ray's."""
-
-
-class RayTaskError(Exception):
-    """In place of Ray's."""
-
-    cause = OSError("no room for\none more process")
-
-
-class FakeActor:
-    """Answers each call by the next of its answers; errors are raised where they are fetched."""
-
-    def __init__(self, *answers: Any) -> None:
-        self.answers, self.asked = list(answers), list[Any]()
-
-    def __getattr__(self, name: str) -> Any:
-        def remote(*given: Any) -> Callable[[], Any]:
-            self.asked.append((name, *given))
-            return lambda: self.answers.pop(0)
-
-        return SimpleNamespace(remote=remote)
-
-
 @pytest.fixture(autouse=True)
-def _fake_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    def get(answer: Callable[[], Any]) -> Any:
-        got = answer()
-        if isinstance(got, Exception):
-            raise got
-        return got
-
-    ray, exceptions = ModuleType("ray"), ModuleType("ray.exceptions")
-    vars(ray).update(get=get, wait=lambda asked, timeout: (asked, []))
-    errors = (RayActorError, ActorUnavailableError, RayTaskError)
-    vars(exceptions).update({error.__name__: error for error in errors})
-    monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.setitem(sys.modules, "ray.exceptions", exceptions)
-    monkeypatch.setattr(followed, "POLL_S", 0.0)
+def _no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_in_place(monkeypatch)
 
 
 def replica(folder: Path, *answers: Any) -> ActorReplica:
