@@ -55,7 +55,7 @@ def words_of(samples: Samples, settings: Settings, mode: str) -> list[str]:
     words = [
         "conf=base",
         f"mode={mode}",
-        "cluster=embedded",
+        "cluster=local",
         f"seed={settings.seed}",
         f"dataset={samples.train.with_name('dataset.yaml')}",
         f"model={settings.network}",
