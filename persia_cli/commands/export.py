@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 EXAMPLES = examples(
     "persia export runs/shop-20261121-081500 -o shop                          # a folder that serves without torch",
     "persia export runs/shop-20261121-081500 -o shop --rows int8 --verify today/  # fewer bits, and what they cost",
+    "persia export runs/shop-20261121-081500 -o plain --format torch          # for your own code",
 )
 
 
@@ -37,13 +38,21 @@ def export(
             show_default=False,
         ),
     ] = None,
+    form: Annotated[
+        Literal["onnx", "torch"],
+        typer.Option(
+            "--format",
+            help="onnx: to be served without torch; torch: code and weights of a plain torch module, a Parquet file of "
+            "each table, and a script that uses them without persia.",
+        ),
+    ] = "onnx",
     name: Annotated[
         str | None, typer.Option("--name", help="The model's name in answers.", show_default="name of the folder")
     ] = None,
     step: Step = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder if there is one.")] = False,
 ) -> None:
-    """Write a saved model as a folder that is served without torch.
+    """Write a saved model as a folder for other programs.
 
     It has the dense network as ONNX, rows that are mapped into memory, what becomes of a request's fields, and some
     samples with the scores of the training code, which whoever loads it can check.
@@ -52,7 +61,7 @@ def export(
 
     from persia_cli.commands.progress_bar import ProgressBar
     from persia_cli.commands.screen import err, labelled, propose, size
-    from persia_cli.errors import count
+    from persia_cli.errors import UserError, count
     from persia_cli.export.artefact import Order, require_place, write_artefact
     from persia_cli.export.saved_network import SavedNetwork
     from persia_cli.export.verification import compare
@@ -61,6 +70,11 @@ def export(
 
     require_place(output, overwrite)
     model = find_model(place_of(run), step)
+    if form == "torch":
+        if verify or name or rows != "float32":
+            raise UserError("--format torch writes rows as they are, and takes no --rows, --verify and --name")
+        _export_plain(model, output)
+        return
     other = _other_data(model, verify) if verify else model.run
     network = SavedNetwork(model.run, model.checkpoint)
     order = Order(model, name or output.absolute().name, rows, other)
@@ -81,6 +95,19 @@ def export(
     labelled(err(), "saved", f"{output}, {count(total, 'row')} of step {found.step:,} in {rows}, {size(nbytes)}")
     if not verify:
         propose(err(), f"persia export {shlex.quote(run)} -o {shlex.quote(str(output))} --overwrite --verify DATA")
+
+
+def _export_plain(model: "SavedModel", output: Path) -> None:
+    from persia_cli.commands.progress_bar import ProgressBar
+    from persia_cli.commands.screen import err, labelled
+    from persia_cli.errors import count
+    from persia_cli.export.plain import write_plain
+    from persia_cli.export.saved_network import SavedNetwork
+
+    network = SavedNetwork(model.run, model.checkpoint)
+    with ProgressBar(err(), "exporting", stays=False) as bar:
+        rows = write_plain(model, output, network, lambda what, done, of: bar.show(done, of, [what]))
+    labelled(err(), "saved", f"{output}, {count(rows, 'row')} as Parquet; {output / 'predict.py'} uses them")
 
 
 def _other_data(model: "SavedModel", paths: list[str]) -> "Run":

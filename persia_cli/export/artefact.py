@@ -2,7 +2,8 @@
 
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,14 +76,26 @@ def write_artefact(
     Before that, `prove` gets the folder under a temporary name, and can raise an error that ends it. Raises UserError,
     CheckpointError, DiskError.
     """
+    with replaced_by(folder) as part:
+        (part / ROWS).mkdir()
+        description = _write_into(part, order, network, on_work)
+        prove(part)
+    return description
+
+
+@contextmanager
+def replaced_by(folder: Path) -> Iterator[Path]:
+    """Yield a new folder to write into; at the end its files are on disk, and it gets the name of the other one.
+
+    After a failure it is gone, and the other one is still there. Raises DiskError.
+    """
     part = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}.part")
     try:
         with writing(folder):
-            (part / ROWS).mkdir(parents=True)
-            description = _write_into(part, order, network, on_work)
-            for each in (part / ROWS, *sorted(part.iterdir())):
+            part.mkdir()
+            yield part
+            for each in sorted(part.rglob("*")):
                 sync(each)
-            prove(part)
             if folder.exists():
                 replaced = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}.old")
                 rename(folder, replaced)
@@ -90,7 +103,6 @@ def write_artefact(
                 shutil.rmtree(replaced)
             else:
                 rename(part, folder)
-        return description
     finally:
         shutil.rmtree(part, ignore_errors=True)
 

@@ -3,7 +3,7 @@
 import re
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -36,12 +36,19 @@ class TensorsToLogits(nn.Module):
         return logits
 
 
-def write_network(network: nn.Module, shape: InputShape, groups: tuple[GroupShape, ...], path: Path, what: str) -> None:
-    """Write a network in the state of evaluations as an ONNX file.
+class Example(NamedTuple):
+    """A network of plain tensors with a batch for it."""
 
-    Raises UserError that names `what` it is and the operation, for one that cannot be followed or has no form in ONNX.
-    """
-    _require_onnx()
+    module: TensorsToLogits
+    arguments: tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]
+    shapes: tuple[Any, ...]
+    """The dimension of each tensor that may have any size: that of samples."""
+    inputs: list[str]
+    """Name of each tensor."""
+
+
+def example_of(network: nn.Module, shape: InputShape, groups: tuple[GroupShape, ...]) -> Example:
+    """Return a network in the state of evaluations with a batch by which it can be followed."""
     names = [[feature.name for feature in group.features if feature.pooling != "none"] for group in groups]
     numbers = [number for number, feature in enumerate(shape.features) if feature.pooling == "none"]
     pooled = [
@@ -56,22 +63,32 @@ def write_network(network: nn.Module, shape: InputShape, groups: tuple[GroupShap
     inputs += [sequence_names(number)[0] for number in numbers] + [sequence_names(number)[1] for number in numbers]
     samples = torch.export.Dim("samples", min=1)
     shapes = ({0: samples}, *([{0: samples} for _ in each] for each in (pooled, values, masks)))
+    return Example(module, (dense, pooled, values, masks), shapes, inputs)
+
+
+def write_network(network: nn.Module, shape: InputShape, groups: tuple[GroupShape, ...], path: Path, what: str) -> None:
+    """Write a network in the state of evaluations as an ONNX file.
+
+    Raises UserError that names `what` it is and the operation, for one that cannot be followed or has no form in ONNX.
+    """
+    _require_onnx()
+    example = example_of(network, shape, groups)
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         try:
             torch.onnx.export(
-                module,
-                (dense, pooled, values, masks),
+                example.module,
+                example.arguments,
                 path,
                 dynamo=True,
-                input_names=inputs,
+                input_names=example.inputs,
                 output_names=[LOGITS],
-                dynamic_shapes=shapes,
+                dynamic_shapes=example.shapes,
                 external_data=False,
                 verbose=False,
             )
         except Exception as error:  # what may go wrong has no common base
-            raise UserError(_refusal(error, what)) from error
+            raise UserError(refusal(error, what)) from error
 
 
 def _require_onnx() -> None:
@@ -82,7 +99,7 @@ def _require_onnx() -> None:
         raise UserError(f"{error.name} is not installed; pip install 'persia[export]'") from error
 
 
-def _refusal(error: BaseException, what: str) -> str:
+def refusal(error: BaseException, what: str) -> str:
     """Return a sentence that names the operation at which the export of a network failed."""
     chain: list[Any] = [error]
     while chain[-1].__cause__ is not None:

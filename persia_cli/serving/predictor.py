@@ -12,6 +12,7 @@ from persia_cli.data.predictions import predictions
 from persia_cli.errors import DataError
 from persia_cli.kernels import hashing
 from persia_cli.serving.description import NETWORK, ModelDescription, read_description, require_files
+from persia_cli.serving.fields import read_fields
 from persia_cli.serving.network import FrozenNetwork
 from persia_cli.serving.row_reader import GroupReader, Inputs, Missing
 
@@ -29,10 +30,14 @@ class Predictions:
 
 
 class Predictor:
-    """An exported model; used by one thread. Processes that open the same folder share its memory."""
+    """An exported model; used by one thread. Processes that open the same folder share its memory.
+
+    `fields` makes a batch of a request's columns.
+    """
 
     def __init__(self, folder: Path, description: ModelDescription, missing: Missing, threads: int) -> None:
         self.folder, self.description = folder, description
+        self.fields = read_fields(folder)
         self._network = FrozenNetwork(folder / NETWORK, threads)
         self._groups = [
             GroupReader(folder, group, description.features, description.seed, missing)

@@ -44,7 +44,7 @@ FROZEN = {
     "drill": ["--at-step", "--compare", "--conf-dir", "--folder", "--for", "--help", "--json", "--limit-s", "--random",
               "--run", "--seed", "words"],
     "eval": ["--approximate", "--at", "--data", "--help", "--keep-seen", "--retrieval", "--step", "run", "words"],
-    "export": ["--help", "--name", "--output", "--overwrite", "--rows", "--step", "--verify", "run"],
+    "export": ["--format", "--help", "--name", "--output", "--overwrite", "--rows", "--step", "--verify", "run"],
     "keys": ["--help"],
     "keys new": ["--help", "file"],
     "launch-role": ["--advertise", "--background", "--bind", "--conf-dir", "--coordinator", "--end-file", "--help",

@@ -191,5 +191,30 @@ def test_a_folder_is_replaced_only_on_request(folder: Path, saved: JobResult, ex
     assert [path.name for path in folder.iterdir() if path.name.startswith("model.")] == []
 
 
+def test_plain_torch_has_the_same_scores_without_persia(folder: Path, saved: JobResult, exported: Path) -> None:
+    output = folder / "plain"
+    result = export(saved.run_dir, output, "--format", "torch")
+    assert result.exit_code == 0, result.output
+    golden = read_golden(exported, Predictor.open(exported).description)
+    model, size = json.loads((output / "model.json").read_text()), golden.batch.size
+    offsets, ids = golden.batch.offsets, golden.batch.ids.tolist()
+    lists = {
+        feature["name"]: [ids[offsets[f * size + s] : offsets[f * size + s + 1]] for s in range(size)]
+        for f, feature in enumerate(model["features"])
+    }
+    (output / "given.json").write_text(json.dumps({"dense": golden.batch.dense.tolist(), "ids": lists}))
+    code = (
+        "import json, sys, torch\nfrom predict import scores\nfrom pathlib import Path\n"
+        "given = json.loads(Path('given.json').read_text())\n"
+        "logits = scores(torch.tensor(given['dense']), given['ids'])\n"
+        "assert 'persia_cli' not in sys.modules\n"
+        "logits.sum().backward()\n"
+        "print(json.dumps(logits.tolist()))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=output, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert np.abs(np.array(json.loads(done.stdout)) - golden.logits).max() <= 1e-5
+
+
 def _probabilities(logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return 1 / (1 + np.exp(-logits.astype(np.float64)))

@@ -17,7 +17,7 @@ from persia_cli.train.inputs import GroupShape
 from tests.unit.model.batches import batch_of
 from tests.unit.model.kinds import AUXILIARY, KINDS, ONE_LABEL, name, regularised, shape_for
 
-QUICK = ("ffnn", "din")
+QUICK = ("din",)
 """Kinds that are exported also without `-m slow`; the first one takes seconds, for torch imports its compiler."""
 ROWS = 10_000
 
@@ -55,7 +55,10 @@ def batch_in_groups(shape: InputShape, size: int) -> ModelBatch:
         for model in (*KINDS, *AUXILIARY)
     ],
 )
-@pytest.mark.parametrize("change", [lambda model: model, regularised], ids=["plain", "regularised"])
+@pytest.mark.parametrize(
+    "change",
+    [pytest.param(lambda model: model, id="plain"), pytest.param(regularised, marks=pytest.mark.slow, id="regularised")],
+)
 def test_an_exported_network_gives_the_same_probabilities(tmp_path: Path, change, model) -> None:
     """Also one with batch normalisation and dice, by the statistics that it has seen in training."""
     model = change(model)
