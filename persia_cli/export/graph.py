@@ -17,7 +17,7 @@ from persia_cli.train.inputs import GroupShape
 
 EXAMPLES = 3
 """Samples of the batch by which the network is followed; it may have any number of them later."""
-OPERATION = re.compile(r"\b(?:aten|prims|torchvision|quantized|custom)[.:]+[a-z_0-9]+(?:\.\w+)?|torch\.[\w.]+\w")
+OPERATION = re.compile(r"\b(?:aten|prims|torchvision|quantized)[.:]+[a-z_0-9]+(?:\.\w+)?")
 
 
 class TensorsToLogits(nn.Module):

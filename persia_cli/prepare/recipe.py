@@ -19,20 +19,21 @@ Threads, bad rows, resuming after a kill, Parquet and dataset.yaml are the same 
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from hashlib import sha256
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from shutil import copyfile
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from persia_cli.data.ids import text_ids
+from persia_cli.config.schema.raw import RawColumns
 from persia_cli.errors import DataError
+from persia_cli.prepare.kinds import INTEGER, NUMBER, TEXT, Kind, hexadecimal
 from persia_cli.prepare.options import PrepareOptions, PrepareReport, RecipeStamp
 from persia_cli.prepare.preparation import Progress, write_dataset
 from persia_cli.shipped import shipped
@@ -161,24 +162,24 @@ def find_file(source: Path, name: str, remedy: str) -> Path:
     raise DataError(f"{source} has neither {name} nor {name}.gz; {remedy}")
 
 
-def log1p(values: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return log(1 + max(x, 0)), for counts whose order of magnitude matters most."""
-    return np.log1p(np.maximum(values, 0).astype(np.float32))
-
-
 def bucketise(values: NDArray[np.int64], edges: Sequence[float]) -> NDArray[np.int64]:
     """Return the number of ascending edges that each value has reached, 0 to len(edges)."""
     return np.searchsorted(np.asarray(edges), values, side="right").astype(np.int64)
 
 
-def log_buckets(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return floor(log(x)^2) for x above 2 and x itself elsewhere: fine buckets for small counts, coarse for large.
+def declared(*columns: Mapping[str, Any]) -> tuple[RawColumns, ...]:
+    """Return what columns are made of, in the keys of `persia_cli.config.schema.raw.RawColumns`.
 
-    (Y. Juan, W.-S. Chin, Y. Zhuang and M. Jahrer, the winners of Criteo's challenge, 2014.)
+    `TextBlock.made` makes them, and as `raw` of the data set they tell an exported model how to.
     """
-    return np.where(values > 2, np.floor(np.log(np.maximum(values, 3)) ** 2), values).astype(np.int64)
+    return tuple(RawColumns.model_validate(each) for each in columns)
 
 
-def number_ids(name: str, values: NDArray[np.int64]) -> pa.Array:
-    """Return numbers as categories: the ids of their decimal texts, an Arrow array of uint64."""
-    return text_ids(name, pa.array(values).cast(pa.string()))
+def kinds_of(raw: Sequence[RawColumns]) -> dict[str, Kind]:
+    """Return the kind of each field that columns are made of, in their order."""
+    plain = {"integer": INTEGER, "number": NUMBER, "text": TEXT}
+    return {
+        each.field_of(column): plain.get(each.read) or hexadecimal(each.digits)
+        for each in raw
+        for column in each.columns
+    }

@@ -12,7 +12,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import csv
 
+from persia_cli.config.schema.raw import RawColumns
 from persia_cli.data.ids import text_buffers, text_id, text_ids
+from persia_cli.data.raw_values import made_of
 from persia_cli.errors import DataError
 from persia_cli.prepare.kinds import SKIP, Kind, values_of
 from persia_cli.prepare.lines import MARK, first_line
@@ -91,6 +93,21 @@ class TextBlock:
     def texts(self, name: str) -> Any:
         """Return a BYTES column as an Arrow array of strings, null for empty fields."""
         return self.values[name]
+
+    def made(self, raw: Sequence[RawColumns]) -> dict[str, Any]:
+        """Return columns as they are declared; an empty field that has no number in its place is a bad row or null."""
+        columns: dict[str, Any] = {}
+        for each in raw:
+            for column in each.columns:
+                field = each.field_of(column)
+                if each.read == "integer":
+                    values: Any = self.integers(field, None if each.missing is None else int(each.missing))
+                elif each.read == "number":
+                    values = self.numbers(field, each.missing)
+                else:
+                    values = self.ids(field)
+                columns[column] = made_of(each, column, values)
+        return columns
 
     def id_lists(self, name: str, separator: str, table: str | None = None) -> Any:
         """Return a BYTES column of categories joined by `separator` as Arrow lists of uint64; an empty field is []."""

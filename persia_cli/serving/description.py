@@ -95,7 +95,7 @@ class ModelInput(_Part, frozen=True, forbid_unknown_fields=True):
     """A field of a request, in the words of the Open Inference Protocol."""
 
     name: str
-    datatype: Literal["FP32", "UINT64", "BYTES"]
+    datatype: Literal["FP32", "FP64", "INT64", "UINT64", "BYTES"]
     shape: tuple[int, ...]
     """(-1,), one value for each sample, or (-1, -1), a list of ids for each."""
 

@@ -14,15 +14,18 @@ from pydantic import Field, ValidationError
 from persia_cli.config.schema.base import Node
 from persia_cli.config.schema.dataset import GeneratedDataset, ParquetDataset
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
+from persia_cli.config.schema.raw import RawColumns
 from persia_cli.data.batch import Batch, assemble
 from persia_cli.data.decode import Ids, decode_dense, decode_ids
 from persia_cli.data.ids import seed_of
+from persia_cli.data.raw_values import column_of_request
 from persia_cli.errors import CheckpointError, DataError, one_line
 from persia_cli.serving.description import FEATURES
 
 WHERE = "the request"
 INTEGERS = (np.dtype(np.int64), np.dtype(np.uint64))
-Datatype = Literal["FP32", "UINT64", "BYTES"]
+Datatype = Literal["FP32", "FP64", "INT64", "UINT64", "BYTES"]
+RAW_TYPES: dict[str, Datatype] = {"integer": "INT64", "number": "FP64", "text": "BYTES", "hexadecimal": "BYTES"}
 
 
 class Lists(NamedTuple):
@@ -43,6 +46,8 @@ class RequestFields(Node):
     """Dense features; the field has the feature's name."""
     sparse: tuple[SparseFeature, ...]
     """Sparse features; the field has the name of the feature's column."""
+    raw: tuple[RawColumns, ...] = ()
+    """What columns are made of, where a field is another column or has another form than in the data set."""
     lists: tuple[str, ...] = ()
     """Sparse features that have a list of ids in each sample."""
     text_seeds: Mapping[str, str] = Field(default_factory=dict)
@@ -52,29 +57,41 @@ class RequestFields(Node):
     def of(cls, dataset: ParquetDataset | GeneratedDataset, lists: frozenset[str]) -> Self:
         """Return the fields of a data set, of which the features in `lists` have lists of ids."""
         if isinstance(dataset, ParquetDataset):
-            dense, sparse, fill = dataset.dense_features, dataset.sparse, dataset.fill
+            dense, sparse, fill, raw = dataset.dense_features, dataset.sparse, dataset.fill, dataset.raw
         else:
             made = dataset.generator
             dense = tuple(DenseFeature(name=f"dense_{number}") for number in range(made.dense))
-            sparse = tuple(SparseFeature(name=f"feature_{number}") for number in range(len(made.cardinalities)))
-            fill = None
-        texts = dict.fromkeys(each.table_name for each in sparse if each.ids == "text")
+            names = [f"feature_{number}" for number in range(len(made.cardinalities))]
+            sparse = tuple(SparseFeature(name=name, ids="integer") for name in names)
+            fill, raw = None, ()
+        texts = [each.table_name for each in sparse if each.ids == "text"]
+        texts += [each.field_of(column) for each in raw if each.read == "text" for column in each.columns]
         return cls(
             fill=fill,
             dense=dense,
             sparse=sparse,
+            raw=raw,
             lists=tuple(each.name for each in sparse if each.name in lists),
-            text_seeds={table: f"{seed_of(table):016x}" for table in texts},
+            text_seeds={table: f"{seed_of(table):016x}" for table in dict.fromkeys(texts)},
         )
 
     def inputs(self) -> list[tuple[str, Datatype, tuple[int, ...]]]:
         """Return name, datatype and shape of each field; -1 is any number."""
         found: dict[str, tuple[str, Datatype, tuple[int, ...]]] = {}
+        raw = self._raw()
+        for column in [*(each.column_name for each in self.sparse), *(each.name for each in self.dense)]:
+            if column in raw:
+                field = raw[column].field_of(column)
+                found[field] = (field, RAW_TYPES[raw[column].read], (-1,))
         for feature in self.sparse:
+            if feature.column_name in raw:
+                continue
             kind: Datatype = "BYTES" if feature.ids == "text" else "FP32" if feature.buckets is not None else "UINT64"
             shape = (-1, -1) if feature.name in self.lists else (-1,)
             found[feature.column_name] = (feature.column_name, kind, shape)
         for each in self.dense:
+            if each.name in raw:
+                continue
             found[each.name] = (each.name, "FP32", (-1,))
         return list(found.values())
 
@@ -95,8 +112,9 @@ class RequestFields(Node):
         size = next((rows for rows in sizes.values() if rows != 1), 1)
         if wrong := [name for name, rows in sizes.items() if rows not in (1, size)]:
             raise DataError(f"{WHERE} has {sizes[wrong[0]]} values of {wrong[0]}, and {size} of other fields")
-        dense = [_tiled(self._dense(feature, columns[feature.name]), size) for feature in self.dense]
-        ids = [_repeated(self._ids(feature, columns[feature.column_name]), size) for feature in self.sparse]
+        made = _Made(self._raw(), columns)
+        dense = [_tiled(self._dense(feature, made.column(feature.name)), size) for feature in self.dense]
+        ids = [_repeated(self._ids(feature, made.column(feature.column_name)), size) for feature in self.sparse]
         return assemble(
             dense=np.concatenate(dense, axis=1) if dense else np.empty((size, 0), np.float32),
             labels=np.empty((size, 0), np.float32),
@@ -105,11 +123,19 @@ class RequestFields(Node):
             offsets=[each.offsets for each in ids],
         )
 
+    def _raw(self) -> dict[str, RawColumns]:
+        return {column: each for each in self.raw for column in each.columns}
+
     def _dense(self, feature: DenseFeature, column: Any) -> NDArray[np.float32]:
         is_plain = feature.transform is None and isinstance(column, np.ndarray) and column.dtype == np.float32
         if is_plain and np.isfinite(column).all():
             return np.asarray(column).reshape(-1, 1)
-        return decode_dense(_arrow(column, feature.name), feature, WHERE, None, self.fill, Counter())
+        try:
+            return decode_dense(_arrow(column, feature.name), feature, WHERE, None, self.fill, Counter())
+        except (pa.ArrowException, TypeError) as error:
+            raise DataError(
+                f"{WHERE}: field {feature.name} has values that are no numbers, {one_line(error)}"
+            ) from error
 
     def _ids(self, feature: SparseFeature, column: Any) -> Ids:
         is_list = feature.name in self.lists
@@ -121,6 +147,24 @@ class RequestFields(Node):
             return decode_ids(_arrow(column, name, is_list), feature, is_list, WHERE, None, Counter())
         except (pa.ArrowException, TypeError) as error:
             raise DataError(f"{WHERE}: field {name} has values that are no ids, {one_line(error)}") from error
+
+
+class _Made(NamedTuple):
+    """The columns of a request, made of its fields where they are declared so."""
+
+    raw: dict[str, RawColumns]
+    given: Mapping[str, Any]
+
+    def column(self, name: str) -> Any:
+        """Return a column; raises DataError for values that it cannot be made of."""
+        raw = self.raw.get(name)
+        if raw is None:
+            return self.given[name]
+        field = raw.field_of(name)
+        try:
+            return column_of_request(raw, name, _arrow(self.given[field], field).combine_chunks())
+        except (pa.ArrowException, TypeError) as error:
+            raise DataError(f"{WHERE}: field {field} has a value that is no {raw.read}, {one_line(error)}") from error
 
 
 def write_fields(folder: Path, fields: RequestFields) -> None:

@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from persia_cli.data.ids import text_ids
 from persia_cli.prepare.kinds import INTEGER, SKIP, TEXT
 from persia_cli.prepare.parts import DatasetPart, PartLog, read_blocks
-from persia_cli.prepare.recipe import PrepareOptions, PrepareReport, Progress, find_file, write_dataset
+from persia_cli.prepare.recipe import PrepareOptions, PrepareReport, Progress, declared, find_file, write_dataset
 from persia_cli.prepare.text import TextBlock, TextFormat
 
 NUMBERS = ["age", "education_num", "capital_gain", "capital_loss", "hours_per_week"]
@@ -49,10 +47,25 @@ INCOMES = ["<=50K", ">50K", "<=50K.", ">50K."]
 BUCKETS = ["age_bucket", "hours_bucket", "capital_gain_amount", "capital_loss_amount"]
 SPLITS = {"adult.data": "train", "adult.test": "eval"}
 ROW_GROUP_ROWS = 4096
+RAW = declared(
+    # Numbers are scaled by round constants, which do not depend on the rows.
+    {"columns": ["age"], "read": "integer", "steps": [{"subtract": 40}, {"divide": 15}, "float32"]},
+    {"columns": ["education_num"], "read": "integer", "steps": [{"subtract": 10}, {"divide": 2.5}, "float32"]},
+    {"columns": ["capital_gain"], "read": "integer", "steps": [{"at_least": 0}, "log1p", {"divide": 9}, "float32"]},
+    {"columns": ["capital_loss"], "read": "integer", "steps": [{"at_least": 0}, "log1p", {"divide": 7.5}, "float32"]},
+    {"columns": ["hours_per_week"], "read": "integer", "steps": [{"subtract": 40}, {"divide": 12}, "float32"]},
+    {"columns": CATEGORIES, "read": "text"},
+    # They are categories too: their effect is not linear, and sums of money come in a few fixed amounts.
+    {"columns": ["age_bucket"], "field": "age", "read": "integer", "steps": [{"floor_divide": 5}, "text"]},
+    {"columns": ["hours_bucket"], "field": "hours_per_week", "read": "integer", "steps": [{"floor_divide": 5}, "text"]},
+    {"columns": ["capital_gain_amount"], "field": "capital_gain", "read": "integer", "steps": ["text"]},
+    {"columns": ["capital_loss_amount"], "field": "capital_loss", "read": "integer", "steps": ["text"]},
+)
 DATASET = {
     "labels": ["label"],
     "dense": NUMBERS,
     "sparse": [*CATEGORIES, *BUCKETS],
+    "raw": RAW,
     "split": {"kind": "column", "column": "split", "train": "train", "eval": "eval"},
 }
 
@@ -77,33 +90,10 @@ def _table(block: TextBlock, split: str) -> Any:
     label = block.choices("income", INCOMES) % 2
     numbers = {name: block.integers(name) for name in NUMBERS}
     columns: dict[str, Any] = {"split": pa.array([split] * block.size), "label": label.astype(np.int8)}
-    columns |= _dense(numbers)
+    made = block.made(RAW)
+    columns |= {name: made[name] for name in NUMBERS}
     columns |= {f"raw_{name}": values.astype(np.int32) for name, values in numbers.items()}
+    columns |= {name: made[name] for name in (*CATEGORIES, *BUCKETS)}
     for name in CATEGORIES:
-        columns[name] = block.ids(name)
         block.reject(columns[name].is_null().to_numpy(zero_copy_only=False), f"{name} is missing")
-    for name, values in zip(BUCKETS, _buckets(numbers), strict=True):
-        columns[name] = text_ids(name, pa.array(values).cast(pa.string()))
     return block.table(columns)
-
-
-def _dense(numbers: dict[str, NDArray[np.int64]]) -> dict[str, NDArray[np.float32]]:
-    """Return the numbers scaled by round constants, which do not depend on the rows."""
-    scaled = {
-        "age": (numbers["age"] - 40) / 15,
-        "education_num": (numbers["education_num"] - 10) / 2.5,
-        "capital_gain": np.log1p(np.maximum(numbers["capital_gain"], 0)) / 9,
-        "capital_loss": np.log1p(np.maximum(numbers["capital_loss"], 0)) / 7.5,
-        "hours_per_week": (numbers["hours_per_week"] - 40) / 12,
-    }
-    return {name: values.astype(np.float32) for name, values in scaled.items()}
-
-
-def _buckets(numbers: dict[str, NDArray[np.int64]]) -> list[NDArray[np.int64]]:
-    """Return numbers as categories: their effect is not linear, and sums of money come in a few fixed amounts."""
-    return [
-        numbers["age"] // 5,
-        numbers["hours_per_week"] // 5,
-        numbers["capital_gain"],
-        numbers["capital_loss"],
-    ]

@@ -5,18 +5,31 @@ from typing import Any
 
 import numpy as np
 
-from persia_cli.prepare.kinds import INTEGER, hexadecimal
+from persia_cli.prepare.kinds import INTEGER
 from persia_cli.prepare.parts import text_parts
-from persia_cli.prepare.recipe import PrepareOptions, PrepareReport, Progress, log1p, source_files, write_dataset
+from persia_cli.prepare.recipe import (
+    PrepareOptions,
+    PrepareReport,
+    Progress,
+    declared,
+    kinds_of,
+    source_files,
+    write_dataset,
+)
 from persia_cli.prepare.text import TextBlock, TextFormat
 
 DENSE = [f"I{number}" for number in range(1, 14)]
 SPARSE = [f"C{number}" for number in range(1, 27)]
-FORMAT = TextFormat({"label": INTEGER} | dict.fromkeys(DENSE, INTEGER) | dict.fromkeys(SPARSE, hexadecimal(8)))
+RAW = declared(
+    {"columns": DENSE, "read": "integer", "missing": 0, "steps": [{"at_least": 0}, "float32", "log1p"]},
+    {"columns": SPARSE, "read": "hexadecimal", "digits": 8},
+)
+FORMAT = TextFormat({"label": INTEGER} | kinds_of(RAW))
 DATASET = {
     "labels": ["label"],
     "dense": DENSE,
     "sparse": SPARSE,
+    "raw": RAW,
     "split": {"kind": "every", "n": 5, "offset": 4},
 }
 
@@ -32,9 +45,4 @@ def _table(block: TextBlock) -> Any:
     """Return the rows of a block: counts as their logarithm, categories unchanged."""
     label = block.integers("label")
     block.reject((label < 0) | (label > 1), "the label is neither 0 nor 1")
-    columns: dict[str, Any] = {"label": label.astype(np.int8)}
-    for name in DENSE:
-        columns[name] = log1p(block.integers(name, missing=0))
-    for name in SPARSE:
-        columns[name] = block.ids(name)
-    return block.table(columns)
+    return block.table({"label": label.astype(np.int8)} | block.made(RAW))

@@ -5,29 +5,30 @@ from typing import Any
 
 import numpy as np
 
-from persia_cli.prepare.kinds import INTEGER, hexadecimal
+from persia_cli.prepare.kinds import INTEGER
 from persia_cli.prepare.parts import text_parts
 from persia_cli.prepare.recipe import (
     PrepareOptions,
     PrepareReport,
     Progress,
+    declared,
     find_file,
-    log_buckets,
-    number_ids,
+    kinds_of,
     write_dataset,
 )
 from persia_cli.prepare.text import TextBlock, TextFormat
 
 COUNTS = [f"I{number}" for number in range(1, 14)]
 CATEGORIES = [f"C{number}" for number in range(1, 27)]
-FORMAT = TextFormat(
-    {"Label": INTEGER} | dict.fromkeys(COUNTS, INTEGER) | dict.fromkeys(CATEGORIES, hexadecimal(8)),
-    delimiter=",",
-    header=True,
+RAW = declared(
+    {"columns": COUNTS, "read": "integer", "missing": 0, "steps": ["log_buckets", "text"]},
+    {"columns": CATEGORIES, "read": "hexadecimal", "digits": 8},
 )
+FORMAT = TextFormat({"Label": INTEGER} | kinds_of(RAW), delimiter=",", header=True)
 DATASET = {
     "labels": ["label"],
     "sparse": COUNTS + CATEGORIES,
+    "raw": RAW,
     "split": {"kind": "files", "train": ["train-*.parquet"], "eval": ["valid-*.parquet"]},
 }
 
@@ -43,9 +44,4 @@ def _table(block: TextBlock) -> Any:
     """Return the rows of a block: counts as ids of their buckets, of 0 where they are missing; categories unchanged."""
     label = block.integers("Label")
     block.reject((label < 0) | (label > 1), "Label is neither 0 nor 1")
-    columns: dict[str, Any] = {"label": label.astype(np.int8)}
-    for name in COUNTS:
-        columns[name] = number_ids(name, log_buckets(block.integers(name, missing=0)))
-    for name in CATEGORIES:
-        columns[name] = block.ids(name)
-    return block.table(columns)
+    return block.table({"label": label.astype(np.int8)} | block.made(RAW))

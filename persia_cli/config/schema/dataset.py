@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from persia_cli.config.schema.base import NUMBER, Amount, Count, Node, NonNegative, Positive
 from persia_cli.config.schema.features import DenseFeature, Label, Sparse
+from persia_cli.config.schema.raw import RawColumns
 from persia_cli.config.schema.split import ColumnSplit, Split
 
 Character = Annotated[str, Field(min_length=1, max_length=1)]
@@ -111,6 +112,8 @@ class ParquetDataset(Node):
     """Behaviour where the files are missing: stop with an error, or train on `stand_in` and report this."""
     stand_in: Generator | None = None
     """Generator of the same shape, for `if_missing: generate`."""
+    raw: tuple[RawColumns, ...] = ()
+    """What the recipe made columns of, so that an exported model can make them of a request's fields."""
     recipe: str | None = None
     """Recipe that prepares this data set, for messages."""
     source: str | None = None

@@ -57,7 +57,10 @@ def batch_in_groups(shape: InputShape, size: int) -> ModelBatch:
 )
 @pytest.mark.parametrize(
     "change",
-    [pytest.param(lambda model: model, id="plain"), pytest.param(regularised, marks=pytest.mark.slow, id="regularised")],
+    [
+        pytest.param(lambda model: model, id="plain"),
+        pytest.param(regularised, marks=pytest.mark.slow, id="regularised"),
+    ],
 )
 def test_an_exported_network_gives_the_same_probabilities(tmp_path: Path, change, model) -> None:
     """Also one with batch normalisation and dice, by the statistics that it has seen in training."""

@@ -1,0 +1,167 @@
+"""Fields of requests become what preparation and reading make of training data, to the bit."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import yaml
+
+from persia_cli.config.compose import compose_run
+from persia_cli.config.schema.dataset import ParquetDataset
+from persia_cli.config.schema.features import DenseFeature, SparseFeature
+from persia_cli.data.ids import text_id
+from persia_cli.data.source import open_source
+from persia_cli.errors import CheckpointError, DataError
+from persia_cli.prepare.recipe import load_recipe
+from persia_cli.serving.fields import Lists, RequestFields, columns_of, read_fields, write_fields
+from persia_cli.shipped import shipped
+
+DATASET: dict[str, Any] = {
+    "kind": "parquet",
+    "path": "nowhere",
+    "labels": ["y"],
+    "split": {"kind": "every", "n": 2},
+}
+
+
+def fields_of(lists: tuple[str, ...] = (), **keys: Any) -> RequestFields:
+    """The fields of a data set."""
+    return RequestFields.of(ParquetDataset.model_validate(DATASET | keys), frozenset(lists))
+
+
+def test_the_census_in_words_is_that_of_the_shipped_file() -> None:
+    """Rows as their README has them, and the samples that training reads."""
+    run = compose_run(["conf=adult_income", "dataset.shuffle=false"])
+    assert isinstance(run.dataset, ParquetDataset)
+    source = open_source(run.dataset, "eval", 0)
+    expected = source.read(0, 0, 3)
+    source.close()
+    rows = [
+        (25, "Private", "11th", 7, "Never-married", "Machine-op-inspct", "Own-child", "Black", "Male", 0, 0, 40),
+        (38, "Private", "HS-grad", 9, "Married-civ-spouse", "Farming-fishing", "Husband", "White", "Male", 0, 0, 50),
+        (
+            28,
+            "Local-gov",
+            "Assoc-acdm",
+            12,
+            "Married-civ-spouse",
+            "Protective-serv",
+            "Husband",
+            "White",
+            "Male",
+            0,
+            0,
+            40,
+        ),
+    ]
+    names = ["age", "workclass", "education", "education_num", "marital_status", "occupation", "relationship", "race"]
+    names += ["gender", "capital_gain", "capital_loss", "hours_per_week"]
+    fields = RequestFields.of(run.dataset, frozenset())
+    given = columns_of([dict(zip(names, row, strict=True)) | {"native_country": "United-States"} for row in rows])
+    batch = fields.batch(given)
+    np.testing.assert_array_equal(batch.dense, expected.dense)
+    np.testing.assert_array_equal(batch.ids, expected.ids)
+    kinds = {name: kind for name, kind, _ in fields.inputs()}
+    assert kinds == dict.fromkeys(given, "BYTES") | dict.fromkeys(
+        ["age", "education_num", "capital_gain", "capital_loss", "hours_per_week"], "INT64"
+    )
+
+
+@pytest.mark.parametrize("name", ["adult_income", "criteo", "criteo_x4"])
+def test_configurations_declare_what_their_recipes_do(name: str) -> None:
+    file = yaml.safe_load((shipped("conf") / "dataset" / f"{name}.yaml").read_text())
+    declared = ParquetDataset.model_validate(DATASET | {"sparse": ["x"], "raw": file["raw"]}).raw
+    load_recipe(name)
+    assert declared == sys.modules[f"persia_recipe_{name}"].DATASET["raw"]
+
+
+def test_counts_and_hexadecimal_ids_are_those_of_the_criteo_recipe() -> None:
+    raw = yaml.safe_load((shipped("conf") / "dataset" / "criteo.yaml").read_text())["raw"]
+    fields = fields_of(dense=["I1", "I2"], sparse=["C1"], raw=raw)
+    batch = fields.batch({"I1": [3, None, -2], "I2": [0, 1, 2**40], "C1": ["68fd1e64", None, "00000001"]})
+    counts = np.array([[3, 0], [0, 1], [0, 2**40]], np.float32)
+    np.testing.assert_array_equal(batch.dense, np.log1p(counts))
+    assert batch.ids.tolist() == [0x68FD1E64, 0, 1]
+    for wrong in (["xyz"], ["123"], [5]):
+        with pytest.raises(DataError, match="field C1 has a value that is no hexadecimal"):
+            fields.batch({"I1": [1], "I2": [1], "C1": wrong})
+
+
+def test_ids_come_as_numbers_digits_texts_and_lists() -> None:
+    fields = fields_of(
+        ("tags",),
+        dense=[DenseFeature(name="price", transform="log1p")],
+        sparse=[
+            SparseFeature(name="user", ids="integer"),
+            SparseFeature(name="item", ids="text"),
+            SparseFeature(name="tags", table="item", ids="text", pooling="mean", max_length=2),
+            SparseFeature(name="age", buckets=(10.0, 20.0)),
+        ],
+    )
+    expected = fields.batch(
+        {
+            "user": np.array([2**64 - 1, 7], np.uint64),
+            "item": ["lamp", "desk"],
+            "tags": [["a", "b", "c"], []],
+            "price": np.array([1.0, -1.0], np.float32),
+            "age": [15.0, None],
+        }
+    )
+    other = fields.batch(
+        {
+            "user": ["18446744073709551615", "7"],
+            "item": pa.array(["lamp", "desk"]),
+            "tags": Lists(["a", "b", "c"], np.array([3, 0])),
+            "price": [1, -1],
+            "age": pa.chunked_array([[15.0], [None]]),
+        }
+    )
+    for batch in (expected, other):
+        assert batch.ids.tolist() == [
+            2**64 - 1,
+            7,
+            *(text_id("item", text) for text in ("lamp", "desk", "b", "c")),
+            2,
+            0,
+        ]
+        assert batch.offsets.tolist() == [0, 1, 2, 3, 4, 6, 6, 7, 8]
+        np.testing.assert_array_equal(batch.dense, np.log1p(np.ones((2, 1))).astype(np.float32) * [[1], [-1]])
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"user": None}, "has no field user; the model reads user, d"),
+        ({"other": [1]}, "has a field other, which the model does not read"),
+        ({"user": [1, 2, 3]}, r"has 2 values of d, and 3 of other fields"),
+        ({"user": [1.5, 2.0]}, "1.5 is not a whole number in row 0 of column user"),
+        ({"user": ["x", "2"]}, "'x' is not an integer in row 0"),
+        ({"user": [1, "x"]}, "the values of field user do not fit together"),
+        ({"user": [{}, {}]}, "field user has values that are no ids"),
+        ({"d": [None, 1.0]}, "1 of 2 values of dense column d are unusable"),
+        ({"d": ["a", "b"]}, "field d has values that are no numbers"),
+        ({"user": [], "d": []}, None),
+    ],
+)
+def test_a_request_that_cannot_be_used_is_refused_by_name(change: dict[str, Any], says: str | None) -> None:
+    fields = fields_of(dense=["d"], sparse=[{"name": "user", "ids": "integer"}])
+    given = {"user": [1, 2], "d": [0.5, 1.5]} | change
+    columns = {name: values for name, values in given.items() if values is not None}
+    if says is None:
+        assert fields.batch(columns).size == 0
+        return
+    with pytest.raises(DataError, match=says) as refused:
+        fields.batch(columns)
+    assert "\n" not in str(refused.value)
+
+
+def test_they_are_written_and_read_as_they_are(tmp_path: Path) -> None:
+    fields = fields_of(dense=["d"], sparse=[{"name": "item", "ids": "text"}], fill=0.0)
+    write_fields(tmp_path, fields)
+    assert read_fields(tmp_path) == fields
+    (tmp_path / "features.yaml").write_text("version: 7")
+    with pytest.raises(CheckpointError, match=r"features\.yaml cannot be used"):
+        read_fields(tmp_path)
