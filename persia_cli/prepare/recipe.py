@@ -13,6 +13,9 @@ A recipe's prepare.py describes the layout of its files and the columns to make 
         price = block.numbers("price", missing=0.0)
         return block.table({"label": block.integers("label"), "price": price, "shop": block.ids("shop")})
 
+Columns that are made by simple steps can be `declared`: `raw` of DATASET then also tells an exported model how to make
+them of a request's fields.
+
 Threads, bad rows, resuming after a kill, Parquet and dataset.yaml are the same for all recipes. In persia_cli.prepare,
 `kinds` defines the kinds of columns, `text` blocks of rows, `parts` the parts of a data set; `preparation` writes it.
 """

@@ -1,6 +1,5 @@
 """Recipes: found by name, loaded by path, copied to start one's own; and tables in row groups."""
 
-import math
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from persia_cli.data.ids import text_id
 from persia_cli.data.row_groups import GroupedWriter
 from persia_cli.errors import DataError
 from persia_cli.prepare.recipe import (
@@ -19,9 +17,6 @@ from persia_cli.prepare.recipe import (
     find_file,
     list_recipes,
     load_recipe,
-    log1p,
-    log_buckets,
-    number_ids,
     source_files,
 )
 from persia_cli.shipped import shipped
@@ -100,18 +95,5 @@ def test_row_groups_are_of_equal_size(tmp_path_factory: pytest.TempPathFactory, 
 VALUES = np.array([-5, 0, 1, 2, 3, 10, 1_000_000])
 
 
-def test_counts_become_their_logarithm() -> None:
-    assert log1p(VALUES).dtype == np.float32
-    assert np.allclose(log1p(VALUES), [0, 0, math.log(2), math.log(3), math.log(4), math.log(11), math.log(1_000_001)])
-
-
 def test_buckets_count_the_edges_reached() -> None:
     assert bucketise(VALUES, [0, 3, 3.5, 1000]).tolist() == [0, 1, 1, 1, 2, 3, 4]
-
-
-def test_buckets_of_logarithms() -> None:
-    assert log_buckets(VALUES).tolist() == [-5, 0, 1, 2, math.floor(math.log(3) ** 2), 5, 190]
-
-
-def test_numbers_as_categories_are_hashed_as_text() -> None:
-    assert number_ids("n", VALUES).to_pylist() == [text_id("n", str(value)) for value in VALUES.tolist()]
