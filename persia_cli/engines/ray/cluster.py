@@ -1,7 +1,6 @@
 """The Ray cluster: the connection to it, room for a job in it, and an actor for each replica there."""
 
 import logging
-import os
 import signal
 import socket
 import threading
@@ -38,7 +37,6 @@ def connected(run: Run) -> Iterator["JoinedCluster"]:
     settings = run.cluster.ray or RaySettings()
     if settings.address:
         _require_reachable(settings.address)
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "error")  # warnings of its C++ would get onto the screen
     import ray
     from ray.exceptions import RayError
 

@@ -67,16 +67,21 @@ class Place:
         """
         os.pwrite(self._notes, noted, 0)
         parent = ["--parent", str(os.getpid()), "--pid-file", f"/proc/self/fd/{self._notes}"]
-        self._process = subprocess.Popen(
-            [*python_module("persia_cli"), *words[:1], *parent, *words[1:]],
-            stdin=subprocess.PIPE,
-            stdout=self._log,
-            stderr=self._log,
-            start_new_session=True,  # so that Ctrl-C reaches it once, through this process
-            pass_fds=(self._notes,),
-            env={name: value for name, value in os.environ.items() if not name.startswith(RAYS_OWN)},
-            cwd="/",
-        )
+        # Ray blocks SIGINT in its workers, and a process begins with the mask of the thread that starts it.
+        blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        try:
+            self._process = subprocess.Popen(
+                [*python_module("persia_cli"), *words[:1], *parent, *words[1:]],
+                stdin=subprocess.PIPE,
+                stdout=self._log,
+                stderr=self._log,
+                start_new_session=True,  # so that Ctrl-C reaches it once, through this process
+                pass_fds=(self._notes,),
+                env={name: value for name, value in os.environ.items() if not name.startswith(RAYS_OWN)},
+                cwd="/",
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         assert self._process.stdin is not None
         with suppress(BrokenPipeError), self._process.stdin as pipe:  # why it has ended, it says itself
             pipe.write(given.encode())

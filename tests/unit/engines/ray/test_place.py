@@ -58,3 +58,15 @@ def test_who_runs_is_noted_and_the_secret_is_in_no_command_line_or_environment(
     assert ended(place).code == -signal.SIGKILL
     poll_for(lambda: not processes[1].is_running(), 10.0, "the end of its process")
     assert place.news(0).noted != b""  # for the supervisor that takes its place
+
+
+@pytest.mark.processes
+def test_an_interrupt_reaches_it_though_ray_blocks_those_in_its_workers(place: Place) -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        place.start(WORDS, text_of(new_keys()))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    poll_for(lambda: place.news(0).noted, 60.0, "a note of the process")
+    place.signal(signal.SIGINT)
+    assert ended(place).code != 0
