@@ -127,8 +127,10 @@ def _mapped(path: Path, nbytes: int) -> Iterator[mmap.mmap]:
     try:
         # A write to mapped memory cannot fail, so a full disk has to show before.
         os.posix_fallocate(descriptor, 0, max(nbytes, BUCKET_BYTES))
-        with mmap.mmap(descriptor, max(nbytes, BUCKET_BYTES)) as mapped:
-            yield mapped
+        mapped = mmap.mmap(descriptor, max(nbytes, BUCKET_BYTES))
+        # After an error its traceback still holds arrays on the memory, which is then unmapped with them.
+        yield mapped
+        mapped.close()
         os.ftruncate(descriptor, nbytes)
         os.fsync(descriptor)
     finally:

@@ -1,0 +1,177 @@
+"""Rows that are written, mapped and read are those of the training store, pooled as the training code does."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from persia_cli.errors import CheckpointError, PersiaError, UserError
+from persia_cli.kernels import hashing
+from persia_cli.serving.description import ROWS, FrozenFeature, FrozenGroup
+from persia_cli.serving.row_reader import GroupReader, pooled_name, sequence_names
+from persia_cli.serving.row_writer import TableRules, planned_group, writing_group
+from persia_cli.store.batch_rows import RowPlanner
+from persia_cli.store.layout import (
+    EmbeddingLayout,
+    FeatureSpec,
+    GroupSpec,
+    RowOptimizer,
+    Storage,
+    TableSpec,
+    table_salt,
+)
+from persia_cli.store.shard import Shard
+from persia_cli.store.wire_rows import decode_rows
+from persia_cli.train.inputs import group_shapes
+from persia_cli.train.pooling import GroupPooling
+from persia_cli.wire.messages import GroupRows
+from tests import naive
+
+DIM = 6
+POOLINGS = ("sum", "mean", "sqrtn", "none")
+
+
+def layout_of(dtype: Storage, rounds: int, admission: float = 1.0, min_count: int = 1) -> EmbeddingLayout:
+    """Two tables of one group, read by a feature of each pooling; the second one may be a hash stack."""
+    tables = (
+        TableSpec("items", 0, table_salt("items"), 0.1, admission, min_count),
+        TableSpec("users", 1, table_salt("users"), 0.3, rounds=rounds, size=20 if rounds else 0),
+    )
+    group = GroupSpec(0, DIM, RowOptimizer("sgd", 0.1), tables, 4096, 4, dtype)
+    features = tuple(
+        FeatureSpec(f"{pooling}-{table}", 0, table, pooling, 3 if pooling == "none" else None)
+        for pooling in POOLINGS
+        for table in (0, 1)
+    )
+    return EmbeddingLayout((group,), features, seed=5)
+
+
+def rules_of(layout: EmbeddingLayout, rows: dict[str, int]) -> list[TableRules]:
+    """What an export knows of the tables."""
+    return [
+        TableRules(
+            *(each.name, rows[each.name], each.salt, each.init_bound, round(each.admission * 2**24)),
+            *(each.min_count, each.rounds, each.size),
+        )
+        for each in layout.groups[0].tables
+    ]
+
+
+def features_of(layout: EmbeddingLayout) -> list[FrozenFeature]:
+    """The features as an exported model has them."""
+    names = [table.name for table in layout.tables()]
+    return [
+        FrozenFeature(each.name, each.group, names[each.table], each.pooling, each.max_length)
+        for each in layout.features
+    ]
+
+
+def write(folder: Path, layout: EmbeddingLayout, rows: dict[str, dict[int, np.ndarray]]) -> FrozenGroup:
+    """Write the rows of each table by id, in several portions."""
+    (folder / ROWS).mkdir(parents=True)
+    group = layout.groups[0]
+    planned = planned_group(0, DIM, "float32", group.dtype, rules_of(layout, {name: len(rows[name]) for name in rows}))
+    with writing_group(folder, planned) as writer:
+        for place, table in enumerate(group.tables):
+            ids = list(rows[table.name])
+            keys = naive.keys_of(table.salt, ids)
+            order = np.argsort(keys)
+            values = np.array([rows[table.name][ids[at]] for at in order], np.float32).reshape(-1, DIM)
+            for part in np.array_split(np.arange(len(ids)), 3):
+                writer.add(place, keys[order[part]], values[part])
+    return planned
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.integers(0, 2**32), st.sampled_from(["float32", "bfloat16", "float16"]), st.sampled_from([0, 2]), st.booleans()
+)
+def test_a_batch_reads_what_training_would(
+    tmp_path_factory, seed: int, dtype: Storage, rounds: int, single: bool
+) -> None:
+    """Ids that were seen have their rows; others begin as training begins them: admitted or not, of any dtype."""
+    draw, folder = np.random.default_rng(seed), tmp_path_factory.mktemp("rows")
+    layout = layout_of(dtype, rounds, admission=draw.choice([1.0, 0.5]), min_count=int(draw.choice([1, 1, 2])))
+    shard, planner, size = Shard(layout, 0, 1), RowPlanner(layout, 1), int(draw.integers(1, 6))
+    known = planner.plan(*batch_of(draw, len(layout.features), size, single), size)[0]
+    shard.look_up(0, known.keys, known.tables, 0, create=True)
+    stored = shard.look_up(0, known.keys, known.tables, 0, create=False)
+    ids = np.empty_like(known.keys)
+    hashing.recover_ids(known.keys, known.tables, layout.salts(), ids)
+    vectors = decode_rows(stored, DIM, "float32")
+    rows: dict[str, dict[int, np.ndarray]] = {table.name: {} for table in layout.tables()}
+    for id_, table, row in zip(ids.tolist(), known.tables.tolist(), vectors, strict=True):
+        if row.any():
+            rows[layout.tables()[table].name][id_] = row
+    group = write(folder, layout, rows)
+    given, offsets = batch_of(draw, len(layout.features), size, single)
+    for missing in ("zeros", "init"):
+        reader = GroupReader(folder, group, features_of(layout), layout.seed, missing)
+        ones, absent = np.empty(len(layout.features), np.bool_), np.zeros(len(layout.features), np.int64)
+        assert hashing.check_offsets(offsets, size, ones)
+        found = reader.read(given, offsets, size, ones, absent)
+        planned = planner.plan(given, offsets, size)[0]
+        block = shard.look_up(0, planned.keys, planned.tables, 1, create=missing == "init")
+        pooling = GroupPooling(group_shapes(layout)[0])
+        shown = GroupRows([block], planned.inverse, planned.offsets)
+        pooled, sequences = pooling.apply(pooling.leaf(shown), shown, size)
+        np.testing.assert_array_equal(found[pooled_name(0)], pooled.numpy())
+        for number, feature in enumerate(layout.features):
+            if feature.pooling == "none":
+                for name, tensor in zip(sequence_names(number), sequences[feature.name], strict=True):
+                    np.testing.assert_array_equal(found[name], tensor.numpy())
+
+
+def batch_of(draw: np.random.Generator, features: int, size: int, single: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Ids and offsets of a batch."""
+    lengths = np.ones(features * size, int) if single else draw.integers(0, 6, features * size)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.uint32)
+    return draw.integers(0, 60, offsets[-1]).astype(np.uint64), offsets
+
+
+def test_rows_other_than_announced_are_refused(tmp_path: Path) -> None:
+    layout = layout_of("float32", 0)
+    rows = {"items": {1: np.ones(DIM), 2: np.ones(DIM)}, "users": {}}
+    group = write(tmp_path / "good", layout, rows)
+    for counts, says in (({"items": 3, "users": 0}, "2 rows in its files"), ({"items": 1, "users": 0}, "more rows")):
+        (tmp_path / says / ROWS).mkdir(parents=True)
+        planned = planned_group(0, DIM, "float32", "float32", rules_of(layout, counts))
+        keys = np.sort(naive.keys_of(table_salt("items"), [1, 2]))
+        with pytest.raises(PersiaError, match=says), writing_group(tmp_path / says, planned) as writer:
+            writer.add(0, keys, np.ones((2, DIM), np.float32))
+    (tmp_path / "falling" / ROWS).mkdir(parents=True)
+    with pytest.raises(PersiaError, match="not in the order"), writing_group(tmp_path / "falling", group) as writer:
+        writer.add(0, keys[::-1].copy(), np.ones((2, DIM), np.float32))
+    values = tmp_path / "good" / group.values
+    values.write_bytes(values.read_bytes()[:-1])
+    with pytest.raises(CheckpointError, match=r"0\.values has 47 bytes, and should have 48"):
+        GroupReader(tmp_path / "good", group, features_of(layout), 0, "zeros")
+
+
+@pytest.mark.parametrize(
+    ("form", "value", "says"),
+    [
+        ("int8", np.nan, "not finite, which int8 cannot hold"),
+        ("bfloat16", np.inf, "not finite, which bfloat16"),
+        ("float16", 1e6, "beyond the range of float16; use --rows bfloat16"),
+        ("int4", 1e6, "beyond the range of float16, as int4 has it"),
+    ],
+)
+def test_rows_that_a_form_cannot_hold_are_refused(tmp_path: Path, form, value: float, says: str) -> None:
+    layout = layout_of("float32", 0)
+    (tmp_path / ROWS).mkdir()
+    planned = planned_group(0, DIM, form, "float32", rules_of(layout, {"items": 1, "users": 0}))
+    row = np.full((1, DIM), value, np.float32)
+    row[0, 0] = 0.0
+    with pytest.raises(UserError, match=f"table items has a .*{says}"), writing_group(tmp_path, planned) as writer:
+        writer.add(0, naive.keys_of(table_salt("items"), [1]), row)
+
+
+def test_the_same_group_in_another_form_takes_other_bytes() -> None:
+    rules = rules_of(layout_of("float32", 0), {"items": 100, "users": 7})
+    strides = {form: planned_group(0, 16, form, "float32", rules).stride for form in ("float32", "int8", "int4")}
+    assert strides == {"float32": 64, "int8": 24, "int4": 12}
+    group = planned_group(0, 16, "float32", "float32", rules)
+    assert (group.rows, [table.first_row for table in group.tables]) == (107, [0, 100])
