@@ -1,5 +1,7 @@
 """Rows that are written, mapped and read are those of the training store, pooled as the training code does."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +30,7 @@ from persia_cli.train.inputs import group_shapes
 from persia_cli.train.pooling import GroupPooling
 from persia_cli.wire.messages import GroupRows
 from tests import naive
+from tests.support.peak import PRINT_PEAK_KIB
 
 DIM = 6
 POOLINGS = ("sum", "mean", "sqrtn", "none")
@@ -175,3 +178,33 @@ def test_the_same_group_in_another_form_takes_other_bytes() -> None:
     assert strides == {"float32": 64, "int8": 24, "int4": 12}
     group = planned_group(0, 16, "float32", "float32", rules)
     assert (group.rows, [table.first_row for table in group.tables]) == (107, [0, 100])
+
+
+WRITE_MANY = f"""
+import numpy as np
+from pathlib import Path
+from persia_cli.serving.row_writer import TableRules, planned_group, writing_group
+
+DIM, BLOCKS, BLOCK = 64, 64, 2**15
+rules = TableRules("t", BLOCKS * BLOCK, 1, 0.1, 2**24, 1, 0, 0)
+group = planned_group(0, DIM, "float32", "float32", [rules])
+rows = np.ones((BLOCK, DIM), np.float32)
+Path("rows").mkdir()
+{PRINT_PEAK_KIB}
+with writing_group(Path(), group) as writer:
+    for block in range(BLOCKS):
+        keys = np.arange(BLOCK, dtype=np.uint64) * np.uint64(2**64 // (BLOCKS * BLOCK))
+        writer.add(0, keys + np.uint64(block * (2**64 // BLOCKS)), rows)
+print(Path(group.values).stat().st_size)
+{PRINT_PEAK_KIB}
+"""
+
+
+@pytest.mark.slow
+def test_writing_takes_little_memory_for_any_number_of_rows(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WRITE_MANY], cwd=tmp_path, capture_output=True, text=True, timeout=150, check=True
+    )
+    before, written, after = map(int, done.stdout.split())
+    assert written == 2**21 * 64 * 4
+    assert (after - before) << 10 < written / 3
