@@ -1,7 +1,10 @@
 """The dense network as an ONNX file, by torch.export."""
 
+import logging
 import re
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -73,8 +76,7 @@ def write_network(network: nn.Module, shape: InputShape, groups: tuple[GroupShap
     """
     _require_onnx()
     example = example_of(network, shape, groups)
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
+    with unheard_warnings(), torch.no_grad():
         try:
             torch.onnx.export(
                 example.module,
@@ -89,6 +91,18 @@ def write_network(network: nn.Module, shape: InputShape, groups: tuple[GroupShap
             )
         except Exception as error:  # what may go wrong has no common base
             raise UserError(refusal(error, what)) from error
+
+
+@contextmanager
+def unheard_warnings() -> Iterator[None]:
+    """Keep what torch's exporter warns of from the screen: it concerns torch, and an error says what went wrong."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.disable(logging.WARNING)
+        try:
+            yield
+        finally:
+            logging.disable(logging.NOTSET)
 
 
 def _require_onnx() -> None:

@@ -1,7 +1,6 @@
 """The export of a model to plain torch: code and weights of its network, and a Parquet file of each table."""
 
 import json
-import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ from safetensors.torch import save_file
 from persia_cli.checkpoint.rows import SortedRows
 from persia_cli.errors import UserError
 from persia_cli.export.artefact import OnWork, replaced_by
-from persia_cli.export.graph import example_of, refusal
+from persia_cli.export.graph import example_of, refusal, unheard_warnings
 from persia_cli.export.saved_network import SavedNetwork
 from persia_cli.observe.saved_run import SavedModel
 from persia_cli.plan.columns import label_names, sparse_features
@@ -88,8 +87,7 @@ def table_file(number: int) -> str:
 def _write_network(folder: Path, network: SavedNetwork, what: str) -> list[str]:
     """Write the network's code and weights; returns the names of its inputs."""
     example = example_of(network.network, network.shape, network.groups)
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
+    with unheard_warnings(), torch.no_grad():
         try:
             program = torch.export.export(example.module, example.arguments, dynamic_shapes=example.shapes)
             program = program.run_decompositions({})

@@ -24,7 +24,7 @@ PORTION = 2**18
 """Ids of the samples for which the checkpoint's rows are read at once."""
 LARGEST_PORTION = 2**16
 """Largest number of samples of a portion."""
-DIFFERENCE: dict[Form, float] = {"float32": 5e-6, "bfloat16": 0.05, "float16": 0.01, "int8": 0.05, "int4": 0.5}
+DIFFERENCE: dict[Form, float] = {"float32": 5e-6, "bfloat16": 0.01, "float16": 0.001, "int8": 0.02, "int4": 0.2}
 """How far a prediction may be from that of the training code, by the form of rows; float32 alone is exact."""
 AUC: dict[Form, float] = {"float32": 1e-5, "bfloat16": 1e-4, "float16": 1e-4, "int8": 2e-4, "int4": 1e-3}
 """How far AUC may be from that of the training code."""
