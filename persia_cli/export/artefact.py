@@ -13,7 +13,7 @@ from persia_cli import __version__
 from persia_cli.config.schema import Run
 from persia_cli.data.batch import join
 from persia_cli.disk import rename, sync, writing
-from persia_cli.errors import UserError
+from persia_cli.errors import DataError, UserError
 from persia_cli.export.graph import write_network
 from persia_cli.export.rows import write_rows
 from persia_cli.export.saved_network import SavedNetwork
@@ -166,12 +166,16 @@ def _write_groups(
 
 def _golden(run: Run, network: SavedNetwork) -> Golden:
     """Return the first evaluation samples of a run, or of training where there are none, with their logits."""
+    remedy = "an export keeps some samples with their scores; name files that have some by --verify"
     for split in ("eval", "train"):
-        batches = list(portions(run, split, SAMPLES))
+        try:
+            batches = list(portions(run, split, SAMPLES))
+        except DataError as error:
+            raise DataError(f"{error}\n{remedy}") from error
         if batches:
             batch = join(batches)
             return Golden(batch, network.logits(batch))
-    raise UserError("the data has no samples, of which an export keeps some with their scores; give --data FILES")
+    raise UserError(f"the data has no samples, and {remedy}")
 
 
 def _features(network: SavedNetwork) -> list[FrozenFeature]:

@@ -94,7 +94,7 @@ def _as_bits(builder, four):
 
 
 @instruction(U64, ARRAY, U64, U64)
-def _match(builder, buckets, at, key):
+def match_four(builder, buckets, at, key):
     """Return a bit mask: bit s is set if buckets[at + s] equals the key, s in 0..3."""
     keys = builder.load(address(builder, buckets, at, FOUR_KEYS))
     keys.align = 8
@@ -143,7 +143,7 @@ def taken(index, bucket):
 @inlined
 def matches(index, bucket, key):
     """Return the bit mask of the bucket's slots that hold the key, whatever its table."""
-    return _match(index.buckets, bucket * KEYS, key) & taken(index, bucket)
+    return match_four(index.buckets, bucket * KEYS, key) & taken(index, bucket)
 
 
 @inlined

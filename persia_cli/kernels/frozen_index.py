@@ -12,15 +12,16 @@ key, ends the search.
 import numpy as np
 from numba import types
 
+from persia_cli.kernels.buckets import match_four
 from persia_cli.kernels.compile import inlined, kernel, read, write
-from persia_cli.kernels.intrinsics import prefetch
+from persia_cli.kernels.intrinsics import lowest_bit, prefetch
 
 U64, I64 = types.uint64, types.int64
 WORDS = 8
 """uint64 words of a bucket."""
 KEYS = 7
 """Keys of a full bucket."""
-ONE, SHIFT, COUNT, HIGH = np.uint64(1), np.uint64(3), np.uint64(7), np.uint64(32)
+ONE, TWO, SHIFT, FOUR, COUNT, HIGH = (np.uint64(number) for number in (1, 2, 3, 4, 7, 32))
 BUCKET = np.uint64(WORDS)
 ABSENT = np.int64(-1)
 
@@ -78,9 +79,11 @@ def row_of(words, key, first, homes, buckets):
     while at < end:
         head = words[at]
         count = head & COUNT
-        for place in range(count):
-            if words[at + ONE + place] == key:
-                return np.int64((head >> SHIFT) + place)
+        equal = match_four(words, at, key) | match_four(words, at + FOUR, key) << FOUR
+        # Bit 0 is that of the head, and words behind the last key may hold anything.
+        equal &= (TWO << count) - TWO
+        if equal:
+            return np.int64((head >> SHIFT) + lowest_bit(equal) - ONE)
         if count < np.uint64(KEYS) or words[at + np.uint64(KEYS)] > key:
             return ABSENT
         at += BUCKET

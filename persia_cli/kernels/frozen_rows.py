@@ -78,16 +78,23 @@ FEATURES = types.NamedTuple(
 FROZEN = types.NamedTuple((U64, U64, I64, U64, I64, write(U64), write(I64), write(U16), write(F32)), Frozen)
 
 
-@kernel(types.void(FROZEN, FEATURES, read(U64), read(U8), read(U64), read(U32), U64, write(F32), write(I64)))
-def read_frozen(frozen, features, words, values, ids, offsets, size, out, missing):
+@kernel(
+    types.void(FROZEN, FEATURES, read(U64), read(U8), read(U64), read(U32), U64, types.boolean, write(F32), write(I64))
+)
+def read_frozen(frozen, features, words, values, ids, offsets, size, by_sample, out, missing):
     """Write the embedding of each entry to out float32[entries * dim], feature by feature, in the order of ids.
 
     An id of a hash stack has one entry per round, any other has one. `words` are those of the index. `ids` and the
-    feature-major CSR `offsets` are those of a batch of `size` samples. Adds the entries of the f-th feature that have
-    no row to missing[f].
+    feature-major CSR `offsets` are those of a batch of `size` samples. With `by_sample`, where each feature has one
+    entry in every sample, all entries of a sample lie side by side instead. Adds the entries of the f-th feature that
+    have no row to missing[f].
     """
-    to = ZERO
+    to, width = ZERO, frozen.dim
+    if by_sample:
+        width *= np.uint64(features.feature.size)
     for f in range(np.uint64(features.feature.size)):
+        if by_sample:
+            to = f * frozen.dim
         begin = offsets[np.uint64(features.feature[f]) * size]
         end = offsets[np.uint64(features.feature[f] + 1) * size]
         per_id = max(ONE, np.uint64(features.rounds[f]))
@@ -105,7 +112,7 @@ def read_frozen(frozen, features, words, values, ids, offsets, size, out, missin
                 else:
                     missing[f] += 1
                     _begin(frozen, features, f, frozen.keys[i], out, to)
-                to += frozen.dim
+                to += width
             at = last
 
 
@@ -125,7 +132,7 @@ def _find(frozen, features, f, words, values, count):
             prefetch(values, start + frozen.stride - ONE)
 
 
-@helper
+@inlined
 def _decode(frozen, values, at, out, to):
     """Write the row whose bytes begin at values[at] to out[to : to + dim]."""
     dim = frozen.dim

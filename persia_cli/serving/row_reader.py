@@ -71,6 +71,7 @@ class GroupReader:
             pair=np.empty(2, np.float32),
         )
         self._rounds = np.maximum(self._known.rounds, 1)
+        self._has_single_rows = bool((self._rounds == 1).all())
         self._modes = np.array([MODES[features[number].pooling] for number in own], np.uint8)
         self._pooled = sum(features[number].pooling != "none" for number in own)
         self._sequences = [
@@ -96,13 +97,16 @@ class GroupReader:
         firsts, lasts = offsets[self.features * size], offsets[(self.features + 1) * size]
         entries = int(((lasts - firsts).astype(np.int64) * self._rounds).sum())
         dim = self._group.dim
+        single_rows = single[self.features].all() and self._has_single_rows
+        by_sample = bool(single_rows and not self._sequences)
         rows, absent = np.empty((entries, dim), np.float32), np.zeros(self.features.size, np.int64)
-        read_frozen(
-            self._frozen, self._known, self._words, self._values, ids, offsets, size, rows.reshape(-1), absent
-        )  # fmt: skip
+        files = (self._words, self._values)
+        read_frozen(self._frozen, self._known, *files, ids, offsets, size, by_sample, rows.reshape(-1), absent)
         missing[self.features] += absent
+        if by_sample:  # a vector that is pooled of one row is the row
+            return {pooled_name(self._group.number): rows.reshape(size, self._pooled, dim)}
         inverse, own = self._numbers(entries), None
-        if not (single[self.features].all() and (self._rounds == 1).all()):
+        if not single_rows:
             own = np.empty(self.features.size * size + 1, np.uint32)
             hashing.rebase_offsets(offsets, size, self.features, self._rounds, own)
         pooled = np.empty((size, self._pooled, dim), np.float32)

@@ -182,6 +182,19 @@ def test_an_export_that_fails_its_proof_leaves_nothing(
     assert [path.name for path in folder.iterdir() if path.name.startswith("bad")] == []
 
 
+def test_a_run_whose_data_are_gone_is_exported_with_samples_of_others(folder: Path, saved: JobResult) -> None:
+    source, gone = folder / "eval.parquet", folder / "other.parquet"
+    source.rename(gone)
+    try:
+        refused = export(saved.run_dir, folder / "alone")
+        assert isinstance(refused.exception, UserError)
+        assert "name files that have some by --verify" in str(refused.exception)
+        done = export(saved.run_dir, folder / "alone", "--verify", str(gone))
+        assert done.exit_code == 0, done.output
+    finally:
+        gone.rename(source)
+
+
 def test_a_folder_is_replaced_only_on_request(folder: Path, saved: JobResult, exported: Path) -> None:
     again = export(saved.run_dir, exported)
     assert isinstance(again.exception, UserError)

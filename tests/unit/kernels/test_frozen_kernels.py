@@ -109,7 +109,7 @@ def test_rows_that_are_read_are_those_of_plain_loops(case):
     file, data = np.concatenate(words), np.concatenate(values)
     for array in (file, data, ids, offsets):
         array.flags.writeable = False
-    read_frozen(frozen, features, file, data, ids, offsets, size, out, missing)
+    read_frozen(frozen, features, file, data, ids, offsets, size, False, out, missing)
     expected, absent = naive_frozen.read_frozen(features, known, begin, int(frozen.dim), ids, offsets, size)
     np.testing.assert_array_equal(out.reshape(entries, int(frozen.dim)), expected)
     assert missing.tolist() == absent

@@ -36,7 +36,9 @@ DIM = 6
 POOLINGS = ("sum", "mean", "sqrtn", "none")
 
 
-def layout_of(dtype: Storage, rounds: int, admission: float = 1.0, min_count: int = 1) -> EmbeddingLayout:
+def layout_of(
+    dtype: Storage, rounds: int, admission: float = 1.0, min_count: int = 1, poolings: tuple[str, ...] = POOLINGS
+) -> EmbeddingLayout:
     """Two tables of one group, read by a feature of each pooling; the second one may be a hash stack."""
     tables = (
         TableSpec("items", 0, table_salt("items"), 0.1, admission, min_count),
@@ -45,7 +47,7 @@ def layout_of(dtype: Storage, rounds: int, admission: float = 1.0, min_count: in
     group = GroupSpec(0, DIM, RowOptimizer("sgd", 0.1), tables, 4096, 4, dtype)
     features = tuple(
         FeatureSpec(f"{pooling}-{table}", 0, table, pooling, 3 if pooling == "none" else None)
-        for pooling in POOLINGS
+        for pooling in poolings
         for table in (0, 1)
     )
     return EmbeddingLayout((group,), features, seed=5)
@@ -96,7 +98,13 @@ def test_a_batch_reads_what_training_would(
 ) -> None:
     """Ids that were seen have their rows; others begin as training begins them: admitted or not, of any dtype."""
     draw, folder = np.random.default_rng(seed), tmp_path_factory.mktemp("rows")
-    layout = layout_of(dtype, rounds, admission=draw.choice([1.0, 0.5]), min_count=int(draw.choice([1, 1, 2])))
+    layout = layout_of(
+        dtype,
+        rounds,
+        admission=draw.choice([1.0, 0.5]),
+        min_count=int(draw.choice([1, 1, 2])),
+        poolings=POOLINGS[: draw.choice([3, 4])],
+    )
     shard, planner, size = Shard(layout, 0, 1), RowPlanner(layout, 1), int(draw.integers(1, 6))
     known = planner.plan(*batch_of(draw, len(layout.features), size, single), size)[0]
     shard.look_up(0, known.keys, known.tables, 0, create=True)
