@@ -19,6 +19,7 @@ from persia_cli.commands import (
     keys,
     launch_role,
     on_host,
+    on_slurm,
     predict,
     recipe,
     report,
@@ -50,6 +51,7 @@ app.command(epilog=export.EXAMPLES)(export.export)
 app.command(epilog=report.EXAMPLES)(report.report)
 app.command("launch-role", epilog=launch_role.EXAMPLES)(launch_role.launch_role)
 app.command("on-host", hidden=True, epilog=on_host.EXAMPLES)(on_host.on_host)
+app.command("on-slurm", hidden=True, epilog=on_slurm.EXAMPLES)(on_slurm.on_slurm)
 app.add_typer(runs.app, name="runs")
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(table.app, name="table")

@@ -1,10 +1,13 @@
 """Jobs of `persia train` that an engine runs on other machines."""
 
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from persia_cli.config.schema import Run
 
 
@@ -35,8 +38,12 @@ def render(run: "Run", run_dir: Path | None) -> str:
             if run.cluster.ray is not None and run.cluster.ray.pods is not None:
                 return rayjob_yaml(run, run.cluster.ray.pods, run_dir.name if run_dir else run.name)
             return ray_request(run, str(run_dir or choose_run_dir(run.name, None)))
+        case "slurm":
+            from persia_cli.engines.slurm.script import script
+
+            return script(run, run_dir or Path("runs", run.name))
     raise UserError(
-        f"--render prints what {' and '.join(f'cluster={engine}' for engine in ENGINES)} submit, and cluster={kind} "
+        f"--render prints what {', '.join(f'cluster={engine}' for engine in ENGINES)} submit, and cluster={kind} "
         "submits nothing; --dry-run shows its plan"
     )
 
@@ -49,16 +56,14 @@ def train_elsewhere(run: "Run", run_dir: Path | None) -> None:
     from persia_cli.commands.job import choose_run_dir
     from persia_cli.disk import claim_folder
 
-    _require_hosts(run)
-    from persia_cli.commands.hosts_job import train_on_hosts
-
+    train = _trainer(run, goes_on=False)
     place = choose_run_dir(run.name, run_dir)
     if run_dir:
-        train_on_hosts(run, place)
+        train(run, place)
         return
     claimed = claim_folder(place)
     try:
-        train_on_hosts(run, claimed)
+        train(run, claimed)
     finally:
         with suppress(OSError):  # empty only if the job was refused before it began
             claimed.rmdir()
@@ -66,15 +71,26 @@ def train_elsewhere(run: "Run", run_dir: Path | None) -> None:
 
 def resume_elsewhere(run: "Run", run_dir: Path) -> None:
     """Go on with the training of a run on the machines of its cluster, as `train_elsewhere`."""
-    _require_hosts(run)
-    from persia_cli.commands.hosts_job import resume_on_hosts
-
-    resume_on_hosts(run, run_dir)
+    _trainer(run, goes_on=True)(run, run_dir)
 
 
-def _require_hosts(run: "Run") -> None:
+def _trainer(run: "Run", goes_on: bool) -> "Callable[[Run, Path], None]":
+    """Return what trains on the machines of a run's cluster, or goes on there; raises UserError if nothing does."""
+    import os
+
     from persia_cli.errors import UserError
 
-    kind = run.cluster.kind
-    if kind != "hosts":
-        raise UserError(f"cluster={kind}: persia submits nothing there; --render prints what other programs submit")
+    match run.cluster.kind:
+        case "hosts":
+            from persia_cli.commands.hosts_job import resume_on_hosts, train_on_hosts
+
+            return resume_on_hosts if goes_on else train_on_hosts
+        case "slurm":
+            from persia_cli.commands.slurm_allocation import train_in_allocation
+            from persia_cli.commands.slurm_job import train_on_slurm
+            from persia_cli.engines.slurm.allocation import is_inside
+
+            return partial(train_in_allocation, requeues=False) if is_inside(os.environ) else train_on_slurm
+    raise UserError(
+        f"cluster={run.cluster.kind}: persia submits nothing there; --render prints what other programs submit"
+    )

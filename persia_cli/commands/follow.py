@@ -20,10 +20,16 @@ Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", sho
 
 
 def attach(run: Run) -> None:
-    """Show a job with cluster=hosts that goes on without its command, and its results when it ends.
+    """Show a job that goes on without its command, and its results when it ends; for cluster=hosts and cluster=slurm.
 
-    Ctrl-C stops the job, as it does in persia train; the end of the terminal does not.
+    With cluster=hosts, Ctrl-C stops the job, as it does in persia train; the end of the terminal does not.
+    With cluster=slurm, nothing that ends this command does.
     """
+    if _is_on_slurm(run):
+        from persia_cli.commands.slurm_job import attach_to_slurm
+
+        attach_to_slurm(run)
+        return
     from persia_cli.commands.hosts_job import attach_to
 
     _require_independent(run)
@@ -34,7 +40,12 @@ def stop(
     run: Run,
     now: Annotated[bool, typer.Option("--now", help="Save nothing.")] = False,
 ) -> None:
-    """Save the model of a job with cluster=hosts, and end the job, from wherever its run directory is."""
+    """Save the model of a job with cluster=hosts or slurm, and end the job, from wherever its run directory is."""
+    if _is_on_slurm(run):
+        from persia_cli.commands.slurm_job import stop_on_slurm
+
+        stop_on_slurm(run, at_once=now)
+        return
     from persia_cli.commands.hosts_job import stop_job
 
     _require_independent(run)
@@ -79,3 +90,9 @@ def _require_independent(run: Path) -> None:
             f"cluster={kind}: the job of {run} is shown by its command, and ends with it; SIGTERM to that one saves "
             "the model first. Of a command that was submitted by ray job, ray job logs and ray job stop do the same"
         )
+
+
+def _is_on_slurm(run: Path) -> bool:
+    from persia_cli.engines.slurm.queued import job_of
+
+    return job_of(run) is not None

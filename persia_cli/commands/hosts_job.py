@@ -1,7 +1,6 @@
 """A job on machines that ssh reaches, on the screen."""
 
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
@@ -10,36 +9,23 @@ from types import FrameType
 
 import typer
 
-from persia_cli.commands.describe import model_words, training_words
+from persia_cli.commands.followed import OverdueError, going_on, plan_of, show_beginning, to_its_end
 from persia_cli.commands.job import INTERRUPTED
-from persia_cli.commands.progress import following
 from persia_cli.commands.results import show_results
 from persia_cli.commands.screen import err, labelled, say
-from persia_cli.config.record import read_run
 from persia_cli.config.schema import Run
-from persia_cli.data.facts import DatasetFacts
 from persia_cli.engines.hosts.begin import begun, found, gone_on, run_of
-from persia_cli.engines.hosts.job import FIRST, POLL_S, HostsJob
+from persia_cli.engines.hosts.job import FIRST, HostsJob
 from persia_cli.engines.hosts.rollback import run_with_rollback
 from persia_cli.errors import PreemptedError, RoleError, UserError
-from persia_cli.launch.job import JOB, JobResult
 from persia_cli.launch.resumed import locked
-from persia_cli.launch.role import read_job
 from persia_cli.launch.signals import JobSignals, PreemptedNow
-from persia_cli.observe.history import CONFIG
-from persia_cli.observe.journal import EVENTS, read_journal
-from persia_cli.plan.embedding import embedding_layout
-from persia_cli.plan.job import JobPlan, all_replicas
 
 Begin = Callable[[Run, Path, Callable[[str], None], Callable[[str], None]], AbstractContextManager[HostsJob]]
 
 
 class LeftAloneError(BaseException):
     """The terminal is gone; the job goes on without it."""
-
-
-class OverdueError(RoleError):
-    """The coordinator has not ended the job in time after it was told to."""
 
 
 def train_on_hosts(run: Run, run_dir: Path) -> None:
@@ -65,7 +51,7 @@ def attach_to(run_dir: Path) -> None:
 
 
 def _run(begin: Begin, run: Run, run_dir: Path) -> None:
-    _show_beginning(run, run_dir)
+    show_beginning(run, run_dir)
     with _signals(run_dir) as signals:
         _follow_with_rollback(begin(run, run_dir, _note, _starting), run, run_dir, signals)
 
@@ -112,7 +98,7 @@ def _follow(job: HostsJob, signals: JobSignals) -> None:
         labelled(err(), "" if number else "hosts", f"{name}: {', '.join(there)}")
     try:
         signals.trains = True
-        result = _to_its_end(job, signals)
+        result = to_its_end(job, signals)
     except BaseException as error:
         if _is_left_alone(error):
             raise LeftAloneError from None
@@ -126,7 +112,7 @@ def _follow(job: HostsJob, signals: JobSignals) -> None:
             error.add_note(f"The job goes on: persia attach {job.run_dir} follows it, persia stop ends it.")
         raise
     job.stop()
-    show_results(_plan(job.run_dir), result, [])
+    show_results(plan_of(job.run_dir), result, [])
 
 
 def _stop(job: HostsJob, at_once: bool) -> list[str]:
@@ -143,41 +129,6 @@ def _is_left_alone(error: BaseException | None) -> bool:
     while error is not None and not isinstance(error, LeftAloneError):
         error = error.__context__
     return error is not None
-
-
-def _to_its_end(job: HostsJob, signals: JobSignals) -> JobResult:
-    plan, run = _plan(job.run_dir), job.run
-    saving_s: float | None = None
-    with following(err(), job.run_dir, plan.job, run.train.batch_size) as follow:
-        while job.running:
-            job.poll()
-            for name in signals.passed_on():
-                job.signal("SIGUSR2" if name == "SIGUSR2" else "SIGUSR1", [FIRST])
-                saving_s = saving_s if name == "SIGUSR2" or saving_s else time.monotonic()
-            limit_s = run.checkpoint.grace_s + run.cluster.stop_timeout_s
-            if saving_s is not None and time.monotonic() - saving_s > limit_s:
-                raise OverdueError(f"{FIRST} has not ended the job within {limit_s:g} s of a signal; see its log")
-            follow()
-            time.sleep(POLL_S)
-        job.poll()
-        follow()
-    job.check()
-    return job.result()
-
-
-def _plan(run_dir: Path) -> JobPlan:
-    """Return the plan of a job by what its coordinator has recorded; what only it knows of the data is left out."""
-    run, job = read_run(run_dir / CONFIG), read_job(run_dir / JOB)
-    # This machine may not reach the store of the checkpoints, so nothing here looks there.
-    run = run.model_copy(update={"checkpoint": run.checkpoint.model_copy(update={"path": None})})
-    facts = DatasetFacts(job.train_rows, job.eval_rows, 0, (), 0, "")
-    return JobPlan(run, facts, job, all_replicas(run), embedding_layout(run))
-
-
-def _show_beginning(run: Run, run_dir: Path) -> None:
-    labelled(err(), "run", f"{run.name} in {run_dir}")
-    labelled(err(), "model", model_words(run))
-    labelled(err(), "training", training_words(run))
 
 
 @contextmanager
@@ -198,18 +149,11 @@ def _ended_in_words(run_dir: Path) -> Iterator[None]:
             say(err(), f"the terminal is gone, and the job goes on: persia attach {run_dir}")
         raise typer.Exit(INTERRUPTED) from None
     except (PreemptedError, PreemptedNow) as ended:
-        say(err(), f"{ended}: everything is stopped; {_going_on(run_dir)}")
+        say(err(), f"{ended}: everything is stopped; {going_on(run_dir)}")
         raise typer.Exit(PreemptedError.exit_code) from None
     except KeyboardInterrupt:
-        say(err(), f"interrupted; everything is stopped; {_going_on(run_dir)}")
+        say(err(), f"interrupted; everything is stopped; {going_on(run_dir)}")
         raise typer.Exit(INTERRUPTED) from None
-
-
-def _going_on(run_dir: Path) -> str:
-    saved = [event["path"] for event in read_journal(run_dir / EVENTS) if event["event"] == "saved"]
-    if not saved:
-        return f"nothing was saved; {run_dir} keeps the metrics"
-    return f"the model is saved in {saved[-1]}; persia resume {run_dir} goes on from there"
 
 
 @contextmanager

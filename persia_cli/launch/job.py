@@ -27,10 +27,12 @@ from persia_cli.store.writer import Writer, claim
 JOB = "job.json"
 ROLES = "roles"
 """Folder of a run's logs; the process that creates it owns the run directory."""
+SUBMITTED = "slurm"
+"""Folder with what is known of the job before it begins, where it waits in a queue."""
 BEGINNING = (EVENTS, JOB, CONFIG, ROLES)
 """What every start of a run makes; the folder is first, and so it is the last to go where a run begins again."""
 COORDINATOR_ADDRESS = "coordinator.address"
-STAYING = (EARLIER, EPOCHS, COORDINATOR_ADDRESS, LOG)
+STAYING = (EARLIER, EPOCHS, COORDINATOR_ADDRESS, LOG, SUBMITTED)
 """What an earlier start may have left in the folder of a run that begins again."""
 
 

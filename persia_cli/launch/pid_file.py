@@ -76,9 +76,10 @@ class PidFile:
             os.pwrite(self.descriptor, msgspec.json.encode(Noted(coordinator, pid, life)), 0)
 
     def clear(self) -> None:
-        """Note that no process runs any more, and unlock the file."""
+        """Note that no process runs any more, and remove the file; whoever waits for its lock finds nothing noted."""
         with suppress(OSError):
             os.ftruncate(self.descriptor, 0)
+            self.path.unlink()
         self.close()
 
     def close(self) -> None:

@@ -52,6 +52,7 @@ FROZEN = {
                     "--supervise", "--token-file", "--trusted-network", "role", "words"],
     "logs": ["--help", "role", "run"],
     "on-host": ["--help", "start"],
+    "on-slurm": ["--help", "--run-dir"],
     "predict": ["--help", "--keep", "--logits", "--output", "--overwrite", "--step", "data", "run"],
     "recipe": ["--help"],
     "recipe cp": ["--help", "folder", "name"],

@@ -9,8 +9,9 @@ from persia_cli.config.schema.hosts import SshHosts
 from persia_cli.config.schema.kubernetes import Kubernetes
 from persia_cli.config.schema.ray import RaySettings
 from persia_cli.config.schema.resources import RoleCpus, RoleMemory
+from persia_cli.config.schema.slurm import Slurm
 
-ENGINES = ("hosts", "kubernetes", "ray")
+ENGINES = ("hosts", "kubernetes", "ray", "slurm")
 """Kinds that start a job on other machines. The settings of each are in a key of its name, which others refuse."""
 WITH_COMMAND = ("ray",)
 """Those of which the coordinator runs beside the command, so that plan, record and end are those of a local job."""
@@ -19,10 +20,11 @@ WITH_COMMAND = ("ray",)
 class Cluster(Node):
     """Replicas of each role, their transport, and the time limits for waiting."""
 
-    kind: Literal["embedded", "local", "hosts", "kubernetes", "ray"]
+    kind: Literal["embedded", "local", "hosts", "kubernetes", "ray", "slurm"]
     """`embedded` runs every role as a thread of one process, `local` as a process of this machine.
 
-    `hosts` runs them on machines that ssh reaches, `kubernetes` as pods of a cluster, `ray` on those of a Ray cluster.
+    `hosts` runs them on machines that ssh reaches, `kubernetes` as pods of a cluster, `ray` on those of a Ray cluster,
+    `slurm` as steps of a job of Slurm.
     """
     transport: Literal["ipc", "tcp"] = "ipc"
     """The transport between processes: Unix sockets, or TCP on the loopback interface.
@@ -81,6 +83,8 @@ class Cluster(Node):
     """The pods of `cluster=kubernetes`."""
     ray: RaySettings | None = None
     """The Ray cluster of `cluster=ray`."""
+    slurm: Slurm | None = None
+    """The machines of `cluster=slurm`."""
 
     @model_validator(mode="after")
     def _engines_have_their_own_settings(self) -> Self:

@@ -59,6 +59,7 @@ def test_what_ships() -> None:
         "cluster=kubernetes",
         "cluster=local",
         "cluster=ray",
+        "cluster=slurm",
         "dataset=adult_income",
         "dataset=adult_income_original",
         "dataset=avazu",

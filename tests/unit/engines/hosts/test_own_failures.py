@@ -66,7 +66,7 @@ def test_only_who_wants_the_end_of_a_job_and_the_jobs_own_failure_end_it(
 ) -> None:
     stops: list[bool] = []
     job: Any = SimpleNamespace(placement={}, running=running, run_dir=tmp_path, stop=stops.append)
-    monkeypatch.setattr(hosts_job, "_to_its_end", lambda job, signals: fail())
+    monkeypatch.setattr(hosts_job, "to_its_end", lambda job, signals: fail())
     with pytest.raises(raised) as found:
         hosts_job._follow(job, JobSignals())
     assert bool(stops) == stopped
@@ -76,7 +76,7 @@ def test_only_who_wants_the_end_of_a_job_and_the_jobs_own_failure_end_it(
 
 def test_nothing_is_said_to_be_stopped_that_may_still_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job: Any = SimpleNamespace(placement={}, running=True, run_dir=tmp_path, stop=lambda at_once: ["loader-0 on b"])
-    monkeypatch.setattr(hosts_job, "_to_its_end", lambda job, signals: failing(KeyboardInterrupt())())
+    monkeypatch.setattr(hosts_job, "to_its_end", lambda job, signals: failing(KeyboardInterrupt())())
     with pytest.raises(RoleError, match=f"may still run; persia stop {tmp_path} --now tries again"):
         hosts_job._follow(job, JobSignals())
 
@@ -122,7 +122,7 @@ def test_a_second_interrupt_kills_what_the_first_one_asked_to_end(
             raise KeyboardInterrupt
 
     job: Any = SimpleNamespace(placement={}, running=True, run_dir=tmp_path, stop=stop)
-    monkeypatch.setattr(hosts_job, "_to_its_end", lambda job, signals: failing(KeyboardInterrupt())())
+    monkeypatch.setattr(hosts_job, "to_its_end", lambda job, signals: failing(KeyboardInterrupt())())
     with pytest.raises(KeyboardInterrupt):
         hosts_job._follow(job, JobSignals())
     assert stops == [False, True]

@@ -1,0 +1,47 @@
+"""What a job asks of Slurm."""
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from persia_cli.config.schema.base import NUMBER, Amount, Few, Node
+
+Word = Annotated[str, Field(pattern=r"^[^\s'\"\\]+$")]
+"""A name that Slurm knows."""
+Line = Annotated[str, Field(pattern=r"^[^\n\r]+$")]
+Hours = Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False), NUMBER]
+
+
+class Slurm(Node):
+    """The machines of a job, and what of the cluster it may use."""
+
+    nodes: Few | None = None
+    """Machines; by default as many as there are embedding servers, or NN workers without machines of their own."""
+    gpu_nodes: Amount | None = None
+    """Machines for NN workers with GPUs alone, by default one for each; 0 puts them on the others, which need GPUs."""
+    partition: Word | None = None
+    """Partition of all machines; by default the cluster's."""
+    gpu_partition: Word | None = None
+    """Partition of machines for NN workers with GPUs alone, by default `partition`."""
+    gpu: Word = "gpu"
+    """The generic resource that stands for a GPU, such as `gpu:a100`."""
+    account: Word | None = None
+    """Account that pays for the job."""
+    qos: Word | None = None
+    """Quality of service."""
+    hours: Hours | None = None
+    """Time limit of one turn, by default the partition's. Near its end the job is saved, and queued again."""
+    options: tuple[Annotated[Line, Field(pattern=r"^--[a-z]")], ...] = ()
+    """Other options of sbatch for all machines, such as `--constraint=avx512`."""
+    setup: tuple[Line, ...] = ()
+    """Lines of shell that the script begins with, such as `module load python`."""
+    persia: Annotated[Line, Field(min_length=1)] = "persia"
+    """The command that runs Persia on the machines, e.g. `~/venv/bin/persia`."""
+    max_requeues: Amount = 3
+    """Times that the job is queued again because machines were lost; the end of its time does not count."""
+
+    @model_validator(mode="after")
+    def _is_for_gpus(self) -> Self:
+        if self.gpu_partition is not None and self.gpu_nodes == 0:
+            raise ValueError("slurm.gpu_partition is for machines of their own, and gpu_nodes=0 asks for none")
+        return self

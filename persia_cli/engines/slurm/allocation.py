@@ -1,0 +1,78 @@
+"""The machines that Slurm has given to a job, as its script finds them."""
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from persia_cli.engines.slurm.machines import MachinePlace
+from persia_cli.engines.slurm.programs import address_of, hosts_in
+from persia_cli.errors import RoleError
+from persia_cli.wire.addresses import address_towards
+
+JOB, NODES, GROUPS, RESTARTS = "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_HET_SIZE", "SLURM_RESTART_COUNT"
+LOOPBACK = "127."
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """A job's number, and its machines: of each component, if it is heterogeneous."""
+
+    job: str
+    groups: tuple[tuple[str, ...], ...]
+    restarts: int = 0
+    """Times that the job was queued again."""
+
+    def group_of(self, place: MachinePlace) -> int | None:
+        """Return the component of a machine; None if there is but one."""
+        return min(place.kind, len(self.groups) - 1) if len(self.groups) > 1 else None
+
+    def node_of(self, place: MachinePlace, lost: frozenset[str] = frozenset()) -> str:
+        """Return the name of a machine; one of those that are left takes the place of one that is lost.
+
+        Raises RoleError if none is left.
+        """
+        group = self.groups[self.group_of(place) or 0]
+        left = [node for node in group if node not in lost]
+        if not left:
+            raise RoleError(f"all machines of this part of the job {self.job} are lost: {', '.join(group)}")
+        node = group[place.node % len(group)]
+        return left[place.node % len(left)] if node in lost else node
+
+    @property
+    def nodes(self) -> list[str]:
+        """All machines, each once."""
+        return list(dict.fromkeys(node for group in self.groups for node in group))
+
+
+def is_inside(environment: Mapping[str, str]) -> bool:
+    """Return whether this process runs in a job of Slurm, and can start steps of it."""
+    return bool(environment.get(JOB))
+
+
+def allocation_of(environment: Mapping[str, str]) -> Allocation:
+    """Return the allocation that the environment of a process tells of."""
+    groups = int(environment.get(GROUPS, "0"))
+    lists = [environment[f"{NODES}_HET_GROUP_{each}"] for each in range(groups)] if groups else [environment[NODES]]
+    # The number of a heterogeneous job is that of its first component, whose script this is.
+    return Allocation(
+        environment[JOB], tuple(tuple(hosts_in(each)) for each in lists), int(environment.get(RESTARTS, "0"))
+    )
+
+
+def listening_address(node: str, others: list[str]) -> str:
+    """Return the IP address at which other machines of the job reach one of them.
+
+    A machine may know itself by an address of its own alone; then it is the one on the way to another machine.
+    """
+    own = _ip_of(node)
+    if own.startswith(LOOPBACK) and others:
+        own = address_towards(f"tcp://{_ip_of(others[0])}:1")
+    return own
+
+
+def _ip_of(node: str) -> str:
+    name = address_of(node)
+    try:
+        return socket.gethostbyname(name)
+    except OSError as error:
+        raise RoleError(f"there is no address for {name}, the machine {node}: {error.strerror}") from error

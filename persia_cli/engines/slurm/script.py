@@ -1,0 +1,79 @@
+"""The script of a job, for sbatch."""
+
+import math
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from persia_cli import __version__
+from persia_cli.config.schema import Run, Slurm
+from persia_cli.engines.configuration import configuration
+from persia_cli.engines.role_words import Placed
+from persia_cli.engines.slurm.machines import (
+    Machines,
+    has_gpu_machines,
+    machines_of,
+    mebibytes,
+    places_of,
+    settings_of,
+)
+from persia_cli.engines.slurm.step import step_command
+from persia_cli.errors import ConfigError
+from persia_cli.plan.job import COORDINATOR
+
+SPARE_S = 60
+"""Seconds, besides those in which the model is saved, for which the job is warned before its time is over."""
+END = "END_OF_CONFIGURATION"
+HEAD = """\
+#!/bin/bash
+# The job {name}, made by persia {version}. It holds no secret: each start makes keys of its own.
+"""
+STEPS = """
+# What follows starts these steps, in a part of the machines each; their input is the job's keys, and the coordinator's
+# the configuration too. NODE stands for a machine, ADDRESS for the coordinator's.
+"""
+
+
+def script(run: Run, run_dir: Path) -> str:
+    """Return the script of a job with this run directory; raises ConfigError for a job that has no use for machines."""
+    settings = settings_of(run)
+    if run.cluster.key_file is not None:
+        raise ConfigError("cluster.key_file is not for cluster=slurm: each start makes keys of its own; leave it out")
+    name = run_dir.name
+    lines = [HEAD.format(name=name, version=__version__).rstrip("\n")]
+    for number, kind in enumerate(machines_of(run)):
+        lines += ["#SBATCH hetjob"] if number else []
+        lines += [f"#SBATCH {option}" for option in _options(run, settings, name, number, kind)]
+    lines += [STEPS.rstrip("\n"), *(f"#   {shlex.join(command)}" for command in _steps(run, run_dir)), ""]
+    folder = shlex.quote(str(run_dir.absolute()))
+    lines += [*settings.setup, f"exec {settings.persia} on-slurm --run-dir {folder} << '{END}'"]
+    return "\n".join([*lines, configuration(run).rstrip("\n"), END])
+
+
+def _options(run: Run, settings: Slurm, name: str, number: int, kind: Machines) -> Iterator[str]:
+    """Yield the options of sbatch for machines of a kind."""
+    yield f"--job-name={shlex.quote(name)}"
+    for key, value in (("partition", kind.partition), ("account", settings.account), ("qos", settings.qos)):
+        if value is not None:
+            yield f"--{key}={value}"
+    if settings.hours is not None:
+        yield f"--time={math.ceil(settings.hours * 60)}"
+    yield f"--nodes={kind.nodes}"
+    yield "--ntasks-per-node=1"
+    yield f"--cpus-per-task={kind.each.cpus}"
+    yield f"--mem={mebibytes(kind.each.memory)}M"
+    if kind.each.gpus:
+        yield f"--gres={settings.gpu}:{kind.each.gpus}"
+    yield from ("--requeue", "--no-kill")
+    if not number:
+        yield "--open-mode=append"
+        # Python takes the place of the shell below, and so gets the signal.
+        yield f"--signal=B:USR1@{math.ceil(run.checkpoint.grace_s) + SPARE_S}"
+    yield from settings.options
+
+
+def _steps(run: Run, run_dir: Path) -> Iterator[list[str]]:
+    for replica, place in places_of(run).items():
+        port = "*" if replica.role == COORDINATOR else "PORT"
+        at = Placed(f"tcp://ADDRESS:{port}", run_dir=str(run_dir.absolute()))
+        yield step_command(run, replica, place.kind if has_gpu_machines(run) else None, "NODE", "JOB", at)

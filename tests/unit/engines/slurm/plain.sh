@@ -1,0 +1,23 @@
+#!/bin/bash
+# The job shop, made by persia VERSION. It holds no secret: each start makes keys of its own.
+#SBATCH --job-name=shop
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=8
+#SBATCH --mem=11316M
+#SBATCH --requeue
+#SBATCH --no-kill
+#SBATCH --open-mode=append
+#SBATCH --signal=B:USR1@85
+
+# What follows starts these steps, in a part of the machines each; their input is the job's keys, and the coordinator's
+# the configuration too. NODE stands for a machine, ADDRESS for the coordinator's.
+#   srun --job-name=coordinator-0 --nodelist=NODE --nodes=1 --ntasks=1 --exact --cpus-per-task=1 --mem=1024M --no-kill --kill-on-bad-exit=0 --immediate=60 --mpi=none persia launch-role coordinator --index 0 --coordinator 'tcp://ADDRESS:*' --key-file - --supervise --run-dir '/home/me/my runs/shop' conf=- resume=auto
+#   srun --job-name=embedding-server-0 --nodelist=NODE --nodes=1 --ntasks=1 --exact --cpus-per-task=2 --mem=2100M --no-kill --kill-on-bad-exit=0 --immediate=60 --mpi=none persia launch-role embedding-server --index 0 --coordinator tcp://ADDRESS:PORT --key-file - --supervise --pid-file /tmp/persia-JOB-embedding-server-0
+#   srun --job-name=embedding-worker-0 --nodelist=NODE --nodes=1 --ntasks=1 --exact --cpus-per-task=1 --mem=2048M --no-kill --kill-on-bad-exit=0 --immediate=60 --mpi=none persia launch-role embedding-worker --index 0 --coordinator tcp://ADDRESS:PORT --key-file - --supervise --pid-file /tmp/persia-JOB-embedding-worker-0
+#   srun --job-name=data-loader-0 --nodelist=NODE --nodes=1 --ntasks=1 --exact --cpus-per-task=2 --mem=2048M --no-kill --kill-on-bad-exit=0 --immediate=60 --mpi=none persia launch-role data-loader --index 0 --coordinator tcp://ADDRESS:PORT --key-file - --supervise --pid-file /tmp/persia-JOB-data-loader-0
+#   srun --job-name=nn-worker-0 --nodelist=NODE --nodes=1 --ntasks=1 --exact --cpus-per-task=2 --mem=4096M --no-kill --kill-on-bad-exit=0 --immediate=60 --mpi=none persia launch-role nn-worker --index 0 --coordinator tcp://ADDRESS:PORT --key-file - --supervise --pid-file /tmp/persia-JOB-nn-worker-0
+
+exec persia on-slurm --run-dir '/home/me/my runs/shop' << 'END_OF_CONFIGURATION'
+…
+END_OF_CONFIGURATION

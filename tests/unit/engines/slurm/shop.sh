@@ -1,0 +1,48 @@
+#!/bin/bash
+# The job shop, made by persia VERSION. It holds no secret: each start makes keys of its own.
+#SBATCH --job-name=shop
+#SBATCH --partition=cpu
+#SBATCH --account=ranking
+#SBATCH --qos=long
+#SBATCH --time=91
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=6
+#SBATCH --mem=143770M
+#SBATCH --requeue
+#SBATCH --no-kill
+#SBATCH --open-mode=append
+#SBATCH --signal=B:USR1@151
+#SBATCH --constraint=avx512
+#SBATCH hetjob
+#SBATCH --job-name=shop
+#SBATCH --partition=gpu
+#SBATCH --account=ranking
+#SBATCH --qos=long
+#SBATCH --time=91
+#SBATCH --nodes=1
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=16
+#SBATCH --mem=8192M
+#SBATCH --gres=gpu:a100:4
+#SBATCH --requeue
+#SBATCH --no-kill
+#SBATCH --constraint=avx512
+
+# What follows starts these steps, in a part of the machines each; their input is the job's keys, and the coordinator's
+# the configuration too. NODE stands for a machine, ADDRESS for the coordinator's.
+#   srun --het-group=0 --job-name=coordinator-0 --nodelist=NODE --nodes=1 --ntasks=1 --exact --cpus-per-task=1 --mem=1024M --no-kill --kill-on-bad-exit=0 --immediate=60 --mpi=none HOME/venv/bin/persia launch-role coordinator --index 0 --coordinator 'tcp://ADDRESS:*' --key-file - --supervise --run-dir '/home/me/my runs/shop' conf=- resume=auto
+#   srun --het-group=0 --job-name=embedding-server-0 --nodelist=NODE --nodes=1 --ntasks=1 --exact --cpus-per-task=2 --mem=138650M --no-kill --kill-on-bad-exit=0 --immediate=60 --mpi=none HOME/venv/bin/persia launch-role embedding-server --index 0 --coordinator tcp://ADDRESS:PORT --key-file - --supervise --pid-file /tmp/persia-JOB-embedding-server-0
+#   srun --het-group=0 --job-name=embedding-server-1 --nodelist=NODE --nodes=1 --ntasks=1 --exact --cpus-per-task=2 --mem=138650M --no-kill --kill-on-bad-exit=0 --immediate=60 --mpi=none HOME/venv/bin/persia launch-role embedding-server --index 1 --coordinator tcp://ADDRESS:PORT --key-file - --supervise --pid-file /tmp/persia-JOB-embedding-server-1
+#   srun --het-group=0 --job-name=embedding-worker-0 --nodelist=NODE --nodes=1 --ntasks=1 --exact --cpus-per-task=1 --mem=2048M --no-kill --kill-on-bad-exit=0 --immediate=60 --mpi=none HOME/venv/bin/persia launch-role embedding-worker --index 0 --coordinator tcp://ADDRESS:PORT --key-file - --supervise --pid-file /tmp/persia-JOB-embedding-worker-0
+#   srun --het-group=0 --job-name=embedding-worker-1 --nodelist=NODE --nodes=1 --ntasks=1 --exact --cpus-per-task=1 --mem=2048M --no-kill --kill-on-bad-exit=0 --immediate=60 --mpi=none HOME/venv/bin/persia launch-role embedding-worker --index 1 --coordinator tcp://ADDRESS:PORT --key-file - --supervise --pid-file /tmp/persia-JOB-embedding-worker-1
+#   srun --het-group=0 --job-name=data-loader-0 --nodelist=NODE --nodes=1 --ntasks=1 --exact --cpus-per-task=2 --mem=2048M --no-kill --kill-on-bad-exit=0 --immediate=60 --mpi=none HOME/venv/bin/persia launch-role data-loader --index 0 --coordinator tcp://ADDRESS:PORT --key-file - --supervise --pid-file /tmp/persia-JOB-data-loader-0
+#   srun --het-group=0 --job-name=data-loader-1 --nodelist=NODE --nodes=1 --ntasks=1 --exact --cpus-per-task=2 --mem=2048M --no-kill --kill-on-bad-exit=0 --immediate=60 --mpi=none HOME/venv/bin/persia launch-role data-loader --index 1 --coordinator tcp://ADDRESS:PORT --key-file - --supervise --pid-file /tmp/persia-JOB-data-loader-1
+#   srun --het-group=1 --job-name=nn-worker-0 --nodelist=NODE --nodes=1 --ntasks=1 --exact --cpus-per-task=8 --mem=4096M --gres=gpu:a100:2 --no-kill --kill-on-bad-exit=0 --immediate=60 --mpi=none HOME/venv/bin/persia launch-role nn-worker --index 0 --coordinator tcp://ADDRESS:PORT --key-file - --supervise --pid-file /tmp/persia-JOB-nn-worker-0
+#   srun --het-group=1 --job-name=nn-worker-1 --nodelist=NODE --nodes=1 --ntasks=1 --exact --cpus-per-task=8 --mem=4096M --gres=gpu:a100:2 --no-kill --kill-on-bad-exit=0 --immediate=60 --mpi=none HOME/venv/bin/persia launch-role nn-worker --index 1 --coordinator tcp://ADDRESS:PORT --key-file - --supervise --pid-file /tmp/persia-JOB-nn-worker-1
+
+module load python
+source ~/venv/bin/activate
+exec ~/venv/bin/persia on-slurm --run-dir '/home/me/my runs/shop' << 'END_OF_CONFIGURATION'
+…
+END_OF_CONFIGURATION

@@ -1,0 +1,53 @@
+"""The machines of a job, as its environment and Slurm tell of them."""
+
+from pathlib import Path
+
+import pytest
+
+from persia_cli.engines.slurm import allocation
+from persia_cli.engines.slurm.allocation import Allocation, allocation_of, is_inside, listening_address
+from persia_cli.engines.slurm.machines import MachinePlace
+from persia_cli.errors import RoleError
+from tests.support.made_up_slurm import put
+
+HETEROGENEOUS = {
+    "SLURM_JOB_ID": "17",
+    "SLURM_JOB_NODELIST": "n1,n2",
+    "SLURM_HET_SIZE": "2",
+    "SLURM_JOB_NODELIST_HET_GROUP_0": "n1,n2",
+    "SLURM_JOB_NODELIST_HET_GROUP_1": "g1",
+    "SLURM_RESTART_COUNT": "3",
+}
+
+
+def test_it_is_read_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path / "bin", monkeypatch)
+    assert not is_inside({})
+    assert is_inside(HETEROGENEOUS)
+    assert allocation_of(HETEROGENEOUS) == Allocation("17", (("n1", "n2"), ("g1",)), 3)
+    assert allocation_of({"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n1"}) == Allocation("17", (("n1",),))
+
+
+def test_a_replica_is_on_its_machine_and_another_takes_the_place_of_a_lost_one() -> None:
+    job = Allocation("17", (("n1", "n2", "n3"), ("g1",)))
+    assert [job.node_of(MachinePlace(0, node)) for node in range(4)] == ["n1", "n2", "n3", "n1"]
+    assert (job.group_of(MachinePlace(1, 0)), job.node_of(MachinePlace(1, 0))) == (1, "g1")
+    lost = frozenset({"n2"})
+    assert [job.node_of(MachinePlace(0, node), lost) for node in range(3)] == ["n1", "n3", "n3"]
+    with pytest.raises(RoleError, match="all machines of this part of the job 17 are lost: g1"):
+        job.node_of(MachinePlace(1, 0), frozenset({"g1"}))
+
+
+def test_in_an_allocation_of_one_kind_all_replicas_share_its_machines() -> None:
+    job = Allocation("17", (("n1", "n2"),))
+    assert (job.group_of(MachinePlace(1, 1)), job.node_of(MachinePlace(1, 1))) == (None, "n2")
+
+
+def test_a_machine_that_knows_itself_by_an_address_of_its_own_is_reached_at_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(allocation, "address_of", {"n1": "127.0.1.1", "n2": "10.0.0.2"}.__getitem__)
+    monkeypatch.setattr(allocation, "address_towards", {"tcp://10.0.0.2:1": "10.0.0.1"}.__getitem__)
+    assert listening_address("n1", ["n2"]) == "10.0.0.1"
+    assert listening_address("n2", ["n1"]) == "10.0.0.2"
+    assert listening_address("n1", []) == "127.0.1.1"

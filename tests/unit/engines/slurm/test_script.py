@@ -1,0 +1,156 @@
+"""Scripts for sbatch: as they were last looked at by a person, as shells take them, and for any job."""
+
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from persia_cli import __version__
+from persia_cli.config.compose import compose_run
+from persia_cli.config.record import parsed
+from persia_cli.config.schema import Run, Slurm
+from persia_cli.engines.configuration import handed_over_run
+from persia_cli.engines.resources import resources_of
+from persia_cli.engines.slurm.machines import machines_of, mebibytes, places_of
+from persia_cli.engines.slurm.script import END, script
+from persia_cli.errors import ConfigError
+from persia_cli.plan.job import COORDINATOR, all_replicas
+
+RUN_DIR = Path("/home/me/my runs/shop")
+PLAIN = ["conf=synthetic", "cluster=slurm"]
+SHOP = [
+    *PLAIN,
+    "train.device=cuda",
+    "embedding.memory=256GiB",
+    "checkpoint.grace_s=90.5",
+    *(f"cluster.{role}=2" for role in ("data_loaders", "embedding_workers", "embedding_servers", "nn_workers")),
+    "cluster.gpus=2",
+    "cluster.cpus.nn_worker=8",
+    "cluster.slurm.gpu_nodes=1",
+    "cluster.slurm.partition=cpu",
+    "cluster.slurm.gpu_partition=gpu",
+    "cluster.slurm.gpu=gpu:a100",
+    "cluster.slurm.account=ranking",
+    "cluster.slurm.qos=long",
+    "cluster.slurm.hours=1.51",
+    "cluster.slurm.options=['--constraint=avx512']",
+    "cluster.slurm.setup=['module load python', 'source ~/venv/bin/activate']",
+    "cluster.slurm.persia=~/venv/bin/persia",
+]
+GOLDEN = {"plain.sh": PLAIN, "shop.sh": SHOP}
+
+
+def without_configuration(text: str) -> str:
+    """A script without the configuration, which has keys of all of Persia, and the home folder of whoever tests."""
+    head, _ = text.split(f"<< '{END}'\n", 1)
+    return f"{head}<< '{END}'\n…\n{END}\n".replace(__version__, "VERSION").replace(str(Path.home()), "HOME")
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_a_job_is_rendered_as_it_was_last_looked_at(name: str) -> None:
+    """To renew a file: write what is compared into it, and look at what has changed."""
+    text = without_configuration(script(compose_run(GOLDEN[name]), RUN_DIR))
+    assert text == Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("words", GOLDEN.values(), ids=GOLDEN)
+def test_a_shell_takes_it(words: list[str]) -> None:
+    text = script(compose_run(words), RUN_DIR)
+    checked = subprocess.run(["bash", "-n"], input=text, capture_output=True, text=True)
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="Debian's shellcheck is not installed")
+def test_shellcheck_finds_nothing() -> None:
+    text = script(compose_run(PLAIN), RUN_DIR)
+    found = subprocess.run(["shellcheck", "-"], input=text, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout
+
+
+def test_the_shell_hands_over_the_configuration_as_it_is_and_no_option_comes_too_late(tmp_path: Path) -> None:
+    run = compose_run([*SHOP[:-2], "checkpoint.path='/data/$(id) `id` $HOME'"])
+    text = script(run, RUN_DIR)
+    command = next(line for line in text.splitlines() if line.startswith("exec "))
+    shown = text.replace(command, f"cat << '{END}'")
+    said = subprocess.run(["bash"], input=shown, capture_output=True, text=True, cwd=tmp_path)
+    assert said.stderr == ""
+    assert parsed(said.stdout, "the shell") == handed_over_run(run)
+    lines = text.splitlines()
+    first = next(number for number, line in enumerate(lines) if line and not line.startswith("#"))
+    assert not [line for line in lines[first:] if line.startswith("#SBATCH")]
+
+
+COUNTS = st.integers(1, 9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(loaders=COUNTS, workers=COUNTS, servers=COUNTS, ranks=COUNTS, gpus=st.integers(0, 2), apart=st.booleans())
+def test_machines_have_room_for_their_replicas_and_none_is_idle(
+    loaders: int, workers: int, servers: int, ranks: int, gpus: int, apart: bool
+) -> None:
+    counts = {
+        "data_loaders": loaders,
+        "embedding_workers": workers,
+        "embedding_servers": servers,
+        "nn_workers": ranks,
+        "gpus": gpus,
+    }
+    changes = {**counts, "slurm": Slurm(gpu_nodes=None if apart else 0)}
+    run = plain().model_copy(update={"cluster": plain().cluster.model_copy(update=changes)})
+    kinds, places = machines_of(run), places_of(run)
+    assert len(kinds) == (2 if gpus and apart else 1)
+    assert tuple(places) == all_replicas(run)
+    assert places[all_replicas(run)[0]].node == 0
+    for number, kind in enumerate(kinds):
+        for node in range(kind.nodes):
+            there = [
+                resources_of(run, each.role) for each, at in places.items() if (at.kind, at.node) == (number, node)
+            ]
+            assert 0 < sum(each.cpus for each in there) <= kind.each.cpus
+            assert sum(mebibytes(each.memory) for each in there) <= mebibytes(kind.each.memory)
+            assert sum(each.gpus for each in there) <= kind.each.gpus
+    for replica, place in places.items():
+        if replica.role == "embedding-worker":
+            server = next(r for r in places if r.role == "embedding-server" and r.index == replica.index % servers)
+            assert place == places[server]
+
+
+@cache
+def plain() -> Run:
+    return compose_run(PLAIN)
+
+
+def run_of(words: list[str]) -> Run:
+    return compose_run([*PLAIN, *words])
+
+
+def test_each_replica_is_a_step_with_its_own_words() -> None:
+    text = script(compose_run(SHOP), RUN_DIR)
+    steps = [line for line in text.splitlines() if line.startswith("#   srun ")]
+    assert len(steps) == 9
+    assert all(" --exact " in line and " --no-kill " in line and " --key-file - " in line for line in steps)
+    assert sum("--het-group=1" in line for line in steps) == 2
+    assert [f"launch-role {COORDINATOR} " in line for line in steps] == [True] + 8 * [False]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["cluster.slurm.nodes=3"], "cluster.slurm.nodes=3: only 1 would have a replica to run"),
+        (["train.device=cuda", "cluster.slurm.gpu_nodes=2"], "cluster.slurm.gpu_nodes=2: only 1 would"),
+        (["cluster.key_file=own.keys"], "cluster.key_file is not for cluster=slurm"),
+        (["cluster.slurm.options=[-x]"], "cluster.slurm.options"),
+        (["cluster.slurm.partition='a b'"], "cluster.slurm.partition"),
+        (["cluster.slurm.gpu_partition=a", "cluster.slurm.gpu_nodes=0"], "gpu_partition is for machines of their own"),
+        (["cluster.encryption=none"], "cluster=slurm hands its own keys to every machine"),
+        (["cluster=local", "cluster.slurm.hours=1"], "cluster.slurm is for cluster=slurm"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(words: list[str], sentence: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        script(run_of(words), RUN_DIR)
+    assert sentence in str(refused.value)
