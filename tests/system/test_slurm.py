@@ -1,0 +1,177 @@
+"""`cluster=slurm` on a real Slurm of two machines, which are hosts of a lab and share no disk."""
+
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from persia_cli.launch.job import COORDINATOR_ADDRESS, result_of
+from persia_cli.observe.journal import EVENTS, METRICS, read_journal
+from persia_cli.wire.keys import JobKeys, read_keys
+from tests.conftest import poll_for
+from tests.support.host_job import NO_FILES
+from tests.support.hosts import HostProcess, lab, needs_hosts
+from tests.support.jobs import evaluation, losses, train
+from tests.support.s3 import store_on
+from tests.support.secrecy import leaks_in_files, leaks_in_processes
+from tests.support.slurm import LIMIT_S, PERSIA, SlurmCluster, cluster_on, free_store, needs_slurm
+from tests.support.small import WORDS
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow, needs_hosts, needs_slurm, pytest.mark.timeout(600)]
+
+TWO = ["cluster.embedding_servers=2", "cluster.embedding_workers=2"]
+ON_SLURM = ["cluster=slurm", *TWO, f"cluster.slurm.persia='{sys.executable} -P -m persia_cli'"]
+LOGGED = ["train.log_every_steps=50"]
+RUN = "/tmp/runs/shop"
+
+
+@pytest.fixture
+def cluster() -> Iterator[SlurmCluster]:
+    with lab(2) as hosts, cluster_on(hosts) as made:
+        yield made
+
+
+def start(cluster: SlurmCluster, log: Path, *words: str) -> HostProcess:
+    """Start `persia train` on the first host."""
+    return cluster.start(*PERSIA, "train", *words, "--run-dir", RUN, log=log)
+
+
+def events(cluster: SlurmCluster, kind: str) -> list[dict[str, object]]:
+    return [event for event in read_journal(cluster.seen(RUN) / EVENTS) if event["event"] == kind]
+
+
+def trained(cluster: SlurmCluster) -> int:
+    """Steps that are trained, as the record has them."""
+    return max(line["step"] for line in read_journal(cluster.seen(RUN) / METRICS))
+
+
+def wait_for(process: HostProcess, log: Path) -> int:
+    poll_for(lambda: process.poll() is not None, LIMIT_S, "the end of persia train")
+    print(log.read_text()[-6000:])
+    return process.wait()
+
+
+def wait_until_empty(cluster: SlurmCluster) -> None:
+    poll_for(lambda: not cluster.jobs() and not cluster.supervisors(), 60.0, "the end of all jobs and roles")
+
+
+def keys_of(process: psutil.Process) -> JobKeys:
+    """The keys in the memory that a supervisor was given."""
+    for file in Path(f"/proc/{process.pid}/fd").iterdir():
+        if "memfd:keys" in str(file.readlink()):
+            return read_keys(file)
+    raise AssertionError(f"{process.cmdline()} has no keys")
+
+
+def test_a_job_over_two_machines_has_the_bits_of_one_on_this_machine(cluster: SlurmCluster, tmp_path: Path) -> None:
+    log, words = tmp_path / "said", [*WORDS, *NO_FILES, "dataset.generator.train_rows=64000"]
+    process = start(cluster, log, *words, *ON_SLURM)
+    cluster.wait_for_training(RUN, log)
+    keys = keys_of(cluster.supervisors("nn-worker")[0])
+    everything = [child for host in cluster.hosts for child in psutil.Process(host.pid).children(recursive=True)]
+    assert not list(leaks_in_processes(keys, everything))
+    assert wait_for(process, log) == 0
+    wait_until_empty(cluster)
+    there, here = result_of(cluster.seen(RUN)), train([*words, *TWO, "cluster=local"], tmp_path / "here")
+    assert losses(there) == losses(here)
+    assert evaluation(there)["auc"] == evaluation(here)["auc"]
+    [ready] = [event for event in there.events if event["event"] == "ready"]
+    assert {each["name"]: each["host"] for each in ready["replicas"] if each["host"] == "host2"} == {
+        "embedding-server-1": "host2",
+        "embedding-worker-1": "host2",
+    }
+    logs = {path.stem: path.read_text() for path in (cluster.seen(RUN) / "roles").iterdir()}
+    assert len(logs) == 7
+    assert all(keys.fingerprint in text for text in logs.values())
+    assert leaks_in_files(keys, [host.root / "tmp" for host in cluster.hosts]) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["cluster.slurm.partition=none"], "refuses the job: sbatch: invalid partition specified: none; Batch job"),
+        (["checkpoint.at_end=true"], "set checkpoint.path to a URI that all reach"),
+    ],
+)
+def test_a_mistake_ends_the_job_at_once_and_is_said_in_a_sentence(
+    words: list[str], sentence: str, cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    log = tmp_path / "said"
+    assert wait_for(start(cluster, log, *WORDS, *NO_FILES, *ON_SLURM, *words), log) == 2
+    assert sentence in log.read_text()
+    assert "Traceback" not in log.read_text()
+    wait_until_empty(cluster)
+
+
+def test_what_is_killed_comes_back_where_it_was_or_the_job_goes_back_to_its_checkpoint(
+    cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    log = tmp_path / "said"
+    with store_on(cluster.hosts[1]):
+        saved = f"checkpoint.path='{free_store(cluster.hosts[1], 'killed')}'"
+        often = ["checkpoint.every_steps=500", "dataset.generator.train_rows=128000"]
+        process = start(cluster, log, *WORDS, *LOGGED, *ON_SLURM, saved, *often)
+        cluster.wait_for_training(RUN, log)
+        before = {each.pid for each in cluster.replicas()}
+        cluster.replicas("launch-role data-loader")[0].kill()
+        poll_for(lambda: len(events(cluster, "recovered")) == 1, LIMIT_S, "another process of the data loader")
+        cluster.supervisors("launch-role embedding-worker --index 1")[0].kill()
+        poll_for(lambda: len(events(cluster, "recovered")) == 2, LIMIT_S, "another step of an embedding worker")
+        assert len(before & {each.pid for each in cluster.replicas()}) == 5
+        poll_for(lambda: events(cluster, "saved"), LIMIT_S, "a checkpoint")
+        cluster.supervisors("launch-role embedding-server --index 1")[0].kill()
+        assert wait_for(process, log) == 0
+    said = log.read_text()
+    job = cluster.seen(RUN) / "slurm" / "script.log"
+    assert "it gets a new step" in job.read_text()
+    assert "the job begins again, from its newest checkpoint" in job.read_text()
+    assert "phase=done" in said
+    wait_until_empty(cluster)
+
+
+def test_a_job_outlives_its_command_and_goes_on_after_its_time(cluster: SlurmCluster, tmp_path: Path) -> None:
+    log = tmp_path / "said"
+    with store_on(cluster.hosts[1]):
+        saved = f"checkpoint.path='{free_store(cluster.hosts[1], 'queued')}'"
+        first = start(cluster, log, *WORDS, *LOGGED, *ON_SLURM, saved, "dataset.generator.train_rows=640000")
+        cluster.wait_for_training(RUN, log)
+        first.send_signal(signal.SIGINT)
+        assert wait_for(first, log) == 130
+        assert f"the job goes on: persia attach {RUN}" in log.read_text()
+        [job] = cluster.jobs()
+        attached = cluster.start(*PERSIA, "attach", RUN, log=tmp_path / "attached")
+        cluster.slurm("scancel", "--batch", "--signal=USR1", job)  # as Slurm does before the end of the time
+        poll_for(lambda: cluster.jobs().get(job) == "PENDING", LIMIT_S, "the job to be queued again")
+        assert not cluster.supervisors()
+        assert not (cluster.seen(RUN) / COORDINATOR_ADDRESS).exists()
+        [saved_event] = events(cluster, "saved")
+        poll_for(lambda: events(cluster, "began") and not events(cluster, "saved"), LIMIT_S, "the next start")
+        poll_for(lambda: cluster.jobs().get(job) == "RUNNING" and events(cluster, "ready"), LIMIT_S, "training again")
+        code, said = cluster.run(*PERSIA, "stop", RUN, within_s=LIMIT_S)
+        assert (code, "everything is stopped; the model is saved in" in said) == (75, True), said
+        assert wait_for(attached, tmp_path / "attached") == 75
+        assert "everything is stopped; the model is saved in" in (tmp_path / "attached").read_text()
+        [again] = events(cluster, "saved")
+        assert str(again["path"]) > str(saved_event["path"])
+        wait_until_empty(cluster)
+        more = trained(cluster) + 200
+        code, said = cluster.run(*PERSIA, "resume", RUN, f"train.steps={more}", within_s=LIMIT_S)
+        assert (code, "phase=done" in said) == (0, True), said
+    there = [line["step"] for line in read_journal(cluster.seen(RUN) / METRICS) if line["split"] == "train"]
+    assert there == sorted(set(there))
+    words = [*WORDS, *TWO, *NO_FILES, "dataset.generator.train_rows=640000", f"train.steps={more}", "cluster=local"]
+    here = train(words, tmp_path / "here")
+    assert evaluation(result_of(cluster.seen(RUN)))["auc"] == evaluation(here)["auc"]
+    wait_until_empty(cluster)
+
+
+def test_an_allocation_is_used_from_within(cluster: SlurmCluster, tmp_path: Path) -> None:
+    log = tmp_path / "said"
+    inside = [*PERSIA, "train", *WORDS, *NO_FILES, *ON_SLURM, "--run-dir", RUN]
+    process = cluster.start("salloc", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=8", *inside, log=log)
+    assert wait_for(process, log) == 0
+    assert "host2: embedding-server-1, embedding-worker-1" in log.read_text()
+    wait_until_empty(cluster)
