@@ -1,12 +1,13 @@
 """The results of a finished job: its evaluation, the places of its files, and the next command."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 
 from persia_cli.commands.describe import warn_of_stand_in
-from persia_cli.commands.screen import err, key_values, labelled, out, propose, say
+from persia_cli.commands.screen import err, key_values, labelled, out, propose, say, size
 from persia_cli.commands.screen_tables import columns, print_whole
 from persia_cli.config.schema.metric import is_of_retrieval
 from persia_cli.launch.job import JobResult
@@ -15,7 +16,10 @@ from persia_cli.observe.history import QUALITY
 from persia_cli.plan.job import JobPlan
 from persia_cli.store.manifest import checkpoints_of
 from persia_cli.store.retention import best_checkpoint
+from persia_cli.wire.byte_counts import ByteCounts
 
+LEAST_SHOWN = 10.0
+"""Bytes per sample from which on a link between roles is shown."""
 LOSSES = {
     "evicted": "rows evicted",
     "refused": "ids refused for lack of room",
@@ -48,6 +52,8 @@ def show_results(plan: JobPlan, result: JobResult, words: Sequence[str]) -> None
         labelled(err(), "tables", losses + more)
     if fraction := unknown(result.events):
         labelled(err(), "unknown", fraction)
+    if plan.job.task == "train" and (exchanged := traffic(plan, result)):
+        labelled(err(), "wire", exchanged)
     if saved:
         labelled(err(), "saved", saved[-1])
     if plan.job.task == "train" and (
@@ -157,6 +163,29 @@ def unknown(events: Sequence[Mapping[str, Any]]) -> str:
         return ""
     of = ", ".join(f"{name} {missed[name] / tables[name]['reads']:.2%}" for name in tables if missed[name])
     return f"{sum(missed.values()) / reads:.2%} of the ids scored have no row and count as zeros ({of})"
+
+
+def traffic(plan: JobPlan, result: JobResult) -> str:
+    """Return in words how many bytes per sample, trained or evaluated, the roles have exchanged.
+
+    What a process that was replaced had exchanged is missing.
+    """
+    exchanged: defaultdict[str, ByteCounts] = defaultdict(ByteCounts)
+    for role in next((event["roles"] for event in reversed(result.events) if event["event"] == "roles"), []):
+        for peer, counted in role.get("links", {}).items():
+            exchanged[f"{role['role']} - {peer}"] += ByteCounts(**counted)
+    begin, last = plan.job.first_step, last_of(result.metrics, "train")
+    evaluated = sum(line["eval_samples"] for line in result.metrics if "eval_samples" in line and line["step"] > begin)
+    trained = last["samples"] - begin * plan.run.train.batch_size if last else 0
+    if trained + evaluated <= 0:
+        return ""
+    shown = []
+    for link, both in exchanged.items():
+        whole = both.wire + both.shared
+        if whole >= LEAST_SHOWN * (trained + evaluated):
+            in_memory = f" ({both.shared / whole:.0%} in shared memory)" if both.shared else ""
+            shown.append(f"{link} {size(whole / (trained + evaluated))}{in_memory}")
+    return f"{', '.join(shown)} per sample" if shown else ""
 
 
 def _tables(events: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:

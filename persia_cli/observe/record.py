@@ -298,6 +298,7 @@ class RunRecord:
             used = {"role": role, "index": int(index), "cpu_s": round(figures.cpu_s, 3), "rss": figures.rss}
             counted = {
                 "messages": figures.messages,
+                "links": figures.links,
                 "updates": figures.counters.updates,
                 "counts": figures.counters.counts,
             }

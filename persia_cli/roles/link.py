@@ -336,7 +336,8 @@ class Link:
 
     def _all_figures(self, counters: Counters) -> ReplicaFigures:
         memory = resident_bytes() + self.loop.shared_bytes
-        return ReplicaFigures(cpu_seconds(), memory, self.loop.counters, counters)
+        links = {role: {"wire": each.wire, "shared": each.shared} for role, each in self.loop.traffic.items()}
+        return ReplicaFigures(cpu_seconds(), memory, self.loop.counters, links, counters)
 
     def _on_beat(self, beat: Beat) -> None:
         if beat.stop:

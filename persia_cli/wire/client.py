@@ -12,6 +12,7 @@ from typing import Any
 
 from persia_cli.errors import WireError
 from persia_cli.wire import sockets
+from persia_cli.wire.byte_counts import ByteCounts
 from persia_cli.wire.context import Context
 from persia_cli.wire.frames import MalformedMessage, Received, read
 from persia_cli.wire.loans import SharedMemory
@@ -84,6 +85,7 @@ class Client:
         self.socket = self._open(self.address)
         self._token = context.token
         self.memory: SharedMemory | None = None
+        self.traffic = ByteCounts()
         self.peer = peer
         self.resent = self.late = self.malformed = self.outdated = 0
         self._epoch = 0
@@ -135,7 +137,13 @@ class Client:
     def _send(self, request: _Unanswered) -> None:
         if not self._held:
             sockets.send_message(
-                self.socket, request.number, request.message, self.memory, token=self._token, peer=self.address
+                self.socket,
+                request.number,
+                request.message,
+                self.memory,
+                token=self._token,
+                peer=self.address,
+                traffic=self.traffic,
             )
 
     def hold(self) -> None:
@@ -168,6 +176,7 @@ class Client:
                 if frames is None:
                     return
                 received = read(frames, self.memory, self._token)
+                self.traffic.note_received(frames, received)
             except MalformedMessage as error:
                 self.malformed += 1
                 self._unreadable = f"; its last message could not be read: {error}"
@@ -175,7 +184,7 @@ class Client:
             self._take(received)
 
     def _take(self, received: Received) -> None:
-        number, reply, epoch = received
+        number, reply, epoch = received.request, received.message, received.epoch
         if epoch < self._epoch:
             self.outdated += 1
             return

@@ -52,6 +52,9 @@ class ReplicaFigures(FieldSet, frozen=True):
     """Resident memory in bytes."""
     messages: dict[str, int] = msgspec.field(default_factory=dict)
     """Irregular events of the wire, by kind."""
+    links: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
+    """By role, what it exchanged with replicas that it sends requests to, repeats included: bytes of messages
+    (`wire`), and of arrays that were passed in shared memory instead (`shared`)."""
     counters: Counters = Counters()
 
 

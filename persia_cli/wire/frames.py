@@ -70,6 +70,8 @@ class Received(NamedTuple):
     request: int
     message: Message
     epoch: int
+    lent: int = 0
+    """Bytes of its arrays that are in shared memory."""
 
 
 class Parts(NamedTuple):
@@ -153,7 +155,7 @@ def read(frames: Sequence[Frame], memory: SharedMemory | None = None, token: byt
         raise MalformedMessage(str(error)) from None  # without a number: nobody waits for an answer to it
     except WireError as error:
         raise MalformedMessage(f"{kind.__name__}: {error}", head.request) from None
-    return Received(head.request, message, head.epoch)
+    return Received(head.request, message, head.epoch, arrays.lent)
 
 
 class _Arrays:
@@ -166,11 +168,13 @@ class _Arrays:
             )
         self._frames = list(reversed(frames))
         self._lent = memory.borrow(loan) if loan is not None and memory is not None else None
+        self.lent = 0
 
     def next(self, dtype: np.dtype[Any], shape: Shape) -> Array:
         """Return the next array."""
         lent = None if self._lent is None else self._lent.next(dtype, shape)
         if lent is not None:
+            self.lent += lent.nbytes
             return _aligned(lent)
         if not self._frames:
             raise WireError("the message declares more arrays than it has")

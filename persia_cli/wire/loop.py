@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike
 from persia_cli.wire import sockets
 from persia_cli.wire.addresses import is_beyond
 from persia_cli.wire.arrays import Array
+from persia_cli.wire.byte_counts import ByteCounts
 from persia_cli.wire.client import Client
 from persia_cli.wire.context import Context
 from persia_cli.wire.loans import SharedMemory
@@ -171,6 +172,15 @@ class Loop:
             "malformed": sum(client.malformed for client in self._clients),
             "no_room": 0 if self._memory is None else self._memory.no_room,
         }
+
+    @property
+    def traffic(self) -> dict[str, ByteCounts]:
+        """Bytes exchanged so far with the replicas of each role that this loop is a client of."""
+        roles: dict[str, ByteCounts] = {}
+        for client in self._clients:
+            role = client.peer.rpartition("-")[0] or client.peer
+            roles[role] = roles.get(role, ByteCounts()) + client.traffic
+        return roles
 
     def every(self, seconds: float, callback: Callable[[], None]) -> None:
         """Call back about every so many seconds, first after that time; missed calls are not made up for."""

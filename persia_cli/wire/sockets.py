@@ -10,6 +10,7 @@ from zmq.utils.monitor import parse_monitor_message
 from persia_cli.errors import WireError
 from persia_cli.wire.addresses import AddressError, check_address
 from persia_cli.wire.authentication import log_in
+from persia_cli.wire.byte_counts import ByteCounts
 from persia_cli.wire.context import Context
 from persia_cli.wire.frames import MAX_FRAMES, NO_TOKEN, Frame, MalformedMessage, encode, parts_of
 from persia_cli.wire.loans import SharedMemory
@@ -149,10 +150,11 @@ def send_message(
     token: bytes = NO_TOKEN,
     peer: str = "",
     epoch: int = 0,
+    traffic: ByteCounts | None = None,
 ) -> bool:
     """Queue a message, for client `to` if the socket is a server's; large arrays travel in `memory`, if given.
 
-    `peer` says who gets it if `to` does not; `epoch` is that of a coordinator.
+    `peer` says who gets it if `to` does not; `epoch` is that of a coordinator; `traffic` counts it if it is sent.
     Returns False if the peer is gone or its queue is full; raises MalformedMessage as `encode` does.
     """
     parts = parts_of(message)
@@ -164,6 +166,8 @@ def send_message(
     finally:
         if not sent and memory is not None and loan is not None:
             memory.take_back(loan)
+    if sent and traffic is not None:
+        traffic.note_sent(frames, parts.arrays)
     return sent
 
 

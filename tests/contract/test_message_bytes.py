@@ -80,6 +80,7 @@ LABELS = np.array([[1], [0]], np.float32)
 FLOATS = np.array([[0.5, -1.0, 2.0]] * 2, np.float32)
 ROWS = FLOATS.view(np.uint8)
 
+USED = ReplicaFigures(1.25, 2**30, {"resent": 1}, {"nn-worker": {"wire": 7}}, Counters(counts={"a": 2}))
 SAMPLES: list[Message] = [
     Ack(),
     Pending(),
@@ -117,7 +118,7 @@ SAMPLES: list[Message] = [
         ScoredSamples(KEYS.keys, LABELS - 2, LABELS, None),
     ),
     Scores(SENDER, BATCH, FLOATS),
-    Heartbeat(SENDER, "training step 7", 0.5, ReplicaFigures(1.25, 2**30, {"resent": 1}, Counters(counts={"a": 2})), 7),
+    Heartbeat(SENDER, "training step 7", 0.5, USED, 7),
     Beat(True, (Change(8, "embedding-worker", 1, 4321, True, "tcp://127.0.0.1:5000"),)),
     Leave("embedding-server", 1, 4321, "SIGTERM", serves=True),
     Fail(SENDER, "out of memory", exit_code=1),

@@ -16,7 +16,7 @@ NO_SCORES = (ScoreHistogram(1).encode(), None)
 
 def used(messages: dict[str, int] | None = None, **counters: Any) -> ReplicaFigures:
     """What a replica has used, and what it has counted."""
-    return ReplicaFigures(1.0, 10, messages or {}, Counters(**counters))
+    return ReplicaFigures(1.0, 10, messages or {}, counters=Counters(**counters))
 
 
 def interval(split: Literal["train", "eval"] = "train", **figures: Any) -> IntervalFigures:
@@ -154,7 +154,9 @@ def test_the_roles_and_tables_of_a_job_are_summed_up(recording: Recording) -> No
     tables = ({"a": {"rows": 5, "refused": 0}, "b": {"rows": 2}}, {"a": {"rows": 7, "refused": 3}})
     for server, counters in enumerate(tables):
         recorded.record.note(f"embedding-server-{server}", used(tables=counters, updates={"applied": 4}))
-    recorded.record.note("data-loader-0", ReplicaFigures(0.12345, 7, {"lost": 1}, Counters(counts={"steps_sent": 9})))
+    recorded.record.note(
+        "data-loader-0", ReplicaFigures(0.12345, 7, {"lost": 1}, counters=Counters(counts={"steps_sent": 9}))
+    )
     recorded.record.write_roles()
     assert recorded.told("roles") == [
         {
