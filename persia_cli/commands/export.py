@@ -61,6 +61,7 @@ def export(
 
     from persia_cli.commands.progress_bar import ProgressBar
     from persia_cli.commands.screen import err, labelled, propose, size
+    from persia_cli.config.schema import ParquetDataset
     from persia_cli.errors import UserError, count
     from persia_cli.export.artefact import Order, require_place, write_artefact
     from persia_cli.export.saved_network import SavedNetwork
@@ -93,7 +94,7 @@ def export(
     nbytes = sum(note.nbytes for note in found.files)
     total = sum(group.rows for group in found.groups)
     labelled(err(), "saved", f"{output}, {count(total, 'row')} of step {found.step:,} in {rows}, {size(nbytes)}")
-    if not verify:
+    if not verify and isinstance(model.run.dataset, ParquetDataset):
         propose(err(), f"persia export {shlex.quote(run)} -o {shlex.quote(str(output))} --overwrite --verify DATA")
 
 
