@@ -12,12 +12,14 @@ from persia_cli.commands.results import show_results
 from persia_cli.commands.screen import err, labelled, say
 from persia_cli.config.schema import Run
 from persia_cli.control.restarts import RestartPolicy
+from persia_cli.disk import write_whole
 from persia_cli.engines.slurm.allocation import Allocation, allocation_of
 from persia_cli.engines.slurm.job import AllocatedJob
 from persia_cli.engines.slurm.machines import settings_of
 from persia_cli.engines.slurm.programs import lost_among, requeue
+from persia_cli.engines.slurm.queued import REQUEUES
 from persia_cli.errors import PersiaError, PreemptedError, UserError
-from persia_cli.launch.job import JobResult, recorded_end
+from persia_cli.launch.job import SUBMITTED, JobResult, recorded_end
 from persia_cli.launch.signals import JobSignals, PreemptedNow
 from persia_cli.observe.journal import EVENTS, read_journal
 from persia_cli.wire.keys import JobKeys, new_keys
@@ -39,7 +41,7 @@ def train_in_allocation(run: Run, run_dir: Path, requeues: bool) -> None:
         with signals.handled():
             result = _with_restarts(run, run_dir, allocation, signals, requeues)
     except (PreemptedError, PreemptedNow) as ended:
-        if requeues and signals.name == TIME_IS_OVER and (_has_saved(run_dir) or _may_requeue(run, allocation)):
+        if requeues and signals.name == TIME_IS_OVER and (_has_saved(run_dir) or may_requeue(run, run_dir)):
             _queue_again(allocation, f"{ended}: the job's time is nearly over; {going_on(run_dir)}")
         say(err(), f"{ended}: everything is stopped; {going_on(run_dir)}")
         sys.exit(PreemptedError.exit_code)
@@ -65,7 +67,7 @@ def _with_restarts(
             raise
         except PersiaError as failure:
             lost = lost_among(allocation.nodes)
-            if lost and requeues and _may_requeue(run, allocation):
+            if lost and requeues and may_requeue(run, run_dir):
                 _queue_again(allocation, f"{failure}; lost: {', '.join(lost)}")
             wait_s = policy.next(WHOLE, time.monotonic())
             if wait_s is None:
@@ -102,8 +104,14 @@ def _has_saved(run_dir: Path) -> bool:
     return any(event["event"] == "saved" for event in read_journal(run_dir / EVENTS))
 
 
-def _may_requeue(run: Run, allocation: Allocation) -> bool:
-    return allocation.restarts < settings_of(run).max_requeues
+def may_requeue(run: Run, run_dir: Path) -> bool:
+    """Count one more time that a job is queued again without having got further; False if that is one too many."""
+    file = run_dir / SUBMITTED / REQUEUES
+    before = int(file.read_text(encoding="ascii")) if file.exists() else 0
+    if before >= settings_of(run).max_requeues:
+        return False
+    write_whole(file, f"{before + 1}\n")
+    return True
 
 
 def _queue_again(allocation: Allocation, why: str) -> NoReturn:

@@ -41,6 +41,7 @@ SchedulerParameters=bf_interval=1,sched_interval=1,sched_min_interval=0
 SlurmdParameters=config_overrides
 ReturnToService=2
 MpiDefault=none
+GresTypes=gpu
 JobRequeue=1
 KillWait=20
 SlurmdTimeout=20
@@ -54,6 +55,9 @@ SlurmdLogFile=/tmp/slurmd.log
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 NODE = "NodeName={name} NodeAddr={address} CPUs=16 RealMemory=64000"
+GPU = " Gres=gpu:1 Weight=10"
+"""What the last host is made to have besides, so that it is asked for last by those who need no GPU."""
+GPUS = "NodeName={name} Name=gpu File=/dev/null\n"
 
 
 def why_not() -> str:
@@ -143,11 +147,12 @@ def cluster_on(hosts: Sequence[Host]) -> Iterator[SlurmCluster]:
     """Run a cluster on the hosts of a lab, which end it with themselves."""
     first = hosts[0]
     names = "127.0.0.1 localhost\n" + "".join(f"{host.address} {host.name}\n" for host in hosts)
-    nodes = "\n".join(NODE.format(name=host.name, address=host.address) for host in hosts)
+    nodes = "\n".join(NODE.format(name=host.name, address=host.address) for host in hosts) + GPU
     content = CONTENT.format(first=first.name, address=first.address, nodes=nodes)
     cluster = SlurmCluster(hosts)
     for host in hosts:
         (host.root / CONFIG.relative_to("/")).write_text(content)
+        (host.root / "tmp/gres.conf").write_text(GPUS.format(name=hosts[-1].name))
         (host.root / NAMES.lstrip("/")).write_text(names)
         code, said = host.run(["/bin/sh", "-c", f"mount --bind {NAMES} /etc/hosts && mkdir /tmp/slurm-state"])
         assert code == 0, said

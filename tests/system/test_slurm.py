@@ -168,6 +168,34 @@ def test_a_job_outlives_its_command_and_goes_on_after_its_time(cluster: SlurmClu
     wait_until_empty(cluster)
 
 
+def test_a_job_that_loses_a_machine_is_queued_again_and_goes_on(tmp_path: Path) -> None:
+    log = tmp_path / "said"
+    with lab(3) as hosts, cluster_on(hosts) as cluster, store_on(hosts[0]):
+        words = [*WORDS, *LOGGED, *ON_SLURM, f"checkpoint.path='{free_store(hosts[0], 'lost')}'"]
+        more = ["checkpoint.every_steps=500", "dataset.generator.train_rows=96000", "cluster.silence_timeout_s=15"]
+        process = start(cluster, log, *words, *more)
+        poll_for(lambda: events(cluster, "saved"), LIMIT_S, "a checkpoint")
+        hosts[1].kill()
+        assert wait_for(process, log) == 0
+        said = (cluster.seen(RUN) / "slurm" / "script.log").read_text()
+        assert "host2; the job is queued again" in said
+        [ready] = events(cluster, "ready")
+        assert "host3" in str(ready["replicas"])
+
+
+def test_nn_workers_with_gpus_are_on_machines_of_their_own(cluster: SlurmCluster, tmp_path: Path) -> None:
+    log = tmp_path / "said"
+    words = [word for word in ON_SLURM if word not in TWO]
+    process = start(cluster, log, *WORDS, *NO_FILES, *words, "cluster.gpus=1")
+    cluster.wait_for_training(RUN, log)
+    assert set(cluster.jobs().values()) == {"RUNNING"}
+    assert len(cluster.jobs()) == 2  # components
+    assert wait_for(process, log) == 0
+    [ready] = [event for event in result_of(cluster.seen(RUN)).events if event["event"] == "ready"]
+    assert [each["name"] for each in ready["replicas"] if each["host"] == "host2"] == ["nn-worker-0"]
+    wait_until_empty(cluster)
+
+
 def test_an_allocation_is_used_from_within(cluster: SlurmCluster, tmp_path: Path) -> None:
     log = tmp_path / "said"
     inside = [*PERSIA, "train", *WORDS, *NO_FILES, *ON_SLURM, "--run-dir", RUN]

@@ -9,7 +9,7 @@ from persia_cli.engines.slurm.programs import address_of, hosts_in
 from persia_cli.errors import RoleError
 from persia_cli.wire.addresses import address_towards
 
-JOB, NODES, GROUPS, RESTARTS = "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_HET_SIZE", "SLURM_RESTART_COUNT"
+JOB, NODES, GROUPS = "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_HET_SIZE"
 LOOPBACK = "127."
 
 
@@ -19,8 +19,6 @@ class Allocation:
 
     job: str
     groups: tuple[tuple[str, ...], ...]
-    restarts: int = 0
-    """Times that the job was queued again."""
 
     def group_of(self, place: MachinePlace) -> int | None:
         """Return the component of a machine; None if there is but one."""
@@ -54,9 +52,7 @@ def allocation_of(environment: Mapping[str, str]) -> Allocation:
     groups = int(environment.get(GROUPS, "0"))
     lists = [environment[f"{NODES}_HET_GROUP_{each}"] for each in range(groups)] if groups else [environment[NODES]]
     # The number of a heterogeneous job is that of its first component, whose script this is.
-    return Allocation(
-        environment[JOB], tuple(tuple(hosts_in(each)) for each in lists), int(environment.get(RESTARTS, "0"))
-    )
+    return Allocation(environment[JOB], tuple(tuple(hosts_in(each)) for each in lists))
 
 
 def listening_address(node: str, others: list[str]) -> str:

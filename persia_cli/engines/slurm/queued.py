@@ -14,8 +14,8 @@ from persia_cli.errors import ConfigError, PersiaError, PreemptedError, RoleErro
 from persia_cli.launch.job import SUBMITTED, recorded_failure
 from persia_cli.storage.credentials import VARIABLE
 
-STATE, END, LOG = "job.json", "end", "script.log"
-"""Files with the job's number, with the exit code of its script, and with what that says."""
+STATE, END, LOG, REQUEUES = "job.json", "end", "script.log", "requeues"
+"""Files with the job's number, the exit code of its script, what that says, and how often machines were lost."""
 TAIL_LINES = 20
 
 
@@ -32,8 +32,8 @@ def queue(run: Run, run_dir: Path) -> str:
     text, folder = script(run, run_dir), run_dir.absolute() / SUBMITTED
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / END).unlink(missing_ok=True)
-        (folder / LOG).unlink(missing_ok=True)
+        for name in (END, LOG, REQUEUES):
+            (folder / name).unlink(missing_ok=True)
     try:
         job = submit(text, folder / LOG)
     except PersiaError:

@@ -16,7 +16,6 @@ HETEROGENEOUS = {
     "SLURM_HET_SIZE": "2",
     "SLURM_JOB_NODELIST_HET_GROUP_0": "n1,n2",
     "SLURM_JOB_NODELIST_HET_GROUP_1": "g1",
-    "SLURM_RESTART_COUNT": "3",
 }
 
 
@@ -24,7 +23,7 @@ def test_it_is_read_from_the_environment(tmp_path: Path, monkeypatch: pytest.Mon
     put(tmp_path / "bin", monkeypatch)
     assert not is_inside({})
     assert is_inside(HETEROGENEOUS)
-    assert allocation_of(HETEROGENEOUS) == Allocation("17", (("n1", "n2"), ("g1",)), 3)
+    assert allocation_of(HETEROGENEOUS) == Allocation("17", (("n1", "n2"), ("g1",)))
     assert allocation_of({"SLURM_JOB_ID": "17", "SLURM_JOB_NODELIST": "n1"}) == Allocation("17", (("n1",),))
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from persia_cli.commands.slurm_allocation import may_requeue
 from persia_cli.config.compose import compose_run
 from persia_cli.engines.slurm.programs import State, lost_among, state_of, submit
 from persia_cli.engines.slurm.queued import job_of, queue, require_job, require_well
@@ -114,3 +115,13 @@ def test_how_a_script_ended_is_known_by_what_it_left(tmp_path: Path) -> None:
     with pytest.raises(RoleError, match=r"the job 17 of Slurm has ended \(NODE_FAIL\)") as killed:
         require_well(left(tmp_path / "killed", "", "last words\n"), "17", State("NODE_FAIL"))
     assert killed.value.__notes__ == ["  last words"]
+
+
+def test_a_job_that_loses_machines_is_queued_again_so_often_and_a_new_one_begins_to_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path / "bin", monkeypatch, sbatch="echo 17", squeue="echo 'FAILED|None'")
+    run = compose_run(["conf=synthetic", "cluster=slurm", "cluster.slurm.max_requeues=2"])
+    for _ in range(2):
+        queue(run, tmp_path / "shop")
+        assert [may_requeue(run, tmp_path / "shop") for _ in range(4)] == [True, True, False, False]
