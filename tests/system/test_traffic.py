@@ -25,6 +25,7 @@ def exchanged(result: JobResult, role: str, peer: str) -> tuple[int, int]:
 
 
 @pytest.mark.processes
+@pytest.mark.slow
 def test_half_types_on_the_wire_halve_the_bytes_and_shared_memory_takes_them_off_it(tmp_path: Path) -> None:
     words = [*JOB, *SIZE, "cluster=local"]
     apart = train([*words, "cluster.shared_memory=false"], tmp_path / "apart")
