@@ -25,6 +25,7 @@ from persia_cli.commands import (
     report,
     resume,
     runs,
+    serve,
     sweep,
     table,
     train,
@@ -48,6 +49,7 @@ app.command(epilog=follow.LOGS)(follow.logs)
 app.command("eval", epilog=evaluate.EXAMPLES)(evaluate.evaluate)
 app.command(epilog=predict.EXAMPLES)(predict.predict)
 app.command(epilog=export.EXAMPLES)(export.export)
+app.command(epilog=serve.EXAMPLES)(serve.serve)
 app.command(epilog=report.EXAMPLES)(report.report)
 app.command("launch-role", epilog=launch_role.EXAMPLES)(launch_role.launch_role)
 app.command("on-host", hidden=True, epilog=on_host.EXAMPLES)(on_host.on_host)

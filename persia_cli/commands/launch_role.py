@@ -116,7 +116,8 @@ def launch_role(
     """
     from persia_cli.errors import UserError
     from persia_cli.launch.handed_over import STDIN, take
-    from persia_cli.launch.role import JOIN_S, die_with, run_process
+    from persia_cli.launch.parent import die_with
+    from persia_cli.launch.role import JOIN_S, run_process
     from persia_cli.launch.role_options import RoleOptions, index_of
     from persia_cli.wire.addresses import resolved
 

@@ -1,6 +1,5 @@
 """The process of one replica, which `persia launch-role` runs."""
 
-import ctypes
 import logging
 import os
 import resource
@@ -33,22 +32,11 @@ from persia_cli.wire.token import TOKEN, await_file, new_token, remove_token, wr
 
 log = logging.getLogger(__name__)
 
-PR_SET_PDEATHSIG = 1
 JOIN_S = 120.0
 """Seconds that a replica waits for the coordinator's token, and for the coordinator itself."""
 POLL_S = 0.2
 STUCK_TIMES = 2
 """A role that still runs after so many times `cluster.stop_timeout_s` is stuck; a launcher kills it earlier."""
-
-
-def die_with(parent: int) -> None:
-    """Let the kernel kill this process when its parent, process `parent`, dies; raises RoleError if it is dead.
-
-    Linux, prctl(2): the signal is sent when the thread that started this process ends.
-    """
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        raise RoleError(f"the launcher, process {parent}, has ended or did not start this process")
 
 
 class RoleSignals:

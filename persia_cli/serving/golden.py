@@ -12,11 +12,15 @@ import pyarrow.ipc
 from numpy.typing import NDArray
 
 from persia_cli.data.batch import Batch, assemble
+from persia_cli.data.predictions import predictions
 from persia_cli.errors import CheckpointError, one_line
-from persia_cli.serving.description import GOLDEN, ModelDescription
+from persia_cli.serving.description import GOLDEN, Form, ModelDescription
+from persia_cli.serving.predictor import Predictor
 
 SAMPLES = 256
 """Golden samples of a model, if the data has as many."""
+DIFFERENCE: dict[Form, float] = {"float32": 5e-6, "bfloat16": 0.05, "float16": 0.01, "int8": 0.05, "int4": 0.5}
+"""How far a prediction may be from that of the training code, by the form of rows; beyond 1, relative to its size."""
 
 
 class Golden(NamedTuple):
@@ -61,6 +65,26 @@ def read_golden(folder: Path, description: ModelDescription) -> Golden:
         return Golden(batch, np.stack([np.array(each, np.float32) for each in logits], axis=1))
     except (OSError, KeyError, ValueError, AttributeError, pa.ArrowException) as error:
         raise CheckpointError(f"{path} has no golden samples of this model: {one_line(error)}; export again") from error
+
+
+def require_golden(predictor: Predictor) -> None:
+    """Predict the golden samples of an exported model; raises CheckpointError if a score is not the training code's.
+
+    What is loaded when it is first needed so is loaded, too.
+    """
+    golden, model = read_golden(predictor.folder, predictor.description), predictor.description
+    if not golden.batch.size:
+        return
+    allowed = max((DIFFERENCE[group.form] for group in model.groups), default=DIFFERENCE["float32"])
+    found = predictor.predict(golden.batch).logits
+    for task, output in enumerate(model.outputs):
+        p, q = (predictions(each[:, task].astype(np.float64), output.link) for each in (golden.logits, found))
+        difference = float((np.abs(p - q) / np.maximum(1.0, np.abs(p))).max())
+        if not difference <= allowed:
+            raise CheckpointError(
+                f"{predictor.folder} does not predict {output.name} of its golden samples as the training code does: "
+                f"the difference is up to {difference:.3g}, and {allowed:.0e} is allowed; export the run again"
+            )
 
 
 def _column(table: Any, name: str) -> Any:

@@ -1,0 +1,145 @@
+"""`persia serve`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from persia_cli.commands.options import examples
+
+if TYPE_CHECKING:
+    from persia_cli.server.settings import ServerSettings
+
+EXAMPLES = examples(
+    "persia serve shop                                  # at http://127.0.0.1:8000, for this machine alone",
+    "persia serve shop --workers 4 --missing init       # 4 processes, which share the rows",
+    "persia serve shop --host 0.0.0.0 --token-file key  # for others, who must know the token in this file",
+)
+
+
+def serve(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A folder that persia export wrote.", show_default=False)
+    ],
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", metavar="N", min=1, max=1024, help="Processes.", show_default="one per core"),
+    ] = None,
+    host: Annotated[
+        str,
+        typer.Option(
+            "--host", metavar="ADDR",
+            help="Address to listen at. One that other machines reach needs --token-file, or --tls-cert and --tls-key.",
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any that is free.")] = 8000,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file", metavar="FILE", show_default=False,
+            help="File with a secret, which requests must bring: Authorization: Bearer SECRET.",
+        ),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option("--tls-cert", metavar="FILE", help="Certificate (PEM): serve https.", show_default=False),
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option("--tls-key", metavar="FILE", help="The certificate's key.", show_default=False)
+    ] = None,
+    missing: Annotated[
+        Literal["zeros", "init"],
+        typer.Option("--missing", help="What an id without a row gives: zeros, or the row it would begin with."),
+    ] = "zeros",
+    deadline: Annotated[
+        float,
+        typer.Option(
+            "--deadline", metavar="S", min=0.001, max=3600,
+            help="Seconds within which a request must be read and its computation begin; else it is refused.",
+        ),
+    ] = 1.0,
+    queue: Annotated[
+        int,
+        typer.Option(
+            "--queue", metavar="N", min=1, help="Requests that a worker holds at once; one more gets 503 at once."
+        ),
+    ] = 64,
+    max_body: Annotated[
+        int, typer.Option("--max-body", metavar="MIB", min=1, max=1024, help="Largest body of a request.")
+    ] = 16,
+    max_samples: Annotated[
+        int, typer.Option("--max-samples", metavar="N", min=1, max=2**20, help="Most samples of a request.")
+    ] = 10_000,
+) -> None:  # fmt: skip
+    """Serve an exported model over HTTP, by the Open Inference Protocol (version 2), without torch."""
+    from persia_cli.server.settings import ServerSettings
+
+    settings = ServerSettings(
+        str(folder.absolute()),
+        missing=missing,
+        deadline_s=deadline,
+        most_requests=queue,
+        most_bytes=max_body * 2**20,
+        most_samples=max_samples,
+        token_file=_text(token_file),
+        tls_cert=_text(tls_cert),
+        tls_key=_text(tls_key),
+    )
+    _run(settings, host, port, workers)
+
+
+def _run(settings: "ServerSettings", host: str, port: int, count: int | None) -> None:
+    import logging
+    import os
+    import sys
+
+    from persia_cli.commands.screen import err, labelled
+    from persia_cli.errors import UserError
+    from persia_cli.errors import count as counted
+    from persia_cli.server.listening import listen, require_certificate, require_token
+    from persia_cli.serving.description import read_description, require_files
+
+    try:
+        from persia_cli.server.workers import Workers
+    except ImportError as error:
+        raise UserError(f"{error.name} is not installed; pip install 'persia[serve]'") from error
+    folder = Path(settings.folder)
+    description = read_description(folder)
+    require_files(folder, description, contents=False)
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        raise UserError("--tls-cert and --tls-key belong together; give both")
+    if settings.tls_cert is not None and settings.tls_key is not None:
+        require_certificate(Path(settings.tls_cert), Path(settings.tls_key))
+    if settings.token_file is not None:
+        require_token(Path(settings.token_file))
+    is_guarded = settings.token_file is not None or settings.tls_cert is not None
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S"
+    )
+    number = count or len(os.sched_getaffinity(0))
+    with listen(host, port, is_guarded) as listener:
+        scheme = "http" if settings.tls_cert is None else "https"
+        name = f"[{host}]" if ":" in host else host
+        address = f"{scheme}://{name}:{listener.getsockname()[1]}"
+
+        def on_ready() -> None:
+            model = f"{description.name}, step {description.step:,}"
+            labelled(err(), "serving", f"{model}, at {address}, by {counted(number, 'worker')}")
+            labelled(err(), "open to", _who(settings, listener.getsockname()[0]))
+
+        Workers(settings, listener, number).run(on_ready)
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path.absolute())
+
+
+def _who(settings: "ServerSettings", address: str) -> str:
+    """Return in words who can ask."""
+    import ipaddress
+
+    near = ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    who = "this machine alone" if near else "whoever reaches this machine"
+    known = " and knows the token" if settings.token_file is not None else ""
+    seen = "encrypted" if settings.tls_cert is not None else "not encrypted"
+    return who + known + ("" if near else f"; {seen}")

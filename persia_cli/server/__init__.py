@@ -1,0 +1,1 @@
+"""What `persia serve` runs: an exported model answers over HTTP, without torch."""

@@ -1,0 +1,90 @@
+"""What a server answers."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from persia_cli import __version__
+from persia_cli.server.refused import RefusedError
+from persia_cli.server.requests import Question
+from persia_cli.serving.description import ModelDescription
+from persia_cli.serving.predictor import Predictions
+
+JSON = "application/json"
+_ENCODER = msgspec.json.Encoder()
+
+
+class Answer(NamedTuple):
+    """A response of HTTP."""
+
+    status: int
+    body: bytes
+    kind: str = JSON
+    headers: Mapping[str, str] = {}
+
+
+def in_json(value: Any) -> Answer:
+    """Return an answer of JSON."""
+    return Answer(200, _ENCODER.encode(value))
+
+
+def refusal(error: RefusedError) -> Answer:
+    """Return the answer to a request that is refused."""
+    return Answer(error.status, _ENCODER.encode({"error": str(error)}), JSON, error.headers)
+
+
+def server_metadata() -> Answer:
+    """Return what the server is."""
+    return in_json({"name": "persia", "version": __version__, "extensions": ["binary_tensor_data"]})
+
+
+def model_metadata(model: ModelDescription) -> Answer:
+    """Return the model's inputs and outputs."""
+    return in_json(
+        {
+            "name": model.name,
+            "versions": [version_of(model)],
+            "platform": "persia_onnx",
+            "inputs": [{"name": each.name, "datatype": each.datatype, "shape": each.shape} for each in model.inputs],
+            "outputs": [{"name": each.name, "datatype": each.datatype, "shape": each.shape} for each in model.outputs],
+        }
+    )
+
+
+def version_of(model: ModelDescription) -> str:
+    """Return the version of a model: the step at which it was saved."""
+    return str(model.step)
+
+
+def inferred(model: ModelDescription, question: Question, found: Predictions) -> Answer:
+    """Return predictions in version 2 of the protocol."""
+    outputs: list[dict[str, Any]] = []
+    parts: list[bytes] = []
+    for number, is_binary in question.outputs:
+        values = np.ascontiguousarray(found.values[:, number])
+        output = model.outputs[number]
+        told: dict[str, Any] = {"name": output.name, "datatype": output.datatype, "shape": [values.size]}
+        if is_binary:
+            parts.append(values.astype("<f4", copy=False).tobytes())
+            told["parameters"] = {"binary_data_size": len(parts[-1])}
+        else:
+            told["data"] = values.tolist()
+        outputs.append(told)
+    told = {"model_name": model.name, "model_version": version_of(model), "outputs": outputs}
+    if question.id is not None:
+        told["id"] = question.id
+    head = _ENCODER.encode(told)
+    if not parts:
+        return Answer(200, head)
+    headers = {"inference-header-content-length": str(len(head))}
+    return Answer(200, b"".join([head, *parts]), "application/octet-stream", headers)
+
+
+def predicted(model: ModelDescription, found: Predictions) -> Answer:
+    """Return predictions of rows: a number for each, or with several outputs an object."""
+    if len(model.outputs) == 1:
+        return in_json({"predictions": found.values[:, 0].tolist()})
+    names = [output.name for output in model.outputs]
+    return in_json({"predictions": [dict(zip(names, row, strict=True)) for row in found.values.tolist()]})

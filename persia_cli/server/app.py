@@ -1,0 +1,190 @@
+"""The application: requests of HTTP become predictions. It speaks ASGI, version 3."""
+
+import asyncio
+import hmac
+import logging
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, NamedTuple
+
+from persia_cli.errors import DataError
+from persia_cli.server import answers
+from persia_cli.server.answers import Answer
+from persia_cli.server.figures import KIND, ServingFigures
+from persia_cli.server.refused import DisconnectedError, RefusedError, bad
+from persia_cli.server.requests import Question, RequestReader
+from persia_cli.server.settings import ServerSettings
+from persia_cli.server.turns import Turns
+from persia_cli.serving.predictor import Predictions, Predictor
+
+log = logging.getLogger(__name__)
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+SMALL = 2**16
+"""Bytes of a body that is read even if its request is refused, so that the connection can be used again."""
+HEADER_LENGTH = b"inference-header-content-length"
+
+
+class _Route(NamedTuple):
+    """Where a path leads: a name for figures, the method, and what answers."""
+
+    name: str
+    method: str
+    answer: Callable[[bytes, dict[bytes, bytes]], Answer]
+    is_open: bool = False
+    """Whether it answers without the token."""
+
+
+class ServingApp:
+    """Serves one model; used by one event loop."""
+
+    def __init__(self, predictor: Predictor, settings: ServerSettings, token: str | None = None) -> None:
+        """`token` is what requests must bring in the header Authorization, as `Bearer TOKEN`."""
+        self.figures = ServingFigures()
+        self._predictor, self._settings = predictor, settings
+        self._model = predictor.description
+        self._token = None if token is None else f"Bearer {token}".encode()
+        self._reader = RequestReader(self._model.inputs, self._model.outputs, settings.most_samples)
+        self._turns = Turns(settings.most_requests)
+        live, ready = answers.in_json({"live": True}), answers.in_json({"ready": True})
+        about, model = answers.server_metadata(), answers.model_metadata(self._model)
+        is_ready = answers.in_json({"name": self._model.name, "ready": True})
+        self._routes = {
+            "/v2": _Route("server", "GET", lambda body, headers: about),
+            "/v2/health/live": _Route("live", "GET", lambda body, headers: live, True),
+            "/v2/health/ready": _Route("ready", "GET", lambda body, headers: ready, True),
+            "/metrics": _Route("metrics", "GET", lambda body, headers: Answer(200, self.figures.text(), KIND)),
+        }
+        self._model_routes = {
+            ("v2", ""): _Route("model", "GET", lambda body, headers: model),
+            ("v2", "/ready"): _Route("model_ready", "GET", lambda body, headers: is_ready),
+            ("v2", "/infer"): _Route("infer", "POST", self._infer),
+            ("v1", ":predict"): _Route("predict", "POST", self._predict),
+        }
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            raise ValueError(f"this application serves http, not {scope['type']}")
+        begin, name = time.monotonic(), "none"
+        try:
+            route = self._route(scope["path"])
+            name = route.name
+            answer = await self._answered(route, scope, receive, begin + self._settings.deadline_s)
+        except DisconnectedError:
+            return
+        except RefusedError as error:
+            answer = answers.refusal(error)
+        except Exception:
+            log.exception("a request to %s failed", name)
+            answer = answers.refusal(RefusedError(500, "the server failed at this request; its log says how"))
+        self.figures.requests.labels(name, answer.status).inc()
+        self.figures.seconds.labels(name).observe(time.monotonic() - begin)
+        await _respond(send, answer)
+
+    def _route(self, path: str) -> _Route:
+        path = path.rstrip("/")
+        if path in self._routes:
+            return self._routes[path]
+        version, _, rest = path.removeprefix("/").partition("/models/")
+        if version not in ("v1", "v2") or not rest:
+            raise RefusedError(404, f"there is nothing at {path[:100]!r}; GET /v2 says what this server is")
+        name, verb = rest.rsplit(":", 1) if version == "v1" and ":" in rest else (rest, "")
+        name, _, after = name.partition("/")
+        tail = f":{verb}" if verb else f"/{after}" if after else ""
+        if name != self._model.name:
+            raise RefusedError(404, f"there is no model {name[:100]!r}; this server has {self._model.name}")
+        own = answers.version_of(self._model)
+        if tail.startswith("/versions/"):
+            _, _, asked, *more = tail.split("/")
+            if asked != own:
+                raise RefusedError(404, f"{name} has no version {asked[:100]!r}; this server has {own}")
+            tail = "/".join(["", *more]) if more else ""
+        route = self._model_routes.get((version, tail))
+        if route is None:
+            ways = ", ".join(f"/{each}/models/{name}{end}" for each, end in self._model_routes)
+            raise RefusedError(404, f"there is nothing at {path[:100]!r}; of this model there are {ways}")
+        return route
+
+    async def _answered(self, route: _Route, scope: Message, receive: Receive, until: float) -> Answer:
+        headers = dict(scope["headers"])
+        if not route.is_open and not self._is_allowed(headers):
+            raise RefusedError(
+                401, "this server wants its token, as the header Authorization: Bearer TOKEN",
+                {"www-authenticate": "Bearer", "connection": "close"},
+            )  # fmt: skip
+        if scope["method"] != route.method and not (route.method == "GET" and scope["method"] == "HEAD"):
+            raise RefusedError(
+                405, f"{scope['path'][:100]} is asked by {route.method}, not {scope['method'][:20]}",
+                {"allow": route.method, "connection": "close"},
+            )  # fmt: skip
+        if route.method == "GET":
+            return route.answer(b"", headers)
+        if self._turns.is_full:
+            refusal, told = self._turns.refusal(), headers.get(b"content-length", b"")
+            if told.isdigit() and int(told) <= SMALL:
+                await self._body(receive, headers, until)
+            else:
+                refusal.headers["connection"] = "close"
+            raise refusal
+        with self._turns.place():
+            body = await self._body(receive, headers, until)
+            return await self._turns.turn(until, lambda: route.answer(body, headers))
+
+    def _is_allowed(self, headers: dict[bytes, bytes]) -> bool:
+        return self._token is None or hmac.compare_digest(headers.get(b"authorization", b""), self._token)
+
+    async def _body(self, receive: Receive, headers: dict[bytes, bytes], until: float) -> bytes:
+        """Return the body of a request; raises RefusedError if it is too large, or not there in time."""
+        most = self._settings.most_bytes
+        close = {"connection": "close"}
+        if headers.get(b"content-encoding", b"identity") != b"identity":
+            raise RefusedError(415, "the body is compressed, which this server does not read; send it plain", close)
+        told = headers.get(b"content-length", b"0")
+        too_large = RefusedError(413, f"the body is larger than the {most:,} bytes that are allowed", close)
+        if told.isdigit() and int(told) > most:
+            raise too_large
+        parts, size = [], 0
+        try:
+            async with asyncio.timeout(until - time.monotonic()):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise DisconnectedError("the client has left")
+                    parts.append(message.get("body", b""))
+                    size += len(parts[-1])
+                    if size > most:
+                        raise too_large
+                    if not message.get("more_body", False):
+                        return parts[0] if len(parts) == 1 else b"".join(parts)
+        except TimeoutError:
+            raise RefusedError(
+                408, f"the body was not there within {self._settings.deadline_s:g} s; send it faster", close
+            ) from None
+
+    def _infer(self, body: bytes, headers: dict[bytes, bytes]) -> Answer:
+        question = self._reader.infer(body, headers.get(HEADER_LENGTH))
+        return answers.inferred(self._model, question, self._predictions(question))
+
+    def _predict(self, body: bytes, headers: dict[bytes, bytes]) -> Answer:
+        return answers.predicted(self._model, self._predictions(self._reader.rows(body)))
+
+    def _predictions(self, question: Question) -> Predictions:
+        try:
+            batch = self._predictor.fields.batch(question.columns)
+        except DataError as error:
+            raise bad(str(error)) from error
+        found = self._predictor.predict(batch)
+        self.figures.samples.inc(batch.size)
+        for number in found.missing.nonzero()[0]:
+            self.figures.missing.labels(self._model.features[number].name).inc(int(found.missing[number]))
+        return found
+
+
+async def _respond(send: Send, answer: Answer) -> None:
+    headers = {"content-type": answer.kind, "content-length": str(len(answer.body)), **answer.headers}
+    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": answer.status, "headers": pairs})
+    await send({"type": "http.response.body", "body": answer.body})

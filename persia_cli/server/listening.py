@@ -1,0 +1,51 @@
+"""Where a server listens, and what it demands of those who ask from elsewhere."""
+
+import ipaddress
+import socket
+import ssl
+from pathlib import Path
+
+from persia_cli.errors import UserError
+from persia_cli.wire.private_file import read_private
+
+BACKLOG = 2048
+"""Connections that wait until a worker takes them."""
+
+
+def listen(host: str, port: int, is_guarded: bool) -> socket.socket:
+    """Return a listening socket; raises UserError, also for an address beyond this machine that is not guarded."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]  # fmt: skip
+    except (OSError, UnicodeError, OverflowError) as error:
+        raise UserError(f"--host {host}: there is no such address ({error})") from error
+    if not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback and not is_guarded:
+        raise UserError(
+            f"--host {host} lets other machines ask: add --token-file FILE, which holds a secret that they must know, "
+            "or --tls-cert and --tls-key, or both; without --host only this machine can"
+        )
+    try:
+        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise UserError(
+            f"cannot listen at {host}:{port}: {error.strerror}; choose another --port, or 0 for any that is free"
+        ) from error
+
+
+def require_token(path: Path) -> None:
+    """Raise UserError unless a file, private to this user, holds a token."""
+    token = read_private(path, "the token of requests")
+    if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
+        raise UserError(
+            f"{path} must hold a line of at least 16 characters without spaces, such as of openssl rand -hex 16"
+        )
+
+
+def require_certificate(cert: Path, key: Path) -> None:
+    """Raise UserError unless the two files are a certificate and its key without a password."""
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(cert, key, password=lambda: b"")
+    except (OSError, ssl.SSLError) as error:
+        reason = error.strerror or getattr(error, "reason", None) or error
+        raise UserError(f"--tls-cert {cert} and --tls-key {key} cannot be used together: {reason}") from error

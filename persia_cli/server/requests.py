@@ -1,0 +1,201 @@
+"""Requests for predictions: of the Open Inference Protocol, version 2, and rows in the manner of version 1."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from persia_cli.errors import count, one_line
+from persia_cli.server.refused import RefusedError, bad
+from persia_cli.server.tensors import Tensor, Values, require_plain, values_in_bytes, values_in_json
+from persia_cli.serving.description import ModelInput, ModelOutput
+from persia_cli.serving.fields import Lists, columns_of
+
+LENGTHS = ".lengths"
+"""Ending of the input that says how many ids each sample has in the input of this name."""
+MOST_IDS = 2**22
+"""Ids of a field of lists, in all samples of a request."""
+
+
+class WantedOutput(msgspec.Struct):
+    """An output that a request asks for."""
+
+    name: str
+    parameters: dict[str, Any] | None = None
+
+
+class _InferBody(msgspec.Struct):
+    inputs: list[Tensor]
+    id: str | None = None
+    parameters: dict[str, Any] | None = None
+    outputs: list[WantedOutput] | None = None
+
+
+class _RowsBody(msgspec.Struct):
+    instances: list[dict[str, Any]]
+
+
+class Wanted(NamedTuple):
+    """An output of the answer: its number among the model's, and whether its values come as bytes."""
+
+    number: int
+    is_binary: bool
+
+
+class Question(NamedTuple):
+    """What a request asks."""
+
+    columns: dict[str, Any]
+    outputs: list[Wanted]
+    id: str | None = None
+
+
+_INFER = msgspec.json.Decoder(_InferBody)
+_ROWS = msgspec.json.Decoder(_RowsBody)
+
+
+class RequestReader:
+    """Reads requests for one model."""
+
+    def __init__(self, inputs: Sequence[ModelInput], outputs: Sequence[ModelOutput], most_samples: int) -> None:
+        self._lists = {each.name: len(each.shape) == 2 for each in inputs}
+        self._outputs = {each.name: number for number, each in enumerate(outputs)}
+        self._most_samples = most_samples
+
+    def infer(self, body: bytes, header_length: bytes | None) -> Question:
+        """Return what a body of version 2 asks; raises RefusedError.
+
+        `header_length` is the length of the JSON, behind which the tensors are whose bytes it tells.
+        """
+        length = len(body) if header_length is None else _length(header_length, len(body))
+        asked = _decoded(_INFER, body[:length])
+        tensors = self._tensors(asked.inputs, memoryview(body)[length:])
+        columns = {
+            name: self._column(tensor, values, tensors)
+            for name, (tensor, values) in tensors.items()
+            if not self._is_lengths(name)
+        }
+        if alone := next((name for name in tensors if self._is_lengths(name) and _stem(name) not in tensors), None):
+            raise bad(f"input {alone} has the lengths of {_stem(alone)}, which is missing")
+        self._require_size(columns)
+        return Question(columns, self._wanted(asked), asked.id)
+
+    def rows(self, body: bytes) -> Question:
+        """Return what a body of rows asks; raises RefusedError."""
+        rows = _decoded(_ROWS, body).instances
+        columns = columns_of(rows)
+        for name, values in columns.items():
+            if not self._lists.get(name, False):
+                require_plain(name, values)
+                continue
+            for value in values:
+                if value is not None and not isinstance(value, list):
+                    raise bad(f"input {name} is a list of ids in each row, such as [7, 12]")
+                require_plain(name, value or [])
+        self._require_size(columns)
+        return Question(columns, [Wanted(number, False) for number in self._outputs.values()])
+
+    def _tensors(self, given: list[Tensor], rest: memoryview) -> dict[str, tuple[Tensor, Values]]:
+        found: dict[str, tuple[Tensor, Values]] = {}
+        for tensor in given:
+            tensor.require_shape()
+            if tensor.name in found:
+                raise bad(f"input {tensor.name} is there twice")
+            size = tensor.binary_size
+            if size is None:
+                found[tensor.name] = tensor, values_in_json(tensor)
+                continue
+            if size > len(rest):
+                raise bad(f"input {tensor.name} has {size:,} bytes, and only {len(rest):,} are left of the body")
+            found[tensor.name] = tensor, values_in_bytes(tensor, rest[:size])
+            rest = rest[size:]
+        if len(rest):
+            raise bad(f"the body has {count(len(rest), 'byte')} behind its last input")
+        return found
+
+    def _column(self, tensor: Tensor, values: Values, tensors: Mapping[str, tuple[Tensor, Values]]) -> Any:
+        name = tensor.name
+        if not self._lists.get(name, False):
+            if len(tensor.shape) == 2 and tensor.shape[1] != 1:
+                raise bad(f"input {name} has one value for each sample, and the shape {tensor.shape} has more")
+            return values
+        given = tensors.get(name + LENGTHS)
+        if given is None:
+            if len(tensor.shape) == 1:
+                raise bad(
+                    f"input {name} has a list of ids for each sample: give it the shape [samples, ids], or all ids of "
+                    f"all samples, and how many each has as input {name}{LENGTHS}"
+                )
+            return Lists(values, np.full(tensor.shape[0], tensor.shape[1], np.int64))
+        lengths = given[1]
+        if not isinstance(lengths, np.ndarray):
+            lengths = np.array(lengths)  # of none at all, or of what is no number
+        if lengths.size and lengths.dtype.kind not in "iu":
+            raise bad(f"input {name}{LENGTHS} has values that are no whole numbers")
+        if (lengths < 0).any() or (lengths > len(values)).any() or int(lengths.sum()) != len(values):
+            raise bad(f"input {name} has {count(len(values), 'id')}, and {name}{LENGTHS} does not add up to that")
+        return Lists(values, lengths.astype(np.int64))
+
+    def _is_lengths(self, name: str) -> bool:
+        return name.endswith(LENGTHS) and self._lists.get(_stem(name), False)
+
+    def _wanted(self, asked: _InferBody) -> list[Wanted]:
+        binary = _flag(asked.parameters, "binary_data_output", "the request", False)
+        if not asked.outputs:
+            return [Wanted(number, binary) for number in self._outputs.values()]
+        found = []
+        for each in asked.outputs:
+            if each.name not in self._outputs:
+                raise bad(f"the model has no output {each.name[:100]!r}; it has {', '.join(self._outputs)}")
+            is_binary = _flag(each.parameters, "binary_data", f"output {each.name}", binary)
+            found.append(Wanted(self._outputs[each.name], is_binary))
+        if len({each.number for each in found}) != len(found):
+            raise bad("the request asks for an output twice")
+        return found
+
+    def _require_size(self, columns: Mapping[str, Any]) -> None:
+        """Raise RefusedError for a request of more samples, or more ids in lists, than one may have."""
+        sizes = [len(each.lengths if isinstance(each, Lists) else each) for each in columns.values()]
+        samples = max(sizes, default=0)
+        if samples > self._most_samples:
+            raise RefusedError(
+                413, f"the request has {samples:,} samples, and {self._most_samples:,} are allowed; ask in several"
+            )
+        for name, column in columns.items():
+            if not self._lists.get(name, False):
+                continue
+            rows = len(column.lengths) if isinstance(column, Lists) else len(column)
+            ids = len(column.values) if isinstance(column, Lists) else sum(len(each or ()) for each in column)
+            total = ids * (samples if rows == 1 else 1)
+            if total > MOST_IDS:
+                raise RefusedError(413, f"input {name} has {total:,} ids in all samples, and {MOST_IDS:,} are allowed")
+
+
+def _decoded(decoder: Any, body: bytes) -> Any:
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise bad(f"the request's JSON is not what it should be: {one_line(error)}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise bad(f"the body is no JSON: {one_line(error)}") from None
+    except RecursionError:
+        raise bad("the request's JSON is nested too deeply") from None
+
+
+def _length(header: bytes, most: int) -> int:
+    if not header.isdigit() or len(header) > 12 or int(header) > most:
+        text = header.decode("latin-1")[:40]
+        raise bad(f"Inference-Header-Content-Length is the length of the JSON, at most {most:,} bytes, not {text!r}")
+    return int(header)
+
+
+def _stem(name: str) -> str:
+    return name.removesuffix(LENGTHS)
+
+
+def _flag(parameters: Mapping[str, Any] | None, name: str, where: str, default: bool) -> bool:
+    value = (parameters or {}).get(name, default)
+    if not isinstance(value, bool):
+        raise bad(f"{where}: {name} is true or false, not {value!r:.40}")
+    return value

@@ -1,0 +1,44 @@
+"""The settings of a server, which the parent hands to its workers."""
+
+import msgspec
+
+from persia_cli.serving.row_reader import Missing
+
+
+class ServerSettings(msgspec.Struct, frozen=True):
+    """How a model is served. Secrets are named by their files."""
+
+    folder: str
+    """The exported model."""
+    missing: Missing = "zeros"
+    deadline_s: float = 1.0
+    """Seconds within which the body of a request must have come, and its computation begun."""
+    most_requests: int = 64
+    """Requests that a worker holds at once: read, waiting and computed."""
+    most_bytes: int = 2**24
+    """Of a request's body."""
+    most_samples: int = 10_000
+    """Of a request."""
+    token_file: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    drain_s: int = 10
+    """Seconds in which requests are finished after SIGTERM."""
+
+
+class WorkerOrder(msgspec.Struct, frozen=True):
+    """What a worker is told through its standard input."""
+
+    settings: ServerSettings
+    parent: int
+    """Process id of the parent, with which the worker dies."""
+    listener: int
+    """Descriptor of the listening socket, which all workers share."""
+
+
+class WorkerNews(msgspec.Struct, frozen=True):
+    """A line that a worker writes to its standard output: it is ready, or why it never will be."""
+
+    failure: str | None = None
+    is_users: bool = False
+    """Whether the failure is one that the user can correct."""
