@@ -65,8 +65,9 @@ def _tell(news: WorkerNews) -> None:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    # A worker that is told to end before it listens; later uvicorn drains, and then this ends the process.
-    sys.exit(0)
+    # Of a worker that does not listen yet. Later uvicorn drains at the signal, and then sends it once more. There is
+    # nothing to write or close, and an exception could come in the middle of an import.
+    os._exit(0)
 
 
 def main() -> None:

@@ -193,14 +193,22 @@ def _arrow(column: Any, name: str, is_list: bool = False) -> Any:
             return column
         if isinstance(column, Lists):
             bounds = np.concatenate([[0], np.cumsum(column.lengths)]).astype(np.int64)
-            array = pa.LargeListArray.from_arrays(pa.array(bounds), pa.array(column.values))
+            array = pa.LargeListArray.from_arrays(pa.array(bounds), _inferred(column.values, False))
         else:
-            array = column if isinstance(column, pa.Array) else pa.array(column)
+            array = column if isinstance(column, pa.Array) else _inferred(column, is_list)
         if is_list and pa.types.is_null(array.type):
             array = array.cast(pa.list_(pa.null()))
         return pa.chunked_array([array])
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise DataError(f"{WHERE}: the values of field {name} do not fit together, {one_line(error)}") from error
+
+
+def _inferred(values: Any, is_list: bool) -> Any:
+    """Return values as an Arrow array; pyarrow alone does not find the type of integers from 2^63 on."""
+    try:
+        return pa.array(values)
+    except OverflowError:
+        return pa.array(values, pa.list_(pa.uint64()) if is_list else pa.uint64())
 
 
 def _tiled(values: NDArray[np.float32], size: int) -> NDArray[np.float32]:

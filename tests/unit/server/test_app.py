@@ -1,0 +1,313 @@
+"""The application answers as the Open Inference Protocol says, what the model says in this process, to the bit."""
+
+import asyncio
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from persia_cli.server.app import ServingApp
+from persia_cli.server.settings import ServerSettings
+from persia_cli.serving.predictor import Predictor
+from tests.support.asgi import Response, ask, asked, binary, outputs_of, tensor
+from tests.support.small_model import LARGE, write_small_model
+
+INFER, PREDICT = "/v2/models/shop/infer", "/v1/models/shop:predict"
+INPUTS = [
+    tensor("user", "UINT64", [LARGE, 1, 77]),
+    tensor("item", "INT64", [4, 5, 6]),
+    tensor("words", "BYTES", ["lamp", "sofa", "chair"]),
+    tensor("words.lengths", "INT32", [1, 0, 2]),
+    tensor("price", "FP32", np.array([0.1, 2.5, -3.7], np.float32).tolist()),
+]
+COLUMNS = {
+    "user": [LARGE, 1, 77],
+    "item": [4, 5, 6],
+    "words": [["lamp"], [], ["sofa", "chair"]],
+    "price": np.array([0.1, 2.5, -3.7], np.float32),
+}
+
+
+@pytest.fixture(scope="module")
+def predictor(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
+    return Predictor.open(write_small_model(tmp_path_factory.mktemp("serve") / "shop"))
+
+
+@pytest.fixture(scope="module")
+def app(predictor: Predictor) -> ServingApp:
+    return serving(predictor)
+
+
+def serving(predictor: Predictor, token: str | None = None, **settings: Any) -> ServingApp:
+    return ServingApp(predictor, ServerSettings(str(predictor.folder), **settings), token)
+
+
+def expected(predictor: Predictor, columns: Any = COLUMNS) -> dict[str, list[float]]:
+    values = predictor.predict(predictor.fields.batch(columns)).values
+    return {"click_probability": values[:, 0].tolist(), "buy_probability": values[:, 1].tolist()}
+
+
+def infer(app: ServingApp, inputs: list[dict[str, Any]], **more: Any) -> Response:
+    return ask(app, "POST", INFER, json.dumps({"inputs": inputs, **more}).encode())
+
+
+def changed(name: str, **keys: Any) -> list[dict[str, Any]]:
+    """The inputs, with one that differs."""
+    return [{**each, **keys} if each["name"] == name else each for each in INPUTS]
+
+
+def test_json_binary_and_rows_have_the_bits_of_this_process(app: ServingApp, predictor: Predictor) -> None:
+    answer = infer(app, INPUTS, id="a7")
+    assert answer.status == 200, answer.body
+    assert {key: answer.json()[key] for key in ("model_name", "model_version", "id")} == {
+        "model_name": "shop", "model_version": "17", "id": "a7",
+    }  # fmt: skip
+    assert outputs_of(answer) == expected(predictor)
+    body, headers = binary(INPUTS, parameters={"binary_data_output": True})
+    assert outputs_of(ask(app, "POST", INFER, body, headers=headers)) == expected(predictor)
+    rows = [
+        dict(zip(COLUMNS, row, strict=True))
+        for row in zip(*({**COLUMNS, "price": COLUMNS["price"].tolist()}.values()), strict=True)
+    ]
+    found = ask(app, "POST", PREDICT, json.dumps({"instances": rows}).encode()).json()["predictions"]
+    assert {name: [row[name] for row in found] for name in found[0]} == expected(predictor)
+
+
+def test_ids_are_also_texts_of_decimal_digits(app: ServingApp, predictor: Predictor) -> None:
+    assert outputs_of(infer(app, changed("user", data=[str(LARGE), "1", "77"]))) == expected(predictor)
+    texts = changed("user", datatype="BYTES", data=[str(LARGE), "1", "77"])
+    body, headers = binary(texts)
+    assert outputs_of(ask(app, "POST", INFER, body, headers=headers)) == expected(predictor)
+    other = outputs_of(infer(app, changed("user", data=[LARGE - 1, 1, 77])))
+    assert other["click_probability"][0] != expected(predictor)["click_probability"][0]
+
+
+def test_an_input_of_one_row_stands_for_all_candidates(app: ServingApp, predictor: Predictor) -> None:
+    one = [tensor("user", "INT64", [1]), INPUTS[1], tensor("words", "BYTES", ["lamp", "sofa"], [1, 2]), INPUTS[4]]
+    same = {**COLUMNS, "user": [1, 1, 1], "words": [["lamp", "sofa"]] * 3}
+    assert outputs_of(infer(app, one)) == expected(predictor, same)
+
+
+def test_outputs_come_in_the_form_and_order_that_is_asked_for(app: ServingApp, predictor: Predictor) -> None:
+    wanted = [
+        {"name": "buy_probability", "parameters": {"binary_data": True}}, {"name": "click_probability"},
+    ]  # fmt: skip
+    answer = infer(app, INPUTS, outputs=wanted)
+    assert list(outputs_of(answer)) == ["buy_probability", "click_probability"]
+    assert outputs_of(answer) == expected(predictor)
+    assert answer.headers["content-type"] == "application/octet-stream"
+
+
+def test_nothing_asked_is_nothing_answered(app: ServingApp) -> None:
+    none = [{**each, "shape": [0], "data": []} for each in INPUTS]
+    assert outputs_of(infer(app, none)) == {"click_probability": [], "buy_probability": []}
+
+
+@pytest.mark.parametrize(
+    ("path", "keys"),
+    [
+        ("/v2", {"name": "persia", "extensions": ["binary_tensor_data"]}),
+        ("/v2/health/live", {"live": True}),
+        ("/v2/health/ready", {"ready": True}),
+        ("/v2/models/shop/ready", {"name": "shop", "ready": True}),
+        ("/v2/models/shop/versions/17/ready", {"name": "shop", "ready": True}),
+        ("/v2/models/shop", {"versions": ["17"]}),
+    ],
+)
+def test_what_can_be_asked_without_samples(app: ServingApp, path: str, keys: dict[str, Any]) -> None:
+    answer = ask(app, "GET", path)
+    assert answer.status == 200
+    assert answer.json() | keys == answer.json()
+
+
+def test_the_model_tells_its_inputs_and_outputs(app: ServingApp) -> None:
+    told = ask(app, "GET", "/v2/models/shop").json()
+    assert [(each["name"], each["datatype"], each["shape"]) for each in told["inputs"]] == [
+        ("user", "UINT64", [-1]), ("item", "UINT64", [-1]), ("words", "BYTES", [-1, -1]), ("price", "FP32", [-1]),
+    ]  # fmt: skip
+    assert [each["name"] for each in told["outputs"]] == ["click_probability", "buy_probability"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "words"),
+    [
+        ("GET", "/", 404, "GET /v2"),
+        ("GET", "/v2/models/other", 404, "other"),
+        ("GET", "/v2/models/shop/versions/3", 404, "no version '3'"),
+        ("GET", "/v2/models/shop/config", 404, "/v2/models/shop/infer"),
+        ("GET", INFER, 405, "POST"),
+        ("POST", "/v2", 405, "GET"),
+    ],
+)
+def test_wrong_paths_are_told_what_there_is(app: ServingApp, method: str, path: str, status: int, words: str) -> None:
+    answer = ask(app, method, path)
+    assert answer.status == status
+    assert words in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        (INPUTS[1:], "no field user"),
+        ([*INPUTS, tensor("color", "BYTES", ["red"])], "color"),
+        ([*INPUTS, INPUTS[0]], "user is there twice"),
+        (changed("user", data=[1, 2]), "input user has 2 values"),
+        (changed("user", data=["a", "b", "c"]), "user"),
+        (changed("user", data=[1.5, 2.0, 3.0]), "user"),
+        (changed("user", data=[1, [2], 3]), "input user has a list"),
+        (changed("user", data=[2**70, 1, 2]), "user"),
+        (changed("user", shape=[-3]), "input user has the shape"),
+        (changed("user", datatype="INT65"), "input user has the datatype 'INT65'"),
+        (changed("user", shape=[2], data=[1, 2]), "3 values of item, and 2"),
+        (changed("price", data=[1.0, None, 2.0]), "price"),
+        (changed("price", data=[1.0, "x", 2.0]), "price"),
+        (changed("price", data=[1.0, 1e300, 2.0]), "price"),
+        (changed("words.lengths", data=[1, 1, 2]), "words.lengths"),
+        (changed("words.lengths", data=[-1, 2, 2]), "words.lengths"),
+        (changed("words.lengths", data=[1.5, 0, 2]), "words.lengths"),
+        ([each for each in INPUTS if each["name"] != "words.lengths"], "input words has a list of ids"),
+        ([each for each in INPUTS if each["name"] != "words"], "words.lengths has the lengths of words"),
+        (changed("user", parameters={"binary_data_size": 8}), "input user has both"),
+        ([{key: value for key, value in INPUTS[0].items() if key != "data"}], "input user has neither"),
+    ],
+)
+def test_inputs_that_cannot_be_used_are_named(app: ServingApp, inputs: list[dict[str, Any]], words: str) -> None:
+    answer = infer(app, inputs)
+    assert answer.status == 400, answer.body
+    assert words in answer.json()["error"]
+    assert "\n" not in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "no JSON"),
+        (b"\xff\xfe", "no JSON"),
+        (b'{"inputs": [], "parameters": {"a": ' + b"[" * 100_000, "nested too deeply"),
+        (b'{"inputs": 3}', "$.inputs"),
+        (b'{"inputs": [], "outputs": [{"name": "x"}]}', "no output 'x'"),
+        (b'{"inputs": [], "parameters": {"binary_data_output": 1}}', "binary_data_output is true or false"),
+    ],
+)
+def test_bodies_that_cannot_be_used(app: ServingApp, body: bytes, words: str) -> None:
+    answer = ask(app, "POST", INFER, body)
+    assert answer.status == 400
+    assert words in answer.json()["error"]
+
+
+def test_bytes_that_do_not_fit_are_refused(app: ServingApp) -> None:
+    body, headers = binary(INPUTS)
+    assert ask(app, "POST", INFER, body, headers=headers).status == 200
+    for wrong, told in ((body[:-1], "price has 12 bytes, and only 11"), (body + b"x", "1 byte behind its last input")):
+        answer = ask(app, "POST", INFER, wrong, headers=headers)
+        assert (answer.status, told in answer.json()["error"]) == (400, True), answer.body
+    for length in ("-1", "x", str(len(body) + 1), "9" * 30):
+        answer = ask(app, "POST", INFER, body, headers={"inference-header-content-length": length})
+        assert (answer.status, "Inference-Header-Content-Length" in answer.json()["error"]) == (400, True)
+
+
+def test_rows_that_cannot_be_used_are_refused(app: ServingApp) -> None:
+    row = {"user": 1, "item": 2, "words": ["lamp"], "price": 1.0}
+    for wrong, words in (
+        ({**row, "words": "lamp"}, "words"),
+        ({**row, "user": [1]}, "user"),
+        ({**row, "user": {"id": 1}}, "user"),
+        ({**row, "color": 1}, "color"),
+        ({"user": 1}, "item"),
+    ):
+        answer = ask(
+            app, "POST", PREDICT, json.dumps({"instances": [row, wrong] if "item" in wrong else [wrong]}).encode()
+        )
+        assert (answer.status, words in answer.json()["error"]) == (400, True), answer.body
+    assert (
+        ask(app, "POST", PREDICT, json.dumps({"instances": [{**row, "user": None, "words": None}]}).encode()).status
+        == 200
+    )
+
+
+def test_requests_have_bounds(predictor: Predictor) -> None:
+    app = serving(predictor, most_bytes=1000, most_samples=2)
+    answer = infer(app, INPUTS)
+    assert (answer.status, "3 samples" in answer.json()["error"]) == (413, True)
+    for headers in ({}, {"content-length": "0", "transfer-encoding": "chunked"}):
+        answer = ask(app, "POST", INFER, bytes(1001), headers=headers)
+        assert (answer.status, answer.headers["connection"]) == (413, "close")
+    assert ask(app, "POST", INFER, b"", headers={"content-encoding": "gzip"}).status == 415
+
+
+def test_a_list_that_stands_for_all_samples_has_bounds(predictor: Predictor) -> None:
+    app = serving(predictor, most_samples=10_000)
+    inputs = [
+        tensor("user", "INT64", [1] * 10_000), tensor("item", "INT64", [1]), tensor("price", "FP32", [1.0]),
+        tensor("words", "BYTES", ["lamp"] * 1000, [1, 1000]),
+    ]  # fmt: skip
+    answer = infer(app, inputs)
+    assert (answer.status, "words has 10,000,000 ids" in answer.json()["error"]) == (413, True)
+
+
+def test_a_body_that_does_not_come_in_time_is_refused(predictor: Predictor) -> None:
+    answer = ask(serving(predictor, deadline_s=0.05), "POST", INFER, b'{"inp', whole=False)
+    assert (answer.status, "0.05 s" in answer.json()["error"]) == (408, True)
+
+
+def test_more_requests_than_there_is_room_for_are_told_to_come_again(predictor: Predictor) -> None:
+    app = serving(predictor, most_requests=2)
+    body = json.dumps({"inputs": INPUTS}).encode()
+
+    async def crowd() -> list[Response]:
+        return await asyncio.gather(*(asked(app, "POST", INFER, body) for _ in range(5)))
+
+    answers = asyncio.run(crowd())
+    assert [answer.status for answer in answers] == [200, 200, 503, 503, 503]
+    assert answers[-1].headers["retry-after"] == "1"
+    assert infer(app, INPUTS).status == 200
+
+
+def test_a_request_whose_turn_comes_too_late_is_not_computed(predictor: Predictor) -> None:
+    app = serving(predictor, deadline_s=0.0)
+    computed = []
+    app._predictor = None  # type: ignore[assignment]  # would fail
+
+    async def late() -> Any:
+        return await app._turns.turn(-1.0, lambda: computed.append(1))
+
+    with pytest.raises(Exception, match="deadline"):
+        asyncio.run(late())
+    assert computed == []
+
+
+def test_without_its_token_only_health_is_told(predictor: Predictor) -> None:
+    app = serving(predictor, token="secret-of-the-shop")
+    for path in ("/v2", "/metrics", "/v2/models/shop"):
+        for headers in ({}, {"authorization": "Bearer secret-of-the-sho"}, {"authorization": "Bearer sécret"}):
+            answer = ask(app, "GET", path, headers=headers)
+            assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
+        assert ask(app, "GET", path, headers={"authorization": "Bearer secret-of-the-shop"}).status == 200
+    assert ask(app, "POST", INFER, b"{}").status == 401
+    assert ask(app, "GET", "/v2/health/ready").status == 200
+
+
+def test_figures_count_requests_samples_and_ids_without_rows(predictor: Predictor) -> None:
+    app = serving(predictor)
+    infer(app, INPUTS)
+    infer(app, [])
+    text = ask(app, "GET", "/metrics").body.decode()
+    for line in (
+        'persia_requests_total{route="infer",status="200"} 1.0',
+        'persia_requests_total{route="infer",status="400"} 1.0',
+        "persia_samples_total 3.0", 'persia_missing_ids_total{feature="user"} 1.0',
+        'persia_request_seconds_count{route="infer"} 2.0',
+    ):  # fmt: skip
+        assert line in text
+
+
+def test_a_failure_of_the_server_is_logged_and_told_as_such(
+    predictor: Predictor, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = serving(predictor)
+    app._predictor = None  # type: ignore[assignment]
+    answer = infer(app, INPUTS)
+    assert answer.status == 500
+    assert answer.json() == {"error": "the server failed at this request; its log says how"}
+    assert "a request to infer failed" in caplog.text

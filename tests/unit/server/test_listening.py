@@ -1,0 +1,93 @@
+"""Who can ask a server is decided before it starts."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from persia_cli.errors import UserError
+from persia_cli.export.verification import DIFFERENCE as PROVED
+from persia_cli.main import app
+from persia_cli.server.listening import listen, require_certificate, require_token
+from persia_cli.serving.golden import DIFFERENCE
+from tests.support.small_model import write_small_model
+
+
+def test_loopback_needs_no_secret() -> None:
+    for host in ("127.0.0.1", "localhost"):
+        with listen(host, 0, is_guarded=False) as listener:
+            assert listener.getsockname()[0] in ("127.0.0.1", "::1")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_other_machines_need_a_token_or_a_certificate(host: str) -> None:
+    with pytest.raises(UserError, match="--token-file"):
+        listen(host, 0, is_guarded=False)
+    with listen("0.0.0.0", 0, is_guarded=True) as listener:
+        assert listener.getsockname()[0] == "0.0.0.0"
+
+
+def test_a_port_in_use_is_named() -> None:
+    with listen("127.0.0.1", 0, is_guarded=False) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(UserError, match=f"cannot listen at 127.0.0.1:{port}"):
+            listen("127.0.0.1", port, is_guarded=False)
+
+
+def test_a_host_that_is_none_is_named() -> None:
+    with pytest.raises(UserError, match=r"--host no\.such\.host\.invalid"):
+        listen("no.such.host.invalid", 0, is_guarded=True)
+
+
+def test_a_token_is_long_and_private(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    for text, mode, words in (("x" * 16, 0o644, "chmod 600"), ("short", 0o600, "16 characters"), ("x" * 16, 0o600, "")):
+        file.write_text(text + "\n")
+        file.chmod(mode)
+        if words:
+            with pytest.raises(UserError, match=words):
+                require_token(file)
+        else:
+            require_token(file)
+
+
+def test_a_certificate_that_is_none_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "cert.pem"
+    with pytest.raises(UserError, match=r"cert\.pem"):
+        require_certificate(file, file)
+    file.write_text("nonsense")
+    with pytest.raises(UserError, match=r"cert\.pem"):
+        require_certificate(file, file)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--host", "0.0.0.0", "--port", "0"], "lets other machines ask"),
+        (["--tls-cert", "cert.pem"], "belong together"),
+        (["--token-file", "nowhere"], "nowhere"),
+    ],
+)
+def test_the_command_refuses_what_is_not_guarded(tmp_path: Path, options: list[str], words: str) -> None:
+    result = CliRunner().invoke(app, ["serve", str(write_small_model(tmp_path / "shop")), *options])
+    assert isinstance(result.exception, UserError)
+    assert words in str(result.exception)
+
+
+def test_a_folder_that_is_no_model_is_named(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["serve", str(tmp_path)])
+    assert isinstance(result.exception, UserError)
+    assert "is no exported model" in str(result.exception)
+
+
+def test_a_model_with_a_missing_file_is_not_served(tmp_path: Path) -> None:
+    folder = write_small_model(tmp_path / "shop")
+    assert json.loads((folder / "model.json").read_text())["name"] == "shop"
+    (folder / "dense.onnx").unlink()
+    result = CliRunner().invoke(app, ["serve", str(folder)])
+    assert "dense.onnx is missing" in str(result.exception)
+
+
+def test_golden_samples_may_differ_by_what_an_export_may() -> None:
+    assert DIFFERENCE == PROVED
