@@ -7,8 +7,8 @@ import msgspec
 import numpy as np
 
 from persia_cli import __version__
-from persia_cli.server.refused import RefusedError
-from persia_cli.server.requests import Question
+from persia_cli.server.refused import RefusedRequestError
+from persia_cli.server.requests import PredictionRequest
 from persia_cli.serving.description import ModelDescription
 from persia_cli.serving.predictor import Predictions
 
@@ -16,7 +16,7 @@ JSON = "application/json"
 _ENCODER = msgspec.json.Encoder()
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """A response of HTTP."""
 
     status: int
@@ -25,22 +25,22 @@ class Answer(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
-def in_json(value: Any) -> Answer:
+def in_json(value: Any) -> HttpAnswer:
     """Return an answer of JSON."""
-    return Answer(200, _ENCODER.encode(value))
+    return HttpAnswer(200, _ENCODER.encode(value))
 
 
-def refusal(error: RefusedError) -> Answer:
+def refusal(error: RefusedRequestError) -> HttpAnswer:
     """Return the answer to a request that is refused."""
-    return Answer(error.status, _ENCODER.encode({"error": str(error)}), JSON, error.headers)
+    return HttpAnswer(error.status, _ENCODER.encode({"error": str(error)}), JSON, error.headers)
 
 
-def server_metadata() -> Answer:
+def server_metadata() -> HttpAnswer:
     """Return what the server is."""
     return in_json({"name": "persia", "version": __version__, "extensions": ["binary_tensor_data"]})
 
 
-def model_metadata(model: ModelDescription) -> Answer:
+def model_metadata(model: ModelDescription) -> HttpAnswer:
     """Return the model's inputs and outputs."""
     return in_json(
         {
@@ -58,7 +58,7 @@ def version_of(model: ModelDescription) -> str:
     return str(model.step)
 
 
-def inferred(model: ModelDescription, question: Question, found: Predictions) -> Answer:
+def inferred(model: ModelDescription, question: PredictionRequest, found: Predictions) -> HttpAnswer:
     """Return predictions in version 2 of the protocol."""
     outputs: list[dict[str, Any]] = []
     parts: list[bytes] = []
@@ -77,12 +77,12 @@ def inferred(model: ModelDescription, question: Question, found: Predictions) ->
         told["id"] = question.id
     head = _ENCODER.encode(told)
     if not parts:
-        return Answer(200, head)
+        return HttpAnswer(200, head)
     headers = {"inference-header-content-length": str(len(head))}
-    return Answer(200, b"".join([head, *parts]), "application/octet-stream", headers)
+    return HttpAnswer(200, b"".join([head, *parts]), "application/octet-stream", headers)
 
 
-def predicted(model: ModelDescription, found: Predictions) -> Answer:
+def predicted(model: ModelDescription, found: Predictions) -> HttpAnswer:
     """Return predictions of rows: a number for each, or with several outputs an object."""
     if len(model.outputs) == 1:
         return in_json({"predictions": found.values[:, 0].tolist()})

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from persia_cli.errors import DataError
 from persia_cli.server import answers
-from persia_cli.server.answers import Answer
+from persia_cli.server.answers import HttpAnswer
 from persia_cli.server.figures import KIND, ServingFigures
-from persia_cli.server.refused import DisconnectedError, RefusedError, bad
-from persia_cli.server.requests import Question, RequestReader
+from persia_cli.server.refused import DisconnectedError, RefusedRequestError, bad
+from persia_cli.server.requests import PredictionRequest, RequestReader
 from persia_cli.server.settings import ServerSettings
 from persia_cli.server.turns import Turns
 from persia_cli.serving.predictor import Predictions, Predictor
@@ -32,7 +32,7 @@ class _Route(NamedTuple):
 
     name: str
     method: str
-    answer: Callable[[bytes, dict[bytes, bytes]], Answer]
+    answer: Callable[[bytes, dict[bytes, bytes]], HttpAnswer]
     is_open: bool = False
     """Whether it answers without the token."""
 
@@ -55,7 +55,7 @@ class ServingApp:
             "/v2": _Route("server", "GET", lambda body, headers: about),
             "/v2/health/live": _Route("live", "GET", lambda body, headers: live, True),
             "/v2/health/ready": _Route("ready", "GET", lambda body, headers: ready, True),
-            "/metrics": _Route("metrics", "GET", lambda body, headers: Answer(200, self.figures.text(), KIND)),
+            "/metrics": _Route("metrics", "GET", lambda body, headers: HttpAnswer(200, self.figures.text(), KIND)),
         }
         self._model_routes = {
             ("v2", ""): _Route("model", "GET", lambda body, headers: model),
@@ -65,7 +65,7 @@ class ServingApp:
         }
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """HttpAnswer a request."""
         if scope["type"] != "http":
             raise ValueError(f"this application serves http, not {scope['type']}")
         begin, name = time.monotonic(), "none"
@@ -75,11 +75,11 @@ class ServingApp:
             answer = await self._answered(route, scope, receive, begin + self._settings.deadline_s)
         except DisconnectedError:
             return
-        except RefusedError as error:
+        except RefusedRequestError as error:
             answer = answers.refusal(error)
         except Exception:
             log.exception("a request to %s failed", name)
-            answer = answers.refusal(RefusedError(500, "the server failed at this request; its log says how"))
+            answer = answers.refusal(RefusedRequestError(500, "the server failed at this request; its log says how"))
         self.figures.requests.labels(name, answer.status).inc()
         self.figures.seconds.labels(name).observe(time.monotonic() - begin)
         await _respond(send, answer)
@@ -90,33 +90,33 @@ class ServingApp:
             return self._routes[path]
         version, _, rest = path.removeprefix("/").partition("/models/")
         if version not in ("v1", "v2") or not rest:
-            raise RefusedError(404, f"there is nothing at {path[:100]!r}; GET /v2 says what this server is")
+            raise RefusedRequestError(404, f"there is nothing at {path[:100]!r}; GET /v2 says what this server is")
         name, verb = rest.rsplit(":", 1) if version == "v1" and ":" in rest else (rest, "")
         name, _, after = name.partition("/")
         tail = f":{verb}" if verb else f"/{after}" if after else ""
         if name != self._model.name:
-            raise RefusedError(404, f"there is no model {name[:100]!r}; this server has {self._model.name}")
+            raise RefusedRequestError(404, f"there is no model {name[:100]!r}; this server has {self._model.name}")
         own = answers.version_of(self._model)
         if tail.startswith("/versions/"):
             _, _, asked, *more = tail.split("/")
             if asked != own:
-                raise RefusedError(404, f"{name} has no version {asked[:100]!r}; this server has {own}")
+                raise RefusedRequestError(404, f"{name} has no version {asked[:100]!r}; this server has {own}")
             tail = "/".join(["", *more]) if more else ""
         route = self._model_routes.get((version, tail))
         if route is None:
             ways = ", ".join(f"/{each}/models/{name}{end}" for each, end in self._model_routes)
-            raise RefusedError(404, f"there is nothing at {path[:100]!r}; of this model there are {ways}")
+            raise RefusedRequestError(404, f"there is nothing at {path[:100]!r}; of this model there are {ways}")
         return route
 
-    async def _answered(self, route: _Route, scope: Message, receive: Receive, until: float) -> Answer:
+    async def _answered(self, route: _Route, scope: Message, receive: Receive, until: float) -> HttpAnswer:
         headers = dict(scope["headers"])
         if not route.is_open and not self._is_allowed(headers):
-            raise RefusedError(
+            raise RefusedRequestError(
                 401, "this server wants its token, as the header Authorization: Bearer TOKEN",
                 {"www-authenticate": "Bearer", "connection": "close"},
             )  # fmt: skip
         if scope["method"] != route.method and not (route.method == "GET" and scope["method"] == "HEAD"):
-            raise RefusedError(
+            raise RefusedRequestError(
                 405, f"{scope['path'][:100]} is asked by {route.method}, not {scope['method'][:20]}",
                 {"allow": route.method, "connection": "close"},
             )  # fmt: skip
@@ -137,13 +137,15 @@ class ServingApp:
         return self._token is None or hmac.compare_digest(headers.get(b"authorization", b""), self._token)
 
     async def _body(self, receive: Receive, headers: dict[bytes, bytes], until: float) -> bytes:
-        """Return the body of a request; raises RefusedError if it is too large, or not there in time."""
+        """Return the body of a request; raises RefusedRequestError if it is too large, or not there in time."""
         most = self._settings.most_bytes
         close = {"connection": "close"}
         if headers.get(b"content-encoding", b"identity") != b"identity":
-            raise RefusedError(415, "the body is compressed, which this server does not read; send it plain", close)
+            raise RefusedRequestError(
+                415, "the body is compressed, which this server does not read; send it plain", close
+            )
         told = headers.get(b"content-length", b"0")
-        too_large = RefusedError(413, f"the body is larger than the {most:,} bytes that are allowed", close)
+        too_large = RefusedRequestError(413, f"the body is larger than the {most:,} bytes that are allowed", close)
         if told.isdigit() and int(told) > most:
             raise too_large
         parts, size = [], 0
@@ -160,18 +162,18 @@ class ServingApp:
                     if not message.get("more_body", False):
                         return parts[0] if len(parts) == 1 else b"".join(parts)
         except TimeoutError:
-            raise RefusedError(
+            raise RefusedRequestError(
                 408, f"the body was not there within {self._settings.deadline_s:g} s; send it faster", close
             ) from None
 
-    def _infer(self, body: bytes, headers: dict[bytes, bytes]) -> Answer:
+    def _infer(self, body: bytes, headers: dict[bytes, bytes]) -> HttpAnswer:
         question = self._reader.infer(body, headers.get(HEADER_LENGTH))
         return answers.inferred(self._model, question, self._predictions(question))
 
-    def _predict(self, body: bytes, headers: dict[bytes, bytes]) -> Answer:
+    def _predict(self, body: bytes, headers: dict[bytes, bytes]) -> HttpAnswer:
         return answers.predicted(self._model, self._predictions(self._reader.rows(body)))
 
-    def _predictions(self, question: Question) -> Predictions:
+    def _predictions(self, question: PredictionRequest) -> Predictions:
         try:
             batch = self._predictor.fields.batch(question.columns)
         except DataError as error:
@@ -183,7 +185,7 @@ class ServingApp:
         return found
 
 
-async def _respond(send: Send, answer: Answer) -> None:
+async def _respond(send: Send, answer: HttpAnswer) -> None:
     headers = {"content-type": answer.kind, "content-length": str(len(answer.body)), **answer.headers}
     pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": answer.status, "headers": pairs})

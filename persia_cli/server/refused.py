@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from persia_cli.errors import PersiaError
 
 
-class RefusedError(PersiaError):
+class RefusedRequestError(PersiaError):
     """A request that gets no predictions; `status` is HTTP's."""
 
     def __init__(self, status: int, text: str, headers: Mapping[str, str] | None = None) -> None:
@@ -18,11 +18,11 @@ class DisconnectedError(PersiaError):
     """A client that left before its request was whole; nobody gets the answer."""
 
 
-def bad(text: str) -> RefusedError:
+def bad(text: str) -> RefusedRequestError:
     """Return the refusal of a body that cannot be used."""
-    return RefusedError(400, text)
+    return RefusedRequestError(400, text)
 
 
-def busy(text: str) -> RefusedError:
+def busy(text: str) -> RefusedRequestError:
     """Return the refusal of a request that the server has no time for now."""
-    return RefusedError(503, text, {"retry-after": "1"})
+    return RefusedRequestError(503, text, {"retry-after": "1"})

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from persia_cli.errors import count, one_line
-from persia_cli.server.refused import RefusedError, bad
+from persia_cli.server.refused import RefusedRequestError, bad
 from persia_cli.server.tensors import Tensor, Values, require_plain, values_in_bytes, values_in_json
 from persia_cli.serving.description import ModelInput, ModelOutput
 from persia_cli.serving.fields import Lists, columns_of
@@ -43,7 +43,7 @@ class Wanted(NamedTuple):
     is_binary: bool
 
 
-class Question(NamedTuple):
+class PredictionRequest(NamedTuple):
     """What a request asks."""
 
     columns: dict[str, Any]
@@ -63,8 +63,8 @@ class RequestReader:
         self._outputs = {each.name: number for number, each in enumerate(outputs)}
         self._most_samples = most_samples
 
-    def infer(self, body: bytes, header_length: bytes | None) -> Question:
-        """Return what a body of version 2 asks; raises RefusedError.
+    def infer(self, body: bytes, header_length: bytes | None) -> PredictionRequest:
+        """Return what a body of version 2 asks; raises RefusedRequestError.
 
         `header_length` is the length of the JSON, behind which the tensors are whose bytes it tells.
         """
@@ -79,10 +79,10 @@ class RequestReader:
         if alone := next((name for name in tensors if self._is_lengths(name) and _stem(name) not in tensors), None):
             raise bad(f"input {alone} has the lengths of {_stem(alone)}, which is missing")
         self._require_size(columns)
-        return Question(columns, self._wanted(asked), asked.id)
+        return PredictionRequest(columns, self._wanted(asked), asked.id)
 
-    def rows(self, body: bytes) -> Question:
-        """Return what a body of rows asks; raises RefusedError."""
+    def rows(self, body: bytes) -> PredictionRequest:
+        """Return what a body of rows asks; raises RefusedRequestError."""
         rows = _decoded(_ROWS, body).instances
         columns = columns_of(rows)
         for name, values in columns.items():
@@ -94,7 +94,7 @@ class RequestReader:
                     raise bad(f"input {name} is a list of ids in each row, such as [7, 12]")
                 require_plain(name, value or [])
         self._require_size(columns)
-        return Question(columns, [Wanted(number, False) for number in self._outputs.values()])
+        return PredictionRequest(columns, [Wanted(number, False) for number in self._outputs.values()])
 
     def _tensors(self, given: list[Tensor], rest: memoryview) -> dict[str, tuple[Tensor, Values]]:
         found: dict[str, tuple[Tensor, Values]] = {}
@@ -155,11 +155,11 @@ class RequestReader:
         return found
 
     def _require_size(self, columns: Mapping[str, Any]) -> None:
-        """Raise RefusedError for a request of more samples, or more ids in lists, than one may have."""
+        """Raise RefusedRequestError for a request of more samples, or more ids in lists, than one may have."""
         sizes = [len(each.lengths if isinstance(each, Lists) else each) for each in columns.values()]
         samples = max(sizes, default=0)
         if samples > self._most_samples:
-            raise RefusedError(
+            raise RefusedRequestError(
                 413, f"the request has {samples:,} samples, and {self._most_samples:,} are allowed; ask in several"
             )
         for name, column in columns.items():
@@ -169,7 +169,9 @@ class RequestReader:
             ids = len(column.values) if isinstance(column, Lists) else sum(len(each or ()) for each in column)
             total = ids * (samples if rows == 1 else 1)
             if total > MOST_IDS:
-                raise RefusedError(413, f"input {name} has {total:,} ids in all samples, and {MOST_IDS:,} are allowed")
+                raise RefusedRequestError(
+                    413, f"input {name} has {total:,} ids in all samples, and {MOST_IDS:,} are allowed"
+                )
 
 
 def _decoded(decoder: Any, body: bytes) -> Any:

@@ -43,7 +43,7 @@ class Tensor(msgspec.Struct):
 
     @property
     def binary_size(self) -> int | None:
-        """Its bytes behind the JSON, or None if its values are in the JSON; raises RefusedError."""
+        """Its bytes behind the JSON, or None if its values are in the JSON; raises RefusedRequestError."""
         size = (self.parameters or {}).get("binary_data_size")
         if size is None:
             return None
@@ -54,7 +54,7 @@ class Tensor(msgspec.Struct):
         return size
 
     def require_shape(self) -> None:
-        """Raise RefusedError for a shape or datatype that no input has."""
+        """Raise RefusedRequestError for a shape or datatype that no input has."""
         if self.datatype != "BYTES" and self.datatype not in NUMBERS:
             known = ", ".join([*NUMBERS, "BYTES"])
             raise bad(f"input {self.name} has the datatype {_shown(self.datatype)}, which is none of {known}")
@@ -63,7 +63,7 @@ class Tensor(msgspec.Struct):
 
 
 def values_in_json(tensor: Tensor) -> Values:
-    """Return the values of a tensor, flat; raises RefusedError."""
+    """Return the values of a tensor, flat; raises RefusedRequestError."""
     if tensor.data is None:
         raise bad(f"input {tensor.name} has neither data nor binary_data_size")
     values = tensor.data
@@ -78,7 +78,7 @@ def values_in_json(tensor: Tensor) -> Values:
 
 
 def values_in_bytes(tensor: Tensor, part: memoryview) -> Values:
-    """Return the values of a tensor, flat; raises RefusedError."""
+    """Return the values of a tensor, flat; raises RefusedRequestError."""
     if tensor.datatype == "BYTES":
         return _texts(tensor, bytes(part))
     dtype = NUMBERS[tensor.datatype]
@@ -92,7 +92,7 @@ def values_in_bytes(tensor: Tensor, part: memoryview) -> Values:
 
 
 def require_plain(name: str, values: list[Any]) -> None:
-    """Raise RefusedError for values that are lists or objects."""
+    """Raise RefusedRequestError for values that are lists or objects."""
     if any(isinstance(value, list | dict) for value in values):
         raise bad(f"input {name} has a list or an object where a number or a text belongs")
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 from persia_cli.errors import count
-from persia_cli.server.refused import RefusedError, busy
+from persia_cli.server.refused import RefusedRequestError, busy
 
 T = TypeVar("T")
 
@@ -33,13 +33,13 @@ class Turns:
         """Whether one more request would be refused."""
         return self._held >= self._most
 
-    def refusal(self) -> RefusedError:
+    def refusal(self) -> RefusedRequestError:
         """Return what a request is told for which there is no place."""
         return busy(f"the server has {count(self._most, 'request')} at work or waiting already; try again later")
 
     @contextmanager
     def place(self) -> Iterator[None]:
-        """Hold a place for a request from its arrival on; raises RefusedError if there is none."""
+        """Hold a place for a request from its arrival on; raises RefusedRequestError if there is none."""
         if self.is_full:
             raise self.refusal()
         self._held += 1
@@ -49,7 +49,7 @@ class Turns:
             self._held -= 1
 
     async def turn(self, until: float, work: Callable[[], T]) -> T:
-        """Return what `work` does when its turn comes; raises RefusedError if that is later than `until`."""
+        """Return what `work` does when its turn comes; raises RefusedRequestError if that is later than `until`."""
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._line.append(_Waiting(until, work, done))
         if self._server is None or self._server.done():
