@@ -19,7 +19,7 @@ from persia_cli.serving.predictor import Predictor
 
 SAMPLES = 256
 """Golden samples of a model, if the data has as many."""
-DIFFERENCE: dict[Form, float] = {"float32": 5e-6, "bfloat16": 0.05, "float16": 0.01, "int8": 0.05, "int4": 0.5}
+DIFFERENCE: dict[Form, float] = {"float32": 5e-6, "bfloat16": 0.01, "float16": 0.001, "int8": 0.02, "int4": 0.2}
 """How far a prediction may be from that of the training code, by the form of rows; beyond 1, relative to its size."""
 
 

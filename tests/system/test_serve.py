@@ -144,6 +144,7 @@ def test_a_client_of_triton_works_as_it_is(client: Any, model: Path) -> None:
             assert found.get_response()["id"] == "9"
     with pytest.raises(triton.InferenceServerException, match="no field user"):
         client.infer("shop", inputs[1:])
+    client.close()  # its connections, one of which is new
 
 
 def counted(server: Server) -> int:
