@@ -18,14 +18,13 @@ from persia_cli.export.saved_network import SavedNetwork
 from persia_cli.observe.scores import ScoreHistogram
 from persia_cli.plan.columns import label_names
 from persia_cli.serving.description import Form
+from persia_cli.serving.golden import DIFFERENCE
 from persia_cli.serving.predictor import Predictor
 
 PORTION = 2**18
 """Ids of the samples for which the checkpoint's rows are read at once."""
 LARGEST_PORTION = 2**16
 """Largest number of samples of a portion."""
-DIFFERENCE: dict[Form, float] = {"float32": 5e-6, "bfloat16": 0.01, "float16": 0.001, "int8": 0.02, "int4": 0.2}
-"""How far a prediction may be from that of the training code, by the form of rows; float32 alone is exact."""
 AUC: dict[Form, float] = {"float32": 1e-5, "bfloat16": 1e-4, "float16": 1e-4, "int8": 2e-4, "int4": 1e-3}
 """How far AUC may be from that of the training code."""
 

@@ -6,9 +6,10 @@ import pytest
 
 from persia_cli.export.artefact import Order, write_artefact
 from persia_cli.export.saved_network import SavedNetwork
-from persia_cli.export.verification import AUC, DIFFERENCE, compare
+from persia_cli.export.verification import AUC, compare
 from persia_cli.observe.saved_run import find_model
 from persia_cli.serving.description import Form
+from persia_cli.serving.golden import DIFFERENCE
 from tests.support.jobs import CRITEO_FFNN, train
 
 pytestmark = pytest.mark.slow

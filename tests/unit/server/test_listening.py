@@ -7,10 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from persia_cli.errors import UserError
-from persia_cli.export.verification import DIFFERENCE as PROVED
 from persia_cli.main import app
 from persia_cli.server.listening import listen, require_certificate, require_token
-from persia_cli.serving.golden import DIFFERENCE
 from tests.support.small_model import write_small_model
 
 
@@ -87,7 +85,3 @@ def test_a_model_with_a_missing_file_is_not_served(tmp_path: Path) -> None:
     (folder / "dense.onnx").unlink()
     result = CliRunner().invoke(app, ["serve", str(folder)])
     assert "dense.onnx is missing" in str(result.exception)
-
-
-def test_golden_samples_may_differ_by_what_an_export_may() -> None:
-    assert DIFFERENCE == PROVED
