@@ -17,7 +17,7 @@ from persia_cli.config.schema import Run
 from persia_cli.engines.hosts.begin import begun, found, gone_on, run_of
 from persia_cli.engines.hosts.job import FIRST, HostsJob
 from persia_cli.engines.hosts.rollback import run_with_rollback
-from persia_cli.errors import PreemptedError, RoleError, UserError
+from persia_cli.errors import KilledError, PreemptedError, RoleError, UserError
 from persia_cli.launch.resumed import locked
 from persia_cli.launch.signals import JobSignals, PreemptedNow
 
@@ -99,6 +99,12 @@ def _follow(job: HostsJob, signals: JobSignals) -> None:
     try:
         signals.trains = True
         result = to_its_end(job, signals)
+    except KilledError as death:
+        _stop(job, signals.again)
+        if signals.name:
+            # The model was not saved, and nobody wants the job to go on here.
+            raise RoleError(str(death)) from death
+        raise
     except BaseException as error:
         if _is_left_alone(error):
             raise LeftAloneError from None
@@ -111,6 +117,8 @@ def _follow(job: HostsJob, signals: JobSignals) -> None:
             # What has failed is here: a machine is out of reach, the disk is full, nobody reads what is printed.
             error.add_note(f"The job goes on: persia attach {job.run_dir} follows it, persia stop ends it.")
         raise
+    finally:
+        signals.trains = False
     job.stop()
     show_results(plan_of(job.run_dir), result, [])
 

@@ -1,6 +1,7 @@
 """The run directory and the result of a job, for all launchers."""
 
 import os
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -228,6 +229,11 @@ def _last_words(run_dir: Path) -> str | None:
 def result_of(run_dir: Path) -> JobResult:
     """Return the result of a finished job from its record."""
     return JobResult(run_dir, read_journal(run_dir / METRICS), read_journal(run_dir / EVENTS))
+
+
+def replicas_named(failure: PersiaError) -> list[str]:
+    """Return the replicas that a failure names, in the order in which it does."""
+    return re.findall(r"\b(?:coordinator|embedding-server|embedding-worker|data-loader|nn-worker)-\d+", str(failure))
 
 
 def recorded_failure(run_dir: Path) -> PersiaError | None:

@@ -1,6 +1,5 @@
 """A job on machines that ssh reaches: started, followed, ended. It goes on when this process ends before it does."""
 
-import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,7 @@ from persia_cli.engines.hosts.remote import last_words, run_on
 from persia_cli.engines.hosts.start import start_folder, start_words
 from persia_cli.errors import KilledError, PersiaError, PreemptedError, RoleError, UserError
 from persia_cli.launch.handed_over import text_of
-from persia_cli.launch.job import ERROR_LINE, SIGNALLED, JobResult, recorded_failure, result_of
+from persia_cli.launch.job import ERROR_LINE, SIGNALLED, JobResult, recorded_failure, replicas_named, result_of
 from persia_cli.plan.job import COORDINATOR, Replica
 
 FIRST = f"{COORDINATOR}-0"
@@ -238,9 +237,12 @@ class HostsJob:
         return UserError(text) if code == UserError.exit_code else RoleError(text)
 
     def _lost_replica(self, failure: PersiaError) -> str | None:
-        """Return the replica that a failure names though it has not ended: it stands still, or is cut off."""
-        named = re.findall(r"[a-z-]+-\d+", str(failure))
-        return next((name for name in named if name in self.there and name not in self.ended), None)
+        """Return the replica that a failure names though it does not end: it stands still, or is cut off."""
+        named = [name for name in replicas_named(failure) if name in self.there and name != FIRST]
+        if isinstance(failure, UserError) or not named:
+            return None
+        self.wait(named, SETTLE_S)  # what has failed itself ends now
+        return next((name for name in named if name not in self.ended), None)
 
     def _tail(self, name: str) -> str:
         lines = self._connections[self._host_of(name)].mirror.tail_of(name, TAIL_LINES)

@@ -14,6 +14,8 @@ from persia_cli.engines.hosts.job import FIRST
 from persia_cli.engines.hosts.machines import reached
 from persia_cli.engines.hosts.placement import placement_of
 from persia_cli.errors import KilledError, PersiaError, one_line
+from persia_cli.launch.job import JOB
+from persia_cli.launch.role import read_job
 from persia_cli.launch.rollback import wait_before_rollback
 from persia_cli.observe.journal import EVENTS, read_journal
 
@@ -29,29 +31,43 @@ def run_with_rollback(
     cannot go back, or did so `recovery.max_restarts` times within `recovery.window_s`.
     """
     policy = RestartPolicy(run.recovery.max_restarts, run.recovery.window_s)
-    under_way = begin
+    under_way, step = begin, None
     while True:
         try:
             return under_way()
         except KilledError as death:
-            run = _gone_back(run, run_dir, death, policy, say)
+            # A job that has gone back once may have saved nothing since then.
+            newest = newest_step(run_dir)
+            step = step if newest is None else newest
+            run = _gone_back(run, step, death, policy, say)
             under_way = partial(go_on, run)
 
 
-def _gone_back(run: Run, run_dir: Path, death: KilledError, policy: RestartPolicy, say: Say) -> Run:
+def newest_step(run_dir: Path) -> int | None:
+    """Return the step of the newest checkpoint that a job has written or begun with, as far as its record says."""
+    saved = [int(event["step"]) for event in read_journal(run_dir / EVENTS) if event["event"] == "saved"]
+    if saved:
+        return saved[-1]
+    try:
+        job = read_job(run_dir / JOB)
+    except PersiaError:
+        return None
+    return job.first_step if job.load else None
+
+
+def _gone_back(run: Run, step: int | None, death: KilledError, policy: RestartPolicy, say: Say) -> Run:
     """Return the run to go on with when it is time to; raises the death if that is not possible or once too often."""
-    saved = [event["step"] for event in read_journal(run_dir / EVENTS) if event["event"] == "saved"]
-    if run.recovery.lost_memory != "rollback" or not saved or not policy.max_restarts:
+    if run.recovery.lost_memory != "rollback" or step is None or not policy.max_restarts:
         raise death
     try:
         run, left_out = without_lost(run)
     except PersiaError as error:
-        death.add_note(f"The job cannot go on from the checkpoint of step {saved[-1]:,}: {one_line(error)}.")
+        death.add_note(f"The job cannot go on from the checkpoint of step {step:,}: {one_line(error)}.")
         raise death from error
     wait_s = wait_before_rollback(policy, death)
     elsewhere = f" without {' and '.join(left_out)}" if left_out else ""
     pause = f" in {wait_s:g} s" if wait_s else ""
-    say(f"{one_line(death)}; the job goes on{elsewhere}{pause} from the checkpoint of step {saved[-1]:,}")
+    say(f"{one_line(death)}; the job goes on{elsewhere}{pause} from the checkpoint of step {step:,}")
     time.sleep(wait_s)
     return run
 

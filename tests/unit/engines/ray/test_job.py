@@ -120,3 +120,15 @@ def test_the_end_of_a_replica_names_its_machine_and_only_a_kill_takes_the_job_ba
     assert type(raised.value) is kind
     assert str(raised.value).startswith(sentence)
     assert all(line in str(raised.value) for line in log.removeprefix("error: ").splitlines())
+
+
+def test_who_stands_still_or_is_cut_off_takes_the_job_back(job: RayJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = RoleError("embedding-server-0 (process 71 on n2) has shown no progress for 60 s")
+    monkeypatch.setattr(jobs, "recorded_failure", lambda run_dir: silent)
+    job._coordinator.code = 1
+    with pytest.raises(KilledError, match="has shown no progress for 60 s"):
+        job.check()
+    job._others[SERVER].code = 1
+    with pytest.raises(RoleError) as raised:
+        job.check()
+    assert raised.value is silent, "it has ended by itself"
