@@ -123,9 +123,8 @@ def test_deaths_without_end_end_the_job(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(
-    "words", [["checkpoint.every_steps=null"], pytest.param(["recovery.lost_memory=stop"], marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["checkpoint.every_steps=null"], ["recovery.lost_memory=stop"]])
 def test_without_a_way_back_the_job_ends(tmp_path: Path, words: list[str]) -> None:
     with Launched([*WORDS, *words], tmp_path / "run") as job:
         job.wait_for_training()

@@ -119,7 +119,8 @@ def test_a_point_that_fails_does_not_end_the_sweep_and_resuming_trains_it_alone(
     assert f"this sweep began in {tmp_path}" in refused.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_outlives_a_sweep_that_is_stopped(tmp_path: Path, number: signal.Signals) -> None:
     endless = [word for word in TINY if "train_rows" not in word]
     endless += ["dataset.generator.train_rows=1_000_000_000", "train.log_every_steps=5", "cluster.stop_timeout_s=5"]

@@ -38,11 +38,14 @@ NOW_AND_THEN = {
     "words",
     [
         (*SMALL, "optimizer.embedding.kind=rowwise_adagrad"),
-        (
-            *SMALL,
-            "optimizer.embedding.kind=adam",
-            "embedding.tables.feature_0.optimizer={kind: sgd, lr: 0.1}",
-            "mode=sync",
+        pytest.param(
+            (
+                *SMALL,
+                "optimizer.embedding.kind=adam",
+                "embedding.tables.feature_0.optimizer={kind: sgd, lr: 0.1}",
+                "mode=sync",
+            ),
+            marks=pytest.mark.slow,
         ),
     ],
 )
