@@ -1,10 +1,10 @@
 """A job on the machines that Slurm has given to it, from within them: by its script, or by a command there."""
 
+import math
 import os
 import sys
 import time
 from pathlib import Path
-from typing import NoReturn
 
 from persia_cli.commands.followed import going_on, plan_of, show_beginning, to_its_end
 from persia_cli.commands.job import INTERRUPTED
@@ -12,16 +12,13 @@ from persia_cli.commands.results import show_results
 from persia_cli.commands.screen import err, labelled, say
 from persia_cli.config.schema import Run
 from persia_cli.control.restarts import RestartPolicy
-from persia_cli.disk import write_whole
 from persia_cli.engines.slurm.allocation import Allocation, allocation_of
 from persia_cli.engines.slurm.job import AllocatedJob
-from persia_cli.engines.slurm.machines import settings_of
-from persia_cli.engines.slurm.programs import lost_among, requeue
-from persia_cli.engines.slurm.queued import REQUEUES
-from persia_cli.errors import PersiaError, PreemptedError, UserError
-from persia_cli.launch.job import SUBMITTED, JobResult, recorded_end
+from persia_cli.engines.slurm.programs import requeue
+from persia_cli.engines.slurm.turns import got_further, may_requeue, was_refused
+from persia_cli.errors import PersiaError, PreemptedError, RoleError, UserError
+from persia_cli.launch.job import JobResult, recorded_end
 from persia_cli.launch.signals import JobSignals, PreemptedNow
-from persia_cli.observe.journal import EVENTS, read_journal
 from persia_cli.wire.keys import JobKeys, new_keys
 
 WHOLE = "the job"
@@ -41,8 +38,11 @@ def train_in_allocation(run: Run, run_dir: Path, requeues: bool) -> None:
         with signals.handled():
             result = _with_restarts(run, run_dir, allocation, signals, requeues)
     except (PreemptedError, PreemptedNow) as ended:
-        if requeues and signals.name == TIME_IS_OVER and (_has_saved(run_dir) or may_requeue(run, run_dir)):
-            _queue_again(allocation, f"{ended}: the job's time is nearly over; {going_on(run_dir)}")
+        if requeues and signals.name == TIME_IS_OVER:
+            further = got_further(run_dir)
+            if further or may_requeue(run, run_dir):
+                why = f"{ended}: the job's time is nearly over; {going_on(run_dir)}"
+                _queue_again(allocation, run_dir, why, counted=not further)
         say(err(), f"{ended}: everything is stopped; {going_on(run_dir)}")
         sys.exit(PreemptedError.exit_code)
     except KeyboardInterrupt:
@@ -57,22 +57,27 @@ def _with_restarts(
 ) -> JobResult | None:
     """Run a job to its end, again from its newest checkpoint after each failure that is not the user's.
 
-    Returns None if it had ended before.
+    Failures count, however far apart, until the model is saved at a later step. Returns None if it had ended before.
     """
-    keys, policy = new_keys(), RestartPolicy(run.recovery.max_restarts, run.recovery.window_s)
+    keys, restarts = new_keys(), RestartPolicy(run.recovery.max_restarts, math.inf)
+    got_further(run_dir)  # what an earlier turn has saved is not this one's
     while True:
         try:
             return _to_its_end(run, run_dir, allocation, keys, signals)
         except (UserError, PreemptedError):
             raise
         except PersiaError as failure:
-            lost = lost_among(allocation.nodes)
+            lost = allocation.lost(_say)
             if lost and requeues and may_requeue(run, run_dir):
-                _queue_again(allocation, f"{failure}; lost: {', '.join(lost)}")
-            wait_s = policy.next(WHOLE, time.monotonic())
+                _queue_again(allocation, run_dir, f"{failure}; lost: {', '.join(sorted(lost))}", counted=True)
+            if got_further(run_dir):
+                restarts = RestartPolicy(run.recovery.max_restarts, math.inf)
+            wait_s = restarts.next(WHOLE, time.monotonic())
             if wait_s is None:
-                if policy.max_restarts:
-                    failure.add_note("The job was started anew as often as recovery.max_restarts allows.")
+                if restarts.max_restarts:
+                    failure.add_note(
+                        "The job was started anew as often as recovery.max_restarts allows, and did not get further."
+                    )
                 raise
             pause = f" in {wait_s:g} s" if wait_s else ""
             labelled(err(), "again", f"{failure}; the job begins again{pause}, from its newest checkpoint")
@@ -82,7 +87,7 @@ def _with_restarts(
 def _to_its_end(
     run: Run, run_dir: Path, allocation: Allocation, keys: JobKeys, signals: JobSignals
 ) -> JobResult | None:
-    job = AllocatedJob(run, run_dir, allocation, keys, lambda text: labelled(err(), "slurm", text))
+    job = AllocatedJob(run, run_dir, allocation, keys, _say)
     try:
         job.start()
         if not job.has_begun:
@@ -99,23 +104,18 @@ def _to_its_end(
         job.stop()
 
 
-def _has_saved(run_dir: Path) -> bool:
-    """Return whether the last start of a run has saved its model, so that the next one goes on from there."""
-    return any(event["event"] == "saved" for event in read_journal(run_dir / EVENTS))
+def _say(text: str) -> None:
+    labelled(err(), "slurm", text)
 
 
-def may_requeue(run: Run, run_dir: Path) -> bool:
-    """Count one more time that a job is queued again without having got further; False if that is one too many."""
-    file = run_dir / SUBMITTED / REQUEUES
-    before = int(file.read_text(encoding="ascii")) if file.exists() else 0
-    if before >= settings_of(run).max_requeues:
-        return False
-    write_whole(file, f"{before + 1}\n")
-    return True
-
-
-def _queue_again(allocation: Allocation, why: str) -> NoReturn:
-    """Have Slurm queue the job again, which ends this process."""
-    requeue(allocation.job)
+def _queue_again(allocation: Allocation, run_dir: Path, why: str, counted: bool) -> None:
+    """Have Slurm queue the job again, which ends this process; returns if Slurm refuses that."""
+    try:
+        requeue(allocation.job)
+    except RoleError as refused:
+        if counted:
+            was_refused(run_dir)
+        _say(f"the job is not queued again: {refused}")
+        return
     say(err(), f"{why}; the job is queued again")
     sys.exit(PreemptedError.exit_code)

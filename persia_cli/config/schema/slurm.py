@@ -38,7 +38,7 @@ class Slurm(Node):
     persia: Annotated[Line, Field(min_length=1)] = "persia"
     """The command that runs Persia on the machines, e.g. `~/venv/bin/persia`."""
     max_requeues: Amount = 3
-    """Times that the job is queued again because machines were lost; the end of its time does not count."""
+    """Times that the job is queued again since machines were lost, or at the end of a turn that saved no later step."""
 
     @model_validator(mode="after")
     def _is_for_gpus(self) -> Self:

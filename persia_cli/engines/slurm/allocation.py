@@ -1,11 +1,11 @@
 """The machines that Slurm has given to a job, as its script finds them."""
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from persia_cli.engines.slurm.machines import MachinePlace
-from persia_cli.engines.slurm.programs import address_of, hosts_in
+from persia_cli.engines.slurm.programs import address_of, hosts_in, lost_among
 from persia_cli.errors import RoleError
 from persia_cli.wire.addresses import address_towards
 
@@ -40,6 +40,14 @@ class Allocation:
     def nodes(self) -> list[str]:
         """All machines, each once."""
         return list(dict.fromkeys(node for group in self.groups for node in group))
+
+    def lost(self, say: Callable[[str], None]) -> frozenset[str]:
+        """Return the machines that are known to be lost: none, which is said, while Slurm does not answer."""
+        try:
+            return frozenset(lost_among(self.nodes))
+        except RoleError as error:
+            say(f"Slurm does not tell which machines are lost: {error}")
+            return frozenset()
 
 
 def is_inside(environment: Mapping[str, str]) -> bool:

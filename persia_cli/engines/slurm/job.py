@@ -13,7 +13,6 @@ from persia_cli.engines.hosts.remote import last_words
 from persia_cli.engines.role_words import Placed
 from persia_cli.engines.slurm.allocation import Allocation, listening_address
 from persia_cli.engines.slurm.machines import places_of
-from persia_cli.engines.slurm.programs import lost_among
 from persia_cli.engines.slurm.step import step_command
 from persia_cli.engines.slurm.step_process import WELL, StepProcess
 from persia_cli.errors import PersiaError, PreemptedError, RoleError, UserError
@@ -38,7 +37,7 @@ class AllocatedJob:
         """`say` is called with sentences for people. Raises RoleError if a part of the machines is lost."""
         self.run, self.run_dir = run, run_dir
         self._allocation, self._keys, self._say = allocation, keys, say
-        lost = frozenset(lost_among(allocation.nodes))
+        lost = allocation.lost(say)
         self._places = places_of(run)
         self._nodes = {replica: allocation.node_of(place, lost) for replica, place in self._places.items()}
         self._steps: dict[Replica, StepProcess] = {}
@@ -99,9 +98,10 @@ class AllocatedJob:
         return last_words(self._steps[FIRST].said)
 
     def poll(self) -> None:
-        """Start steps again that were killed or whose machine was lost; the coordinator decides what comes of that.
+        """Start steps again that were killed, where they were; the coordinator decides what comes of that.
 
-        Raises the failure of a replica that has ended for good while the coordinator goes on without noticing.
+        Raises the failure of a replica whose machine is lost, or that has ended for good while the coordinator goes on
+        without noticing.
         """
         now = time.monotonic()
         for replica, step in self._steps.items():
@@ -127,8 +127,9 @@ class AllocatedJob:
             self._due_s[replica] = now + wait_s
         if now >= self._due_s[replica]:
             del self._due_s[replica]
-            place, lost = self._places[replica], frozenset(lost_among(self._allocation.nodes))
-            self._nodes[replica] = self._allocation.node_of(place, lost)
+            # Elsewhere it could not say what has died: its note of that is on the machine that is lost.
+            if step.node in self._allocation.lost(self._say):
+                raise RoleError(f"{replica.name}: its machine {step.node} is lost")
             step.close()
             self._start(replica, self._steps[FIRST].listens_at, self._log_of(replica))
 

@@ -14,8 +14,8 @@ from persia_cli.errors import ConfigError, PersiaError, PreemptedError, RoleErro
 from persia_cli.launch.job import SUBMITTED, recorded_failure
 from persia_cli.storage.credentials import VARIABLE
 
-STATE, END, LOG, REQUEUES = "job.json", "end", "script.log", "requeues"
-"""Files with the job's number, the exit code of its script, what that says, and how often machines were lost."""
+STATE, END, LOG, REQUEUES, SAVED = "job.json", "end", "script.log", "requeues", "saved"
+"""Files with the job's number, the exit code of its script, what that says, and what `turns` notes."""
 TAIL_LINES = 20
 
 
@@ -32,7 +32,7 @@ def queue(run: Run, run_dir: Path) -> str:
     text, folder = script(run, run_dir), run_dir.absolute() / SUBMITTED
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        for name in (END, LOG, REQUEUES):
+        for name in (END, LOG, REQUEUES, SAVED):
             (folder / name).unlink(missing_ok=True)
     try:
         job = submit(text, folder / LOG)

@@ -50,3 +50,14 @@ def test_a_machine_that_knows_itself_by_an_address_of_its_own_is_reached_at_anot
     assert listening_address("n1", ["n2"]) == "10.0.0.1"
     assert listening_address("n2", ["n1"]) == "10.0.0.2"
     assert listening_address("n1", []) == "127.0.1.1"
+
+
+def test_while_slurm_does_not_answer_no_machine_is_known_to_be_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, said = Allocation("17", (("n1", "n2"),)), list[str]()
+    put(tmp_path / "bin", monkeypatch, sinfo="echo 'n2 down'")
+    assert (job.lost(said.append), said) == (frozenset({"n2"}), [])
+    put(tmp_path / "bin", monkeypatch, sinfo="echo 'Unable to contact slurm controller' >&2; exit 1")
+    assert job.lost(said.append) == frozenset()
+    assert said == ["Slurm does not tell which machines are lost: sinfo: Unable to contact slurm controller"]
