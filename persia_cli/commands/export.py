@@ -9,6 +9,7 @@ from persia_cli.commands.options import Model, Step, examples
 
 if TYPE_CHECKING:
     from persia_cli.config.schema import Run
+    from persia_cli.export.output import Output
     from persia_cli.export.verification import Proof
     from persia_cli.observe.saved_run import SavedModel
 
@@ -50,7 +51,9 @@ def export(
         str | None, typer.Option("--name", help="The model's name in answers.", show_default="name of the folder")
     ] = None,
     step: Step = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder if there is one.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the folder if it is empty or an earlier export.")
+    ] = False,
 ) -> None:
     """Write a saved model as a folder for other programs.
 
@@ -63,22 +66,24 @@ def export(
     from persia_cli.commands.screen import err, labelled, propose, size
     from persia_cli.config.schema import ParquetDataset
     from persia_cli.errors import UserError, count
-    from persia_cli.export.artefact import Order, require_place, write_artefact
+    from persia_cli.export.artefact import Order, write_artefact
+    from persia_cli.export.output import Output
     from persia_cli.export.saved_network import SavedNetwork
     from persia_cli.export.verification import compare
     from persia_cli.observe.saved_run import find_model
     from persia_cli.storage.places import place_of
 
-    require_place(output, overwrite)
+    place = Output.at(output, overwrite)
     model = find_model(place_of(run), step)
+    place.require_apart(model)
     if form == "torch":
         if verify or name or rows != "float32":
             raise UserError("--format torch writes rows as they are, and takes no --rows, --verify and --name")
-        _export_plain(model, output)
+        _export_plain(model, place, output)
         return
     other = _other_data(model, verify) if verify else model.run
     network = SavedNetwork(model.run, model.checkpoint)
-    order = Order(model, name or output.absolute().name, rows, other)
+    order = Order(model, name or place.folder.name, rows, other)
     with ProgressBar(err(), "exporting", stays=False) as bar:
 
         def prove(folder: Path) -> None:
@@ -90,7 +95,7 @@ def export(
                 _tell(proof)
                 proof.require(rows)
 
-        found = write_artefact(order, output, network, lambda what, done, of: bar.show(done, of, [what]), prove)
+        found = write_artefact(order, place, network, lambda what, done, of: bar.show(done, of, [what]), prove)
     nbytes = sum(note.nbytes for note in found.files)
     total = sum(group.rows for group in found.groups)
     labelled(err(), "saved", f"{output}, {count(total, 'row')} of step {found.step:,} in {rows}, {size(nbytes)}")
@@ -98,7 +103,7 @@ def export(
         propose(err(), f"persia export {shlex.quote(run)} -o {shlex.quote(str(output))} --overwrite --verify DATA")
 
 
-def _export_plain(model: "SavedModel", output: Path) -> None:
+def _export_plain(model: "SavedModel", place: "Output", output: Path) -> None:
     from persia_cli.commands.progress_bar import ProgressBar
     from persia_cli.commands.screen import err, labelled
     from persia_cli.errors import count
@@ -107,7 +112,7 @@ def _export_plain(model: "SavedModel", output: Path) -> None:
 
     network = SavedNetwork(model.run, model.checkpoint)
     with ProgressBar(err(), "exporting", stays=False) as bar:
-        rows = write_plain(model, output, network, lambda what, done, of: bar.show(done, of, [what]))
+        rows = write_plain(model, place, network, lambda what, done, of: bar.show(done, of, [what]))
     labelled(err(), "saved", f"{output}, {count(rows, 'row')} as Parquet; {output / 'predict.py'} uses them")
 
 

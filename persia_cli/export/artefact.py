@@ -1,9 +1,6 @@
 """An exported model as a folder: complete, with checksums, or not there at all."""
 
-import secrets
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,10 +9,10 @@ import numpy as np
 from persia_cli import __version__
 from persia_cli.config.schema import Run
 from persia_cli.data.batch import join
-from persia_cli.disk import rename, sync, writing
 from persia_cli.errors import DataError, UserError
 from persia_cli.export.graph import write_network
-from persia_cli.export.rows import write_rows
+from persia_cli.export.output import Output
+from persia_cli.export.rows import OnWork, require_rows, write_rows
 from persia_cli.export.saved_network import SavedNetwork
 from persia_cli.export.verification import portions
 from persia_cli.observe.saved_run import SavedModel
@@ -39,9 +36,6 @@ from persia_cli.serving.fields import RequestFields, write_fields
 from persia_cli.serving.golden import SAMPLES, Golden, write_golden
 from persia_cli.store.manifest import Manifest, read_manifest
 
-OnWork = Callable[[str, int, int], None]
-"""Takes what is done now, and how much of it is done of how much."""
-
 
 @dataclass(frozen=True, slots=True)
 class Order:
@@ -54,19 +48,9 @@ class Order:
     """The run, perhaps with samples of elsewhere."""
 
 
-def require_place(folder: Path, overwrite: bool) -> None:
-    """Raise UserError for a folder that cannot be the output."""
-    if folder.exists() and not overwrite:
-        raise UserError(f"{folder} exists already; choose another name, or give --overwrite")
-    if folder.exists() and not (folder.is_dir() and not folder.is_symlink()):
-        raise UserError(f"{folder} is no folder; choose another name")
-    if not folder.absolute().parent.is_dir():
-        raise UserError(f"-o {folder}: there is no folder {folder.absolute().parent}; create it first")
-
-
 def write_artefact(
     order: Order,
-    folder: Path,
+    output: Output,
     network: SavedNetwork,
     on_work: OnWork = lambda what, done, of: None,
     prove: Callable[[Path], None] = lambda folder: None,
@@ -76,40 +60,17 @@ def write_artefact(
     Before that, `prove` gets the folder under a temporary name, and can raise an error that ends it. Raises UserError,
     CheckpointError, DiskError.
     """
-    with replaced_by(folder) as part:
+    with output.replaced() as part:
         (part / ROWS).mkdir()
         description = _write_into(part, order, network, on_work)
         prove(part)
     return description
 
 
-@contextmanager
-def replaced_by(folder: Path) -> Iterator[Path]:
-    """Yield a new folder to write into; at the end its files are on disk, and it gets the name of the other one.
-
-    After a failure it is gone, and the other one is still there. Raises DiskError.
-    """
-    part = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}.part")
-    try:
-        with writing(folder):
-            part.mkdir()
-            yield part
-            for each in sorted(part.rglob("*")):
-                sync(each)
-            if folder.exists():
-                replaced = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}.old")
-                rename(folder, replaced)
-                rename(part, folder)
-                shutil.rmtree(replaced)
-            else:
-                rename(part, folder)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-
-
 def _write_into(folder: Path, order: Order, network: SavedNetwork, on_work: OnWork) -> ModelDescription:
     run, checkpoint = order.model.run, order.model.checkpoint
     manifest = read_manifest(checkpoint)
+    require_rows(checkpoint, on_work)
     on_work("network", 0, 1)
     what = f"model.kind={run.model.kind}"
     write_network(network.network, network.shape, network.groups, folder / NETWORK, what)

@@ -14,8 +14,9 @@ from safetensors.torch import save_file
 
 from persia_cli.checkpoint.rows import SortedRows
 from persia_cli.errors import UserError
-from persia_cli.export.artefact import OnWork, replaced_by
 from persia_cli.export.graph import example_of, refusal, unheard_warnings
+from persia_cli.export.output import Output
+from persia_cli.export.rows import OnWork, require_rows
 from persia_cli.export.saved_network import SavedNetwork
 from persia_cli.observe.saved_run import SavedModel
 from persia_cli.plan.columns import label_names, sparse_features
@@ -55,14 +56,15 @@ class Network(torch.nn.Module):
 '''
 
 
-def write_plain(model: SavedModel, folder: Path, network: SavedNetwork, on_work: OnWork) -> int:
-    """Write a model for plain torch, in place of what was in the folder; returns the number of rows.
+def write_plain(model: SavedModel, output: Output, network: SavedNetwork, on_work: OnWork) -> int:
+    """Write a model for plain torch, as `Output` says; returns the number of rows.
 
     Raises UserError for a network that cannot be followed, CheckpointError, DiskError.
     """
     manifest = read_manifest(model.checkpoint)
     total, done = manifest.row_count(with_dense=False), 0
-    with replaced_by(folder) as part:
+    with output.replaced() as part:
+        require_rows(model.checkpoint, on_work)
         inputs = _write_network(part, network, f"model.kind={model.run.model.kind}")
         (part / "tables").mkdir()
         for group in network.layout.feature_groups:

@@ -7,10 +7,30 @@ from persia_cli.checkpoint.rows import SortedRows
 from persia_cli.serving.description import Form, FrozenGroup
 from persia_cli.serving.row_writer import TableRules, planned_group, writing_group
 from persia_cli.storage.places import Place
+from persia_cli.store.chain import read_chain
 from persia_cli.store.layout import GroupSpec
 from persia_cli.store.manifest import Manifest
 
 OnRows = Callable[[int], None]
+OnWork = Callable[[str, int, int], None]
+"""Takes what is done now, and how much of it is done of how much."""
+
+
+def require_rows(checkpoint: Place, on_work: OnWork) -> None:
+    """Compare the content of every file of rows, also of those that the checkpoint depends on, with its checksum.
+
+    Raises CheckpointError for one that has changed.
+    """
+    files = read_chain(checkpoint).row_files(with_dense=True)
+    total, done = sum(part.nbytes for file in files for _, part in file.parts), 0
+
+    def on_bytes(nbytes: int) -> None:
+        nonlocal done
+        done += nbytes
+        on_work("checking the checkpoint", done, total)
+
+    for file in files:
+        file.verify(on_bytes)
 
 
 def write_rows(

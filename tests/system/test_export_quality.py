@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from persia_cli.export.artefact import Order, write_artefact
+from persia_cli.export.output import Output
 from persia_cli.export.saved_network import SavedNetwork
 from persia_cli.export.verification import AUC, compare
 from persia_cli.observe.saved_run import find_model
@@ -23,7 +24,7 @@ def test_criteo_keeps_its_auc(criteo_rows: Path, tmp_path: Path) -> None:
     network, sizes = SavedNetwork(model.run, model.checkpoint), []
     for form in FORMS:
         folder = tmp_path / form
-        found = write_artefact(Order(model, "criteo", form, model.run), folder, network)
+        found = write_artefact(Order(model, "criteo", form, model.run), Output(folder), network)
         proof = compare(model.run, network, folder)
         proof.require(form)
         assert proof.samples > 5000

@@ -1,0 +1,112 @@
+"""The folder of an export: what it replaces, and what stays as it is."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from persia_cli.errors import DiskError, UserError
+from persia_cli.export import output
+from persia_cli.export.output import PLAIN, Output
+from persia_cli.main import app
+from persia_cli.observe.saved_run import SavedModel
+from tests.support.runs import make_run
+from tests.support.saved_rows import made_up_rows
+from tests.unit.checkpoint.made_up import write_sorted
+
+
+def plain_export(folder: Path) -> Path:
+    """A folder with the files of an export to plain torch."""
+    folder.mkdir()
+    for name in PLAIN:
+        (folder / name).write_text("{}")
+    return folder
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def write(place: Output, meanwhile: Callable[[], None] = lambda: None) -> None:
+    """Write an export of one file."""
+    with place.replaced() as part:
+        meanwhile()
+        (part / "new").write_text("new")
+
+
+def test_only_an_empty_folder_or_an_earlier_export_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "model.json").write_text("{}")
+    with pytest.raises(UserError, match="neither empty nor an earlier export"):
+        Output.at(tmp_path / "mine", overwrite=True)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="exists already"):
+        Output.at(tmp_path / "empty", overwrite=False)
+    for folder in (tmp_path / "empty", plain_export(tmp_path / "plain")):
+        write(Output.at(folder, overwrite=True))
+        assert names(folder) == ["new"]
+    assert names(tmp_path) == ["empty", "mine", "plain"]
+
+
+def test_paths_without_a_name_and_links_are_refused_before_the_export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(plain_export(tmp_path / "plain"))
+    write(Output.at(Path(), overwrite=True))
+    assert names(tmp_path / "plain") == ["new"]
+    monkeypatch.chdir(tmp_path / "plain")
+    for path in ("/", ".."):
+        with pytest.raises(UserError, match="neither empty nor"):
+            Output.at(Path(path), overwrite=True)
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="is a symbolic link"):
+        Output.at(tmp_path / "link", overwrite=False)
+
+
+def test_the_run_is_never_written_to(tmp_path: Path) -> None:
+    run_dir = plain_export(tmp_path / "run")
+    checkpoint = tmp_path / "elsewhere" / "step-5"
+    checkpoint.mkdir(parents=True)
+    model = SavedModel(run_dir, checkpoint, make_run())
+    for folder in (run_dir, run_dir / "shop", tmp_path, checkpoint, checkpoint.parent, checkpoint / "shop"):
+        with pytest.raises(UserError, match="choose another"):
+            Output(folder, overwrite=True).require_apart(model)
+    Output(tmp_path / "run2", overwrite=True).require_apart(model)
+
+
+def test_the_command_refuses_a_folder_in_the_run(tmp_path: Path) -> None:
+    checkpoint = write_sorted(tmp_path / "run", 5, made_up_rows(50, 8, 5, ["a", "b"]))
+    done = CliRunner().invoke(app, ["export", str(tmp_path / "run"), "-o", str(checkpoint / "shop")])
+    assert isinstance(done.exception, UserError)
+    assert "would be mixed with" in str(done.exception)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_appears_during_an_export_stays(tmp_path: Path, overwrite: bool) -> None:
+    place = Output.at(tmp_path / "shop", overwrite)
+
+    def mine() -> None:
+        (tmp_path / "shop").mkdir()
+        (tmp_path / "shop" / "mine").write_text("mine")
+
+    with pytest.raises(UserError, match="neither empty nor" if overwrite else "has appeared during the export"):
+        write(place, mine)
+    assert names(tmp_path) == ["shop"]
+    assert names(tmp_path / "shop") == ["mine"]
+
+
+def test_the_earlier_export_is_back_if_it_cannot_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = plain_export(tmp_path / "shop")
+    place, original = Output.at(folder, overwrite=True), output.rename
+
+    def failing(source: Path, target: Path) -> None:
+        if source.suffix == ".part":
+            raise PermissionError(13, "Permission denied")
+        original(source, target)
+
+    monkeypatch.setattr(output, "rename", failing)
+    with pytest.raises(DiskError, match="permission denied"):
+        write(place)
+    assert names(tmp_path) == ["shop"]
+    assert names(folder) == sorted(PLAIN)
