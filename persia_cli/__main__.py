@@ -1,6 +1,7 @@
 """The process of the `persia` command: from its first import to its end, Ctrl-C ends it quietly with exit code 130.
 
 SIGTERM and SIGUSR1 end a command of a job with exit code 75 until the job has begun, and then do what it does on them.
+The command of a job's script for Slurm gets them once it can queue the job again.
 """
 
 import atexit
@@ -12,10 +13,13 @@ from typing import Any, NoReturn
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
+ENDING = (signal.SIGTERM, signal.SIGUSR1)
 PREEMPTED = 75
 """That of PreemptedError, whose module is not imported before there are handlers."""
 OF_JOBS = ("train", "resume", "launch-role")
 """Commands that schedulers start, and start again after this exit code."""
+OF_SCRIPTS = "on-slurm"
+"""The command that queues its job again itself, so that a signal before its job waits until it can."""
 
 
 def end(number: int, frame: FrameType | None) -> NoReturn:
@@ -46,11 +50,15 @@ def main() -> None:
 
     def on_preemption(action: Any) -> None:
         if any(word in OF_JOBS for word in sys.argv[1:3]):  # one of them, perhaps after --debug
-            for number in (signal.SIGTERM, signal.SIGUSR1):
+            for number in ENDING:
                 signal.signal(number, action)
 
     on_interrupt(end)
     on_preemption(end_before_the_job)
+    if OF_SCRIPTS in sys.argv[1:3]:
+        for number in ENDING:
+            signal.signal(number, signal.SIG_IGN)  # where other threads let them in, after the job
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     # The last that Python does would be to forget this handler, and from then on Ctrl-C would kill the process.
     atexit.register(on_interrupt, signal.SIG_IGN)
     from persia_cli.main import main as run

@@ -18,7 +18,7 @@ from persia_cli.engines.slurm.programs import requeue
 from persia_cli.engines.slurm.turns import got_further, may_requeue, was_refused
 from persia_cli.errors import PersiaError, PreemptedError, RoleError, UserError
 from persia_cli.launch.job import JobResult, recorded_end
-from persia_cli.launch.signals import JobSignals, PreemptedNow
+from persia_cli.launch.signals import JobSignals, PreemptedNow, let_in
 from persia_cli.wire.keys import JobKeys, new_keys
 
 WHOLE = "the job"
@@ -35,7 +35,7 @@ def train_in_allocation(run: Run, run_dir: Path, requeues: bool) -> None:
     show_beginning(run, run_dir)
     allocation, signals = allocation_of(os.environ), JobSignals()
     try:
-        with signals.handled():
+        with signals.handled(), let_in():
             result = _with_restarts(run, run_dir, allocation, signals, requeues)
     except (PreemptedError, PreemptedNow) as ended:
         if requeues and signals.name == TIME_IS_OVER:

@@ -14,8 +14,18 @@ from persia_cli.commands.progress import following
 from persia_cli.commands.results import show_results
 from persia_cli.commands.screen import err, labelled, say
 from persia_cli.config.schema import Run
-from persia_cli.engines.slurm.programs import PENDING, RUNNING, State, cancel, signal_script, state_of
-from persia_cli.engines.slurm.queued import LOG, queue, require_job, require_well
+from persia_cli.engines.slurm.programs import (
+    PENDING,
+    RUNNING,
+    SUSPENDED,
+    WAITING,
+    State,
+    cancel,
+    signal_script,
+    state_of,
+)
+from persia_cli.engines.slurm.queued import queue, require_job, require_well
+from persia_cli.engines.slurm.script import LOG
 from persia_cli.errors import PreemptedError, RoleError, UserError
 from persia_cli.launch.job import COORDINATOR_ADDRESS, JOB, SUBMITTED, result_of
 
@@ -47,11 +57,19 @@ def stop_on_slurm(run_dir: Path, at_once: bool) -> None:
     state = state_of(job)
     if state.is_over:
         raise UserError(f"the job of {run_dir}, {job} of Slurm, has ended; {run_dir / SUBMITTED / LOG} says how")
-    if state.name != RUNNING:
+    if state.name in WAITING:
         cancel(job)
         say(err(), f"the job {job} of Slurm did not run, and has left the queue; {going_on(run_dir)}")
         return
-    signal_script(job, "INT" if at_once else "TERM")
+    if state.name in SUSPENDED and not at_once:
+        raise UserError(
+            f"the job {job} of Slurm is {state.name.lower()}, and cannot save its model: have it go on (scontrol "
+            "resume), or end it with --now"
+        )
+    if state.name in SUSPENDED:
+        cancel(job)
+    elif state.name == RUNNING:
+        signal_script(job, "INT" if at_once else "TERM")
     # Only the machines know how long a save may take; if it takes longer than that, they end the job.
     limit_s = plan_of(run_dir).run.checkpoint.grace_s + ENDING_S if _has_begun(run_dir) else ENDING_S
     begin = time.monotonic()

@@ -53,7 +53,7 @@ class PidFile:
     def locked(cls, path: Path, name: str) -> "PidFile":
         """Open and lock the file of a replica; raises UserError if another process holds it, DiskError."""
         with writing(path):
-            file = cls(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            file = cls(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         deadline = time.monotonic() + LOCKED_S
         while True:
             with suppress(BlockingIOError):

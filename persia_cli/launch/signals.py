@@ -136,6 +136,17 @@ class JobSignals:
 
 
 @contextmanager
+def let_in() -> Iterator[None]:
+    """Let the signals that end a job come, and those that have waited, if the process has begun with them blocked."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING_SIGNALS)  # may raise what the handler of one raises
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
 def held_back() -> Iterator[None]:
     """Let no signal be handled before the end of the block, and none reach a process that it starts too early.
 

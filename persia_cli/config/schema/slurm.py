@@ -1,8 +1,9 @@
 """What a job asks of Slurm."""
 
+import shlex
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from persia_cli.config.schema.base import NUMBER, Amount, Few, Node
 
@@ -39,6 +40,14 @@ class Slurm(Node):
     """The command that runs Persia on the machines, e.g. `~/venv/bin/persia`."""
     max_requeues: Amount = 3
     """Times that the job is queued again since machines were lost, or at the end of a turn that saved no later step."""
+
+    @field_validator("persia")
+    @classmethod
+    def _is_words(cls, persia: str) -> str:
+        if "$" in persia or "`" in persia:
+            raise ValueError("no shell expands it on the machines; write it out, or set PATH in slurm.setup")
+        shlex.split(persia)  # raises ValueError for a quote without an end
+        return persia
 
     @model_validator(mode="after")
     def _is_for_gpus(self) -> Self:

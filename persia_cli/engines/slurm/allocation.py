@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from persia_cli.engines.slurm.machines import MachinePlace
 from persia_cli.engines.slurm.programs import address_of, hosts_in, lost_among
-from persia_cli.errors import RoleError
+from persia_cli.errors import RoleError, UserError
 from persia_cli.wire.addresses import address_towards
 
 JOB, NODES, GROUPS = "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_HET_SIZE"
@@ -56,9 +56,16 @@ def is_inside(environment: Mapping[str, str]) -> bool:
 
 
 def allocation_of(environment: Mapping[str, str]) -> Allocation:
-    """Return the allocation that the environment of a process tells of."""
+    """Return the allocation that the environment of a process tells of; raises UserError if it tells half of it."""
     groups = int(environment.get(GROUPS, "0"))
-    lists = [environment[f"{NODES}_HET_GROUP_{each}"] for each in range(groups)] if groups else [environment[NODES]]
+    names = [f"{NODES}_HET_GROUP_{each}" for each in range(groups)] or [NODES]
+    for name in names:
+        if not environment.get(name):
+            raise UserError(
+                f"{JOB} is set, as in a job of Slurm, but {name} is not; run this in the shell of salloc or sbatch, or "
+                f"unset {JOB} to have the job queued"
+            )
+    lists = [environment[name] for name in names]
     # The number of a heterogeneous job is that of its first component, whose script this is.
     return Allocation(environment[JOB], tuple(tuple(hosts_in(each)) for each in lists))
 

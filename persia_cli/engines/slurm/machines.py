@@ -10,6 +10,8 @@ from persia_cli.errors import ConfigError
 from persia_cli.plan.job import Replica, all_replicas
 
 MIB = 2**20
+SCRIPT, STEP = 512 * MIB, 32 * MIB
+"""Memory of the job's script, and of srun for each replica; all of these are on the first machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,8 @@ def _counts(run: Run) -> list[int]:
 def _needed(run: Run, places: Mapping[Replica, MachinePlace], place: MachinePlace) -> Resources:
     there = [resources_of(run, replica.role) for replica, at in places.items() if at == place]
     memory = sum(mebibytes(each.memory) for each in there) * MIB
+    if place == MachinePlace(0, 0):
+        memory += SCRIPT + len(places) * STEP
     return Resources(sum(each.cpus for each in there), memory, sum(each.gpus for each in there))
 
 

@@ -9,13 +9,13 @@ from persia_cli.config.schema import Run
 from persia_cli.disk import write_whole, writing
 from persia_cli.engines.hosts.remote import last_words
 from persia_cli.engines.slurm.programs import State, state_of, submit
-from persia_cli.engines.slurm.script import script
+from persia_cli.engines.slurm.script import LOG, script
 from persia_cli.errors import ConfigError, PersiaError, PreemptedError, RoleError, UserError
 from persia_cli.launch.job import SUBMITTED, recorded_failure
 from persia_cli.storage.credentials import VARIABLE
 
-STATE, END, LOG, REQUEUES, SAVED = "job.json", "end", "script.log", "requeues", "saved"
-"""Files with the job's number, the exit code of its script, what that says, and what `turns` notes."""
+STATE, END, REQUEUES, SAVED = "job.json", "end", "requeues", "saved"
+"""Files with the job's number, the exit code of its script, and what `turns` notes."""
 TAIL_LINES = 20
 
 
@@ -26,9 +26,7 @@ def queue(run: Run, run_dir: Path) -> str:
             "cluster=slurm keeps jobs in files, where credentials in URIs have no place; leave them to the environment "
             "(cluster.slurm.setup) or to the configuration of the store's tools"
         )
-    before = job_of(run_dir)
-    if before is not None and not state_of(before).is_over:
-        raise UserError(f"Slurm has the job of {run_dir} already, as {before}; persia attach {run_dir} shows it")
+    before = _require_no_other(run_dir)
     text, folder = script(run, run_dir), run_dir.absolute() / SUBMITTED
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -41,8 +39,33 @@ def queue(run: Run, run_dir: Path) -> str:
             with suppress(OSError):
                 folder.rmdir()
         raise
-    write_whole(folder / STATE, json.dumps({"job": job}) + "\n")
+    _note(run_dir, job)
     return job
+
+
+def take_up(run_dir: Path, job: str) -> None:
+    """Note the job whose script runs, which may have been given to sbatch by hand, as the one of a run directory.
+
+    Raises UserError if another one of this run is there.
+    """
+    if job_of(run_dir) != job:
+        _require_no_other(run_dir)
+        _note(run_dir, job)
+
+
+def _require_no_other(run_dir: Path) -> str | None:
+    """Return the number of a job that is over."""
+    before = job_of(run_dir)
+    if before is not None and not state_of(before).is_over:
+        raise UserError(f"Slurm has the job of {run_dir} already, as {before}; persia attach {run_dir} shows it")
+    return before
+
+
+def _note(run_dir: Path, job: str) -> None:
+    folder = run_dir / SUBMITTED
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / STATE, json.dumps({"job": job}) + "\n")
 
 
 def job_of(run_dir: Path) -> str | None:

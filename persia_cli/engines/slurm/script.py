@@ -17,17 +17,21 @@ from persia_cli.engines.slurm.machines import (
     places_of,
     settings_of,
 )
-from persia_cli.engines.slurm.step import step_command
+from persia_cli.engines.slurm.step import persia_words, step_command
 from persia_cli.errors import ConfigError
+from persia_cli.launch.job import SUBMITTED
 from persia_cli.plan.job import COORDINATOR
 
 SPARE_S = 60
 """Seconds, besides those in which the model is saved, for which the job is warned before its time is over."""
 END = "END_OF_CONFIGURATION"
+LOG = "script.log"
+"""The file, in the folder of what is known of the job, with what the script says."""
 HEAD = """\
 #!/bin/bash
 # The job {name}, made by persia {version}. It holds no secret: each start makes keys of its own.
 """
+IGNORED = "trap '' USR1  # nothing runs yet that could save; Persia lets it in again"
 STEPS = """
 # What follows starts these steps, in a part of the machines each; their input is the job's keys, and the coordinator's
 # the configuration too. NODE stands for a machine, ADDRESS for the coordinator's.
@@ -39,15 +43,44 @@ def script(run: Run, run_dir: Path) -> str:
     settings = settings_of(run)
     if run.cluster.key_file is not None:
         raise ConfigError("cluster.key_file is not for cluster=slurm: each start makes keys of its own; leave it out")
+    _check_folder(run_dir.absolute())
     name = run_dir.name
     lines = [HEAD.format(name=name, version=__version__).rstrip("\n")]
     for number, kind in enumerate(machines_of(run)):
         lines += ["#SBATCH hetjob"] if number else []
         lines += [f"#SBATCH {option}" for option in _options(run, settings, name, number, kind)]
     lines += [STEPS.rstrip("\n"), *(f"#   {shlex.join(command)}" for command in _steps(run, run_dir)), ""]
-    folder = shlex.quote(str(run_dir.absolute()))
-    lines += [*settings.setup, f"exec {settings.persia} on-slurm --run-dir {folder} << '{END}'"]
+    log = run_dir.absolute() / SUBMITTED / LOG
+    lines += [f"mkdir -p {shlex.quote(str(log.parent))} && exec >> {shlex.quote(str(log))} 2>&1", IGNORED]
+    words = [*persia_words(run), "on-slurm", "--run-dir", str(run_dir.absolute())]
+    lines += [*settings.setup, f"exec {shlex.join(words)} << '{END}'"]
     return "\n".join([*lines, configuration(run).rstrip("\n"), END])
+
+
+def _check_folder(run_dir: Path) -> None:
+    text = str(run_dir)
+    if not text.isprintable() or "%" in text or "\\" in text:
+        raise ConfigError(
+            f"the run directory {text!r}: Slurm takes no folder with control characters, % or backslashes; choose "
+            "another --run-dir"
+        )
+
+
+def _minutes(run: Run, hours: float) -> int:
+    """Return a time limit as sbatch takes it; raises ConfigError if the job would be warned before it trains."""
+    minutes, warned_s = math.ceil(hours * 60), _warned_s(run)
+    # Slurm may warn up to a minute too early.
+    least = (warned_s + SPARE_S) // 60 + 1
+    if minutes < least:
+        raise ConfigError(
+            f"cluster.slurm.hours={hours:g}: Slurm tells the job to save {warned_s} s before its time is over "
+            f"(checkpoint.grace_s and a minute), or a minute before that; ask for at least {least} minutes"
+        )
+    return minutes
+
+
+def _warned_s(run: Run) -> int:
+    return math.ceil(run.checkpoint.grace_s) + SPARE_S
 
 
 def _options(run: Run, settings: Slurm, name: str, number: int, kind: Machines) -> Iterator[str]:
@@ -57,7 +90,7 @@ def _options(run: Run, settings: Slurm, name: str, number: int, kind: Machines) 
         if value is not None:
             yield f"--{key}={value}"
     if settings.hours is not None:
-        yield f"--time={math.ceil(settings.hours * 60)}"
+        yield f"--time={_minutes(run, settings.hours)}"
     yield f"--nodes={kind.nodes}"
     yield "--ntasks-per-node=1"
     yield f"--cpus-per-task={kind.each.cpus}"
@@ -68,7 +101,7 @@ def _options(run: Run, settings: Slurm, name: str, number: int, kind: Machines) 
     if not number:
         yield "--open-mode=append"
         # Python takes the place of the shell below, and so gets the signal.
-        yield f"--signal=B:USR1@{math.ceil(run.checkpoint.grace_s) + SPARE_S}"
+        yield f"--signal=B:USR1@{_warned_s(run)}"
     yield from settings.options
 
 

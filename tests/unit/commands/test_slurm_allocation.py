@@ -1,6 +1,8 @@
 """When a job in its allocation begins again, is queued again, and ends, with programs that stand for Slurm's."""
 
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,8 @@ from persia_cli.commands.slurm_allocation import train_in_allocation
 from persia_cli.config.compose import compose_run
 from persia_cli.errors import PreemptedError, RoleError
 from persia_cli.launch.job import SUBMITTED, JobResult, record
+from persia_cli.launch.signals import ENDING_SIGNALS
+from tests.conftest import poll_for
 from tests.support.made_up_slurm import HOSTNAMES, put
 
 REFUSED = """\
@@ -163,3 +167,36 @@ def test_a_job_that_slurm_does_not_queue_again_at_the_end_of_its_time_ends_as_on
     said = " ".join(capsys.readouterr().err.split())
     assert "the job is not queued again: scontrol: Requested operation is presently disabled" in said
     assert "everything is stopped; the model is saved in model" in said
+
+
+def test_a_signal_that_came_before_the_job_could_be_queued_again_has_waited(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path / "bin", monkeypatch)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
+    try:
+        signal.raise_signal(signal.SIGUSR1)
+        with pytest.raises(SystemExit) as left:
+            turn(run_dir, monkeypatch, lambda _: pytest.fail("the job has begun"))
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, []) >= set(ENDING_SIGNALS)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert left.value.code == PreemptedError.exit_code
+    assert (tmp_path / "bin/scontrol.said").read_text() == "requeue 17\n"
+
+
+@pytest.mark.processes
+def test_a_signal_does_not_kill_the_command_of_the_script_while_it_reads_its_job(run_dir: Path) -> None:
+    words = [sys.executable, "-P", "-m", "persia_cli", "on-slurm", "--run-dir", str(run_dir)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        poll_for(lambda: blocks(process.pid, signal.SIGUSR1), 20.0, "the signals to be blocked")
+        process.send_signal(signal.SIGUSR1)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate("not: a job", timeout=20.0)
+    assert (process.returncode, (run_dir / SUBMITTED / "end").read_text()) == (2, "2\n"), said
+
+
+def blocks(pid: int, number: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    mask = next(line.split()[1] for line in status.splitlines() if line.startswith("SigBlk:"))
+    return bool(int(mask, 16) >> (number - 1) & 1)

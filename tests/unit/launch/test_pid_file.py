@@ -75,3 +75,10 @@ def test_what_is_no_note_says_nothing(file: Path, content: bytes) -> None:
 def test_a_file_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     with pytest.raises(DiskError, match=f"cannot write {tmp_path}/none/pid"):
         PidFile.locked(tmp_path / "none" / "pid", "x")
+
+
+def test_a_link_in_its_place_is_not_followed(file: Path, tmp_path: Path) -> None:
+    file.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DiskError):
+        PidFile.locked(file, "data-loader-0")
+    assert not (tmp_path / "elsewhere").exists()

@@ -4,7 +4,7 @@
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=8
-#SBATCH --mem=11316M
+#SBATCH --mem=11988M
 #SBATCH --requeue
 #SBATCH --no-kill
 #SBATCH --open-mode=append
@@ -18,6 +18,8 @@
 #   srun --job-name=data-loader-0 --nodelist=NODE --nodes=1 --ntasks=1 --exact --cpus-per-task=2 --mem=2048M --no-kill --kill-on-bad-exit=0 --immediate=60 --mpi=none persia launch-role data-loader --index 0 --coordinator tcp://ADDRESS:PORT --key-file - --supervise --pid-file /tmp/persia-JOB-data-loader-0
 #   srun --job-name=nn-worker-0 --nodelist=NODE --nodes=1 --ntasks=1 --exact --cpus-per-task=2 --mem=4096M --no-kill --kill-on-bad-exit=0 --immediate=60 --mpi=none persia launch-role nn-worker --index 0 --coordinator tcp://ADDRESS:PORT --key-file - --supervise --pid-file /tmp/persia-JOB-nn-worker-0
 
+mkdir -p '/home/me/my runs/shop/slurm' && exec >> '/home/me/my runs/shop/slurm/script.log' 2>&1
+trap '' USR1  # nothing runs yet that could save; Persia lets it in again
 exec persia on-slurm --run-dir '/home/me/my runs/shop' << 'END_OF_CONFIGURATION'
 …
 END_OF_CONFIGURATION

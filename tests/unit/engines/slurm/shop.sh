@@ -8,7 +8,7 @@
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=6
-#SBATCH --mem=143770M
+#SBATCH --mem=144570M
 #SBATCH --requeue
 #SBATCH --no-kill
 #SBATCH --open-mode=append
@@ -41,8 +41,10 @@
 #   srun --het-group=1 --job-name=nn-worker-0 --nodelist=NODE --nodes=1 --ntasks=1 --exact --cpus-per-task=8 --mem=4096M --gres=gpu:a100:2 --no-kill --kill-on-bad-exit=0 --immediate=60 --mpi=none HOME/venv/bin/persia launch-role nn-worker --index 0 --coordinator tcp://ADDRESS:PORT --key-file - --supervise --pid-file /tmp/persia-JOB-nn-worker-0
 #   srun --het-group=1 --job-name=nn-worker-1 --nodelist=NODE --nodes=1 --ntasks=1 --exact --cpus-per-task=8 --mem=4096M --gres=gpu:a100:2 --no-kill --kill-on-bad-exit=0 --immediate=60 --mpi=none HOME/venv/bin/persia launch-role nn-worker --index 1 --coordinator tcp://ADDRESS:PORT --key-file - --supervise --pid-file /tmp/persia-JOB-nn-worker-1
 
+mkdir -p '/home/me/my runs/shop/slurm' && exec >> '/home/me/my runs/shop/slurm/script.log' 2>&1
+trap '' USR1  # nothing runs yet that could save; Persia lets it in again
 module load python
 source ~/venv/bin/activate
-exec ~/venv/bin/persia on-slurm --run-dir '/home/me/my runs/shop' << 'END_OF_CONFIGURATION'
+exec HOME/venv/bin/persia on-slurm --run-dir '/home/me/my runs/shop' << 'END_OF_CONFIGURATION'
 …
 END_OF_CONFIGURATION

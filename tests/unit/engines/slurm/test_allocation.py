@@ -7,7 +7,7 @@ import pytest
 from persia_cli.engines.slurm import allocation
 from persia_cli.engines.slurm.allocation import Allocation, allocation_of, is_inside, listening_address
 from persia_cli.engines.slurm.machines import MachinePlace
-from persia_cli.errors import RoleError
+from persia_cli.errors import RoleError, UserError
 from tests.support.made_up_slurm import put
 
 HETEROGENEOUS = {
@@ -61,3 +61,15 @@ def test_while_slurm_does_not_answer_no_machine_is_known_to_be_lost(
     put(tmp_path / "bin", monkeypatch, sinfo="echo 'Unable to contact slurm controller' >&2; exit 1")
     assert job.lost(said.append) == frozenset()
     assert said == ["Slurm does not tell which machines are lost: sinfo: Unable to contact slurm controller"]
+
+
+@pytest.mark.parametrize(
+    ("environment", "name"),
+    [
+        ({"SLURM_JOB_ID": "17"}, "SLURM_JOB_NODELIST"),
+        ({"SLURM_JOB_ID": "17", "SLURM_HET_SIZE": "1"}, "SLURM_JOB_NODELIST_HET_GROUP_0"),
+    ],
+)
+def test_an_environment_that_tells_half_of_an_allocation_is_refused(environment: dict[str, str], name: str) -> None:
+    with pytest.raises(UserError, match=f"SLURM_JOB_ID is set, as in a job of Slurm, but {name} is not; run this"):
+        allocation_of(environment)

@@ -6,7 +6,7 @@ import pytest
 
 from persia_cli.config.compose import compose_run
 from persia_cli.engines.slurm.programs import State, lost_among, state_of, submit
-from persia_cli.engines.slurm.queued import job_of, queue, require_job, require_well
+from persia_cli.engines.slurm.queued import job_of, queue, require_job, require_well, take_up
 from persia_cli.engines.slurm.turns import may_requeue
 from persia_cli.errors import ConfigError, PreemptedError, RoleError, UserError
 from persia_cli.launch.job import SUBMITTED, record_end
@@ -37,6 +37,22 @@ def test_of_one_run_there_is_one_job(tmp_path: Path, monkeypatch: pytest.MonkeyP
         queue(run, tmp_path / "shop")
     put(tmp_path / "bin", monkeypatch, sbatch="echo 18", squeue="echo 'TIMEOUT|None'")
     assert queue(run, tmp_path / "shop") == "18"
+
+
+def test_a_script_that_was_given_to_sbatch_by_hand_is_the_job_of_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = compose_run(["conf=synthetic", "cluster=slurm"])
+    put(tmp_path / "bin", monkeypatch, sbatch="echo 19", squeue="echo 'RUNNING|None'")
+    for _ in range(2):  # also when it is queued again
+        take_up(tmp_path / "shop", "17")
+        assert job_of(tmp_path / "shop") == "17"
+    for another in (lambda: queue(run, tmp_path / "shop"), lambda: take_up(tmp_path / "shop", "18")):
+        with pytest.raises(UserError, match=r"Slurm has the job of .*/shop already, as 17"):
+            another()
+    put(tmp_path / "bin", monkeypatch, squeue="echo 'FAILED|None'")
+    take_up(tmp_path / "shop", "18")
+    assert job_of(tmp_path / "shop") == "18"
 
 
 @pytest.mark.parametrize(

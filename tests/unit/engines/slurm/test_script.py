@@ -16,7 +16,7 @@ from persia_cli.config.schema import Run, Slurm
 from persia_cli.engines.configuration import handed_over_run
 from persia_cli.engines.resources import resources_of
 from persia_cli.engines.slurm.machines import machines_of, mebibytes, places_of
-from persia_cli.engines.slurm.script import END, script
+from persia_cli.engines.slurm.script import END, LOG, script
 from persia_cli.errors import ConfigError
 from persia_cli.plan.job import COORDINATOR, all_replicas
 
@@ -73,12 +73,12 @@ def test_shellcheck_finds_nothing() -> None:
 
 def test_the_shell_hands_over_the_configuration_as_it_is_and_no_option_comes_too_late(tmp_path: Path) -> None:
     run = compose_run([*SHOP[:-2], "checkpoint.path='/data/$(id) `id` $HOME'"])
-    text = script(run, RUN_DIR)
-    command = next(line for line in text.splitlines() if line.startswith("exec "))
-    shown = text.replace(command, f"cat << '{END}'")
+    text = script(run, tmp_path / "my runs")
+    command = next(line for line in text.splitlines() if " on-slurm " in line and line.startswith("exec "))
+    shown = text.replace(command, f"kill -USR1 $$; cat << '{END}'")
     said = subprocess.run(["bash"], input=shown, capture_output=True, text=True, cwd=tmp_path)
-    assert said.stderr == ""
-    assert parsed(said.stdout, "the shell") == handed_over_run(run)
+    assert (said.returncode, said.stdout, said.stderr) == (0, "", "")
+    assert parsed((tmp_path / "my runs/slurm" / LOG).read_text(), "the shell") == handed_over_run(run)
     lines = text.splitlines()
     first = next(number for number, line in enumerate(lines) if line and not line.startswith("#"))
     assert not [line for line in lines[first:] if line.startswith("#SBATCH")]
@@ -146,6 +146,10 @@ def test_each_replica_is_a_step_with_its_own_words() -> None:
         (["cluster.slurm.options=[-x]"], "cluster.slurm.options"),
         (["cluster.slurm.partition='a b'"], "cluster.slurm.partition"),
         (["cluster.slurm.gpu_partition=a", "cluster.slurm.gpu_nodes=0"], "gpu_partition is for machines of their own"),
+        (["cluster.slurm.hours=0.02"], "Slurm tells the job to save 85 s before its time is over"),
+        (["cluster.slurm.hours=0.03"], "ask for at least 3 minutes"),
+        (["cluster.slurm.persia='$HOME/venv/bin/persia'"], "no shell expands it on the machines"),
+        (["cluster.slurm.persia='\"persia'"], "No closing quotation"),
         (["cluster.encryption=none"], "cluster=slurm hands its own keys to every machine"),
         (["cluster=local", "cluster.slurm.hours=1"], "cluster.slurm is for cluster=slurm"),
     ],
@@ -154,3 +158,19 @@ def test_what_makes_no_sense_is_refused(words: list[str], sentence: str) -> None
     with pytest.raises(ConfigError) as refused:
         script(run_of(words), RUN_DIR)
     assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["a\nid #", "a%j", "a\\b", "a\x1b"])
+def test_a_run_directory_that_sbatch_or_the_shell_would_take_for_more_than_a_name_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="Slurm takes no folder with control characters, % or backslashes"):
+        script(run_of([]), RUN_DIR / name)
+
+
+def test_a_time_limit_that_leaves_time_to_train_is_taken() -> None:
+    assert "#SBATCH --time=3\n" in script(run_of(["cluster.slurm.hours=0.05"]), RUN_DIR)
+
+
+def test_the_first_machine_has_room_for_the_script_and_the_process_that_starts_each_step() -> None:
+    [machine] = machines_of(plain())
+    steps = [mebibytes(resources_of(plain(), replica.role).memory) for replica in all_replicas(plain())]
+    assert mebibytes(machine.each.memory) == sum(steps) + 512 + 32 * len(steps)
