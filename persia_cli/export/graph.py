@@ -76,21 +76,40 @@ def write_network(network: nn.Module, shape: InputShape, groups: tuple[GroupShap
     """
     _require_onnx()
     example = example_of(network, shape, groups)
+    with following(what):
+        torch.onnx.export(
+            example.module,
+            example.arguments,
+            path,
+            dynamo=True,
+            input_names=example.inputs,
+            output_names=[LOGITS],
+            dynamic_shapes=example.shapes,
+            external_data=False,
+            verbose=False,
+        )
+
+
+@contextmanager
+def following(what: str) -> Iterator[None]:
+    """Raise errors of torch's exporter as a UserError that names `what` it is, but those of the disk as OSError."""
     with unheard_warnings(), torch.no_grad():
         try:
-            torch.onnx.export(
-                example.module,
-                example.arguments,
-                path,
-                dynamo=True,
-                input_names=example.inputs,
-                output_names=[LOGITS],
-                dynamic_shapes=example.shapes,
-                external_data=False,
-                verbose=False,
-            )
+            yield
         except Exception as error:  # what may go wrong has no common base
+            for each in causes(error):
+                # Python's own OSErrors, such as that a class has no source, have no number.
+                if isinstance(each, OSError) and each.errno is not None:
+                    raise each from None
             raise UserError(refusal(error, what)) from error
+
+
+def causes(error: BaseException) -> list[BaseException]:
+    """Return an error, and what it was raised from."""
+    chain = [error]
+    while (cause := chain[-1].__cause__) is not None:
+        chain.append(cause)
+    return chain
 
 
 @contextmanager
@@ -115,9 +134,7 @@ def _require_onnx() -> None:
 
 def refusal(error: BaseException, what: str) -> str:
     """Return a sentence that names the operation at which the export of a network failed."""
-    chain: list[Any] = [error]
-    while chain[-1].__cause__ is not None:
-        chain.append(chain[-1].__cause__)
+    chain = causes(error)
     for each in reversed(chain):
         found = OPERATION.search(str(each))
         if found:

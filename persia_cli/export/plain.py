@@ -10,11 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from persia_cli.checkpoint.rows import SortedRows
-from persia_cli.errors import UserError
-from persia_cli.export.graph import example_of, refusal, unheard_warnings
+from persia_cli.export.graph import example_of, following
 from persia_cli.export.output import Output
 from persia_cli.export.rows import OnWork, require_rows
 from persia_cli.export.saved_network import SavedNetwork
@@ -65,7 +64,7 @@ def write_plain(model: SavedModel, output: Output, network: SavedNetwork, on_wor
     total, done = manifest.row_count(with_dense=False), 0
     with output.replaced() as part:
         require_rows(model.checkpoint, on_work)
-        inputs = _write_network(part, network, f"model.kind={model.run.model.kind}")
+        inputs = write_network(part, network, f"model.kind={model.run.model.kind}")
         (part / "tables").mkdir()
         for group in network.layout.feature_groups:
             with _tables(part, group) as writers:
@@ -86,15 +85,12 @@ def table_file(number: int) -> str:
     return f"tables/{number}.parquet"
 
 
-def _write_network(folder: Path, network: SavedNetwork, what: str) -> list[str]:
+def write_network(folder: Path, network: SavedNetwork, what: str) -> list[str]:
     """Write the network's code and weights; returns the names of its inputs."""
     example = example_of(network.network, network.shape, network.groups)
-    with unheard_warnings(), torch.no_grad():
-        try:
-            program = torch.export.export(example.module, example.arguments, dynamic_shapes=example.shapes)
-            program = program.run_decompositions({})
-        except Exception as error:  # what may go wrong has no common base
-            raise UserError(refusal(error, what)) from error
+    with following(what):
+        program = torch.export.export(example.module, example.arguments, dynamic_shapes=example.shapes)
+        program = program.run_decompositions({})
     kept: dict[str, torch.Tensor] = {}
     names: list[tuple[str, bool]] = []
     for spec in program.graph_signature.input_specs:
@@ -109,7 +105,8 @@ def _write_network(folder: Path, network: SavedNetwork, what: str) -> list[str]:
     listed = json.dumps(names).replace("true", "True").replace("false", "False")
     text = HEAD.format(tensors=listed, inputs=", ".join(example.inputs)) + body + "\n"
     (folder / "network.py").write_text(text)
-    save_file(kept, folder / "network.safetensors")
+    # Not save_file: its errors of a full disk are no OSErrors, and only its user could read the file.
+    (folder / "network.safetensors").write_bytes(save(kept))
     return example.inputs
 
 
