@@ -3,11 +3,14 @@
 import errno
 import secrets
 import shutil
+import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from types import FrameType
+from typing import NoReturn, Self
 
 from persia_cli.disk import rename, sync, writing
 from persia_cli.errors import UserError
@@ -69,7 +72,7 @@ class Output:
         folder = self.folder
         part = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}.part")
         try:
-            with writing(folder):
+            with ended_by_exit(), writing(folder):
                 part.mkdir()
                 yield part
                 for each in sorted(part.rglob("*")):
@@ -104,6 +107,20 @@ class Output:
             raise UserError(
                 f"{self.folder} has appeared during the export, and is left as it is; export again under another name"
             ) from error
+
+
+@contextmanager
+def ended_by_exit() -> Iterator[None]:
+    """Make SIGTERM raise SystemExit in the block, so that what is not complete is removed."""
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _is_export(folder: Path) -> bool:

@@ -1,5 +1,7 @@
 """The folder of an export: what it replaces, and what stays as it is."""
 
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -110,3 +112,11 @@ def test_the_earlier_export_is_back_if_it_cannot_be_replaced(tmp_path: Path, mon
         write(place)
     assert names(tmp_path) == ["shop"]
     assert names(folder) == sorted(PLAIN)
+
+
+def test_sigterm_leaves_nothing(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit, match="143"):
+        write(Output(tmp_path / "shop"), lambda: os.kill(os.getpid(), signal.SIGTERM))
+    assert names(tmp_path) == []
+    assert signal.getsignal(signal.SIGTERM) is before
