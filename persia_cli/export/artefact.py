@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from persia_cli import __version__
-from persia_cli.config.schema import Run
+from persia_cli.config.schema import ParquetDataset, Run
 from persia_cli.data.batch import join
+from persia_cli.data.scan import scan
+from persia_cli.data.source import uses_stand_in
 from persia_cli.errors import DataError, UserError
 from persia_cli.export.graph import write_network
 from persia_cli.export.output import Output
@@ -75,10 +77,10 @@ def _write_into(folder: Path, order: Order, network: SavedNetwork, on_work: OnWo
     what = f"model.kind={run.model.kind}"
     write_network(network.network, network.shape, network.groups, folder / NETWORK, what)
     groups = _write_groups(folder, order, network, manifest, on_work)
-    golden = _golden(order.golden, network)
+    golden = golden_samples(order, network)
     features, labels = [feature.name for feature in network.layout.features], list(label_names(run))
     write_golden(folder, features, labels, golden)
-    fields = RequestFields.of(order.golden.dataset, _lists(golden, network))
+    fields = RequestFields.of(order.golden.dataset, _lists(order.golden, golden, network))
     write_fields(folder, fields)
     paths = [NETWORK, *(path for group in groups for path in (group.index, group.values)), FEATURES, GOLDEN]
     total = sum((folder / path).stat().st_size for path in paths)
@@ -125,13 +127,15 @@ def _write_groups(
     ]
 
 
-def _golden(run: Run, network: SavedNetwork) -> Golden:
+def golden_samples(order: Order, network: SavedNetwork) -> Golden:
     """Return the first evaluation samples of a run, or of training where there are none, with their logits."""
     remedy = "an export keeps some samples with their scores; name files that have some by --verify"
     for split in ("eval", "train"):
         try:
-            batches = list(portions(run, split, SAMPLES))
+            batches = list(portions(order.golden, split, SAMPLES))
         except DataError as error:
+            if order.golden is not order.model.run:
+                raise  # by --verify
             raise DataError(f"{error}\n{remedy}") from error
         if batches:
             batch = join(batches)
@@ -147,14 +151,22 @@ def _features(network: SavedNetwork) -> list[FrozenFeature]:
     ]
 
 
-def _lists(golden: Golden, network: SavedNetwork) -> frozenset[str]:
-    """Return the features of which a golden sample has no id or several, and those that are sequences."""
-    size, found = golden.batch.size, set()
+def _lists(run: Run, golden: Golden, network: SavedNetwork) -> frozenset[str]:
+    """Return the features whose columns hold lists, those of which a golden sample has no or several ids, sequences."""
+    size, found = golden.batch.size, list_features(run)
     for number, feature in enumerate(network.layout.features):
         lengths = np.diff(golden.batch.offsets[number * size : (number + 1) * size + 1].astype(np.int64))
         if feature.pooling != "sum" or feature.max_length is not None or (lengths != 1).any():
             found.add(feature.name)
     return frozenset(found)
+
+
+def list_features(run: Run) -> set[str]:
+    """Return the sparse features of a run whose columns hold lists in its files."""
+    if not isinstance(run.dataset, ParquetDataset) or uses_stand_in(run.dataset):
+        return set()
+    columns = scan(run.dataset).lists
+    return {feature.name for feature in run.dataset.sparse if feature.column_name in columns}
 
 
 def _outputs(run: Run, labels: list[str]) -> list[ModelOutput]:
