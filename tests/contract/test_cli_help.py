@@ -67,6 +67,8 @@ FROZEN = {
     "runs": ["--help"],
     "runs compare": ["--help", "--json", "runs"],
     "runs ls": ["--help", "--json", "folder"],
+    "serve": ["--deadline", "--help", "--host", "--max-body", "--max-samples", "--missing", "--port", "--queue",
+              "--tls-cert", "--tls-key", "--token-file", "--workers", "folder"],
     "stop": ["--help", "--now", "run"],
     "sweep": ["--baseline", "--conf-dir", "--dry-run", "--folder", "--help", "--jobs", "--json", "--limit-s",
               "--metric", "--resume", "words"],
