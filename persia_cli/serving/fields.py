@@ -108,7 +108,7 @@ class RequestFields(Node):
             raise DataError(
                 f"{WHERE} has a field {unknown[0]}, which the model does not read; it reads {', '.join(names)}"
             )
-        sizes = {name: _rows_of(columns[name]) for name in names}
+        sizes = {name: _rows_of(columns[name], name) for name in names}
         size = next((rows for rows in sizes.values() if rows != 1), 1)
         if wrong := [name for name, rows in sizes.items() if rows not in (1, size)]:
             raise DataError(f"{WHERE} has {sizes[wrong[0]]} values of {wrong[0]}, and {size} of other fields")
@@ -182,8 +182,20 @@ def read_fields(folder: Path) -> RequestFields:
         raise CheckpointError(f"{path} cannot be used: {one_line(error)[:300]}; export the run again") from error
 
 
-def _rows_of(column: Any) -> int:
-    return len(column.lengths if isinstance(column, Lists) else column)
+def _rows_of(column: Any, name: str) -> int:
+    """Return the samples of a column; raises DataError for what has no value of its own for each."""
+    if isinstance(column, Lists):
+        lengths = np.asarray(column.lengths)
+        if lengths.ndim != 1 or (lengths.size and lengths.dtype.kind not in "iu") or (lengths < 0).any():
+            raise DataError(f"{WHERE}: the lengths of field {name} have to be integers from 0 on, one for each sample")
+        if (ids := _rows_of(column.values, name)) != lengths.sum():
+            raise DataError(f"{WHERE}: the lengths of field {name} add up to {lengths.sum()}, and it has {ids} ids")
+        return lengths.size
+    if isinstance(column, (list, tuple, pa.Array, pa.ChunkedArray)) or getattr(column, "ndim", 0) == 1:
+        return len(column)
+    dimensions = getattr(column, "ndim", 0)
+    what = f"an array of {dimensions} dimensions" if dimensions else type(column).__name__
+    raise DataError(f"{WHERE}: field {name} has to be a list with a value for each sample, and is {what}")
 
 
 def _arrow(column: Any, name: str, is_list: bool = False) -> Any:

@@ -53,7 +53,8 @@ def read_golden(folder: Path, description: ModelDescription) -> Golden:
             table = pyarrow.ipc.open_file(file).read_all().combine_chunks()
         lists = [_column(table, f"ids:{feature.name}") for feature in description.features]
         logits = [_column(table, f"logit:{output.label}").to_numpy() for output in description.outputs]
-        dense = _column(table, "dense").flatten().to_numpy().reshape(table.num_rows, description.dense)
+        values = _column(table, "dense").flatten().to_numpy() if description.dense else np.empty(0, np.float32)
+        dense = values.reshape(table.num_rows, description.dense)
         # Copies, since the file is unmapped.
         batch = assemble(
             dense=np.array(dense, np.float32),
@@ -93,5 +94,6 @@ def _column(table: Any, name: str) -> Any:
 
 
 def _vectors(values: NDArray[np.float32]) -> Any:
-    flat = pa.array(np.ascontiguousarray(values).reshape(-1))
-    return pa.FixedSizeListArray.from_arrays(flat, values.shape[1]) if values.shape[1] else pa.nulls(len(values))
+    if not values.shape[1]:  # from_arrays does not take a size of 0
+        return pa.array([[]] * len(values), pa.list_(pa.float32(), 0))
+    return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(values).reshape(-1)), values.shape[1])

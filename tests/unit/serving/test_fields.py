@@ -144,6 +144,15 @@ def test_ids_come_as_numbers_digits_texts_and_lists() -> None:
         ({"d": [None, 1.0]}, "1 of 2 values of dense column d are unusable"),
         ({"d": ["a", "b"]}, "field d has values that are no numbers"),
         ({"user": [], "d": []}, None),
+        ({"user": "lamp"}, "field user has to be a list with a value for each sample, and is str"),
+        ({"user": b"12"}, "field user has to be a list .* is bytes"),
+        ({"user": {1, 2}}, "field user has to be a list .* is set"),
+        ({"user": 12}, "field user has to be a list .* is int"),
+        ({"user": np.array(3)}, "field user has to be a list .* is ndarray"),
+        ({"user": np.array([[1, 2], [3, 4]])}, "field user has to be a list .* is an array of 2 dimensions"),
+        ({"d": np.ones((2, 2), np.float32)}, "field d has to be a list .* is an array of 2 dimensions"),
+        ({"user": Lists([1, 2], np.array([3, -1]))}, "lengths of field user have to be integers from 0 on"),
+        ({"user": Lists([1, 2, 3], np.array([1, 1]))}, "lengths of field user add up to 2, and it has 3 ids"),
     ],
 )
 def test_a_request_that_cannot_be_used_is_refused_by_name(change: dict[str, Any], says: str | None) -> None:
