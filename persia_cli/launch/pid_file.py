@@ -52,8 +52,10 @@ class PidFile:
     @classmethod
     def locked(cls, path: Path, name: str) -> "PidFile":
         """Open and lock the file of a replica; raises UserError if another process holds it, DiskError."""
+        # A file that was handed over open is a link there, and the only one that nobody else can have made.
+        links = 0 if path.is_relative_to("/proc/self/fd") else os.O_NOFOLLOW
         with writing(path):
-            file = cls(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+            file = cls(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | links, 0o600))
         deadline = time.monotonic() + LOCKED_S
         while True:
             with suppress(BlockingIOError):
