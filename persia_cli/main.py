@@ -31,6 +31,7 @@ from persia_cli.commands import (
     train,
 )
 from persia_cli.commands.options import examples
+from persia_cli.errors import PersiaError
 
 app = typer.Typer(
     name="persia",
@@ -96,6 +97,8 @@ def main() -> None:
             refuse_empty(arguments)
         code = app(arguments, prog_name="persia", standalone_mode=False)
     except Exception as error:
+        if _comes_of_interrupt(error):
+            raise KeyboardInterrupt from error
         from persia_cli.commands.screen import report_failure
         from persia_cli.commands.usage import in_our_words
 
@@ -105,6 +108,14 @@ def main() -> None:
     except SystemExit as ended:
         code = ended.code
     _end(code)
+
+
+def _comes_of_interrupt(error: BaseException) -> bool:
+    """Return whether a library made an error of the Ctrl-C that came while it was imported."""
+    if isinstance(error, PersiaError):  # has its own words for what Ctrl-C has ended
+        return False
+    causes = (error.__cause__, error.__context__)
+    return any(isinstance(cause, KeyboardInterrupt) or _comes_of_interrupt(cause) for cause in causes if cause)
 
 
 def _end(code: object) -> NoReturn:

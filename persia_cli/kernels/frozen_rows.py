@@ -12,7 +12,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from persia_cli.kernels.compile import helper, inlined, kernel, read, write
-from persia_cli.kernels.frozen_index import fetch_home, row_of
+from persia_cli.kernels.frozen_index import ABSENT, fetch_home, row_of
 from persia_cli.kernels.halves import load_bfloat16, load_float16, store_bfloat16, store_float16
 from persia_cli.kernels.hashing import keys_of_id, mix, unmix
 from persia_cli.kernels.intrinsics import prefetch
@@ -55,6 +55,8 @@ class Frozen(NamedTuple):
     dim: np.uint64
     stride: np.uint64
     """Bytes of a row."""
+    count: np.uint64
+    """Rows of the file."""
     form: int
     """One of `FORMS`."""
     seed: np.uint64
@@ -75,21 +77,19 @@ FEATURES = types.NamedTuple(
     (write(I64), write(U64), write(I64), write(U64), write(U64), write(U64), write(U64), write(F32), write(U64)),
     FrozenFeatures,
 )
-FROZEN = types.NamedTuple((U64, U64, I64, U64, I64, write(U64), write(I64), write(U16), write(F32)), Frozen)
+FROZEN = types.NamedTuple((U64, U64, U64, I64, U64, I64, write(U64), write(I64), write(U16), write(F32)), Frozen)
 
 
-@kernel(
-    types.void(FROZEN, FEATURES, read(U64), read(U8), read(U64), read(U32), U64, types.boolean, write(F32), write(I64))
-)
+@kernel(I64(FROZEN, FEATURES, read(U64), read(U8), read(U64), read(U32), U64, types.boolean, write(F32), write(I64)))
 def read_frozen(frozen, features, words, values, ids, offsets, size, by_sample, out, missing):
     """Write the embedding of each entry to out float32[entries * dim], feature by feature, in the order of ids.
 
     An id of a hash stack has one entry per round, any other has one. `words` are those of the index. `ids` and the
     feature-major CSR `offsets` are those of a batch of `size` samples. With `by_sample`, where each feature has one
     entry in every sample, all entries of a sample lie side by side instead. Adds the entries of the f-th feature that
-    have no row to missing[f].
+    have no row to missing[f]. Returns the number of entries whose row by the index is beyond the file: it is damaged.
     """
-    to, width = ZERO, frozen.dim
+    to, width, beyond = ZERO, frozen.dim, 0
     if by_sample:
         width *= np.uint64(features.feature.size)
     for f in range(np.uint64(features.feature.size)):
@@ -105,7 +105,7 @@ def read_frozen(frozen, features, words, values, ids, offsets, size, by_sample, 
             count = ZERO
             for i in range(at, last):
                 count = keys_of_id(ids[i], features.salt[f], features.rounds[f], features.size[f], frozen.keys, count)
-            _find(frozen, features, f, words, values, count)
+            beyond += _find(frozen, features, f, words, values, count)
             for i in range(count):
                 if frozen.rows[i] >= 0:
                     _decode(frozen, values, np.uint64(frozen.rows[i]) * frozen.stride, out, to)
@@ -114,22 +114,28 @@ def read_frozen(frozen, features, words, values, ids, offsets, size, by_sample, 
                     _begin(frozen, features, f, frozen.keys[i], out, to)
                 to += width
             at = last
+    return beyond
 
 
 @inlined
 def _find(frozen, features, f, words, values, count):
-    """Find the rows of `count` keys of one feature, and start to load them."""
+    """Find the rows of `count` keys of one feature, start to load them, and return how many are beyond the file."""
     first, homes, buckets = features.first_bucket[f], features.homes[f], features.buckets[f]
+    beyond = 0
     for i in range(count):
         fetch_home(words, frozen.keys[i], first, homes)
     for i in range(count):
         row = row_of(words, frozen.keys[i], first, homes, buckets)
+        if row >= 0 and np.uint64(row) >= frozen.count:
+            beyond += 1
+            row = ABSENT
         frozen.rows[i] = row
         if row >= 0:
             start = np.uint64(row) * frozen.stride
             for byte in range(start, start + frozen.stride, LINE):
                 prefetch(values, byte)
             prefetch(values, start + frozen.stride - ONE)
+    return beyond
 
 
 @inlined

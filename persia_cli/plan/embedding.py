@@ -139,27 +139,31 @@ def _table(run: Run, name: str, number: int) -> TableSpec:
 
 
 def _groups(run: Run, members: dict[_Kind, list[TableSpec]], rows: list[int]) -> tuple[GroupSpec, ...]:
-    """Return the groups of tables, with these rows per table; raises ConfigError if a group has too few rows.
+    """Return the groups of tables, with these rows per table; raises ConfigError if there is no room for them.
 
     A bucket has several rows, so the index of a group may take more memory than planned. Then the group gets fewer
-    rows, unless other groups leave enough memory.
+    rows, unless other groups leave enough memory. The least comes first: what it cannot spare, larger ones do.
     """
-    planned = [sum(rows[table.number] for table in tables) for tables in members.values()]
+    kinds = list(members.items())
+    planned = [sum(rows[table.number] for table in tables) for _, tables in kinds]
     groups = [
         _group(run, number, kind, tables, capacity)
-        for number, ((kind, tables), capacity) in enumerate(zip(members.items(), planned, strict=True))
+        for number, ((kind, tables), capacity) in enumerate(zip(kinds, planned, strict=True))
     ]
     if run.embedding.capacity is not None:
         return tuple(groups)
     left = run.embedding.memory - math.fsum(map(_planned_bytes, groups, planned)) - LEAST_INDEX * len(groups)
-    for number, ((kind, tables), capacity) in enumerate(zip(members.items(), planned, strict=True)):
-        allowed = left + _planned_bytes(groups[number], capacity) + LEAST_INDEX
-        while (over := groups[number].nbytes - allowed) > 0:
-            fewer = math.ceil(over / _planned_bytes(groups[number], 1))
-            if groups[number].capacity - fewer < len(tables):
-                raise _no_room(run, tables)
+    for number in sorted(range(len(groups)), key=planned.__getitem__):
+        kind, tables = kinds[number]
+        allowed = left + _planned_bytes(groups[number], planned[number]) + LEAST_INDEX
+        while (over := groups[number].nbytes - allowed) > 0 and (spare := groups[number].capacity - len(tables)) > 0:
+            fewer = min(spare, math.ceil(over / _planned_bytes(groups[number], 1)))
             groups[number] = _group(run, number, kind, tables, groups[number].capacity - fewer)
         left = allowed - groups[number].nbytes
+        if groups[number].capacity < len(tables):
+            raise _no_room(run, tables)
+    if left < 0:
+        raise _no_room(run, kinds[-1][1])
     return tuple(groups)
 
 

@@ -23,6 +23,19 @@ Word = Annotated[int, msgspec.Meta(ge=0)]
 _CHUNK = 2**22
 
 
+def stride_of(dim: int, form: Form) -> int:
+    """Return the bytes of a row."""
+    match form:
+        case "float32":
+            return 4 * dim
+        case "bfloat16" | "float16":
+            return 2 * dim
+        case "int8":
+            return dim + 8
+        case "int4":
+            return (dim + 1) // 2 + 4
+
+
 class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A part of the description; the type of every value is checked."""
 
@@ -215,6 +228,11 @@ def _require_sense(path: Path, found: ModelDescription) -> None:
     if max([found.seed, *(table.salt for group in found.groups for table in group.tables)]) >= 2**64:
         raise CheckpointError(f"{path} is damaged: its seed or a salt has more than 64 bits; export the run again")
     for group in found.groups:
+        if group.stride != stride_of(group.dim, group.form):
+            raise CheckpointError(
+                f"{path} is damaged: rows of {group.dim} values in {group.form} do not have {group.stride} bytes; "
+                "export the run again"
+            )
         row, bucket = 0, 0
         for table in group.tables:
             if (table.first_row, table.first_bucket) != (row, bucket) or table.homes > table.buckets:

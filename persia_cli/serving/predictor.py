@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.data.batch import Batch
 from persia_cli.data.predictions import predictions
-from persia_cli.errors import DataError
+from persia_cli.errors import DataError, UserError
 from persia_cli.kernels import hashing
 from persia_cli.serving.description import NETWORK, ModelDescription, read_description, require_files
 from persia_cli.serving.fields import read_fields
@@ -50,8 +50,10 @@ class Predictor:
         """Open an exported model; with `check` every file is read once and compared with its checksum.
 
         `missing` is what ids without a row give, `threads` compute the network. Raises UserError for a folder that is
-        no exported model, CheckpointError for one that is damaged.
+        no exported model or another word than those of `missing`, CheckpointError for a folder that is damaged.
         """
+        if missing not in get_args(Missing):
+            raise UserError(f"missing={missing!r} is none of {', '.join(get_args(Missing))}")
         place = Path(folder)
         description = read_description(place)
         require_files(place, description, contents=check)

@@ -8,19 +8,8 @@ from persia_cli.serving.description import Form
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
-
-
-def stride_of(dim: int, form: Form) -> int:
-    """Return the bytes of a row."""
-    match form:
-        case "float32":
-            return 4 * dim
-        case "bfloat16" | "float16":
-            return 2 * dim
-        case "int8":
-            return dim + 8
-        case "int4":
-            return (dim + 1) // 2 + 4
+BFLOAT16_OVERFLOW = np.float32(2.0**127 * (2.0 - 2.0**-8))
+"""The least float32 that is rounded to infinity in bfloat16, whose significand has 8 bits."""
 
 
 def encoded(rows: Floats, form: Form, table: str) -> Bytes:
@@ -34,7 +23,7 @@ def encoded(rows: Floats, form: Form, table: str) -> Bytes:
         raise UserError(f"table {table} has a row that is not finite, which {form} cannot hold; use --rows float32")
     match form:
         case "bfloat16":
-            return _bfloat16(rows)
+            return _bfloat16(rows, table)
         case "float16":
             with np.errstate(over="ignore"):
                 halves = rows.astype(np.float16)
@@ -42,21 +31,26 @@ def encoded(rows: Floats, form: Form, table: str) -> Bytes:
                 raise UserError(f"table {table} has a value beyond the range of float16; use --rows bfloat16")
             return halves.view(np.uint8)
         case "int8":
-            return _int8(rows)
+            return _int8(rows, table)
         case "int4":
             return _int4(rows, table)
 
 
-def _bfloat16(rows: Floats) -> Bytes:
+def _bfloat16(rows: Floats, table: str) -> Bytes:
+    if (np.abs(rows) >= BFLOAT16_OVERFLOW).any():
+        raise UserError(f"table {table} has a value beyond the range of bfloat16; use --rows float32")
     bits = np.ascontiguousarray(rows).view(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
     return rounded.astype(np.uint16).view(np.uint8)
 
 
-def _int8(rows: Floats) -> Bytes:
+def _int8(rows: Floats, table: str) -> Bytes:
     """Return rows in the layout of FBGEMM's Fused8BitRowwiseQuantizedSBFloat."""
     low = rows.min(axis=1, keepdims=True)
-    range_ = rows.max(axis=1, keepdims=True) - low
+    with np.errstate(over="ignore"):
+        range_ = rows.max(axis=1, keepdims=True) - low
+    if not np.isfinite(range_).all():
+        raise UserError(f"table {table} has a row whose values lie too far apart for int8; use --rows float32")
     numbers = np.rint((rows - low) * (np.float32(255.0) / (range_ + np.float32(1e-8))))
     tail = np.concatenate([range_ / np.float32(255.0), low], axis=1)
     return np.concatenate([numbers.astype(np.uint8), tail.view(np.uint8)], axis=1)

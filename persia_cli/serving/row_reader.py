@@ -39,6 +39,7 @@ class GroupReader:
         """Map the group's files; `features` are those of the model. Raises CheckpointError for one of another size."""
         self._group = group
         self._words = _mapped(folder / group.index, np.uint64, group.buckets * WORDS)
+        self._index_path = folder / group.index
         self._values = _mapped(folder / group.values, np.uint8, group.rows * group.stride)
         own = [number for number, feature in enumerate(features) if feature.group == group.number]
         tables = {table.name: table for table in group.tables}
@@ -62,6 +63,7 @@ class GroupReader:
         self._frozen = Frozen(
             dim=np.uint64(group.dim),
             stride=np.uint64(group.stride),
+            count=np.uint64(group.rows),
             form=FORMS[group.form],
             seed=np.uint64(seed % 2**64),
             trained=FORMS[group.trained],
@@ -92,7 +94,7 @@ class GroupReader:
         """Return the network's inputs that come from this group, for a batch whose ids and offsets were checked.
 
         `single` marks features with one id in every sample. `missing` int64[features of the model] gets the number of
-        entries without a row added.
+        entries without a row added. Raises CheckpointError for an index that names rows beyond the file.
         """
         firsts, lasts = offsets[self.features * size], offsets[(self.features + 1) * size]
         entries = int(((lasts - firsts).astype(np.int64) * self._rounds).sum())
@@ -101,7 +103,10 @@ class GroupReader:
         by_sample = bool(single_rows and not self._sequences)
         rows, absent = np.empty((entries, dim), np.float32), np.zeros(self.features.size, np.int64)
         files = (self._words, self._values)
-        read_frozen(self._frozen, self._known, *files, ids, offsets, size, by_sample, rows.reshape(-1), absent)
+        if read_frozen(self._frozen, self._known, *files, ids, offsets, size, by_sample, rows.reshape(-1), absent):
+            raise CheckpointError(
+                f"{self._index_path} is damaged: it names rows that are not there; export the run again"
+            )
         missing[self.features] += absent
         if by_sample:  # a vector that is pooled of one row is the row
             return {pooled_name(self._group.number): rows.reshape(size, self._pooled, dim)}

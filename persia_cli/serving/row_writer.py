@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from persia_cli.errors import PersiaError
 from persia_cli.kernels.frozen_index import KEYS, WORDS, fill_buckets
-from persia_cli.serving.description import Form, FrozenGroup, FrozenTable, Trained
-from persia_cli.serving.row_forms import encoded, stride_of
+from persia_cli.serving.description import Form, FrozenGroup, FrozenTable, Trained, stride_of
+from persia_cli.serving.row_forms import encoded
 
 KEYS_PER_HOME = 5
 """Keys for each home: a bucket has room for seven, so few keys lie in another bucket than their home."""

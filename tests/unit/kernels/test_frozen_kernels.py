@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from persia_cli.kernels.frozen_index import KEYS, WORDS, fill_buckets
 from persia_cli.kernels.frozen_rows import FORMS, Frozen, FrozenFeatures, read_frozen
-from persia_cli.serving.row_forms import encoded, stride_of
+from persia_cli.serving.description import stride_of
+from persia_cli.serving.row_forms import encoded
 from tests import naive, naive_frozen
 
 
@@ -93,7 +94,7 @@ def tables(draw):
         admission=np.full(len(read), admission, np.uint64),
     )
     frozen = Frozen(
-        *(np.uint64(dim), np.uint64(stride_of(dim, form)), FORMS[form], np.uint64(7), FORMS[trained]),
+        *(np.uint64(dim), np.uint64(stride_of(dim, form)), np.uint64(row), FORMS[form], np.uint64(7), FORMS[trained]),
         *(np.empty(64, np.uint64), np.empty(64, np.int64), np.empty(dim, np.uint16), np.empty(2, np.float32)),
     )
     begin = None if bound < 0 else (7, bound, admission, trained)
@@ -109,7 +110,7 @@ def test_rows_that_are_read_are_those_of_plain_loops(case):
     file, data = np.concatenate(words), np.concatenate(values)
     for array in (file, data, ids, offsets):
         array.flags.writeable = False
-    read_frozen(frozen, features, file, data, ids, offsets, size, False, out, missing)
+    assert read_frozen(frozen, features, file, data, ids, offsets, size, False, out, missing) == 0
     expected, absent = naive_frozen.read_frozen(features, known, begin, int(frozen.dim), ids, offsets, size)
     np.testing.assert_array_equal(out.reshape(entries, int(frozen.dim)), expected)
     assert missing.tolist() == absent

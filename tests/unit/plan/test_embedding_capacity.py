@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from persia_cli.errors import ConfigError
@@ -73,6 +73,14 @@ def test_the_stores_of_all_servers_stay_within_the_memory(
         assert stored(embedding_layout(run), servers) <= memory
 
 
+# What the first group needs beyond its rows must come from the last one.
+@example(
+    tables={"t7": {"dim": 1}, "t0": {}, "t1": {}, "t2": {}},
+    shares={},
+    stacks={"t0": {"rounds": 1, "size": 1}, "t1": {"rounds": 1, "size": 6}, "t7": {"rounds": 1, "size": 1}},
+    memory=2**20,
+    partitions=1,
+)
 @given(TABLES, SHARES, STACKS, st.integers(2**20, 2**45), st.integers(1, 10_000))
 def test_shares_and_stacks_stay_within_the_memory(
     tables: dict[str, Any], shares: dict[str, float], stacks: dict[str, Any], memory: int, partitions: int

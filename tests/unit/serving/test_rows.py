@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from persia_cli.errors import CheckpointError, PersiaError, UserError
 from persia_cli.kernels import hashing
+from persia_cli.kernels.frozen_index import WORDS
 from persia_cli.serving.description import ROWS, FrozenFeature, FrozenGroup
+from persia_cli.serving.row_forms import encoded
 from persia_cli.serving.row_reader import GroupReader, pooled_name, sequence_names
 from persia_cli.serving.row_writer import TableRules, planned_group, writing_group
 from persia_cli.store.batch_rows import RowPlanner
@@ -166,6 +168,8 @@ def test_rows_other_than_announced_are_refused(tmp_path: Path) -> None:
     [
         ("int8", np.nan, "not finite, which int8 cannot hold"),
         ("bfloat16", np.inf, "not finite, which bfloat16"),
+        ("int8", 3e38, "too far apart for int8; use --rows float32"),
+        ("bfloat16", 3.4e38, "beyond the range of bfloat16; use --rows float32"),
         ("float16", 1e6, "beyond the range of float16; use --rows bfloat16"),
         ("int4", 1e6, "beyond the range of float16, as int4 has it"),
     ],
@@ -175,9 +179,35 @@ def test_rows_that_a_form_cannot_hold_are_refused(tmp_path: Path, form, value: f
     (tmp_path / ROWS).mkdir()
     planned = planned_group(0, DIM, form, "float32", rules_of(layout, {"items": 1, "users": 0}))
     row = np.full((1, DIM), value, np.float32)
-    row[0, 0] = 0.0
+    row[0, 0] = -value if form == "int8" else 0.0
     with pytest.raises(UserError, match=f"table items has a .*{says}"), writing_group(tmp_path, planned) as writer:
         writer.add(0, naive.keys_of(table_salt("items"), [1]), row)
+
+
+@pytest.mark.parametrize("by_sample", [False, True])
+def test_an_index_that_names_rows_beyond_the_file_is_refused(tmp_path: Path, by_sample: bool) -> None:
+    layout = layout_of("float32", 0, poolings=("sum",))
+    group = write(tmp_path, layout, {"items": {7: np.ones(DIM)}, "users": {7: np.ones(DIM)}})
+    words = np.fromfile(tmp_path / group.index, np.uint64)
+    words[::WORDS] += np.uint64(2**40)  # heads: the number of a bucket's first row, times 8
+    words.tofile(tmp_path / group.index)
+    reader = GroupReader(tmp_path, group, features_of(layout), 0, "zeros")
+    offsets = np.array([0, 1, 2] if by_sample else [0, 1, 1], np.uint32)
+    single, missing = np.full(2, by_sample), np.zeros(2, np.int64)
+    with pytest.raises(CheckpointError, match=r"0\.index is damaged: it names rows that are not there"):
+        reader.read(np.full(2, 7, np.uint64), offsets, 1, single, missing)
+
+
+@given(st.floats(width=32, allow_nan=False, allow_infinity=False))
+def test_a_finite_value_is_finite_in_bfloat16_or_refused(value: float) -> None:
+    row = np.full((1, 1), value, np.float32)
+    try:
+        bits = encoded(row, "bfloat16", "items").view(np.uint16)
+    except UserError:
+        assert abs(value) > float(np.uint32(0x7F7F0000).view(np.float32))
+    else:
+        back = (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        assert abs(float(back[0, 0]) - value) <= max(abs(value) * 2.0**-8, 2.0**-133)
 
 
 def test_the_same_group_in_another_form_takes_other_bytes() -> None:
