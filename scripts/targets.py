@@ -42,6 +42,8 @@ KEEPS, TIMES_SYNC = 0.9, 3.0
 """Part of its undelayed speed that hybrid must keep, and the multiple of sync's speed that it must reach."""
 MODES_BATCH, MODES_STALENESS, MODES_DELAY, STEP_MS = 512, 8, "5 ms", 10.0
 """The run that these hold for; the last is the longest undelayed step."""
+HOSTS_BATCH, HOSTS_LINK = 256, "5 ms, 1000 Mbit/s"
+"""The run and the link between hosts over which hybrid must reach that multiple of sync's speed too."""
 
 ROWS_M = 2.0
 """Least millions of rows of a table for which the targets of look-ups and updates hold: more than a cache holds."""
@@ -154,6 +156,9 @@ def judge_modes(run: Run, results: Sequence[Result]) -> Iterator[Judged]:
     if hybrid and (run.train.batch_size, staleness) == (MODES_BATCH, MODES_STALENESS) and step_ms <= STEP_MS:
         yield Judged("hybrid keeps of its undelayed speed", hybrid.ratios[UNDELAYED], KEEPS)
         yield Judged("hybrid is times sync", hybrid.ratios["sync"], TIMES_SYNC)
+    between_hosts = found.get((HOSTS_LINK, "hybrid"))
+    if between_hosts and (run.train.batch_size, staleness) == (HOSTS_BATCH, MODES_STALENESS):
+        yield Judged("hybrid between hosts is times sync", between_hosts.ratios["sync"], TIMES_SYNC)
 
 
 def judge_kernels(results: Sequence[Result]) -> Iterator[Judged]:

@@ -51,8 +51,13 @@ class NetworkLink:
     @property
     def label(self) -> str:
         """The link in words."""
-        limit = "" if math.isinf(self.mbit_per_s) else f", {self.mbit_per_s:g} Mbit/s"
+        limit = f", {self.mbit_per_s:g} Mbit/s" if self.is_limited else ""
         return f"{self.delay_ms:g} ms{limit}"
+
+    @property
+    def is_limited(self) -> bool:
+        """True if the bandwidth is limited."""
+        return not math.isinf(self.mbit_per_s)
 
 
 class _Direction:

@@ -1,10 +1,9 @@
-"""`persia bench modes`: speed and accuracy of the modes, with and without a link between the roles."""
+"""`persia bench modes`: speed and accuracy of the modes, without and with links between the roles."""
 
-import math
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,6 +31,13 @@ LOOK_S = 0.05
 HERE = NetworkLink(0.0)
 """No link at all, but that of this machine."""
 UNDELAYED = "itself without delay"
+HOSTS_MBIT = (1000.0, 100.0)
+"""Bandwidths of the networks between hosts that are usual."""
+
+
+def links_between_hosts(delay_ms: float) -> list[NetworkLink]:
+    """Return links of hosts with usual networks, each without and with a delay."""
+    return [NetworkLink(delay, mbit) for mbit in HOSTS_MBIT for delay in dict.fromkeys((0.0, delay_ms))]
 
 
 def offered_modes(run: Run) -> dict[str, Mode]:
@@ -47,22 +53,22 @@ def offered_modes(run: Run) -> dict[str, Mode]:
 
 
 def measure_modes(
-    run: Run, link: NetworkLink, steps: int, rounds: int, note: Callable[[str], None]
+    run: Run, links: Sequence[NetworkLink], steps: int, rounds: int, note: Callable[[str], None]
 ) -> dict[NetworkLink, Result]:
-    """Run every mode without and with the link, `rounds` times in alternating order; each run is a separate job.
+    """Run every mode without and with each link, `rounds` times in alternating order; each run is a separate job.
 
     Return the results by link. All jobs use the same delay lines, which pass on at once where there is no link; where
-    its bandwidth is limited, no job passes arrays in shared memory. Raises UserError for runs that cannot be measured
+    a bandwidth is limited, no job passes arrays in shared memory. Raises UserError for runs that cannot be measured
     like this.
     """
     if run.cluster.kind != "local":
         raise UserError("delays are put between processes: use cluster=local")
-    if not math.isinf(link.mbit_per_s):
+    if any(link.is_limited for link in links):
         run = run.model_copy(update={"cluster": run.cluster.model_copy(update={"shared_memory": False})})
     facts, modes = inspect(run.dataset), offered_modes(run)
     plans = {mode: _plan(run.model_copy(update={"mode": modes[mode]}), facts, steps) for mode in modes}
     require_ready([*plans.values()])
-    cases = {f"{mode}, {each.label}": (mode, each) for each in (HERE, link) for mode in modes}
+    cases = {f"{mode}, {each.label}": (mode, each) for each in (HERE, *links) for mode in modes}
     with terminating_interrupts():
         takers = {name: partial(_run, plans[mode], each) for name, (mode, each) in cases.items()}
         taken = take_turns(takers, rounds, note, _children_cpu_seconds, warm_up=False)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -30,6 +31,7 @@ MODES_EXAMPLES = examples(
     "persia bench modes conf=synthetic --delay-ms 5",
     "persia bench modes conf=synthetic --delay-ms 5 --mbit 100  # as if on several machines with slow networks",
     "persia bench modes conf=criteo mode.staleness=8 --delay-ms 5 --steps 1000 --json",
+    "persia bench modes conf=criteo train.batch_size=256 mode.staleness=8 --hosts --plot modes.png",
 )
 
 SAVING_EXAMPLES = examples(
@@ -144,21 +146,33 @@ def modes(
             show_default="that of this machine",
         ),
     ] = None,
+    hosts: Annotated[
+        bool,
+        typer.Option(
+            "--hosts", help="In place of one link those of hosts with 1000 and with 100 Mbit/s, without and with delay."
+        ),
+    ] = False,
     steps: Annotated[int, typer.Option("--steps", min=5, help="Steps of each run.")] = 400,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Runs of each mode and delay.")] = 3,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Runs of each mode and link.")] = 3,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FILE", help="A .png or .svg file for a picture of them.", show_default=False),
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="One run of 20 steps each: to see if it runs.")] = False,
     as_json: AsJson = False,
     conf_dir: ConfDir = None,
 ) -> None:
     """Measure speed and AUC of every mode, without and with a link between NN workers, embedding workers and servers.
 
-    The link has a delay and perhaps a bandwidth, as if embedding workers and servers were other machines.
+    The link has a delay and perhaps a bandwidth, as if embedding workers and servers were other machines. With --hosts
+    there are four of them.
     """
     import math
 
     from persia_cli.bench.delay_line import NetworkLink
     from persia_cli.bench.machine import this_machine
-    from persia_cli.bench.modes import measure_modes
+    from persia_cli.bench.modes import links_between_hosts, measure_modes
+    from persia_cli.bench.modes_picture import draw_modes, require_picture
     from persia_cli.commands import bench_views as views
     from persia_cli.commands.screen import err, labelled, out, propose
     from persia_cli.config.compose import compose_run
@@ -166,14 +180,24 @@ def modes(
 
     if mbit is not None and mbit <= 0:
         raise UserError(f"--mbit={mbit:g}: a link has a bandwidth above 0 Mbit/s; leave it out for no limit")
-    run, link = compose_run(words or [], conf_dir or []), NetworkLink(delay_ms, math.inf if mbit is None else mbit)
+    if hosts and mbit is not None:
+        raise UserError(f"--mbit={mbit:g}: --hosts measures with bandwidths of its own; leave one of the two out")
+    if plot is not None:
+        require_picture(plot)
+    run = compose_run(words or [], conf_dir or [])
+    links = links_between_hosts(delay_ms) if hosts else [NetworkLink(delay_ms, math.inf if mbit is None else mbit)]
     steps, rounds = (20, 1) if quick else (steps, rounds)
-    results = measure_modes(run, link, steps, rounds, views.noting(as_json))
+    results = measure_modes(run, links, steps, rounds, views.noting(as_json))
+    if plot is not None:
+        title = f"{run.name}, batches of {run.train.batch_size}; {this_machine().processor}"
+        draw_modes(plot, results, f"A QUICK RUN, WHICH SAYS NOTHING: {title}" if quick else title)
     if as_json:
         views.print_json("modes", results.values(), quick, run)
         return
     labelled(out(), "machine", this_machine().processor)
     views.show_modes(run, results)
+    if plot is not None:
+        labelled(err(), "picture", str(plot))
     propose(err(), "persia bench throughput conf=criteo --compare torch,dense")
 
 

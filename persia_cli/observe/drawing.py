@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, GRID = "#333333", "#dddddd"
+MODE_COLOURS = {"sync": "#1f6f8b", "hybrid": "#d1495b", "async": "#8a5fbf"}
 DPI = 150
 MISSING = "pictures need matplotlib, which is not installed: pip install matplotlib"
 

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from persia_cli.errors import count
-from persia_cli.observe.drawing import INK, SMALL, dress, empty_figure, save_png, thousands
+from persia_cli.observe.drawing import INK, MODE_COLOURS, SMALL, dress, empty_figure, save_png, thousands
 from persia_cli.sweep.comparison import Mean
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLOURS = {"sync": "#1f6f8b", "hybrid": "#d1495b", "async": "#8a5fbf"}
 PROMISE = 0.001
 """Expected difference in AUC of hybrid mode to sync mode on large data, if staleness is small compared to the steps."""
 
@@ -164,4 +163,4 @@ def _label(axes: "Axes", spots: Sequence[Spot]) -> None:
 
 
 def _colour(mode: str) -> str:
-    return COLOURS.get(mode, INK)
+    return MODE_COLOURS.get(mode, INK)

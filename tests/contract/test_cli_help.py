@@ -20,7 +20,8 @@ FROZEN = {
     "bench": ["--help"],
     "bench kernels": ["--help", "--json", "--only", "--quick"],
     "bench modes": [
-        "--conf-dir", "--delay-ms", "--help", "--json", "--mbit", "--quick", "--rounds", "--steps", "words",
+        "--conf-dir", "--delay-ms", "--help", "--hosts", "--json", "--mbit", "--plot", "--quick", "--rounds", "--steps",
+        "words",
     ],
     "bench throughput": ["--compare", "--conf-dir", "--help", "--json", "--quick", "--ring", "--rounds", "--source",
                          "--steps", "words"],

@@ -120,6 +120,18 @@ def test_modes_with_and_without_delay(temporary: Path) -> None:
 
 
 @pytest.mark.slow
+def test_modes_between_hosts_and_their_picture(temporary: Path) -> None:
+    picture = temporary / "links.svg"
+    words = [*SMALL, "--hosts", "--delay-ms", "0", "--plot", str(picture), "--quick", "--json"]
+    done = bench("modes", *words, temporary=temporary)
+    told = json.loads(done.stdout)
+    cases = [each["case"] for each in told["results"]]
+    assert cases == ["0 ms", "0 ms, 1000 Mbit/s", "0 ms, 100 Mbit/s"]
+    assert all([side["name"] for side in each["sides"]] == ["sync", "hybrid", "async"] for each in told["results"])
+    assert "100 Mbit/s" in picture.read_text()
+
+
+@pytest.mark.slow
 def test_saving_beside_training(temporary: Path) -> None:
     """Lines are so short that also the save of a small table lasts for some of them."""
     told = json.loads(bench("saving", *SMALL, "--steps", "200", "--saves", "2", "--json", temporary=temporary).stdout)

@@ -86,6 +86,15 @@ def test_modes_under_delay() -> None:
     assert judged("modes", [slow, results[1]], MODES) == []
 
 
+def test_modes_between_hosts() -> None:
+    here = Result("0 ms", "criteo", "samples/s", [side({UNDELAYED: 1.0}, "hybrid")])
+    far = Result("5 ms, 1000 Mbit/s", "criteo", "samples/s", [side({UNDELAYED: 0.5, "sync": 3.4}, "hybrid")])
+    words = [*MODES, "train.batch_size=256"]
+    assert judged("modes", [here, far], words) == [(3.4, 3.0, True)]
+    assert judged("modes", [here, replace(far, case="5 ms, 100 Mbit/s")], words) == []
+    assert judged("modes", [here, far], MODES) == []
+
+
 @pytest.mark.parametrize(
     ("name", "ratios", "expected"),
     [

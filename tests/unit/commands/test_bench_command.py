@@ -83,3 +83,17 @@ def test_an_unknown_benchmark_is_refused(persia) -> None:
     ended = persia("bench", "kernels", "--only", "nothing")
     assert ended.code == 2
     assert "no benchmark has 'nothing' in its name; there are look-up, update" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--hosts", "--mbit", "100"], "--mbit=100: --hosts measures with bandwidths of its own"),
+        (["--plot", "modes.pdf"], "--plot=modes.pdf: end the name of the picture in .png or .svg"),
+        (["--plot", "away/modes.png"], "create it first"),
+    ],
+)
+def test_modes_that_cannot_be_measured_like_this(persia, words: list[str], sentence: str) -> None:
+    ended = persia("bench", "modes", "dataset=tiny", *words)
+    assert ended.code == 2
+    assert sentence in ended.err
