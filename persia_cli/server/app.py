@@ -45,7 +45,7 @@ class ServingApp:
         self.figures = ServingFigures()
         self._predictor, self._settings = predictor, settings
         self._model = predictor.description
-        self._token = None if token is None else f"Bearer {token}".encode()
+        self._token = None if token is None else token.encode()
         self._reader = RequestReader(self._model.inputs, self._model.outputs, settings.most_samples)
         self._turns = Turns(settings.most_requests)
         live, ready = answers.in_json({"live": True}), answers.in_json({"ready": True})
@@ -65,7 +65,7 @@ class ServingApp:
         }
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """HttpAnswer a request."""
+        """Answer a request."""
         if scope["type"] != "http":
             raise ValueError(f"this application serves http, not {scope['type']}")
         begin, name = time.monotonic(), "none"
@@ -91,18 +91,16 @@ class ServingApp:
         version, _, rest = path.removeprefix("/").partition("/models/")
         if version not in ("v1", "v2") or not rest:
             raise RefusedRequestError(404, f"there is nothing at {path[:100]!r}; GET /v2 says what this server is")
-        name, verb = rest.rsplit(":", 1) if version == "v1" and ":" in rest else (rest, "")
-        name, _, after = name.partition("/")
-        tail = f":{verb}" if verb else f"/{after}" if after else ""
+        place, colon, verb = rest.rpartition(":") if version == "v1" and ":" in rest else (rest, "", "")
+        name, *steps = place.split("/")
         if name != self._model.name:
             raise RefusedRequestError(404, f"there is no model {name[:100]!r}; this server has {self._model.name}")
         own = answers.version_of(self._model)
-        if tail.startswith("/versions/"):
-            _, _, asked, *more = tail.split("/")
-            if asked != own:
-                raise RefusedRequestError(404, f"{name} has no version {asked[:100]!r}; this server has {own}")
-            tail = "/".join(["", *more]) if more else ""
-        route = self._model_routes.get((version, tail))
+        if steps[:1] == ["versions"] and len(steps) > 1:
+            if steps[1] != own:
+                raise RefusedRequestError(404, f"{name} has no version {steps[1][:100]!r}; this server has {own}")
+            steps = steps[2:]
+        route = self._model_routes.get((version, "".join(f"/{step}" for step in steps) + colon + verb))
         if route is None:
             ways = ", ".join(f"/{each}/models/{name}{end}" for each, end in self._model_routes)
             raise RefusedRequestError(404, f"there is nothing at {path[:100]!r}; of this model there are {ways}")
@@ -134,7 +132,8 @@ class ServingApp:
             return await self._turns.turn(until, lambda: route.answer(body, headers))
 
     def _is_allowed(self, headers: dict[bytes, bytes]) -> bool:
-        return self._token is None or hmac.compare_digest(headers.get(b"authorization", b""), self._token)
+        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+        return self._token is None or (scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._token))
 
     async def _body(self, receive: Receive, headers: dict[bytes, bytes], until: float) -> bytes:
         """Return the body of a request; raises RefusedRequestError if it is too large, or not there in time."""

@@ -45,7 +45,16 @@ def require_token(path: Path) -> None:
 def require_certificate(cert: Path, key: Path) -> None:
     """Raise UserError unless the two files are a certificate and its key without a password."""
     try:
-        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(cert, key, password=lambda: b"")
+        has_passphrase = b"ENCRYPTED" in key.read_bytes()
+    except OSError as error:
+        raise UserError(f"--tls-key {key} cannot be read: {error.strerror}") from error
+    if has_passphrase:
+        raise UserError(
+            f"--tls-key {key} has a passphrase, which a server cannot ask for; write the key without it to a file that "
+            f"only you can read: openssl pkey -in {key} -out FILE"
+        )
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(cert, key)
     except (OSError, ssl.SSLError) as error:
         reason = error.strerror or getattr(error, "reason", None) or error
         raise UserError(f"--tls-cert {cert} and --tls-key {key} cannot be used together: {reason}") from error

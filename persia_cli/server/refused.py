@@ -4,12 +4,15 @@ from collections.abc import Mapping
 
 from persia_cli.errors import PersiaError
 
+MOST_TEXT = 1000
+"""Characters of a sentence; it may quote what came."""
+
 
 class RefusedRequestError(PersiaError):
     """A request that gets no predictions; `status` is HTTP's."""
 
     def __init__(self, status: int, text: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(text)
+        super().__init__(text if len(text) <= MOST_TEXT else f"{text[: MOST_TEXT - 3]}...")
         self.status = status
         self.headers = dict(headers or {})
 

@@ -84,7 +84,10 @@ class RequestReader:
     def rows(self, body: bytes) -> PredictionRequest:
         """Return what a body of rows asks; raises RefusedRequestError."""
         rows = _decoded(_ROWS, body).instances
-        columns = columns_of(rows)
+        self._require_samples(len(rows))
+        for name in dict.fromkeys(name for row in rows for name in row):
+            self._require_known(name)
+        columns = columns_of(rows) if rows else {name: [] for name in self._lists}
         for name, values in columns.items():
             if not self._lists.get(name, False):
                 require_plain(name, values)
@@ -99,7 +102,12 @@ class RequestReader:
     def _tensors(self, given: list[Tensor], rest: memoryview) -> dict[str, tuple[Tensor, Values]]:
         found: dict[str, tuple[Tensor, Values]] = {}
         for tensor in given:
+            self._require_known(tensor.name)
             tensor.require_shape()
+            if self._lists.get(tensor.name, False):
+                self._require_ids(tensor.name, tensor.count)
+            if len(tensor.shape) == 2 or not self._lists.get(tensor.name, False):
+                self._require_samples(tensor.shape[0])
             if tensor.name in found:
                 raise bad(f"input {tensor.name} is there twice")
             size = tensor.binary_size
@@ -158,20 +166,28 @@ class RequestReader:
         """Raise RefusedRequestError for a request of more samples, or more ids in lists, than one may have."""
         sizes = [len(each.lengths if isinstance(each, Lists) else each) for each in columns.values()]
         samples = max(sizes, default=0)
-        if samples > self._most_samples:
-            raise RefusedRequestError(
-                413, f"the request has {samples:,} samples, and {self._most_samples:,} are allowed; ask in several"
-            )
+        self._require_samples(samples)
         for name, column in columns.items():
             if not self._lists.get(name, False):
                 continue
             rows = len(column.lengths) if isinstance(column, Lists) else len(column)
             ids = len(column.values) if isinstance(column, Lists) else sum(len(each or ()) for each in column)
-            total = ids * (samples if rows == 1 else 1)
-            if total > MOST_IDS:
-                raise RefusedRequestError(
-                    413, f"input {name} has {total:,} ids in all samples, and {MOST_IDS:,} are allowed"
-                )
+            self._require_ids(name, ids * (samples if rows == 1 else 1))
+
+    def _require_samples(self, samples: int) -> None:
+        if samples > self._most_samples:
+            raise RefusedRequestError(
+                413, f"the request has {samples:,} samples, and {self._most_samples:,} are allowed; ask in several"
+            )
+
+    def _require_ids(self, name: str, ids: int) -> None:
+        if ids > MOST_IDS:
+            raise RefusedRequestError(413, f"input {name} has {ids:,} ids in all samples, and {MOST_IDS:,} are allowed")
+
+    def _require_known(self, name: str) -> None:
+        if name not in self._lists and not self._is_lengths(name):
+            known = ", ".join(self._lists)
+            raise bad(f"the request has a field {name[:100]!r}, which the model does not read; it reads {known}")
 
 
 def _decoded(decoder: Any, body: bytes) -> Any:

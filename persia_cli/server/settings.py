@@ -34,6 +34,8 @@ class WorkerOrder(msgspec.Struct, frozen=True):
     """Process id of the parent, with which the worker dies."""
     listener: int
     """Descriptor of the listening socket, which all workers share."""
+    model: str
+    """Digest of the model's description when the server began: all workers serve the same one."""
 
 
 class WorkerNews(msgspec.Struct, frozen=True):

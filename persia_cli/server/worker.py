@@ -1,5 +1,6 @@
 """A worker of a server: one process that serves the model on the socket that all workers share."""
 
+import asyncio
 import gc
 import logging
 import os
@@ -15,7 +16,10 @@ import uvicorn
 from persia_cli.errors import PersiaError, UserError
 from persia_cli.launch.parent import die_with
 from persia_cli.server.app import ServingApp
+from persia_cli.server.connection import HEAD_S, BoundedConnection
+from persia_cli.server.listening import BACKLOG
 from persia_cli.server.settings import WorkerNews, WorkerOrder
+from persia_cli.serving.description import digest_of
 from persia_cli.serving.golden import require_golden
 from persia_cli.serving.predictor import Predictor
 from persia_cli.wire.private_file import read_private
@@ -26,19 +30,39 @@ _ORDER = msgspec.json.Decoder(WorkerOrder)
 
 
 class _Server(uvicorn.Server):
-    """A server that tells when it listens."""
+    """A server of bounded connections, which tells when it listens."""
+
+    def __init__(self, config: uvicorn.Config, news: int) -> None:
+        super().__init__(config)
+        self._news = news
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        _tell(WorkerNews())
+        # As uvicorn's own, which waits for a minute until a connection is encrypted.
+        ssl = self.config.ssl
+        loop, limit = asyncio.get_running_loop(), None if ssl is None else HEAD_S
+        self.servers = [
+            await loop.create_server(
+                self._connection, sock=each, ssl=ssl, backlog=BACKLOG, ssl_handshake_timeout=limit
+            )
+            for each in sockets or []
+        ]  # fmt: skip
+        self.started = True
+        _tell(self._news, WorkerNews())
+
+    def _connection(self) -> BoundedConnection:
+        return BoundedConnection(config=self.config, server_state=self.server_state, app_state={})
 
 
-def serve(order: WorkerOrder) -> None:
-    """Serve until SIGTERM; raises PersiaError for a model that cannot be served."""
+def serve(order: WorkerOrder, news: int) -> None:
+    """Serve until SIGTERM, and tell `news` when it begins; raises PersiaError for a model that cannot be served."""
     settings = order.settings
     token = None if settings.token_file is None else read_private(Path(settings.token_file), "the token of requests")
     predictor = Predictor.open(settings.folder, settings.missing)
     require_golden(predictor)
+    if digest_of(predictor.folder) != order.model:
+        raise UserError(
+            f"{predictor.folder} is another model now than when this server began; start persia serve again for it"
+        )
     config = uvicorn.Config(
         ServingApp(predictor, settings, token),
         loop="uvloop",
@@ -57,11 +81,11 @@ def serve(order: WorkerOrder) -> None:
     # What is loaded stays, and need not be looked at again at each collection.
     gc.collect()
     gc.freeze()
-    _Server(config).run([socket.socket(fileno=order.listener)])
+    _Server(config, news).run([socket.socket(fileno=order.listener)])
 
 
-def _tell(news: WorkerNews) -> None:
-    os.write(1, msgspec.json.encode(news) + b"\n")
+def _tell(news: int, what: WorkerNews) -> None:
+    os.write(news, msgspec.json.encode(what) + b"\n")
 
 
 def _end(number: int, frame: FrameType | None) -> None:
@@ -76,15 +100,20 @@ def main() -> None:
         stream=sys.stderr, level=logging.WARNING, format="%(asctime)s worker %(process)d %(levelname)s %(message)s",
         datefmt="%H:%M:%S",
     )  # fmt: skip
+    # Of each request that is none, uvicorn would write a line.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    # News alone go to the parent, whatever a library may print.
+    news = os.dup(1)
+    os.dup2(2, 1)
     signal.signal(signal.SIGTERM, _end)
     # Ctrl-C goes to all processes of a terminal, and the parent alone decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     order = _ORDER.decode(sys.stdin.buffer.read())
     die_with(order.parent)
     try:
-        serve(order)
+        serve(order, news)
     except PersiaError as error:
-        _tell(WorkerNews(str(error), isinstance(error, UserError)))
+        _tell(news, WorkerNews(str(error), isinstance(error, UserError)))
         sys.exit(error.exit_code)
 
 

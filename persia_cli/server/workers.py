@@ -6,10 +6,10 @@ import selectors
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import IO
 
@@ -18,7 +18,9 @@ import msgspec
 from persia_cli.errors import PersiaError, RoleError, UserError
 from persia_cli.launch.processes import python_module
 from persia_cli.server.figures import SHARED
+from persia_cli.server.figures_folder import figures_folder
 from persia_cli.server.settings import ServerSettings, WorkerNews, WorkerOrder
+from persia_cli.serving.description import digest_of
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +71,8 @@ class Workers:
 
     def __init__(self, settings: ServerSettings, listener: socket.socket, count: int) -> None:
         self._settings, self._listener = settings, listener
-        self._order = msgspec.json.encode(WorkerOrder(settings, os.getpid(), listener.fileno()))
+        model = digest_of(Path(settings.folder))
+        self._order = msgspec.json.encode(WorkerOrder(settings, os.getpid(), listener.fileno(), model))
         self._workers = [_Worker(number) for number in range(count)]
         self._selector = selectors.DefaultSelector()
         self._was_ready = False
@@ -79,7 +82,7 @@ class Workers:
         """Serve until SIGTERM or Ctrl-C; calls `on_ready` when all workers are. Raises PersiaError if none can be."""
         before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
         try:
-            with tempfile.TemporaryDirectory(prefix="persia-serve-") as figures:
+            with figures_folder() as figures:
                 environment = os.environ | {SHARED: figures}
                 try:
                     while not self._signals:
@@ -99,7 +102,14 @@ class Workers:
         now = time.monotonic()
         for worker in self._workers:
             if worker.process is None and now >= worker.next_start:
-                pipe = worker.start(self._order, self._listener.fileno(), environment)
+                try:
+                    pipe = worker.start(self._order, self._listener.fileno(), environment)
+                except OSError as error:  # too many processes, or no memory for one more
+                    if not self._was_ready:
+                        raise PersiaError(f"a worker of the server cannot be started: {error}") from error
+                    log.error("worker %d cannot be started: %s", worker.number, error)
+                    worker.put_off()
+                    continue
                 self._selector.register(pipe, selectors.EVENT_READ, worker)
             elif worker.process is not None and not worker.is_ready and now - worker.started > START_S:
                 log.warning("worker %d is not ready after %g s, and is killed", worker.number, START_S)

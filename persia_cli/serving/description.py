@@ -188,6 +188,14 @@ def read_description(folder: Path) -> ModelDescription:
     return found
 
 
+def digest_of(folder: Path) -> str:
+    """Return the SHA-256 of a model's description, which has the checksums of all its files; raises UserError."""
+    try:
+        return hashlib.sha256((folder / MODEL).read_bytes()).hexdigest()
+    except OSError as error:
+        raise UserError(f"{folder / MODEL} cannot be read: {error.strerror}") from error
+
+
 def write_description(folder: Path, description: ModelDescription) -> None:
     """Write the description into a folder that nobody reads yet."""
     (folder / MODEL).write_bytes(msgspec.json.format(msgspec.json.encode(description), indent=2) + b"\n")

@@ -1,5 +1,7 @@
 """A model in use: batches in, predictions out."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, get_args
@@ -36,7 +38,7 @@ class Predictor:
     """
 
     def __init__(self, folder: Path, description: ModelDescription, missing: Missing, threads: int) -> None:
-        self.folder, self.description = folder, description
+        self.folder, self.description, self.missing = folder, description, missing
         self.fields = read_fields(folder)
         self._network = FrozenNetwork(folder / NETWORK, threads)
         self._groups = [
@@ -58,6 +60,17 @@ class Predictor:
         description = read_description(place)
         require_files(place, description, contents=check)
         return cls(place, description, missing, threads)
+
+    @contextmanager
+    def zeros_for_missing(self) -> Iterator[None]:
+        """Let ids without a row give zeros, as they do in evaluation, until the end of the block."""
+        for group in self._groups:
+            group.let_missing_be("zeros")
+        try:
+            yield
+        finally:
+            for group in self._groups:
+                group.let_missing_be(self.missing)
 
     def predict(self, batch: Batch) -> Predictions:
         """Return the predictions of a batch; raises DataError if it is not of this model's features."""

@@ -44,7 +44,8 @@ class GroupReader:
         own = [number for number, feature in enumerate(features) if feature.group == group.number]
         tables = {table.name: table for table in group.tables}
         read = [tables[features[number].table] for number in own]
-        begins = [missing == "init" and table.min_count == 1 for table in read]
+        bounds = [table.init_bound if table.min_count == 1 else -1.0 for table in read]
+        self._bounds = np.array(bounds, np.float32)
         self.features = np.array(own, np.int64)
         self._known = FrozenFeatures(
             feature=self.features,
@@ -54,9 +55,7 @@ class GroupReader:
             first_bucket=np.array([table.first_bucket for table in read], np.uint64),
             homes=np.array([table.homes for table in read], np.uint64),
             buckets=np.array([table.buckets for table in read], np.uint64),
-            bound=np.array(
-                [table.init_bound if starts else -1.0 for table, starts in zip(read, begins, strict=True)], np.float32
-            ),
+            bound=np.empty(len(read), np.float32),
             admission=np.array([table.admission for table in read], np.uint64),
         )
         entries = max(CHUNK, *self._known.rounds, 1)
@@ -82,6 +81,11 @@ class GroupReader:
             if features[number].pooling == "none"
         ]
         self._inverse = np.empty(0, np.int32)
+        self.let_missing_be(missing)
+
+    def let_missing_be(self, missing: Missing) -> None:
+        """Say what ids without a row give from now on."""
+        self._known.bound[:] = self._bounds if missing == "init" else -1.0
 
     def read(
         self,

@@ -70,7 +70,7 @@ def serving(model: Path, folder: Path, *options: str) -> Iterator[Server]:
         process = subprocess.Popen([persia, "serve", model, "--port", "0", *options], stderr=file, env=environment)
     try:
         poll_for(lambda: process.poll() is not None or b"open to" in log.read_bytes(), READY_S, "the server is ready")
-        found = re.search(r"at https?://[^:]+:(\d+)", log.read_text())
+        found = re.search(r"at https?://\S+:(\d+),", log.read_text())
         assert found, log.read_text()
         yield Server(process, log, int(found[1]))
     finally:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import numpy as np
@@ -136,6 +137,9 @@ def test_the_model_tells_its_inputs_and_outputs(app: ServingApp) -> None:
         ("GET", "/v2/models/other", 404, "other"),
         ("GET", "/v2/models/shop/versions/3", 404, "no version '3'"),
         ("GET", "/v2/models/shop/config", 404, "/v2/models/shop/infer"),
+        ("POST", "/v1/models/shop/versions/3:predict", 404, "no version '3'"),
+        ("POST", "/v1/models/shop/else:predict", 404, "/v1/models/shop:predict"),
+        ("POST", "/v2/models/shop/versions/3/infer", 404, "no version '3'"),
         ("GET", INFER, 405, "POST"),
         ("POST", "/v2", 405, "GET"),
     ],
@@ -224,6 +228,40 @@ def test_rows_that_cannot_be_used_are_refused(app: ServingApp) -> None:
         ask(app, "POST", PREDICT, json.dumps({"instances": [{**row, "user": None, "words": None}]}).encode()).status
         == 200
     )
+
+
+def test_versions_are_part_of_both_forms_of_a_path(app: ServingApp) -> None:
+    rows = {"instances": [{"user": 1, "item": 2, "words": ["lamp"], "price": 1.0}]}
+    for path in (PREDICT, "/v1/models/shop/versions/17:predict"):
+        assert len(ask(app, "POST", path, json.dumps(rows).encode()).json()["predictions"]) == 1
+    body = json.dumps({"inputs": INPUTS}).encode()
+    assert ask(app, "POST", "/v2/models/shop/versions/17/infer", body).status == 200
+
+
+def test_no_rows_are_no_predictions(app: ServingApp) -> None:
+    assert ask(app, "POST", PREDICT, b'{"instances": []}').json() == {"predictions": []}
+    assert "no field user" in ask(app, "POST", PREDICT, b'{"instances": [{}]}').json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"),
+    [
+        (INFER, {"inputs": [tensor("words", "BYTES", [], [2**31 - 1, 0]), *INPUTS[:2], INPUTS[4]]}, 413, "samples"),
+        (INFER, {"inputs": [tensor("words", "BYTES", [], [2**30]), *INPUTS[:2], *INPUTS[3:]]}, 413, "words has"),
+        (INFER, {"inputs": [tensor("words.lengths", "INT32", [], [2**30]), *INPUTS[:3]]}, 413, "samples"),
+        (INFER, {"inputs": [tensor("x" * 100_000, "INT64", [1])]}, 400, "xxx"),
+        (INFER, {"inputs": [tensor("user", "BYTES", ["7" * 100_000]), *INPUTS[1:]]}, 400, "777"),
+        (PREDICT, {"instances": [{}] * 20_000}, 413, "20,000 samples"),
+        # As a table of all names and rows these would be 400 million values.
+        (PREDICT, {"instances": [{f"x{number}": 0 for number in range(n, n + 2)} for n in range(10_000)]}, 400, "'x0'"),
+    ],
+)
+def test_a_small_body_makes_no_large_work(app: ServingApp, path: str, body: Any, status: int, words: str) -> None:
+    begin = time.process_time()
+    answer = ask(app, "POST", path, json.dumps(body).encode())
+    assert time.process_time() - begin < 3.0
+    assert (answer.status, words in answer.json()["error"]) == (status, True), answer.body[:1000]
+    assert len(answer.body) < 2000
 
 
 def test_requests_have_bounds(predictor: Predictor) -> None:

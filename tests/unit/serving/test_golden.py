@@ -10,7 +10,8 @@ import pytest
 
 from persia_cli.data.batch import assemble
 from persia_cli.serving.description import GOLDEN, read_description
-from persia_cli.serving.golden import Golden, read_golden, write_golden
+from persia_cli.serving.golden import Golden, read_golden, require_golden, write_golden
+from persia_cli.serving.predictor import Predictor
 from tests.support.small_model import write_small_model
 
 
@@ -34,3 +35,13 @@ def test_golden_samples_are_read_as_they_were_written(tmp_path: Path, width: int
     np.testing.assert_array_equal(found.batch.dense, dense)
     np.testing.assert_array_equal(found.batch.ids, batch.ids)
     np.testing.assert_array_equal(found.logits, logits)
+
+
+def test_golden_samples_are_predicted_with_zeros_where_others_begin_as_in_training(tmp_path: Path) -> None:
+    predictor = Predictor.open(write_small_model(tmp_path / "shop"), "init")
+    golden = read_golden(predictor.folder, predictor.description)
+    before = predictor.predict(golden.batch)
+    assert before.missing.sum() > 0
+    assert not np.array_equal(before.logits, golden.logits)
+    require_golden(predictor)
+    np.testing.assert_array_equal(predictor.predict(golden.batch).logits, before.logits)

@@ -1,0 +1,137 @@
+"""A connection to a server: who sends too much, or nothing, or does not read, does not hold it for long."""
+
+import asyncio
+import re
+from typing import Any
+
+import msgspec
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from persia_cli.server.answers import JSON
+
+MOST_CONNECTIONS = 900
+"""Of a worker; one more is told to come again. Processes may commonly have 1,024 files and connections."""
+MOST_HEAD = 2**16
+"""Bytes of a request's line and headers, beside those that come with the last of them."""
+HEAD_S = 10.0
+"""Seconds within which a connection has to be encrypted, and then the line and headers of a request have to come."""
+STALL_S = 10.0
+"""Seconds for which an answer waits for a client that does not read."""
+_UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
+_REASONS = {
+    400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large", 503: "Service Unavailable",
+}  # fmt: skip
+
+
+class BoundedConnection(HttpToolsProtocol):
+    """A connection of HTTP/1.1, on which requests may follow each other."""
+
+    def __init__(self, **keys: Any) -> None:
+        super().__init__(**keys)
+        self._head_bytes = 0
+        self._in_head = True
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._at_work: Any = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > MOST_CONNECTIONS:
+            self._refuse(503, f"the server has {MOST_CONNECTIONS} connections already; try again later")
+        else:
+            self._start("head", HEAD_S, self._on_late_head)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        if self._at_work is not None and not self._at_work.response_complete:
+            # uvicorn tells only the last request of a connection.
+            self._at_work.disconnected = True
+            self._at_work.message_event.set()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        was_in_head = self._in_head
+        super().data_received(_without_upgrade(data) if was_in_head else data)
+        if was_in_head and self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > MOST_HEAD and not self.transport.is_closing():
+                self._refuse(431, f"the line and the headers of a request have at most {MOST_HEAD:,} bytes")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head, self._head_bytes = True, 0
+        if "head" not in self._timers:
+            self._start("head", HEAD_S, self._on_late_head)
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._stop("head")
+        super().on_headers_complete()
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._at_work = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, "this is no request of HTTP/1.1")
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._start("stall", STALL_S, self.transport.abort)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._start("stall", STALL_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop("stall")
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._start("stall", STALL_S, self.transport.abort)
+
+    def _on_late_head(self) -> None:
+        self._timers.pop("head", None)
+        if self._head_bytes:
+            self._refuse(408, f"the headers of the request were not there within {HEAD_S:g} s; send them faster")
+        elif not self.transport.is_closing():
+            self.transport.close()
+
+    def _refuse(self, status: int, text: str) -> None:
+        """Answer what is no request, and close the connection."""
+        if self.pipeline or (self.cycle is not None and not (self.cycle.response_complete or self.cycle.more_body)):
+            # Earlier requests have no answer yet, and this one would be taken for theirs.
+            self.cycle.keep_alive = False
+            self.flow.pause_reading()
+            return
+        body = msgspec.json.encode({"error": text})
+        lines = [
+            f"HTTP/1.1 {status} {_REASONS[status]}", f"content-type: {JSON}", f"content-length: {len(body)}",
+            *(["retry-after: 1"] if status == 503 else []), "connection: close", "", "",
+        ]  # fmt: skip
+        self.transport.write("\r\n".join(lines).encode() + body)
+        self.transport.close()
+        self._start("stall", STALL_S, self.transport.abort)
+
+    def _start(self, name: str, seconds: float, what: Any) -> None:
+        self._stop(name)
+        self._timers[name] = self.loop.call_later(seconds, what)
+
+    def _stop(self, name: str) -> None:
+        if (timer := self._timers.pop(name, None)) is not None:
+            timer.cancel()
+
+
+def _without_upgrade(data: bytes) -> bytes:
+    """Return the beginning of a request without the wish for another protocol, for which httptools leaves the body.
+
+    Clients of Java, and curl --http2, wish for HTTP/2 and go on by HTTP/1.1 where that is not heeded.
+    """
+    end = data.find(b"\r\n\r\n")
+    if not _UPGRADE.search(data, 0, end if end >= 0 else len(data)):
+        return data
+    head, blank, rest = data.partition(b"\r\n\r\n")
+    return _UPGRADE.sub(b"\r\nignored:", head) + blank + rest

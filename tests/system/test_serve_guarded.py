@@ -1,0 +1,175 @@
+"""`persia serve` where others can reach it, beside another server, and where its folder changes meanwhile."""
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from persia_cli.server.figures_folder import PREFIX, YOUNG_S
+from persia_cli.serving.description import MODEL
+from tests.conftest import poll_for
+from tests.support.asgi import Response, outputs_of
+from tests.support.small_model import write_small_model
+from tests.system.test_serve import BODY, INFER, READY_S, expected, serving
+
+PERSIA = Path(sys.executable).parent / "persia"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_small_model(tmp_path_factory.mktemp("model") / "shop")
+
+
+@pytest.fixture(scope="module")
+def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a token, a certificate of localhost, its key, the same with a passphrase, and another key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    folder = tmp_path_factory.mktemp("secrets")
+    token = folder / "token"
+    token.write_text("0123456789abcdef\n")
+    token.chmod(0o600)
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 2 -subj /CN=localhost"
+    for command in (
+        f"{make} -addext subjectAltName=DNS:localhost,IP:127.0.0.1",
+        "openssl pkey -in key.pem -out locked.pem -aes256 -passout pass:secret",
+        "openssl genpkey -algorithm RSA -out other.pem",
+    ):
+        subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+@pytest.mark.slow
+def test_https_and_a_token_guard_a_server(model: Path, secrets: Path, tmp_path: Path) -> None:
+    files = ["--tls-cert", secrets / "cert.pem", "--tls-key", secrets / "key.pem", "--token-file", secrets / "token"]
+    with serving(model, tmp_path / "guarded", "--workers", "1", "--host", "0.0.0.0", *map(str, files)) as server:
+        assert "whoever reaches this machine and knows the token; encrypted" in server.log.read_text()
+        context = ssl.create_default_context(cafile=secrets / "cert.pem")
+
+        def ask(path: str, body: bytes, **headers: str) -> Response:
+            connection = http.client.HTTPSConnection("localhost", server.port, timeout=20, context=context)
+            try:
+                connection.request("POST" if body else "GET", path, body or None, headers)
+                got = connection.getresponse()
+                return Response(got.status, dict(got.getheaders()), got.read())
+            finally:
+                connection.close()
+
+        assert outputs_of(ask(INFER, BODY, Authorization="Bearer 0123456789abcdef")) == expected(model)
+        assert ask(INFER, BODY, Authorization="Bearer 0123456789abcdeF").status == 401
+        assert ask(INFER, BODY).status == 401
+        assert ask("/v2/health/ready", b"").status == 200
+        # Who does not know the certificate does not ask, and who speaks plain HTTP gets no answer.
+        with pytest.raises(ssl.SSLCertVerificationError), socket.create_connection(("localhost", server.port)) as plain:
+            ssl.create_default_context().wrap_socket(plain, server_hostname="localhost")
+        with pytest.raises((http.client.BadStatusLine, ConnectionError)):
+            server.ask("GET", "/v2/health/live")
+        assert outputs_of(ask(INFER, BODY, Authorization="bearer 0123456789abcdef")) == expected(model)
+    assert "Traceback" not in server.log.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("other.pem", "cannot be used together"),
+        ("locked.pem", "has a passphrase"),
+        ("token", "cannot be used together"),
+    ],
+)
+def test_a_wrong_key_is_named(model: Path, secrets: Path, key: str, words: str) -> None:
+    command = [PERSIA, "serve", model, "--port", "0", "--tls-cert", secrets / "cert.pem", "--tls-key", secrets / key]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=READY_S, stdin=subprocess.DEVNULL)
+    assert (ended.returncode, words in ended.stderr, "Traceback" in ended.stderr) == (2, True, False), ended.stderr
+
+
+@pytest.mark.slow
+def test_two_servers_of_one_model_beside_each_other_and_no_third_at_a_port(model: Path, tmp_path: Path) -> None:
+    """One of them at an address of IPv6."""
+    if not socket.has_ipv6 or not Path("/proc/net/if_inet6").exists():
+        pytest.skip("this machine has no IPv6")
+    with serving(model, tmp_path / "one", "--workers", "1") as one, serving(
+        model, tmp_path / "two", "--workers", "1", "--host", "::1"
+    ) as two:  # fmt: skip
+        assert f"at http://[::1]:{two.port}," in two.log.read_text()
+        connection = http.client.HTTPConnection("::1", two.port, timeout=20)
+        connection.request("POST", INFER, BODY)
+        assert outputs_of(Response(200, {}, connection.getresponse().read())) == expected(model)
+        connection.close()
+        third = subprocess.run(
+            [PERSIA, "serve", model, "--port", str(one.port)], capture_output=True, text=True, timeout=READY_S
+        )
+        assert third.returncode == 2
+        assert f"cannot listen at 127.0.0.1:{one.port}" in third.stderr
+        assert outputs_of(one.ask("POST", INFER, BODY)) == expected(model)
+
+
+@pytest.mark.slow
+def test_no_worker_serves_another_model_than_the_others(model: Path, tmp_path: Path) -> None:
+    """A folder that is replaced is that of the next server."""
+    folder = tmp_path / "shop"
+    shutil.copytree(model, folder)
+    with serving(folder, tmp_path / "replaced", "--workers", "2") as server:
+        told = json.loads((folder / MODEL).read_text()) | {"step": 18}
+        folder.rename(tmp_path / "before")
+        shutil.copytree(model, folder)
+        (folder / MODEL).write_text(json.dumps(told))
+        killed = server.workers()[0].pid
+        os.kill(killed, signal.SIGKILL)
+        poll_for(lambda: "is another model now" in server.log.read_text(), READY_S, "the next worker refuses")
+        for _ in range(20):
+            answer = server.ask("POST", INFER, BODY)
+            assert answer.json()["model_version"] == "17"
+            assert outputs_of(answer) == expected(model)
+
+
+@pytest.mark.slow
+def test_the_server_after_a_killed_one_takes_its_files_away(model: Path, tmp_path: Path) -> None:
+    with serving(model, tmp_path / "killed", "--workers", "1") as server:
+        (left,) = (tmp_path / "killed" / "tmp").glob(f"{PREFIX}*")
+        workers = server.workers()
+        server.process.kill()
+        server.process.wait(10)
+        poll_for(lambda: not any(each.is_running() for each in workers), 10.0, "the workers end with their parent")
+    os.utime(left, (1, 1))
+    assert YOUNG_S > 1
+    # A server of which nothing is asked but that it cannot be.
+    environment = os.environ | {"TMPDIR": str(left.parent)}
+    (tmp_path / "shop").mkdir()
+    shutil.copytree(model, tmp_path / "shop", dirs_exist_ok=True)
+    golden = tmp_path / "shop" / "golden.arrow"
+    golden.write_bytes(bytes(golden.stat().st_size))
+    ended = subprocess.run(
+        [PERSIA, "serve", tmp_path / "shop", "--port", "0"], capture_output=True, timeout=READY_S, env=environment
+    )
+    assert ended.returncode != 0
+    assert list(left.parent.glob(f"{PREFIX}*")) == []
+
+
+@pytest.mark.slow
+def test_a_stopped_worker_keeps_neither_the_other_nor_the_end(model: Path, tmp_path: Path) -> None:
+    with serving(model, tmp_path / "stopped", "--workers", "2", "--deadline", "30") as server:
+        os.kill(server.workers()[0].pid, signal.SIGSTOP)
+        for _ in range(20):
+            assert outputs_of(server.ask("POST", INFER, BODY)) == expected(model)
+        workers = server.workers()
+        server.process.terminate()
+        assert server.process.wait(30) == 0
+        assert not any(each.is_running() for each in workers)
+
+
+@pytest.mark.slow
+def test_missing_ids_may_begin_as_in_training(model: Path, tmp_path: Path) -> None:
+    """Golden samples are predicted as evaluation did, with zeros, before."""
+    with serving(model, tmp_path / "init", "--workers", "1", "--missing", "init") as server:
+        answer = outputs_of(server.ask("POST", INFER, BODY))
+        assert list(answer) == list(expected(model))
+        assert answer != expected(model)

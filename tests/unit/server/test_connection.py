@@ -1,0 +1,245 @@
+"""Connections are bounded in number, in the size of a request's head, and in the time that they wait for a client."""
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+import uvicorn
+import uvloop
+from uvicorn.server import ServerState
+
+from persia_cli.server import connection
+from persia_cli.server.app import ServingApp
+from persia_cli.server.connection import BoundedConnection
+from persia_cli.server.settings import ServerSettings
+from persia_cli.serving.predictor import Predictor
+from tests.conftest import poll_for
+from tests.support.small_model import write_small_model
+
+ROWS = b'{"instances": [{"user": 1, "item": "4", "words": ["lamp"], "price": 0.5}]}'
+PREDICT = b"POST /v1/models/shop:predict HTTP/1.1\r\nHost: x\r\n"
+WHOLE = PREDICT + b"Content-Length: %d\r\n\r\n" % len(ROWS) + ROWS
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> ServingApp:
+    folder = write_small_model(tmp_path_factory.mktemp("serve") / "shop")
+    return ServingApp(Predictor.open(folder), ServerSettings(str(folder)))
+
+
+@contextmanager
+def listening(app: ServingApp) -> Iterator[tuple[int, ServerState]]:
+    """Serve on a loop of a thread; yields the port and what uvicorn knows of connections."""
+    config = uvicorn.Config(app, http="httptools", ws="none", lifespan="off", log_config=None, access_log=False)
+    config.load()
+    state, loop, port = ServerState(), uvloop.new_event_loop(), []
+
+    async def serve() -> None:
+        def connect() -> BoundedConnection:
+            return BoundedConnection(config=config, server_state=state, app_state={})
+
+        async with await loop.create_server(connect, "127.0.0.1", 0) as server:
+            port.append(server.sockets[0].getsockname()[1])
+            await server.serve_forever()
+
+    async def begin() -> None:
+        main.append(asyncio.current_task())
+        with pytest.raises(asyncio.CancelledError):
+            await serve()
+        for each in list(state.connections):
+            each.transport.abort()
+        while state.connections or state.tasks:
+            await asyncio.sleep(0.01)
+
+    main: list[asyncio.Task[None] | None] = []
+    thread = threading.Thread(target=lambda: loop.run_until_complete(begin()))
+    thread.start()
+    try:
+        poll_for(lambda: bool(port), 10.0, "the server listens")
+        yield port[0], state
+    finally:
+        assert main[0] is not None
+        loop.call_soon_threadsafe(main[0].cancel)
+        thread.join(10)
+        loop.close()
+
+
+@pytest.fixture
+def port(app: ServingApp) -> Iterator[int]:
+    with listening(app) as (number, _):
+        yield number
+
+
+def connected(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=10)
+
+
+def answer(port: int, sent: bytes) -> bytes:
+    """All that comes back on a connection of its own, until the server closes it."""
+    with closing(connected(port)) as own:
+        own.sendall(sent)
+        return rest_of(own)
+
+
+def rest_of(own: socket.socket) -> bytes:
+    parts = []
+    while part := own.recv(65536):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def last(sent: bytes) -> bytes:
+    """The request, after which the server shall close the connection."""
+    return sent.replace(b"Host: x", b"Host: x\r\nConnection: close")
+
+
+def test_a_connection_that_says_nothing_is_closed(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HEAD_S", 0.1)
+    assert answer(port, b"") == b""
+
+
+@pytest.mark.parametrize("before", [b"", LIVE])
+def test_headers_that_do_not_come_in_time_are_told(port: int, monkeypatch: pytest.MonkeyPatch, before: bytes) -> None:
+    """Also those of a connection's second request."""
+    monkeypatch.setattr(connection, "HEAD_S", 0.1)
+    found = answer(port, before + b"POST /v2 HTTP/1.1\r\nX: ")
+    assert found.count(b"HTTP/1.1 200") == before.count(b"GET")
+    assert b"HTTP/1.1 408 Request Timeout" in found
+    assert "not there within 0.1 s" in json.loads(found.rpartition(b"\r\n\r\n")[2])["error"]
+
+
+def test_a_body_takes_longer_than_headers_may(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HEAD_S", 0.1)
+    head, body = last(WHOLE)[: -len(ROWS)], ROWS
+    with closing(connected(port)) as own:
+        own.sendall(head)
+        begin = time.monotonic()
+        poll_for(lambda: time.monotonic() > begin + 0.2, 5.0, "more time than headers have")
+        own.sendall(body)
+        assert b"HTTP/1.1 200" in rest_of(own)
+
+
+@pytest.mark.parametrize("endless", [b"GET /v2?" + b"x" * 2**20, b"GET /v2 HTTP/1.1\r\nX: " + b"y" * 2**20])
+def test_a_head_has_a_bound(port: int, endless: bytes) -> None:
+    with closing(connected(port)) as own:
+        try:
+            own.sendall(endless)
+        except OSError:
+            return  # it was closed meanwhile
+        try:
+            found = rest_of(own)
+        except ConnectionResetError:
+            return
+        assert b"431 Request Header Fields Too Large" in found
+
+
+def test_more_connections_than_there_may_be_are_told_to_come_again(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "MOST_CONNECTIONS", 2)
+    with closing(connected(port)) as one, closing(connected(port)) as two:
+        for each in (one, two):  # which are so known to be there
+            each.sendall(LIVE)
+            assert each.recv(1000).startswith(b"HTTP/1.1 200")
+        found = answer(port, b"")
+        assert found.startswith(b"HTTP/1.1 503")
+        assert b"retry-after: 1" in found
+    poll_for(lambda: answer(port, last(LIVE)).startswith(b"HTTP/1.1 200"), 5.0, "there is room again")
+
+
+def test_a_client_that_does_not_read_is_let_go(
+    app: ServingApp, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connection, "STALL_S", 0.2)
+    with listening(app) as (port, state), closing(socket.socket()) as own:
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        own.settimeout(10)
+        own.connect(("127.0.0.1", port))
+        asked = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 20_000
+        own.sendall(asked)
+        poll_for(lambda: state.connections, 5.0, "the server has the connection")
+        poll_for(lambda: not state.connections, 10.0, "the server gives up, as its answers do not leave it")
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_requests_that_follow_each_other_are_answered_in_order(port: int) -> None:
+    found = answer(port, WHOLE + LIVE + last(WHOLE))
+    places = [found.find(word) for word in (b"predictions", b'"live"')] + [found.rfind(b"predictions")]
+    assert found.count(b"HTTP/1.1 200") == 3
+    assert places == sorted(places)
+    assert places[0] != places[2]
+
+
+def test_an_answer_is_never_that_of_a_broken_request_behind_it(port: int) -> None:
+    found = answer(port, WHOLE + b"\x00\x01 nonsense\r\n\r\n")
+    assert found.startswith(b"HTTP/1.1 200")
+    assert b"predictions" in found
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"nonsense\r\n\r\n",
+        b"GET /v2/\xff HTTP/1.1\r\n\r\n",
+        b"OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+        b"CONNECT example.org:443 HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET http://[::x/ HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /v2 HTTP/9.9\r\n\r\n",
+        b"GET /v2 HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        PREDICT + b"Content-Length: 3\r\nContent-Length: 5\r\n\r\n{}",
+        PREDICT + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        PREDICT + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+        PREDICT + b"Content-Length: 2\r\nConnection: close\r\n\r\n{}",
+        PREDICT + b"Connection: close\r\n\r\n",
+        b"BREW /v2 HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
+)
+def test_what_is_no_good_request_gets_a_sentence(port: int, sent: bytes) -> None:
+    found = answer(port, sent)
+    assert found.startswith(b"HTTP/1.1 4"), found
+    assert len(json.loads(found.partition(b"\r\n\r\n")[2])["error"]) > 10
+
+
+def test_bodies_in_chunks_and_those_that_ask_first(port: int) -> None:
+    chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in (ROWS[:7], ROWS[7:50], ROWS[50:]))
+    found = answer(port, last(PREDICT) + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
+    assert b"predictions" in found
+    with closing(connected(port)) as own:
+        own.sendall(last(PREDICT) + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(ROWS))
+        assert own.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        own.sendall(ROWS)
+        assert b"predictions" in rest_of(own)
+
+
+def test_a_head_request_has_no_body_and_an_upgrade_is_not_made(port: int) -> None:
+    head, _, body = answer(port, last(LIVE).replace(b"GET", b"HEAD")).partition(b"\r\n\r\n")
+    assert b"content-length: 13" in head
+    assert body == b""
+    wish = b"Upgrade: h2c\r\nConnection: Upgrade, close\r\nHTTP2-Settings: AAMAAABk\r\n"
+    found = answer(port, PREDICT + wish + b"Content-Length: %d\r\n\r\n" % len(ROWS) + ROWS)
+    assert found.startswith(b"HTTP/1.1 200")
+    assert b"predictions" in found
+
+
+def test_the_folder_of_figures_goes_with_the_next_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    from persia_cli.server.figures_folder import PREFIX, YOUNG_S, figures_folder
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left, young = tmp_path / f"{PREFIX}left", tmp_path / f"{PREFIX}young"
+    for folder in (left, young):
+        folder.mkdir()
+        (folder / "counter_7.db").write_bytes(b"x")
+    old = time.time() - 2 * YOUNG_S
+    os.utime(left, (old, old))
+    with figures_folder() as first:
+        os.utime(first, (old, old))
+        with figures_folder() as second:
+            assert {path.name for path in tmp_path.iterdir()} == {Path(first).name, Path(second).name, young.name}
+    assert [path.name for path in tmp_path.iterdir()] == [young.name]
