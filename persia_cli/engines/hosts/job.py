@@ -238,7 +238,9 @@ class HostsJob:
 
     def _lost_replica(self, failure: PersiaError) -> str | None:
         """Return the replica that a failure names though it does not end: it stands still, or is cut off."""
-        named = [name for name in replicas_named(failure) if name in self.there and name != FIRST]
+        # Not `there`: a machine may be cut off before it has said that they are.
+        started = {replica.name for replica in self._started} - {FIRST}
+        named = [name for name in replicas_named(failure) if name in started]
         if isinstance(failure, UserError) or not named:
             return None
         self.wait(named, SETTLE_S)  # what has failed itself ends now

@@ -80,6 +80,7 @@ def test_a_job_that_was_told_to_end_does_not_go_on(tmp_path: Path, monkeypatch: 
     assert stops == [False, False]
 
 
+@pytest.mark.parametrize("has_told", [True, False], ids=["told", "cut_off_before_it_told"])
 @pytest.mark.parametrize(
     ("recorded", "ended", "kind"),
     [
@@ -91,13 +92,19 @@ def test_a_job_that_was_told_to_end_does_not_go_on(tmp_path: Path, monkeypatch: 
     ],
 )
 def test_only_who_does_not_end_takes_the_job_back(
-    recorded: PersiaError, ended: dict[str, int], kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recorded: PersiaError,
+    ended: dict[str, int],
+    kind: type[Exception],
+    has_told: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(jobs, "recorded_failure", lambda run_dir: recorded)
     monkeypatch.setattr(jobs, "SETTLE_S", 0.0)
     job = HostsJob(RUN, tmp_path, "job-123456", 1, lambda text: None)
     mirror = SimpleNamespace(log_of=lambda name: "", tail_of=lambda name, lines: [])
-    names = [replica.name for replica in job.placement]
+    job._started = list(job.placement)
+    names = [replica.name for replica in job.placement] if has_told else []
     codes = {"coordinator-0": recorded.exit_code} | ended
     connection: Any = SimpleNamespace(there=set(names), ended=codes, poll=lambda: None, mirror=mirror)
     job._connections = dict.fromkeys("abc", connection)
