@@ -1,14 +1,21 @@
 """Columns made of fields as a source has them, by the declarations of `persia_cli.config.schema.raw`."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from persia_cli.config.schema.raw import AtLeast, Divide, FloorDivide, RawColumns, Step, Subtract
-from persia_cli.data.arrow_types import class_of
+from persia_cli.config.schema.raw import AtLeast, Divide, FloorDivide, RawColumns, Remainder, Step, Subtract
+from persia_cli.data.arrow_types import class_of, is_list
 from persia_cli.data.ids import text_buffers, text_ids
+
+Reject = Callable[[NDArray[np.bool_], str], None]
+"""Gets True for each value of which nothing can be made, and the reason."""
+KINDS = {"text": ("text", "integer", "null"), "texts": ("text", "integer", "null"), "hexadecimal": ("text", "null")}
+"""Classes of what a request may give for text."""
 
 
 def log_buckets(values: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -19,10 +26,37 @@ def log_buckets(values: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.where(values > 2, np.floor(np.log(np.maximum(values, 3)) ** 2), values).astype(np.int64)
 
 
-def made_of(raw: RawColumns, column: str, values: Any) -> Any:
+def hours_of(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return the hours since 1970 of times written as YYMMDDHH, and True for each value that is no such time."""
+    year, month, day, hour = (values // 10**power % 100 for power in (6, 4, 2, 0))
+    wrong = (values < 0) | (values >= 10**8) | (month < 1) | (month > 12) | (day < 1) | (hour > 23)
+    months = (year + 30) * 12 + np.where(wrong, 1, month) - 1
+    first = months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
+    days = first + np.where(wrong, 1, day) - 1
+    next_first = (months + 1).astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
+    return 24 * days + hour, wrong | (days >= next_first)
+
+
+def text_lists(table: str, lists: Any) -> Any:
+    """Return lists of text as Arrow lists of ids; empty texts and nulls are left out, and no list is an empty one."""
+    texts = lists.flatten().cast(pa.string())
+    kept = pc.fill_null(pc.not_equal(texts, ""), False)
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    bounds = np.concatenate([[0], np.cumsum(kept.to_numpy(zero_copy_only=False))])[ends]
+    return pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), text_ids(table, texts.filter(kept)))
+
+
+def made_of(raw: RawColumns, column: str, values: Any, reject: Reject) -> Any:
     """Return a column, made of its field's numbers [n] or of ids as an Arrow array."""
     for step in raw.steps:
-        values = text_ids(column, pa.array(values).cast(pa.string())) if step == "text" else _stepped(step, values)
+        if step == "text":
+            values = text_ids(column, pa.array(values).cast(pa.string()))
+        elif step == "hours":
+            values, wrong = hours_of(values)
+            reject(wrong, f"{raw.field_of(column)} is not a YYMMDDHH time")
+        else:
+            values = _stepped(step, values)
     return values
 
 
@@ -31,22 +65,47 @@ def column_of_request(raw: RawColumns, column: str, given: Any) -> Any:
 
     A missing value that has no number is null. Raises pyarrow.ArrowException or TypeError for values of another kind.
     """
-    kinds = {"text": ("text", "integer", "null"), "hexadecimal": ("text", "null")}.get(raw.read)
-    if kinds is not None and class_of(given.type) not in kinds:
-        raise TypeError(f"{raw.read} is text, not {given.type}")
-    if raw.read == "text":
-        return text_ids(raw.field_of(column), given.cast(pa.string()))
-    if raw.read == "hexadecimal":
-        return _hexadecimal(given.cast(pa.string()), raw.digits)
+    if raw.read in KINDS:
+        return _text_of_request(raw, column, given)
     kind = pa.int64() if raw.read == "integer" else pa.float64()
     numbers = given.cast(kind)
-    absent = numbers.is_null().to_numpy(zero_copy_only=False)
+    # Bytes have no null.
+    absent = numbers.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
+    if raw.read == "absence":
+        return pa.array(absent.astype(np.float32))
     fill = 0 if raw.missing is None else int(raw.missing) if raw.read == "integer" else raw.missing
-    values = made_of(raw, column, numbers.fill_null(fill).to_numpy(zero_copy_only=False))
+    plain = np.where(absent, fill, numbers.fill_null(0).to_numpy(zero_copy_only=False))
+
+    def refuse(wrong: NDArray[np.bool_], reason: str) -> None:
+        if (bad := wrong & ~absent).any():
+            raise pa.ArrowInvalid(f"{plain[int(np.argmax(bad))]}: {reason}")
+
+    values = made_of(raw, column, plain.astype(kind.to_pandas_dtype()), refuse)
     if raw.missing is not None or not absent.any():
         return values if isinstance(values, pa.Array) else pa.array(values)
     plain = values.to_numpy(zero_copy_only=False) if isinstance(values, pa.Array) else values
     return pa.array(plain, mask=absent)
+
+
+def _text_of_request(raw: RawColumns, column: str, given: Any) -> Any:
+    table = raw.table_of(column)
+    if raw.read == "texts":
+        if pa.types.is_null(given.type):
+            given = given.cast(pa.list_(pa.null()))
+        if not is_list(given.type):
+            raise TypeError(f"texts are a list in each sample, not {given.type}")
+    kind = given.type.value_type if raw.read == "texts" else given.type
+    if class_of(kind) not in KINDS[raw.read]:
+        raise TypeError(f"{raw.read} is text, not {kind}")
+    if raw.read == "texts":
+        assert table is not None
+        return text_lists(table, given)
+    texts = given.cast(pa.string())
+    texts = pc.if_else(pc.equal(texts, ""), None, texts)  # as an empty field of a file
+    if raw.read == "hexadecimal":
+        return _hexadecimal(texts, raw.digits)
+    assert table is not None
+    return text_ids(table, texts)
 
 
 def _stepped(step: Step, values: NDArray[Any]) -> NDArray[Any]:
@@ -64,6 +123,8 @@ def _stepped(step: Step, values: NDArray[Any]) -> NDArray[Any]:
             return values / _like(values, step.divide)
         case FloorDivide():
             return values // _like(values, step.floor_divide)
+        case Remainder():
+            return values % step.remainder
         case AtLeast():
             raised: NDArray[Any] = np.maximum(values, _like(values, step.at_least))
             return raised

@@ -55,7 +55,7 @@ class Frozen(NamedTuple):
     dim: np.uint64
     stride: np.uint64
     """Bytes of a row."""
-    count: np.uint64
+    total: np.uint64
     """Rows of the file."""
     form: int
     """One of `FORMS`."""
@@ -126,7 +126,7 @@ def _find(frozen, features, f, words, values, count):
         fetch_home(words, frozen.keys[i], first, homes)
     for i in range(count):
         row = row_of(words, frozen.keys[i], first, homes, buckets)
-        if row >= 0 and np.uint64(row) >= frozen.count:
+        if row >= 0 and np.uint64(row) >= frozen.total:
             beyond += 1
             row = ABSENT
         frozen.rows[i] = row

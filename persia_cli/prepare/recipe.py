@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from persia_cli.config.schema.raw import RawColumns
 from persia_cli.errors import DataError
-from persia_cli.prepare.kinds import INTEGER, NUMBER, TEXT, Kind, hexadecimal
+from persia_cli.prepare.kinds import BYTES, INTEGER, NUMBER, TEXT, Kind, hexadecimal
 from persia_cli.prepare.options import PrepareOptions, PrepareReport, RecipeStamp
 from persia_cli.prepare.preparation import Progress, write_dataset
 from persia_cli.shipped import shipped
@@ -46,6 +46,7 @@ __all__ = [
     "PrepareOptions",
     "PrepareReport",
     "Progress",
+    "RawColumns",
     "Recipe",
     "find_file",
     "list_recipes",
@@ -180,9 +181,10 @@ def declared(*columns: Mapping[str, Any]) -> tuple[RawColumns, ...]:
 
 def kinds_of(raw: Sequence[RawColumns]) -> dict[str, Kind]:
     """Return the kind of each field that columns are made of, in their order."""
-    plain = {"integer": INTEGER, "number": NUMBER, "text": TEXT}
+    plain = {"integer": INTEGER, "number": NUMBER, "absence": NUMBER, "texts": BYTES}
     return {
-        each.field_of(column): plain.get(each.read) or hexadecimal(each.digits)
+        each.field_of(column): plain.get(each.read)
+        or (TEXT._replace(table=each.table) if each.read == "text" else hexadecimal(each.digits))
         for each in raw
         for column in each.columns
     }

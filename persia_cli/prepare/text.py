@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from pyarrow import csv
 
 from persia_cli.config.schema.raw import RawColumns
-from persia_cli.data.ids import text_buffers, text_id, text_ids
-from persia_cli.data.raw_values import made_of
+from persia_cli.data.ids import text_buffers, text_id
+from persia_cli.data.raw_values import made_of, text_lists
 from persia_cli.errors import DataError
 from persia_cli.prepare.kinds import SKIP, Kind, values_of
 from persia_cli.prepare.lines import MARK, first_line
@@ -104,18 +104,28 @@ class TextBlock:
                     values: Any = self.integers(field, None if each.missing is None else int(each.missing))
                 elif each.read == "number":
                     values = self.numbers(field, each.missing)
+                elif each.read == "absence":
+                    values = self.values[field].is_null().to_numpy(zero_copy_only=False).astype(np.float32)
+                elif each.read == "texts":
+                    values = self.id_lists(field, each.separator or "", each.table)
                 else:
                     values = self.ids(field)
-                columns[column] = made_of(each, column, values)
+                    self._require_table(each, column)
+                columns[column] = made_of(each, column, values, self.reject)
         return columns
+
+    def _require_table(self, raw: RawColumns, column: str) -> None:
+        """Raise DataError for a column that the format hashes under another name than its declaration says."""
+        field, declared = raw.field_of(column), raw.table_of(column)
+        hashed = self.format.columns[field].table or field
+        if declared is not None and declared != hashed:
+            raise DataError(
+                f"{field} is hashed as {hashed} where the file is read, and as {declared} where {column} is made"
+            )
 
     def id_lists(self, name: str, separator: str, table: str | None = None) -> Any:
         """Return a BYTES column of categories joined by `separator` as Arrow lists of uint64; an empty field is []."""
-        pieces = pc.split_pattern(self.texts(name).fill_null(""), separator)
-        ids = text_ids(table or name, pieces.values)
-        empty = pc.equal(pieces.values, "").to_numpy(zero_copy_only=False)
-        bounds = np.concatenate([[0], np.cumsum(~empty)])[pieces.offsets.to_numpy()]
-        return pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), ids.filter(pa.array(~empty)))
+        return text_lists(table or name, pc.split_pattern(self.texts(name).fill_null(""), separator))
 
     def choices(self, name: str, texts: Sequence[str]) -> NDArray[np.int64]:
         """Return the index in `texts` of each value of a TEXT column; any other value is a bad row."""

@@ -25,7 +25,9 @@ from persia_cli.serving.description import FEATURES
 WHERE = "the request"
 INTEGERS = (np.dtype(np.int64), np.dtype(np.uint64))
 Datatype = Literal["FP32", "FP64", "INT64", "UINT64", "BYTES"]
-RAW_TYPES: dict[str, Datatype] = {"integer": "INT64", "number": "FP64", "text": "BYTES", "hexadecimal": "BYTES"}
+RAW_TYPES: dict[str, Datatype] = {
+    "integer": "INT64", "number": "FP64", "absence": "FP64", "text": "BYTES", "texts": "BYTES", "hexadecimal": "BYTES",
+}  # fmt: skip
 
 
 class Lists(NamedTuple):
@@ -65,7 +67,7 @@ class RequestFields(Node):
             sparse = tuple(SparseFeature(name=name, ids="integer") for name in names)
             fill, raw = None, ()
         texts = [each.table_name for each in sparse if each.ids == "text"]
-        texts += [each.field_of(column) for each in raw if each.read == "text" for column in each.columns]
+        texts += [table for each in raw for column in each.columns if (table := each.table_of(column)) is not None]
         return cls(
             fill=fill,
             dense=dense,
@@ -82,7 +84,8 @@ class RequestFields(Node):
         for column in [*(each.column_name for each in self.sparse), *(each.name for each in self.dense)]:
             if column in raw:
                 field = raw[column].field_of(column)
-                found[field] = (field, RAW_TYPES[raw[column].read], (-1,))
+                shape = (-1, -1) if raw[column].read == "texts" else (-1,)
+                found[field] = (field, RAW_TYPES[raw[column].read], shape)
         for feature in self.sparse:
             if feature.column_name in raw:
                 continue
@@ -162,7 +165,8 @@ class _Made(NamedTuple):
             return self.given[name]
         field = raw.field_of(name)
         try:
-            return column_of_request(raw, name, _arrow(self.given[field], field).combine_chunks())
+            given = _arrow(self.given[field], field, raw.read == "texts")
+            return column_of_request(raw, name, given.combine_chunks())
         except (pa.ArrowException, TypeError) as error:
             raise DataError(f"{WHERE}: field {field} has a value that is no {raw.read}, {one_line(error)}") from error
 

@@ -62,7 +62,7 @@ class GroupReader:
         self._frozen = Frozen(
             dim=np.uint64(group.dim),
             stride=np.uint64(group.stride),
-            count=np.uint64(group.rows),
+            total=np.uint64(group.rows),
             form=FORMS[group.form],
             seed=np.uint64(seed % 2**64),
             trained=FORMS[group.trained],

@@ -6,12 +6,19 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from persia_cli.data.raw_values import hours_of
 from persia_cli.prepare.kinds import INTEGER, SKIP, hexadecimal
 from persia_cli.prepare.options import SplitChoice
 from persia_cli.prepare.parts import text_parts
-from persia_cli.prepare.recipe import PrepareOptions, PrepareReport, Progress, source_files, write_dataset
+from persia_cli.prepare.recipe import (
+    PrepareOptions,
+    PrepareReport,
+    Progress,
+    declared,
+    source_files,
+    write_dataset,
+)
 from persia_cli.prepare.text import TextBlock, TextFormat
 
 NAMES = ["site_id", "site_domain", "site_category", "app_id", "app_domain", "app_category", "device_id", "device_ip",
@@ -26,9 +33,20 @@ FORMAT = TextFormat(
     delimiter=",",
     header=True,
 )
+DAY = ["hours", {"floor_divide": 24}]
+TIMES = ["hour_of_day", "weekday", "weekend"]
+RAW = declared(
+    {"columns": ["hour_of_day"], "field": "hour", "read": "integer", "steps": ["hours", {"remainder": 24}]},
+    # The first day of 1970 was a Thursday.
+    {"columns": ["weekday"], "field": "hour", "read": "integer", "steps": [*DAY, {"subtract": -3}, {"remainder": 7}]},
+    {"columns": ["weekend"], "field": "hour", "read": "integer",
+     "steps": [*DAY, {"subtract": -3}, {"remainder": 7}, {"floor_divide": 5}]},
+    {"columns": NAMES, "read": "hexadecimal", "digits": 8},
+)  # fmt: skip
 DATASET = {
     "labels": ["label"],
     "sparse": ["hour_of_day", "weekday", *CODES[:2], *NAMES, *CODES[2:]],
+    "raw": RAW,
     "split": {"kind": "column", "column": "split", "train": "train", "eval": "eval"},
 }
 LAST = SplitChoice("chronological", 0.2)
@@ -47,26 +65,10 @@ def prepare(source: Path, output: Path, options: PrepareOptions, progress: Progr
 
 
 def _table(block: TextBlock) -> Any:
-    click, hour = block.integers("click"), block.integers("hour")
+    click, made = block.integers("click"), block.made(RAW)
     block.reject((click < 0) | (click > 1), "click is neither 0 nor 1")
-    day, hour_of_day, wrong = _times(hour)
-    block.reject(wrong, "hour is not a YYMMDDHH time")
-    columns = {
-        "label": click.astype(np.int8),
-        "day": pa.array(day.astype(np.int32), pa.date32()),
-        "hour_of_day": hour_of_day.astype(np.uint64),
-        "weekday": ((day + 3) % 7).astype(np.uint64),
-        "weekend": ((day + 3) % 7 > 4).astype(np.uint64),
-    }
-    return block.table(columns | {name: block.ids(name) for name in DATASET["sparse"] if name not in columns})
-
-
-def _times(hour: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the days since 1970 and the hours of the day of YYMMDDHH, and a mask of values that are no such time."""
-    year, month, day, hours = (hour // 10**power % 100 for power in (6, 4, 2, 0))
-    wrong = (hour < 0) | (hour >= 10**8) | (month < 1) | (month > 12) | (day < 1) | (hours > 23)
-    months = (year + 30) * 12 + np.where(wrong, 1, month) - 1
-    first = months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
-    days = first + np.where(wrong, 1, day) - 1
-    next_first = (months + 1).astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
-    return days, hours, wrong | (days >= next_first)
+    hours, _ = hours_of(block.integers("hour"))
+    columns = {"label": click.astype(np.int8), "day": pa.array((hours // 24).astype(np.int32), pa.date32())}
+    columns |= {name: made[name].astype(np.uint64) for name in TIMES}
+    names = [*CODES[:2], *NAMES, *CODES[2:]]
+    return block.table(columns | {name: made[name] if name in made else block.ids(name) for name in names})

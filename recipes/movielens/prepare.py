@@ -15,7 +15,16 @@ from numpy.typing import NDArray
 from persia_cli.prepare.bad_rows import BadRows
 from persia_cli.prepare.kinds import BYTES, INTEGER, NUMBER, SKIP, TEXT
 from persia_cli.prepare.parts import DatasetPart, PartLog, read_table, text_parts
-from persia_cli.prepare.recipe import DataError, PrepareOptions, PrepareReport, Progress, find_file, write_dataset
+from persia_cli.prepare.recipe import (
+    DataError,
+    PrepareOptions,
+    PrepareReport,
+    Progress,
+    RawColumns,
+    declared,
+    find_file,
+    write_dataset,
+)
 from persia_cli.prepare.text import TextBlock, TextFormat
 
 LIKED = 4
@@ -35,6 +44,8 @@ class Release:
     of: str
     """`user` or `movie`."""
     features: tuple[str, ...]
+    raw: tuple[RawColumns, ...]
+    """What those of them are made of that are no numbers; numbers are as they are."""
 
 
 REMEDY = "give the folder that a MovieLens release unpacks to"
@@ -55,6 +66,7 @@ RELEASES = {
         TextFormat({"user": INTEGER, "age": INTEGER, "gender": TEXT, "occupation": TEXT, "zip": SKIP}, delimiter="|"),
         "user",
         PERSON,
+        declared({"columns": ["gender", "occupation"], "read": "text"}),
     ),
     "ratings.dat": Release(
         _ratings(PLAIN, "::", header=False),
@@ -64,6 +76,7 @@ RELEASES = {
         ),
         "user",
         PERSON,
+        declared({"columns": ["gender"], "read": "text"}),
     ),
     "ratings.csv": Release(
         _ratings(["userId", "movieId", "rating", "timestamp"], ",", header=True),
@@ -71,6 +84,7 @@ RELEASES = {
         TextFormat({"movieId": INTEGER, "title": SKIP, "genres": BYTES}, delimiter=",", header=True, quoted=True),
         "movie",
         ("genres",),
+        declared({"columns": ["genres"], "read": "texts", "separator": "|"}),
     ),
 }
 """Releases by the name of their file of ratings."""
@@ -90,6 +104,7 @@ def prepare(source: Path, output: Path, options: PrepareOptions, progress: Progr
     dataset = {
         "labels": ["label"],
         "sparse": ["user", "movie", *(_feature(name) for name in release.features)],
+        "raw": release.raw,
         "group_by": "user",
         "split": {"kind": "every", "n": 5, "offset": 4},
         "shuffle_row_groups": 16,  # files are sorted by user, that of 1M fits
@@ -120,8 +135,9 @@ def _side_table(block: TextBlock, release: Release) -> Any:
     columns: dict[str, Any] = {"key": block.integers(next(iter(release.side_format.columns)))}
     if "gender" in release.features:
         block.choices("gender", ["F", "M"])
+    made = block.made(release.raw)
     for name in release.features:
-        columns[name] = block.id_lists(name, "|") if name == "genres" else block.ids(name)
+        columns[name] = made[name] if name in made else block.ids(name)
     return block.table(columns)
 
 

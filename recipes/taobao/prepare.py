@@ -22,7 +22,15 @@ from persia_cli.prepare.bad_rows import BadRows
 from persia_cli.prepare.kinds import BYTES, INTEGER, NUMBER, SKIP, TEXT, Kind
 from persia_cli.prepare.lines import is_compressed
 from persia_cli.prepare.parts import DatasetPart, PartLog, read_blocks, read_table
-from persia_cli.prepare.recipe import DataError, PrepareOptions, PrepareReport, Progress, find_file, write_dataset
+from persia_cli.prepare.recipe import (
+    DataError,
+    PrepareOptions,
+    PrepareReport,
+    Progress,
+    declared,
+    find_file,
+    write_dataset,
+)
 from persia_cli.prepare.spread import read_bucket, spread
 from persia_cli.prepare.text import TextBlock, TextFormat
 from persia_cli.prepare.unfinished import locked
@@ -46,6 +54,10 @@ BEHAVIOURS = _csv({"user": INTEGER, "time_stamp": INTEGER, "btag": SKIP, "cate":
 ADS = _csv({"adgroup_id": INTEGER} | dict.fromkeys(AD, INTEGER) | {"brand": BYTES, "price": NUMBER})
 USERS = _csv({"userid": INTEGER} | dict.fromkeys(PROFILE, INTEGER))
 
+PLACE = declared({"columns": ["pid"], "read": "text"})
+PRICE = declared(
+    {"columns": ["price"], "read": "number", "missing": 0, "steps": [{"at_least": 0}, "log1p", "float32"]},
+)  # fmt: skip
 DATASET = {
     "labels": ["label"],
     "dense": ["price"],
@@ -54,6 +66,7 @@ DATASET = {
         {"name": "cate_history", "table": "cate_id", "pooling": "none", "max_length": HISTORY},
         {"name": "brand_history", "table": "brand", "pooling": "none", "max_length": HISTORY},
     ],
+    "raw": PLACE + PRICE,
     "group_by": "user",
     "split": {"kind": "column", "column": "split", "train": "train", "eval": "eval"},
     "fill": 0.0,
@@ -151,7 +164,7 @@ def _samples(block: TextBlock) -> Any:
     click = block.integers("clk")
     block.reject((click < 0) | (click > 1), "clk is neither 0 nor 1")
     columns = {name: _small(block, name) for name in ("user", "time_stamp", "adgroup_id")}
-    return block.table(columns | {"pid": block.ids("pid"), "label": click.astype(np.int8)})
+    return block.table(columns | block.made(PLACE) | {"label": click.astype(np.int8)})
 
 
 def _behaviours(block: TextBlock) -> Any:
@@ -174,7 +187,7 @@ def _ads(block: TextBlock) -> Any:
     )
     columns: dict[str, Any] = {"key": block.integers("adgroup_id")} | {name: block.ids(name) for name in AD[:-1]}
     columns["brand"] = pc.if_else(number, brand, None).cast(pa.uint64())
-    return block.table(columns | {"price": np.log1p(np.maximum(block.numbers("price", 0.0), 0.0)).astype(np.float32)})
+    return block.table(columns | block.made(PRICE))
 
 
 def _users(block: TextBlock) -> Any:

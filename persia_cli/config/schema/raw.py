@@ -37,9 +37,20 @@ class AtLeast(Node):
     """The number."""
 
 
-Step = Literal["log1p", "log_buckets", "float32", "text"] | Subtract | Divide | FloorDivide | AtLeast
-"""What becomes of a number: `log1p` is log(1 + x); `log_buckets` floor(log(x)^2) above 2; `float32` rounds; `text`, the
-last one, makes an id of its decimal text, hashed under the column's name."""
+class Remainder(Node):
+    """A step that divides by a number and keeps what remains."""
+
+    remainder: Annotated[int, Field(ge=1), NUMBER]
+    """The number."""
+
+
+Step = (
+    Literal["log1p", "log_buckets", "hours", "float32", "text"]
+    | Subtract | Divide | FloorDivide | Remainder | AtLeast
+)  # fmt: skip
+"""What becomes of a number: `log1p` is log(1 + x); `log_buckets` floor(log(x)^2) above 2; `hours` the hours since 1970
+of a time written as YYMMDDHH; `float32` rounds; `text`, the last one, makes an id of its decimal text, hashed under the
+column's name."""
 
 
 class RawColumns(Node):
@@ -49,8 +60,13 @@ class RawColumns(Node):
     """The columns."""
     field: str | None = None
     """The field of the source, and of requests; by default the column's name."""
-    read: Literal["integer", "number", "text", "hexadecimal"]
-    """How the field's text is read; `text` is hashed to an id under the field's name."""
+    read: Literal["integer", "number", "absence", "text", "texts", "hexadecimal"]
+    """How the field's text is read: `text` is hashed to an id, `texts` is a list of such, `absence` of a number is 1
+    where the field is empty and 0 elsewhere."""
+    table: str | None = None
+    """Table under whose name text is hashed; by default the field's name."""
+    separator: str | None = None
+    """What stands between `texts` in a file; a request has them as a list."""
     digits: Annotated[int, Field(ge=0, le=16), NUMBER] = 0
     """Digits of hexadecimal ids; 0 for 1 to 16."""
     missing: Number | None = None
@@ -60,8 +76,12 @@ class RawColumns(Node):
 
     @model_validator(mode="after")
     def _steps_are_of_numbers(self) -> Self:
-        if self.read in ("text", "hexadecimal") and (self.steps or self.missing is not None):
+        if self.read not in ("integer", "number") and (self.steps or self.missing is not None):
             raise ValueError(f"steps and missing are for numbers, and {self.columns[0]} is read as {self.read}")
+        if (self.separator is not None) != (self.read == "texts"):
+            raise ValueError(f"texts have a separator, and nothing else has; {self.columns[0]} is read as {self.read}")
+        if self.table is not None and self.read not in ("text", "texts"):
+            raise ValueError(f"text is hashed under the name of a table, and {self.columns[0]} is no text")
         if "text" in self.steps[:-1]:
             raise ValueError(f"the step text of {self.columns[0]} makes an id, and must be the last one")
         return self
@@ -69,3 +89,9 @@ class RawColumns(Node):
     def field_of(self, column: str) -> str:
         """Return the field that a column is made of."""
         return self.field or column
+
+    def table_of(self, column: str) -> str | None:
+        """Return the name that seeds the hash of text in a column; None where nothing is hashed."""
+        if self.read in ("text", "texts"):
+            return self.table or self.field_of(column)
+        return column if "text" in self.steps else None

@@ -1,6 +1,7 @@
 """The steps by which columns are made of what a source has."""
 
 import math
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,10 @@ from persia_cli.data.raw_values import column_of_request, log_buckets, made_of
 VALUES = np.array([-5, 0, 1, 2, 3, 10, 1_000_000])
 
 
+def refuse(wrong: np.ndarray[Any, Any], reason: str) -> None:
+    assert not wrong.any(), reason
+
+
 def raw(*steps: Any, **keys: Any) -> RawColumns:
     """A column `n` that is made by these steps."""
     return RawColumns.model_validate({"columns": ["n"], "read": "integer", "steps": steps} | keys)
@@ -26,11 +31,12 @@ def raw(*steps: Any, **keys: Any) -> RawColumns:
         ([{"at_least": 0}, "float32", "log1p"], np.log1p(np.maximum(VALUES, 0).astype(np.float32))),
         ([{"subtract": 40}, {"divide": 15}], (VALUES - 40) / 15),
         ([{"floor_divide": 5}], VALUES // 5),
+        ([{"floor_divide": 5}, {"remainder": 3}], VALUES // 5 % 3),
         (["log_buckets"], np.array([-5, 0, 1, 2, math.floor(math.log(3) ** 2), 5, 190])),
     ],
 )
 def test_numbers_become_what_the_steps_say(steps: list[Any], expected: np.ndarray[Any, Any]) -> None:
-    found = made_of(raw(*steps), "n", VALUES)
+    found = made_of(raw(*steps), "n", VALUES, refuse)
     assert found.dtype == expected.dtype
     np.testing.assert_array_equal(found, expected)
     np.testing.assert_array_equal(column_of_request(raw(*steps), "n", pa.array(VALUES)).to_numpy(), expected)
@@ -38,10 +44,55 @@ def test_numbers_become_what_the_steps_say(steps: list[Any], expected: np.ndarra
 
 def test_numbers_as_categories_are_hashed_as_text() -> None:
     expected = [text_id("n", str(value)) for value in VALUES.tolist()]
-    assert made_of(raw("text"), "n", VALUES).to_pylist() == expected
+    assert made_of(raw("text"), "n", VALUES, refuse).to_pylist() == expected
     given = pa.array([*VALUES.tolist(), None])
     assert column_of_request(raw("text"), "n", given).to_pylist() == [*expected, None]
     assert column_of_request(raw("text", missing=10), "n", given).to_pylist() == [*expected, text_id("n", "10")]
+
+
+def test_hours_of_times_that_are_none_are_refused_and_missing_ones_are_null() -> None:
+    hour = raw("hours", {"remainder": 24}, field="hour")
+    day = raw("hours", {"floor_divide": 24}, field="hour")
+    given = pa.array([14102123, None, 24022900, 70010100])
+    assert column_of_request(hour, "n", given).to_pylist() == [23, None, 0, 36524 * 24 % 24]
+    days = [None if each is None else (date(*each) - date(1970, 1, 1)).days
+            for each in ((2014, 10, 21), None, (2024, 2, 29), (2070, 1, 1))]  # fmt: skip
+    assert column_of_request(day, "n", given).to_pylist() == days
+    for wrong in (14133100, 14022900, 14102124, -1, 10**8, 0):
+        with pytest.raises(pa.ArrowInvalid, match=f"{wrong}: hour is not a YYMMDDHH time"):
+            column_of_request(hour, "n", pa.array([14102123, wrong]))
+
+
+def test_missing_numbers_are_told_or_filled_and_a_nan_is_one() -> None:
+    """Bytes of a request have no null."""
+    years = raw({"subtract": 40}, {"divide": 15}, "float32", read="number", missing=40, field="age")
+    absence = raw(read="absence", field="age")
+    for given in (pa.array([25.0, None]), pa.array([25.0, math.nan]), pa.array([25, None])):
+        assert column_of_request(years, "n", given).to_pylist() == [-1.0, 0.0]
+        assert column_of_request(absence, "n", given).to_pylist() == [0.0, 1.0]
+    assert column_of_request(absence, "n", pa.array([None, None])).to_pylist() == [1.0, 1.0]
+    unfilled = raw("float32", read="number")
+    assert column_of_request(unfilled, "n", pa.array([1.0, math.nan])).to_pylist() == [1.0, None]
+
+
+def test_texts_are_hashed_under_a_table_and_empty_ones_are_missing() -> None:
+    text = raw(read="text", table="item")
+    assert column_of_request(text, "n", pa.array(["lamp", "", None])).to_pylist() == [
+        text_id("item", "lamp"),
+        None,
+        None,
+    ]
+    texts = raw(read="texts", separator="|")
+    red, new = text_id("n", "red"), text_id("n", "new")
+    given = pa.array([["red", "new"], [], None, ["", "new", None]])
+    assert column_of_request(texts, "n", given).to_pylist() == [[red, new], [], [], [new]]
+    assert column_of_request(texts, "n", given.slice(3)).to_pylist() == [[new]]
+    assert column_of_request(texts, "n", pa.array([None, None])).to_pylist() == [[], []]
+    assert column_of_request(texts, "n", pa.array([[5]])).to_pylist() == [[text_id("n", "5")]]
+    for wrong in (pa.array(["red"]), pa.array([[1.5]]), pa.array([[["red"]]])):
+        with pytest.raises(TypeError, match="text"):
+            column_of_request(texts, "n", wrong)
+    assert column_of_request(raw(read="hexadecimal", digits=2), "n", pa.array(["", "1f"])).to_pylist() == [None, 31]
 
 
 def test_buckets_of_logarithms() -> None:
@@ -54,6 +105,10 @@ def test_buckets_of_logarithms() -> None:
         ({"steps": ["text", "log1p"]}, "makes an id, and must be the last one"),
         ({"read": "text", "steps": ["log1p"]}, "steps and missing are for numbers"),
         ({"steps": [{"multiply": 3}]}, "multiply"),
+        ({"steps": [{"remainder": 0}]}, "remainder"),
+        ({"read": "texts"}, "texts have a separator"),
+        ({"separator": "|"}, "texts have a separator"),
+        ({"table": "item"}, "hashed under the name of a table"),
     ],
 )
 def test_declarations_without_sense_are_refused(keys: dict[str, Any], says: str) -> None:

@@ -70,12 +70,25 @@ def test_the_census_in_words_is_that_of_the_shipped_file() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["adult_income", "criteo", "criteo_x4"])
-def test_configurations_declare_what_their_recipes_do(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "recipe"),
+    [
+        ("adult_income", "adult_income"), ("criteo", "criteo"), ("criteo_1tb", "criteo_1tb"),
+        ("criteo_x4", "criteo_x4"), ("avazu", "avazu"), ("avazu_x4", "avazu"), ("taobao", "taobao"),
+        ("taobao_pooled", "taobao"),
+        ("movielens_100k", "u.data"), ("movielens_1m", "ratings.dat"), ("movielens_25m", "ratings.csv"),
+    ],
+)  # fmt: skip
+def test_configurations_declare_what_their_recipes_do(name: str, recipe: str) -> None:
     file = yaml.safe_load((shipped("conf") / "dataset" / f"{name}.yaml").read_text())
     declared = ParquetDataset.model_validate(DATASET | {"sparse": ["x"], "raw": file["raw"]}).raw
-    load_recipe(name)
-    assert declared == sys.modules[f"persia_recipe_{name}"].DATASET["raw"]
+    if "." in recipe:  # a release of MovieLens, by its file
+        load_recipe("movielens")
+        assert declared == sys.modules["persia_recipe_movielens"].RELEASES[recipe].raw
+        return
+    load_recipe(recipe)
+    found = sys.modules[f"persia_recipe_{recipe}"]
+    assert declared == (found.DATASET["raw"] if hasattr(found, "DATASET") else found.RAW)
 
 
 def test_counts_and_hexadecimal_ids_are_those_of_the_criteo_recipe() -> None:
