@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -41,6 +41,12 @@ SAVING_EXAMPLES = examples(
 TIER_EXAMPLES = examples(
     "persia bench tier conf=criteo train.batch_size=4096 optimizer=rowwise_adagrad embedding.wire=float16 "
     "cluster.embedding_servers=2",
+)
+
+SERVE_EXAMPLES = examples(
+    "persia bench serve shop",
+    "persia bench serve shop --candidates 500 --user user,country --workers 2",
+    "persia bench serve shop --rate 200 --seconds 60 --rounds 1 --json",
 )
 
 Rounds = Annotated[int, typer.Option("--rounds", min=1, help="Turns of each.")]
@@ -276,3 +282,66 @@ def kernels(
     report.close(quick)
     if not as_json:
         propose(err(), "persia bench kernels" if quick else "persia bench throughput conf=criteo")
+
+
+@app.command(epilog=SERVE_EXAMPLES)
+def serve(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A folder that persia export wrote.", show_default=False)
+    ],
+    candidates: Annotated[
+        int, typer.Option("--candidates", metavar="N", min=1, max=10_000, help="Samples of a request.")
+    ] = 100,
+    user: Annotated[
+        str | None,
+        typer.Option(
+            "--user", metavar="FIELDS", show_default="the first half",
+            help="Fields, between commas, that have one row for all candidates; '' for none.",
+        ),
+    ] = None,
+    body: Annotated[Literal["binary", "json"], typer.Option("--body", help="Form of the requests.")] = "binary",
+    workers: Annotated[int, typer.Option("--workers", metavar="N", min=1, max=1024, help="Of the server.")] = 1,
+    connections: Annotated[
+        int | None,
+        typer.Option(
+            "--connections", metavar="N", min=1, max=512, show_default="4 for each worker",
+            help="Connections that send one request after another.",
+        ),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            "--rate", metavar="R", min=0.1, show_default="50 % and 150 % of the server's limit",
+            help="Requests per second that come at random moments.",
+        ),
+    ] = None,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Seconds of a turn.")] = 5.0,
+    rounds: Rounds = 3,
+    quick: Annotated[bool, typer.Option("--quick", help="One round of short turns: to see if it runs.")] = False,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Measure a server of an exported model: candidates per second and latencies, in turns with its network alone.
+
+    Another process sends the requests: one after another on each connection, with many candidates and with one; then
+    at random moments, where latency counts from the moment when a request was due.
+    """
+    from persia_cli.bench.machine import this_machine
+    from persia_cli.bench.serving import ServingPlan, measure_serving
+    from persia_cli.commands import bench_views as views
+    from persia_cli.commands.screen import err, labelled, out, propose
+    from persia_cli.errors import UserError
+
+    seconds, rounds = (0.3, 1) if quick else (seconds, rounds)
+    plan = ServingPlan(
+        folder, candidates, user, body == "binary", workers, connections, seconds, rounds, rate
+    )  # fmt: skip
+    try:
+        measured = measure_serving(plan, views.noting(as_json))
+    except ImportError as error:
+        raise UserError(f"{error.name} is not installed; pip install 'persia[serve]'") from error
+    if as_json:
+        views.print_json("serve", measured.results, quick, **measured.about())
+        return
+    labelled(out(), "machine", this_machine().processor)
+    views.show_serving(plan, measured)
+    propose(err(), f"persia serve {folder} --workers {this_machine().cores}")

@@ -17,6 +17,7 @@ from persia_cli.errors import count
 
 if TYPE_CHECKING:
     from persia_cli.bench.delay_line import NetworkLink
+    from persia_cli.bench.serving import ServingPlan, ServingSpeed
     from persia_cli.bench.throughput import Throughput
 
 SHARED = {
@@ -36,9 +37,9 @@ def noting(as_json: bool) -> Callable[[str], None]:
     return (lambda text: None) if as_json else (lambda text: say(err(), f"{text} …"))
 
 
-def print_json(benchmark: str, results: Iterable[Result], quick: bool, run: Run | None = None) -> None:
+def print_json(benchmark: str, results: Iterable[Result], quick: bool, run: Run | None = None, **more: Any) -> None:
     """Print the results with all that `scripts/targets.py` needs to judge them."""
-    head: dict[str, Any] = {"benchmark": benchmark, "quick": quick, "machine": asdict(this_machine())}
+    head: dict[str, Any] = {"benchmark": benchmark, "quick": quick, "machine": asdict(this_machine()), **more}
     if run is not None:
         head |= {"run": run.model_dump(mode="json")}
     say(out(), json.dumps(head | {"results": [asdict(result) for result in results]}))
@@ -126,6 +127,38 @@ def show_tier(run: Run, result: Result) -> None:
     if ratios:
         labelled(out(), "ratio", f"{min(ratios.values()):.2f} x FBGEMM at its faster number of threads")
     warn_of_others([result])
+
+
+def show_serving(plan: "ServingPlan", measured: "ServingSpeed") -> None:
+    """Print speeds and latencies of a server beside its network alone."""
+    labelled(out(), "model", measured.model)
+    labelled(out(), "requests", measured.requests)
+    labelled(
+        out(),
+        "measured",
+        f"{plan.rounds} alternating rounds of {plan.seconds:g} s, {count(plan.workers, 'worker')}; medians, and "
+        "latencies of all rounds",
+    )
+    table = columns("load", "candidates/s", "requests/s", "p50 ms", "p99 ms", "p99.9 ms", "503", "errors", "is")
+    for result in measured.results:
+        for side in result.sides:
+            times = [_time(side.latency_ms.get(name)) for name in ("p50", "p99", "p999")]
+            refused = [f"{side.busy:,}", f"{side.errors:,}"] if side.latency_ms else ["", ""]
+            ratio = "".join(f"{ratio:.3f} x {name}" for name, ratio in side.ratios.items())
+            name = result.name if side.latency_ms else f"  {side.name}"
+            rate = f"{side.requests_per_s or 0.0:,.1f}"
+            table.add_row(name, f"{side.median:,.0f}", rate, *times, *refused, ratio)
+    print_rows(out(), table)
+    before, after = measured.private_bytes
+    labelled(out(), "memory", f"{size(before)} of the workers' own before the last loads, {size(after)} after them")
+    for result in measured.results:
+        if result.note:
+            paragraph(out(), f"{result.name}: {result.note}", style="yellow")
+    warn_of_others(measured.results)
+
+
+def _time(ms: float | None) -> str:
+    return "" if ms is None else f"{ms:.2f}"
 
 
 def show_modes(run: Run, results: "Mapping[NetworkLink, Result]") -> None:

@@ -23,6 +23,8 @@ FROZEN = {
         "--conf-dir", "--delay-ms", "--help", "--hosts", "--json", "--mbit", "--plot", "--quick", "--rounds", "--steps",
         "words",
     ],
+    "bench serve": ["--body", "--candidates", "--connections", "--help", "--json", "--quick", "--rate", "--rounds",
+                    "--seconds", "--user", "--workers", "folder"],
     "bench throughput": ["--compare", "--conf-dir", "--help", "--json", "--quick", "--ring", "--rounds", "--source",
                          "--steps", "words"],
     "bench saving": ["--conf-dir", "--help", "--json", "--saves", "--steps", "words"],

@@ -4,6 +4,7 @@ import io
 import re
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from rich.console import Console
 
 from persia_cli.bench.delay_line import NetworkLink
 from persia_cli.bench.result import Hop, Result, Side, Stage
+from persia_cli.bench.serving import ServingPlan, ServingSpeed
 from persia_cli.commands import bench_views
 from persia_cli.commands.describe import describe_plan, warn_of_stand_in
 from persia_cli.commands.inspect_view import show_profile
@@ -102,6 +104,12 @@ def views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Show]:
     hops = [Hop("embedding worker to NN worker", 512.0)]
     compared = Result("ring", "shop", "samples/s", SIDES, 5, 48, stages=STAGES, hops=hops, bottleneck="the network")
 
+    loaded = Side("persia", 98765.4, 1, 2, {"network alone": 0.812}, requests_per_s=987.7, busy=12, errors=3)
+    loaded = replace(loaded, latency_ms={"p50": 3.25, "p99": 7.5, "p999": 11.75})
+    requests = "binary, of 256 golden samples; 19 of 39 fields have one row for all candidates"
+    load = Result("one after another", "4 connections, 100 candidates", "candidates/s", [loaded, SIDES[1]], 3)
+    serving = ServingSpeed("shop, ffnn, 26 features, 13 dense", requests, [load], (130_000_000, 131_000_000))
+
     def bench(show: Callable[[], None]) -> Show:
         def through(console: Console) -> None:
             monkeypatch.setattr(bench_views, "out", lambda: console)
@@ -120,6 +128,7 @@ def views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Show]:
         "bench compare": bench(lambda: bench_views.show_comparison(run, compared)),
         "bench modes": bench(lambda: bench_views.show_modes(run, modes)),
         "bench saving": bench(lambda: bench_views.show_saving(saving)),
+        "bench serve": bench(lambda: bench_views.show_serving(ServingPlan(Path("shop")), serving)),
         "bench tier": bench(lambda: bench_views.show_tier(run, tier)),
         "recipes": lambda console: pairs(console, {name: load_recipe(name).title for name in list_recipes()}),
         "stand-in": lambda console: warn_of_stand_in(console, plan, ["conf=criteo"]),
@@ -135,6 +144,7 @@ NAMES = [
     "bench compare",
     "bench modes",
     "bench saving",
+    "bench serve",
     "bench tier",
     "recipes",
     "stand-in",

@@ -1,0 +1,107 @@
+"""A connection to a server, which is kept for many requests, one at a time."""
+
+import json
+import socket
+from typing import NamedTuple
+
+import httptools
+
+from persia_cli.bench.load.order import SentRequest
+from persia_cli.errors import WireError
+
+CHUNK = 2**18
+BROKEN = 0
+"""Status of a request without an answer: the connection broke."""
+
+
+class LoadAnswer(NamedTuple):
+    """An answer to a request that was due at some moment, by the clock of `perf_counter`."""
+
+    due: float
+    status: int
+    body: bytes
+    request: SentRequest
+
+    @property
+    def is_right(self) -> bool:
+        """Whether it has the predictions that the model gives."""
+        return self.body == self.request.answer
+
+    def sentence(self) -> str:
+        """Return the server's sentence of an answer without predictions, or why there is no answer."""
+        if self.status == BROKEN:
+            return self.body.decode()
+        try:
+            return f"{self.status}: {json.loads(self.body)['error']}"
+        except (ValueError, LookupError, TypeError):
+            return f"status {self.status}"
+
+
+class LoadConnection:
+    """Sends requests and reads their answers; `sent` is when the present request was sent."""
+
+    def __init__(self, address: tuple[str, int], patience_s: float) -> None:
+        """Connect; raises WireError if the server does not listen."""
+        self._address, self._patience_s = address, patience_s
+        self.sent = 0.0
+        self._open()
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor, by which it can be waited for."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+    def ask(self, request: SentRequest, due: float, now: float) -> None:
+        """Send a request; raises WireError if the server does not read it."""
+        self._request, self._due, self.sent = request, due, now
+        self._parts: list[bytes] = []
+        self._is_whole = False
+        try:
+            self._socket.sendall(request.wire)
+        except OSError as error:
+            # Perhaps it has answered before the request was whole, and closed; then there is something to read.
+            if isinstance(error, TimeoutError):
+                raise WireError(f"the server has not read a request for {self._patience_s:g} s") from error
+
+    def read(self) -> LoadAnswer | None:
+        """Return the answer if what has come completes it; raises WireError if the server is gone or speaks no HTTP."""
+        try:
+            data, reason = self._socket.recv(CHUNK), "the server closed the connection before it had answered"
+        except OSError as error:
+            data, reason = b"", f"the connection broke: {error.strerror or error}"
+        if not data:
+            self._reopen()
+            return LoadAnswer(self._due, BROKEN, reason.encode(), self._request)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            raise WireError(f"the server's answer is no HTTP: {error}") from error
+        if not self._is_whole:
+            return None
+        answer = LoadAnswer(self._due, self._parser.get_status_code(), b"".join(self._parts), self._request)
+        if not self._parser.should_keep_alive():
+            self._reopen()
+        return answer
+
+    def on_body(self, part: bytes) -> None:
+        """Take a part of an answer's body: called by the parser."""
+        self._parts.append(part)
+
+    def on_message_complete(self) -> None:
+        """Take note of an answer's end: called by the parser."""
+        self._is_whole = True
+
+    def _reopen(self) -> None:
+        self.close()
+        self._open()
+
+    def _open(self) -> None:
+        try:
+            self._socket = socket.create_connection(self._address, self._patience_s)
+        except OSError as error:
+            raise WireError(f"the server does not take connections: {error.strerror or error}") from error
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._parser = httptools.HttpResponseParser(self)

@@ -1,0 +1,75 @@
+"""What a process that loads a server is told, and what it says at the end."""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+LEAST_FOR_P999 = 1000
+"""Answers of which one in a thousand can be told apart."""
+
+
+class SentRequest(msgspec.Struct, frozen=True):
+    """A request as it is sent, and the only right body of an answer."""
+
+    wire: bytes
+    answer: bytes
+
+
+class LoadOrder(msgspec.Struct, frozen=True):
+    """How a server is loaded."""
+
+    host: str
+    port: int
+    requests: list[SentRequest]
+    """They are sent in turn, over and over."""
+    connections: int
+    warm_up_s: float
+    """Seconds before the first request that counts."""
+    seconds: float
+    """Requests that begin within these seconds count."""
+    rate: float | None
+    """Requests per second, which arrive at random moments; None: each connection sends as soon as it has its answer."""
+    seed: int
+    """Of the random moments."""
+    parent: int
+    """Process id of the benchmark."""
+    patience_s: float = 20.0
+    """Seconds after which a server that does not answer is given up."""
+
+
+class LoadReport(msgspec.Struct, frozen=True):
+    """What came of a load."""
+
+    failure: str | None = None
+    """Why it was given up."""
+    answered: int = 0
+    """Requests with predictions; all others were refused."""
+    busy: int = 0
+    """Requests that were answered 503."""
+    errors: int = 0
+    """Requests that were answered by another status."""
+    first_error: str = ""
+    latencies: bytes = b""
+    """Of the requests with predictions: float64 seconds from the moment when each was due."""
+    cpu_s: float = 0.0
+    """CPU seconds of the process that sent them."""
+    wall_s: float = 0.0
+    """Seconds in which it used them."""
+
+    def seconds_each(self) -> NDArray[np.float64]:
+        """Return the latencies."""
+        return np.frombuffer(self.latencies, np.float64)
+
+
+def percentiles_ms(latencies: Sequence[float] | NDArray[np.float64]) -> dict[str, float]:
+    """Return the times in ms within which half, 99 % and 99.9 % of the answers came; the last one if they suffice.
+
+    Each is the time of an answer, by the nearest rank.
+    """
+    if not len(latencies):
+        return {}
+    parts = {"p50": 0.5, "p99": 0.99} | ({"p999": 0.999} if len(latencies) >= LEAST_FOR_P999 else {})
+    found = np.quantile(latencies, list(parts.values()), method="inverted_cdf") * 1e3
+    return dict(zip(parts, found.tolist(), strict=True))

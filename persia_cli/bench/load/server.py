@@ -1,0 +1,142 @@
+"""A server to load: the parent and the workers that `persia serve` has, in processes of their own."""
+
+import logging
+import os
+import selectors
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from persia_cli.errors import PersiaError, RoleError, UserError
+from persia_cli.launch.parent import die_with
+from persia_cli.launch.processes import python_module
+from persia_cli.observe.usage import cpu_seconds_of
+from persia_cli.server.listening import listen
+from persia_cli.server.settings import ServerSettings
+from persia_cli.server.workers import START_S, Workers
+
+HOST = "127.0.0.1"
+LATE_S = 10.0
+"""Seconds, beyond those in which a worker has to be ready or to drain, after which a server is given up."""
+
+
+class ServedOrder(msgspec.Struct, frozen=True):
+    """What a server to load is told."""
+
+    settings: ServerSettings
+    workers: int
+    parent: int
+
+
+class ServedNews(msgspec.Struct, frozen=True):
+    """What it says when it is ready, or why it never will be."""
+
+    port: int = 0
+    failure: str | None = None
+
+
+_ORDER = msgspec.json.Decoder(ServedOrder)
+_NEWS = msgspec.json.Decoder(ServedNews)
+
+
+class LoadedServer:
+    """A running server."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", port: int) -> None:
+        self._process, self.port = process, port
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds of all workers so far."""
+        return sum(map(cpu_seconds_of, self._workers()))
+
+    def private_bytes(self) -> int:
+        """Return the memory that all workers have for themselves: without the rows, which are mapped files."""
+        return sum(map(_private_bytes, self._workers()))
+
+    def require_alive(self) -> None:
+        """Raise RoleError if the server has ended."""
+        code = self._process.poll()
+        if code is not None:
+            raise RoleError(f"the server ended with exit code {code} while it was loaded; see what it wrote above")
+
+    def _workers(self) -> list[int]:
+        pid = self._process.pid
+        try:
+            return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        except (FileNotFoundError, ProcessLookupError):
+            return []
+
+
+@contextmanager
+def served(settings: ServerSettings, workers: int) -> Iterator[LoadedServer]:
+    """Serve a model until the end of the block; raises UserError, RoleError if it cannot be."""
+    process = subprocess.Popen(
+        python_module("persia_cli.bench.load.server"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert process.stdin is not None
+        with process.stdin:
+            process.stdin.write(msgspec.json.encode(ServedOrder(settings, workers, os.getpid())))
+        yield LoadedServer(process, _port(process))
+    finally:
+        process.terminate()
+        try:
+            process.wait(settings.drain_s + LATE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def _port(process: "subprocess.Popen[bytes]") -> int:
+    assert process.stdout is not None
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        if not selector.select(START_S + LATE_S):
+            raise RoleError(f"the server is not ready after {START_S + LATE_S:g} s")
+    line = process.stdout.readline()
+    if not line:
+        raise RoleError(
+            f"the server ended with exit code {process.wait()} before it was ready; see what it wrote above"
+        )
+    news = _NEWS.decode(line)
+    if news.failure is not None:
+        raise UserError(news.failure)
+    return news.port
+
+
+def _private_bytes(pid: int) -> int:
+    try:
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) << 10
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+    return 0
+
+
+def _tell(news: ServedNews) -> None:
+    os.write(1, msgspec.json.encode(news) + b"\n")
+
+
+def main() -> None:
+    """Serve as standard input says, until SIGTERM."""
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(asctime)s server %(levelname)s %(message)s")
+    order = _ORDER.decode(sys.stdin.buffer.read())
+    die_with(order.parent)
+    try:
+        with listen(HOST, 0, is_guarded=False) as listener:
+            port = listener.getsockname()[1]
+            Workers(order.settings, listener, order.workers).run(lambda: _tell(ServedNews(port)))
+    except PersiaError as error:
+        _tell(ServedNews(failure=str(error)))
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""`persia bench serve` starts a server, loads it from a third process, and leaves none of them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.printed import key_values
+from tests.support.small_model import NAME, write_small_model
+
+pytestmark = pytest.mark.processes
+LIMIT_S = 170.0
+CLOSED = ("4 connections, 20 candidates", "4 connections, 1 candidate")
+
+
+def bench(*words: str | Path, temporary: Path) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "persia_cli", "bench", "serve", *words], capture_output=True, text=True,
+        timeout=LIMIT_S, env=os.environ | {"TMPDIR": str(temporary)},
+    )  # fmt: skip
+    assert [path.name for path in temporary.iterdir() if path.name.startswith("persia-")] == []
+    left = [each for each in psutil.process_iter(["cmdline"]) if str(temporary) in " ".join(each.info["cmdline"] or [])]
+    assert left == []
+    return done
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_small_model(tmp_path_factory.mktemp("model") / NAME)
+
+
+@pytest.fixture
+def temporary(tmp_path: Path) -> Path:
+    folder = tmp_path / "t"
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.slow
+def test_a_server_beside_its_network_alone(model: Path, temporary: Path) -> None:
+    done = bench(model, "--candidates", "20", "--user", "user", "--quick", "--json", temporary=temporary)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    told = json.loads(done.stdout)
+    assert (told["benchmark"], told["quick"]) == ("serve", True)
+    assert told["model"].startswith(f"{NAME}, ffnn, 3 features, 1 dense")
+    assert "3 golden samples" in told["requests"]
+    *closed, below, above = told["results"]
+    assert tuple(each["name"] for each in closed) == CLOSED
+    for each, candidates in zip(closed, (20, 1), strict=True):
+        ours, alone = each["sides"]
+        assert ours["ratios"] == {alone["name"]: pytest.approx(ours["median"] / alone["median"])}
+        assert 0 < ours["requests_per_s"] == pytest.approx(ours["median"] / candidates, rel=0.01)
+        assert 0 < ours["latency_ms"]["p50"] <= ours["latency_ms"]["p99"]
+        assert ours["busy"] == ours["errors"] == 0
+        assert ours["cpu_ms"].keys() == {"server", "sender"}
+        assert ours["cpu_ms"]["server"] > 0
+    assert "50%" in below["name"]
+    assert "150%" in above["name"]
+    assert below["sides"][0]["errors"] == above["sides"][0]["errors"] == 0
+
+
+@pytest.mark.slow
+def test_for_people_and_in_json_at_a_rate(model: Path, temporary: Path) -> None:
+    words = ["--body", "json", "--rate", "100", "--connections", "2", "--quick"]
+    done = bench(model, *words, temporary=temporary)
+    assert done.returncode == 0, done.stderr
+    rows = [key_values(line) for line in done.stdout.splitlines() if line.startswith("load=")]
+    names = [row["load"] for row in rows]
+    assert names[0] == "2 connections, 100 candidates"
+    assert names[-1] == "random moments, 100/s, 100 candidates"
+    assert float(rows[-1]["requests_s"]) == pytest.approx(100, abs=60)
+    assert all(row["errors"] == "0" for row in rows if "errors" in row)
+    assert done.stdout.splitlines()[2].startswith("requests  JSON, of 3 golden samples")
+    assert done.stderr.splitlines()[-1].startswith(f"next      persia serve {model}")
+
+
+def test_a_folder_that_is_no_model_and_a_field_that_it_has_not(model: Path, temporary: Path) -> None:
+    done = bench(temporary, temporary=temporary)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "is no exported model" in done.stderr
+    done = bench(model, "--user", "age", "--quick", temporary=temporary)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "the model has no field age" in done.stderr
