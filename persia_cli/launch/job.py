@@ -3,7 +3,7 @@
 import os
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -43,6 +43,8 @@ SWITCH_INTERVAL_S = 1e-4
 
 ERROR_LINE = "error: "
 """Begin of the line in a replica's log with the error that ended it."""
+NO_ANSWER = re.compile(r"\bcoordinator at \S+ has not answered for ")
+"""In the error of a replica that has lost the coordinator, as `persia_cli.wire.client` words it."""
 
 SIGNALLED = 128
 """Exit code of a process that stopped on a signal, minus the signal's number."""
@@ -234,6 +236,12 @@ def result_of(run_dir: Path) -> JobResult:
 def replicas_named(failure: PersiaError) -> list[str]:
     """Return the replicas that a failure names, in the order in which it does."""
     return re.findall(r"\b(?:coordinator|embedding-server|embedding-worker|data-loader|nn-worker)-\d+", str(failure))
+
+
+def was_cut_off(log: Sequence[str]) -> bool:
+    """Return whether a replica ended because the coordinator did not answer it, by the lines of its log."""
+    errors = [line for line in log if line.startswith(ERROR_LINE)]
+    return bool(errors) and NO_ANSWER.search(errors[-1]) is not None
 
 
 def recorded_failure(run_dir: Path) -> PersiaError | None:

@@ -15,7 +15,15 @@ from persia_cli.engines.hosts.remote import last_words, run_on
 from persia_cli.engines.hosts.start import start_folder, start_words
 from persia_cli.errors import KilledError, PersiaError, PreemptedError, RoleError, UserError
 from persia_cli.launch.handed_over import text_of
-from persia_cli.launch.job import ERROR_LINE, SIGNALLED, JobResult, recorded_failure, replicas_named, result_of
+from persia_cli.launch.job import (
+    ERROR_LINE,
+    SIGNALLED,
+    JobResult,
+    recorded_failure,
+    replicas_named,
+    result_of,
+    was_cut_off,
+)
 from persia_cli.plan.job import COORDINATOR, Replica
 
 FIRST = f"{COORDINATOR}-0"
@@ -228,8 +236,7 @@ class HostsJob:
     def _failure(self, name: str) -> PersiaError:
         """Return the error that ended a replica, as its log has it."""
         code = self.ended[name]
-        log = self._connections[self._host_of(name)].mirror.log_of(name)
-        errors = [line.removeprefix(ERROR_LINE) for line in log.splitlines() if line.startswith(ERROR_LINE)]
+        errors = [line.removeprefix(ERROR_LINE) for line in self._log(name) if line.startswith(ERROR_LINE)]
         how = f"was ended by signal {code - SIGNALLED}" if code > SIGNALLED else f"ended with exit code {code}"
         text = f"{self._named(name)}: {errors[-1]}" if errors else f"{self._named(name)} {how}{self._tail(name)}"
         if code > SIGNALLED:
@@ -237,14 +244,17 @@ class HostsJob:
         return UserError(text) if code == UserError.exit_code else RoleError(text)
 
     def _lost_replica(self, failure: PersiaError) -> str | None:
-        """Return the replica that a failure names though it does not end: it stands still, or is cut off."""
+        """Return the replica that a failure names and that stands still, or was cut off from the coordinator."""
         # Not `there`: a machine may be cut off before it has said that they are.
         started = {replica.name for replica in self._started} - {FIRST}
         named = [name for name in replicas_named(failure) if name in started]
         if isinstance(failure, UserError) or not named:
             return None
         self.wait(named, SETTLE_S)  # what has failed itself ends now
-        return next((name for name in named if name not in self.ended), None)
+        return next((name for name in named if name not in self.ended or was_cut_off(self._log(name))), None)
+
+    def _log(self, name: str) -> list[str]:
+        return self._connections[self._host_of(name)].mirror.log_of(name).splitlines()
 
     def _tail(self, name: str) -> str:
         lines = self._connections[self._host_of(name)].mirror.tail_of(name, TAIL_LINES)

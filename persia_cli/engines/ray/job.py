@@ -13,7 +13,7 @@ from persia_cli.engines.ray.followed import ActorReplica, FollowedReplica, OwnRe
 from persia_cli.engines.ray.request import words_of
 from persia_cli.errors import KilledError, PersiaError, RoleError, TakeoverError, UserError, WireError
 from persia_cli.launch.handed_over import text_of
-from persia_cli.launch.job import ERROR_LINE, ROLES, SIGNALLED, record, recorded_failure, replicas_named
+from persia_cli.launch.job import ERROR_LINE, ROLES, SIGNALLED, record, recorded_failure, replicas_named, was_cut_off
 from persia_cli.launch.pid_file import noted_in
 from persia_cli.launch.supervisor import WELL, DeathReports, address_in
 from persia_cli.plan.job import JobPlan, Replica
@@ -178,7 +178,7 @@ class RayJob:
         there = [each for each in self._all if each is not self._coordinator and each.replica.name in named]
         if there and not isinstance(recorded, UserError):
             self._wait(there, SETTLE_S)  # what has failed itself ends now; who does not stands still, or is cut off
-            if silent := [each for each in there if each.code is None]:
+            if silent := [each for each in there if each.code is None or was_cut_off(self._lines(each))]:
                 raise self._killed(str(recorded), silent[0].replica) from recorded
         for each in self._all:
             if each is not self._coordinator and each.replica.name in named:

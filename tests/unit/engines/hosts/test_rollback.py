@@ -80,6 +80,21 @@ def test_a_job_that_was_told_to_end_does_not_go_on(tmp_path: Path, monkeypatch: 
     assert stops == [False, False]
 
 
+def test_who_ended_because_the_coordinator_was_silent_was_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "recorded_failure", lambda run_dir: RoleError(DEATH))
+    monkeypatch.setattr(jobs, "SETTLE_S", 0.0)
+    job = HostsJob(RUN, tmp_path, "job-123456", 1, lambda text: None)
+    job._started = list(job.placement)
+    log = "error: embedding-server-0: coordinator at tcp://a:7 has not answered for 30 s (waiting for its news)\n"
+    mirror = SimpleNamespace(log_of=lambda name: log, tail_of=lambda name, lines: [])
+    codes = {"coordinator-0": 1, "embedding-server-0": 1}
+    job._connections = dict.fromkeys("abc", SimpleNamespace(there=set(), ended=codes, poll=lambda: None, mirror=mirror))  # type: ignore[arg-type]
+    with pytest.raises(KilledError):
+        job.check()
+
+
 @pytest.mark.parametrize("has_told", [True, False], ids=["told", "cut_off_before_it_told"])
 @pytest.mark.parametrize(
     ("recorded", "ended", "kind"),
