@@ -83,6 +83,10 @@ def launch_role(
         bool,
         typer.Option("--trusted-network", help="Talk to other machines without keys, as cluster.trusted_network."),
     ] = False,
+    cpus: Annotated[
+        str | None,
+        typer.Option("--cpus", metavar="LIST", help="Processors to run on, as in cluster.pin.", show_default="all"),
+    ] = None,
     supervise: Annotated[
         bool, typer.Option("--supervise", help="Run it as a child, and start it again if it dies.")
     ] = False,
@@ -115,6 +119,10 @@ def launch_role(
     (recovery.dense_memory), and a coordinator that is killed.
     """
     from persia_cli.errors import UserError
+    from persia_cli.launch.affinity import pin
+
+    if cpus is not None:
+        pin(cpus)  # before other threads are there, and before libraries count the processors
     from persia_cli.launch.handed_over import STDIN, take
     from persia_cli.launch.parent import die_with
     from persia_cli.launch.role import JOIN_S, run_process
@@ -131,7 +139,7 @@ def launch_role(
     number = index_of(index)
     replica = RoleOptions(
         role, number, coordinator, bind, advertise, run_dir, token_file, key_file, trusted_network, life, memory_file,
-        pid_file,
+        pid_file, cpus,
     )  # fmt: skip
     replica.check()
     if pid_file is not None and not supervise:

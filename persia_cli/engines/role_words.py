@@ -28,6 +28,8 @@ class Placed:
     """Address to listen at, if others do not reach it there."""
     advertise: str = ""
     """Address that others reach it at, if that is not the one of the route to the coordinator."""
+    cpus: str = ""
+    """Processors that it is to run on, if not on all."""
 
 
 def role_words(role: str, index: int | str, at: Placed) -> list[str]:
@@ -35,6 +37,7 @@ def role_words(role: str, index: int | str, at: Placed) -> list[str]:
     words = ["launch-role", role, "--index", str(index), "--coordinator", at.coordinator, "--key-file", at.key_file]
     words += ["--bind", at.bind] if at.bind else []
     words += ["--advertise", at.advertise] if at.advertise else []
+    words += ["--cpus", at.cpus] if at.cpus else []
     words += ["--supervise"]
     if role != COORDINATOR:
         return words

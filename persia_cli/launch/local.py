@@ -164,6 +164,8 @@ class Processes:
         command = [*python_module("persia_cli"), "launch-role", replica.role]
         command += ["--coordinator", coordinator, "--index", str(replica.index), "--parent", str(os.getpid())]
         command += ["--key-file" if self.secret.keys else "--token-file", str(self.secret_file)]
+        if cpus := self._plan.run.cluster.pin.of(replica.role, replica.index):
+            command += ["--cpus", cpus]
         if replica.role == "coordinator":
             command += ["--run-dir", str(self._plan.run_dir)]
         advertised = self._advertised(replica)

@@ -13,8 +13,10 @@ import msgspec
 
 from persia_cli.config.schema import AsyncMode, CustomModel, Run
 from persia_cli.errors import ConfigError
+from persia_cli.launch.affinity import processors_here
 from persia_cli.launch.processes import python_module
 from persia_cli.plan.job import JobPlan
+from persia_cli.plan.pinning import require_processors
 from persia_cli.plan.warm_start import DenseFit
 from persia_cli.train.compiling import require_compiler
 
@@ -25,15 +27,19 @@ CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def require_ready(plans: Sequence[JobPlan]) -> None:
-    """Raise ConfigError for the first job that needs more memory than this machine has, or has an invalid network.
+    """Raise ConfigError for the first job that needs more memory than this machine has, or processors that it does not
+    have, or has an invalid network.
 
     The plan has checked networks that ship with persia. A custom network, dense weights on servers and a CUDA device
     need torch to be checked; one other process imports it for all jobs. A saved model is not checked: it was trained.
     """
-    memory = memory_bytes()
+    memory, processors = memory_bytes(), processors_here()
     runs: dict[str, Run] = {}
     for plan in plans:
         _require_memory(plan, memory)
+        if plan.run.cluster.kind == "local":
+            for replica in plan.replicas:
+                require_processors(plan.run, replica, processors)
         if plan.run.train.compile:
             require_compiler()
         if plan.job.task == "train" and _takes_torch(plan.run):

@@ -53,6 +53,8 @@ class RoleOptions:
     """Descriptor, inherited from the launcher, of the file for the memory of an embedding server or NN worker."""
     pid_file: Path | None = None
     """File in which a supervisor notes its process."""
+    cpus: str | None = None
+    """Processors to which its process is kept."""
 
     def words(self) -> list[str]:
         """Return the options as words of `persia launch-role`, but for those of a single process."""
@@ -63,6 +65,7 @@ class RoleOptions:
             "run-dir": self.run_dir,
             "token-file": self.token_file,
             "key-file": self.key_file,
+            "cpus": self.cpus,
         }
         words += [word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))]
         return words + ["--trusted-network"] * self.trusts_network

@@ -62,6 +62,7 @@ class RunRecord:
         self._grid = grid
         self._labels = label_names(run)
         self._links = run.links
+        self._pins = run.cluster.pin
         self._has_queries = has_query_ids(run)
         self._weighted = getattr(run.dataset, "weight", None) is not None
         self._reports: list[dict[int, RankReport]] = [{} for _ in range(run.cluster.nn_workers)]
@@ -296,6 +297,8 @@ class RunRecord:
         for (name, _), figures in sorted(self._figures.items()):
             role, _, index = name.rpartition("-")
             used = {"role": role, "index": int(index), "cpu_s": round(figures.cpu_s, 3), "rss": figures.rss}
+            if cpus := self._pins.of(role, int(index)):
+                used["cpus"] = cpus
             counted = {
                 "messages": figures.messages,
                 "links": figures.links,

@@ -203,7 +203,11 @@ def _processes(history: RunHistory) -> Rows:
         # The roles are threads of one process, and each has reported the figures of the whole process.
         used = [("all roles", max(cpu_s for _, cpu_s, _ in used), max(rss for *_, rss in used))]
     shown = [[name, f"{cpu_s:,.1f}", f"{rss / 2**20:,.0f}"] for name, cpu_s, rss in used]
-    return [["process", "CPU seconds", "MiB at the end"], *shown]
+    head = ["process", "CPU seconds", "MiB at the end"]
+    pinned = [role.get("cpus", "all") for role in event["roles"]]
+    if any("cpus" in role for role in event["roles"]):
+        head, shown = [*head, "processors"], [[*row, cpus] for row, cpus in zip(shown, pinned, strict=True)]
+    return [head, *shown]
 
 
 def _recoveries(history: RunHistory) -> Rows:

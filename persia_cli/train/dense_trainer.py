@@ -1,5 +1,6 @@
 """The dense network of one rank: training, evaluation, saving, loading, and the figures of an interval."""
 
+import os
 from collections.abc import Callable, Hashable, Mapping
 
 import numpy as np
@@ -13,6 +14,7 @@ from persia_cli.observe.trace import Trace
 from persia_cli.plan.columns import dense_count, label_names
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.network import input_shape
+from persia_cli.plan.pinning import require_threads
 from persia_cli.plan.warm_start import DenseFit
 from persia_cli.storage.places import Place
 from persia_cli.train.compiling import compile_network
@@ -47,6 +49,7 @@ class DenseTrainer:
         `empty` allocates gradients of rows that are sent without conversion. The optimizer is built only for a rank
         that `trains`: torch's optimizers import its compiler, which takes longer than to score thousands of samples.
         """
+        require_threads(run, os.sched_getaffinity(0))
         prepare_torch(run.train.threads)
         self._trace = trace or Trace()
         layout = embedding_layout(run)

@@ -26,9 +26,10 @@ class Recorded:
     group_by: str | None = None
     sparse: tuple[str, ...] = ("a",)
     embedding: dict[str, Any] = field(default_factory=dict)
+    pin: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        cluster = {"kind": "local", "nn_workers": self.ranks}
+        cluster = {"kind": "local", "nn_workers": self.ranks, "pin": self.pin}
         run = make_run(
             list(self.sparse),
             embedding=self.embedding,

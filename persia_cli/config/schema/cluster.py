@@ -8,7 +8,7 @@ from persia_cli.config.schema.base import Amount, Few, Node, Seconds
 from persia_cli.config.schema.hosts import SshHosts
 from persia_cli.config.schema.kubernetes import Kubernetes
 from persia_cli.config.schema.ray import RaySettings
-from persia_cli.config.schema.resources import RoleCpus, RoleMemory
+from persia_cli.config.schema.resources import RoleCpus, RoleMemory, RolePins
 from persia_cli.config.schema.slurm import Slurm
 
 ENGINES = ("hosts", "kubernetes", "ray", "slurm")
@@ -71,8 +71,16 @@ class Cluster(Node):
     """Seconds before an unanswered request is first sent again; doubled each time, up to 4 s."""
     stop_timeout_s: Seconds = 5.0
     """Seconds between asking a replica to stop and killing it."""
+    placement: Literal["beside_servers", "beside_ranks", "packed"] = "beside_servers"
+    """Which replicas share a machine, and its memory: `packed` puts all on one.
+
+    `beside_servers` puts each embedding worker beside an embedding server, `beside_ranks` beside an NN worker. With
+    both, data loaders are beside NN workers, and servers are spread over the machines.
+    """
     cpus: RoleCpus = RoleCpus()
-    """Processors that a scheduler is asked for."""
+    """How many processors a scheduler is asked for."""
+    pin: RolePins = RolePins()
+    """Which processors of their machines replicas run on, and with that from which NUMA node their memory comes."""
     memory: RoleMemory = RoleMemory()
     """Memory that a scheduler is asked for."""
     gpus: Amount | None = None
@@ -94,6 +102,34 @@ class Cluster(Node):
         asked = self.cpus != RoleCpus() or self.memory != RoleMemory() or self.gpus is not None
         if self.kind not in ENGINES and asked:
             raise ValueError(f"cluster.cpus, memory and gpus are for other machines; cluster={self.kind} has this one")
+        if self.kind not in ENGINES and self.placement != "beside_servers":
+            raise ValueError(f"cluster.placement is for several machines; cluster={self.kind} has this one alone")
+        return self
+
+    @model_validator(mode="after")
+    def _each_replica_is_pinned_once(self) -> Self:
+        if self.pin == RolePins():
+            return self
+        if self.kind == "embedded":
+            raise ValueError("cluster.pin is for processes, and cluster=embedded has only one; use cluster=local")
+        if self.kind == "kubernetes":
+            raise ValueError(
+                "cluster.pin is not for cluster=kubernetes, whose CPU manager (policy static) pins pods; leave it out"
+            )
+        counts = {
+            "coordinator": 1,
+            "embedding_server": self.embedding_servers,
+            "embedding_worker": self.embedding_workers,
+            "data_loader": self.data_loaders,
+            "nn_worker": self.nn_workers,
+        }
+        for role, count in counts.items():
+            given = getattr(self.pin, role)
+            if isinstance(given, tuple) and len(given) != count:
+                raise ValueError(
+                    f"cluster.pin.{role} lists processors of {len(given)} replicas, and there are {count}; give as "
+                    "many, or one text for all, such as '0-3,8'"
+                )
         return self
 
     @model_validator(mode="after")

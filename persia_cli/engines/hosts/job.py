@@ -80,7 +80,7 @@ class HostsJob:
     def _start(self, replica: Replica, coordinator: str, given: str) -> None:
         self._started.append(replica)  # it may run even if that cannot be told
         host = self.placement[replica]
-        words = start_words(replica, host, self.name, self.number, coordinator)
+        words = start_words(self.run, replica, host, self.name, self.number, coordinator)
         ended = run_on(self._hosts, host, words, given, START_S, f"{replica.name} cannot be started")
         self._said[replica.name] = last_words(ended.stderr)
 

@@ -14,6 +14,7 @@ from persia_cli.engines.hosts.remote import run_on
 from persia_cli.engines.hosts.session import HostFacts
 from persia_cli.engines.resources import rows_of_server
 from persia_cli.errors import ConfigError, PersiaError, RoleError
+from persia_cli.plan.pinning import require_processors
 
 ANSWER_S = 60.0
 MOST_AT_ONCE = 16
@@ -42,13 +43,15 @@ def ask(hosts: SshHosts, machines: Sequence[SshHost]) -> dict[str, HostFacts]:
 
 def _facts(host: SshHost, text: str) -> HostFacts:
     try:
-        return msgspec.convert(json.loads(text.splitlines()[-1])["facts"], HostFacts)
+        return msgspec.convert(json.loads(text.splitlines()[-1])["facts"], HostFacts, str_keys=True)
     except (ValueError, LookupError, TypeError):
         raise RoleError(f"{host.ssh} answers what persia {__version__} does not: {text[:80]!r}") from None
 
 
 def require_usable(run: Run, placement: Placement, facts: Mapping[str, HostFacts]) -> None:
-    """Raise ConfigError for a machine with another version of Persia, or with too little memory for its rows."""
+    """Raise ConfigError for a machine with another version of Persia, too little memory for its rows, or other
+    processors than those that its replicas are pinned to.
+    """
     for name, found in facts.items():
         if found.version != __version__:
             raise ConfigError(
@@ -61,6 +64,8 @@ def require_usable(run: Run, placement: Placement, facts: Mapping[str, HostFacts
                 f"{name} has {found.memory / 2**30:.1f} GiB of memory, and the rows of its embedding servers may take "
                 f"{wanted / 2**30:.1f} GiB; lower embedding.memory, or place fewer servers there"
             )
+    for replica, host in placement.items():
+        require_processors(run, replica, facts[host.ssh].processors, host.ssh)
 
 
 def address_of_coordinator(placement: Placement, facts: Mapping[str, HostFacts]) -> str:

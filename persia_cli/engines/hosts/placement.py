@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from persia_cli.config.schema import Run, SshHost
+from persia_cli.engines.beside import SERVER, beside
 from persia_cli.errors import ConfigError
-from persia_cli.plan.job import COORDINATOR, ROLES, Replica, all_replicas
+from persia_cli.plan.job import ROLES, Replica, all_replicas
 
 Placement = Mapping[Replica, SshHost]
 """The machine of each replica, in the order of start."""
@@ -14,8 +15,8 @@ def placement_of(run: Run) -> Placement:
     """Return the machine of each replica; raises ConfigError if there is none for one, or more than one.
 
     Machines with `roles` get what these name, and nothing else. Without them the coordinator is on the first, NN
-    workers from the first on, each with a data loader beside it, and embedding servers from the one after the last NN
-    worker on, each with an embedding worker.
+    workers from the first on, and embedding servers from the one after the last NN worker on; the others are beside
+    them as `cluster.placement` says.
     """
     hosts = run.cluster.hosts.list if run.cluster.hosts else ()
     if not hosts:
@@ -45,12 +46,8 @@ def _host_of(replica: Replica, run: Run, hosts: Sequence[SshHost], free: Sequenc
 
 def _turn(replica: Replica, run: Run) -> int:
     """Return the number of a replica's machine among those without roles, counted on from the last to the first."""
-    ranks, servers = run.cluster.nn_workers, run.cluster.embedding_servers
-    if replica.role == "embedding-server":
-        return ranks + replica.index
-    if replica.role == "embedding-worker":
-        return ranks + replica.index % servers
-    return 0 if replica.role == COORDINATOR else replica.index % ranks
+    owner = beside(run, replica)
+    return owner.index + (run.cluster.nn_workers if owner.role == SERVER else 0)
 
 
 def _refuse_unknown(hosts: Sequence[SshHost], replicas: Sequence[Replica]) -> None:

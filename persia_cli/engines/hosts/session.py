@@ -18,11 +18,13 @@ from typing import Any, BinaryIO
 
 from persia_cli import __version__
 from persia_cli.engines.hosts.start import RUN
+from persia_cli.launch.affinity import processors_here
 from persia_cli.launch.background import LOG, exit_code, is_running, replicas_in, send_signal
 from persia_cli.launch.job import COORDINATOR_ADDRESS, JOB, ROLES
 from persia_cli.launch.readiness import memory_bytes
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.journal import EVENTS, METRICS
+from persia_cli.plan.pinning import MachineProcessors
 
 POLL_S = 0.2
 PORTION = 2**20
@@ -44,13 +46,14 @@ class HostFacts:
     """At which ssh reached it; empty if it does not say."""
     memory: int
     """Bytes that processes may use."""
+    processors: MachineProcessors
 
 
 def facts_of_host() -> HostFacts:
     """Return the facts of this machine."""
     connection = os.environ.get("SSH_CONNECTION", "").split()  # the client's address and port, and the own ones
     address = connection[2] if len(connection) == 4 else ""
-    return HostFacts(__version__, socket.gethostname(), address, memory_bytes())
+    return HostFacts(__version__, socket.gethostname(), address, memory_bytes(), processors_here())
 
 
 class FollowedFile:

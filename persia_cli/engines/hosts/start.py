@@ -20,10 +20,12 @@ def start_folder(job: str, number: int) -> str:
     return f"{job}/start-{number}"
 
 
-def start_words(replica: Replica, host: SshHost, job: str, number: int, coordinator: str) -> list[str]:
+def start_words(run: Run, replica: Replica, host: SshHost, job: str, number: int, coordinator: str) -> list[str]:
     """Return the words that start a replica in the folder `job` of its machine; standard input has the keys."""
+    cpus = run.cluster.pin.of(replica.role, replica.index)
     own = f"tcp://{host.address}:*" if host.address and replica.role != COORDINATOR else ""
-    words = role_words(replica.role, replica.index, Placed(coordinator, run_dir=f"{job}/{RUN}", advertise=own))
+    at = Placed(coordinator, run_dir=f"{job}/{RUN}", advertise=own, cpus=cpus)
+    words = role_words(replica.role, replica.index, at)
     words[1:1] = ["--background", start_folder(job, number)]
     return [*words, "resume=auto"] if replica.role == COORDINATOR and number > 1 else words
 
@@ -38,6 +40,6 @@ def rendered(run: Run, job: str) -> str:
     lines = []
     for replica, host in placement.items():
         port = "*" if replica.role == COORDINATOR else "PORT"
-        words = start_words(replica, host, job, 1, f"tcp://{place}:{port}")
+        words = start_words(run, replica, host, job, 1, f"tcp://{place}:{port}")
         lines += [f"# {replica.name} on {host.ssh}", shlex.join(ssh_command(hosts, host, words))]
     return "\n".join(lines)

@@ -36,7 +36,7 @@ def manifests(run: Run, name: str) -> list[Manifest]:
     settings = run.cluster.kubernetes or Kubernetes()
     if settings.image is None:
         raise ConfigError("cluster=kubernetes needs cluster.kubernetes.image: an image with the command persia")
-    job = PodJob(name, settings, run.checkpoint.grace_s)
+    job = PodJob(name, settings, run.checkpoint.grace_s, run.cluster.placement)
     counts = {COORDINATOR: 1, **expected_replicas(run)}
     check_name(name, counts)
     check_labels(LABELS, settings.labels, {*job.labels, COMPONENT})

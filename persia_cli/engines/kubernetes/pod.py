@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from persia_cli.config.schema import Kubernetes
+from persia_cli.engines.beside import RANK, SERVER
 from persia_cli.engines.resources import Resources
 from persia_cli.plan.job import COORDINATOR
 
@@ -24,6 +25,9 @@ SPARE_S = 30
 """Seconds that a pod has to end in, besides those in which the model is saved."""
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 COMPONENT = "app.kubernetes.io/component"
+HOST = "kubernetes.io/hostname"
+INDEX = "batch.kubernetes.io/job-completion-index"
+"""Label that Kubernetes gives each pod of an Indexed Job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,8 @@ class PodJob:
     settings: Kubernetes
     grace_s: float
     """`checkpoint.grace_s`."""
+    placement: str = "beside_servers"
+    """`cluster.placement`."""
 
     @property
     def labels(self) -> dict[str, str]:
@@ -96,7 +102,10 @@ def _security(user: int) -> Manifest:
 
 
 def _scheduling(job: PodJob, pods: RolePods) -> Manifest:
-    """Return where pods may run; those of embedding servers, which fill the memory of nodes, are spread over them."""
+    """Return where pods may run, and beside which others.
+
+    Those of embedding servers, which fill the memory of nodes, are spread over them.
+    """
     settings, wishes = job.settings, Manifest()
     if settings.service_account is not None:
         wishes["serviceAccountName"] = settings.service_account
@@ -106,11 +115,26 @@ def _scheduling(job: PodJob, pods: RolePods) -> Manifest:
         wishes["nodeSelector"] = dict(settings.node_selector)
     if settings.tolerations:
         wishes["tolerations"] = [each.model_dump(exclude_none=True) for each in settings.tolerations]
-    if pods.role == "embedding-server" and pods.count > 1:
-        spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
+    if affinity := _affinity(job, pods.role):
+        wishes["affinity"] = {"podAffinity": affinity}
+    if pods.role == "embedding-server" and pods.count > 1 and job.placement != "packed":
+        spread = {"maxSkew": 1, "topologyKey": HOST, "whenUnsatisfiable": "ScheduleAnyway"}
         selector = {"matchLabels": {**job.labels, COMPONENT: pods.role}}
         wishes["topologySpreadConstraints"] = [{**spread, "labelSelector": selector}]
     return wishes
+
+
+def _affinity(job: PodJob, role: str) -> Manifest:
+    """Return beside which pods those of a role run: all on one node, or if possible each beside one of its index."""
+    if job.placement == "packed":
+        everybody = {"labelSelector": {"matchLabels": job.labels}, "topologyKey": HOST}
+        return {"requiredDuringSchedulingIgnoredDuringExecution": [everybody]}
+    owners = {"data-loader": RANK, "embedding-worker": SERVER if job.placement == "beside_servers" else RANK}
+    if role not in owners:
+        return {}
+    selector = {"matchLabels": {**job.labels, COMPONENT: owners[role]}}
+    term = {"labelSelector": selector, "matchLabelKeys": [INDEX], "topologyKey": HOST}
+    return {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}
 
 
 def _container(settings: Kubernetes, pods: RolePods, words: list[str], mounts: list[Manifest]) -> Manifest:

@@ -60,7 +60,11 @@ class RayJob:
         limit_s = self._plan.run.cluster.start_timeout_s
         self._await(lambda: all(each.machine for each in self._others.values()), limit_s, "has no actor", meanwhile)
         words = words_of(
-            self._coordinator.replica, f"tcp://{self._cluster.address}:*", "", str(self._plan.run_dir.absolute())
+            self._plan.run,
+            self._coordinator.replica,
+            f"tcp://{self._cluster.address}:*",
+            "",
+            str(self._plan.run_dir.absolute()),
         )
         self._coordinator.begin(words, self._given)
         self._await(lambda: bool(address_in(self._plan.run_dir)), limit_s, "does not listen", meanwhile)
@@ -86,7 +90,7 @@ class RayJob:
         for each in list(self._others.values()):
             each.poll()
             if self._address and each.machine and not each.begun:
-                words = words_of(each.replica, self._address, each.machine.address, "")
+                words = words_of(self._plan.run, each.replica, self._address, each.machine.address, "")
                 each.begin(words, self._given)
             goes_on = self._coordinator.runs or not self._coordinator.begun
             if each.lost and goes_on and each.replica not in self._due and each.replica not in self._final:

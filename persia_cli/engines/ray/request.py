@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from persia_cli.config.schema import RaySettings, Run
+from persia_cli.engines.beside import beside
 from persia_cli.engines.resources import GIB, resources_of
 from persia_cli.engines.role_words import Placed, role_words
 from persia_cli.plan.job import COORDINATOR, Replica, all_replicas
@@ -41,13 +42,13 @@ class RayRequest:
 
 
 def request_of(run: Run) -> RayRequest:
-    """Return what a job asks for: a bundle for each NN worker with its data loaders, and for each embedding server
-    with its embedding workers.
+    """Return what a job asks for: a bundle for each NN worker and each embedding server, with the replicas that
+    `cluster.placement` puts beside it, or one for all.
     """
     amounts = {replica: _amounts(run, replica.role) for replica in all_replicas(run) if replica.role != COORDINATOR}
     groups: dict[Replica, list[Replica]] = {}
     for replica in amounts:
-        groups.setdefault(_beside(replica, run), []).append(replica)
+        groups.setdefault(beside(run, replica), []).append(replica)
     bundles = tuple(
         Bundle(owner, tuple(each), _sum([amounts[replica] for replica in each])) for owner, each in groups.items()
     )
@@ -55,14 +56,16 @@ def request_of(run: Run) -> RayRequest:
     return RayRequest(settings.strategy.upper(), bundles, amounts)
 
 
-def words_of(replica: Replica, coordinator: str, address: str, run_dir: str) -> list[str]:
+def words_of(run: Run, replica: Replica, coordinator: str, address: str, run_dir: str) -> list[str]:
     """Return the words of `persia` that start a replica; standard input has the job's keys.
 
     `address` is that of the replica's machine, and `coordinator` the whole one of the coordinator.
     """
-    if replica.role == COORDINATOR:
-        return role_words(replica.role, replica.index, Placed(coordinator, config="", run_dir=run_dir))
-    return role_words(replica.role, replica.index, Placed(coordinator, advertise=f"tcp://{address}:*"))
+    cpus = run.cluster.pin.of(replica.role, replica.index)
+    at = Placed(coordinator, config="", run_dir=run_dir, cpus=cpus)
+    if replica.role != COORDINATOR:
+        at = Placed(coordinator, advertise=f"tcp://{address}:*", cpus=cpus)
+    return role_words(replica.role, replica.index, at)
 
 
 def rendered(run: Run, run_dir: str) -> str:
@@ -74,7 +77,7 @@ def rendered(run: Run, run_dir: str) -> str:
             "replica": replica.name,
             "bundle": request.bundle_of(replica),
             "options": options_of(amounts),
-            "command": " ".join(["persia", *words_of(replica, "tcp://HEAD:PORT", "NODE", run_dir)]),
+            "command": " ".join(["persia", *words_of(run, replica, "tcp://HEAD:PORT", "NODE", run_dir)]),
         }
         for replica, amounts in request.amounts.items()
     ]
@@ -84,7 +87,7 @@ def rendered(run: Run, run_dir: str) -> str:
             "strategy": request.strategy,
             "bundles": [dict(bundle.amounts) for bundle in request.bundles],
         },
-        "beside_the_command": " ".join(["persia", *words_of(first, "tcp://HEAD:*", "", run_dir)]),
+        "beside_the_command": " ".join(["persia", *words_of(run, first, "tcp://HEAD:*", "", run_dir)]),
         "actors": actors,
     }
     head = "# What the job asks Ray for. Each actor starts its command, whose standard input has the job's keys.\n"
@@ -121,15 +124,6 @@ def in_words(amounts: Amounts) -> str:
     """Return amounts for people."""
     gpus = f"{amounts[GPU]:g} GPUs, " if amounts.get(GPU) else ""
     return f"{amounts.get(CPU, 0):g} CPUs, {gpus}{amounts.get(MEMORY, 0) / GIB:.1f} GiB"
-
-
-def _beside(replica: Replica, run: Run) -> Replica:
-    """Return the replica that another is to share a machine with; servers and NN workers are their own."""
-    if replica.role == "embedding-worker":
-        return Replica("embedding-server", replica.index % run.cluster.embedding_servers)
-    if replica.role == "data-loader":
-        return Replica("nn-worker", replica.index % run.cluster.nn_workers)
-    return replica
 
 
 def _amounts(run: Run, role: str) -> Amounts:

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from persia_cli.config.schema import Run, Slurm
+from persia_cli.engines.beside import RANK, beside
 from persia_cli.engines.resources import Resources, resources_of
 from persia_cli.errors import ConfigError
-from persia_cli.plan.job import Replica, all_replicas
+from persia_cli.plan.job import COORDINATOR, Replica, all_replicas
 
 MIB = 2**20
 SCRIPT, STEP = 512 * MIB, 32 * MIB
@@ -40,23 +41,24 @@ def settings_of(run: Run) -> Slurm:
 
 def has_gpu_machines(run: Run) -> bool:
     """Return whether NN workers have machines of their own, since these have GPUs."""
-    return resources_of(run, "nn-worker").gpus > 0 and settings_of(run).gpu_nodes != 0
+    has_own = settings_of(run).gpu_nodes != 0 and run.cluster.placement != "packed"
+    return has_own and resources_of(run, "nn-worker").gpus > 0
 
 
 def places_of(run: Run) -> Mapping[Replica, MachinePlace]:
     """Return the machine of each replica, in the order of start.
 
-    The n-th replica of a role is on the n-th machine, round and round; an embedding worker is beside its server. The
-    coordinator is on the first, where the script runs.
+    The n-th replica of a role is on the n-th machine, round and round, but where `cluster.placement` has it beside
+    another one. The coordinator is on the first, where the script runs.
     """
     counts = _counts(run)
 
     def place(replica: Replica) -> MachinePlace:
-        kind = int(replica.role == "nn-worker" and len(counts) > 1)
-        index = replica.index
-        if replica.role == "embedding-worker":
-            index %= run.cluster.embedding_servers
-        return MachinePlace(kind, index % counts[kind])
+        # By default NN workers with GPUs have their machines for themselves.
+        moves = replica.role == "embedding-worker" or run.cluster.placement != "beside_servers"
+        owner = beside(run, replica) if moves and replica.role != COORDINATOR else replica
+        kind = int(owner.role == RANK and len(counts) > 1)
+        return MachinePlace(kind, owner.index % counts[kind])
 
     return {replica: place(replica) for replica in all_replicas(run)}
 
@@ -81,18 +83,29 @@ def mebibytes(memory: int) -> int:
 def _counts(run: Run) -> list[int]:
     """Return the number of machines of each kind."""
     settings, cluster = settings_of(run), run.cluster
-    if has_gpu_machines(run):
-        wanted = [settings.nodes or cluster.embedding_servers, settings.gpu_nodes or cluster.nn_workers]
-        most = [max(cluster.embedding_servers, cluster.data_loaders), cluster.nn_workers]
+    servers, ranks = cluster.embedding_servers, cluster.nn_workers
+    apart = cluster.data_loaders if cluster.placement == "beside_servers" else 0
+    if cluster.placement == "packed":
+        _refuse_gpu_machines(settings)
+        wanted, most = [settings.nodes or 1], [1]
+    elif has_gpu_machines(run):
+        wanted, most = [settings.nodes or servers, settings.gpu_nodes or ranks], [max(servers, apart), ranks]
     else:
-        wanted = [settings.nodes or max(cluster.embedding_servers, cluster.nn_workers)]
-        most = [max(cluster.embedding_servers, cluster.data_loaders, cluster.nn_workers)]
+        wanted, most = [settings.nodes or max(servers, ranks)], [max(servers, apart, ranks)]
     for key, count, limit in zip(("nodes", "gpu_nodes"), wanted, most, strict=False):
         if count > limit:
             raise ConfigError(
                 f"cluster.slurm.{key}={count}: only {limit} would have a replica to run; ask for {limit}, or start more"
             )
     return wanted
+
+
+def _refuse_gpu_machines(settings: Slurm) -> None:
+    for key, value in (("gpu_nodes", settings.gpu_nodes), ("gpu_partition", settings.gpu_partition)):
+        if value:
+            raise ConfigError(
+                f"cluster.slurm.{key}={value}: cluster.placement=packed puts all on one machine; leave out one of them"
+            )
 
 
 def _needed(run: Run, places: Mapping[Replica, MachinePlace], place: MachinePlace) -> Resources:

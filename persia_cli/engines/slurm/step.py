@@ -1,6 +1,7 @@
 """The command by which a replica becomes a step of a job."""
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 from persia_cli.config.schema import Run
@@ -29,6 +30,7 @@ def step_command(run: Run, replica: Replica, group: int | None, node: str, job: 
         command += ["--gres=none"]
     # The loss of one machine, or the end of one replica, is nothing to the others: the coordinator decides.
     command += ["--no-kill", "--kill-on-bad-exit=0", f"--immediate={ROOM_S}", "--mpi=none"]
+    at = replace(at, cpus=run.cluster.pin.of(replica.role, replica.index))
     return [*command, *persia_words(run), *_words(replica, job, at)]
 
 

@@ -67,6 +67,18 @@ def test_the_page_of_a_finished_run(persia) -> None:
     assert "table a is full & <refuses> new ids" in page.texts
     assert {"in training", "persia eval, 20261121-101531", "nn-worker-0", "4,000", "90,000"} <= set(page.texts)
     assert {"ids without a row", "6.25%"} <= set(page.texts)
+    assert "processors" not in page.texts
+
+
+def test_processors_are_shown_where_replicas_are_pinned(persia) -> None:
+    made_up_run(Path("run"), 20, phase="done", step=1000)
+    used = {"role": "nn-worker", "cpu_s": 1.0, "rss": 2**20}
+    with closing(Journal(Path("run") / EVENTS)) as events:
+        events.write(event="roles", roles=[used | {"index": 0, "cpus": "0-3,8"}, used | {"index": 1}])
+    assert persia("report", "run").code == 0
+    texts = Page(Path("run/report.html").read_text()).texts
+    begin = texts.index("processors")
+    assert texts[begin + 1 : begin + 9] == ["nn-worker-0", "1.0", "1", "0-3,8", "nn-worker-1", "1.0", "1", "all"]
 
 
 def test_a_failed_run_says_why(persia) -> None:

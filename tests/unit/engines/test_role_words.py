@@ -40,6 +40,12 @@ def test_the_configuration_is_whole_and_names_no_place_of_this_machine_but_absol
     assert "own.keys" not in text
 
 
+def test_a_replica_that_is_pinned_is_told_its_processors() -> None:
+    words = role_words("data-loader", 1, Placed("tcp://h:7", cpus="0-3,8"))
+    assert words[words.index("--cpus") + 1] == "0-3,8"
+    assert words.index("--cpus") < words.index("--supervise")
+
+
 @pytest.mark.parametrize("text", ["name: [", "name: a", "- 1", ""])
 def test_what_is_no_configuration_is_refused_with_its_source(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^standard input: "):
@@ -79,6 +85,7 @@ def test_what_the_user_says_goes_first() -> None:
     [
         (["cluster=local", "cluster.hosts.folder=x"], "cluster.hosts is for cluster=hosts, and this job has cluster="),
         (["cluster=local", "cluster.gpus=1"], "cluster.cpus, memory and gpus are for other machines; cluster=local "),
+        (["cluster=local", "cluster.placement=packed"], "cluster.placement is for several machines; cluster=local has"),
         (["cluster=embedded", "cluster.cpus.nn_worker=1"], "cluster=embedded has this one"),
         (["cluster=hosts", "cluster.transport=ipc"], "cluster=hosts is for several machines, which need transport=tcp"),
         (["cluster=hosts", "cluster.encryption=none"], "hands its own keys to every machine; leave out encryption=no"),

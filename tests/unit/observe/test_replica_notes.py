@@ -171,6 +171,15 @@ def test_the_roles_and_tables_of_a_job_are_summed_up(recording: Recording) -> No
     assert recorded.told("tables") == [{"tables": {"a": {"rows": 12, "refused": 3}, "b": {"rows": 2}}}]
 
 
+def test_a_replica_that_is_pinned_is_told_with_its_processors(recording: Recording) -> None:
+    recorded = recording(ranks=2, pin={"nn_worker": ["0-3", "node:1"]})
+    for name in ("data-loader-0", "driver-0", "nn-worker-0", "nn-worker-1"):
+        recorded.record.note(name, used())
+    recorded.record.write_roles()
+    [told] = recorded.told("roles")
+    assert [each.get("cpus") for each in told["roles"]] == [None, None, "0-3", "node:1"]
+
+
 def test_a_figure_that_is_not_finite_does_not_cost_the_summary(recording: Recording) -> None:
     recorded = recording()
     recorded.record.note("nn-worker-0", ReplicaFigures(math.nan, 7))

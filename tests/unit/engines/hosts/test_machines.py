@@ -1,22 +1,29 @@
 """Machines that a job cannot use are named before anything starts on them."""
 
+import json
+from dataclasses import asdict
+from types import SimpleNamespace
+
 import pytest
 
 from persia_cli import __version__
 from persia_cli.config.compose import compose_run
-from persia_cli.engines.hosts.machines import address_of_coordinator, require_usable
+from persia_cli.engines.hosts import machines
+from persia_cli.engines.hosts.machines import address_of_coordinator, ask, require_usable
 from persia_cli.engines.hosts.placement import placement_of
 from persia_cli.engines.hosts.session import HostFacts
 from persia_cli.errors import ConfigError
+from persia_cli.plan.pinning import MachineProcessors
 
 GIB = 2**30
 RUN = compose_run(["cluster=hosts", "cluster.hosts.list=[a,b]", "embedding.memory=4GiB"])
 PLACED = placement_of(RUN)
+PROCESSORS = MachineProcessors("0-3", "0-7", {0: "0-3", 1: "4-7"})
 
 
 def facts(**changed: object) -> dict[str, HostFacts]:
     """Facts of both machines, those of b with changes."""
-    usual = {"version": __version__, "host": "x", "address": "10.0.0.1", "memory": 8 * GIB}
+    usual = {"version": __version__, "host": "x", "address": "10.0.0.1", "memory": 8 * GIB, "processors": PROCESSORS}
     return {"a": HostFacts(**usual), "b": HostFacts(**usual | changed)}  # type: ignore[arg-type]
 
 
@@ -37,6 +44,29 @@ def test_other_versions_and_too_little_memory_are_refused(changed: dict[str, obj
     assert sentence in str(refused.value)
 
 
+def test_what_a_machine_says_of_itself_is_read_as_it_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = facts()["a"]
+    answer = SimpleNamespace(stdout="a greeting\n" + json.dumps({"facts": asdict(said)}) + "\n")
+    monkeypatch.setattr(machines, "run_on", lambda *words: answer)
+    hosts = RUN.cluster.hosts
+    assert hosts is not None
+    assert ask(hosts, hosts.list) == {"a": said, "b": said}
+
+
+def test_processors_that_a_machine_does_not_have_are_refused_by_its_name() -> None:
+    words = ["cluster=hosts", "cluster.hosts.list=[a,b]", "cluster.pin={embedding_server: 'node:1', nn_worker: 3}"]
+    run = compose_run(words)
+    free = MachineProcessors("0-7", "0-7", {0: "0-3", 1: "4-7"})
+    usable = facts(processors=free)
+    require_usable(run, placement_of(run), usable)
+    sentence = (
+        r"^cluster.pin.embedding_server=node:1 for embedding-server-0: processes may not use any processor of node 1 "
+        r"of b, only 0-3, by a control group or taskset$"
+    )
+    with pytest.raises(ConfigError, match=sentence):
+        require_usable(run, placement_of(run), facts())
+
+
 def test_the_coordinator_listens_where_ssh_reaches_it_or_where_the_user_says() -> None:
     assert address_of_coordinator(PLACED, facts()) == "tcp://10.0.0.1:*"
     given = compose_run(["cluster=hosts", "cluster.hosts.list=[{ssh: a, address: 10.9.9.9}, b]"])
@@ -53,7 +83,7 @@ def test_the_coordinator_listens_where_ssh_reaches_it_or_where_the_user_says() -
 )
 def test_an_address_that_others_do_not_reach_is_refused(address: str, sentence: str) -> None:
     found = facts()
-    found["a"] = HostFacts(__version__, "x", address, GIB)
+    found["a"] = HostFacts(__version__, "x", address, GIB, PROCESSORS)
     with pytest.raises(ConfigError) as refused:
         address_of_coordinator(PLACED, found)
     assert sentence in str(refused.value)
@@ -61,4 +91,7 @@ def test_an_address_that_others_do_not_reach_is_refused(address: str, sentence: 
 
 def test_one_machine_alone_may_be_reached_at_loopback() -> None:
     alone = placement_of(compose_run(["cluster=hosts", "cluster.hosts.list=[a]"]))
-    assert address_of_coordinator(alone, {"a": HostFacts(__version__, "x", "127.0.0.1", GIB)}) == "tcp://127.0.0.1:*"
+    assert (
+        address_of_coordinator(alone, {"a": HostFacts(__version__, "x", "127.0.0.1", GIB, PROCESSORS)})
+        == "tcp://127.0.0.1:*"
+    )

@@ -30,6 +30,17 @@ def test_ranks_begin_at_the_first_machine_and_servers_at_the_one_after_the_last_
     }
 
 
+def test_embedding_workers_may_be_beside_ranks() -> None:
+    found = placed("[a,b,c,d]", "placement=beside_ranks", *BIG)
+    assert found == placed("[a,b,c,d]", *BIG) | {"embedding-worker-0": "a", "embedding-worker-1": "b"}
+
+
+def test_packed_replicas_leave_machines_to_spare_but_for_roles_that_are_named() -> None:
+    assert set(placed("[a,b,c]", "placement=packed", *BIG).values()) == {"a"}
+    found = placed("[{ssh: a, roles: [nn-worker]}, b, c]", "placement=packed", *BIG)
+    assert {name: host for name, host in found.items() if host != "b"} == {"nn-worker-0": "a", "nn-worker-1": "a"}
+
+
 def test_one_machine_has_all() -> None:
     assert set(placed("[a]", *BIG).values()) == {"a"}
 

@@ -1,5 +1,7 @@
 """The commands that `cluster=hosts` starts, word for word."""
 
+import re
+
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import SshHosts
 from persia_cli.engines.hosts.remote import last_words, remote_command, ssh_command
@@ -20,6 +22,9 @@ ssh -F own {OPTIONS} h1 'mkdir -p persia-jobs && cd persia-jobs && ~/venv/bin/pe
 ssh -F own {OPTIONS} h1 'mkdir -p persia-jobs && cd persia-jobs && ~/venv/bin/persia launch-role --background shop/start-1 nn-worker --index 0 --coordinator tcp://10.0.0.1:PORT --key-file - --advertise '"'"'tcp://10.0.0.1:*'"'"' --supervise'"""  # noqa: E501
 
 
+RUN = compose_run(["cluster=hosts", "cluster.hosts.list=[a]"])
+
+
 def hosts_of(*words: str) -> SshHosts:
     """The settings of a job on one machine."""
     hosts = compose_run(["cluster=hosts", "cluster.hosts.list=[a]", *words]).cluster.hosts
@@ -38,10 +43,21 @@ def test_the_commands_are_those() -> None:
 
 def test_a_resumed_job_starts_anew_beside_what_was_and_its_coordinator_goes_on() -> None:
     [host] = hosts_of().list
-    words = start_words(Replica("coordinator", 0), host, "shop", 3, "tcp://10.0.0.1:*")
+    words = start_words(RUN, Replica("coordinator", 0), host, "shop", 3, "tcp://10.0.0.1:*")
     assert words[:4] == ["launch-role", "--background", "shop/start-3", "coordinator"]
     assert words[-3:] == ["shop/run", "conf=-", "resume=auto"]
-    assert "resume=auto" not in start_words(Replica("nn-worker", 0), host, "shop", 3, "tcp://10.0.0.1:7")
+    assert "resume=auto" not in start_words(RUN, Replica("nn-worker", 0), host, "shop", 3, "tcp://10.0.0.1:7")
+
+
+def test_a_replica_is_kept_to_its_processors() -> None:
+    words = ["cluster=hosts", "cluster.hosts.list=[a,b]", "cluster.embedding_servers=2"]
+    run = compose_run([*words, "cluster.pin={embedding_server: ['0-3,8', 'node:1'], coordinator: 3}"])
+    pinned = dict(re.findall(r"start-1 (\S+ --index \d) .*--cpus (\S+) ", rendered(run, "shop")))
+    assert pinned == {
+        "coordinator --index 0": "3",
+        "embedding-server --index 0": "0-3,8",
+        "embedding-server --index 1": "node:1",
+    }
 
 
 def test_a_folder_may_have_any_name_and_begin_in_the_home_folder() -> None:

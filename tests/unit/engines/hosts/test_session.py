@@ -147,7 +147,7 @@ def test_a_session_ends_with_its_input_and_says_when_it_has_caught_up(
     with os.fdopen(reading, "rb") as source:
         run_session(ends.start, source)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert list(lines[0]["facts"]) == ["version", "host", "address", "memory"]
+    assert list(lines[0]["facts"]) == ["version", "host", "address", "memory", "processors"]
     assert lines[1:] == [
         {"file": "events.jsonl", "inode": (ends.run / "events.jsonl").stat().st_ino, "at": 0, "data": ""},
         {"file": "events.jsonl", "inode": (ends.run / "events.jsonl").stat().st_ino, "at": 0, "data": "{}\n"},

@@ -88,10 +88,52 @@ def test_the_text_is_what_it_says(tmp_path: Path) -> None:
     assert "&id" not in text  # a reference of YAML
 
 
+def affinities(placement: str) -> dict[str, Any]:
+    """Beside which pods those of each role are to run."""
+    run = compose_run([*SHOP, f"cluster.placement={placement}"])
+    pods = pods_of(jobset_of(manifests(run, "shop")))
+    return {role: pod["spec"]["affinity"]["podAffinity"] for role, pod in pods.items() if "affinity" in pod["spec"]}
+
+
+@pytest.mark.parametrize(
+    ("placement", "owners"),
+    [
+        ("beside_servers", {"embedding-worker": "embedding-server", "data-loader": "nn-worker"}),
+        ("beside_ranks", {"embedding-worker": "nn-worker", "data-loader": "nn-worker"}),
+    ],
+)
+def test_a_pod_wishes_to_be_beside_the_one_of_its_index(placement: str, owners: dict[str, str]) -> None:
+    found = {}
+    for role, affinity in affinities(placement).items():
+        [wish] = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
+        term = wish["podAffinityTerm"]
+        assert term["topologyKey"] == "kubernetes.io/hostname"
+        assert term["matchLabelKeys"] == ["batch.kubernetes.io/job-completion-index"]
+        labels = term["labelSelector"]["matchLabels"]
+        assert labels["app.kubernetes.io/instance"] == "shop"
+        found[role] = labels["app.kubernetes.io/component"]
+    assert found == owners
+
+
+def test_packed_pods_have_to_be_on_one_node() -> None:
+    found = affinities("packed")
+    assert list(found) == ["coordinator", "embedding-server", "embedding-worker", "data-loader", "nn-worker"]
+    for affinity in found.values():
+        [term] = affinity["requiredDuringSchedulingIgnoredDuringExecution"]
+        assert term["labelSelector"]["matchLabels"]["app.kubernetes.io/instance"] == "shop"
+        assert "app.kubernetes.io/component" not in term["labelSelector"]["matchLabels"]
+    assert "topologySpreadConstraints" not in as_yaml(packed(), "shop")
+
+
+@cache
+def packed() -> Run:
+    return compose_run([*SHOP, "cluster.placement=packed"])
+
+
 @needs_crd
 @pytest.mark.parametrize("version", NEWEST)
 def test_kubernetes_and_jobset_take_it(version: str) -> None:
-    for run in (shop(), plain()):
+    for run in (shop(), plain(), packed()):
         assert [mistakes(manifest, version) for manifest in manifests(run, "shop")] == [[], [], []]
 
 

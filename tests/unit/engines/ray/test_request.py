@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from persia_cli.config.compose import compose_run
-from persia_cli.engines.ray.request import rendered, request_of, why_no_room
+from persia_cli.engines.ray.request import rendered, request_of, why_no_room, words_of
 from persia_cli.engines.resources import GIB, resources_of
 from persia_cli.plan.job import all_replicas
 
@@ -29,6 +29,18 @@ def test_a_job_asks_for_what_was_last_looked_at() -> None:
     assert rendered(compose_run(SHOP), "runs/shop") + "\n" == GOLDEN.read_text(encoding="utf-8")
 
 
+def test_replicas_are_kept_to_their_processors() -> None:
+    run = compose_run([*SHOP, "cluster.pin={coordinator: 0, nn_worker: [0-7, 8-15]}"])
+    words = {
+        each.name: words_of(run, each, "tcp://a:1", "10.0.0.2", "runs/shop")
+        for each in all_replicas(run)
+        if run.cluster.pin.of(each.role, each.index)
+    }
+    pinned = {name: each[each.index("--cpus") + 1] for name, each in words.items()}
+    assert pinned == {"coordinator-0": "0", "nn-worker-0": "0-7", "nn-worker-1": "8-15"}
+    assert rendered(run, "runs/shop").count("--cpus") == 3
+
+
 @pytest.mark.parametrize("counts", [(1, 1, 1, 1), (2, 5, 3, 4), (5, 2, 1, 2)])
 def test_each_replica_but_the_coordinator_has_room_in_one_bundle(counts: tuple[int, int, int, int]) -> None:
     roles = ("embedding_servers", "embedding_workers", "data_loaders", "nn_workers")
@@ -45,6 +57,27 @@ def test_each_replica_but_the_coordinator_has_room_in_one_bundle(counts: tuple[i
         assert bundle.amounts["CPU"] == sum(each.cpus for each in needed)
         assert bundle.amounts["memory"] == sum(each.memory for each in needed)
     assert len(request.bundles) == counts[0] + counts[3]
+
+
+def bundles(placement: str) -> list[list[str]]:
+    request = request_of(compose_run([*SHOP, f"cluster.placement={placement}"]))
+    return [[replica.name for replica in bundle.replicas] for bundle in request.bundles]
+
+
+def test_embedding_workers_may_be_beside_ranks() -> None:
+    assert bundles("beside_ranks") == [
+        ["embedding-server-0"],
+        ["embedding-server-1"],
+        ["embedding-worker-0", "embedding-worker-2", "data-loader-0", "nn-worker-0"],
+        ["embedding-worker-1", "data-loader-1", "nn-worker-1"],
+    ]
+
+
+def test_packed_replicas_are_one_bundle() -> None:
+    [names] = bundles("packed")
+    assert len(names) == 2 + 3 + 2 + 2
+    [bundle] = request_of(compose_run([*SHOP, "cluster.placement=packed"])).bundles
+    assert (bundle.owner.name, bundle.amounts["GPU"]) == ("nn-worker-0", 2)
 
 
 @pytest.mark.parametrize(

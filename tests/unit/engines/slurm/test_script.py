@@ -1,5 +1,6 @@
 """Scripts for sbatch: as they were last looked at by a person, as shells take them, and for any job."""
 
+import re
 import shutil
 import subprocess
 from functools import cache
@@ -15,10 +16,10 @@ from persia_cli.config.record import parsed
 from persia_cli.config.schema import Run, Slurm
 from persia_cli.engines.configuration import handed_over_run
 from persia_cli.engines.resources import resources_of
-from persia_cli.engines.slurm.machines import machines_of, mebibytes, places_of
+from persia_cli.engines.slurm.machines import MachinePlace, machines_of, mebibytes, places_of
 from persia_cli.engines.slurm.script import END, LOG, script
 from persia_cli.errors import ConfigError
-from persia_cli.plan.job import COORDINATOR, all_replicas
+from persia_cli.plan.job import COORDINATOR, Replica, all_replicas
 
 RUN_DIR = Path("/home/me/my runs/shop")
 PLAIN = ["conf=synthetic", "cluster=slurm"]
@@ -84,13 +85,27 @@ def test_the_shell_hands_over_the_configuration_as_it_is_and_no_option_comes_too
     assert not [line for line in lines[first:] if line.startswith("#SBATCH")]
 
 
+def test_steps_are_kept_to_their_processors() -> None:
+    text = script(compose_run([*PLAIN, "cluster.pin={embedding_server: 'node:0', nn_worker: '0-3,8'}"]), RUN_DIR)
+    pinned = re.findall(r"launch-role (\S+) .*--cpus (\S+)", text)
+    assert pinned == [("embedding-server", "node:0"), ("nn-worker", "0-3,8")]
+
+
 COUNTS = st.integers(1, 9)
 
 
 @settings(max_examples=40, deadline=None)
-@given(loaders=COUNTS, workers=COUNTS, servers=COUNTS, ranks=COUNTS, gpus=st.integers(0, 2), apart=st.booleans())
+@given(
+    loaders=COUNTS,
+    workers=COUNTS,
+    servers=COUNTS,
+    ranks=COUNTS,
+    gpus=st.integers(0, 2),
+    apart=st.booleans(),
+    placement=st.sampled_from(["beside_servers", "beside_ranks", "packed"]),
+)
 def test_machines_have_room_for_their_replicas_and_none_is_idle(
-    loaders: int, workers: int, servers: int, ranks: int, gpus: int, apart: bool
+    loaders: int, workers: int, servers: int, ranks: int, gpus: int, apart: bool, placement: str
 ) -> None:
     counts = {
         "data_loaders": loaders,
@@ -98,11 +113,12 @@ def test_machines_have_room_for_their_replicas_and_none_is_idle(
         "embedding_servers": servers,
         "nn_workers": ranks,
         "gpus": gpus,
+        "placement": placement,
     }
     changes = {**counts, "slurm": Slurm(gpu_nodes=None if apart else 0)}
     run = plain().model_copy(update={"cluster": plain().cluster.model_copy(update=changes)})
     kinds, places = machines_of(run), places_of(run)
-    assert len(kinds) == (2 if gpus and apart else 1)
+    assert len(kinds) == (2 if gpus and apart and placement != "packed" else 1)
     assert tuple(places) == all_replicas(run)
     assert places[all_replicas(run)[0]].node == 0
     for number, kind in enumerate(kinds):
@@ -114,9 +130,12 @@ def test_machines_have_room_for_their_replicas_and_none_is_idle(
             assert sum(mebibytes(each.memory) for each in there) <= mebibytes(kind.each.memory)
             assert sum(each.gpus for each in there) <= kind.each.gpus
     for replica, place in places.items():
-        if replica.role == "embedding-worker":
-            server = next(r for r in places if r.role == "embedding-server" and r.index == replica.index % servers)
-            assert place == places[server]
+        if placement == "packed":
+            assert place == MachinePlace(0, 0)
+        elif replica.role == "embedding-worker" and placement == "beside_servers":
+            assert place == places[Replica("embedding-server", replica.index % servers)]
+        elif replica.role in ("embedding-worker", "data-loader") and placement == "beside_ranks":
+            assert place == places[Replica("nn-worker", replica.index % ranks)]
 
 
 @cache
@@ -142,6 +161,9 @@ def test_each_replica_is_a_step_with_its_own_words() -> None:
     [
         (["cluster.slurm.nodes=3"], "cluster.slurm.nodes=3: only 1 would have a replica to run"),
         (["train.device=cuda", "cluster.slurm.gpu_nodes=2"], "cluster.slurm.gpu_nodes=2: only 1 would"),
+        (["cluster.placement=packed", "cluster.slurm.nodes=2"], "cluster.slurm.nodes=2: only 1 would have a replica"),
+        (["cluster.placement=packed", "cluster.slurm.gpu_nodes=2"], "gpu_nodes=2: cluster.placement=packed puts all"),
+        (["cluster.placement=packed", "cluster.slurm.gpu_partition=a"], "cluster.slurm.gpu_partition=a: cluster.plac"),
         (["cluster.key_file=own.keys"], "cluster.key_file is not for cluster=slurm"),
         (["cluster.slurm.options=[-x]"], "cluster.slurm.options"),
         (["cluster.slurm.partition='a b'"], "cluster.slurm.partition"),

@@ -1,0 +1,21 @@
+"""Beside which replica each other one is to run: on its machine, so that they share memory."""
+
+from persia_cli.config.schema import Run
+from persia_cli.plan.job import COORDINATOR, Replica
+
+SERVER, RANK = "embedding-server", "nn-worker"
+
+
+def beside(run: Run, replica: Replica) -> Replica:
+    """Return the embedding server or NN worker on whose machine a replica is to run; for these, itself.
+
+    The coordinator is beside the first NN worker, and with `cluster.placement=packed` all are.
+    """
+    cluster = run.cluster
+    if replica.role == COORDINATOR or cluster.placement == "packed":
+        return Replica(RANK, 0)
+    if replica.role == "embedding-worker" and cluster.placement == "beside_servers":
+        return Replica(SERVER, replica.index % cluster.embedding_servers)
+    if replica.role in ("embedding-worker", "data-loader"):
+        return Replica(RANK, replica.index % cluster.nn_workers)
+    return replica

@@ -1,0 +1,104 @@
+"""Which processors of its machine a replica is pinned to, and whether it can run on them."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from persia_cli.config.schema import Run
+from persia_cli.config.schema.resources import PART
+from persia_cli.errors import ConfigError
+
+if TYPE_CHECKING:
+    # It imports numpy, whose threads are to be there only after a process is pinned.
+    from persia_cli.plan.job import Replica
+
+HERE = "this machine"
+
+
+@dataclass(frozen=True, slots=True)
+class MachineProcessors:
+    """The processors of a machine, as texts such as `0-3,8`."""
+
+    usable: str
+    """Those that processes may run on: a control group, or taskset, may leave them a part."""
+    online: str
+    nodes: dict[int, str]
+    """Of each NUMA node."""
+
+
+def require_processors(run: Run, replica: "Replica", machine: MachineProcessors, where: str = HERE) -> None:
+    """Raise ConfigError if a replica cannot run on the processors that it is pinned to, or these are too few."""
+    text = run.cluster.pin.of(replica.role, replica.index)
+    if not text:
+        return
+    said = f"cluster.pin.{replica.role.replace('-', '_')}={text} for {replica.name}"
+    found = chosen(text, machine, said, where)
+    if replica.role == "nn-worker":
+        require_threads(run, found, said)
+
+
+def require_threads(run: Run, processors: Collection[int], said: str = "cluster.pin.nn_worker") -> None:
+    """Raise ConfigError if an NN worker that is pinned to these processors has more threads.
+
+    Threads do not become fewer by themselves: sums depend on their number, and so would results.
+    """
+    threads = run.train.threads
+    if run.cluster.pin.nn_worker is not None and threads > len(processors):
+        raise ConfigError(
+            f"{said}: train.threads={threads} needs as many processors, and {as_text(processors)} are "
+            f"{len(processors)}; pin each NN worker to more, or lower train.threads"
+        )
+
+
+def chosen(text: str, machine: MachineProcessors, said: str, where: str = HERE) -> frozenset[int]:
+    """Return the processors that a text names, of a node those that may be used.
+
+    Raises ConfigError, which begins with `said`, for those that are not there or may not be used.
+    """
+    usable, online = numbers(machine.usable), numbers(machine.online)
+    found: set[int] = set()
+    for part in text.split(","):
+        matched = PART.fullmatch(part)
+        if matched is None:
+            raise ConfigError(f"{said}: {part or 'nothing'} is no processor; name some, such as 0-3,8 or node:0")
+        found |= numbers(part) if matched[3] is None else _of_node(int(matched[3]), machine, said, where)
+    if missing := found - online:
+        raise ConfigError(f"{said}: {where} has no processor {as_text(missing)}; it has {machine.online}")
+    if kept := found - usable:
+        raise ConfigError(
+            f"{said}: processes may not use processor {as_text(kept)} of {where}, only {machine.usable}, by a control "
+            "group or taskset"
+        )
+    return frozenset(found)
+
+
+def _of_node(node: int, machine: MachineProcessors, said: str, where: str) -> frozenset[int]:
+    if node not in machine.nodes:
+        raise ConfigError(f"{said}: {where} has no NUMA node {node}; it has {as_text(machine.nodes) or 'none'}")
+    found = numbers(machine.nodes[node]) & numbers(machine.usable)
+    if not found:
+        raise ConfigError(
+            f"{said}: processes may not use any processor of node {node} of {where}, only {machine.usable}, by a "
+            "control group or taskset"
+        )
+    return found
+
+
+def numbers(text: str) -> frozenset[int]:
+    """Return the processors in a text such as `0-3,8`."""
+    found: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        found |= set(range(int(first), int(last or first) + 1))
+    return frozenset(found)
+
+
+def as_text(processors: Iterable[int]) -> str:
+    """Return processors as a text such as `0-3,8`."""
+    ranges: list[list[int]] = []
+    for number in sorted(processors):
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ",".join(f"{first}-{last}" if last > first else str(first) for first, last in ranges)
