@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 EXAMPLES = examples(
     "persia serve shop                                  # at http://127.0.0.1:8000, for this machine alone",
     "persia serve shop --workers 4 --missing init       # 4 processes, which share the rows",
+    "persia serve shop --log asked --sample 0.1         # a tenth of the requests, as Parquet files",
     "persia serve shop --host 0.0.0.0 --token-file key  # for others, who must know the token in this file",
 )
 
@@ -70,8 +71,20 @@ def serve(
     max_samples: Annotated[
         int, typer.Option("--max-samples", metavar="N", min=1, max=2**20, help="Most samples of a request.")
     ] = 10_000,
+    log: Annotated[
+        Path | None,
+        typer.Option(
+            "--log", metavar="DIR", show_default=False,
+            help="Write the requests that are answered, with the predictions, as Parquet files into this folder.",
+        ),
+    ] = None,
+    sample: Annotated[
+        float | None,
+        typer.Option("--sample", metavar="FRACTION", help="Of the requests, how many --log writes.", show_default="1"),
+    ] = None,
 ) -> None:  # fmt: skip
     """Serve an exported model over HTTP, by the Open Inference Protocol (version 2), without torch."""
+    from persia_cli.errors import UserError
     from persia_cli.server.settings import ServerSettings
 
     settings = ServerSettings(
@@ -84,7 +97,13 @@ def serve(
         token_file=_text(token_file),
         tls_cert=_text(tls_cert),
         tls_key=_text(tls_key),
+        log=_text(log),
+        sample=1.0 if sample is None else sample,
     )
+    if sample is not None and log is None:
+        raise UserError("--sample is of the requests that --log DIR writes; give that too")
+    if not 0.0 < settings.sample <= 1.0:
+        raise UserError(f"--sample {settings.sample:g} is no fraction of requests; give one above 0, at most 1")
     _run(settings, host, port, workers)
 
 
@@ -97,6 +116,7 @@ def _run(settings: "ServerSettings", host: str, port: int, count: int | None) ->
     from persia_cli.errors import UserError
     from persia_cli.errors import count as counted
     from persia_cli.server.listening import listen, require_certificate, require_token
+    from persia_cli.server.log_files import prepare_folder
     from persia_cli.serving.description import read_description, require_files
 
     try:
@@ -110,6 +130,8 @@ def _run(settings: "ServerSettings", host: str, port: int, count: int | None) ->
         raise UserError("--tls-cert and --tls-key belong together; give both")
     if settings.tls_cert is not None and settings.tls_key is not None:
         require_certificate(Path(settings.tls_cert), Path(settings.tls_key))
+    if settings.log is not None:
+        prepare_folder(Path(settings.log))
     if settings.token_file is not None:
         require_token(Path(settings.token_file))
     is_guarded = settings.token_file is not None or settings.tls_cert is not None
@@ -125,9 +147,14 @@ def _run(settings: "ServerSettings", host: str, port: int, count: int | None) ->
         def on_ready() -> None:
             model = f"{description.name}, step {description.step:,}"
             labelled(err(), "serving", f"{model}, at {address}, by {counted(number, 'worker')}")
+            if settings.log is not None:
+                labelled(err(), "logging", f"{settings.sample:g} of the requests, in {settings.log}")
             labelled(err(), "open to", _who(settings, listener.getsockname()[0]))
 
-        Workers(settings, listener, number).run(on_ready)
+        found = Workers(settings, listener, number).run(on_ready)
+    if settings.log is not None:
+        missed = f"; {found.missed:,} more are not, as the log above says" if found.missed else ""
+        labelled(err(), "logged", f"{counted(found.logged, 'request')} in {settings.log}{missed}")
 
 
 def _text(path: Path | None) -> str | None:

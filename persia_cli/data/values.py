@@ -45,7 +45,7 @@ def id_values(array: Any, table: str, made: Made, missing: np.uint64) -> NDArray
     if kind == "text" and made == "integer":
         array = _parsed(array)
     elif kind == "text" or made == "text":
-        array = text_ids(table, array if kind == "text" else _texts(array))
+        array = text_ids(table, array if kind == "text" else texts_of(array))
     else:
         array = _integers(array)
     values: NDArray[np.uint64] = array.fill_null(0).to_numpy(zero_copy_only=False).view(np.uint64)
@@ -159,7 +159,7 @@ def _parsed(texts: Any) -> Any:
     raise NotAnIdError(first, repr(texts[first].as_py()), "is not an integer")
 
 
-def _texts(array: Any) -> Any:
+def texts_of(array: Any) -> Any:
     """Return values as text: whole numbers in decimal digits, dates as 2024-01-31, true and false."""
     kind = class_of(array.type)
     if kind in ("float", "decimal"):

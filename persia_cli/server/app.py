@@ -3,9 +3,10 @@
 import asyncio
 import hmac
 import logging
+import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from persia_cli.errors import DataError
 from persia_cli.server import answers
@@ -17,6 +18,9 @@ from persia_cli.server.settings import ServerSettings
 from persia_cli.server.turns import Turns
 from persia_cli.serving.predictor import Predictions, Predictor
 
+if TYPE_CHECKING:
+    from persia_cli.server.request_log import RequestLog
+
 log = logging.getLogger(__name__)
 
 Message = MutableMapping[str, Any]
@@ -25,6 +29,9 @@ Send = Callable[[Message], Awaitable[None]]
 SMALL = 2**16
 """Bytes of a body that is read even if its request is refused, so that the connection can be used again."""
 HEADER_LENGTH = b"inference-header-content-length"
+REQUEST_ID = b"x-request-id"
+LONGEST_ID = 200
+"""Characters of an id in that header; a longer one is not used."""
 
 
 class _Route(NamedTuple):
@@ -40,9 +47,13 @@ class _Route(NamedTuple):
 class ServingApp:
     """Serves one model; used by one event loop."""
 
-    def __init__(self, predictor: Predictor, settings: ServerSettings, token: str | None = None) -> None:
+    def __init__(
+        self, predictor: Predictor, settings: ServerSettings, token: str | None = None,
+        figures: ServingFigures | None = None, request_log: "RequestLog | None" = None,
+    ) -> None:  # fmt: skip
         """`token` is what requests must bring in the header Authorization, as `Bearer TOKEN`."""
-        self.figures = ServingFigures()
+        self.figures = figures or ServingFigures()
+        self._log = request_log
         self._predictor, self._settings = predictor, settings
         self._model = predictor.description
         self._token = None if token is None else token.encode()
@@ -167,10 +178,13 @@ class ServingApp:
 
     def _infer(self, body: bytes, headers: dict[bytes, bytes]) -> HttpAnswer:
         question = self._reader.infer(body, headers.get(HEADER_LENGTH))
-        return answers.inferred(self._model, question, self._predictions(question))
+        found = self._predictions(question)
+        return self._noted(question, found, body, headers, answers.inferred(self._model, question, found))
 
     def _predict(self, body: bytes, headers: dict[bytes, bytes]) -> HttpAnswer:
-        return answers.predicted(self._model, self._predictions(self._reader.rows(body)))
+        question = self._reader.rows(body)
+        found = self._predictions(question)
+        return self._noted(question, found, body, headers, answers.predicted(self._model, found))
 
     def _predictions(self, question: PredictionRequest) -> Predictions:
         try:
@@ -182,6 +196,23 @@ class ServingApp:
         for number in found.missing.nonzero()[0]:
             self.figures.missing.labels(self._model.features[number].name).inc(int(found.missing[number]))
         return found
+
+    def _noted(
+        self, question: PredictionRequest, found: Predictions, body: bytes, headers: dict[bytes, bytes],
+        answer: HttpAnswer,
+    ) -> HttpAnswer:  # fmt: skip
+        """Have a request logged if it is in the sample; returns its answer, which tells the id that it was given."""
+        if self._log is None:
+            return answer
+        own = headers.get(REQUEST_ID, b"").decode("latin-1")
+        name = own if own.isascii() and own.isprintable() and 0 < len(own) <= LONGEST_ID else secrets.token_hex(16)
+        if question.id is not None:
+            name = question.id
+        else:
+            answer = answer._replace(headers={**answer.headers, REQUEST_ID.decode(): name})
+        if self._log.draw():
+            self._log.offer(name, question.columns, found.values, len(body))
+        return answer
 
 
 async def _respond(send: Send, answer: HttpAnswer) -> None:

@@ -1,6 +1,7 @@
 """What a server counts, for Prometheus."""
 
 import os
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -8,6 +9,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 SHARED = "PROMETHEUS_MULTIPROC_DIR"
 """Names, in the environment of workers, the folder of the files in which they count, each in its own."""
 KIND = "text/plain; version=0.0.4; charset=utf-8"
+LOGGED, NOT_LOGGED = "persia_logged_requests", "persia_not_logged_requests"
 BOUNDS_S = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 
@@ -25,8 +27,30 @@ class ServingFigures:
             registry=own,
         )  # fmt: skip
         self.samples = Counter("persia_samples", "Samples predicted", registry=own)
+        self.logged = Counter(LOGGED, "Requests in the request log", registry=own)
+        self.not_logged = Counter(
+            NOT_LOGGED, "Requests of the log's sample that are not in it", ["reason"], registry=own
+        )
         self.missing = Counter("persia_missing_ids", "Ids that had no row", ["feature"], registry=own)
 
     def text(self) -> bytes:
         """Return all figures as Prometheus reads them."""
         return generate_latest(self._registry)
+
+
+class LogFigures(NamedTuple):
+    """How many requests are in the request log, and how many should be and are not."""
+
+    logged: int
+    missed: int
+
+
+def log_figures(folder: str) -> LogFigures:
+    """Return what all workers have counted in the folder that they share, also those that are dead."""
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, folder)  # type: ignore[no-untyped-call]
+    found = {LOGGED: 0.0, NOT_LOGGED: 0.0}
+    for metric in registry.collect():
+        if metric.name in found:
+            found[metric.name] += sum(sample.value for sample in metric.samples)
+    return LogFigures(round(found[LOGGED]), round(found[NOT_LOGGED]))

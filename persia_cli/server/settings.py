@@ -24,6 +24,12 @@ class ServerSettings(msgspec.Struct, frozen=True):
     tls_key: str | None = None
     drain_s: int = 10
     """Seconds in which requests are finished after SIGTERM."""
+    log: str | None = None
+    """Folder of the request log."""
+    sample: float = 1.0
+    """Fraction of requests that are logged."""
+    log_s: int = 5
+    """Seconds after draining in which what is logged is written."""
 
 
 class WorkerOrder(msgspec.Struct, frozen=True):

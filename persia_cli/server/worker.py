@@ -9,6 +9,7 @@ import socket
 import sys
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import msgspec
 import uvicorn
@@ -17,12 +18,16 @@ from persia_cli.errors import PersiaError, UserError
 from persia_cli.launch.parent import die_with
 from persia_cli.server.app import ServingApp
 from persia_cli.server.connection import HEAD_S, BoundedConnection
+from persia_cli.server.figures import ServingFigures
 from persia_cli.server.listening import BACKLOG
-from persia_cli.server.settings import WorkerNews, WorkerOrder
+from persia_cli.server.settings import ServerSettings, WorkerNews, WorkerOrder
 from persia_cli.serving.description import digest_of
 from persia_cli.serving.golden import require_golden
 from persia_cli.serving.predictor import Predictor
 from persia_cli.wire.private_file import read_private
+
+if TYPE_CHECKING:
+    from persia_cli.server.request_log import RequestLog
 
 IDLE_S = 75
 """Seconds for which a connection without requests stays open."""
@@ -30,11 +35,12 @@ _ORDER = msgspec.json.Decoder(WorkerOrder)
 
 
 class _Server(uvicorn.Server):
-    """A server of bounded connections, which tells when it listens."""
+    """A server of bounded connections, which tells when it listens, and ends when what it has logged is written."""
 
-    def __init__(self, config: uvicorn.Config, news: int) -> None:
+    def __init__(self, config: uvicorn.Config, news: int, request_log: "RequestLog | None", log_s: float) -> None:
         super().__init__(config)
         self._news = news
+        self._log, self._log_s = request_log, log_s
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         # As uvicorn's own, which waits for a minute until a connection is encrypted.
@@ -52,6 +58,12 @@ class _Server(uvicorn.Server):
     def _connection(self) -> BoundedConnection:
         return BoundedConnection(config=self.config, server_state=self.server_state, app_state={})
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().shutdown(sockets)
+        # Behind this uvicorn sends the signal once more, which ends the process.
+        if self._log is not None:
+            self._log.close(self._log_s)
+
 
 def serve(order: WorkerOrder, news: int) -> None:
     """Serve until SIGTERM, and tell `news` when it begins; raises PersiaError for a model that cannot be served."""
@@ -63,8 +75,10 @@ def serve(order: WorkerOrder, news: int) -> None:
         raise UserError(
             f"{predictor.folder} is another model now than when this server began; start persia serve again for it"
         )
+    figures = ServingFigures()
+    request_log = _request_log(settings, predictor, figures)
     config = uvicorn.Config(
-        ServingApp(predictor, settings, token),
+        ServingApp(predictor, settings, token, figures, request_log),
         loop="uvloop",
         http="httptools",
         ws="none",
@@ -81,7 +95,15 @@ def serve(order: WorkerOrder, news: int) -> None:
     # What is loaded stays, and need not be looked at again at each collection.
     gc.collect()
     gc.freeze()
-    _Server(config, news).run([socket.socket(fileno=order.listener)])
+    _Server(config, news, request_log, settings.log_s).run([socket.socket(fileno=order.listener)])
+
+
+def _request_log(settings: ServerSettings, predictor: Predictor, figures: ServingFigures) -> "RequestLog | None":
+    if settings.log is None:
+        return None
+    from persia_cli.server.request_log import RequestLog
+
+    return RequestLog(Path(settings.log), predictor, settings.sample, figures)
 
 
 def _tell(news: int, what: WorkerNews) -> None:

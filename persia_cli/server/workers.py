@@ -17,7 +17,7 @@ import msgspec
 
 from persia_cli.errors import PersiaError, RoleError, UserError
 from persia_cli.launch.processes import python_module
-from persia_cli.server.figures import SHARED
+from persia_cli.server.figures import SHARED, LogFigures, log_figures
 from persia_cli.server.figures_folder import figures_folder
 from persia_cli.server.settings import ServerSettings, WorkerNews, WorkerOrder
 from persia_cli.serving.description import digest_of
@@ -30,7 +30,7 @@ POLL_S = 0.1
 LONGEST_PAUSE_S = 10.0
 """Longest time between two tries to start a worker that dies before it is ready."""
 KILL_AFTER_S = 2.0
-"""Seconds, beyond those of draining, after which a worker that has not ended is killed."""
+"""Seconds, beyond those of draining and logging, after which a worker that has not ended is killed."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _NEWS = msgspec.json.Decoder(WorkerNews)
 
@@ -78,8 +78,11 @@ class Workers:
         self._was_ready = False
         self._signals = 0
 
-    def run(self, on_ready: Callable[[], None]) -> None:
-        """Serve until SIGTERM or Ctrl-C; calls `on_ready` when all workers are. Raises PersiaError if none can be."""
+    def run(self, on_ready: Callable[[], None]) -> LogFigures:
+        """Serve until SIGTERM or Ctrl-C; calls `on_ready` when all workers are. Returns what they have logged.
+
+        Raises PersiaError if none can be ready.
+        """
         before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
         try:
             with figures_folder() as figures:
@@ -89,6 +92,7 @@ class Workers:
                         self._tend(environment, on_ready)
                 finally:
                     self._stop()
+                return log_figures(figures)
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -154,7 +158,8 @@ class Workers:
         running = [worker.process for worker in self._workers if worker.process is not None]
         for process in running:
             process.terminate()
-        first, until = self._signals, time.monotonic() + self._settings.drain_s + KILL_AFTER_S
+        ending_s = self._settings.drain_s + (self._settings.log_s if self._settings.log else 0)
+        first, until = self._signals, time.monotonic() + ending_s + KILL_AFTER_S
         while any(process.poll() is None for process in running):
             if time.monotonic() > until or self._signals > max(first, 1):
                 for process in running:

@@ -80,7 +80,7 @@ class RequestFields(Node):
     def inputs(self) -> list[tuple[str, Datatype, tuple[int, ...]]]:
         """Return name, datatype and shape of each field; -1 is any number."""
         found: dict[str, tuple[str, Datatype, tuple[int, ...]]] = {}
-        raw = self._raw()
+        raw = self.raw_by_column()
         for column in [*(each.column_name for each in self.sparse), *(each.name for each in self.dense)]:
             if column in raw:
                 field = raw[column].field_of(column)
@@ -115,7 +115,7 @@ class RequestFields(Node):
         size = next((rows for rows in sizes.values() if rows != 1), 1)
         if wrong := [name for name, rows in sizes.items() if rows not in (1, size)]:
             raise DataError(f"{WHERE} has {sizes[wrong[0]]} values of {wrong[0]}, and {size} of other fields")
-        made = _Made(self._raw(), columns)
+        made = MadeColumns(self.raw_by_column(), columns)
         dense = [_tiled(self._dense(feature, made.column(feature.name)), size) for feature in self.dense]
         ids = [_repeated(self._ids(feature, made.column(feature.column_name)), size) for feature in self.sparse]
         return assemble(
@@ -126,7 +126,8 @@ class RequestFields(Node):
             offsets=[each.offsets for each in ids],
         )
 
-    def _raw(self) -> dict[str, RawColumns]:
+    def raw_by_column(self) -> dict[str, RawColumns]:
+        """Return the declarations of the columns that are made of fields."""
         return {column: each for each in self.raw for column in each.columns}
 
     def _dense(self, feature: DenseFeature, column: Any) -> NDArray[np.float32]:
@@ -134,7 +135,7 @@ class RequestFields(Node):
         if is_plain and np.isfinite(column).all():
             return np.asarray(column).reshape(-1, 1)
         try:
-            return decode_dense(_arrow(column, feature.name), feature, WHERE, None, self.fill, Counter())
+            return decode_dense(arrow_column(column, feature.name), feature, WHERE, None, self.fill, Counter())
         except (pa.ArrowException, TypeError) as error:
             raise DataError(
                 f"{WHERE}: field {feature.name} has values that are no numbers, {one_line(error)}"
@@ -147,13 +148,13 @@ class RequestFields(Node):
             return Ids(column.view(np.uint64), None)
         name = feature.column_name
         try:
-            return decode_ids(_arrow(column, name, is_list), feature, is_list, WHERE, None, Counter())
+            return decode_ids(arrow_column(column, name, is_list), feature, is_list, WHERE, None, Counter())
         except (pa.ArrowException, TypeError) as error:
             raise DataError(f"{WHERE}: field {name} has values that are no ids, {one_line(error)}") from error
 
 
-class _Made(NamedTuple):
-    """The columns of a request, made of its fields where they are declared so."""
+class MadeColumns(NamedTuple):
+    """The data set's columns of a request, made of its fields where they are declared so."""
 
     raw: dict[str, RawColumns]
     given: Mapping[str, Any]
@@ -165,7 +166,7 @@ class _Made(NamedTuple):
             return self.given[name]
         field = raw.field_of(name)
         try:
-            given = _arrow(self.given[field], field, raw.read == "texts")
+            given = arrow_column(self.given[field], field, raw.read == "texts")
             return column_of_request(raw, name, given.combine_chunks())
         except (pa.ArrowException, TypeError) as error:
             raise DataError(f"{WHERE}: field {field} has a value that is no {raw.read}, {one_line(error)}") from error
@@ -202,7 +203,7 @@ def _rows_of(column: Any, name: str) -> int:
     raise DataError(f"{WHERE}: field {name} has to be a list with a value for each sample, and is {what}")
 
 
-def _arrow(column: Any, name: str, is_list: bool = False) -> Any:
+def arrow_column(column: Any, name: str, is_list: bool = False) -> Any:
     """Return a column as a chunked Arrow array; raises DataError for values of several types."""
     try:
         if isinstance(column, pa.ChunkedArray):

@@ -1,0 +1,128 @@
+"""`persia serve --log`: what was answered is there once, whatever dies, and is read as a data set."""
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from persia_cli.main import app
+from tests.conftest import poll_for
+from tests.support.jobs import train
+from tests.support.lists import EVAL_ROWS, lists_job
+from tests.support.small_model import write_small_model
+from tests.system.test_serve import BODY, INFER, INPUTS, READY_S, Server, serving
+
+pytestmark = pytest.mark.slow
+
+
+def logged(server: Server) -> int:
+    """Requests that the server has logged, by its figures."""
+    text = server.ask("GET", "/metrics").body.decode()
+    found = re.search(r"^persia_logged_requests_total (\d+)", text, re.M)
+    return int(found[1]) if found else 0
+
+
+def ask(server: Server, *names: str) -> None:
+    for name in names:
+        body = json.dumps({"inputs": INPUTS, "id": name}).encode()
+        assert server.ask("POST", INFER, body).status == 200
+
+
+def table(folder: Path) -> Any:
+    return pa.concat_tables([pq.read_table(path) for path in sorted(folder.glob("*.parquet"))])
+
+
+def hidden(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if path.suffix != ".parquet"}
+
+
+def test_each_request_is_logged_once_whatever_dies(tmp_path: Path) -> None:
+    model, log = write_small_model(tmp_path / "shop"), tmp_path / "log"
+    first = [str(number) for number in range(20)]
+    with serving(model, tmp_path / "one", "--workers", "2", "--deadline", "30", "--log", str(log)) as server:
+        assert log.stat().st_mode & 0o777 == 0o700
+        ask(server, *first)
+        poll_for(lambda: logged(server) == len(first), 20.0, "all requests are logged")
+        assert list(log.glob("*.parquet")) == []
+        before = hidden(log)
+        assert before
+        workers = server.workers()
+        for worker in workers:
+            worker.kill()
+        poll_for(lambda: not hidden(log) & before, READY_S, "what the workers had is published")
+        assert sorted(set(table(log).column("request_id").to_pylist())) == sorted(first)
+        poll_for(lambda: server.ask("POST", INFER, BODY).status == 200, READY_S, "the next worker answers")
+        poll_for(lambda: logged(server) == len(first) + 1, 20.0, "the request is logged")
+        running = [psutil.Process(server.process.pid), *server.workers()]
+        os.kill(server.process.pid, signal.SIGKILL)
+        server.process.wait(10)
+        poll_for(lambda: not any(each.is_running() for each in running), 10.0, "all processes end")
+    assert len(hidden(log)) == 1
+    with serving(model, tmp_path / "two", "--workers", "2", "--deadline", "30", "--log", str(log)) as server:
+        ask(server, "last")
+    assert server.process.returncode == 0
+    assert hidden(log) == set()
+    counts = table(log).column("request_id").value_counts().to_pylist()
+    assert {each["counts"] for each in counts} == {3}
+    assert {each["values"] for each in counts} >= {*first, "last"}
+    assert len(counts) == len(first) + 2
+    told = server.log.read_text()
+    assert f"logging   1 of the requests, in {log}" in told
+    assert f"logged    1 request in {log}\n" in told
+
+
+def test_a_wrong_fraction_is_refused(tmp_path: Path) -> None:
+    model = write_small_model(tmp_path / "shop")
+    for words, text in (
+        (["--sample", "0.1"], "--log DIR writes; give that too"),
+        (["--log", str(tmp_path / "log"), "--sample", "0"], "--sample 0 is no fraction"),
+        (["--log", str(tmp_path / "no" / "log")], "create it first"),
+    ):
+        ended = CliRunner().invoke(app, ["serve", str(model), "--port", "0", *words])
+        assert text in str(ended.exception), words
+
+
+def test_what_is_logged_is_a_data_set_of_the_run(tmp_path: Path) -> None:
+    run = train([*lists_job(tmp_path), "cluster.embedding_servers=1"], tmp_path / "run").run_dir
+    model, log = tmp_path / "shop", tmp_path / "log"
+    done = CliRunner().invoke(app, ["export", str(run), "-o", str(model)])
+    assert done.exit_code == 0, done.output
+    asked = pq.read_table(tmp_path / "eval.parquet").drop_columns(["click", "buy", "weight"])
+    scores: list[dict[str, float]] = []
+    with serving(model, tmp_path / "serve", "--workers", "1", "--deadline", "30", "--log", str(log)) as server:
+        for first in range(0, EVAL_ROWS, 10):
+            rows = asked.slice(first, 10).to_pylist()
+            got = server.ask("POST", "/v1/models/shop:predict", json.dumps({"instances": rows}).encode())
+            assert got.status == 200, got.body
+            scores += got.json()["predictions"]
+    found = tmp_path / "scores.parquet"
+    done = CliRunner().invoke(app, ["predict", str(run), str(log), "-o", str(found), "--keep", "request_id"])
+    assert done.exit_code == 0, done.output
+    predicted = pq.read_table(found)
+    assert predicted.num_rows == EVAL_ROWS
+    assert predicted.column("request_id").to_pylist() == table(log).column("request_id").to_pylist()
+    for label in ("click", "buy"):
+        name = f"{label}_probability"
+        told = [score[name] for score in scores]
+        assert table(log).column(name).to_pylist() == told
+        assert np.abs(predicted.column(name).to_numpy() - np.array(told)).max() <= 5e-6
+
+    # With the labels that come later it is what a run is trained on.
+    labelled = table(log).append_column("click", pa.array([0, 1] * (EVAL_ROWS // 2)))
+    labelled = labelled.append_column("buy", pa.array([1.0, 0.0] * (EVAL_ROWS // 2)))
+    labelled = labelled.append_column("weight", pa.array([1.0] * EVAL_ROWS))
+    (tmp_path / "labelled").mkdir()
+    for name in ("train", "eval"):
+        pq.write_table(labelled, tmp_path / "labelled" / f"{name}.parquet")
+    words = [f"dataset.path={tmp_path / 'labelled'}" if word.startswith("dataset.path") else word for word in
+             lists_job(tmp_path)]  # fmt: skip
+    assert train([*words], tmp_path / "again").run_dir.is_dir()

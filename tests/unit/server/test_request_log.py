@@ -1,0 +1,337 @@
+"""The request log has whole requests, each once, in files that appear when they are whole; it holds up no answer."""
+
+import json
+import os
+import shutil
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from persia_cli.errors import UserError
+from persia_cli.server import request_log as module
+from persia_cli.server.app import ServingApp
+from persia_cli.server.figures import ServingFigures
+from persia_cli.server.log_files import PART, PENDING, PREFIX, PendingFile, prepare_folder, publish_abandoned
+from persia_cli.server.request_log import RequestLog, Rotation
+from persia_cli.server.settings import ServerSettings
+from persia_cli.serving.predictor import Predictor
+from tests.conftest import poll_for
+from tests.support.asgi import ask, binary, outputs_of, tensor
+from tests.support.full_disk import leave_free, small_disk
+from tests.support.small_model import LARGE, write_small_model
+
+INFER, PREDICT = "/v2/models/shop/infer", "/v1/models/shop:predict"
+INPUTS = [
+    tensor("user", "UINT64", [LARGE]),
+    tensor("item", "INT64", [4, 5, 99]),
+    tensor("words", "BYTES", ["lamp", "sofa", "chair"]),
+    tensor("words.lengths", "INT32", [1, 0, 2]),
+    tensor("price", "FP32", np.array([0.1, 2.5, -3.7], np.float32).tolist()),
+]
+ROWS = {"instances": [{"user": 1, "item": 2, "words": ["lamp"], "price": 1}, {"user": 2, "item": 3, "price": 0.5}]}
+COLUMNS = {"user": [1], "item": [2], "words": [["lamp"]], "price": [0.5]}
+SCORES = np.array([[0.25, 0.75]], np.float32)
+NEVER = Rotation(flush_s=0.01, seconds=3600.0)
+LIMIT_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def predictor(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
+    return Predictor.open(write_small_model(tmp_path_factory.mktemp("log") / "shop"))
+
+
+class Logging:
+    """A log, and the application that writes it."""
+
+    def __init__(self, predictor: Predictor, folder: Path, sample: float, rotation: Rotation) -> None:
+        self.folder, self.figures = folder, ServingFigures()
+        self.log = RequestLog(folder, predictor, sample, self.figures, rotation)
+        settings = ServerSettings(str(predictor.folder))
+        self.app = ServingApp(predictor, settings, None, self.figures, self.log)
+
+    def offer(self, name: str) -> None:
+        self.log.offer(name, COLUMNS, SCORES, 100)
+
+    def logged(self) -> int:
+        return int(self.figures.logged._value.get())
+
+    def missed(self, reason: str) -> int:
+        return int(self.figures.not_logged.labels(reason)._value.get())
+
+    def files(self) -> list[Path]:
+        return sorted(self.folder.glob("*.parquet"))
+
+    def table(self) -> Any:
+        return pa.concat_tables([pq.read_table(path) for path in self.files()])
+
+    def ids(self) -> list[str]:
+        return sorted(self.table().column("request_id").to_pylist())
+
+
+@contextmanager
+def logging_to(
+    folder: Path, predictor: Predictor, sample: float = 1.0, rotation: Rotation = NEVER
+) -> Iterator[Logging]:
+    """A log, which is closed at the end of the block."""
+    found = Logging(predictor, folder, sample, rotation)
+    try:
+        yield found
+    finally:
+        found.log.close(LIMIT_S)
+        assert not found.log._thread.is_alive()
+
+
+def hidden(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.suffix != ".parquet")
+
+
+def test_requests_are_logged_as_they_were_used(predictor: Predictor, tmp_path: Path) -> None:
+    with logging_to(tmp_path, predictor) as found:
+        body, headers = binary(INPUTS, id="binary")
+        nothing = [{**each, "data": [], "shape": [0]} for each in INPUTS]
+        answers = [
+            ask(found.app, "POST", INFER, json.dumps({"inputs": INPUTS, "id": "json"}).encode()),
+            ask(found.app, "POST", INFER, body, headers=headers),
+            ask(found.app, "POST", PREDICT, json.dumps(ROWS).encode(), headers={"x-request-id": "rows"}),
+            ask(found.app, "POST", PREDICT, json.dumps(ROWS).encode()),
+            ask(found.app, "POST", INFER, json.dumps({"inputs": nothing}).encode()),
+        ]
+        assert {answer.status for answer in answers} == {200}
+        assert ask(found.app, "POST", INFER, b'{"inputs": []}').status == 400
+    [path] = found.files()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert hidden(tmp_path) == []
+    table = found.table()
+    made = answers[3].headers["x-request-id"]
+    assert answers[2].headers["x-request-id"] == "rows"
+    assert "x-request-id" not in answers[0].headers
+    assert table.column("request_id").to_pylist() == ["json"] * 3 + ["binary"] * 3 + ["rows"] * 2 + [made] * 2
+    assert set(table.column("model_version").to_pylist()) == {"17"}
+    assert table.column("request_time").type == pa.timestamp("us", "UTC")
+    assert table.column("user").to_pylist() == [LARGE] * 6 + [1, 2] * 2
+    assert table.column("words").to_pylist()[:3] == [["lamp"], [], ["sofa", "chair"]]
+    for first, answer in ((0, answers[0]), (3, answers[1])):
+        for name, values in outputs_of(answer).items():
+            assert table.column(name).to_pylist()[first : first + 3] == values
+    assert [row["buy_probability"] for row in answers[2].json()["predictions"]] == (
+        table.column("buy_probability").to_pylist()[6:8]
+    )
+    assert found.logged() == 5  # one of them has no samples
+
+
+def test_a_sample_is_of_whole_requests_and_of_each_with_the_same_probability(
+    predictor: Predictor, tmp_path: Path
+) -> None:
+    with logging_to(tmp_path, predictor, 0.1) as found:
+        drawn = sum(found.log.draw() for _ in range(50_000))
+        assert abs(drawn - 5000) < 6 * (50_000 * 0.1 * 0.9) ** 0.5
+        for number in range(100):
+            body = json.dumps({"inputs": INPUTS, "id": str(number)}).encode()
+            assert ask(found.app, "POST", INFER, body).status == 200
+    counts = found.table().column("request_id").value_counts().to_pylist()
+    assert 0 < len(counts) < 50
+    assert {each["counts"] for each in counts} == {3}
+
+
+def test_ids_of_a_header_that_cannot_be_told_again_are_replaced(predictor: Predictor, tmp_path: Path) -> None:
+    with logging_to(tmp_path, predictor) as found:
+        for given in ("", "\u00e9", "x" * 201, "a\tb"):
+            answer = ask(found.app, "POST", PREDICT, json.dumps(ROWS).encode(), headers={"x-request-id": given})
+            assert len(answer.headers["x-request-id"]) == 32
+
+
+def test_what_is_too_much_is_counted_and_waits_for_nobody(
+    predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    going, started = threading.Event(), threading.Event()
+    add = RequestLog._add
+
+    def slow(self: RequestLog, requests: list[Any]) -> None:
+        if requests:
+            started.set()
+            assert going.wait(LIMIT_S)
+        add(self, requests)
+
+    monkeypatch.setattr(RequestLog, "_add", slow)
+    monkeypatch.setattr(module, "MOST_REQUESTS", 3)
+    with logging_to(tmp_path, predictor) as found:
+        found.offer("0")
+        assert started.wait(LIMIT_S)
+        for number in range(1, 10):
+            found.offer(str(number))
+        assert found.missed("full") == 7
+        answer = ask(found.app, "POST", PREDICT, json.dumps(ROWS).encode())
+        assert answer.status == 200
+        assert b'persia_not_logged_requests_total{reason="full"} 8.0' in ask(found.app, "GET", "/metrics").body
+        going.set()
+    assert found.ids() == ["0", "1", "2"]
+    assert found.logged() == 3
+
+
+def test_bytes_that_wait_are_bounded_but_one_request_always_fits(
+    predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_BYTES", 1000)
+    with logging_to(tmp_path, predictor, rotation=Rotation(flush_s=3600.0)) as found:
+        monkeypatch.setattr(found.log, "_wake", threading.Event())  # which wakes nobody
+        for name, nbytes in (("large", 5000), ("small", 1)):
+            found.log.offer(name, COLUMNS, SCORES, nbytes)
+        assert found.missed("full") == 1
+        monkeypatch.undo()
+    assert found.ids() == ["large"]
+
+
+@pytest.mark.parametrize("rotation", [Rotation(0.01, 3600.0, 1), Rotation(0.01, 0.0)], ids=["rows", "seconds"])
+def test_a_file_is_complete_after_so_many_rows_or_seconds(
+    predictor: Predictor, tmp_path: Path, rotation: Rotation
+) -> None:
+    with logging_to(tmp_path, predictor, rotation=rotation) as found:
+        for number in range(3):
+            found.offer(str(number))
+            poll_for(lambda number=number: len(found.files()) == number + 1, LIMIT_S, "the next file is there")
+    assert hidden(tmp_path) == []
+    in_order = [pq.read_table(path).column("request_id").to_pylist() for path in found.files()]
+    assert in_order == [["0"], ["1"], ["2"]]
+
+
+def left_by_a_killed_process(folder: Path, found: Logging, *names: str) -> Path:
+    """A hidden file with these requests, and half of one more."""
+    pending = PendingFile(folder, found.log._schema)
+    for name in names:
+        pending.append(found.log._batch(module._Answered(name, 0.0, COLUMNS, SCORES, 0)))
+    pending.append(found.log._batch(module._Answered("half", 0.0, COLUMNS, SCORES, 0)))
+    os.truncate(pending.path, pending.path.stat().st_size - 40)
+    pending.close()
+    return pending.path
+
+
+def test_what_a_killed_process_left_is_published_once(
+    predictor: Predictor, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with logging_to(tmp_path, predictor) as found:
+        found.offer("live")
+        poll_for(lambda: found.logged() == 1, LIMIT_S, "a request is logged")
+        [live] = hidden(tmp_path)
+        left = left_by_a_killed_process(tmp_path, found, "a", "b")
+        left.with_suffix(PART).write_bytes(b"half of a Parquet file")
+        kept = left.read_bytes()
+        with logging_to(tmp_path, predictor) as next_one:
+            poll_for(lambda: hidden(tmp_path) == [live], LIMIT_S, "what was left is published")
+            assert next_one.ids() == ["a", "b"]
+            # Of a process that was killed before it had removed the hidden file.
+            left.write_bytes(kept)
+            assert [(each.rows, each.error) for each in publish_abandoned(tmp_path)] == [(0, None)]
+            assert hidden(tmp_path) == [live]
+        assert "2 rows that a killed process had left" in caplog.text
+    assert found.ids() == ["a", "b", "live"]
+
+
+@pytest.mark.parametrize("content", [b"", b"no stream of Arrow"])
+def test_a_hidden_file_without_a_whole_request_is_removed(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / f"{PREFIX}0{PENDING}").write_bytes(content)
+    assert [each.rows for each in publish_abandoned(tmp_path)] == [0]
+    assert hidden(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_told_once_and_costs_only_what_does_not_fit(
+    predictor: Predictor, caplog: pytest.LogCaptureFixture
+) -> None:
+    with small_disk(2**20) as disk, logging_to(disk, predictor) as found:
+        found.offer("before")
+        poll_for(lambda: found.logged() == 1, LIMIT_S, "a request is logged")
+        filler = leave_free(disk, 0)
+        tried = 0
+        while not found.missed("disk"):  # the last page may have room for some
+            found.offer(f"full {tried}")
+            tried += 1
+            poll_for(lambda n=tried: found.logged() + found.missed("disk") == 1 + n, LIMIT_S, "it was tried")
+        assert ask(found.app, "POST", PREDICT, json.dumps(ROWS).encode()).status == 200
+        poll_for(lambda: found.missed("disk") == 2, LIMIT_S, "it was tried")
+        filler.unlink()
+        found.offer("after")
+        poll_for(lambda: found.logged() == tried + 1, LIMIT_S, "a request is logged")
+        found.log.close(LIMIT_S)
+        assert found.ids() == sorted(["before", *(f"full {n}" for n in range(tried - 1)), "after"])
+    told = [record.message for record in caplog.records]
+    assert told == [
+        f"disk full: cannot write {disk}; free space or choose another place; serving goes on, and requests that are "
+        "not logged are counted",
+        f"requests are logged again in {disk}",
+    ]
+
+
+def test_a_folder_that_is_removed_can_come_back(
+    predictor: Predictor, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "log"
+    folder.mkdir()
+    with logging_to(folder, predictor) as found:
+        found.offer("lost")
+        poll_for(lambda: found.logged() == 1, LIMIT_S, "a request is logged")
+        shutil.rmtree(folder)
+        for number in (1, 2):
+            found.offer("missed")
+            poll_for(lambda number=number: found.missed("disk") == number, LIMIT_S, "it was tried")
+        folder.mkdir()
+        found.offer("again")
+        poll_for(lambda: found.logged() == 2, LIMIT_S, "a request is logged")
+    assert found.ids() == ["again"]
+    assert sum("serving goes on" in record.message for record in caplog.records) == 1
+
+
+def test_a_request_that_cannot_be_logged_is_counted_and_the_next_one_is(predictor: Predictor, tmp_path: Path) -> None:
+    with logging_to(tmp_path, predictor) as found:
+        found.log.offer("bad", {"user": ["x"]}, SCORES, 1)
+        found.offer("good")
+    assert found.ids() == ["good"]
+    assert found.missed("failed") == 1
+
+
+def test_a_log_that_is_not_written_in_time_is_given_up_and_counted(
+    predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    going = threading.Event()
+    monkeypatch.setattr(RequestLog, "_add", lambda self, requests: going.wait(LIMIT_S))
+    found = Logging(predictor, tmp_path, 1.0, NEVER)
+    found.offer("late")
+    found.log.close(0.05)
+    assert found.missed("late") == 1
+    assert "was not written within 0.05 s after the end, and lacks 1 request" in caplog.text
+    going.set()
+    found.log._thread.join(LIMIT_S)
+
+
+def test_a_field_that_the_log_needs_itself_is_refused(predictor: Predictor, tmp_path: Path) -> None:
+    fields = predictor.fields
+    dense = (*fields.dense[:-1], fields.dense[-1].model_copy(update={"name": "request_id"}))
+    other = Predictor.open(predictor.folder)
+    other.fields = fields.model_copy(update={"dense": dense})
+    with pytest.raises(UserError, match="reads a column request_id, which the request log needs itself"):
+        RequestLog(tmp_path, other, 1.0, ServingFigures())
+
+
+def test_a_folder_of_a_log_is_made_for_its_user_alone(tmp_path: Path) -> None:
+    prepare_folder(tmp_path / "log")
+    assert stat.S_IMODE((tmp_path / "log").stat().st_mode) == 0o700
+    prepare_folder(tmp_path / "log")
+    with pytest.raises(UserError, match=r"--log .*/no/log: there is no folder .*/no; create it first"):
+        prepare_folder(tmp_path / "no" / "log")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="is a file; name a folder"):
+        prepare_folder(tmp_path / "file")
+
+
+def test_a_disk_without_room_for_a_log_is_refused() -> None:
+    with small_disk(2**16) as disk:
+        leave_free(disk, 0)
+        with pytest.raises(UserError, match=f"disk full: cannot write {disk}"):
+            prepare_folder(disk)
