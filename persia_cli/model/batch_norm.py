@@ -54,12 +54,14 @@ class BatchNorm(nn.Module):
         The variance is computed from differences to the mean, since a difference of large sums would lose its digits.
         """
         shape = self.running_mean.shape
-        count = inputs.new_full((1,), inputs.shape[-2])
-        sums = self._over_ranks(torch.cat([inputs.sum(-2).flatten(), count]))
-        total = float(sums[-1].detach())
+        sums, total = inputs.sum(-2).flatten(), float(inputs.shape[-2])
+        if self.ranks > 1:
+            # In one message; and without ranks no number is read from a tensor, which the compiler could not follow.
+            sums = self._over_ranks(torch.cat([sums, sums.new_full((1,), total)]))
+            sums, total = sums[:-1], float(sums[-1].detach())
         if total < 2:
             return self.running_mean, self.running_var
-        mean = (sums[:-1] / total).view(shape)
+        mean = (sums / total).view(shape)
         squares = self._over_ranks((inputs - mean).square().sum(-2).flatten()).view(shape)
         with torch.no_grad():
             self.running_mean.lerp_(mean, MOMENTUM)

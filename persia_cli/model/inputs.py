@@ -1,8 +1,7 @@
 """The input of a dense network: one batch of samples."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
@@ -24,6 +23,16 @@ class ModelBatch:
     groups: Sequence[torch.Tensor]
     names: Sequence[Sequence[str]]
     sequences: Mapping[str, tuple[torch.Tensor, torch.Tensor]]
+    pooled: Mapping[str, torch.Tensor] = field(init=False)
+    """Pooled vectors float32 [n, dim] by feature, in no order to rely on: `shape.pooled` has the data set's."""
+
+    def __post_init__(self) -> None:
+        """Take the groups apart, once for all readers: later would be within what torch.compile traces."""
+        found: dict[str, torch.Tensor] = {}
+        for names, group in zip(self.names, self.groups, strict=True):
+            # One unbind has one backward; a slice per feature would fill and add a whole group each.
+            found.update(zip(names, group.unbind(1), strict=True))
+        object.__setattr__(self, "pooled", found)
 
     def with_dropout(self, share: float) -> "ModelBatch":
         """Return the batch with each number of its vectors 0 by chance, in this share of cases, others scaled up."""
@@ -35,15 +44,6 @@ class ModelBatch:
     def size(self) -> int:
         """Number of samples."""
         return int(self.dense.shape[0])
-
-    @cached_property
-    def pooled(self) -> dict[str, torch.Tensor]:
-        """Pooled vectors float32 [n, dim] by feature, in no order to rely on: `shape.pooled` has the data set's."""
-        found: dict[str, torch.Tensor] = {}
-        for names, group in zip(self.names, self.groups, strict=True):
-            # One unbind has one backward; a slice per feature would fill and add a whole group each.
-            found.update(zip(names, group.unbind(1), strict=True))
-        return found
 
     def concatenated(self, features: Sequence[FeatureShape]) -> torch.Tensor:
         """Pooled vectors side by side, float32 [n, sum of dims], in the order of `features` whatever the groups."""

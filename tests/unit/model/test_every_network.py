@@ -10,8 +10,8 @@ from persia_cli.errors import ConfigError
 from persia_cli.model.build import build_model
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.shape import FeatureShape, InputShape
-from tests.unit.model.batches import batch_of
-from tests.unit.model.kinds import KINDS, ONE_LABEL, SEQUENTIAL, name, shape_for
+from tests.unit.model.batches import batch_of, shape
+from tests.unit.model.kinds import KINDS, ONE_LABEL, SEQUENTIAL, name, regularised, shape_for
 
 every = pytest.mark.parametrize("model", KINDS, ids=name)
 
@@ -89,12 +89,29 @@ def test_bfloat16_is_near_float32(model):
     assert (rounded.float() - exact).abs().max() < 0.05 * (1.0 + exact.abs().max())
 
 
+def test_what_a_batch_has_of_each_feature_is_one_graph_for_the_compiler():
+    def read(batch):
+        return batch.pooled["f1"] * batch.concatenated(wanted.pooled).sum(1, keepdim=True)
+
+    wanted = shape(dims=(4, 4))
+    batch = batch_of(wanted, [[1], [0]])
+    torch.compiler.reset()
+    assert torch.equal(torch.compile(read, backend="eager", fullgraph=True)(batch), read(batch))
+
+
 @pytest.mark.slow
 @every
-def test_it_is_one_graph_for_the_compiler(model):
+@pytest.mark.parametrize("groups", [[[0, 1]], [[1], [0]]], ids=["one-group", "two-groups"])
+@pytest.mark.parametrize("style", [lambda model: model, regularised], ids=["plain", "regularised"])
+def test_it_is_one_graph_for_the_compiler(model, style, groups):
     wanted = shape_for(model)
-    network = build_model(model, wanted, seed=0)
-    batches = [batch_of(wanted, [[0, 1]], size=size) for size in (5, 8)]
+    network = build_model(style(model), wanted, seed=0)
+    batches = [batch_of(wanted, groups, size=size) for size in (5, 8)]
+    if style is regularised:
+        # Dropout draws anew: so only that training is one graph, and then what evaluation gives.
+        torch.compiler.reset()
+        torch.compile(network, backend="eager", fullgraph=True)(batches[0])
+        network.eval()
     expected = [network(batch) for batch in batches]
     # Without code generation: what is tested is that tracing never has to fall back to Python.
     torch.compiler.reset()
