@@ -41,6 +41,8 @@ SWITCH_INTERVAL_S = 1e-4
 """Seconds for which a thread may hold the GIL: the default of 5 ms would be added to every message's round trip."""
 
 
+URI = re.compile(r"[a-z][a-z0-9+]+:/")
+"""The begin of a URI that was taken for a path."""
 ERROR_LINE = "error: "
 """Begin of the line in a replica's log with the error that ended it."""
 NO_ANSWER = re.compile(r"\bcoordinator at \S+ has not answered for ")
@@ -71,6 +73,12 @@ def has_begun(run_dir: Path) -> bool:
 
 def require_free(run_dir: Path) -> None:
     """Raise UserError unless the run directory does not exist or is empty."""
+    if URI.match(str(run_dir)):
+        uri = str(run_dir).replace(":/", "://", 1)
+        raise UserError(
+            f"{uri} is a URI, and the record of a run is appended to on a disk while it runs: give a folder as "
+            "--run-dir, the URI as checkpoint.path, and checkpoint.record=true, which copies the record there"
+        )
     if not run_dir.exists():
         return
     if not run_dir.is_dir():

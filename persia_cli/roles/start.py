@@ -54,6 +54,7 @@ def run_coordinator(
     failed, SupersededError if another process has taken the job over, TakeoverError if this one cannot.
     """
     from persia_cli.roles.coordinator.coordinator import Coordinator
+    from persia_cli.roles.coordinator.record_copy import copied_record
 
     loop = Loop(context, "coordinator-0")
     try:
@@ -61,7 +62,8 @@ def run_coordinator(
             share_arrays(loop, bind, run)
         coordinator = Coordinator(loop, bind, run, job, advertise, epoch, inputs)
         on_start(coordinator, coordinator.address)
-        coordinator.run()
+        with copied_record(run, job, lambda: coordinator.goes_on):
+            coordinator.run()
     finally:
         loop.close()
 

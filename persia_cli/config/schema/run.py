@@ -123,11 +123,19 @@ class Checkpoint(Node):
     """Go on training while the files of a checkpoint are written; otherwise training waits for them."""
     path: Annotated[str, BeforeValidator(_place)] | None = None
     """Folder of the run's checkpoints, a path or a URI such as s3://bucket/folder; default: in the run directory."""
+    record: bool = False
+    """Copy the run's record to `path`, with each checkpoint and at the end, as a folder that `persia report` takes."""
     best_by: str | None = None
     """Save after each evaluation that is the best so far by this figure, and keep it until there is a better one.
 
     Default: the figure of `train.stop_early`, if training may end by one.
     """
+
+    @model_validator(mode="after")
+    def _record_has_a_place(self) -> Self:
+        if self.record and self.path is None:
+            raise ValueError("checkpoint.record copies the record to checkpoint.path; give that too, or leave it out")
+        return self
 
 
 class Recovery(Node):

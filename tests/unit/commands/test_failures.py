@@ -80,6 +80,16 @@ def test_a_run_directory_holds_nothing_else(persia) -> None:
     assert (ended.code, ended.err) == (2, "error: notes.txt is a file; choose another --run-dir\n")
 
 
+def test_a_record_cannot_be_kept_at_a_uri_and_what_can_is_said(persia) -> None:
+    ended = persia("train", "dataset=tiny", "--run-dir", "s3://bucket/run")
+    assert ended.code == 2
+    assert ended.err.startswith(
+        "error: s3://bucket/run is a URI, and the record of a run is appended to on a disk while"
+    )
+    assert "checkpoint.record=true" in ended.err
+    assert not Path("s3:").exists()
+
+
 def test_a_dry_run_claims_nothing(persia) -> None:
     assert persia("train", "dataset=tiny", "--dry-run").code == 0
     assert persia("train", "dataset=tiny", "--dry-run", "--run-dir", "mine").code == 0
