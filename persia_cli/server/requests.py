@@ -60,6 +60,7 @@ class RequestReader:
 
     def __init__(self, inputs: Sequence[ModelInput], outputs: Sequence[ModelOutput], most_samples: int) -> None:
         self._lists = {each.name: len(each.shape) == 2 for each in inputs}
+        self._lengths = {each.name + LENGTHS for each in inputs if len(each.shape) == 2}
         self._outputs = {each.name: number for number, each in enumerate(outputs)}
         self._most_samples = most_samples
 
@@ -104,9 +105,10 @@ class RequestReader:
         for tensor in given:
             self._require_known(tensor.name)
             tensor.require_shape()
-            if self._lists.get(tensor.name, False):
+            is_list = self._lists.get(tensor.name, False)
+            if is_list:
                 self._require_ids(tensor.name, tensor.count)
-            if len(tensor.shape) == 2 or not self._lists.get(tensor.name, False):
+            if not is_list or len(tensor.shape) == 2:
                 self._require_samples(tensor.shape[0])
             if tensor.name in found:
                 raise bad(f"input {tensor.name} is there twice")
@@ -146,7 +148,7 @@ class RequestReader:
         return Lists(values, lengths.astype(np.int64))
 
     def _is_lengths(self, name: str) -> bool:
-        return name.endswith(LENGTHS) and self._lists.get(_stem(name), False)
+        return name in self._lengths
 
     def _wanted(self, asked: _InferBody) -> list[Wanted]:
         binary = _flag(asked.parameters, "binary_data_output", "the request", False)

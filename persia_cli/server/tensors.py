@@ -24,6 +24,7 @@ NUMBERS = {
 MOST = 2**31
 """A size in a shape is smaller."""
 WHOLE = (np.dtype(np.int64), np.dtype(np.uint64))
+PLAIN, NESTED = frozenset({int, float}), frozenset({list, dict})
 Values = NDArray[Any] | list[Any]
 
 
@@ -58,7 +59,7 @@ class Tensor(msgspec.Struct):
         if self.datatype != "BYTES" and self.datatype not in NUMBERS:
             known = ", ".join([*NUMBERS, "BYTES"])
             raise bad(f"input {self.name} has the datatype {_shown(self.datatype)}, which is none of {known}")
-        if not 1 <= len(self.shape) <= 2 or not all(0 <= size < MOST for size in self.shape):
+        if not 1 <= len(self.shape) <= 2 or min(self.shape) < 0 or max(self.shape) >= MOST:
             raise bad(f"input {self.name} has the shape {_shown(self.shape)}; give [samples] or [samples, values]")
 
 
@@ -93,13 +94,13 @@ def values_in_bytes(tensor: Tensor, part: memoryview) -> Values:
 
 def require_plain(name: str, values: list[Any]) -> None:
     """Raise RefusedRequestError for values that are lists or objects."""
-    if any(isinstance(value, list | dict) for value in values):
+    if not NESTED.isdisjoint(map(type, values)):
         raise bad(f"input {name} has a list or an object where a number or a text belongs")
 
 
 def _typed(values: list[Any], datatype: str) -> Values:
     """Return numbers as an array, which is read faster, and all else, nulls and ids as texts say, as it is."""
-    if datatype == "BYTES" or not values or not all(type(value) in (int, float) for value in values):
+    if datatype == "BYTES" or not values or not set(map(type, values)) <= PLAIN:
         return values
     try:
         array = np.array(values)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -98,13 +99,23 @@ class RequestFields(Node):
             found[each.name] = (each.name, "FP32", (-1,))
         return list(found.values())
 
+    @cached_property
+    def names(self) -> dict[str, None]:
+        """The names of all fields, in order."""
+        return dict.fromkeys(name for name, _, _ in self.inputs())
+
+    @cached_property
+    def dense_inputs(self) -> int:
+        """Number of dense inputs of the network."""
+        return sum(feature.width for feature in self.dense)
+
     def batch(self, columns: Mapping[str, Any]) -> Batch:
         """Return the samples of a request's columns: lists, numpy or Arrow arrays, or `Lists`, by field.
 
         A column of one value stands for all samples. Raises DataError that names the field which is missing, or which
         value cannot be used.
         """
-        names = [name for name, _, _ in self.inputs()]
+        names = self.names
         if missing := [name for name in names if name not in columns]:
             raise DataError(f"{WHERE} has no field {missing[0]}; the model reads {', '.join(names)}")
         if unknown := [name for name in columns if name not in names]:
@@ -116,10 +127,9 @@ class RequestFields(Node):
         if wrong := [name for name, rows in sizes.items() if rows not in (1, size)]:
             raise DataError(f"{WHERE} has {sizes[wrong[0]]} values of {wrong[0]}, and {size} of other fields")
         made = MadeColumns(self.raw_by_column(), columns)
-        dense = [_tiled(self._dense(feature, made.column(feature.name)), size) for feature in self.dense]
         ids = [_repeated(self._ids(feature, made.column(feature.column_name)), size) for feature in self.sparse]
         return assemble(
-            dense=np.concatenate(dense, axis=1) if dense else np.empty((size, 0), np.float32),
+            dense=self._dense_block(made, size),
             labels=np.empty((size, 0), np.float32),
             weights=None,
             ids=[each.values for each in ids],
@@ -130,10 +140,26 @@ class RequestFields(Node):
         """Return the declarations of the columns that are made of fields."""
         return {column: each for each in self.raw for column in each.columns}
 
+    def _dense_block(self, made: "MadeColumns", size: int) -> NDArray[np.float32]:
+        """Return the dense inputs of all samples, finite, float32 [size, inputs]."""
+        block = np.empty((size, self.dense_inputs), np.float32)
+        for takes_plain in (True, False):
+            at = 0
+            for feature in self.dense:
+                column = made.column(feature.name)
+                is_plain = feature.transform is None and isinstance(column, np.ndarray) and column.dtype == np.float32
+                if is_plain and takes_plain:
+                    block[:, at] = column
+                    at += 1
+                else:
+                    values = self._dense(feature, column)
+                    block[:, at : at + values.shape[1]] = values
+                    at += values.shape[1]
+            if np.isfinite(block).all():
+                break  # else some value needs to be filled, or to be named in an error
+        return block
+
     def _dense(self, feature: DenseFeature, column: Any) -> NDArray[np.float32]:
-        is_plain = feature.transform is None and isinstance(column, np.ndarray) and column.dtype == np.float32
-        if is_plain and np.isfinite(column).all():
-            return np.asarray(column).reshape(-1, 1)
         try:
             return decode_dense(arrow_column(column, feature.name), feature, WHERE, None, self.fill, Counter())
         except (pa.ArrowException, TypeError) as error:
@@ -189,6 +215,8 @@ def read_fields(folder: Path) -> RequestFields:
 
 def _rows_of(column: Any, name: str) -> int:
     """Return the samples of a column; raises DataError for what has no value of its own for each."""
+    if type(column) is np.ndarray and column.ndim == 1:
+        return column.size
     if isinstance(column, Lists):
         lengths = np.asarray(column.lengths)
         if lengths.ndim != 1 or (lengths.size and lengths.dtype.kind not in "iu") or (lengths < 0).any():
@@ -226,10 +254,6 @@ def _inferred(values: Any, is_list: bool) -> Any:
         return pa.array(values)
     except OverflowError:
         return pa.array(values, pa.list_(pa.uint64()) if is_list else pa.uint64())
-
-
-def _tiled(values: NDArray[np.float32], size: int) -> NDArray[np.float32]:
-    return values if len(values) == size else np.repeat(values, size, axis=0)
 
 
 def _repeated(ids: Ids, size: int) -> Ids:
