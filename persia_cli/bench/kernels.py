@@ -4,7 +4,15 @@ import gc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from persia_cli.bench import capacity_cases, process_cases, save_cases, step_cases, store_cases, worker_cases
+from persia_cli.bench import (
+    capacity_cases,
+    mapped_cases,
+    process_cases,
+    save_cases,
+    step_cases,
+    store_cases,
+    worker_cases,
+)
 from persia_cli.bench.alternate import Case, Scale
 from persia_cli.bench.machine import Neighbours
 from persia_cli.bench.result import Result
@@ -24,6 +32,7 @@ CASES: dict[str, Case] = {
     "capacity": capacity_cases.at_capacity,
     "save": save_cases.save,
     "serve": save_cases.serve,
+    "mapped": mapped_cases.mapped,
     "memory": process_cases.memory,
     "start": process_cases.start,
 }

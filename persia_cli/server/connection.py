@@ -18,9 +18,41 @@ HEAD_S = 10.0
 STALL_S = 10.0
 """Seconds for which an answer waits for a client that does not read."""
 _UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
+_ANSWER, _CONTINUE = b"HTTP/1.1 ", b"HTTP/1.1 100 "
 _REASONS = {
     400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large", 503: "Service Unavailable",
 }  # fmt: skip
+
+
+class WholeAnswers:
+    """A transport that sends the head of an answer with its body: two writes would cost two calls of the system, and
+    wake the client twice."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head = b""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Send data; the head of an answer with what comes next, or at the end of the answer."""
+        if not self._head and data.startswith(_ANSWER) and not data.startswith(_CONTINUE):
+            self._head = data
+        else:
+            self._transport.write(self._head + data)
+            self._head = b""
+
+    def flush(self) -> None:
+        """Send a head that nothing followed."""
+        if self._head:
+            self._transport.write(self._head)
+            self._head = b""
+
+    def close(self) -> None:
+        """Send what is held, and close the connection."""
+        self.flush()
+        self._transport.close()
 
 
 class BoundedConnection(HttpToolsProtocol):
@@ -35,6 +67,8 @@ class BoundedConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._answers = WholeAnswers(transport)
+        self.transport = self._answers  # type: ignore[assignment]
         if len(self.connections) > MOST_CONNECTIONS:
             self._refuse(503, f"the server has {MOST_CONNECTIONS} connections already; try again later")
         else:
@@ -77,6 +111,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._refuse(400, "this is no request of HTTP/1.1")
 
     def on_response_complete(self) -> None:
+        self._answers.flush()
         super().on_response_complete()
         if self.transport.is_closing():
             self._start("stall", STALL_S, self.transport.abort)

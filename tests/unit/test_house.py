@@ -58,6 +58,7 @@ ONLY_IN = {
     "onnxruntime": ("serving",),
     "uvicorn": ("server",),
     "prometheus_client": ("server",),
+    "lmdb": ("bench.mapped_cases",),
     "faiss": ("retrieval.approximate",),
     "ray": ("engines.ray",),
     "matplotlib": ("observe.drawing", "observe.panels", "sweep.frontier"),

@@ -243,3 +243,37 @@ def test_the_folder_of_figures_goes_with_the_next_server(tmp_path: Path, monkeyp
         with figures_folder() as second:
             assert {path.name for path in tmp_path.iterdir()} == {Path(first).name, Path(second).name, young.name}
     assert [path.name for path in tmp_path.iterdir()] == [young.name]
+
+
+class Written:
+    """A transport that keeps what is written."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.is_closed = False
+
+    def write(self, data: bytes) -> None:
+        self.parts.append(data)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_an_answer_is_one_write_and_the_wish_for_a_body_waits_for_nothing() -> None:
+    written = Written()
+    answers = connection.WholeAnswers(written)  # type: ignore[arg-type]
+    answers.write(b"HTTP/1.1 200 OK\r\n\r\n")
+    assert written.parts == []
+    answers.write(b"HTTP/1.1 is in this body too")
+    answers.write(b"and here is more of it")
+    assert written.parts == [b"HTTP/1.1 200 OK\r\n\r\nHTTP/1.1 is in this body too", b"and here is more of it"]
+    written.parts.clear()
+    answers.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+    assert written.parts == [b"HTTP/1.1 100 Continue\r\n\r\n"]
+    for end in (answers.flush, answers.close):
+        written.parts.clear()
+        answers.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+        end()
+        end()
+        assert written.parts == [b"HTTP/1.1 204 No Content\r\n\r\n"]
+    assert written.is_closed
