@@ -82,7 +82,7 @@ class LoadConnection:
         if not self._is_whole:
             return None
         answer = LoadAnswer(self._due, self._parser.get_status_code(), b"".join(self._parts), self._request)
-        if not self._parser.should_keep_alive():
+        if not self._stays:
             self._reopen()
         return answer
 
@@ -93,6 +93,8 @@ class LoadConnection:
     def on_message_complete(self) -> None:
         """Take note of an answer's end: called by the parser."""
         self._is_whole = True
+        # The parser forgets it with the next line.
+        self._stays = self._parser.should_keep_alive()
 
     def _reopen(self) -> None:
         self.close()

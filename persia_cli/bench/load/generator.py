@@ -33,12 +33,12 @@ def poisson(rate: float, seconds: float, seed: int) -> NDArray[np.float64]:
 
 
 class LoadCount:
-    """Counts answers to requests that were due from `begin` to `end`."""
+    """Counts answers that came, and measures those to requests that were due, from `begin` to `end`."""
 
     def __init__(self, begin: float, end: float) -> None:
         self._begin, self._end = begin, end
-        self._answered = array("d")
-        self._busy = self._errors = 0
+        self._latencies = array("d")
+        self._answered = self._busy = self._errors = 0
         self._first_error = ""
 
     def add(self, answer: LoadAnswer, now: float) -> None:
@@ -48,10 +48,12 @@ class LoadCount:
                 "the server answers with other predictions than the model gives in this process; do its workers serve "
                 "the same folder?"
             )
-        if not self._begin <= answer.due < self._end:
+        if answer.status == OK and self._begin <= answer.due < self._end:
+            self._latencies.append(now - answer.due)
+        if not self._begin <= now < self._end:
             return
         if answer.status == OK:
-            self._answered.append(now - answer.due)
+            self._answered += 1
         elif answer.status == BUSY:
             self._busy += 1
         else:
@@ -61,7 +63,7 @@ class LoadCount:
     def report(self, cpu_s: float, wall_s: float) -> LoadReport:
         """Return what was counted."""
         return LoadReport(
-            None, len(self._answered), self._busy, self._errors, self._first_error, self._answered.tobytes(),
+            None, self._answered, self._busy, self._errors, self._first_error, self._latencies.tobytes(),
             cpu_s, wall_s,
         )  # fmt: skip
 

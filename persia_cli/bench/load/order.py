@@ -26,9 +26,9 @@ class LoadOrder(msgspec.Struct, frozen=True):
     """They are sent in turn, over and over."""
     connections: int
     warm_up_s: float
-    """Seconds before the first request that counts."""
+    """Seconds before those that count."""
     seconds: float
-    """Requests that begin within these seconds count."""
+    """Answers that come within these seconds count, and the latencies of requests that are due within them."""
     rate: float | None
     """Requests per second, which arrive at random moments; None: each connection sends as soon as it has its answer."""
     seed: int
@@ -45,14 +45,14 @@ class LoadReport(msgspec.Struct, frozen=True):
     failure: str | None = None
     """Why it was given up."""
     answered: int = 0
-    """Requests with predictions; all others were refused."""
+    """Answers with predictions; all others were refusals."""
     busy: int = 0
     """Requests that were answered 503."""
     errors: int = 0
     """Requests that were answered by another status."""
     first_error: str = ""
     latencies: bytes = b""
-    """Of the requests with predictions: float64 seconds from the moment when each was due."""
+    """Of requests that got predictions, also late: float64 seconds from the moment when each was due."""
     cpu_s: float = 0.0
     """CPU seconds of the process that sent them."""
     wall_s: float = 0.0
