@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from persia_cli import __version__
 from persia_cli.config.schema import ParquetDataset, Run
@@ -80,7 +81,8 @@ def _write_into(folder: Path, order: Order, network: SavedNetwork, on_work: OnWo
     golden = golden_samples(order, network)
     features, labels = [feature.name for feature in network.layout.features], list(label_names(run))
     write_golden(folder, features, labels, golden)
-    fields = RequestFields.of(order.golden.dataset, _lists(order.golden, golden, network))
+    lists = _lists(order.golden, golden, network)
+    fields = RequestFields.of(order.golden.dataset, lists, _single_columns(order.golden))
     write_fields(folder, fields)
     paths = [NETWORK, *(path for group in groups for path in (group.index, group.values)), FEATURES, GOLDEN]
     total = sum((folder / path).stat().st_size for path in paths)
@@ -167,6 +169,14 @@ def list_features(run: Run) -> set[str]:
         return set()
     columns = scan(run.dataset).lists
     return {feature.name for feature in run.dataset.sparse if feature.column_name in columns}
+
+
+def _single_columns(run: Run) -> frozenset[str]:
+    """Return the columns that are float32 in all files of a run."""
+    if not isinstance(run.dataset, ParquetDataset) or uses_stand_in(run.dataset):
+        return frozenset()
+    found = [{field.name for field in schema if field.type == pa.float32()} for schema in scan(run.dataset).schemas]
+    return frozenset.intersection(*map(frozenset, found)) if found else frozenset()
 
 
 def _outputs(run: Run, labels: list[str]) -> list[ModelOutput]:

@@ -57,8 +57,13 @@ class RequestFields(Node):
     """For people: the seed of XXH64, in hexadecimal, by which texts become ids, of each table whose ids are texts."""
 
     @classmethod
-    def of(cls, dataset: ParquetDataset | GeneratedDataset, lists: frozenset[str]) -> Self:
-        """Return the fields of a data set, of which the features in `lists` have lists of ids."""
+    def of(
+        cls, dataset: ParquetDataset | GeneratedDataset, lists: frozenset[str], singles: frozenset[str] = frozenset()
+    ) -> Self:
+        """Return the fields of a data set.
+
+        The features in `lists` have lists of ids, and the columns in `singles` are float32.
+        """
         if isinstance(dataset, ParquetDataset):
             dense, sparse, fill, raw = dataset.dense_features, dataset.sparse, dataset.fill, dataset.raw
         else:
@@ -67,6 +72,12 @@ class RequestFields(Node):
             names = [f"feature_{number}" for number in range(len(made.cardinalities))]
             sparse = tuple(SparseFeature(name=name, ids="integer") for name in names)
             fill, raw = None, ()
+        # A number that lies on a bound of buckets or bins as float32 may lie beside it as float64.
+        bounded = [each.name for each in dense if each.transform is not None]
+        bounded += [each.column_name for each in sparse if each.buckets is not None]
+        made_already = {column for each in raw for column in each.columns}
+        if rounded := [name for name in dict.fromkeys(bounded) if name in singles - made_already]:
+            raw = (*raw, RawColumns(columns=tuple(rounded), read="number", steps=("float32",)))
         texts = [each.table_name for each in sparse if each.ids == "text"]
         texts += [table for each in raw for column in each.columns if (table := each.table_of(column)) is not None]
         return cls(
@@ -90,13 +101,13 @@ class RequestFields(Node):
         for feature in self.sparse:
             if feature.column_name in raw:
                 continue
-            kind: Datatype = "BYTES" if feature.ids == "text" else "FP32" if feature.buckets is not None else "UINT64"
+            kind: Datatype = "BYTES" if feature.ids == "text" else "FP64" if feature.buckets is not None else "UINT64"
             shape = (-1, -1) if feature.name in self.lists else (-1,)
             found[feature.column_name] = (feature.column_name, kind, shape)
         for each in self.dense:
             if each.name in raw:
                 continue
-            found[each.name] = (each.name, "FP32", (-1,))
+            found[each.name] = (each.name, "FP32" if each.transform is None else "FP64", (-1,))
         return list(found.values())
 
     @cached_property

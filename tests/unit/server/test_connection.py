@@ -277,3 +277,15 @@ def test_an_answer_is_one_write_and_the_wish_for_a_body_waits_for_nothing() -> N
         end()
         assert written.parts == [b"HTTP/1.1 204 No Content\r\n\r\n"]
     assert written.is_closed
+
+
+def test_a_file_of_figures_that_a_worker_has_not_begun_does_not_hide_the_others(tmp_path: Path) -> None:
+    from prometheus_client.mmap_dict import MmapedDict, mmap_key
+
+    from persia_cli.server.figures import LOGGED, LogFigures, log_figures
+
+    file = MmapedDict(str(tmp_path / "counter_7.db"))
+    file.write_value(mmap_key(LOGGED, f"{LOGGED}_total", [], [], "Requests"), 3.0, 0.0)
+    file.close()
+    (tmp_path / "counter_8.db").touch()
+    assert log_figures(str(tmp_path)) == LogFigures(3, 0)

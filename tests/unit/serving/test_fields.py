@@ -187,3 +187,30 @@ def test_they_are_written_and_read_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "features.yaml").write_text("version: 7")
     with pytest.raises(CheckpointError, match=r"features\.yaml cannot be used"):
         read_fields(tmp_path)
+
+
+def test_numbers_on_a_bound_are_as_in_the_data() -> None:
+    """0.7 lies below itself as float32, and 0.3 above: the bounds are values of the data."""
+    keys: dict[str, Any] = {
+        "dense": [DenseFeature(name="d"), DenseFeature(name="p", transform="piecewise", bins=(0.0, 0.7, 1.0))],
+        "sparse": [SparseFeature(name="b", buckets=(0.3, 0.7))],
+    }
+    dataset = ParquetDataset.model_validate(DATASET | keys)
+    given = {"d": [0.7, 0.3], "p": [0.7, 0.3], "b": [0.7, 0.3]}
+    doubles = RequestFields.of(dataset, frozenset())
+    assert [kind for _, kind, _ in doubles.inputs()] == ["FP64", "FP32", "FP64"]
+    assert doubles.batch(given).ids.tolist() == [3, 2]
+    single = float(np.float32(0.3))
+    rounded = ParquetDataset.model_validate(
+        DATASET | keys | {"sparse": [SparseFeature(name="b", buckets=(single, 0.7))]}
+    )
+    singles = RequestFields.of(rounded, frozenset(), frozenset(["d", "p", "b"]))
+    assert {name: kind for name, kind, _ in singles.inputs()} == {"p": "FP64", "b": "FP64", "d": "FP32"}
+    expected = singles.batch({name: np.array(values, np.float32) for name, values in given.items()})
+    assert expected.ids.tolist() == [2, 2]
+    for values in (given, {name: np.array(each) for name, each in given.items()}):
+        found = singles.batch(values)
+        assert found.ids.tolist() == expected.ids.tolist()
+        np.testing.assert_array_equal(found.dense.view(np.uint32), expected.dense.view(np.uint32))
+    with pytest.raises(DataError, match="dense column p are unusable"):
+        singles.batch(given | {"p": [None, 1.0]})
