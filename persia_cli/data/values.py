@@ -6,6 +6,8 @@ hash of a text (persia_cli.data.ids). A number is the value itself, and the days
 timestamps, with their fraction.
 """
 
+import re
+from contextlib import suppress
 from typing import Any, Literal
 
 import numpy as np
@@ -14,11 +16,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from persia_cli.data.arrow_types import class_of
-from persia_cli.data.ids import text_ids
+from persia_cli.data.ids import text_buffers, text_ids
 
 Made = Literal["integer", "text"] | None
 """The source of an id: the value as an integer, the text of the value, or None for the usual one of the type."""
 
+INTEGER = re.compile(r"-?[0-9]{1,20}\Z", re.ASCII)
 MICROSECONDS_PER_DAY = 86_400_000_000
 
 
@@ -149,14 +152,21 @@ def _microseconds(array: Any) -> Any:
 def _parsed(texts: Any) -> Any:
     """Return the integers that texts of decimal digits stand for."""
     texts = texts.cast(pa.large_binary()).cast(pa.large_string())
-    for wide in (pa.int64(), pa.uint64()):
-        try:
-            return texts.cast(wide)
-        except pa.ArrowInvalid:
-            continue
-    fits = pc.fill_null(pc.match_substring_regex(texts, r"^(-?\d{1,18}|\d{19})$"), True).to_numpy(zero_copy_only=False)
-    first = int(np.argmin(fits))
+    # A cast also reads 0x1F.
+    if not np.isin(text_buffers(texts)[0], (ord("x"), ord("X"))).any():
+        negative = pc.starts_with(texts, "-")
+        with suppress(pa.ArrowInvalid):
+            return texts.cast(pa.int64())
+        with suppress(pa.ArrowInvalid):
+            low = pc.if_else(negative, texts, None).cast(pa.int64()).view(pa.uint64())
+            return pc.coalesce(low, pc.if_else(negative, None, texts).cast(pa.uint64()))
+    wrong = (place for place, text in enumerate(texts.to_pylist()) if text is not None and not _is_integer(text))
+    first = next(wrong, 0)
     raise NotAnIdError(first, repr(texts[first].as_py()), "is not an integer")
+
+
+def _is_integer(text: str) -> bool:
+    return bool(INTEGER.match(text)) and -(2**63) <= int(text) < 2**64
 
 
 def texts_of(array: Any) -> Any:

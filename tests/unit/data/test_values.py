@@ -84,6 +84,9 @@ def test_what_ids_are_made_of_can_be_said() -> None:
     assert ids(pa.array([DAY]), "text") == [hashed("t", "1970-01-11")]
     assert ids(pa.array(["5", None, "-1"]).dictionary_encode(), "integer") == [5, 77, 2**64 - 1]
     assert ids(pa.array([str(2**64 - 1)]), "integer") == [2**64 - 1]
+    mixed = pa.array([str(2**64 - 1), None, "-1", "7", str(-(2**63)), str(2**63)])
+    assert ids(mixed, "integer") == [2**64 - 1, 77, 2**64 - 1, 7, 2**63, 2**63]
+    assert ids(mixed.slice(2), "integer") == [2**64 - 1, 7, 2**63, 2**63]
 
 
 @pytest.mark.parametrize(
@@ -102,6 +105,11 @@ def test_what_ids_are_made_of_can_be_said() -> None:
         (pa.array([Decimal("1.00"), None, Decimal("1.50")]), None, 2, "1.50 is not a whole number"),
         (pa.array([Decimal("1.50")], pa.decimal64(9, 2)), None, 0, "1.50 is not a whole number"),
         (pa.array(["1", None, "x"]), "integer", 2, "'x' is not an integer"),
+        (pa.array(["1", "0x1F"]), "integer", 1, "'0x1F' is not an integer"),
+        (pa.array(["-1", str(2**64 - 1), str(2**64)]), "integer", 2, f"'{2**64}' is not an integer"),
+        (pa.array([str(2**64 - 1), str(-(2**63) - 1)]), "integer", 1, f"'{-(2**63) - 1}' is not an integer"),
+        (pa.array(["1", "1" * 5000]), "integer", 1, f"'{'1' * 5000}' is not an integer"),
+        (pa.array(["1", ""]), "integer", 1, "'' is not an integer"),
         (pa.chunked_array([pa.array([1.0, 2.0]), pa.array([3.0, 0.5])]), None, 3, "0.5 is not a whole number"),
         (pa.array([1.0, 0.5, 1.0, 0.5]).dictionary_encode(), None, 1, "0.5 is not a whole number"),
     ],
