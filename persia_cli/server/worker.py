@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -107,7 +108,8 @@ def _request_log(settings: ServerSettings, predictor: Predictor, figures: Servin
 
 
 def _tell(news: int, what: WorkerNews) -> None:
-    os.write(news, msgspec.json.encode(what) + b"\n")
+    with suppress(BrokenPipeError):  # the parent has died
+        os.write(news, msgspec.json.encode(what) + b"\n")
 
 
 def _end(number: int, frame: FrameType | None) -> None:
@@ -130,9 +132,12 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _end)
     # Ctrl-C goes to all processes of a terminal, and the parent alone decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    order = _ORDER.decode(sys.stdin.buffer.read())
-    die_with(order.parent)
+    text = sys.stdin.buffer.read()
+    if not text:
+        sys.exit("the parent of this worker has died before it gave an order")
+    order = _ORDER.decode(text)
     try:
+        die_with(order.parent)
         serve(order, news)
     except PersiaError as error:
         _tell(news, WorkerNews(str(error), isinstance(error, UserError)))
