@@ -82,8 +82,9 @@ class Plain:
         return layers * (2 + (self.style.norm != "none") + (self.style.dropout > 0))
 
     def linear(self, name: str, x: Tensor) -> Tensor:
-        """Apply a linear layer."""
-        return x @ self.weights[f"{name}.weight"].T + self.weights.get(f"{name}.bias", 0.0)
+        """Apply a linear layer, or to [copies, n, inputs] one for each."""
+        weight = self.weights[f"{name}.weight"]
+        return x @ (weight.T if weight.ndim == 2 else weight) + self.weights.get(f"{name}.bias", 0.0)
 
     def normalised(self, name: str, x: Tensor) -> Tensor:
         """Normalise a batch (arXiv 1502.03167), or each of its samples (arXiv 1607.06450), then scale and shift."""
@@ -91,19 +92,19 @@ class Plain:
         if self.style.norm == "batch":
             x = self.over_batch(name, x, 1e-5)
         else:
-            apart = x - x.mean(1, keepdim=True)
-            x = apart / ((apart**2).mean(1, keepdim=True) + 1e-5).sqrt()
+            apart = x - x.mean(-1, keepdim=True)
+            x = apart / ((apart**2).mean(-1, keepdim=True) + 1e-5).sqrt()
         return x * self.weights[f"{name}.weight"] + self.weights[f"{name}.bias"]
 
     def over_batch(self, name: str, x: Tensor, eps: float) -> Tensor:
         """Normalise each column by the batch's figures; in evaluation, or for a single sample, by running ones."""
         mean, variance = self.means[f"{name}.running_mean"], self.variances[f"{name}.running_var"]
-        if self.training and len(x) > 1:
-            mean_now = x.sum(0) / len(x)
-            squares = ((x - mean_now) ** 2).sum(0)
+        if self.training and (size := x.shape[-2]) > 1:
+            mean_now = x.sum(-2).view(mean.shape) / size
+            squares = ((x - mean_now) ** 2).sum(-2).view(mean.shape)
             self.means[f"{name}.running_mean"] = 0.9 * mean + 0.1 * mean_now.detach()
-            self.variances[f"{name}.running_var"] = 0.9 * variance + 0.1 * squares.detach() / (len(x) - 1)
-            mean, variance = mean_now, squares / len(x)
+            self.variances[f"{name}.running_var"] = 0.9 * variance + 0.1 * squares.detach() / (size - 1)
+            mean, variance = mean_now, squares / size
         return (x - mean) / (variance + eps) ** 0.5
 
     def activated(self, name: str, x: Tensor) -> Tensor:
@@ -182,6 +183,56 @@ def dcn_v2(plain: Plain, dense: Tensor, rows: Tensor) -> Tensor:
         x = first * plain.linear(f"cross.{number}.up", x) + x
     deep = plain.perceptron("deep", first, hidden=2, output=False)
     return plain.linear("last", torch.cat([x, deep], dim=1))
+
+
+def gdcn(plain: Plain, dense: Tensor, rows: Tensor) -> Tensor:
+    """arXiv 2311.04635, equation 2, a perceptron beside the cross layers."""
+    first = x = torch.cat([dense, *rows.unbind(1)], dim=1)
+    for number in range(2):
+        gate = 1 / (1 + torch.exp(-plain.linear(f"cross.{number}.gate", x)))
+        x = first * plain.linear(f"cross.{number}.cross", x) * gate + x
+    deep = plain.perceptron("deep", first, hidden=2, output=False)
+    return plain.linear("last", torch.cat([x, deep], dim=1))
+
+
+def xdeepfm(plain: Plain, dense: Tensor, rows: Tensor) -> Tensor:
+    """arXiv 1803.05170, equations 6 to 9, one layer of three maps."""
+    fields = fields_of(plain, dense, rows)
+    vectors = [field[:, 1:] for field in fields]
+    products = [one * other for one in vectors for other in vectors]
+    mixed = plain.weights["interactions.layers.0.weight"]
+    sums = [sum(w * each for w, each in zip(own, products, strict=True)).sum(1) for own in mixed]
+    crossed = plain.linear("weights", torch.stack(sums, dim=1))
+    return (
+        sum(field[:, :1] for field in fields) + crossed + plain.perceptron("network", torch.cat(vectors, 1), hidden=2)
+    )
+
+
+def din(plain: Plain, dense: Tensor, rows: Tensor) -> Tensor:
+    """arXiv 1706.06978, section 4.3: the first row is the target, the others are a sequence, whose last may miss."""
+    target, *elements = rows.unbind(1)
+    interest = torch.zeros_like(target)
+    for there, value in zip(sequence_mask(len(rows)).T, elements, strict=True):
+        x = plain.linear("readers.0.unit.0", torch.cat([value, target, value - target, value * target], dim=1))
+        x = torch.where(x > 0, x, plain.weights["readers.0.unit.1.weight"] * x)
+        interest = interest + there.unsqueeze(1) * plain.linear("readers.0.unit.2", x) * value
+    return plain.perceptron("network", torch.cat([dense, *rows.unbind(1), interest], dim=1), hidden=2)
+
+
+def sequence_mask(size: int) -> Tensor:
+    """Return bool [n, 2]: every other sample has one element only."""
+    return torch.arange(2) < (1 + torch.arange(size) % 2).unsqueeze(1)
+
+
+def mmoe(plain: Plain, dense: Tensor, rows: Tensor) -> Tensor:
+    """doi 10.1145/3219819.3220007, equations 5 to 7, for one task."""
+    x = torch.cat([dense, *rows.unbind(1)], dim=1)
+    experts = plain.perceptron("experts", x.unsqueeze(0), hidden=2, output=False)
+    gates = plain.linear("gates", x).exp()
+    mixed = sum(
+        gate.unsqueeze(1) * own for gate, own in zip((gates / gates.sum(1, keepdim=True)).T, experts, strict=True)
+    )
+    return plain.perceptron("towers", mixed.unsqueeze(0), hidden=1)[0]
 
 
 def afm(plain: Plain, dense: Tensor, rows: Tensor) -> Tensor:
