@@ -9,6 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from persia_cli.bench.serving import ServingPlan, measure_serving
+from tests.support.click_model import write_click_model
 from tests.support.printed import key_values
 from tests.support.small_model import NAME, write_small_model
 
@@ -86,3 +88,21 @@ def test_a_folder_that_is_no_model_and_a_field_that_it_has_not(model: Path, temp
     done = bench(model, "--user", "age", "--quick", temporary=temporary)
     assert (done.returncode, done.stdout) == (2, "")
     assert "the model has no field age" in done.stderr
+
+
+@pytest.mark.slow
+def test_more_than_the_server_can_answer_is_refused_and_takes_no_memory(tmp_path: Path) -> None:
+    """Its speed is the machine's; that it answers on, makes no mistakes and does not grow is its own."""
+    pytest.importorskip("onnxscript", reason="onnxscript is not installed")
+    model = write_click_model(tmp_path / "clicks", rows=2000, hidden=(400, 400, 400))
+    measured = measure_serving(ServingPlan(model, seconds=10.0, rounds=1), lambda text: None)
+    many, single, half, over = (result.sides[0] for result in measured.results)
+    assert many.errors == single.errors == half.errors == over.errors == 0
+    assert many.busy == single.busy == half.busy == 0
+    assert half.ratios["saturation"] == pytest.approx(0.5, abs=0.1)
+    assert over.busy > 0
+    assert over.ratios["saturation"] > 0.6
+    # A request that has a place waits for at most 63 others.
+    assert over.latency_ms["p50"] < 2 * 64 * 1e3 / (many.requests_per_s or 1.0)
+    before, after = measured.private_bytes
+    assert after - before < 16 * 2**20
