@@ -138,7 +138,11 @@ class RequestFields(Node):
         if wrong := [name for name, rows in sizes.items() if rows not in (1, size)]:
             raise DataError(f"{WHERE} has {sizes[wrong[0]]} values of {wrong[0]}, and {size} of other fields")
         made = MadeColumns(self.raw_by_column(), columns)
-        ids = [_repeated(self._ids(feature, made.column(feature.column_name)), size) for feature in self.sparse]
+        ids = [self._ids(feature, made.column(feature.column_name)) for feature in self.sparse]
+        if all(each.offsets is None for each in ids):
+            ids = _in_block(ids, size)
+        else:
+            ids = [_repeated(each, size) for each in ids]
         return assemble(
             dense=self._dense_block(made, size),
             labels=np.empty((size, 0), np.float32),
@@ -265,6 +269,14 @@ def _inferred(values: Any, is_list: bool) -> Any:
         return pa.array(values)
     except OverflowError:
         return pa.array(values, pa.list_(pa.uint64()) if is_list else pa.uint64())
+
+
+def _in_block(ids: Sequence[Ids], size: int) -> list[Ids]:
+    """Return the ids of features that have one in each of `size` samples, or in the only one."""
+    block = np.empty((len(ids), size), np.uint64)
+    for row, each in zip(block, ids, strict=True):
+        row[:] = each.values
+    return [Ids(row, None) for row in block]
 
 
 def _repeated(ids: Ids, size: int) -> Ids:

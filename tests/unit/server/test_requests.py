@@ -1,0 +1,65 @@
+"""Requests of the same form are read by what is kept of the first one, and say what they would without it."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from persia_cli.server import requests
+from persia_cli.server.refused import RefusedRequestError
+from persia_cli.server.requests import RequestReader
+from persia_cli.serving.description import ModelInput, ModelOutput
+from tests.support.asgi import binary, tensor
+
+INPUTS = [ModelInput("user", "UINT64", (-1,)), ModelInput("price", "FP32", (-1,))]
+OUTPUTS = [ModelOutput("click_probability", "click", "logistic")]
+
+
+def asked(reader: RequestReader, users: list[int], prices: list[float], **more: Any) -> requests.PredictionRequest:
+    inputs = [tensor("user", "UINT64", users), tensor("price", "FP32", prices)]
+    body, headers = binary(inputs, **more)
+    return reader.infer(body, headers["inference-header-content-length"].encode())
+
+
+def test_the_second_request_of_a_form_has_its_own_values() -> None:
+    reader = RequestReader(INPUTS, OUTPUTS, most_samples=10)
+    for users, prices in (([1], [0.5, 1.5, 2.5]), ([2**63 + 5], [-1.0, 0.25, 8.0]), ([3], [9.0]), ([4], [0.125])):
+        for more in ({}, {"parameters": {"binary_data_output": True}}, {"id": "7"}):
+            for _ in range(2):
+                found = asked(reader, users, prices, **more)
+                assert found.columns["user"].tolist() == users
+                assert found.columns["price"].tolist() == prices
+                assert (found.columns["user"].dtype, found.columns["price"].dtype) == (np.uint64, np.float32)
+                assert all(column.flags.aligned and column.flags.writeable for column in found.columns.values())
+                assert found.id == more.get("id")
+                assert [each.is_binary for each in found.outputs] == ["parameters" in more]
+
+
+def test_a_known_form_with_another_number_of_bytes_is_refused() -> None:
+    reader = RequestReader(INPUTS, OUTPUTS, most_samples=10)
+    body, headers = binary([tensor("user", "UINT64", [1, 2]), tensor("price", "FP32", [0.5, 0.25])])
+    length = headers["inference-header-content-length"].encode()
+    assert reader.infer(body, length).columns["user"].tolist() == [1, 2]
+    for wrong, sentence in ((body[:-1], "only 7 are left"), (body + b"x", "1 byte behind its last input")):
+        with pytest.raises(RefusedRequestError, match=sentence):
+            reader.infer(wrong, length)
+
+
+def test_forms_that_are_kept_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "FORMS", 5)
+    reader = RequestReader(INPUTS, OUTPUTS, most_samples=100)
+    for samples in range(1, 30):
+        assert asked(reader, [1] * samples, [0.5]).columns["user"].size == samples
+        assert len(reader._forms) <= 5
+    monkeypatch.setattr(requests, "LARGEST_FORM", 10)
+    before = dict(reader._forms)
+    asked(reader, [1] * 50, [0.5])
+    assert reader._forms == before
+
+
+def test_values_in_json_are_read_each_time() -> None:
+    reader = RequestReader(INPUTS, OUTPUTS, most_samples=10)
+    for users in ([1], [2]):
+        body = json.dumps({"inputs": [tensor("user", "UINT64", users), tensor("price", "FP32", [0.5])]}).encode()
+        assert reader.infer(body, None).columns["user"].tolist() == users
