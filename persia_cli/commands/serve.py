@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = examples(
     "persia serve shop                                  # at http://127.0.0.1:8000, for this machine alone",
+    "persia serve runs/shop                             # the same, of a run that is exported first",
     "persia serve shop --workers 4 --missing init       # 4 processes, which share the rows",
     "persia serve shop --log asked --sample 0.1         # a tenth of the requests, as Parquet files",
     "persia serve shop --host 0.0.0.0 --token-file key  # for others, who must know the token in this file",
@@ -20,7 +21,12 @@ EXAMPLES = examples(
 
 def serve(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A folder that persia export wrote.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="DIR|RUN", show_default=False,
+            help="A folder that persia export wrote; or a run directory, or one of its checkpoints, which is exported "
+            "first, and that needs torch.",
+        ),
     ],
     workers: Annotated[
         int | None,
@@ -84,6 +90,7 @@ def serve(
     ] = None,
 ) -> None:  # fmt: skip
     """Serve an exported model over HTTP, by the Open Inference Protocol (version 2), without torch."""
+    from persia_cli.commands.served_model import exported, is_saved
     from persia_cli.errors import UserError
     from persia_cli.server.settings import ServerSettings
 
@@ -104,7 +111,41 @@ def serve(
         raise UserError("--sample is of the requests that --log DIR writes; give that too")
     if not 0.0 < settings.sample <= 1.0:
         raise UserError(f"--sample {settings.sample:g} is no fraction of requests; give one above 0, at most 1")
-    _run(settings, host, port, workers)
+    _check(settings, host, port)
+    if not is_saved(folder):
+        _run(settings, host, port, workers)
+        return
+    import msgspec
+
+    with exported(folder) as model:
+        _run(msgspec.structs.replace(settings, folder=str(model)), host, port, workers)
+
+
+def _check(settings: "ServerSettings", host: str, port: int) -> None:
+    """Raise UserError for what can be known to be wrong before there is a model."""
+    from importlib.util import find_spec
+
+    from persia_cli.errors import UserError
+    from persia_cli.server.listening import listen, require_certificate, require_token
+
+    for name in ("httptools", "onnxruntime", "prometheus_client", "uvicorn", "uvloop"):
+        if find_spec(name) is None:
+            raise UserError(f"{name} is not installed; pip install 'persia[serve]'")
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        raise UserError("--tls-cert and --tls-key belong together; give both")
+    if settings.tls_cert is not None and settings.tls_key is not None:
+        require_certificate(Path(settings.tls_cert), Path(settings.tls_key))
+    if settings.token_file is not None:
+        require_token(Path(settings.token_file))
+    if settings.log is not None:
+        from persia_cli.server.log_files import prepare_folder
+
+        prepare_folder(Path(settings.log))
+    listen(host, port, _is_guarded(settings)).close()
+
+
+def _is_guarded(settings: "ServerSettings") -> bool:
+    return settings.token_file is not None or settings.tls_cert is not None
 
 
 def _run(settings: "ServerSettings", host: str, port: int, count: int | None) -> None:
@@ -113,33 +154,19 @@ def _run(settings: "ServerSettings", host: str, port: int, count: int | None) ->
     import sys
 
     from persia_cli.commands.screen import err, labelled
-    from persia_cli.errors import UserError
     from persia_cli.errors import count as counted
-    from persia_cli.server.listening import listen, require_certificate, require_token
-    from persia_cli.server.log_files import prepare_folder
+    from persia_cli.server.listening import listen
+    from persia_cli.server.workers import Workers
     from persia_cli.serving.description import read_description, require_files
 
-    try:
-        from persia_cli.server.workers import Workers
-    except ImportError as error:
-        raise UserError(f"{error.name} is not installed; pip install 'persia[serve]'") from error
     folder = Path(settings.folder)
     description = read_description(folder)
     require_files(folder, description, contents=False)
-    if (settings.tls_cert is None) != (settings.tls_key is None):
-        raise UserError("--tls-cert and --tls-key belong together; give both")
-    if settings.tls_cert is not None and settings.tls_key is not None:
-        require_certificate(Path(settings.tls_cert), Path(settings.tls_key))
-    if settings.log is not None:
-        prepare_folder(Path(settings.log))
-    if settings.token_file is not None:
-        require_token(Path(settings.token_file))
-    is_guarded = settings.token_file is not None or settings.tls_cert is not None
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S"
     )
     number = count or len(os.sched_getaffinity(0))
-    with listen(host, port, is_guarded) as listener:
+    with listen(host, port, _is_guarded(settings)) as listener:
         scheme = "http" if settings.tls_cert is None else "https"
         name = f"[{host}]" if ":" in host else host
         address = f"{scheme}://{name}:{listener.getsockname()[1]}"
