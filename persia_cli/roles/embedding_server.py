@@ -23,7 +23,7 @@ from persia_cli.roles.aside import Aside
 from persia_cli.roles.first_rows import load_checkpoint, load_first_rows
 from persia_cli.roles.link import Link
 from persia_cli.roles.lost_updates import check_finished
-from persia_cli.roles.save_pace import SavePace
+from persia_cli.roles.save_pace import SavePace, servers_beside
 from persia_cli.roles.shard_memory import changes_of, losses_of, restore_windows, shard_of, totals_before, unsaid_keys
 from persia_cli.roles.shard_saving import IDLE_S, ShardSaving
 from persia_cli.roles.update_account import APPLIED, BEGUN, FRESH, KEPT, UpdateAccount
@@ -121,7 +121,7 @@ class EmbeddingServer:
         self._account = UpdateAccount(job.run_dir, self._link.name, self._watermarks)
         self._account.start(KEPT if self._took_over else FRESH, job.first_step - 1, self._updates["applied"])
         self._lost = losses_of(run, job, self._shard, not self._took_over, self._watermarks)
-        self._reload, self._servers = job.reload, run.cluster.embedding_servers
+        self._reload, self._servers = job.reload, servers_beside(run.cluster, self._link.index)
         self._kept = self._shard if isinstance(self._shard, KeptShard) else None
         self._changes = changes_of(self._shard)
         self._groups = len(self._shard.layout.groups)

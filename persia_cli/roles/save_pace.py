@@ -4,12 +4,20 @@ import os
 import time
 from collections.abc import Callable
 
+from persia_cli.config.schema import Cluster
+
 SHARE = 0.06
 """Fraction of the time of all processors that the saves of all embedding servers take together from training."""
 WHOLE = 2.5
 """Processor time of rows from memory to disk, as a multiple of the time of taking them; an estimate."""
 QUIET_S = 0.5
 """Seconds without a request after which nobody trains, and a save goes as fast as it can."""
+
+
+def servers_beside(cluster: Cluster, index: int) -> int:
+    """Return how many embedding servers share the processors of one: all, or those that are pinned to the same."""
+    pins = [cluster.pin.of("embedding-server", each) for each in range(cluster.embedding_servers)]
+    return pins.count(pins[index])
 
 
 class SavePace:

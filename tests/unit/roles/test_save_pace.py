@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from persia_cli.config.compose import compose_run
 from persia_cli.roles import save_pace
-from persia_cli.roles.save_pace import QUIET_S, SHARE, WHOLE, SavePace
+from persia_cli.roles.save_pace import QUIET_S, SHARE, WHOLE, SavePace, servers_beside
 from persia_cli.roles.shard_saving import IDLE_S, ShardSaving
 from persia_cli.store import cut
 from persia_cli.store.layout import EmbeddingLayout, GroupSpec, RowOptimizer, TableSpec, table_salt
@@ -48,6 +49,15 @@ def test_beside_requests_all_servers_together_take_their_share(servers: int, mon
             used += cost * WHOLE
     assert used * servers / 100.0 == pytest.approx(SHARE * 4, rel=0.1)
     assert used * servers / 100.0 < SHARE * 4
+
+
+def test_servers_that_are_pinned_share_their_processors_with_those_that_are_pinned_to_the_same() -> None:
+    words = ["cluster=local", "cluster.embedding_servers=3"]
+    for pin, beside in (("{}", [3, 3, 3]), ("{embedding_server: 0-3}", [3, 3, 3])):
+        cluster = compose_run([*words, f"cluster.pin={pin}"]).cluster
+        assert [servers_beside(cluster, each) for each in range(3)] == beside
+    cluster = compose_run([*words, "cluster.pin={embedding_server: [0-3, 4-7, 0-3]}"]).cluster
+    assert [servers_beside(cluster, each) for each in range(3)] == [2, 1, 2]
 
 
 def test_once_requests_stop_it_waits_no_more() -> None:
