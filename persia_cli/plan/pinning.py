@@ -61,7 +61,10 @@ def chosen(text: str, machine: MachineProcessors, said: str, where: str = HERE) 
         matched = PART.fullmatch(part)
         if matched is None:
             raise ConfigError(f"{said}: {part or 'nothing'} is no processor; name some, such as 0-3,8 or node:0")
-        found |= numbers(part) if matched[3] is None else _of_node(int(matched[3]), machine, said, where)
+        part_of = numbers(part) if matched[3] is None else _of_node(int(matched[3]), machine, said, where)
+        if not part_of:
+            raise ConfigError(f"{said}: {part} is no range of processors; name the lower one first, such as 0-3")
+        found |= part_of
     if missing := found - online:
         raise ConfigError(f"{said}: {where} has no processor {as_text(missing)}; it has {machine.online}")
     if kept := found - usable:

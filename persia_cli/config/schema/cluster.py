@@ -127,8 +127,8 @@ class Cluster(Node):
             given = getattr(self.pin, role)
             if isinstance(given, tuple) and len(given) != count:
                 raise ValueError(
-                    f"cluster.pin.{role} lists processors of {len(given)} replicas, and there are {count}; give as "
-                    "many, or one text for all, such as '0-3,8'"
+                    f"cluster.pin.{role} has a list of {len(given)}, and the number of replicas is {count}; give one "
+                    "for each, or one text for all, such as '0-3,8'"
                 )
         return self
 

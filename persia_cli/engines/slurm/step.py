@@ -8,7 +8,9 @@ from persia_cli.config.schema import Run
 from persia_cli.engines.resources import resources_of
 from persia_cli.engines.role_words import Placed, role_words
 from persia_cli.engines.slurm.machines import mebibytes, settings_of
+from persia_cli.errors import ConfigError
 from persia_cli.plan.job import COORDINATOR, Replica
+from persia_cli.plan.pinning import numbers
 
 ROOM_S = 60
 """Seconds that a step waits for the processors of the one before it."""
@@ -30,8 +32,21 @@ def step_command(run: Run, replica: Replica, group: int | None, node: str, job: 
         command += ["--gres=none"]
     # The loss of one machine, or the end of one replica, is nothing to the others: the coordinator decides.
     command += ["--no-kill", "--kill-on-bad-exit=0", f"--immediate={ROOM_S}", "--mpi=none"]
-    at = replace(at, cpus=run.cluster.pin.of(replica.role, replica.index))
+    pinned = run.cluster.pin.of(replica.role, replica.index)
+    _require_room(replica, pinned, each.cpus)
+    at = replace(at, cpus=pinned)
     return [*command, *persia_words(run), *_words(replica, job, at)]
+
+
+def _require_room(replica: Replica, pinned: str | None, cpus: int) -> None:
+    """Raise ConfigError if a replica is pinned to more numbered processors than its step is given."""
+    processors = numbers(pinned) if pinned and "node" not in pinned else frozenset[int]()
+    if len(processors) > cpus:
+        key = replica.role.replace("-", "_")
+        raise ConfigError(
+            f"cluster.pin.{key}={pinned} for {replica.name} are {len(processors)} processors, and Slurm gives it "
+            f"{cpus}; set cluster.cpus.{key}={len(processors)}, or pin it to fewer"
+        )
 
 
 def persia_words(run: Run) -> list[str]:

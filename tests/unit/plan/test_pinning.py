@@ -33,6 +33,7 @@ def test_processors_are_named_by_number_range_or_node(text: str, found: set[int]
         ("node:3", "--cpus: b has no NUMA node 3; it has 0-2"),
         ("node:2", "--cpus: processes may not use any processor of node 2 of b, only 0-5,8-15, by a control group or"),
         ("x", "--cpus: x is no processor; name some, such as 0-3,8 or node:0"),
+        ("0,5-3", "--cpus: 5-3 is no range of processors; name the lower one first, such as 0-3"),
         ("0,,1", "--cpus: nothing is no processor"),
         ("", "--cpus: nothing is no processor"),
     ],
@@ -74,7 +75,7 @@ def test_words_of_a_command_line_pin_too() -> None:
     [
         (["cluster.pin.nn_worker=3-1"], "cluster.pin.nn_worker"),
         (["cluster.pin.nn_worker=node1"], "node1 is no processor; name some, such as 0-3,8 or node:0"),
-        (["cluster.pin.nn_worker=[0,1,2]"], "cluster.pin.nn_worker lists processors of 3 replicas, and there are 2"),
+        (["cluster.pin.nn_worker=[0,1,2]"], "cluster.pin.nn_worker has a list of 3, and the number of replicas is 2"),
         (["cluster=embedded", "cluster.nn_workers=1", "cluster.pin.nn_worker=0"], "cluster=embedded has only one"),
         (["cluster=kubernetes", "cluster.pin.nn_worker=0"], "whose CPU manager (policy static) pins pods; leave it"),
     ],

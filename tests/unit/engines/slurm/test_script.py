@@ -86,7 +86,12 @@ def test_the_shell_hands_over_the_configuration_as_it_is_and_no_option_comes_too
 
 
 def test_steps_are_kept_to_their_processors() -> None:
-    text = script(compose_run([*PLAIN, "cluster.pin={embedding_server: 'node:0', nn_worker: '0-3,8'}"]), RUN_DIR)
+    text = script(
+        compose_run(
+            [*PLAIN, "cluster.pin={embedding_server: 'node:0', nn_worker: '0-3,8'}", "cluster.cpus.nn_worker=5"]
+        ),
+        RUN_DIR,
+    )
     pinned = re.findall(r"launch-role (\S+) .*--cpus (\S+)", text)
     assert pinned == [("embedding-server", "node:0"), ("nn-worker", "0-3,8")]
 
@@ -164,6 +169,10 @@ def test_each_replica_is_a_step_with_its_own_words() -> None:
         (["cluster.placement=packed", "cluster.slurm.nodes=2"], "cluster.slurm.nodes=2: only 1 would have a replica"),
         (["cluster.placement=packed", "cluster.slurm.gpu_nodes=2"], "gpu_nodes=2: cluster.placement=packed puts all"),
         (["cluster.placement=packed", "cluster.slurm.gpu_partition=a"], "cluster.slurm.gpu_partition=a: cluster.plac"),
+        (
+            ["cluster.pin.nn_worker='0-2'"],
+            "cluster.pin.nn_worker=0-2 for nn-worker-0 are 3 processors, and Slurm gives",
+        ),
         (["cluster.key_file=own.keys"], "cluster.key_file is not for cluster=slurm"),
         (["cluster.slurm.options=[-x]"], "cluster.slurm.options"),
         (["cluster.slurm.partition='a b'"], "cluster.slurm.partition"),
