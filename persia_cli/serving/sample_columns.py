@@ -1,23 +1,28 @@
 """The samples of requests as columns of the model's data set, so that training and prediction read them as its files.
 
 What preparation makes of a field of the source is made of it. Texts that training hashes stay texts, other ids are
-uint64 and numbers float64, whichever way a request gave them. The batch of a data set of these columns is the one that
+uint64 and numbers float64, whichever way a request gave them; what is read in several of these ways is a whole number
+or a text, from which all of them are made. Nulls stay nulls. The batch of a data set of these columns is the one that
 was predicted, to the bit.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from persia_cli.config.schema.features import SparseFeature
+from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.data.arrow_types import class_of, is_list
 from persia_cli.data.decode import decode_ids
-from persia_cli.data.values import float_values, texts_of
+from persia_cli.data.values import NotAnIdError, float_values, id_values, texts_of
+from persia_cli.errors import DataError
 from persia_cli.serving.fields import WHERE, MadeColumns, RequestFields, arrow_column
+
+Reader = DenseFeature | SparseFeature
+"""A feature that reads a column."""
 
 
 class SampleColumns:
@@ -25,61 +30,120 @@ class SampleColumns:
 
     def __init__(self, fields: RequestFields) -> None:
         self._fields = fields
-        self._ids = {each.column_name: each for each in fields.sparse if each.buckets is None}
-        numbers = [*(each.name for each in fields.dense), *(each.column_name for each in fields.sparse)]
-        self.names = list(dict.fromkeys([*self._ids, *numbers]))
+        readers: dict[str, list[Reader]] = {}
+        for feature in fields.sparse:
+            readers.setdefault(feature.column_name, []).append(feature)
+        for each in fields.dense:
+            readers.setdefault(each.name, []).append(each)
+        self._columns = {
+            name: _LoggedColumn(name, found, any(each.name in fields.lists for each in found))
+            for name, found in readers.items()
+        }
+        self.names = list(self._columns)
 
     def schema(self) -> Any:
         """Return the Arrow schema of the columns."""
-        return pa.schema([(name, self._type(name)) for name in self.names])
+        return pa.schema([(name, column.type) for name, column in self._columns.items()])
 
     def arrays(self, given: Mapping[str, Any], samples: int) -> list[Any]:
-        """Return the columns of a request that was predicted, by its fields; one value stands for all samples."""
+        """Return the columns of a request that was predicted, by its fields; one value stands for all samples.
+
+        Raises DataError for values that a column of all features which read it cannot hold.
+        """
         made = MadeColumns(self._fields.raw_by_column(), given)
-        return [_repeated(self._array(name, made.column(name)), samples) for name in self.names]
-
-    def _type(self, name: str) -> Any:
-        feature = self._ids.get(name)
-        if feature is None:
-            return pa.float64()
-        plain = pa.string() if feature.ids == "text" else pa.uint64()
-        return pa.list_(plain) if feature.name in self._fields.lists else plain
-
-    def _array(self, name: str, column: Any) -> Any:
-        feature = self._ids.get(name)
-        if feature is None:
-            return pa.array(float_values(arrow_column(column, name)), from_pandas=True)
-        as_lists = feature.name in self._fields.lists
-        values = arrow_column(column, name, as_lists)
-        if feature.ids != "text":
-            return _id_array(values, feature, as_lists)
-        array = values.combine_chunks()
-        return _list_of_texts(array) if as_lists else _text_array(array)
+        return [_repeated(column.array(made.column(name)), samples) for name, column in self._columns.items()]
 
 
-def _id_array(values: Any, feature: SparseFeature, as_lists: bool) -> Any:
-    whole = feature.model_copy(update={"max_length": None})  # how many of them count is for who reads them
-    ids = decode_ids(values, whole, as_lists, WHERE, None, Counter())
-    if not as_lists:
-        return pa.array(ids.values)
-    offsets = np.arange(ids.values.size + 1) if ids.offsets is None else ids.offsets
-    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(ids.values))
+class _LoggedColumn:
+    """A column, and the features that read it."""
+
+    def __init__(self, name: str, readers: list[Reader], has_lists: bool) -> None:
+        self._name, self._readers, self._has_lists = name, readers, has_lists
+        plain, self._flat = _form(readers)
+        self.type = pa.list_(plain) if has_lists else plain
+
+    def array(self, given: Any) -> Any:
+        """Return the column's values; raises DataError if a feature would read others than those that it was given."""
+        column = arrow_column(given, self._name, self._has_lists)
+        array = column.combine_chunks()
+        if pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        made = _lists(array, self._flat) if self._has_lists else self._flat(array)
+        if len(self._readers) > 1:
+            self._require_same(column, pa.chunked_array([made]))
+        return made
+
+    def _require_same(self, given: Any, made: Any) -> None:
+        for reader in self._readers:
+            try:
+                is_same = _read(reader, given, self._has_lists) == _read(reader, made, self._has_lists)
+            except (DataError, pa.ArrowException, TypeError):
+                is_same = False
+            if not is_same:
+                raise DataError(
+                    f"{WHERE}: {reader.name} and other features read {self._name}, and no column of {made.type} holds "
+                    "the values that it has here for all of them"
+                )
 
 
-def _text_array(array: Any) -> Any:
-    if class_of(array.type) == "null":
+def _form(readers: list[Reader]) -> tuple[Any, Callable[[Any], Any]]:
+    """Return the Arrow type of a column's values, and what makes them of an array."""
+    ids = [each for each in readers if isinstance(each, SparseFeature) and each.buckets is None]
+    if not ids:
+        return pa.float64(), _numbers
+    made = {each.ids for each in ids}
+    if made == {"text"} and len(ids) == len(readers):
+        return pa.string(), _texts
+    if "text" not in made and len(ids) == len(readers):
+        return pa.uint64(), lambda array: _whole_numbers(array, ids[0])
+    # A data set has no texts where features read numbers, and of texts not all would make the same id.
+    if len(ids) < len(readers) or None in made:
+        return pa.int64(), lambda array: _whole_numbers(array, None).view(pa.int64())
+    return pa.string(), _texts
+
+
+def _read(reader: Reader, column: Any, as_lists: bool) -> bytes:
+    """Return what a feature reads from a column, before it is transformed or truncated."""
+    if isinstance(reader, DenseFeature) or reader.buckets is not None:
+        numbers = float_values(column)
+        return np.where(np.isnan(numbers), np.nan, numbers).tobytes()
+    whole = reader.model_copy(update={"max_length": None})
+    ids = decode_ids(column, whole, as_lists, WHERE, None, Counter())
+    return ids.values.tobytes() + (b"" if ids.offsets is None else ids.offsets.tobytes())
+
+
+def _numbers(array: Any) -> Any:
+    return pa.array(float_values(array), from_pandas=True)
+
+
+def _whole_numbers(array: Any, feature: SparseFeature | None) -> Any:
+    """Return whole numbers as ids, uint64; those of a feature that does not say what they are made of may be hashes."""
+    table, made = ("", "integer") if feature is None else (feature.table_name, feature.ids)
+    try:
+        ids = id_values(array, table, made, np.uint64(0))
+    except NotAnIdError as error:
+        raise DataError(f"{WHERE}: {error}") from error
+    absent = array.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
+    return pa.array(ids, mask=absent)
+
+
+def _texts(array: Any) -> Any:
+    if class_of(array.type) in ("null", "text"):
         return array.cast(pa.string())
-    return array.cast(pa.string()) if class_of(array.type) == "text" else texts_of(array)
+    try:
+        return texts_of(array)
+    except NotAnIdError as error:
+        raise DataError(f"{WHERE}: {error}") from error
 
 
-def _list_of_texts(array: Any) -> Any:
-    """Return lists of texts; a value that is no list is one of a single text."""
+def _lists(array: Any, flat: Callable[[Any], Any]) -> Any:
+    """Return lists of values; a value that is no list is one of a single value."""
     if not is_list(array.type):
-        return pa.ListArray.from_arrays(pa.array(np.arange(len(array) + 1, dtype=np.int32)), _text_array(array))
+        return pa.ListArray.from_arrays(pa.array(np.arange(len(array) + 1, dtype=np.int32)), flat(array))
     lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     mask = array.is_null() if array.null_count else None
-    return pa.ListArray.from_arrays(pa.array(offsets), _text_array(array.flatten()), mask=mask)
+    return pa.ListArray.from_arrays(pa.array(offsets), flat(array.flatten()), mask=mask)
 
 
 def _repeated(array: Any, samples: int) -> Any:

@@ -1,15 +1,20 @@
 """Requests become columns which, read as a data set is read, give the batch that was predicted."""
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.config.schema.raw import RawColumns
 from persia_cli.data.decode import decode_dense, decode_ids
+from persia_cli.data.source import open_source
+from persia_cli.errors import DataError
 from persia_cli.serving.fields import Lists, RequestFields
 from persia_cli.serving.sample_columns import SampleColumns
 
@@ -90,3 +95,75 @@ def test_texts_and_numbers_are_kept_as_they_were_given() -> None:
     assert table.column("seen").to_pylist() == [[1, 2, 3], [], [4]]
     assert table.column("age").to_pylist() == [1.5, 20.0, 3.0]
     assert table.column("user").to_pylist() == [1, LARGE, 3]
+
+
+def test_nulls_stay_nulls() -> None:
+    made = SampleColumns(FIELDS)
+    table = pa.Table.from_arrays(made.arrays(ROWS, 3), schema=made.schema())
+    for name, values in (
+        ("user", [1, LARGE, None]), ("price", [0.1, None, 5.0]), ("words", [["lamp"], None, ["sofa", "bed"]]),
+        ("seen", [[1, 2, LARGE], [], None]), ("wide", [1.0, 2.0, None]), ("where", [2**64 - 4, 5, None]),
+    ):  # fmt: skip
+        assert table.column(name).to_pylist() == values, name
+
+
+A_TEXT, A_WHOLE = {"name": "text", "column": "a", "ids": "text"}, {"name": "whole", "column": "a", "ids": "integer"}
+OTHER = {"name": "other", "column": "a", "ids": "integer", "missing_id": 9}
+ANY, STEPS = {"name": "any", "column": "a", "missing_id": 5}, {"name": "steps", "column": "a", "buckets": [-5.0, 0.0]}
+DENSE = {"dense": ["a"], "fill": 40.0}
+
+
+@pytest.mark.parametrize(
+    ("declared", "given", "logged"),
+    [
+        ({**DENSE, "sparse": [A_WHOLE]}, [30, None, -1], [30, None, -1]),
+        ({**DENSE, "sparse": [A_WHOLE, OTHER, STEPS]}, ["30", None, "-1"], [30, None, -1]),
+        ({**DENSE, "sparse": [A_WHOLE, A_TEXT]}, [2**53 + 1, None, -(2**62) - 1], [2**53 + 1, None, -(2**62) - 1]),
+        ({**DENSE, "sparse": [A_TEXT]}, np.array([7, np.nan, -2], np.float32), [7, None, -2]),
+        ({**DENSE, "sparse": [STEPS]}, [0.1, None, -7.5], [0.1, None, -7.5]),
+        ({"sparse": [A_WHOLE, OTHER]}, [str(LARGE), None, "-1"], [LARGE, None, 2**64 - 1]),
+        ({"sparse": [A_WHOLE, OTHER]}, [[1, 2], None, [-3, None]], [[1, 2], None, [2**64 - 3, None]]),
+        ({"sparse": [ANY, A_WHOLE]}, [1, None, -1], [1, None, 2**64 - 1]),
+        ({"sparse": [ANY, A_TEXT]}, [1, None, -1], [1, None, -1]),
+        ({"sparse": [STEPS, A_WHOLE]}, [1, None, -1], [1, None, -1]),
+        ({"sparse": [A_WHOLE, A_TEXT]}, [1, None, -1], ["1", None, "-1"]),
+        ({"sparse": [A_TEXT, A_WHOLE, OTHER]}, ["007", None, str(LARGE)], ["007", None, str(LARGE)]),
+        ({"sparse": [A_TEXT, OTHER]}, [["007"], None, ["1", None]], [["007"], None, ["1", None]]),
+    ],
+)
+def test_what_several_features_read_is_the_same_for_each_in_a_file(
+    declared: dict[str, Any], given: Any, logged: list[Any], tmp_path: Path
+) -> None:
+    split = {"kind": "files", "train": ["train.parquet"], "eval": ["eval.parquet"]}
+    whole = {"kind": "parquet", "path": str(tmp_path), "labels": ["y"], "shuffle": False, "split": split}
+    lists = frozenset(each["name"] for each in declared["sparse"] if isinstance(given[0], list))
+    dataset = ParquetDataset.model_validate(whole | declared)
+    fields = RequestFields.of(dataset, lists)
+    asked, made = fields.batch({"a": given}), SampleColumns(fields)
+    table = pa.Table.from_arrays(made.arrays({"a": given}, 3), schema=made.schema())
+    assert table.column("a").to_pylist() == logged
+    for name in ("train", "eval"):
+        pq.write_table(table.append_column("y", pa.array([0.0] * 3)), tmp_path / f"{name}.parquet")
+    source = open_source(dataset, "eval", 0)
+    again = source.read(0, 0, 3)
+    source.close()
+    assert again.dense.tobytes() == asked.dense.tobytes()
+    np.testing.assert_array_equal(again.ids, asked.ids)
+    np.testing.assert_array_equal(again.offsets, asked.offsets)
+
+
+@pytest.mark.parametrize(
+    ("declared", "given"),
+    [
+        ({**DENSE, "sparse": [A_WHOLE]}, [LARGE]),
+        ({**DENSE, "sparse": [A_TEXT]}, ["007"]),
+        ({**DENSE, "sparse": [A_TEXT]}, ["x"]),
+        ({"sparse": [A_TEXT, A_WHOLE]}, [True]),
+    ],
+)
+def test_values_that_would_be_read_as_others_are_refused(declared: dict[str, Any], given: list[Any]) -> None:
+    split = {"kind": "every", "n": 2}
+    whole = {"kind": "parquet", "path": "x", "labels": ["y"], "split": split}
+    made = SampleColumns(RequestFields.of(ParquetDataset.model_validate(whole | declared), frozenset()))
+    with pytest.raises(DataError, match="the request"):
+        made.arrays({"a": given}, 1)
