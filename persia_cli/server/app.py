@@ -12,10 +12,13 @@ from persia_cli.errors import DataError
 from persia_cli.server import answers
 from persia_cli.server.answers import HttpAnswer
 from persia_cli.server.figures import KIND, ServingFigures
+from persia_cli.server.page import page
 from persia_cli.server.refused import DisconnectedError, RefusedRequestError, bad
 from persia_cli.server.requests import PredictionRequest, RequestReader
 from persia_cli.server.settings import ServerSettings
 from persia_cli.server.turns import Turns
+from persia_cli.serving.example import example_row
+from persia_cli.serving.golden import read_golden
 from persia_cli.serving.predictor import Predictions, Predictor
 
 if TYPE_CHECKING:
@@ -62,7 +65,10 @@ class ServingApp:
         live, ready = answers.in_json({"live": True}), answers.in_json({"ready": True})
         about, model = answers.server_metadata(), answers.model_metadata(self._model)
         is_ready = answers.in_json({"name": self._model.name, "ready": True})
+        known, test_page = answers.in_json({"models": [self._model.name]}), page()
         self._routes = {
+            "": _Route("page", "GET", lambda body, headers: test_page, True),
+            "/v1/models": _Route("models", "GET", lambda body, headers: known),
             "/v2": _Route("server", "GET", lambda body, headers: about),
             "/v2/health/live": _Route("live", "GET", lambda body, headers: live, True),
             "/v2/health/ready": _Route("ready", "GET", lambda body, headers: ready, True),
@@ -71,6 +77,7 @@ class ServingApp:
         self._model_routes = {
             ("v2", ""): _Route("model", "GET", lambda body, headers: model),
             ("v2", "/ready"): _Route("model_ready", "GET", lambda body, headers: is_ready),
+            ("v2", "/example"): _Route("example", "GET", self._example),
             ("v2", "/infer"): _Route("infer", "POST", self._infer),
             ("v1", ":predict"): _Route("predict", "POST", self._predict),
         }
@@ -180,6 +187,10 @@ class ServingApp:
         question = self._reader.infer(body, headers.get(HEADER_LENGTH))
         found = self._predictions(question)
         return self._noted(question, found, body, headers, answers.inferred(self._model, question, found))
+
+    def _example(self, body: bytes, headers: dict[bytes, bytes]) -> HttpAnswer:
+        golden = read_golden(self._predictor.folder, self._model)
+        return answers.in_json({"instances": [example_row(self._predictor.fields, golden)]})
 
     def _predict(self, body: bytes, headers: dict[bytes, bytes]) -> HttpAnswer:
         question = self._reader.rows(body)

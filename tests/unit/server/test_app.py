@@ -133,7 +133,7 @@ def test_the_model_tells_its_inputs_and_outputs(app: ServingApp) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status", "words"),
     [
-        ("GET", "/", 404, "GET /v2"),
+        ("GET", "/nothing", 404, "GET /v2"),
         ("GET", "/v2/models/other", 404, "other"),
         ("GET", "/v2/models/shop/versions/3", 404, "no version '3'"),
         ("GET", "/v2/models/shop/config", 404, "/v2/models/shop/infer"),

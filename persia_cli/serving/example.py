@@ -1,0 +1,42 @@
+"""An example of a request for a model, made of its golden samples."""
+
+from typing import Any
+
+import numpy as np
+
+from persia_cli.serving.fields import RequestFields
+from persia_cli.serving.golden import Golden
+
+EXACT = 2**53
+"""JSON numbers of programs are exact up to here."""
+
+
+def example_row(fields: RequestFields, golden: Golden) -> dict[str, Any]:
+    """Return a row that can be predicted: the first golden sample, as far as its ids and numbers tell the fields.
+
+    Texts, and fields that columns are made of, cannot be told from them: they are empty, null or 0.
+    """
+    raw, batch = fields.raw_by_column(), golden.batch
+    hexadecimal = {each.field_of(column) for column, each in raw.items() if each.read == "hexadecimal"}
+    row: dict[str, Any] = {}
+    for name, datatype, shape in fields.inputs():
+        plain = None if name in hexadecimal else "" if datatype == "BYTES" else 0
+        row[name] = [] if len(shape) == 2 else plain
+    if not batch.size:
+        return row
+    for number, feature in enumerate(fields.sparse):
+        if feature.column_name in raw or feature.buckets is not None or feature.ids == "text":
+            continue
+        first, last = batch.offsets[number * batch.size : number * batch.size + 2].tolist()
+        ids = batch.ids[first:last].tolist()
+        if max(ids, default=0) > EXACT:
+            if feature.ids is None:  # its texts would be hashed
+                continue
+            ids = [str(each) for each in ids]
+        row[feature.column_name] = ids if feature.name in fields.lists else ids[0]
+    place = 0
+    for each in fields.dense:
+        if each.name not in raw and each.transform is None:
+            row[each.name] = float(str(np.float32(batch.dense[0, place])))
+        place += each.width
+    return row

@@ -1,0 +1,99 @@
+"""The page at `/` and what it asks for: open without the token, strict with scripts; its example can be predicted."""
+
+import base64
+import hashlib
+import json
+import re
+
+import numpy as np
+import pytest
+
+from persia_cli.config.schema.features import DenseFeature, SparseFeature
+from persia_cli.config.schema.raw import RawColumns
+from persia_cli.data.batch import assemble
+from persia_cli.server.app import ServingApp
+from persia_cli.server.page import PAGE
+from persia_cli.server.settings import ServerSettings
+from persia_cli.serving.example import example_row
+from persia_cli.serving.fields import RequestFields
+from persia_cli.serving.golden import Golden
+from persia_cli.serving.predictor import Predictor
+from tests.support.asgi import ask
+from tests.support.small_model import LARGE, write_small_model
+
+TOKEN = "sesame-sesame-sesame"
+
+
+@pytest.fixture(scope="module")
+def predictor(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
+    return Predictor.open(write_small_model(tmp_path_factory.mktemp("page") / "shop"))
+
+
+def test_the_page_is_open_and_has_nothing_from_elsewhere(predictor: Predictor) -> None:
+    app = ServingApp(predictor, ServerSettings(str(predictor.folder)), TOKEN)
+    got = ask(app, "GET", "/")
+    assert (got.status, got.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    text = got.body.decode()
+    assert re.findall(r"\b(?:src|href|srcset|action)\s*=|https?:|@import|url\(|innerHTML|\son\w+=", text) == []
+    assert "shop" not in text
+    policy = dict(rule.split(" ", 1) for rule in got.headers["content-security-policy"].split("; "))
+    assert policy["default-src"] == "'none'"
+    assert policy["connect-src"] == "'self'"
+    assert policy["frame-ancestors"] == policy["form-action"] == policy["base-uri"] == "'none'"
+    for tag in ("script", "style"):
+        [content] = re.findall(f"<{tag}>(.*?)</{tag}>", PAGE.read_text(), re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert policy[f"{tag}-src"] == f"'sha256-{digest}'"
+
+
+def test_what_the_page_asks_for_needs_the_token(predictor: Predictor) -> None:
+    app = ServingApp(predictor, ServerSettings(str(predictor.folder)), TOKEN)
+    for path in ("/v1/models", "/v2", "/v2/models/shop", "/v2/models/shop/example", "/v2/models/shop/ready"):
+        assert ask(app, "GET", path).status == 401, path
+        assert ask(app, "GET", path, headers={"authorization": f"Bearer {TOKEN}"}).status == 200, path
+
+
+def test_the_example_is_the_first_golden_sample_as_far_as_it_tells_the_fields(predictor: Predictor) -> None:
+    app = ServingApp(predictor, ServerSettings(str(predictor.folder)))
+    assert ask(app, "GET", "/v1/models").json() == {"models": ["shop"]}
+    example = ask(app, "GET", "/v2/models/shop/example").json()
+    assert example == {"instances": [{"user": 1, "item": 4, "words": [], "price": 0.5}]}
+    assert ask(app, "POST", "/v1/models/shop:predict", json.dumps(example).encode()).status == 200
+
+
+def test_an_example_can_be_read_by_any_model() -> None:
+    fields = RequestFields(
+        dense=(DenseFeature(name="bins", transform="piecewise", bins=(0.0, 1.0, 2.0)), DenseFeature(name="price"),
+               DenseFeature(name="age")),
+        sparse=(
+            SparseFeature(name="user", ids="integer"),
+            SparseFeature(name="either"),
+            SparseFeature(name="seen", ids="integer"),
+            SparseFeature(name="wide", buckets=(1.0,)),
+            SparseFeature(name="city", ids="integer"),
+            SparseFeature(name="device", ids="integer"),
+        ),
+        lists=("seen",),
+        raw=(
+            RawColumns(columns=("age",), field="years", read="integer"),
+            RawColumns(columns=("city",), field="town", read="text"),
+            RawColumns(columns=("device",), read="hexadecimal"),
+        ),
+    )  # fmt: skip
+    ids = [[LARGE], [LARGE], [5, LARGE], [1], [77], [78]]
+    for lists in (ids, [[1], [2], [], [1], [3], [4]]):
+        batch = assemble(
+            dense=np.array([[0.1, 0.2, 0.3, 0.7]], np.float32), labels=np.zeros((1, 0), np.float32), weights=None,
+            ids=[np.array(each, np.uint64) for each in lists],
+            offsets=[np.array([0, len(each)], np.int64) for each in lists],
+        )  # fmt: skip
+        row = example_row(fields, Golden(batch, np.zeros((1, 1), np.float32)))
+        assert row["price"] == 0.3
+        assert (row["wide"], row["town"], row["device"], row["bins"], row["years"]) == (0, "", None, 0, 0)
+        large = lists is ids
+        assert row["user"] == (str(LARGE) if large else 1)
+        assert row["either"] == (0 if large else 2)
+        assert row["seen"] == (["5", str(LARGE)] if large else [])
+        read = fields.batch({name: [value] for name, value in row.items()})
+        assert read.size == 1
+        assert read.ids[0] == lists[0][0]
