@@ -65,6 +65,8 @@ KERNELS: Sequence[tuple[str, str, float]] = (
     (r"update \w+, dim \d+, \S+ rows, uniform", r"torch\.optim\.\w+", 10.0),
     (r"hash look-up, .*, uniform", "naive linear probing", 2.2),
     (r"hash look-up, .*, Zipf", "Python dict", 30.0),
+    (r"mapped look-up, .*", "training store", 0.8),
+    (r"mapped look-up, .*", "LMDB", 10.0),
     (r"dedup .*", r"np\.unique", 2.8),
     (r"pooling, .*", "embedding_bag", 0.8),
     (r"pooling backward, .*", "embedding_bag", 8.0),

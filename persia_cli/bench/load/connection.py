@@ -1,6 +1,7 @@
 """A connection to a server, which is kept for many requests, one at a time."""
 
 import json
+import select
 import socket
 from typing import NamedTuple
 
@@ -10,6 +11,8 @@ from persia_cli.bench.load.order import SentRequest
 from persia_cli.errors import WireError
 
 CHUNK = 2**18
+IDLE_S = 1.0
+"""Seconds without a request after which a server may have closed a connection, which is no error then."""
 BROKEN = 0
 """Status of a request without an answer: the connection broke."""
 
@@ -56,6 +59,8 @@ class LoadConnection:
 
     def ask(self, request: SentRequest, due: float, now: float) -> None:
         """Send a request; raises WireError if the server does not read it."""
+        if now - self.sent > IDLE_S and self._is_closed():
+            self._reopen()
         self._request, self._due, self.sent = request, due, now
         self._parts: list[bytes] = []
         self._is_whole = False
@@ -95,6 +100,11 @@ class LoadConnection:
         self._is_whole = True
         # The parser forgets it with the next line.
         self._stays = self._parser.should_keep_alive()
+
+    def _is_closed(self) -> bool:
+        # Between two requests nothing comes but the end.
+        readable, _, _ = select.select((self._socket,), (), (), 0)
+        return bool(readable)
 
     def _reopen(self) -> None:
         self.close()

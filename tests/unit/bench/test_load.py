@@ -6,15 +6,17 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 
 import numpy as np
 import pytest
 
+from persia_cli.bench.load.connection import LoadConnection
 from persia_cli.bench.load.generator import LoadGenerator, poisson
 from persia_cli.bench.load.order import LoadOrder, LoadReport, SentRequest, percentiles_ms
 from persia_cli.bench.load.process import load
 from persia_cli.errors import RoleError, WireError
+from tests.conftest import poll_for
 
 ANSWER = b"[0.25, 0.5]"
 REQUEST = SentRequest(b"POST /v2/models/m/infer HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}", ANSWER)
@@ -198,6 +200,21 @@ def test_broken_connections_are_errors_and_a_server_that_is_gone_ends_the_load()
         pass
     with pytest.raises(WireError, match="does not take connections: Connection refused"):
         LoadGenerator(order(port)).run()
+
+
+def test_a_connection_that_was_closed_while_it_was_idle_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("persia_cli.bench.load.connection.IDLE_S", 0.0)
+    with (
+        server(lambda number: RIGHT if number else None) as port,
+        closing(LoadConnection(("127.0.0.1", port), 5.0)) as connection,
+    ):
+        connection.ask(REQUEST, 0.0, 1.0)
+        poll_for(connection._is_closed, 5.0, "the server closes the connection")
+        connection.ask(REQUEST, 0.0, 2.0)
+        answer = None
+        while answer is None:
+            answer = connection.read()
+    assert (answer.status, answer.is_right) == (200, True)
 
 
 def test_another_process_says_what_it_counted_or_why_it_failed() -> None:
