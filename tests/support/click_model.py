@@ -41,7 +41,7 @@ def write_click_model(folder: Path, rows: int, hidden: tuple[int, ...]) -> Path:
     names = [f"C{number + 1}" for number in range(SPARSE)]
     features = tuple(FeatureShape(name, DIM, "sum") for name in names)
     shape = InputShape(DENSE, features, 1)
-    network = build_model(Ffnn(dim=DIM, hidden=hidden), shape, seed=0)
+    network = build_model(Ffnn(kind="ffnn", dim=DIM, hidden=hidden), shape, seed=0)
     network.eval()
     write_network(network, shape, (GroupShape(DIM, features),), folder / NETWORK, "model.kind=ffnn")
     group = _write_rows(folder, names, rows)
