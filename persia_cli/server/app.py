@@ -34,7 +34,7 @@ SMALL = 2**16
 HEADER_LENGTH = b"inference-header-content-length"
 REQUEST_ID = b"x-request-id"
 LONGEST_ID = 200
-"""Characters of an id in that header; a longer one is not used."""
+"""Characters of an id in that header, or of a request that is logged; a longer one is not used."""
 
 
 class _Route(NamedTuple):
@@ -217,7 +217,7 @@ class ServingApp:
             return answer
         own = headers.get(REQUEST_ID, b"").decode("latin-1")
         name = own if own.isascii() and own.isprintable() and 0 < len(own) <= LONGEST_ID else secrets.token_hex(16)
-        if question.id is not None:
+        if question.id is not None and len(question.id) <= LONGEST_ID:
             name = question.id
         else:
             answer = answer._replace(headers={**answer.headers, REQUEST_ID.decode(): name})

@@ -5,7 +5,7 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,16 +14,21 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from persia_cli.disk import disk_error
-from persia_cli.errors import UserError, count
+from persia_cli.errors import DataError, UserError, count, one_line
 from persia_cli.server.figures import ServingFigures
 from persia_cli.server.log_files import PendingFile, publish_abandoned
+from persia_cli.serving.fields import Lists
 from persia_cli.serving.predictor import Predictor
 from persia_cli.serving.sample_columns import SampleColumns
 
 log = logging.getLogger(__name__)
 
 MOST_REQUESTS, MOST_BYTES = 4096, 2**25
-"""Requests that wait to be written, and bytes of their bodies; one more is not logged."""
+"""Requests that wait to be written, and bytes of their rows, about; one more is not logged."""
+LARGEST = 2**27
+"""Bytes of the rows of a request that is logged though nothing else waits; what stands for all samples is in each."""
+GROUP_BYTES = 2**22
+"""Bytes of requests that are added to a file together, as one record batch."""
 COLUMNS = {
     "request_id": pa.string(), "request_time": pa.timestamp("us", "UTC"), "model_version": pa.string(),
 }  # fmt: skip
@@ -40,7 +45,7 @@ class _Answered(NamedTuple):
     values: NDArray[np.float32]
     """Predictions float32 [samples, outputs]."""
     nbytes: int
-    """Of its body."""
+    """Of its rows, about."""
 
 
 class Rotation(NamedTuple):
@@ -49,6 +54,7 @@ class Rotation(NamedTuple):
     flush_s: float = 1.0
     seconds: float = 60.0
     rows: int = 2**18
+    nbytes: int = 2**28
 
 
 class RequestLog:
@@ -80,8 +86,14 @@ class RequestLog:
         return self._draw.random() < self._sample
 
     def offer(self, name: str, columns: Mapping[str, Any], values: NDArray[np.float32], nbytes: int) -> None:
-        """Have a request of so many bytes written later, with its predictions; counts it if too much is waiting."""
-        request = _Answered(name, time.time(), columns, values, nbytes)
+        """Have a request, whose body has so many bytes, written later, with its predictions.
+
+        It is counted as not logged if too much is waiting, or if its rows would be too large.
+        """
+        request = _Answered(name, time.time(), columns, values, nbytes + self._expanded(name, columns, values))
+        if request.nbytes > LARGEST:
+            self._figures.not_logged.labels("large").inc()
+            return
         with self._lock:
             takes = self._held < MOST_REQUESTS and (not self._held or self._held_bytes + request.nbytes <= MOST_BYTES)
             if takes:
@@ -93,6 +105,12 @@ class RequestLog:
         self._waiting.put(request)
         if 2 * self._held > MOST_REQUESTS or 2 * self._held_bytes > MOST_BYTES:
             self._wake.set()
+
+    def _expanded(self, name: str, columns: Mapping[str, Any], values: NDArray[np.float32]) -> int:
+        """Return about how many bytes a request's rows have beside what its body has for each."""
+        samples = len(values)
+        repeated = sum(map(_bytes_of, columns.values())) if samples > 1 else 0
+        return samples * (len(name) + 8 * len(self._schema) + repeated)
 
     def close(self, limit_s: float) -> None:
         """Write what waits, and publish it; gives up after `limit_s` seconds."""
@@ -132,23 +150,28 @@ class RequestLog:
                 return found
 
     def _add(self, requests: list[_Answered]) -> None:
-        try:
-            batches = [batch for batch in map(self._batch, requests) if batch is not None]
-            if batches:
-                self._append(pa.concat_batches(batches), len(batches))
-        finally:
-            with self._lock:
-                self._held -= len(requests)
-                self._held_bytes -= sum(each.nbytes for each in requests)
+        for group in _groups(requests):
+            if self._gives_up.is_set():
+                return
+            try:
+                batches = [batch for batch in map(self._batch, group) if batch is not None]
+                if batches:
+                    self._append(batches)
+            finally:
+                with self._lock:
+                    self._held -= len(group)
+                    self._held_bytes -= sum(each.nbytes for each in group)
 
     def _batch(self, request: _Answered) -> Any:
         """Return a request as a record batch; None, counted, if that cannot be."""
         try:
             return self._made(request)
+        except DataError as error:
+            log.warning("a request could not be logged: %s", error)
         except Exception:
             log.exception("a request could not be logged")
-            self._figures.not_logged.labels("failed").inc()
-            return None
+        self._figures.not_logged.labels("failed").inc()
+        return None
 
     def _made(self, request: _Answered) -> Any:
         samples = len(request.values)
@@ -158,19 +181,24 @@ class RequestLog:
         columns = self._columns.arrays(request.columns, samples)
         return pa.RecordBatch.from_arrays([*own, *columns, *scores], schema=self._schema)
 
-    def _append(self, batch: Any, requests: int) -> None:
+    def _append(self, batches: list[Any]) -> None:
+        """Add requests to the pending file, and count them."""
         try:
             if self._pending is None:
                 self._pending = PendingFile(self._folder, self._schema)
-            self._pending.append(batch)
+            self._pending.append(batches[0] if len(batches) == 1 else pa.concat_batches(batches))
         except OSError as error:
-            self._figures.not_logged.labels("disk").inc(requests)
+            self._figures.not_logged.labels("disk").inc(len(batches))
             if isinstance(error, FileNotFoundError) and self._pending is not None:
                 self._pending.close()
                 self._pending = None
             self._fail(error)
             return
-        self._figures.logged.inc(requests)
+        except Exception:
+            log.exception("%s could not be logged", count(len(batches), "request"))
+            self._figures.not_logged.labels("failed").inc(len(batches))
+            return
+        self._figures.logged.inc(len(batches))
         if self._is_failing:
             self._is_failing = False
             log.warning("requests are logged again in %s", self._folder)
@@ -181,12 +209,12 @@ class RequestLog:
         if pending is None:
             return
         age = time.monotonic() - pending.begin
-        if not (is_last or age >= rules.seconds or pending.rows >= rules.rows):
+        if not (is_last or age >= rules.seconds or pending.rows >= rules.rows or pending.size >= rules.nbytes):
             return
         self._pending = None
         try:
             pending.publish()
-        except OSError as error:
+        except (OSError, pa.ArrowException) as error:
             self._fail(error)
         else:
             self._publish_abandoned()
@@ -195,15 +223,22 @@ class RequestLog:
         for each in publish_abandoned(self._folder):
             if each.error is not None:
                 self._fail(each.error)
-            elif each.rows:
+                continue
+            if each.rows:
                 rows = count(each.rows, "row")
                 log.warning("%s that a killed process had left are published in %s", rows, self._folder)
+            if each.lost:
+                log.warning(
+                    "%s of %s, which a killed process had left, were not whole, and are lost",
+                    count(each.lost, "byte"), each.path,
+                )  # fmt: skip
 
-    def _fail(self, error: OSError) -> None:
-        """Say once that the disk takes no requests."""
+    def _fail(self, error: OSError | pa.ArrowException) -> None:
+        """Say once that no requests can be written or published."""
         if not self._is_failing:
             self._is_failing = True
-            sentence = disk_error(error, self._folder)
+            is_disk = isinstance(error, OSError)
+            sentence = disk_error(error, self._folder) if is_disk else f"a file cannot be made: {one_line(error)}"
             log.warning("%s; serving goes on, and requests that are not logged are counted", sentence)
 
 
@@ -213,3 +248,32 @@ def _schema(columns: SampleColumns, outputs: list[str]) -> Any:
         raise UserError(f"the model reads a column {taken[0]}, which the request log needs itself; leave out --log")
     schema = columns.schema()
     return pa.schema([*COLUMNS.items(), *schema, *((name, pa.float32()) for name in outputs)])
+
+
+def _groups(requests: list[_Answered]) -> Iterator[list[_Answered]]:
+    """Yield requests in order, so many together as are of GROUP_BYTES, but one at least."""
+    group: list[_Answered] = []
+    size = 0
+    for request in requests:
+        if group and size + request.nbytes > GROUP_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(request)
+        size += request.nbytes
+    if group:
+        yield group
+
+
+def _bytes_of(column: Any) -> int:
+    """Return about how many bytes each sample of a column has that has one value for all of them; 0 for others."""
+    if isinstance(column, Lists):
+        if len(column.lengths) != 1:
+            return 0
+        return sum(map(_bytes_of_value, column.values)) if isinstance(column.values, list) else column.values.nbytes
+    return _bytes_of_value(column[0]) if len(column) == 1 else 0
+
+
+def _bytes_of_value(value: Any) -> int:
+    if isinstance(value, list):
+        return sum(map(_bytes_of_value, value))
+    return 4 * len(value) if isinstance(value, (str, bytes)) else 8

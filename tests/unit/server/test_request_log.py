@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import stat
 import threading
@@ -22,6 +23,7 @@ from persia_cli.server.figures import ServingFigures
 from persia_cli.server.log_files import PART, PENDING, PREFIX, PendingFile, prepare_folder, publish_abandoned
 from persia_cli.server.request_log import RequestLog, Rotation
 from persia_cli.server.settings import ServerSettings
+from persia_cli.serving.fields import Lists
 from persia_cli.serving.predictor import Predictor
 from tests.conftest import poll_for
 from tests.support.asgi import ask, binary, outputs_of, tensor
@@ -148,6 +150,61 @@ def test_ids_of_a_header_that_cannot_be_told_again_are_replaced(predictor: Predi
             assert len(answer.headers["x-request-id"]) == 32
 
 
+def test_a_longer_id_of_a_body_is_not_used(predictor: Predictor, tmp_path: Path) -> None:
+    with logging_to(tmp_path, predictor) as found:
+        longest = ask(found.app, "POST", INFER, json.dumps({"inputs": INPUTS, "id": "i" * 200}).encode())
+        longer = ask(found.app, "POST", INFER, json.dumps({"inputs": INPUTS, "id": "j" * 201}).encode())
+        assert longer.json()["id"] == "j" * 201
+        assert "x-request-id" not in longest.headers
+        made = longer.headers["x-request-id"]
+        assert len(made) == 32
+    assert found.ids() == sorted(["i" * 200] * 3 + [made] * 3)
+
+
+ONE_FOR_ALL = {
+    "text": {"user": [1], "item": [2], "words": [["w" * 1000]], "price": [0.5]},
+    "texts in bytes": {"user": [1], "item": [2], "words": Lists(["w" * 1000], np.array([1])), "price": [0.5]},
+    "ids": {"user": np.ones(1, np.uint64), "item": [2], "words": Lists(np.ones(500, np.uint64), np.array([500]))},
+}
+
+
+@pytest.mark.parametrize("columns", ONE_FOR_ALL.values(), ids=ONE_FOR_ALL)
+def test_what_stands_for_all_samples_counts_for_each(
+    columns: dict[str, Any], predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LARGEST", 10**6)
+    with logging_to(tmp_path, predictor, rotation=Rotation(flush_s=3600.0)) as found:
+        monkeypatch.setattr(found.log, "_wake", threading.Event())  # which wakes nobody
+        found.log.offer("one", columns, SCORES, 1000)
+        assert found.missed("large") == 0
+        found.log.offer("many", columns, np.repeat(SCORES, 1000, axis=0), 1000)
+        assert found.missed("large") == 1
+        monkeypatch.setattr(module, "MOST_BYTES", 10**5)
+        found.log.offer("some", columns, np.repeat(SCORES, 100, axis=0), 1000)
+        assert found.missed("full") == 1
+
+
+def test_requests_are_written_in_groups_and_those_of_one_that_fails_are_counted(
+    predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append, sizes = PendingFile.append, []
+
+    def second_fails(self: PendingFile, batch: Any) -> None:
+        sizes.append(batch.num_rows)
+        if len(sizes) == 2:
+            raise pa.ArrowInvalid("offset overflow")
+        append(self, batch)
+
+    monkeypatch.setattr(PendingFile, "append", second_fails)
+    monkeypatch.setattr(module, "GROUP_BYTES", 1000)
+    with logging_to(tmp_path, predictor, rotation=Rotation(flush_s=3600.0)) as found:
+        for name in "abcdefgh":
+            found.log.offer(name, COLUMNS, SCORES, 350)
+    assert sizes == [2, 2, 2, 2]
+    assert found.ids() == ["a", "b", "e", "f", "g", "h"]
+    assert (found.logged(), found.missed("failed")) == (6, 2)
+
+
 def test_what_is_too_much_is_counted_and_waits_for_nobody(
     predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,8 +246,11 @@ def test_bytes_that_wait_are_bounded_but_one_request_always_fits(
     assert found.ids() == ["large"]
 
 
-@pytest.mark.parametrize("rotation", [Rotation(0.01, 3600.0, 1), Rotation(0.01, 0.0)], ids=["rows", "seconds"])
-def test_a_file_is_complete_after_so_many_rows_or_seconds(
+@pytest.mark.parametrize(
+    "rotation", [Rotation(0.01, 3600.0, 1), Rotation(0.01, 0.0), Rotation(0.01, nbytes=1)],
+    ids=["rows", "seconds", "bytes"],
+)  # fmt: skip
+def test_a_file_is_complete_after_so_many_rows_seconds_or_bytes(
     predictor: Predictor, tmp_path: Path, rotation: Rotation
 ) -> None:
     with logging_to(tmp_path, predictor, rotation=rotation) as found:
@@ -231,6 +291,7 @@ def test_what_a_killed_process_left_is_published_once(
             assert [(each.rows, each.error) for each in publish_abandoned(tmp_path)] == [(0, None)]
             assert hidden(tmp_path) == [live]
         assert "2 rows that a killed process had left" in caplog.text
+        assert re.search(r"\d+ bytes of .*, which a killed process had left, were not whole, and are lost", caplog.text)
     assert found.ids() == ["a", "b", "live"]
 
 
