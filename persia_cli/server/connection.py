@@ -1,10 +1,11 @@
 """A connection to a server: who sends too much, or nothing, or does not read, does not hold it for long."""
 
 import asyncio
-import re
 from typing import Any
 
 import msgspec
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from persia_cli.server.answers import JSON
@@ -12,12 +13,14 @@ from persia_cli.server.answers import JSON
 MOST_CONNECTIONS = 900
 """Of a worker; one more is told to come again. Processes may commonly have 1,024 files and connections."""
 MOST_HEAD = 2**16
-"""Bytes of a request's line and headers, beside those that come with the last of them."""
+"""Bytes of a request's line and headers, or of what comes between parts of its body and behind it, beside those that
+come with the last of them."""
+MOST_AHEAD = 1000
+"""Requests that wait on a connection for the answer of an earlier one; it is closed behind the last of them."""
 HEAD_S = 10.0
 """Seconds within which a connection has to be encrypted, and then the line and headers of a request have to come."""
 STALL_S = 10.0
 """Seconds for which an answer waits for a client that does not read."""
-_UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 _ANSWER, _CONTINUE = b"HTTP/1.1 ", b"HTTP/1.1 100 "
 _REASONS = {
     400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large", 503: "Service Unavailable",
@@ -55,18 +58,33 @@ class WholeAnswers:
         self._transport.close()
 
 
+class ReadingInTurn(FlowControl):
+    """Reads nothing while requests wait for the answer of an earlier one: each would take memory."""
+
+    def __init__(self, transport: asyncio.Transport, waiting: Any) -> None:
+        super().__init__(transport)
+        self._waiting = waiting
+
+    def resume_reading(self) -> None:
+        """Read on, unless there is enough to do."""
+        if not self._waiting:
+            super().resume_reading()
+
+
 class BoundedConnection(HttpToolsProtocol):
     """A connection of HTTP/1.1, on which requests may follow each other."""
 
     def __init__(self, **keys: Any) -> None:
         super().__init__(**keys)
-        self._head_bytes = 0
-        self._in_head = True
+        self._in_head = False
+        self._has_moved = False
+        self._idle_bytes = 0
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._at_work: Any = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow = ReadingInTurn(transport, self.pipeline)
         self._answers = WholeAnswers(transport)
         self.transport = self._answers  # type: ignore[assignment]
         if len(self.connections) > MOST_CONNECTIONS:
@@ -85,23 +103,73 @@ class BoundedConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        was_in_head = self._in_head
-        super().data_received(_without_upgrade(data) if was_in_head else data)
-        if was_in_head and self._in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > MOST_HEAD and not self.transport.is_closing():
-                self._refuse(431, f"the line and the headers of a request have at most {MOST_HEAD:,} bytes")
+        # Other than with uvicorn, what comes does not end the wait for a next request: its beginning does.
+        self._has_moved = False
+        try:
+            self._parse(memoryview(data))
+        except HttpParserError:
+            self.send_400_response("")
+            return
+        self._idle_bytes = 0 if self._has_moved else self._idle_bytes + len(data)
+        if self._idle_bytes > MOST_HEAD:
+            what = "the line and the headers of a request" if self._in_head else "trailers and the like"
+            self._refuse(431, f"{what} have at most {MOST_HEAD:,} bytes")
+
+    def _parse(self, data: memoryview) -> None:
+        """Parse requests, heedless of a wish for another protocol, for which httptools would leave the body.
+
+        Clients of Java, and curl --http2, wish for HTTP/2 and go on by HTTP/1.1 where that is not heeded.
+        """
+        while data:
+            try:
+                self.parser.feed_data(data)
+                return
+            except HttpParserUpgrade as wish:
+                if self.parser.get_method() == b"CONNECT":
+                    raise HttpParserError("no proxy") from None
+                head = self._head_without_upgrade()
+                # The parser has done its work if the connection shall close behind this request.
+                self.parser = HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+                self.parser.feed_data(head)
+                data = data[wish.args[0] :]
+
+    def _head_without_upgrade(self) -> bytes:
+        """The head that was just parsed, to be parsed again."""
+        first = b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        lines = [b"%s: %s" % header for header in self.headers if header[0] != b"upgrade"]
+        return b"\r\n".join([first, *lines, b"", b""])
 
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= MOST_AHEAD:
+            raise HttpParserError("too many requests ahead")
         super().on_message_begin()
-        self._in_head, self._head_bytes = True, 0
+        self._in_head = self._has_moved = True
+        self._unset_keepalive_if_required()
         if "head" not in self._timers:
             self._start("head", HEAD_S, self._on_late_head)
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # and is no trailer, which nobody reads
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
-        self._in_head = False
+        if self.parser.should_upgrade():
+            return  # the head comes again
+        self._in_head, self._has_moved = False, True
         self._stop("head")
+        # It began anew where the answer to the request before went out in the midst of this head.
+        self._unset_keepalive_if_required()
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._has_moved = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self.parser.should_upgrade():
+            self._has_moved = True
+            super().on_message_complete()
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self._at_work = cycle
@@ -130,13 +198,22 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _on_late_head(self) -> None:
         self._timers.pop("head", None)
-        if self._head_bytes:
+        if self.flow.read_paused:  # the rest may have come, and is not read yet
+            self._start("head", HEAD_S, self._on_late_head)
+        elif self._in_head:
             self._refuse(408, f"the headers of the request were not there within {HEAD_S:g} s; send them faster")
         elif not self.transport.is_closing():
             self.transport.close()
 
     def _refuse(self, status: int, text: str) -> None:
         """Answer what is no request, and close the connection."""
+        if self.transport.is_closing():
+            return
+        if not self._in_head and self.cycle is not None and self.cycle.response_complete:
+            # It has its answer, and another would be taken for that of a next request.
+            self.transport.close()
+            self._start("stall", STALL_S, self.transport.abort)
+            return
         if self.pipeline or (self.cycle is not None and not (self.cycle.response_complete or self.cycle.more_body)):
             # Earlier requests have no answer yet, and this one would be taken for theirs.
             self.cycle.keep_alive = False
@@ -158,15 +235,3 @@ class BoundedConnection(HttpToolsProtocol):
     def _stop(self, name: str) -> None:
         if (timer := self._timers.pop(name, None)) is not None:
             timer.cancel()
-
-
-def _without_upgrade(data: bytes) -> bytes:
-    """Return the beginning of a request without the wish for another protocol, for which httptools leaves the body.
-
-    Clients of Java, and curl --http2, wish for HTTP/2 and go on by HTTP/1.1 where that is not heeded.
-    """
-    end = data.find(b"\r\n\r\n")
-    if not _UPGRADE.search(data, 0, end if end >= 0 else len(data)):
-        return data
-    head, blank, rest = data.partition(b"\r\n\r\n")
-    return _UPGRADE.sub(b"\r\nignored:", head) + blank + rest
