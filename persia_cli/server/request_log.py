@@ -77,7 +77,7 @@ class RequestLog:
         self._held, self._held_bytes, self._lock = 0, 0, threading.Lock()
         self._wake, self._ending, self._gives_up = threading.Event(), threading.Event(), threading.Event()
         self._pending: PendingFile | None = None
-        self._is_failing = False
+        self._is_failing, self._has_refused = False, False
         self._thread = threading.Thread(target=self._run, name="request-log", daemon=True)
         self._thread.start()
 
@@ -167,7 +167,9 @@ class RequestLog:
         try:
             return self._made(request)
         except DataError as error:
-            log.warning("a request could not be logged: %s", error)
+            if not self._has_refused:
+                self._has_refused = True
+                log.warning("a request is not logged, and of more such ones only the number is told: %s", error)
         except Exception:
             log.exception("a request could not be logged")
         self._figures.not_logged.labels("failed").inc()

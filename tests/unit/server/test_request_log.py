@@ -357,6 +357,19 @@ def test_a_request_that_cannot_be_logged_is_counted_and_the_next_one_is(predicto
     assert found.missed("failed") == 1
 
 
+def test_values_that_the_log_cannot_hold_are_told_once_and_counted(
+    predictor: Predictor, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with logging_to(tmp_path, predictor) as found:
+        for _ in range(3):
+            found.log.offer("bad", {**COLUMNS, "user": [1.5]}, SCORES, 1)
+        found.offer("good")
+    assert found.ids() == ["good"]
+    assert found.missed("failed") == 3
+    [told] = [record.message for record in caplog.records]
+    assert told.endswith("only the number is told: the request: 1.5 is not a whole number")
+
+
 def test_a_log_that_is_not_written_in_time_is_given_up_and_counted(
     predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
