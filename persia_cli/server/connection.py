@@ -96,6 +96,7 @@ class BoundedConnection(HttpToolsProtocol):
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        self._unset_keepalive_if_required()  # uvicorn keeps it, and all of the connection, where a client resets it
         if self._at_work is not None and not self._at_work.response_complete:
             # uvicorn tells only the last request of a connection.
             self._at_work.disconnected = True
@@ -104,6 +105,8 @@ class BoundedConnection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         # Other than with uvicorn, what comes does not end the wait for a next request: its beginning does.
+        if self.transport.is_closing():  # with TLS there may be more
+            return
         self._has_moved = False
         try:
             self._parse(memoryview(data))
@@ -183,6 +186,8 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_response_complete()
         if self.transport.is_closing():
             self._start("stall", STALL_S, self.transport.abort)
+        elif "head" in self._timers:  # the rest may have waited for this answer
+            self._start("head", HEAD_S, self._on_late_head)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -190,7 +195,10 @@ class BoundedConnection(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._stop("stall")
+        if self.transport.is_closing():  # the rest has to leave too
+            self._start("stall", STALL_S, self.transport.abort)
+        else:
+            self._stop("stall")
 
     def timeout_keep_alive_handler(self) -> None:
         super().timeout_keep_alive_handler()

@@ -3,11 +3,13 @@
 import asyncio
 import json
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import uvicorn
@@ -282,6 +284,42 @@ def test_a_connection_whose_answered_request_ends_late_is_good_for_the_next(app:
         own.sendall(b"{}" + WHOLE)
         assert b"predictions" in own.recv(65536)
         poll_for(lambda: not state.connections, 5.0, "the connection is closed, as nothing comes")
+
+
+def test_a_connection_that_its_client_resets_is_kept_by_no_timer(app: ServingApp) -> None:
+    with listening(app) as (port, state), closing(connected(port)) as own:
+        own.sendall(LIVE)
+        assert own.recv(1000).startswith(b"HTTP/1.1 200")
+        (met,) = state.connections
+        assert isinstance(met, BoundedConnection)
+        poll_for(lambda: met.timeout_keep_alive_task is not None, 5.0, "the server waits for a next request")
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        own.close()
+        poll_for(lambda: not state.connections, 5.0, "the server sees the reset")
+        poll_for(lambda: met.timeout_keep_alive_task is None, 1.0, "nothing waits any more")
+
+
+@pytest.mark.parametrize("is_closing", [True, False])
+def test_the_end_of_an_answer_may_not_stall_either(monkeypatch: pytest.MonkeyPatch, is_closing: bool) -> None:
+    """Although its beginning was taken; a connection that stays may wait."""
+    monkeypatch.setattr(connection, "STALL_S", 0.05)
+
+    async def is_let_go() -> bool:
+        config = uvicorn.Config(lambda: None, http="httptools", ws="none", lifespan="off", log_config=None)
+        config.load()
+        own = BoundedConnection(config=config, server_state=ServerState(), app_state={})
+        transport = Mock()
+        transport.is_closing.return_value = is_closing
+        own.connection_made(transport)
+        own.pause_writing()
+        own.resume_writing()
+        end = time.monotonic() + (5.0 if is_closing else 0.2)
+        while not transport.abort.called and time.monotonic() < end:
+            await asyncio.sleep(0.01)
+        own.connection_lost(None)
+        return bool(transport.abort.called)
+
+    assert asyncio.run(is_let_go()) == is_closing
 
 
 def test_requests_wait_for_their_turn_unread(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
