@@ -174,7 +174,6 @@ def test_what_stands_for_all_samples_counts_for_each(
 ) -> None:
     monkeypatch.setattr(module, "LARGEST", 10**6)
     with logging_to(tmp_path, predictor, rotation=Rotation(flush_s=3600.0)) as found:
-        monkeypatch.setattr(found.log, "_wake", threading.Event())  # which wakes nobody
         found.log.offer("one", columns, SCORES, 1000)
         assert found.missed("large") == 0
         found.log.offer("many", columns, np.repeat(SCORES, 1000, axis=0), 1000)
