@@ -10,12 +10,16 @@ from numpy.typing import NDArray
 
 from persia_cli.config.schema.raw import AtLeast, Divide, FloorDivide, RawColumns, Remainder, Step, Subtract
 from persia_cli.data.arrow_types import class_of, is_list
-from persia_cli.data.ids import text_buffers, text_ids
+from persia_cli.data.ids import text_ids
+from persia_cli.data.kinds import INTEGER, NUMBER, Kind, hexadecimal, text_of, values_of
+from persia_cli.data.values import NotAnIdError, whole_floats
 
 Reject = Callable[[NDArray[np.bool_], str], None]
 """Gets True for each value of which nothing can be made, and the reason."""
 KINDS = {"text": ("text", "integer", "null"), "texts": ("text", "integer", "null"), "hexadecimal": ("text", "null")}
 """Classes of what a request may give for text."""
+NUMBERS = ("text", "integer", "float", "boolean", "decimal", "null")
+"""Classes of what it may give for numbers."""
 
 
 def log_buckets(values: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -37,9 +41,11 @@ def hours_of(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.b
     return 24 * days + hour, wrong | (days >= next_first)
 
 
-def text_lists(table: str, lists: Any) -> Any:
+def text_lists(table: str, lists: Any, stripped: bool = False) -> Any:
     """Return lists of text as Arrow lists of ids; empty texts and nulls are left out, and no list is an empty one."""
     texts = lists.flatten().cast(pa.string())
+    if stripped:
+        texts = pc.ascii_trim(texts, " ")
     kept = pc.fill_null(pc.not_equal(texts, ""), False)
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
     ends = np.concatenate([[0], np.cumsum(lengths)])
@@ -67,24 +73,76 @@ def column_of_request(raw: RawColumns, column: str, given: Any) -> Any:
     """
     if raw.read in KINDS:
         return _text_of_request(raw, column, given)
-    kind = pa.int64() if raw.read == "integer" else pa.float64()
-    numbers = given.cast(kind)
+    if pa.types.is_dictionary(given.type):
+        given = given.dictionary_decode()
+    if class_of(given.type) not in NUMBERS:
+        raise TypeError(f"{raw.read} is of numbers, not {given.type}")
+    if class_of(given.type) == "text":
+        given = _plain_texts(raw, given)
     # Bytes have no null.
-    absent = numbers.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
     if raw.read == "absence":
-        return pa.array(absent.astype(np.float32))
+        return pa.array(given.is_null(nan_is_null=True).to_numpy(zero_copy_only=False).astype(np.float32))
+    numbers = _integers(raw, column, given) if raw.read == "integer" else _floats(raw, column, given)
+    absent = numbers.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
     fill = 0 if raw.missing is None else int(raw.missing) if raw.read == "integer" else raw.missing
     plain = np.where(absent, fill, numbers.fill_null(0).to_numpy(zero_copy_only=False))
+    plain = plain.astype(numbers.type.to_pandas_dtype())
 
     def refuse(wrong: NDArray[np.bool_], reason: str) -> None:
-        if (bad := wrong & ~absent).any():
-            raise pa.ArrowInvalid(f"{plain[int(np.argmax(bad))]}: {reason}")
+        _refuse(wrong & ~absent, plain, f": {reason}")
 
-    values = made_of(raw, column, plain.astype(kind.to_pandas_dtype()), refuse)
+    values = made_of(raw, column, plain, refuse)
     if raw.missing is not None or not absent.any():
         return values if isinstance(values, pa.Array) else pa.array(values)
     plain = values.to_numpy(zero_copy_only=False) if isinstance(values, pa.Array) else values
     return pa.array(plain, mask=absent)
+
+
+def _integers(raw: RawColumns, column: str, given: Any) -> Any:
+    """Return int64, null for missing ones; refuses what is rounded already, and what a file may not have."""
+    match class_of(given.type):
+        case "text":
+            return _parsed(INTEGER, raw, column, given)
+        case "float":
+            try:
+                return whole_floats(given)
+            except NotAnIdError as error:
+                raise pa.ArrowInvalid(str(error)) from error
+    values = given.cast(pa.int64())
+    plain = values.fill_null(0).to_numpy(zero_copy_only=False)
+    _refuse((plain <= -(10**18)) | (plain >= 10**18), values, f" is not {INTEGER.noun}")
+    return values
+
+
+def _floats(raw: RawColumns, column: str, given: Any) -> Any:
+    """Return float64, null or NaN for missing ones; integers beyond 2^53 are rounded, as their text in a file is."""
+    is_text = class_of(given.type) == "text"
+    values = _parsed(NUMBER, raw, column, given) if is_text else given.cast(pa.float64(), safe=False)
+    _refuse(np.isinf(values.to_numpy(zero_copy_only=False)), given, " is too large a number")
+    return values
+
+
+def _parsed(kind: Kind, raw: RawColumns, column: str, texts: Any) -> Any:
+    """Return the values of texts as a file with them has them; refuses those that are wrong there."""
+    values, flaws = values_of(kind, raw.field_of(column), texts)
+    for wrong, reason in flaws:
+        _refuse(wrong, texts, f": {reason}")
+    return values
+
+
+def _refuse(wrong: NDArray[np.bool_], given: Any, reason: str) -> None:
+    """Raise pyarrow.ArrowInvalid for the first value that is wrong."""
+    if wrong.any():
+        first = given[int(np.argmax(wrong))]
+        raise pa.ArrowInvalid(f"{repr(first.as_py())[:100] if isinstance(first, pa.Scalar) else first}{reason}")
+
+
+def _plain_texts(raw: RawColumns, given: Any) -> Any:
+    """Return text without the blanks that are not read, null for an empty one, as an empty field of a file."""
+    texts = given.cast(pa.string())
+    if raw.stripped:
+        texts = pc.ascii_trim(texts, " ")
+    return pc.if_else(pc.equal(texts, ""), None, texts)
 
 
 def _text_of_request(raw: RawColumns, column: str, given: Any) -> Any:
@@ -99,13 +157,12 @@ def _text_of_request(raw: RawColumns, column: str, given: Any) -> Any:
         raise TypeError(f"{raw.read} is text, not {kind}")
     if raw.read == "texts":
         assert table is not None
-        return text_lists(table, given)
-    texts = given.cast(pa.string())
-    texts = pc.if_else(pc.equal(texts, ""), None, texts)  # as an empty field of a file
+        return text_lists(table, given, raw.stripped)
+    texts = _plain_texts(raw, given)
     if raw.read == "hexadecimal":
-        return _hexadecimal(texts, raw.digits)
+        return _parsed(hexadecimal(raw.digits), raw, column, texts)
     assert table is not None
-    return text_ids(table, texts)
+    return _parsed(text_of(table), raw, column, texts)
 
 
 def _stepped(step: Step, values: NDArray[Any]) -> NDArray[Any]:
@@ -134,15 +191,3 @@ def _stepped(step: Step, values: NDArray[Any]) -> NDArray[Any]:
 def _like(values: NDArray[Any], number: float) -> float | int:
     """Return a number as an integer beside integers, which so stay what they are."""
     return int(number) if values.dtype.kind == "i" and number.is_integer() else number
-
-
-def _hexadecimal(texts: Any, digits: int) -> Any:
-    from persia_cli.kernels.text import parse_hexadecimal
-
-    ids, good = np.empty(len(texts), np.uint64), np.empty(len(texts), np.bool_)
-    parse_hexadecimal(*text_buffers(texts), np.uint64(digits), ids, good)
-    if not (good | texts.is_null().to_numpy(zero_copy_only=False)).all():
-        raise pa.ArrowInvalid(
-            f"{texts[int(np.argmin(good))].as_py()!r} is not {digits or '1 to 16'} hexadecimal digits"
-        )
-    return pa.array(ids, mask=~good)

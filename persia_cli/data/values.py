@@ -108,7 +108,7 @@ def _integers(array: Any) -> Any:
         case "boolean":
             return array.cast(pa.int64())
         case "float":
-            return _whole_floats(array)
+            return whole_floats(array)
         case "decimal":
             return _whole_decimals(array)
         case "date":
@@ -118,7 +118,7 @@ def _integers(array: Any) -> Any:
     raise TypeError(f"{array.type} holds no ids")
 
 
-def _whole_floats(array: Any) -> Any:
+def whole_floats(array: Any) -> Any:
     """Return whole numbers as int64 and NaN as null; 2^53 is refused, since it may be a rounded 2^53 + 1."""
     beyond = 2.0 ** {pa.float16(): 11, pa.float32(): 24}.get(array.type, 53)
     values = array.cast(pa.float64()).to_numpy(zero_copy_only=False)

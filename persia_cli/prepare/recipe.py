@@ -16,8 +16,9 @@ A recipe's prepare.py describes the layout of its files and the columns to make 
 Columns that are made by simple steps can be `declared`: `raw` of DATASET then also tells an exported model how to make
 them of a request's fields.
 
-Threads, bad rows, resuming after a kill, Parquet and dataset.yaml are the same for all recipes. In persia_cli.prepare,
-`kinds` defines the kinds of columns, `text` blocks of rows, `parts` the parts of a data set; `preparation` writes it.
+Threads, bad rows, resuming after a kill, Parquet and dataset.yaml are the same for all recipes. persia_cli.data.kinds
+defines the kinds of columns; in persia_cli.prepare `text` has blocks of rows, `parts` the parts of a data set, and
+`preparation` writes it.
 """
 
 import re
@@ -35,8 +36,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.config.schema.raw import RawColumns
+from persia_cli.data.kinds import BYTES, INTEGER, NUMBER, TEXT, Kind, hexadecimal, text_of
 from persia_cli.errors import DataError
-from persia_cli.prepare.kinds import BYTES, INTEGER, NUMBER, TEXT, Kind, hexadecimal
 from persia_cli.prepare.options import PrepareOptions, PrepareReport, RecipeStamp
 from persia_cli.prepare.preparation import Progress, write_dataset
 from persia_cli.shipped import shipped
@@ -180,11 +181,35 @@ def declared(*columns: Mapping[str, Any]) -> tuple[RawColumns, ...]:
 
 
 def kinds_of(raw: Sequence[RawColumns]) -> dict[str, Kind]:
-    """Return the kind of each field that columns are made of, in their order."""
-    plain = {"integer": INTEGER, "number": NUMBER, "absence": NUMBER, "texts": BYTES}
-    return {
-        each.field_of(column): plain.get(each.read)
-        or (TEXT._replace(table=each.table) if each.read == "text" else hexadecimal(each.digits))
-        for each in raw
-        for column in each.columns
-    }
+    """Return the kind of each field that columns are made of, in their order; raises DataError for two of one field.
+
+    A field of which only the absence is told is a number.
+    """
+    kinds: dict[str, Kind] = {}
+    by: dict[str, RawColumns] = {}
+    for each in raw:
+        for field in map(each.field_of, each.columns):
+            kinds.setdefault(field, NUMBER)
+            if each.read == "absence":
+                continue
+            kind = _kind_of(each, field)
+            other = by.setdefault(field, each)
+            if _kind_of(other, field) != kind:
+                raise DataError(
+                    f"{field} is declared as {_words_of(other)} and as {_words_of(each)}; declare it as one"
+                )
+            kinds[field] = kind
+    return kinds
+
+
+def _kind_of(raw: RawColumns, field: str) -> Kind:
+    plain = {"integer": INTEGER, "number": NUMBER, "texts": BYTES}
+    if raw.read == "text":
+        return TEXT if raw.table in (None, field) else text_of(raw.table)
+    return plain.get(raw.read) or hexadecimal(raw.digits)
+
+
+def _words_of(raw: RawColumns) -> str:
+    if raw.read == "text" and raw.table is not None:
+        return f"text of table {raw.table}"
+    return f"{raw.read} of {raw.digits or '1 to 16'} digits" if raw.read == "hexadecimal" else raw.read

@@ -14,9 +14,9 @@ from pyarrow import csv
 
 from persia_cli.config.schema.raw import RawColumns
 from persia_cli.data.ids import text_buffers, text_id
+from persia_cli.data.kinds import SKIP, Kind, values_of
 from persia_cli.data.raw_values import made_of, text_lists
 from persia_cli.errors import DataError
-from persia_cli.prepare.kinds import SKIP, Kind, values_of
 from persia_cli.prepare.lines import MARK, first_line
 
 
@@ -65,7 +65,7 @@ class TextBlock:
     """int64[n]: the line number of each row."""
     reject_lines: Reject
     values: dict[str, Any]
-    """Arrow array of each column, see `persia_cli.prepare.kinds.values_of`."""
+    """Arrow array of each column, see `persia_cli.data.kinds.values_of`."""
     good: NDArray[np.bool_] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -100,6 +100,7 @@ class TextBlock:
         for each in raw:
             for column in each.columns:
                 field = each.field_of(column)
+                self._require_stripped(each, field)
                 if each.read == "integer":
                     values: Any = self.integers(field, None if each.missing is None else int(each.missing))
                 elif each.read == "number":
@@ -107,7 +108,7 @@ class TextBlock:
                 elif each.read == "absence":
                     values = self.values[field].is_null().to_numpy(zero_copy_only=False).astype(np.float32)
                 elif each.read == "texts":
-                    values = self.id_lists(field, each.separator or "", each.table)
+                    values = self.id_lists(field, each.separator or "", each.table, each.stripped)
                 else:
                     values = self.ids(field)
                     self._require_table(each, column)
@@ -123,9 +124,20 @@ class TextBlock:
                 f"{field} is hashed as {hashed} where the file is read, and as {declared} where {column} is made"
             )
 
-    def id_lists(self, name: str, separator: str, table: str | None = None) -> Any:
+    def _require_stripped(self, raw: RawColumns, field: str) -> None:
+        """Raise DataError for text whose blanks are removed where the file is read and not in requests, or reversely.
+
+        In requests numbers with blanks are refused.
+        """
+        if raw.read in ("text", "texts", "hexadecimal") and raw.stripped != self.format.stripped:
+            read, declared = ("with" if each else "without" for each in (self.format.stripped, raw.stripped))
+            raise DataError(
+                f"{field} is read {read} `stripped` where the file is read, and declared {declared} it; let both agree"
+            )
+
+    def id_lists(self, name: str, separator: str, table: str | None = None, stripped: bool = False) -> Any:
         """Return a BYTES column of categories joined by `separator` as Arrow lists of uint64; an empty field is []."""
-        return text_lists(table or name, pc.split_pattern(self.texts(name).fill_null(""), separator))
+        return text_lists(table or name, pc.split_pattern(self.texts(name).fill_null(""), separator), stripped)
 
     def choices(self, name: str, texts: Sequence[str]) -> NDArray[np.int64]:
         """Return the index in `texts` of each value of a TEXT column; any other value is a bad row."""

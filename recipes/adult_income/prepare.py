@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from persia_cli.prepare.kinds import INTEGER, SKIP, TEXT
+from persia_cli.data.kinds import INTEGER, SKIP, TEXT
 from persia_cli.prepare.parts import DatasetPart, PartLog, read_blocks
 from persia_cli.prepare.recipe import PrepareOptions, PrepareReport, Progress, declared, find_file, write_dataset
 from persia_cli.prepare.text import TextBlock, TextFormat
@@ -54,7 +54,7 @@ RAW = declared(
     {"columns": ["capital_gain"], "read": "integer", "steps": [{"at_least": 0}, "log1p", {"divide": 9}, "float32"]},
     {"columns": ["capital_loss"], "read": "integer", "steps": [{"at_least": 0}, "log1p", {"divide": 7.5}, "float32"]},
     {"columns": ["hours_per_week"], "read": "integer", "steps": [{"subtract": 40}, {"divide": 12}, "float32"]},
-    {"columns": CATEGORIES, "read": "text"},
+    {"columns": CATEGORIES, "read": "text", "stripped": True},
     # They are categories too: their effect is not linear, and sums of money come in a few fixed amounts.
     {"columns": ["age_bucket"], "field": "age", "read": "integer", "steps": [{"floor_divide": 5}, "text"]},
     {"columns": ["hours_bucket"], "field": "hours_per_week", "read": "integer", "steps": [{"floor_divide": 5}, "text"]},

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from persia_cli.data.kinds import INTEGER, SKIP, hexadecimal
 from persia_cli.data.raw_values import hours_of
-from persia_cli.prepare.kinds import INTEGER, SKIP, hexadecimal
 from persia_cli.prepare.options import SplitChoice
 from persia_cli.prepare.parts import text_parts
 from persia_cli.prepare.recipe import (

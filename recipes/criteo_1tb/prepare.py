@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from persia_cli.prepare.kinds import INTEGER
+from persia_cli.data.kinds import INTEGER
 from persia_cli.prepare.parts import text_parts
 from persia_cli.prepare.recipe import (
     DataError,

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from persia_cli.data.kinds import BYTES, INTEGER, NUMBER, SKIP, TEXT
 from persia_cli.prepare.bad_rows import BadRows
-from persia_cli.prepare.kinds import BYTES, INTEGER, NUMBER, SKIP, TEXT
 from persia_cli.prepare.parts import DatasetPart, PartLog, read_table, text_parts
 from persia_cli.prepare.recipe import (
     DataError,
@@ -155,8 +155,9 @@ def _parquet_tables(file: Path, release: Release, known: Any, log: PartLog) -> I
     try:
         with pq.ParquetFile(file) as parquet:
             for batch in parquet.iter_batches(columns=["user_id", "movie_id", "rating", "timestamp"]):
+                kinds = (pa.int64(), pa.int64(), pa.float64(), pa.int64())
                 user, movie, stars, timestamp = (
-                    batch.column(number).cast(pa.int64(), safe=False).to_numpy() for number in range(4)
+                    column.cast(kind).to_numpy() for column, kind in zip(batch.columns, kinds, strict=True)
                 )
                 yield pa.table(_columns(user, movie, stars, timestamp, release, known, refuse))
     except (OSError, KeyError, pa.ArrowException) as error:
@@ -174,7 +175,7 @@ def _columns(
     reject: Callable[[NDArray[np.bool_], str], None],
 ) -> dict[str, Any]:
     """Return the columns of some ratings, and call `reject` for impossible ones."""
-    reject((stars < 0.5) | (stars > 5), "the rating is not within 0.5 to 5")
+    reject(~((stars >= 0.5) & (stars <= 5)), "the rating is not within 0.5 to 5")
     place = pc.index_in(
         pa.array(user if release.of == "user" else movie), value_set=known.column("key").combine_chunks()
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from persia_cli.prepare.kinds import BYTES, INTEGER, NUMBER, SKIP, TEXT, text_of
+from persia_cli.data.kinds import BYTES, INTEGER, NUMBER, SKIP, TEXT, text_of
 from persia_cli.prepare.parts import text_parts
 from persia_cli.prepare.recipe import (
     PrepareOptions,

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from persia_cli.data.kinds import BYTES, INTEGER, NUMBER, SKIP, TEXT, Kind
 from persia_cli.prepare.bad_rows import BadRows
-from persia_cli.prepare.kinds import BYTES, INTEGER, NUMBER, SKIP, TEXT, Kind
 from persia_cli.prepare.lines import is_compressed
 from persia_cli.prepare.parts import DatasetPart, PartLog, read_blocks, read_table
 from persia_cli.prepare.recipe import (

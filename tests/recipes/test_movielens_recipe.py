@@ -136,6 +136,18 @@ def test_ratings_may_be_parquet(tmp_path: Path) -> None:
     pq.write_table(ratings, source / "ratings.parquet")
     [made] = prepare(source, tmp_path / "made").files
     assert pq.read_table(made).equals(pq.read_table(text))
+    halves = ratings.set_column(2, "rating", [pa.array([4.5, 3.5, 0.5])])
+    pq.write_table(halves, source / "ratings.parquet")
+    made_of_halves = pq.read_table(prepare(source, tmp_path / "halves").files[0])
+    assert made_of_halves.column("rating").to_pylist() == [4.5, 3.5, 0.5]
+    for column, values, says in (
+        ("user_id", [1.0, 2.5, 1.0], "cannot be read as Parquet of MovieLens ratings"),
+        ("rating", [4.0, float("nan"), 1.0], "the rating is not within 0.5 to 5 in 1 rows"),
+    ):
+        place = ratings.column_names.index(column)
+        pq.write_table(ratings.set_column(place, column, [pa.array(values)]), source / "ratings.parquet")
+        with pytest.raises(DataError, match=says):
+            prepare(source, tmp_path / "wrong")
     pq.write_table(ratings.set_column(0, "user_id", [[1, 2, 3]]), source / "ratings.parquet")
     with pytest.raises(DataError, match=r"ratings\.parquet: the user is not in users\.dat in 1 rows; correct the file"):
         prepare(source, tmp_path / "wrong")

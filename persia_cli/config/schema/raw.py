@@ -65,8 +65,10 @@ class RawColumns(Node):
     where the field is empty and 0 elsewhere."""
     table: str | None = None
     """Table under whose name text is hashed; by default the field's name."""
-    separator: str | None = None
+    separator: Annotated[str, Field(min_length=1)] | None = None
     """What stands between `texts` in a file; a request has them as a list."""
+    stripped: bool = False
+    """True if blanks around a text are removed, also around each of `texts`."""
     digits: Annotated[int, Field(ge=0, le=16), NUMBER] = 0
     """Digits of hexadecimal ids; 0 for 1 to 16."""
     missing: Number | None = None
@@ -84,7 +86,14 @@ class RawColumns(Node):
             raise ValueError(f"text is hashed under the name of a table, and {self.columns[0]} is no text")
         if "text" in self.steps[:-1]:
             raise ValueError(f"the step text of {self.columns[0]} makes an id, and must be the last one")
+        if self.read == "integer" and (wide := [number for number in self._numbers() if abs(number) >= 2**63]):
+            raise ValueError(f"{wide[0]} does not fit into the 64 bits of integers, as which {self.columns[0]} is read")
         return self
+
+    def _numbers(self) -> list[float]:
+        """Return the numbers in `missing` and in the steps."""
+        steps = [number for step in self.steps if isinstance(step, Node) for number in step.model_dump().values()]
+        return steps if self.missing is None else [self.missing, *steps]
 
     def field_of(self, column: str) -> str:
         """Return the field that a column is made of."""

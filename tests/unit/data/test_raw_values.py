@@ -95,6 +95,56 @@ def test_texts_are_hashed_under_a_table_and_empty_ones_are_missing() -> None:
     assert column_of_request(raw(read="hexadecimal", digits=2), "n", pa.array(["", "1f"])).to_pylist() == [None, 31]
 
 
+@pytest.mark.parametrize(
+    ("read", "given", "says"),
+    [
+        (
+            "integer",
+            pa.array([np.float32(25102101)]),
+            "25102100 is beyond the whole numbers that float can represent",
+        ),
+        ("integer", pa.array([1.5]), "1.5 is not a whole number"),
+        ("integer", pa.array(["1", "0x1F"]), "'0x1F': n is not an integer of at most 18 digits"),
+        ("number", pa.array([1.0, math.inf]), "inf is too large a number"),
+        ("number", pa.array(["1", "nan"]), "'nan': n is not a number"),
+        ("hexadecimal", pa.array([None, "xyz"]), "'xyz': n is not 1 to 16 hexadecimal digits"),
+        ("text", pa.array(["a\0b"]), "holds a NUL byte"),
+    ],
+)
+def test_values_that_a_file_may_not_have_are_refused_by_name(read: str, given: Any, says: str) -> None:
+    with pytest.raises(pa.ArrowInvalid, match=says):
+        column_of_request(raw(read=read), "n", given)
+    with pytest.raises(TypeError, match="integer is of numbers, not date32"):
+        column_of_request(raw(), "n", pa.array([date(2024, 1, 1)]))
+
+
+def test_missing_values_are_missing_in_each_of_their_forms() -> None:
+    for given in (
+        pa.array([math.nan, 5.0]),
+        pa.array(["", "5"]),
+        pa.array([None, 5]),
+        pa.array(["", "5"]).dictionary_encode(),
+    ):
+        assert column_of_request(raw(missing=0), "n", given).to_pylist() == [0, 5]
+        assert column_of_request(raw(), "n", given).to_pylist() == [None, 5]
+        assert column_of_request(raw(read="number"), "n", given).to_pylist() == [None, 5.0]
+        assert column_of_request(raw(read="absence"), "n", given).to_pylist() == [1.0, 0.0]
+    assert column_of_request(raw(read="absence"), "n", pa.array([2**53 + 1, None])).to_pylist() == [0.0, 1.0]
+
+
+def test_blanks_are_removed_where_declared() -> None:
+    state, empty = text_id("n", "State-gov"), raw(read="text", stripped=True)
+    assert column_of_request(empty, "n", pa.array([" State-gov", "State-gov ", " "])).to_pylist() == [
+        state,
+        state,
+        None,
+    ]
+    assert column_of_request(raw(read="text"), "n", pa.array([" State-gov"])).to_pylist() != [state]
+    texts = raw(read="texts", separator="|", stripped=True)
+    assert column_of_request(texts, "n", pa.array([[" State-gov ", " "]])).to_pylist() == [[state]]
+    assert column_of_request(raw(stripped=True), "n", pa.array([" 39"])).to_pylist() == [39]
+
+
 def test_buckets_of_logarithms() -> None:
     assert log_buckets(VALUES).tolist() == [-5, 0, 1, 2, math.floor(math.log(3) ** 2), 5, 190]
 
@@ -108,6 +158,10 @@ def test_buckets_of_logarithms() -> None:
         ({"steps": [{"remainder": 0}]}, "remainder"),
         ({"read": "texts"}, "texts have a separator"),
         ({"separator": "|"}, "texts have a separator"),
+        ({"read": "texts", "separator": ""}, "separator"),
+        ({"steps": [{"subtract": 1e30}]}, "does not fit into the 64 bits of integers"),
+        ({"steps": [{"remainder": 10**30}]}, "does not fit into the 64 bits of integers"),
+        ({"missing": -1e19}, "does not fit into the 64 bits of integers"),
         ({"table": "item"}, "hashed under the name of a table"),
     ],
 )

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from persia_cli.data.facts import inspect
+from persia_cli.data.kinds import INTEGER
 from persia_cli.errors import DataError, DiskError
 from persia_cli.prepare import preparation
 from persia_cli.prepare.bad_rows import BadRows
-from persia_cli.prepare.kinds import INTEGER
 from persia_cli.prepare.options import PrepareOptions, PrepareReport, RecipeStamp, SplitChoice, parse_split
 from persia_cli.prepare.parts import DatasetPart, PartLog, text_parts
 from persia_cli.prepare.preparation import write_dataset

@@ -9,12 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from persia_cli.data.kinds import INTEGER, NUMBER, TEXT, hexadecimal, text_of
 from persia_cli.data.row_groups import GroupedWriter
 from persia_cli.errors import DataError
 from persia_cli.prepare.recipe import (
     bucketise,
     copy_recipe,
+    declared,
     find_file,
+    kinds_of,
     list_recipes,
     load_recipe,
     source_files,
@@ -97,3 +100,19 @@ VALUES = np.array([-5, 0, 1, 2, 3, 10, 1_000_000])
 
 def test_buckets_count_the_edges_reached() -> None:
     assert bucketise(VALUES, [0, 3, 3.5, 1000]).tolist() == [0, 1, 1, 1, 2, 3, 4]
+
+
+def test_a_field_is_read_in_one_way_that_its_absence_does_not_change() -> None:
+    count, absent = {"columns": ["a"], "read": "integer"}, {"columns": ["no_a"], "field": "a", "read": "absence"}
+    assert kinds_of(declared(count, absent)) == kinds_of(declared(absent, count)) == {"a": INTEGER}
+    assert kinds_of(declared(absent)) == {"a": NUMBER}
+    shop = {"columns": ["shop"], "read": "text"}
+    assert kinds_of(declared(shop, {"columns": ["b"], "field": "shop", "read": "text"})) == {"shop": TEXT}
+    ids = {"columns": ["id"], "read": "hexadecimal", "digits": 8}
+    assert kinds_of(declared(ids, shop | {"table": "place"})) == {"id": hexadecimal(8), "shop": text_of("place")}
+    for other, says in (
+        ({"columns": ["b"], "field": "a", "read": "number"}, "a is declared as integer and as number"),
+        ({"columns": ["b"], "field": "a", "read": "text", "table": "t"}, "as integer and as text of table t"),
+    ):
+        with pytest.raises(DataError, match=says):
+            kinds_of(declared(count, absent, other))

@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persia_cli.data.ids import text_id
+from persia_cli.data.kinds import BYTES, INTEGER, NUMBER, SKIP, TEXT, hexadecimal, text_of
 from persia_cli.errors import DataError
 from persia_cli.prepare import parts
 from persia_cli.prepare.bad_rows import SHOWN, BadRows
-from persia_cli.prepare.kinds import BYTES, INTEGER, NUMBER, SKIP, TEXT, hexadecimal, text_of
 from persia_cli.prepare.parts import PartLog, read_blocks, read_table, text_parts
-from persia_cli.prepare.text import TextBlock, TextFormat
+from persia_cli.prepare.recipe import declared
+from persia_cli.prepare.text import TextBlock, TextFormat, parse_block
 
 PAIRS = TextFormat({"a": INTEGER, "b": TEXT}, comment="#", blank_lines=True)
 
@@ -217,3 +218,14 @@ def test_a_table_without_rows_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t").write_text("")
     with pytest.raises(DataError, match="t holds no rows"):
         read_table(tmp_path / "t", PAIRS, lambda block: block.table({"a": block.ids("a")}), BadRows(0))
+
+
+@pytest.mark.parametrize("stripped", [True, False])
+def test_blanks_are_removed_where_the_declaration_says_so_too(stripped: bool) -> None:
+    format = TextFormat({"n": TEXT}, stripped=stripped)
+    block, _ = parse_block(b" a\n", format, lambda lines, reasons: None, 0)
+    text = {"columns": ["n"], "read": "text"}
+    agreed, other = (declared(text | {"stripped": each}) for each in (stripped, not stripped))
+    assert block.made(agreed)["n"].to_pylist() == [text_id("n", "a" if stripped else " a")]
+    with pytest.raises(DataError, match="where the file is read, and declared"):
+        block.made(other)

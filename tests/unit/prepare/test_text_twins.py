@@ -7,9 +7,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from persia_cli.data import kinds
 from persia_cli.data.ids import seed_of
-from persia_cli.prepare import kinds
-from persia_cli.prepare.kinds import BYTES, INTEGER, NUMBER, TEXT, hexadecimal, values_of
+from persia_cli.data.kinds import BYTES, INTEGER, NUMBER, TEXT, hexadecimal, values_of
 from persia_cli.prepare.lines import MARK
 from persia_cli.prepare.text import TextFormat, parse_block
 from tests import naive_text
