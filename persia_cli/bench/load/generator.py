@@ -33,7 +33,7 @@ def poisson(rate: float, seconds: float, seed: int) -> NDArray[np.float64]:
 
 
 class LoadCount:
-    """Counts answers that came, and measures those to requests that were due, from `begin` to `end`."""
+    """Counts predictions that came, and latencies and refusals of requests that were due, from `begin` to `end`."""
 
     def __init__(self, begin: float, end: float) -> None:
         self._begin, self._end = begin, end
@@ -48,12 +48,13 @@ class LoadCount:
                 "the server answers with other predictions than the model gives in this process; do its workers serve "
                 "the same folder?"
             )
-        if answer.status == OK and self._begin <= answer.due < self._end:
-            self._latencies.append(now - answer.due)
-        if not self._begin <= now < self._end:
+        if answer.status == OK and self._begin <= now < self._end:
+            self._answered += 1
+        # By when it was due: else those that a slow server refuses late would be in no count.
+        if not self._begin <= answer.due < self._end:
             return
         if answer.status == OK:
-            self._answered += 1
+            self._latencies.append(now - answer.due)
         elif answer.status == BUSY:
             self._busy += 1
         else:

@@ -28,7 +28,7 @@ class LoadOrder(msgspec.Struct, frozen=True):
     warm_up_s: float
     """Seconds before those that count."""
     seconds: float
-    """Answers that come within these seconds count, and the latencies of requests that are due within them."""
+    """Predictions that come within these seconds count, and latencies and refusals of requests due within them."""
     rate: float | None
     """Requests per second, which arrive at random moments; None: each connection sends as soon as it has its answer."""
     seed: int
@@ -45,11 +45,11 @@ class LoadReport(msgspec.Struct, frozen=True):
     failure: str | None = None
     """Why it was given up."""
     answered: int = 0
-    """Answers with predictions; all others were refusals."""
+    """Answers with predictions that came in time."""
     busy: int = 0
-    """Requests that were answered 503."""
+    """Requests that were answered 503, also late."""
     errors: int = 0
-    """Requests that were answered by another status."""
+    """Requests that were answered by another status, also late, or not at all."""
     first_error: str = ""
     latencies: bytes = b""
     """Of requests that got predictions, also late: float64 seconds from the moment when each was due."""

@@ -11,8 +11,8 @@ from contextlib import closing, contextmanager, suppress
 import numpy as np
 import pytest
 
-from persia_cli.bench.load.connection import LoadConnection
-from persia_cli.bench.load.generator import LoadGenerator, poisson
+from persia_cli.bench.load.connection import BROKEN, LoadAnswer, LoadConnection
+from persia_cli.bench.load.generator import LoadCount, LoadGenerator, poisson
 from persia_cli.bench.load.order import LoadOrder, LoadReport, SentRequest, percentiles_ms
 from persia_cli.bench.load.process import load
 from persia_cli.errors import RoleError, WireError
@@ -132,6 +132,18 @@ def test_answers_refusals_and_errors_are_counted_apart() -> None:
         assert report.busy > 10
         assert report.first_error == "500: it failed"
         assert report.seconds_each().size == pytest.approx(report.answered, abs=3)
+
+
+def test_refusals_and_errors_that_come_late_count_by_when_their_requests_were_due() -> None:
+    count = LoadCount(begin=1.0, end=2.0)
+    for due, came in ((0.9, 1.5), (1.5, 1.6), (1.9, 2.5)):
+        count.add(LoadAnswer(due, 503, b"", REQUEST), came)
+        count.add(LoadAnswer(due, BROKEN, b"broken at %.1f" % due, REQUEST), came)
+        count.add(LoadAnswer(due, 200, ANSWER, REQUEST), came)
+    report = count.report(cpu_s=0.0, wall_s=1.0)
+    assert (report.busy, report.errors, report.first_error) == (2, 2, "broken at 1.5")
+    assert report.answered == 2, "predictions per second count by when they come"
+    np.testing.assert_allclose(report.seconds_each(), [0.1, 0.6])
 
 
 def test_what_is_due_while_the_server_stands_still_waits_from_then_on() -> None:
