@@ -296,7 +296,7 @@ def serve(
         str | None,
         typer.Option(
             "--user", metavar="FIELDS", show_default="the first half",
-            help="Fields, between commas, that have one row for all candidates; '' for none.",
+            help="Fields, between commas, that have one row for all candidates; or none.",
         ),
     ] = None,
     body: Annotated[Literal["binary", "json"], typer.Option("--body", help="Form of the requests.")] = "binary",

@@ -59,10 +59,12 @@ class Pool(NamedTuple):
 
 
 def user_fields(inputs: Sequence[ModelInput], asked: str | None) -> frozenset[str]:
-    """Return the fields that `asked` names, between commas, or the first half; raises UserError for others."""
+    """Return the fields that `asked` names, or the first half if it is None; raises UserError for others."""
     names = [each.name for each in inputs]
     if asked is None:
         return frozenset(names[: len(names) // 2])
+    if asked == "none" and "none" not in names:
+        return frozenset()
     wanted = [each.strip() for each in asked.split(",") if each.strip()]
     if wrong := [each for each in wanted if each not in names]:
         raise UserError(f"--user {asked}: the model has no field {wrong[0]}; it has {', '.join(names)}")

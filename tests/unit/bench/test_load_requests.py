@@ -57,7 +57,7 @@ def test_fields_of_the_user(model: Predictor) -> None:
     inputs = model.description.inputs
     assert user_fields(inputs, None) == {each.name for each in inputs[:2]}
     assert user_fields(inputs, " item, price,") == {"item", "price"}
-    assert user_fields(inputs, "") == frozenset()
+    assert user_fields(inputs, "none") == frozenset()
     with pytest.raises(
         UserError, match="--user nobody: the model has no field nobody; it has user, item, words, price"
     ):
