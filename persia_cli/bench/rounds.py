@@ -95,6 +95,7 @@ def side_of(name: str, turns: Sequence[TurnFigures], batch_size: int, per_sample
     """Return the side of a competitor; it is measured in units of which a sample has `per_sample`."""
     rates = [turn.samples_per_s * per_sample for turn in turns]
     aucs = [turn.auc for turn in turns if turn.auc is not None]
+    counted = [turn for turn in turns if turn.samples]  # of requests at random moments there may be none in a turn
     loads = [turn.gpu_busy for turn in turns if turn.gpu_busy is not None]
     return Side(
         name,
@@ -102,8 +103,8 @@ def side_of(name: str, turns: Sequence[TurnFigures], batch_size: int, per_sample
         min(rates),
         max(rates),
         cpu_ms={
-            process: median(turn.cpu_s[process] / turn.samples for turn in turns) * batch_size * 1e3
-            for process in turns[0].cpu_s
+            process: median(turn.cpu_s[process] / turn.samples for turn in counted) * batch_size * 1e3
+            for process in (counted[0].cpu_s if counted else ())
         },
         busy_cores=max(turn.busy_cores for turn in turns),
         gpu_busy=fmean(loads) if loads else None,

@@ -19,7 +19,7 @@ from persia_cli.bench.load.requests import Pool, PreparedRequest, RequestForm, p
 from persia_cli.bench.load.server import HOST, LoadedServer, served
 from persia_cli.bench.result import OURS, Result, Side, with_ratios
 from persia_cli.bench.rounds import TurnFigures, side_of, take_turns
-from persia_cli.errors import RoleError
+from persia_cli.errors import RoleError, UserError
 from persia_cli.launch.processes import terminating_interrupts
 from persia_cli.server.settings import ServerSettings
 from persia_cli.serving.description import NETWORK
@@ -36,6 +36,8 @@ ALONE = "network alone"
 BELOW, ABOVE = 0.5, 1.5
 """Rates of requests at random moments, as parts of the rate at which the server is saturated."""
 UNIT = "candidates/s"
+LEAST_REQUESTS = 10
+"""Requests at random moments of a turn that is asked for."""
 SENDER_LIMIT = 0.9
 """Part of a core from which on the process that sends may itself be the limit."""
 
@@ -76,6 +78,11 @@ class ServingSpeed:
 
 def measure_serving(plan: ServingPlan, note: Callable[[str], None]) -> ServingSpeed:
     """Measure a server of an exported model; raises UserError, CheckpointError, RoleError."""
+    if plan.rate is not None and plan.rate * plan.seconds < LEAST_REQUESTS:
+        raise UserError(
+            f"--rate {plan.rate:g} for --seconds {plan.seconds:g} are {plan.rate * plan.seconds:.3g} requests, which "
+            f"say little; give a rate and a time of {LEAST_REQUESTS} requests or more"
+        )
     predictor = Predictor.open(plan.folder)
     pool = pool_of(predictor)
     form = RequestForm(plan.candidates, user_fields(predictor.description.inputs, plan.user), plan.is_binary)
@@ -135,6 +142,8 @@ class _ServingMeasurement:
             rates = {f"{plan.rate:g}/s": plan.rate}
         reports: dict[str, list[LoadReport]] = {name: [] for name in rates}
         connections = max(RANDOM_CONNECTIONS, plan.connections or 0)
+        is_low = plan.rate is None and (plan.connections or CONNECTIONS * plan.workers) < CONNECTIONS * plan.workers
+        few = f"{plan.connections} connections may not saturate the server" if is_low else ""
         takers = {
             name: lambda rate=rate, name=name: self._loaded(form, made, connections, rate, reports[name])
             for name, rate in rates.items()
@@ -144,7 +153,7 @@ class _ServingMeasurement:
             side = self._with_latencies(side_of(OURS, taken, form.candidates), reports[name])
             reached = {"saturation": (side.requests_per_s or 0.0) / saturation}
             text = f"random moments, {name}, {_candidates(form)}"
-            note = _of_sender(reports[name])
+            note = "; ".join(filter(None, (few, _of_sender(reports[name]))))
             found.append(
                 Result("at random moments", text, UNIT, [replace(side, ratios=reached)], rounds=plan.rounds, note=note)
             )
@@ -164,10 +173,11 @@ class _ServingMeasurement:
         except RoleError:
             self._server.require_alive()
             raise
-        if not report.answered:
+        refused = report.busy + report.errors
+        if not report.answered and (refused or rate is None):
+            why = report.first_error or ("503" if report.busy else "none")
             raise RoleError(
-                f"the server answered none of {report.busy + report.errors:,} requests with predictions; the first "
-                f"refusal was {report.first_error or '503'}"
+                f"the server answered none of {refused:,} requests with predictions; the first refusal was {why}"
             )
         reports.append(report)
         cpu = {"server": self._server.cpu_s() - before, "sender": report.cpu_s}

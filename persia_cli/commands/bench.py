@@ -311,7 +311,7 @@ def serve(
     rate: Annotated[
         float | None,
         typer.Option(
-            "--rate", metavar="R", min=0.1, show_default="50 % and 150 % of the server's limit",
+            "--rate", metavar="R", min=0.1, max=100_000, show_default="50 % and 150 % of the server's limit",
             help="Requests per second that come at random moments.",
         ),
     ] = None,

@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -79,6 +81,31 @@ def test_for_people_and_in_json_at_a_rate(model: Path, temporary: Path) -> None:
     assert all(row["errors"] == "0" for row in rows if "errors" in row)
     assert done.stdout.splitlines()[2].startswith("requests  JSON, of 3 golden samples")
     assert done.stderr.splitlines()[-1].startswith(f"next      persia serve {model}")
+
+
+def test_a_rate_that_says_nothing_is_refused(model: Path, temporary: Path) -> None:
+    done = bench(model, "--rate", "0.1", "--seconds", "1", temporary=temporary)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--rate 0.1 for --seconds 1 are 0.1 requests" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after_s", [2.0, 4.0, 7.0])
+def test_an_interrupt_of_the_terminal_ends_all_quietly(model: Path, temporary: Path, after_s: float) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "persia_cli", "bench", "serve", model, "--seconds", "5"], text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | {"TMPDIR": str(temporary)},
+        start_new_session=True,
+    )  # fmt: skip
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(after_s)
+    mine = psutil.Process(process.pid).children(recursive=True)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert "KeyboardInterrupt" not in errors
+    assert psutil.wait_procs(mine, timeout=20.0)[1] == []
 
 
 def test_a_folder_that_is_no_model_and_a_field_that_it_has_not(model: Path, temporary: Path) -> None:

@@ -41,12 +41,12 @@ class LoadAnswer(NamedTuple):
 
 
 class LoadConnection:
-    """Sends requests and reads their answers; `sent` is when the present request was sent."""
+    """Sends requests and reads their answers; the present one was `due`, and `sent`, at these moments."""
 
     def __init__(self, address: tuple[str, int], patience_s: float) -> None:
         """Connect; raises WireError if the server does not listen."""
         self._address, self._patience_s = address, patience_s
-        self.sent = 0.0
+        self.sent = self.due = 0.0
         self._open()
 
     def fileno(self) -> int:
@@ -61,7 +61,7 @@ class LoadConnection:
         """Send a request; raises WireError if the server does not read it."""
         if now - self.sent > IDLE_S and self._is_closed():
             self._reopen()
-        self._request, self._due, self.sent = request, due, now
+        self._request, self.due, self.sent = request, due, now
         self._parts: list[bytes] = []
         self._is_whole = False
         try:
@@ -79,14 +79,14 @@ class LoadConnection:
             data, reason = b"", f"the connection broke: {error.strerror or error}"
         if not data:
             self._reopen()
-            return LoadAnswer(self._due, BROKEN, reason.encode(), self._request)
+            return LoadAnswer(self.due, BROKEN, reason.encode(), self._request)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             raise WireError(f"the server's answer is no HTTP: {error}") from error
         if not self._is_whole:
             return None
-        answer = LoadAnswer(self._due, self._parser.get_status_code(), b"".join(self._parts), self._request)
+        answer = LoadAnswer(self.due, self._parser.get_status_code(), b"".join(self._parts), self._request)
         if not self._stays:
             self._reopen()
         return answer

@@ -8,7 +8,7 @@ import select
 import time
 from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from itertools import cycle
 
@@ -61,6 +61,12 @@ class LoadCount:
             self._errors += 1
             self._first_error = self._first_error or answer.sentence()
 
+    def give_up(self, due: Iterable[float], why: str) -> None:
+        """Count requests that nobody answers as errors."""
+        if missed := sum(self._begin <= moment < self._end for moment in due):
+            self._errors += missed
+            self._first_error = self._first_error or why
+
     def report(self, cpu_s: float, wall_s: float) -> LoadReport:
         """Return what was counted."""
         return LoadReport(
@@ -106,8 +112,13 @@ class LoadGenerator:
     def _at_random_moments(self, rate: float, start: float, counted: LoadCount) -> None:
         moments = start + poisson(rate, self._order.warm_up_s + self._order.seconds, self._order.seed)
         coming, due = deque(moments.tolist()), deque[float]()
-        now = start
+        now, patience_s = start, self._order.patience_s
+        last = start + self._order.warm_up_s + self._order.seconds + patience_s
         while coming or due or self._busy:
+            if now > last:  # far more requests were due than can be sent
+                missed = [*due, *coming, *(each.due for each in self._busy)]
+                counted.give_up(missed, f"none: its turn had not come {patience_s:g} s after the end")
+                break
             while coming and coming[0] <= now:
                 due.append(coming.popleft())
             while due and self._idle:

@@ -28,6 +28,7 @@ def load(order: LoadOrder) -> LoadReport:
         done = subprocess.run(
             python_module("persia_cli.bench.load.process"), input=msgspec.msgpack.encode(order),
             stdout=subprocess.PIPE, timeout=seconds, check=False,
+            start_new_session=True,  # Ctrl-C of a terminal is for the benchmark, which ends this process
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise RoleError(f"the process that loads the server has not ended within {seconds:g} s") from None

@@ -75,8 +75,9 @@ class LoadedServer:
 def served(settings: ServerSettings, workers: int) -> Iterator[LoadedServer]:
     """Serve a model until the end of the block; raises UserError, RoleError if it cannot be."""
     process = subprocess.Popen(
-        python_module("persia_cli.bench.load.server"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+        python_module("persia_cli.bench.load.server"), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C of a terminal is for the benchmark, which ends this process
+    )  # fmt: skip
     try:
         assert process.stdin is not None
         with process.stdin:

@@ -186,6 +186,15 @@ def test_what_comes_after_the_end_is_late_and_not_counted() -> None:
     assert report.seconds_each().max() > 0.3
 
 
+def test_requests_that_never_had_their_turn_are_errors_and_end_the_load_in_time() -> None:
+    begin = time.monotonic()
+    report = loaded(lambda number: RIGHT, rate=500_000.0, seconds=0.2, patience_s=0.5)
+    assert time.monotonic() - begin < 5.0
+    assert report.errors + report.seconds_each().size == pytest.approx(100_000, rel=0.05)
+    assert report.errors > 10_000
+    assert report.first_error == "none: its turn had not come 0.5 s after the end"
+
+
 def test_other_predictions_than_the_models_end_the_load() -> None:
     with pytest.raises(WireError, match="other predictions than the model"):
         loaded(lambda number: RIGHT if number < 5 else response(200, b"[0.25, 0.75]"))
