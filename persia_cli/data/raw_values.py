@@ -89,7 +89,7 @@ def column_of_request(raw: RawColumns, column: str, given: Any) -> Any:
     plain = plain.astype(numbers.type.to_pandas_dtype())
 
     def refuse(wrong: NDArray[np.bool_], reason: str) -> None:
-        _refuse(wrong & ~absent, plain, f": {reason}")
+        _refuse(wrong if raw.missing is not None else wrong & ~absent, plain, f": {reason}")
 
     values = made_of(raw, column, plain, refuse)
     if raw.missing is not None or not absent.any():

@@ -194,23 +194,63 @@ class RequestFields(Node):
             raise DataError(f"{WHERE}: field {name} has values that are no ids, {one_line(error)}") from error
 
 
-class MadeColumns(NamedTuple):
-    """The data set's columns of a request, made of its fields where they are declared so."""
+class MadeColumns:
+    """The data set's columns of a request, made of its fields where they are declared so.
 
-    raw: dict[str, RawColumns]
-    given: Mapping[str, Any]
+    All columns of a declaration whose values are of one type are made in one pass: dozens cost little more than one.
+    """
+
+    def __init__(self, raw: Mapping[str, RawColumns], given: Mapping[str, Any]) -> None:
+        self._raw, self._given = raw, given
+        self._made: dict[str, Any] = {}
 
     def column(self, name: str) -> Any:
         """Return a column; raises DataError for values that it cannot be made of."""
-        raw = self.raw.get(name)
+        raw = self._raw.get(name)
         if raw is None:
-            return self.given[name]
-        field = raw.field_of(name)
+            return self._given[name]
+        if name not in self._made:
+            self._made |= self._columns(raw) if raw.is_same_for_all else {name: self._alone(raw, name)}
+        return self._made[name]
+
+    def _columns(self, raw: RawColumns) -> dict[str, Any]:
+        """Return the columns of a declaration whose fields the request has."""
+        arrays = {name: self._array(raw, name) for name in raw.columns if raw.field_of(name) in self._given}
+        kinds = list(dict.fromkeys(array.type for array in arrays.values() if not pa.types.is_null(array.type)))
+        made = {}
+        for kind in kinds or [pa.null()]:
+            # Nulls alone have no type of their own, and go with the first one.
+            with_nulls = not kinds or kind == kinds[0]
+            own = [
+                name for name, each in arrays.items() if each.type == kind or (each.type == pa.null() and with_nulls)
+            ]
+            try:
+                joined = pa.concat_arrays([arrays[name].cast(kind) for name in own])
+                whole = column_of_request(raw, own[0], joined)
+            except (pa.ArrowException, TypeError):
+                made |= {name: self._alone(raw, name) for name in own}  # one of them names the field
+                continue
+            ends = np.cumsum([len(arrays[name]) for name in own]).tolist()
+            for name, begin, end in zip(own, [0, *ends], ends, strict=False):
+                made[name] = _plain(whole.slice(begin, end - begin))
+        return made
+
+    def _alone(self, raw: RawColumns, name: str) -> Any:
         try:
-            given = arrow_column(self.given[field], field, raw.read == "texts")
-            return column_of_request(raw, name, given.combine_chunks())
+            return column_of_request(raw, name, self._array(raw, name))
         except (pa.ArrowException, TypeError) as error:
+            field = raw.field_of(name)
             raise DataError(f"{WHERE}: field {field} has a value that is no {raw.read}, {one_line(error)}") from error
+
+    def _array(self, raw: RawColumns, name: str) -> Any:
+        field = raw.field_of(name)
+        return arrow_column(self._given[field], field, raw.read == "texts").combine_chunks()
+
+
+def _plain(array: Any) -> Any:
+    """Return numbers without nulls as a numpy array, which needs no decoding."""
+    is_number = pa.types.is_integer(array.type) or pa.types.is_floating(array.type)
+    return array.to_numpy() if is_number and not array.null_count else array
 
 
 def write_fields(folder: Path, fields: RequestFields) -> None:

@@ -95,6 +95,11 @@ class RawColumns(Node):
         steps = [number for step in self.steps if isinstance(step, Node) for number in step.model_dump().values()]
         return steps if self.missing is None else [self.missing, *steps]
 
+    @property
+    def is_same_for_all(self) -> bool:
+        """Whether a value becomes the same in each of several columns: it is not hashed under the column's name."""
+        return len(self.columns) > 1 and self.read not in ("text", "texts") and "text" not in self.steps
+
     def field_of(self, column: str) -> str:
         """Return the field that a column is made of."""
         return self.field or column

@@ -8,15 +8,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
+from hypothesis import given as given_by
+from hypothesis import settings
+from hypothesis import strategies as st
 
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema.dataset import ParquetDataset
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
+from persia_cli.config.schema.raw import RawColumns
 from persia_cli.data.ids import text_id
 from persia_cli.data.source import open_source
 from persia_cli.errors import CheckpointError, DataError
 from persia_cli.prepare.recipe import load_recipe
-from persia_cli.serving.fields import Lists, RequestFields, columns_of, read_fields, write_fields
+from persia_cli.serving.fields import Lists, MadeColumns, RequestFields, columns_of, read_fields, write_fields
 from persia_cli.shipped import shipped
 
 DATASET: dict[str, Any] = {
@@ -214,3 +218,48 @@ def test_numbers_on_a_bound_are_as_in_the_data() -> None:
         np.testing.assert_array_equal(found.dense.view(np.uint32), expected.dense.view(np.uint32))
     with pytest.raises(DataError, match="dense column p are unusable"):
         singles.batch(given | {"p": [None, 1.0]})
+
+
+VALUES = {
+    "integer": st.one_of(st.none(), st.integers(-(2**60), 2**60), st.sampled_from(["7", "", "-3", "x", 1.0, 1.5])),
+    "number": st.one_of(
+        st.none(),
+        st.floats(0, 1e6),
+        st.sampled_from([np.inf, np.nan]),
+        st.integers(0, 2**60),
+        st.sampled_from(["7", "", "1e3", "x"]),
+    ),
+    "absence": st.one_of(st.none(), st.integers(0, 5), st.sampled_from(["7", ""])),
+    "hexadecimal": st.one_of(st.none(), st.sampled_from(["ff", "", "0a", "xyz", "FFFFFFFFFFFFFFFF"])),
+}
+
+
+@settings(deadline=None)
+@given_by(st.data(), st.sampled_from(sorted(VALUES)), st.integers(1, 3))
+def test_columns_of_one_declaration_are_what_each_would_be_alone(data: st.DataObject, read: Any, rows: int) -> None:
+    names = ("a", "b", "c")
+    one_kind = st.lists(VALUES[read], min_size=rows, max_size=rows).filter(
+        lambda values: len({type(value) for value in values if value is not None}) < 2
+    )
+    given = {name: data.draw(one_kind) for name in names[: data.draw(st.integers(1, 3))]}
+    missing = data.draw(st.sampled_from([None, 4.0])) if read in ("integer", "number") else None
+    steps = data.draw(st.sampled_from([(), ("float32", "log1p")])) if read == "number" else ()
+    together = RawColumns(columns=names, read=read, missing=missing, steps=steps)
+    found = outcome(MadeColumns(dict.fromkeys(names, together), given), list(given))
+    alone = {name: together.model_copy(update={"columns": (name,)}) for name in names}
+    expected = outcome(MadeColumns(alone, given), list(given))
+    assert found == expected
+
+
+def outcome(made: MadeColumns, names: list[str]) -> list[Any]:
+    """The types, nulls and values of columns, or that one of them is refused."""
+    found: list[Any] = []
+    for name in names:
+        try:
+            column = made.column(name)
+        except DataError:
+            return ["refused"]
+        array = pa.array(column) if isinstance(column, np.ndarray) else column
+        bits = array.fill_null(0).to_numpy(zero_copy_only=False)
+        found += [array.type, array.is_null().to_pylist(), np.where(np.isnan(bits), 0, bits).tolist()]
+    return found
