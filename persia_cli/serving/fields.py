@@ -217,7 +217,7 @@ class MadeColumns:
         """Return the columns of a declaration whose fields the request has."""
         arrays = {name: self._array(raw, name) for name in raw.columns if raw.field_of(name) in self._given}
         kinds = list(dict.fromkeys(array.type for array in arrays.values() if not pa.types.is_null(array.type)))
-        made = {}
+        made: dict[str, Any] = {}
         for kind in kinds or [pa.null()]:
             # Nulls alone have no type of their own, and go with the first one.
             with_nulls = not kinds or kind == kinds[0]
