@@ -74,6 +74,7 @@ def names(event: dict[str, Any]) -> list[str]:
     return [each["name"] for each in event["replicas"] if each["name"].startswith("embedding-server")]
 
 
+@pytest.mark.slow
 def test_a_loader_is_killed_and_the_table_says_what_it_cost(tmp_path):
     said = drill("kill", "data-loader", "--at-step", "50", "--no-compare", "--folder", "out", "--json", "out.json",
                  *JOB, cwd=tmp_path)  # fmt: skip

@@ -51,6 +51,7 @@ def test_the_one_that_is_stuck_is_named(name: str, mode: str, ranks: int, tmp_pa
         assert running(pids) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", TWO_OR_FOUR)
 def test_the_one_that_is_killed_is_named(ranks: int, tmp_path: Path) -> None:
     with Launched([*WORDS, f"cluster.nn_workers={ranks}"], tmp_path / "run") as job:

@@ -91,6 +91,7 @@ def test_an_interrupt_ends_a_job_in_one_process(tmp_path, number):
         assert stopped["step"] > 0  # the one that was reached
 
 
+@pytest.mark.slow
 def test_a_second_interrupt_does_not_wait_for_a_replica_that_hangs(tmp_path):
     with Launched([*ENDLESS, "cluster.stop_timeout_s=60"], tmp_path / "run") as job:
         pids = job.wait_for_training()
