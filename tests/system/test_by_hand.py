@@ -98,6 +98,7 @@ def second_coordinator(run_dir: Path) -> "subprocess.Popen[str]":
     )
 
 
+@pytest.mark.slow
 def test_a_second_coordinator_is_refused_even_while_the_first_is_stopped(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     with by_hand(WORDS, run_dir) as started:

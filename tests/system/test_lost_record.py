@@ -29,6 +29,7 @@ def remove(folder: Path) -> None:
     poll_for(removed, 10.0, f"the removal of {folder}")
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_run_directory_that_is_removed_ends_the_job_with_one_sentence(tmp_path: Path) -> None:
     with Launched(ENDLESS, tmp_path / "run") as job:

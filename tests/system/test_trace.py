@@ -64,6 +64,7 @@ def by_batch(spans: list[Seen], name: str, role: str) -> dict[tuple[int, int], l
     return found
 
 
+@pytest.mark.slow
 def test_every_role_shows_every_step_it_works_at(hybrid: list[Seen]) -> None:
     for role, names in DONE.items():
         own = [span for span in hybrid if span.replica.startswith(role)]
@@ -73,6 +74,7 @@ def test_every_role_shows_every_step_it_works_at(hybrid: list[Seen]) -> None:
     assert_threads_do_one_thing_at_a_time(hybrid)
 
 
+@pytest.mark.slow
 def test_a_step_passes_through_the_roles_in_order_on_one_clock(hybrid: list[Seen]) -> None:
     look_ups, updates = by_batch(hybrid, "look-up", "embedding-server"), by_batch(hybrid, "update", "embedding-server")
     for pull, push in zip(named(hybrid, "pull", "nn-worker"), named(hybrid, "push", "nn-worker"), strict=True):
@@ -82,6 +84,7 @@ def test_a_step_passes_through_the_roles_in_order_on_one_clock(hybrid: list[Seen
             assert push.begin < inner.begin < inner.end < push.end
 
 
+@pytest.mark.slow
 def test_rows_are_fetched_while_other_steps_are_trained_and_never_beyond_the_bound(hybrid: list[Seen]) -> None:
     for rank in (0, 1):
         own = [span for span in hybrid if span.replica == f"nn-worker-{rank}"]
@@ -96,6 +99,7 @@ def test_rows_are_fetched_while_other_steps_are_trained_and_never_beyond_the_bou
                 assert update.end <= look_up.begin
 
 
+@pytest.mark.slow
 def test_gradients_of_rows_leave_before_the_ranks_have_added_up_theirs(hybrid: list[Seen]) -> None:
     for rank in (0, 1):
         own = [span for span in hybrid if span.replica == f"nn-worker-{rank}"]
