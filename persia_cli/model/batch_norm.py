@@ -39,12 +39,13 @@ class BatchNorm(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return the normalised inputs, in their shape."""
+        statistics = (self.running_mean, self.running_var)
         if inputs.dim() == 2 and (self.ranks == 1 or not self.training):
             # A branch makes a plain bool, also where the compiler follows the number of samples as a symbol.
             learns = True if self.training and inputs.shape[0] > 1 else False  # noqa: SIM210
-            statistics = (self.running_mean, self.running_var)
             return batch_norm(inputs, *statistics, self.weight, self.bias, learns, MOMENTUM, self.eps)
-        mean, variance = self._moments(inputs.float()) if self.training else (self.running_mean, self.running_var)
+        # Sums over a batch need more digits than half precision has.
+        mean, variance = self._moments(inputs.to(self.running_mean.dtype)) if self.training else statistics
         normal = (inputs - mean) * (variance + self.eps).rsqrt()
         return normal if self.weight is None or self.bias is None else normal * self.weight + self.bias
 

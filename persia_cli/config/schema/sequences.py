@@ -74,7 +74,7 @@ class SasRec(Network):
     heads: Few
     """Heads of each block; divides the columns of a row."""
     dropout: Decay = 0.0
-    """Share of the columns of rows, and of what a block adds, that a training step sets to 0."""
+    """Share of the columns of a sequence, of each block's hidden layer and of what it adds that a step sets to 0."""
 
     @model_validator(mode="after")
     def _one_sequence_has_one_candidate(self) -> Self:

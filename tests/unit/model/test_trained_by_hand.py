@@ -9,29 +9,44 @@ import torch
 
 from persia_cli.config.schema import (
     Afm,
+    AutoInt,
+    Bst,
     ByLayer,
     DcnV2,
     DeepFm,
     DenseAdam,
+    Dien,
     Din,
     Dlrm,
+    Esmm,
     Ffnn,
+    FibiNet,
+    FinalMlp,
+    FinalNet,
     Focal,
     Gdcn,
+    MaskNet,
     Mmoe,
+    Ple,
+    SasRec,
+    TwoTower,
     WideDeep,
     XDeepFm,
 )
 from persia_cli.model.build import build_model
 from persia_cli.model.inputs import ModelBatch
+from persia_cli.model.outputs import split_output
 from persia_cli.model.shape import FeatureShape
 from persia_cli.train.loss import Objective
 from persia_cli.train.optimizer import dense_optimizer
-from tests.unit.model import plain_training as by_hand
+from tests.unit.model import plain_networks, plain_sequences
 from tests.unit.model.batches import shape
-from tests.unit.model.plain_training import ALPHA, BETA1, BETA2, EPS, GAMMA, L2, LR, Plain, Style, sequence_mask
+from tests.unit.model.plain_sequences import sequence_mask
+from tests.unit.model.plain_training import ALPHA, BETA1, BETA2, EPS, GAMMA, L2, LR, Plain, Style
 
-DENSE, FIELDS, DIM, STEPS = 3, 3, 5, 3
+DENSE, FIELDS, DIM, STEPS = 3, 3, 6, 3
+ATTEND = {"f0": ("clicked",)}
+GATE: Any = {"hidden": (5,), "first": ("f0",)}
 MODELS: dict[str, Any] = {
     "ffnn": Ffnn(kind="ffnn", dim=DIM, hidden=(8, 6)),
     "wide_deep": WideDeep(kind="wide_deep", dim=DIM, hidden=(8, 6)),
@@ -40,29 +55,54 @@ MODELS: dict[str, Any] = {
     "dcn_v2": DcnV2(kind="dcn_v2", dim=DIM, layers=2, structure="parallel", hidden=(8, 6)),
     "gdcn": Gdcn(kind="gdcn", dim=DIM, layers=2, structure="parallel", hidden=(8, 6)),
     "xdeepfm": XDeepFm(kind="xdeepfm", dim=DIM, maps=(3,), hidden=(8, 6)),
-    "din": Din(
-        kind="din", dim=DIM, attend={"f0": ("clicked",)}, attention=(4,), attention_activation="prelu", hidden=(8, 6)
+    "afm": Afm(kind="afm", dim=DIM, attention=4),
+    "autoint": AutoInt(kind="autoint", dim=DIM, layers=2, heads=2, width=3, hidden=(8, 6)),
+    "fibinet": FibiNet(kind="fibinet", dim=DIM, bilinear="field_each", reduction=2.0, hidden=(8, 6)),
+    "finalmlp": FinalMlp(kind="finalmlp", dim=DIM, first=(8, 6), second=(7, 6), heads=2, gate=GATE),
+    "masknet": MaskNet(kind="masknet", dim=DIM, structure="serial", blocks=(8, 6)),
+    "masknet_parallel": MaskNet(kind="masknet", dim=DIM, structure="parallel", blocks=(8, 6), hidden=(5, 4)),
+    "finalnet": FinalNet(kind="finalnet", dim=DIM, first=(8, 6), second=(6, 4), gate=True, teaching=0.5),
+    "din": Din(kind="din", dim=DIM, attend=ATTEND, attention=(4,), attention_activation="prelu", hidden=(8, 6)),
+    "dien": Dien(kind="dien", dim=DIM, attend=ATTEND, hidden=(8, 6), auxiliary_weight=0.7),
+    "bst": Bst(kind="bst", dim=DIM, attend=ATTEND, layers=2, heads=2, inner=7, attention_dropout=0.3, hidden=(8, 6)),
+    "sasrec": SasRec(kind="sasrec", dim=DIM, attend=ATTEND, layers=2, heads=2),
+    "two_tower": TwoTower(
+        kind="two_tower", dim=DIM, user=("f0", "f1"), item=("f2",), hidden=(8, 6), width=5, temperature=0.2
     ),
     "mmoe": Mmoe(kind="mmoe", dim=DIM, experts=3, expert=(8, 6), tower=(5,)),
-    "afm": Afm(kind="afm", dim=DIM, attention=4),
+    "ple": Ple(kind="ple", dim=DIM, layers=2, own=2, shared=1, expert=(8, 6), tower=(5,)),
+    "esmm": Esmm(kind="esmm", dim=DIM, hidden=(8, 6)),
 }
+PLAIN = vars(plain_networks) | vars(plain_sequences)
+TASKS = {"ple": 2, "esmm": 2}
+WITHOUT_BIAS = {"sasrec", "two_tower"}
+"""Products of two vectors."""
 STYLES = [Style("none", "relu", 0.0, 0.0)] + [
     Style(norm, activation, dropout=0.4, embedding_dropout=0.2)
     for norm, activation in product(("none", "batch", "layer"), ("relu", "prelu", "dice"))
 ]
-MARKS = {kind: [pytest.mark.slow] for kind in {*MODELS} - {"wide_deep", "dlrm", "afm"}}
+FAST = {"wide_deep", "dlrm", "afm"}
+FAST = {"wide_deep", "dlrm", "afm"}
+"""Networks that the fast suite tries in all styles."""
+FAST_IN_ONE = {"autoint", "fibinet", "finalmlp", "masknet", "finalnet", "two_tower", "ple", "esmm"}
+"""Networks that it tries in one."""
+ONE = Style("batch", "dice", dropout=0.4, embedding_dropout=0.2)
 
 
 def fits(kind: str, style: Style) -> bool:
-    """AFM has no hidden layers; experts normalise a batch in float32, which `test_hidden_layers` is about."""
-    over_batch = style.norm == "batch" or style.activation == "dice"
-    return style[:2] == ("none", "relu") if kind == "afm" else kind != "mmoe" or not over_batch
+    """AFM and SASRec have no hidden layers of their own style."""
+    return style[:2] == ("none", "relu") or kind not in ("afm", "sasrec")
+
+
+def marks(kind: str, style: Style) -> list[pytest.MarkDecorator]:
+    """What the fast suite leaves out."""
+    return [] if kind in FAST or (kind in FAST_IN_ONE and style == ONE) else [pytest.mark.slow]
 
 
 def cases(styles: list[Style]) -> list[Any]:
     """Every network with each of the styles that it can have."""
     return [
-        pytest.param(kind, style, id="-".join([kind, *map(str, style[:3])]), marks=MARKS.get(kind, ()))
+        pytest.param(kind, style, id="-".join([kind, *map(str, style[:3])]), marks=marks(kind, style))
         for kind, style in product(MODELS, styles)
         if fits(kind, style)
     ]
@@ -80,31 +120,34 @@ class Trained:
 
     def __init__(self, kind: str, style: Style, size: int) -> None:
         changes = {key: value for key, value in style._asdict().items() if key in type(MODELS[kind]).model_fields}
-        wanted = shape(DENSE, (DIM,) * FIELDS)
-        if kind == "din":
-            # Its sequences have the rows of the others, which would be dropped once more.
-            style, changes["embedding_dropout"] = style._replace(embedding_dropout=0.0), 0.0
+        tasks, columns = TASKS.get(kind, 1), 0 if kind == "sasrec" else DENSE
+        wanted = shape(columns, (DIM,) * (1 if kind == "sasrec" else FIELDS), tasks)
+        self.names = [feature.name for feature in wanted.features]
+        self.reads_sequence = hasattr(MODELS[kind], "attend")
+        if self.reads_sequence:
+            # Its elements are the rows of the other features.
             wanted = replace(wanted, features=(*wanted.features, FeatureShape("clicked", DIM, "none", FIELDS - 1)))
-        self.reads_sequence = kind == "din"
         self.network = build_model(MODELS[kind].model_copy(update=changes), wanted, 3).double()
         generator = torch.Generator().manual_seed(size)
-        self.dense = torch.randn(STEPS, size, DENSE, generator=generator, dtype=torch.float64)
-        self.labels = torch.randint(0, 2, (STEPS, size), generator=generator).double()
+        self.dense = torch.randn(STEPS, size, columns, generator=generator, dtype=torch.float64)
+        self.labels = torch.randint(0, 2, (STEPS, size, tasks), generator=generator).double()
         self.rows = torch.randn(size, FIELDS, DIM, generator=generator, dtype=torch.float64)
-        self.plain = Plain(self.network, style, getattr(by_hand, kind), self.rows)
+        self.plain = Plain(self.network, style, PLAIN[kind], self.rows)
         self.rows.requires_grad_()
         settings = DenseAdam(kind="adam", lr=LR, beta1=BETA1, beta2=BETA2, eps=EPS, l2=ByLayer(**L2))
         self.optimizer = dense_optimizer(settings, self.network)
         self.of_rows = torch.optim.Adam([self.rows], LR, (BETA1, BETA2), EPS)
-        self.objective = Objective([Focal(kind="focal", gamma=GAMMA, alpha=ALPHA)])
+        self.objective = Objective([Focal(kind="focal", gamma=GAMMA, alpha=ALPHA)] * tasks)
 
     def batch(self, dense: torch.Tensor) -> ModelBatch:
         sequence = (self.rows[:, 1:], sequence_mask(len(dense)))
         sequences = {"clicked": sequence} if self.reads_sequence else {}
-        return ModelBatch(dense, [self.rows], [[f"f{number}" for number in range(FIELDS)]], sequences)
+        return ModelBatch(dense, [self.rows[:, : len(self.names)]], [self.names], sequences)
 
     def step(self, dense: torch.Tensor, labels: torch.Tensor) -> float:
-        losses = self.objective.weighted(self.network(self.batch(dense)), labels.unsqueeze(1), None)
+        logits, auxiliary = split_output(self.network(self.batch(dense)))
+        losses = self.objective.weighted(logits, labels, None)
+        losses = losses if auxiliary is None else losses + auxiliary
         loss = self.objective.part(losses, float(len(labels)))
         for optimizer in (self.optimizer, self.of_rows):
             optimizer.zero_grad()
@@ -124,7 +167,7 @@ class Trained:
             self.assert_same_weights()
         self.network.eval()
         self.plain.training = False
-        assert torch.allclose(self.network(self.batch(self.dense[0])), self.plain(self.dense[0]), rtol=1e-7, atol=1e-7)
+        self.assert_close(self.network(self.batch(self.dense[0])), self.plain(self.dense[0]), "logits")
 
     def assert_same_weights(self) -> None:
         ours = dict(self.network.named_parameters()) | {"rows": self.rows}
@@ -132,7 +175,10 @@ class Trained:
         theirs = self.plain.weights | self.plain.means | self.plain.variances
         assert ours.keys() == theirs.keys()
         for name, value in ours.items():
-            assert torch.allclose(value, theirs[name], rtol=1e-7, atol=1e-7), name
+            self.assert_close(value, theirs[name], name)
+
+    def assert_close(self, one: torch.Tensor, other: torch.Tensor, what: str) -> None:
+        assert torch.allclose(one, other, rtol=1e-7, atol=1e-7), what
 
 
 @pytest.mark.parametrize(("kind", "style"), CASES)
@@ -154,13 +200,13 @@ def test_columns_that_are_the_same_for_all_samples(kind: str, style: Style) -> N
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-@pytest.mark.parametrize(("kind", "style"), ODD)
+@pytest.mark.parametrize(("kind", "style"), [case for case in ODD if case.values[0] not in WITHOUT_BIAS])
 def test_logits_of_ten_thousand_give_finite_losses_and_gradients(kind: str, style: Style, sign: float) -> None:
     trained = Trained(kind, style, size=8)
     name, bias = [(name, each) for name, each in trained.network.named_parameters() if name.endswith("bias")][-1]
     with torch.no_grad():
-        bias.fill_(sign * 1e4)
-    trained.plain.weights[name].fill_(sign * 1e4)
+        bias.fill_(sign * 3e4)
+    trained.plain.weights[name].fill_(sign * 3e4)
     assert (sign * trained.network.eval()(trained.batch(trained.dense[0])) > 9e3).all()
     trained.network.train()
     trained.assert_both_train_alike()
