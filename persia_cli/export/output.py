@@ -5,7 +5,7 @@ import secrets
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,9 +72,10 @@ class Output:
         folder = self.folder
         part = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}.part")
         try:
-            with ended_by_exit(), writing(folder):
+            with ended_by_exit() as require_wanted, writing(folder):
                 part.mkdir()
                 yield part
+                require_wanted()
                 for each in sorted(part.rglob("*")):
                     sync(each)
                 if self.overwrite and folder.exists():
@@ -110,15 +111,25 @@ class Output:
 
 
 @contextmanager
-def ended_by_exit() -> Iterator[None]:
-    """Make SIGTERM raise SystemExit in the block, so that what is not complete is removed."""
+def ended_by_exit() -> Iterator[Callable[[], None]]:
+    """Make SIGTERM raise SystemExit in the block, so that what is not complete is removed.
+
+    Yields what raises it again if it has come: it is lost where it comes in a callback or a finaliser of a library.
+    """
+    has_come = False
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
+        nonlocal has_come
+        has_come = True
         sys.exit(128 + number)
+
+    def require_wanted() -> None:
+        if has_come:
+            sys.exit(128 + signal.SIGTERM)
 
     before = signal.signal(signal.SIGTERM, end)
     try:
-        yield
+        yield require_wanted
     finally:
         signal.signal(signal.SIGTERM, before)
 

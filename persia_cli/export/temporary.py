@@ -1,25 +1,26 @@
 """A folder for an export that is needed only as long as the command runs."""
 
-import shutil
 import signal
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
 from persia_cli.disk import writing
+from persia_cli.launch.own_folder import own_folder
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+PREFIX = "persia-export-"
 
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
     """Yield a new folder of this user alone, which is removed at the end, also if signals end the block.
 
-    The first SIGTERM, SIGHUP or Ctrl-C ends it by an exception; those that come while it ends are ignored. Raises
-    DiskError.
+    The first SIGTERM, SIGHUP or Ctrl-C ends it by an exception; those that come while it ends are ignored. What SIGKILL
+    has left goes at the next start. Raises DiskError.
     """
     before = {number: signal.getsignal(number) for number in ENDING}
 
@@ -34,15 +35,11 @@ def temporary_folder() -> Iterator[Path]:
         for number in ENDING:
             if before[number] is not signal.SIG_IGN:  # as of the background jobs of some shells
                 signal.signal(number, end)
-        with writing(Path(tempfile.gettempdir())):
-            folder = Path(tempfile.mkdtemp(prefix="persia-export-"))
-        try:
+        with ExitStack() as stack:
+            with writing(Path(tempfile.gettempdir())):
+                folder = stack.enter_context(own_folder(PREFIX))
+            stack.callback(_ignore)
             yield folder
-        finally:
-            try:
-                _ignore()
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

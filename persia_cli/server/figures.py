@@ -40,6 +40,9 @@ class ServingFigures:
         self.not_logged = Counter(
             NOT_LOGGED, "Requests of the log's sample that are not in it", ["reason"], registry=own
         )
+        self.restarts = Counter(
+            "persia_worker_restarts", "Workers in place of earlier ones, by how those ended", ["reason"], registry=own
+        )
         self.missing = Counter("persia_missing_ids", "Ids that had no row", ["feature"], registry=own)
 
     def text(self) -> bytes:

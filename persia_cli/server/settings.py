@@ -4,6 +4,12 @@ import msgspec
 
 from persia_cli.serving.row_reader import Missing
 
+PULSE, PULSE_S = b"\n", 1.0
+"""What a worker writes to its standard output each so many seconds: it goes on to read, compute and answer."""
+SILENCE_S = 30.0
+"""Seconds without it after which a worker hangs, where a request has at most the usual samples and bytes."""
+USUAL_SAMPLES, USUAL_BYTES = 10_000, 2**24
+
 
 class ServerSettings(msgspec.Struct, frozen=True):
     """How a model is served. Secrets are named by their files."""
@@ -15,9 +21,9 @@ class ServerSettings(msgspec.Struct, frozen=True):
     """Seconds within which the body of a request must have come, and its computation begun."""
     most_requests: int = 64
     """Requests that a worker holds at once: read, waiting and computed."""
-    most_bytes: int = 2**24
+    most_bytes: int = USUAL_BYTES
     """Of a request's body."""
-    most_samples: int = 10_000
+    most_samples: int = USUAL_SAMPLES
     """Of a request."""
     token_file: str | None = None
     tls_cert: str | None = None
@@ -31,6 +37,11 @@ class ServerSettings(msgspec.Struct, frozen=True):
     log_s: int = 5
     """Seconds after draining in which what is logged is written."""
 
+    @property
+    def silence_s(self) -> float:
+        """Seconds without a pulse after which a worker hangs: many times what the largest request takes."""
+        return SILENCE_S * max(1.0, self.most_samples / USUAL_SAMPLES, self.most_bytes / USUAL_BYTES)
+
 
 class WorkerOrder(msgspec.Struct, frozen=True):
     """What a worker is told through its standard input."""
@@ -42,6 +53,8 @@ class WorkerOrder(msgspec.Struct, frozen=True):
     """Descriptor of the listening socket, which all workers share."""
     model: str
     """Digest of the model's description when the server began: all workers serve the same one."""
+    after: str | None = None
+    """Why there is a worker in place of an earlier one, for figures."""
 
 
 class WorkerNews(msgspec.Struct, frozen=True):

@@ -21,7 +21,7 @@ from persia_cli.server.app import ServingApp
 from persia_cli.server.connection import HEAD_S, BoundedConnection
 from persia_cli.server.figures import ServingFigures
 from persia_cli.server.listening import BACKLOG
-from persia_cli.server.settings import ServerSettings, WorkerNews, WorkerOrder
+from persia_cli.server.settings import PULSE, PULSE_S, ServerSettings, WorkerNews, WorkerOrder
 from persia_cli.serving.description import digest_of
 from persia_cli.serving.golden import require_golden
 from persia_cli.serving.predictor import Predictor
@@ -36,7 +36,7 @@ _ORDER = msgspec.json.Decoder(WorkerOrder)
 
 
 class _Server(uvicorn.Server):
-    """A server of bounded connections, which tells when it listens, and ends when what it has logged is written."""
+    """A server of bounded connections, which tells that it is there, and ends when what it has logged is written."""
 
     def __init__(self, config: uvicorn.Config, news: int, request_log: "RequestLog | None", log_s: float) -> None:
         super().__init__(config)
@@ -55,6 +55,14 @@ class _Server(uvicorn.Server):
         ]  # fmt: skip
         self.started = True
         _tell(self._news, WorkerNews())
+        os.set_blocking(self._news, False)
+        self._pulse()
+
+    def _pulse(self) -> None:
+        """Tell that the event loop goes round; a parent that does not listen, since it is stopped, misses nothing."""
+        with suppress(BlockingIOError, BrokenPipeError):
+            os.write(self._news, PULSE)
+        asyncio.get_running_loop().call_later(PULSE_S, self._pulse)
 
     def _connection(self) -> BoundedConnection:
         return BoundedConnection(config=self.config, server_state=self.server_state, app_state={})
@@ -77,6 +85,8 @@ def serve(order: WorkerOrder, news: int) -> None:
             f"{predictor.folder} is another model now than when this server began; start persia serve again for it"
         )
     figures = ServingFigures()
+    if order.after is not None:
+        figures.restarts.labels(order.after).inc()
     request_log = _request_log(settings, predictor, figures)
     config = uvicorn.Config(
         ServingApp(predictor, settings, token, figures, request_log),

@@ -9,11 +9,13 @@ import socket
 import ssl
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
-from persia_cli.server.figures_folder import PREFIX, YOUNG_S
+from persia_cli.server.workers import PREFIX, STOPPED_S
 from persia_cli.serving.description import MODEL
 from tests.conftest import poll_for
 from tests.support.asgi import Response, outputs_of
@@ -139,8 +141,6 @@ def test_the_server_after_a_killed_one_takes_its_files_away(model: Path, tmp_pat
         server.process.kill()
         server.process.wait(10)
         poll_for(lambda: not any(each.is_running() for each in workers), 10.0, "the workers end with their parent")
-    os.utime(left, (1, 1))
-    assert YOUNG_S > 1
     # A server of which nothing is asked but that it cannot be.
     environment = os.environ | {"TMPDIR": str(left.parent)}
     (tmp_path / "shop").mkdir()
@@ -173,3 +173,28 @@ def test_missing_ids_may_begin_as_in_training(model: Path, tmp_path: Path) -> No
         answer = outputs_of(server.ask("POST", INFER, BODY))
         assert list(answer) == list(expected(model))
         assert answer != expected(model)
+
+
+@pytest.mark.slow
+def test_a_worker_that_stands_still_is_replaced_and_a_server_that_does_is_left_alone(
+    model: Path, tmp_path: Path
+) -> None:
+    with serving(model, tmp_path / "still", "--workers", "2", "--deadline", "30") as server:
+        group = [psutil.Process(server.process.pid), *server.workers()]
+        for each in group:
+            each.suspend()
+        until = time.monotonic() + STOPPED_S + 2.0
+        poll_for(lambda: time.monotonic() > until, 30.0, "all have stood still for long enough")
+        for each in reversed(group):
+            each.resume()
+        # One worker stands still for good, and some of these are given to it.
+        group[1].suspend()
+        poll_for(
+            lambda: f"process {group[1].pid}, was stopped by a signal" in server.log.read_text(), READY_S, "it is seen"
+        )
+        poll_for(lambda: len(server.workers()) == 2, READY_S, "the next worker is there")
+        assert group[2] in server.workers()
+        ended = 'persia_worker_restarts_total{reason="stopped"} 1.0'
+        poll_for(lambda: ended in server.ask("GET", "/metrics").body.decode(), READY_S, "it is counted")
+        assert outputs_of(server.ask("POST", INFER, BODY)) == expected(model)
+        assert server.log.read_text().count("was killed") == 1

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from persia_cli.launch.job import JobResult
@@ -72,6 +73,39 @@ def test_nothing_is_left_of_an_export_that_is_ended_twice(
         assert process.wait(30) == (130 if number == signal.SIGINT else 143)
     assert left(tmp_path) == []
     assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+def children(process: "subprocess.Popen[bytes]") -> list[psutil.Process]:
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def test_what_a_killed_command_leaves_goes_at_the_next_start(undisturbed: JobResult, tmp_path: Path) -> None:
+    with begun(undisturbed.run_dir, tmp_path) as process:
+        poll_for(lambda: any((tmp_path / "tmp").glob("persia-export-*/*.part")), READY_S, "the export has begun")
+        exporting = children(process)
+        process.kill()
+        process.wait(10)
+        poll_for(lambda: not any(each.is_running() for each in exporting), 10.0, "the export ends with the command")
+    old = left(tmp_path)
+    assert len(old) == 1
+    (tmp_path / "tmp").rename(tmp_path / "kept")
+    with begun(undisturbed.run_dir, tmp_path) as process:
+        (tmp_path / "kept" / old[0]).rename(tmp_path / "tmp" / old[0])
+        poll_for(lambda: len(left(tmp_path)) and old[0] not in left(tmp_path), READY_S, "the next one removes it")
+        process.terminate()
+        assert process.wait(30) == 143
+    assert left(tmp_path) == []
+
+
+def test_an_export_that_is_killed_is_said_in_a_sentence(undisturbed: JobResult, tmp_path: Path) -> None:
+    with begun(undisturbed.run_dir, tmp_path) as process:
+        poll_for(lambda: any((tmp_path / "tmp").glob("persia-export-*/*.part")), READY_S, "the export has begun")
+        children(process)[0].kill()
+        assert process.wait(30) == 1
+    assert left(tmp_path) == []
+    told = (tmp_path / "log").read_text()
+    assert "was ended by SIGKILL" in told
+    assert "Traceback" not in told
 
 
 def test_without_torch_one_sentence_says_what_to_install(undisturbed: JobResult, tmp_path: Path) -> None:

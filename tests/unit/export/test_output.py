@@ -1,5 +1,6 @@
 """The folder of an export: what it replaces, and what stays as it is."""
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable
@@ -120,3 +121,14 @@ def test_sigterm_leaves_nothing(tmp_path: Path) -> None:
         write(Output(tmp_path / "shop"), lambda: os.kill(os.getpid(), signal.SIGTERM))
     assert names(tmp_path) == []
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_sigterm_that_a_library_swallows_ends_the_export_all_the_same(tmp_path: Path) -> None:
+    def swallow() -> None:
+        with contextlib.suppress(SystemExit):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(SystemExit) as ended:
+        write(Output.at(tmp_path / "shop", overwrite=False), swallow)
+    assert ended.value.code == 143
+    assert names(tmp_path) == []

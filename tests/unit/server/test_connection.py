@@ -331,25 +331,6 @@ def test_requests_wait_for_their_turn_unread(port: int, monkeypatch: pytest.Monk
     assert found.count(b"connection: close") == 1
 
 
-def test_the_folder_of_figures_goes_with_the_next_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-
-    from persia_cli.server.figures_folder import PREFIX, YOUNG_S, figures_folder
-
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    left, young = tmp_path / f"{PREFIX}left", tmp_path / f"{PREFIX}young"
-    for folder in (left, young):
-        folder.mkdir()
-        (folder / "counter_7.db").write_bytes(b"x")
-    old = time.time() - 2 * YOUNG_S
-    os.utime(left, (old, old))
-    with figures_folder() as first:
-        os.utime(first, (old, old))
-        with figures_folder() as second:
-            assert {path.name for path in tmp_path.iterdir()} == {Path(first).name, Path(second).name, young.name}
-    assert [path.name for path in tmp_path.iterdir()] == [young.name]
-
-
 class Written:
     """A transport that keeps what is written."""
 

@@ -1,0 +1,78 @@
+"""An export in a process of its own, for `persia serve RUN`: its arguments are the run, the folder, and the parent.
+
+So the parent of a server never has torch in its memory, and whatever a library makes of a signal, the export ends with
+the command.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+
+def export_apart(saved: Path, folder: Path) -> None:
+    """Export a run or checkpoint into a folder, by a process that is killed if this one ends or gets an exception.
+
+    Raises RoleError if it is killed, and typer.Exit if it fails: then it has said why.
+    """
+    import typer
+
+    from persia_cli.errors import RoleError
+    from persia_cli.launch.processes import python_module
+
+    words = [*python_module("persia_cli.commands.separate_export"), str(saved), str(folder), str(os.getpid())]
+    # In a session of its own, Ctrl-C comes to this process alone.
+    with subprocess.Popen(words, stdin=subprocess.DEVNULL, start_new_session=True) as process:
+        try:
+            code = process.wait()
+        except BaseException:
+            process.kill()
+            raise
+    if code < 0:
+        raise RoleError(
+            f"the export of {saved} was ended by {signal.Signals(-code).name}; if nobody did that, the machine ran out "
+            "of memory"
+        )
+    if code:
+        raise typer.Exit(code)
+
+
+def _export(saved: Path, folder: Path) -> None:
+    from persia_cli.commands.progress_bar import ProgressBar
+    from persia_cli.commands.screen import err
+    from persia_cli.errors import UserError
+    from persia_cli.observe.saved_run import find_model
+
+    try:
+        from persia_cli.export.artefact import Order, write_artefact
+        from persia_cli.export.output import Output
+        from persia_cli.export.saved_network import SavedNetwork
+    except ImportError as error:
+        raise UserError(
+            f"{saved} is a run, which is exported before it is served, and {error.name or 'torch'} cannot be "
+            "imported; pip install 'persia[export]', or name a folder that persia export wrote"
+        ) from error
+    model = find_model(saved)
+    output = Output.at(folder, overwrite=False)
+    with ProgressBar(err(), "exporting", stays=False) as bar:
+        order = Order(model, folder.name, "float32", model.run)
+        network = SavedNetwork(model.run, model.checkpoint)
+        write_artefact(order, output, network, lambda what, done, of: bar.show(done, of, [what]))
+
+
+def main() -> None:
+    """Export, and say in a line what prevents it."""
+    saved, folder, parent = sys.argv[1:]
+    from persia_cli.commands.screen import report_failure
+    from persia_cli.launch.parent import die_with
+
+    try:
+        die_with(int(parent))
+        _export(Path(saved), Path(folder))
+    except Exception as error:
+        sys.exit(report_failure(error, debug=False))
+
+
+if __name__ == "__main__":
+    main()
