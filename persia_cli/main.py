@@ -28,6 +28,7 @@ from persia_cli.commands import (
     serve,
     sweep,
     table,
+    trace,
     train,
 )
 from persia_cli.commands.options import examples
@@ -52,6 +53,7 @@ app.command(epilog=predict.EXAMPLES)(predict.predict)
 app.command(epilog=export.EXAMPLES)(export.export)
 app.command(epilog=serve.EXAMPLES)(serve.serve)
 app.command(epilog=report.EXAMPLES)(report.report)
+app.command(epilog=trace.EXAMPLES)(trace.trace)
 app.command("launch-role", epilog=launch_role.EXAMPLES)(launch_role.launch_role)
 app.command("on-host", hidden=True, epilog=on_host.EXAMPLES)(on_host.on_host)
 app.command("on-slurm", hidden=True, epilog=on_slurm.EXAMPLES)(on_slurm.on_slurm)

@@ -20,7 +20,7 @@ from persia_cli.launch.job import prepare_run_dir
 from persia_cli.launch.local import Processes
 from persia_cli.launch.readiness import require_ready
 from persia_cli.observe.journal import EVENTS, METRICS, Tail
-from persia_cli.observe.trace import ReplicaTrace, read_parts
+from persia_cli.observe.recordings import ReplicaTrace, read_recordings
 from persia_cli.observe.usage import cpu_seconds_of
 from persia_cli.plan.job import DRIVER, Benchmark, JobPlan, plan_job
 from persia_cli.roles.link import Link
@@ -143,7 +143,7 @@ class TurnJob:
             time.sleep(LOOK_S)
         self._processes.check()
         job = self.plan.job
-        return read_parts(self.plan.run_dir), job.trace_last - job.trace_first
+        return read_recordings(self.plan.run_dir), job.trace_last - job.trace_first
 
     def _lines(self) -> list[dict[str, Any]]:
         ended = not self._processes.running

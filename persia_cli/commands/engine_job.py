@@ -48,10 +48,10 @@ def render(run: "Run", run_dir: Path | None) -> str:
     )
 
 
-def train_elsewhere(run: "Run", run_dir: Path | None) -> None:
+def train_elsewhere(run: "Run", run_dir: Path | None, trace: Path | None = None) -> None:
     """Train on the machines of a run's cluster, show the progress and print the results.
 
-    `run_dir` is a free folder of this machine; by default a new one.
+    `run_dir` is a free folder of this machine; by default a new one. What roles recorded becomes the file `trace`.
     """
     from persia_cli.commands.job import choose_run_dir
     from persia_cli.disk import claim_folder
@@ -59,14 +59,31 @@ def train_elsewhere(run: "Run", run_dir: Path | None) -> None:
     train = _trainer(run, goes_on=False)
     place = choose_run_dir(run.name, run_dir)
     if run_dir:
-        train(run, place)
+        _traced(train, run, place, trace)
         return
     claimed = claim_folder(place)
     try:
-        train(run, claimed)
+        _traced(train, run, claimed, trace)
     finally:
         with suppress(OSError):  # empty only if the job was refused before it began
             claimed.rmdir()
+
+
+def _traced(train: "Callable[[Run, Path], None]", run: "Run", run_dir: Path, trace: Path | None) -> None:
+    """Train, and leave what roles have recorded in the file `trace`, even if the job fails."""
+    from persia_cli.commands.followed import plan_of
+    from persia_cli.commands.job import leave_trace
+    from persia_cli.commands.screen import err
+    from persia_cli.launch.job import JOB
+    from persia_cli.observe.recordings import remove_recordings
+
+    try:
+        train(run, run_dir)
+    finally:
+        if trace and (run_dir / JOB).exists():
+            plan = plan_of(run_dir)
+            leave_trace(err(), run_dir, plan.job, plan.replicas, trace)
+            remove_recordings(run_dir)
 
 
 def resume_elsewhere(run: "Run", run_dir: Path) -> None:

@@ -15,6 +15,8 @@ from persia_cli.commands.progress import following
 from persia_cli.commands.results import show_results
 from persia_cli.commands.screen import err, labelled, say
 from persia_cli.config.compose import compose_run
+from persia_cli.config.schema import Run
+from persia_cli.config.schema.base import MOST
 from persia_cli.config.words import quoted
 from persia_cli.disk import claim_folder
 from persia_cli.errors import PreemptedError, UserError, count
@@ -23,10 +25,10 @@ from persia_cli.launch.readiness import require_ready
 from persia_cli.launch.rollback import launch_with_rollback
 from persia_cli.launch.signals import PreemptedNow
 from persia_cli.observe.journal import EVENTS, read_journal
+from persia_cli.observe.recordings import join_recordings, remove_recordings
 from persia_cli.observe.saved_run import SavedModel
-from persia_cli.observe.trace import join_trace
 from persia_cli.plan.embedding import embedding_layout
-from persia_cli.plan.job import JobPlan, Task, plan_job
+from persia_cli.plan.job import COORDINATOR, Job, JobPlan, Replica, Task, plan_job
 from persia_cli.plan.saved_model import require_room, require_saved_model
 from persia_cli.store.manifest import checkpoint_folder, checkpoints_of, finished_steps, read_manifest
 
@@ -73,7 +75,8 @@ def carry_out(plan: JobPlan, words: Sequence[str], trace: Path | None = None) ->
         raise typer.Exit(INTERRUPTED) from None
     finally:
         if trace:
-            leave_trace(err(), plan, trace)
+            leave_trace(err(), plan.run_dir, plan.job, plan.replicas, trace)
+            remove_recordings(plan.run_dir)
 
 
 def claimed(plan: JobPlan) -> JobPlan:
@@ -176,27 +179,42 @@ def trace_window(words: str | None, steps: int) -> tuple[int, int]:
 
 def traced(plan: JobPlan, path: Path, steps: str | None) -> JobPlan:
     """Return the job's plan with these steps traced; raises UserError for steps or a file that cannot be."""
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise UserError(f"--trace={path}: this is not a file in a folder that exists")
+    require_file(path)
     first, last = trace_window(steps, plan.job.steps)
     return replace(plan, job=replace(plan.job, trace_first=first, trace_last=last))
 
 
-def leave_trace(console: Console, plan: JobPlan, path: Path) -> None:
-    """Join the replicas' recordings into one file; report missing ones, and how to open the file."""
-    replicas = [replica.name for replica in plan.replicas if replica.role != "coordinator"]
+def traced_elsewhere(run: Run, path: Path, steps: str | None) -> Run:
+    """Return the same for a run whose number of steps is known where it will run, as an instruction to its roles."""
+    require_file(path)
+    window = trace_window(steps, MOST) if steps else (WARM_UP, WARM_UP + STEPS)
+    return run.model_copy(update={"train": run.train.model_copy(update={"trace_steps": window})})
+
+
+def require_file(path: Path) -> None:
+    """Raise UserError for a path at which no file can be."""
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise UserError(f"--trace={path}: this is not a file in a folder that exists")
+
+
+def leave_trace(console: Console, run_dir: Path, job: Job, replicas: Sequence[Replica], path: Path) -> None:
+    """Join the recordings of a run's roles into one file; report what is missing, and how to open the file."""
+    names = [replica.name for replica in replicas if replica.role != COORDINATOR]
     try:
-        joined = join_trace(plan.run_dir, replicas, path)
+        joined = join_recordings(run_dir, names, path)
     except OSError as error:
         labelled(console, "trace", f"cannot be written to {path}: {error.strerror}")
         return
     if not joined.spans:
-        labelled(console, "trace", f"none: the job ended before step {plan.job.trace_first}")
+        labelled(console, "trace", f"none: the job ended before step {job.trace_first}")
         return
-    window = f"steps {plan.job.trace_first} to {plan.job.trace_last - 1}"
+    window = f"steps {job.trace_first} to {job.trace_last - 1}"
     labelled(console, "trace", f"{path}: {window}, {count(joined.spans, 'span')}; open it at https://ui.perfetto.dev")
     if joined.dropped:
         lost = f"{count(joined.dropped, 'span')} did not fit; trace fewer steps with --trace-steps"
         labelled(console, "", lost)
     if joined.missing:
         labelled(console, "", f"without {', '.join(joined.missing)}: killed, or without work in these steps")
+    if joined.partial:
+        partial = ", ".join(joined.partial)
+        labelled(console, "", f"in part {partial}: a process was killed, or cut off, before it had sent all")

@@ -55,7 +55,7 @@ def train(
         # A sweep ends its points by SIGINT, also where it itself runs in the background and so ignores it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     from persia_cli.commands.facts import facts_of
-    from persia_cli.commands.job import carry_out, choose_run_dir, claimed, traced
+    from persia_cli.commands.job import carry_out, choose_run_dir, claimed, traced, traced_elsewhere
     from persia_cli.commands.screen import err, out, say
     from persia_cli.config.compose import compose_run
     from persia_cli.config.schema import ENGINES, WITH_COMMAND
@@ -70,10 +70,13 @@ def train(
         words, resumed = split_word(words or [])
         run = compose_run(words, conf_dir or [])
         kind = run.cluster.kind
-        if (trace or trace_steps) and (render or kind in ENGINES):
-            raise UserError(f"--trace is not for cluster={kind}: recordings would stay on its machines")
+        if trace_steps and not trace:
+            raise UserError("--trace-steps selects the steps that --trace FILE traces; give --trace too")
+        if trace and render:
+            raise UserError("--trace is not for --render: train.trace_steps=[20,220] records, and persia trace joins")
         if render or (kind in ENGINES and (dry_run or kind not in WITH_COMMAND)):
-            _elsewhere(run, run_dir, resumed, render or dry_run)
+            run = traced_elsewhere(run, trace, trace_steps) if trace else run
+            _elsewhere(run, run_dir, resumed, render or dry_run, trace)
             return
         plan = _resumed(resumed, run, run_dir) if resumed else None
         unsaved = run_dir if resumed and plan is None and run_dir and has_begun(run_dir) else None
@@ -84,8 +87,6 @@ def train(
         elif parent is None or plan.is_resumed:  # new points of a sweep are checked against the machine together
             require_ready([plan])
         plan = with_dense_fit(plan)
-        if trace_steps and not trace:
-            raise UserError("--trace-steps selects the steps that --trace FILE traces; give --trace too")
         if trace:
             plan = traced(plan, trace, trace_steps)
         again = [*words, *(word for folder in conf_dir or [] for word in ("--conf-dir", str(folder)))]
@@ -107,7 +108,7 @@ def train(
                         plan.run_dir.rmdir()
 
 
-def _elsewhere(run: "Run", run_dir: Path | None, resumed: str | None, render: bool) -> None:
+def _elsewhere(run: "Run", run_dir: Path | None, resumed: str | None, render: bool, trace: Path | None) -> None:
     """Train on other machines, or print what would be submitted to them."""
     from persia_cli.commands.engine_job import render as rendered
     from persia_cli.commands.engine_job import train_elsewhere
@@ -119,7 +120,7 @@ def _elsewhere(run: "Run", run_dir: Path | None, resumed: str | None, render: bo
     if render:
         out().out(rendered(run, run_dir), highlight=False)
     else:
-        train_elsewhere(run, run_dir)
+        train_elsewhere(run, run_dir, trace)
 
 
 def _resumed(source: str, run: "Run", run_dir: Path | None) -> "JobPlan | None":

@@ -1,19 +1,12 @@
-"""Traces: the work and the waits of each replica in a window of steps, in nanoseconds of CLOCK_MONOTONIC.
+"""Traces: the work and the waits of each replica in a window of steps, in nanoseconds of CLOCK_MONOTONIC."""
 
-Processes of one machine share that clock. To align machines, a trace also has the difference to the wall clock, and an
-identifier of the machine's boot. In the end the traces of all replicas are joined in Chrome's trace format, which
-Perfetto and chrome://tracing open ("Trace Event Format", Google, 2016): the work of threads as complete events, waits
-during other work as asynchronous events.
-"""
-
-import shutil
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
 
 import msgspec
 
@@ -21,13 +14,11 @@ from persia_cli.control.position import TRAIN
 from persia_cli.wire.parts import BatchId
 
 SPANS_LIMIT = 50_000
-"""Largest number of spans of a replica, about 20 MB; later ones are only counted."""
+"""Largest number of spans of a process; later ones are only counted."""
 LOOP = "loop"
 """Name of the thread of a role's poll loop in traces."""
-PARTS = "trace"
-"""Folder of a run with the traces of its replicas until they are joined."""
 
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_BOOT, _TIMES = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/time")
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
@@ -45,20 +36,6 @@ class Span(msgspec.Struct, array_like=True, frozen=True, gc=False):
     begin_ns: int
     end_ns: int | None
     figures: dict[str, int] = {}
-
-
-class ReplicaTrace(msgspec.Struct, frozen=True):
-    """The trace of one replica; `behind_ns` is the wall clock (since 1970) minus the monotonic clock."""
-
-    replica: str
-    boot: str
-    behind_ns: int
-    dropped: int
-    spans: list[Span]
-
-
-# Made at import, like the decoder of jobs in `plan/job.py`, since threads must not be the first to use a type.
-_DECODER = msgspec.json.Decoder(ReplicaTrace)
 
 
 class _Doing:
@@ -86,7 +63,7 @@ class Trace:
     def __init__(self, first: int = 0, last: int = 0, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self.clock = clock
         self.first, self.last = first, last
-        self.dropped = 0
+        self.dropped = self._added = 0
         self._spans: list[Span] = []
         self._begun: dict[tuple[str, BatchId | int], int] = {}
 
@@ -114,103 +91,36 @@ class Trace:
 
     def add(self, span: Span) -> None:
         """Add a span; over the limit, it is only counted."""
-        if len(self._spans) < SPANS_LIMIT:
+        if self._added < SPANS_LIMIT:
+            self._added += 1
             self._spans.append(span)
         else:
             self.dropped += 1
 
-    def write(self, run_dir: Path, replica: str) -> None:
-        """Write the trace of a replica to the run directory, if any steps are traced."""
-        if self.last <= self.first:
-            return
-        waiting = [Span("", name, *_step_and_rank(what), begin, None) for (name, what), begin in self._begun.items()]
-        behind = time.time_ns() - time.monotonic_ns()
-        part = ReplicaTrace(replica, _boot(), behind, self.dropped, self._spans + waiting)
-        folder = run_dir / PARTS
-        folder.mkdir(exist_ok=True)
-        (folder / f"{replica}.json").write_bytes(msgspec.json.encode(part))
+    @property
+    def is_wanted(self) -> bool:
+        """True if any steps are traced."""
+        return self.first < self.last
+
+    def take(self, most: int) -> list[Span]:
+        """Return the oldest spans, so many at the most, and keep them no longer."""
+        taken = self._spans[:most]
+        del self._spans[: len(taken)]
+        return taken
+
+    def end_waits(self) -> None:
+        """Record the waits that are under way as spans without an end; nothing more is to come."""
+        for (name, what), begin in self._begun.copy().items():
+            self.add(Span("", name, *_step_and_rank(what), begin, None))
+        self._begun = {}
 
 
 def _step_and_rank(what: BatchId | int) -> tuple[int, int | None]:
     return (what.step, what.rank) if isinstance(what, BatchId) else (what, None)
 
 
-def _boot() -> str:
-    """Return an identifier of this machine's boot."""
-    return _BOOT.read_text().strip() if _BOOT.exists() else socket.gethostname()
-
-
-class Joined(NamedTuple):
-    """The contents of a trace file."""
-
-    spans: int
-    dropped: int
-    """Number of spans over the limits of replicas."""
-    missing: list[str]
-    """Names of replicas without spans, since they were killed or had no work in the window."""
-
-
-def join_trace(run_dir: Path, replicas: Sequence[str], path: Path) -> Joined:
-    """Write the traces of replicas in a run directory to one file, if there are any, and remove them."""
-    parts = read_parts(run_dir)
-    clock = "CLOCK_MONOTONIC" if len({part.boot for part in parts}) <= 1 else "wall clocks"
-    if events := chrome_events(parts, list(replicas)):
-        whole = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"clock": clock}}
-        path.write_bytes(msgspec.json.encode(whole))
-    shutil.rmtree(run_dir / PARTS, ignore_errors=True)
-    found = {part.replica for part in parts if part.spans}
-    missing = [replica for replica in replicas if replica not in found]
-    return Joined(sum(len(part.spans) for part in parts), sum(part.dropped for part in parts), missing)
-
-
-def read_parts(run_dir: Path) -> list[ReplicaTrace]:
-    """Return the traces of replicas in a run directory, ordered by name; incomplete ones are skipped."""
-    parts = []
-    for path in sorted((run_dir / PARTS).glob("*.json")):
-        try:
-            parts.append(_DECODER.decode(path.read_bytes()))
-        except msgspec.DecodeError:
-            continue
-    return parts
-
-
-def chrome_events(parts: list[ReplicaTrace], order: list[str]) -> list[dict[str, Any]]:
-    """Return the traces as events of Chrome's trace format: replicas in the given order, time 0 at the first span.
-
-    Traces of one boot share a clock to the nanosecond; those of other machines are aligned by their wall clocks.
-    """
-    known = [part for part in parts if part.spans]
-    if not known:
-        return []
-    own = known[0].boot
-    shifts = {part.replica: 0 if part.boot == own else part.behind_ns - known[0].behind_ns for part in known}
-    zero = min(span.begin_ns + shifts[part.replica] for part in known for span in part.spans)
-    events: list[dict[str, Any]] = []
-    for part in known:
-        events += _events_of(part, order.index(part.replica) + 1, shifts[part.replica] - zero)
-    return events
-
-
-def _events_of(part: ReplicaTrace, process: int, shift_ns: int) -> list[dict[str, Any]]:
-    named = {"ph": "M", "pid": process}
-    events: list[dict[str, Any]] = [
-        named | {"name": "process_name", "args": {"name": part.replica}},
-        named | {"name": "process_sort_index", "args": {"sort_index": process}},
-    ]
-    lanes = sorted({span.lane for span in part.spans if span.lane})
-    events += [named | {"name": "thread_name", "tid": n, "args": {"name": name}} for n, name in enumerate(lanes, 1)]
-    latest = max(span.end_ns or span.begin_ns for span in part.spans)
-    for number, span in enumerate(sorted(part.spans, key=lambda span: span.begin_ns)):
-        end = latest if span.end_ns is None else span.end_ns
-        arguments: dict[str, Any] = {"step": span.step} | span.figures
-        arguments |= {} if span.rank is None else {"rank": span.rank}
-        arguments |= {"unfinished": True} if span.end_ns is None else {}
-        common = {"pid": process, "name": span.name, "args": arguments}
-        at, until = (span.begin_ns + shift_ns) / 1000, (end + shift_ns) / 1000
-        if span.lane:
-            tid = lanes.index(span.lane) + 1
-            events.append(common | {"ph": "X", "tid": tid, "ts": at, "dur": round(until - at, 3)})
-        else:
-            own = {"cat": part.replica, "id": f"{process}.{number}", "tid": 0}
-            events += [common | own | {"ph": "b", "ts": at}, common | own | {"ph": "e", "ts": until}]
-    return events
+@cache
+def own_clock() -> str:
+    """Return an identifier of the clock of this process: of the machine's boot, and of a namespace of times."""
+    boot = _BOOT.read_text().strip() if _BOOT.exists() else socket.gethostname()
+    return f"{boot} {_TIMES.readlink()}" if _TIMES.is_symlink() else boot

@@ -26,6 +26,7 @@ from persia_cli.plan.base_rate import with_base_rate
 from persia_cli.plan.columns import has_query_ids, trains_on_queries
 from persia_cli.plan.embedding import embedding_layout, require_places
 from persia_cli.plan.network import require_network
+from persia_cli.plan.trace_steps import traced_steps
 from persia_cli.plan.warm_start import WarmStart
 from persia_cli.storage.credentials import printable
 from persia_cli.store.layout import EmbeddingLayout
@@ -264,6 +265,7 @@ def plan_job(
     if task == "train":
         run = with_base_rate(run)
     layout = embedding_layout(run)
+    first, last = traced_steps(run.train.trace_steps, steps if task == "train" else 0)
     job = Job(
         task=task,
         run_dir=str(run_dir),
@@ -275,6 +277,8 @@ def plan_job(
         first_step=resumed.step if resumed else 0,
         evaluation_due=bool(resumed and resumed.progress.evaluation_due and facts.eval_rows),
         warm=_warm_start(run, layout) if task == "train" and load is None else None,
+        trace_first=first,
+        trace_last=last,
     )
     require_places(layout, run.cluster.embedding_servers)
     require_network(run, layout)

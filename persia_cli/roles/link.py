@@ -7,8 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,12 +16,13 @@ from persia_cli import __version__
 from persia_cli.config.schema import Run
 from persia_cli.control.awake import AwakeTime
 from persia_cli.disk import refusal
-from persia_cli.errors import PersiaError, RoleError, WireError
+from persia_cli.errors import PersiaError, RoleError
 from persia_cli.observe.trace import Trace
 from persia_cli.observe.usage import cpu_seconds, resident_bytes
 from persia_cli.plan.job import Job
 from persia_cli.roles.changes import Changes
 from persia_cli.roles.checkpoint_folder import require_folder
+from persia_cli.roles.recording import Recording
 from persia_cli.roles.shared_arrays import share_arrays
 from persia_cli.roles.work import Work
 from persia_cli.wire.addresses import placed
@@ -121,7 +121,7 @@ class Link:
         self.on_other_group: Callable[[], None] = lambda: None
         self.group = self.recorded = 0  # as in Welcome
         self._sender: Sender | None = None
-        self._run_dir: Path | None = None
+        self._recording: Recording | None = None
         self._addresses: dict[str, list[str]] = {}
         self.changes = Changes(loop)
         self._client: Client = loop.connect(
@@ -178,7 +178,7 @@ class Link:
         if self.role == "embedding-server" or self.name == "nn-worker-0":
             require_folder(run, job, self.name)
         self.trace = Trace(job.trace_first, job.trace_last)
-        self._run_dir = Path(job.run_dir)
+        self._recording = Recording(self.trace, self.name, self._sender, self._client)
         return run, job
 
     def connect(self, role: str) -> list[Client]:
@@ -282,17 +282,13 @@ class Link:
         """Say the last word, whatever else is under way, and wait so long to be heard."""
         replies: list[Ack] = []
         self._client.request(message, on_reply=replies.append)
-        deadline = time.monotonic() + seconds
-        with suppress(WireError):
-            while not replies and time.monotonic() < deadline:
-                self._client.tick()
-                if self._client.socket.poll(50):
-                    self._client.receive()
+        self._client.attend(lambda: bool(replies), seconds)
 
     def farewell(self) -> None:
         """Answer the instruction to stop, if that is why the replica ends; wait a few seconds to be heard."""
         if self._stop_number is None:
             return
+        self.end_trace(self.stop_timeout_s)
         replies: list[Ack] = []
         done = Done(self.sender, self._stop_number, figures=self._all_figures(self.figures()))
         self._client.request(done, on_reply=replies.append, waiting_for="the end")
@@ -300,14 +296,10 @@ class Link:
         while not replies and time.monotonic() < deadline:
             self.loop.poll(0.05)
 
-    def leave_trace(self) -> None:
-        """Write the replica's part of the job's trace into the run directory, if there is one."""
-        if self._run_dir is None:
-            return
-        try:
-            self.trace.write(self._run_dir, self.name)
-        except OSError as error:
-            log.warning("the trace of %s is lost: %s", self.name, error)
+    def end_trace(self, seconds: float = FAREWELL_S) -> None:
+        """Send the rest of what was recorded for a trace, if there is one; best effort, within so many seconds."""
+        if self._recording is not None:
+            self._recording.end(seconds)
 
     def _ask(self, after: int) -> None:
         self._client.request(Next(self.sender, after), on_reply=self._obey, waiting_for="the next instruction")
@@ -327,19 +319,23 @@ class Link:
         self._ask(instruction.number)
 
     def _beat(self) -> None:
-        if self.stop:
+        if self.stop or self._recording is None:
             return
         counters = self.figures()
         doing, doing_s = self.work.age(counters, self._awake.at(time.monotonic()))
         beat = Heartbeat(self.sender, doing, round(doing_s, 3), self._all_figures(counters), self.changes.heard)
-        self._client.request(beat, on_reply=self._on_beat, waiting_for="a heartbeat's answer")
+        on_beat = partial(self._on_beat, self.trace.clock())
+        self._client.request(beat, on_reply=on_beat, waiting_for="a heartbeat's answer")
+        self._recording.send()
 
     def _all_figures(self, counters: Counters) -> ReplicaFigures:
         memory = resident_bytes() + self.loop.shared_bytes
         links = {role: {"wire": each.wire, "shared": each.shared} for role, each in self.loop.traffic.items()}
         return ReplicaFigures(cpu_seconds(), memory, self.loop.counters, links, counters)
 
-    def _on_beat(self, beat: Beat) -> None:
+    def _on_beat(self, asked_ns: int, beat: Beat) -> None:
+        assert self._recording is not None
+        self._recording.clocks.note(asked_ns, beat.clock_ns, self.trace.clock())
         if beat.stop:
             self._told_to_stop = self.stop = True
         self.changes.heed(beat.changes)

@@ -108,7 +108,7 @@ def run_role(
             link.fail(error)
             raise
         finally:
-            link.leave_trace()
+            link.end_trace()
     finally:
         loop.close()
 

@@ -6,6 +6,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -26,6 +27,7 @@ MAX_WAIT_S = 4.0
 """Longest time between two sends of a request."""
 TRIES = 4
 """Smallest number of unanswered sends before a peer counts as silent."""
+ATTEND_MS = 50
 LOOK_S = 0.5
 """Seconds between two looks at how log-ins went."""
 HANG_UPS = 5
@@ -251,6 +253,16 @@ class Client:
         request.due = now + request.wait_s
         self.resent += 1
         self._send(request)
+
+    def attend(self, is_enough: Callable[[], bool], seconds: float) -> bool:
+        """Do nothing else, for so many seconds at the most, until enough is answered; return whether it is."""
+        deadline = time.monotonic() + seconds
+        with suppress(WireError):
+            while not is_enough() and time.monotonic() < deadline:
+                self.tick()
+                if self.socket.poll(ATTEND_MS):
+                    self.receive()
+        return is_enough()
 
     @property
     def _hung_up(self) -> str:

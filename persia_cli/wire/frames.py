@@ -16,7 +16,7 @@ import numpy as np
 import zmq
 
 from persia_cli.errors import WireError
-from persia_cli.wire import job_messages, messages, store_messages
+from persia_cli.wire import job_messages, messages, store_messages, trace_messages
 from persia_cli.wire.arrays import Array, MessageForm, Shape
 from persia_cli.wire.loans import Loan, SharedMemory, StaleLoan
 from persia_cli.wire.parts import BATCH_PART, Count, Message
@@ -28,7 +28,7 @@ ENCODED_ALIGNMENT = 4
 """Alignment of byte arrays: encoded rows are read as float32 in place."""
 BY_KIND: dict[int, type[Message]] = {
     kind.KIND: kind
-    for module in (messages, job_messages, store_messages)
+    for module in (messages, job_messages, store_messages, trace_messages)
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, Message) and hasattr(kind, "KIND")
 }

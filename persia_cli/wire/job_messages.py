@@ -273,6 +273,8 @@ class Beat(Message, frozen=True):
     """The last change of each replica that has changed since the one that the heartbeat names."""
     group: Count = 0
     """Number of the group that NN workers are to form; those of an earlier one end, to begin again with the others."""
+    clock_ns: Count = 0
+    """The coordinator's CLOCK_MONOTONIC when it answered."""
 
 
 class Heartbeat(Request[Beat], frozen=True):

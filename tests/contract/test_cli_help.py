@@ -77,6 +77,7 @@ FROZEN = {
               "--metric", "--resume", "words"],
     "table": ["--help"],
     "table stats": ["--help", "--json", "folder"],
+    "trace": ["--help", "output", "run"],
     "train": [
         "--conf-dir", "--dry-run", "--help", "--parent", "--render", "--run-dir", "--trace", "--trace-steps", "words",
     ],

@@ -65,6 +65,7 @@ from persia_cli.wire.messages import (
 )
 from persia_cli.wire.parts import BatchId, Message, Sender, TableTotals
 from persia_cli.wire.store_messages import StoreCall, StoreValue
+from persia_cli.wire.trace_messages import Recorded
 from tests.support.any_message import same
 
 REQUEST = 258
@@ -126,6 +127,7 @@ SAMPLES: list[Message] = [
     Verdict(True, 2.0, ""),
     StoreCall(SENDER, 1, "compare_set", ("group/rank",), b"new", b"old", 3),
     StoreValue(b"new", 3),
+    Recorded(SENDER, b"{}"),
 ]  # fmt: skip
 WORK = [
     TrainSteps(0, 100),

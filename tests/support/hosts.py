@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NETWORK = "10.213.77"
 TOOLS = ("ip", "tc", "unshare", "nsenter", "setpriv", "mount")
 NAMESPACES = ("--net", "--mount", "--uts", "--ipc", "--pid", "--mount-proc")
+ENTERED = ("--mount", "--uts", "--ipc", "--net", "--pid", "--time")
 CACHE = Path("/tmp/cache")
 """Each host's own folder of compiled kernels."""
 OWN_FOLDERS = {"TMPDIR": "/tmp", "HOME": "/tmp", "NUMBA_CACHE_DIR": str(CACHE)}
@@ -148,7 +149,7 @@ class Host:
         environment: Mapping[str, str] | None = None,
     ) -> HostProcess:
         """Start a command on the host; `output` gets what it says."""
-        enter = ["nsenter", f"--target={self.pid}", "--mount", "--uts", "--ipc", "--net", "--pid", "--wd=/tmp"]
+        enter = ["nsenter", f"--target={self.pid}", *ENTERED, "--wd=/tmp"]
         process = subprocess.Popen(
             [*enter, "setpriv", "--pdeathsig=KILL", *command],
             stdin=subprocess.DEVNULL,
@@ -206,15 +207,19 @@ class Host:
 
 
 @contextmanager
-def lab(count: int, shown: Sequence[Path] = (), rate: str = "") -> Iterator[list[Host]]:
-    """Yield so many hosts, which of this machine's /tmp see only the program and what is `shown`."""
+def lab(count: int, shown: Sequence[Path] = (), rate: str = "", ahead_s: Sequence[int] = ()) -> Iterator[list[Host]]:
+    """Yield so many hosts, which of this machine's /tmp see only the program and what is `shown`.
+
+    `ahead_s` says of each how far its monotonic clock is ahead of this machine's.
+    """
     with ExitStack() as stack:
         switch = stack.enter_context(_first_process(["--net"], SWITCH))
         [switch_pid] = [child.pid for child in psutil.Process(switch.pid).children()]
         hosts = []
         for number in range(1, count + 1):
             script = _host_script(f"host{number}", shown)
-            first = stack.enter_context(_first_process(NAMESPACES, script))
+            clock = ["--time", f"--monotonic={ahead_s[number - 1]}"] if ahead_s else []
+            first = stack.enter_context(_first_process([*NAMESPACES, *clock], script))
             host = Host(number, first, switch_pid)
             host.plug_in()
             if rate:

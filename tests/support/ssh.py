@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.support.hosts import CACHE, Host
+from tests.support.hosts import CACHE, ENTERED, Host
 
 PERSIA = f"{shlex.quote(sys.executable)} -P -m persia_cli"
 SCRIPT = """#!/bin/sh
@@ -22,7 +22,7 @@ case "$name" in
 {hosts}
 *) echo "ssh: Could not resolve hostname $name: Name or service not known" >&2; exit 255 ;;
 esac
-exec nsenter --target=$pid --mount --uts --ipc --net --pid env -i PATH="$PATH" HOME=/tmp TMPDIR=/tmp \\
+exec nsenter --target=$pid {entered} env -i PATH="$PATH" HOME=/tmp TMPDIR=/tmp \\
     NUMBA_CACHE_DIR={cache} SSH_CONNECTION="{client} 40000 $address 22" /bin/sh -c "cd && $2"
 """
 CASE = "{name}) pid={pid}; address={address} ;;"
@@ -32,7 +32,9 @@ def stand_in(folder: Path, hosts: Sequence[Host]) -> Path:
     """Write the command to a folder, and return its path; it knows these hosts by their names."""
     cases = [CASE.format(name=host.name, pid=host.pid, address=host.address) for host in hosts]
     script = folder / "ssh"
-    script.write_text(SCRIPT.format(hosts="\n".join(cases), cache=CACHE, client="10.213.77.254"))
+    script.write_text(
+        SCRIPT.format(hosts="\n".join(cases), cache=CACHE, client="10.213.77.254", entered=" ".join(ENTERED))
+    )
     script.chmod(stat.S_IRWXU)
     return script
 

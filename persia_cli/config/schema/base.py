@@ -3,7 +3,7 @@
 from datetime import date
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 
@@ -46,6 +46,16 @@ NotTiny = Annotated[float, Field(ge=1e-30, le=1e6, allow_inf_nan=False), NUMBER]
 Decay = Annotated[float, Field(ge=0, lt=1), NUMBER]
 Seconds = Annotated[float, Field(gt=0, le=604_800, allow_inf_nan=False), NUMBER]
 """A waiting time, at most a week."""
+
+
+def _rising(steps: tuple[int, int]) -> tuple[int, int]:
+    if steps[0] >= steps[1]:
+        raise ValueError("expected [FIRST, LAST] with FIRST below LAST, such as [20, 220]")
+    return steps
+
+
+StepRange = Annotated[tuple[Amount, Amount], AfterValidator(_rising)]
+"""The steps from the first up to, but without, the last."""
 
 
 def _texts_of_dates(value: Any) -> Any:

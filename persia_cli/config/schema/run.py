@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from persia_cli.config.schema.base import NUMBER, BatchSize, Count, Few, Node, NonNegative, Positive, Seconds
+from persia_cli.config.schema.base import NUMBER, BatchSize, Count, Few, Node, NonNegative, Positive, Seconds, StepRange
 from persia_cli.config.schema.cluster import Cluster
 from persia_cli.config.schema.dataset import Dataset, ParquetDataset
 from persia_cli.config.schema.embedding import Embedding
@@ -68,6 +68,8 @@ class Training(Node):
     """Compile the dense network by torch.compile before the first step."""
     log_every_steps: Count = 50
     """Steps between two lines of metrics."""
+    trace_steps: StepRange | None = None
+    """Steps [first, last) whose work and waits all roles record, for `persia trace`; `--trace` sets them itself."""
     window: Annotated[int, Field(gt=0, le=100_000), NUMBER] = 10
     """Lines of metrics that the `window_` figures cover."""
     tensorboard: bool = False

@@ -104,7 +104,7 @@ class HostsJob:
         for host in [self.placement[replica] for replica in replicas]:
             if host.ssh not in self._connections:
                 there = [each.name for each, at in self.placement.items() if at is host]
-                mirror = Mirror(self.run_dir, there, self._copies)
+                mirror = Mirror(self.run_dir, there, [each.name for each in self.placement], self._copies)
                 start = start_folder(self.name, self.number)
                 self._connections[host.ssh] = Connection(self._hosts, host, start, mirror, self._say)
 

@@ -9,13 +9,16 @@ from persia_cli.disk import writing
 from persia_cli.engines.hosts.session import RECORD
 from persia_cli.launch.background import LOG
 from persia_cli.launch.job import COORDINATOR_ADDRESS, ROLES
+from persia_cli.observe.recordings import recording_of
 
 
 class Mirror:
     """Files of one machine, as they come in portions."""
 
-    def __init__(self, run_dir: Path, replicas: Sequence[str], writes: bool = True) -> None:
-        """`replicas` are those of the machine; what it says of other files is not heeded.
+    def __init__(
+        self, run_dir: Path, replicas: Sequence[str], recorded: Sequence[str] = (), writes: bool = True
+    ) -> None:
+        """`replicas` are those of the machine, and `recorded` those of the job; other files are not heeded.
 
         Without `writes`, another process writes them.
         """
@@ -23,7 +26,8 @@ class Mirror:
         self._run_dir = run_dir
         self._places = {f"{ROLES}/{name}{LOG}": run_dir / ROLES / f"{name}{LOG}" for name in replicas}
         if any(name.startswith("coordinator-") for name in replicas):
-            self._places |= {name: run_dir / name for name in RECORD}
+            recordings = [str(recording_of(Path(), name)) for name in recorded]
+            self._places |= {name: run_dir / name for name in [*RECORD, *recordings]}
         self.known: dict[str, tuple[int, int]] = {}
         """Inode, on the machine, and size of each file that is here."""
         self.address = ""

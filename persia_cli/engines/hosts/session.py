@@ -24,6 +24,7 @@ from persia_cli.launch.job import COORDINATOR_ADDRESS, JOB, ROLES
 from persia_cli.launch.readiness import memory_bytes
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.journal import EVENTS, METRICS
+from persia_cli.observe.recordings import RECORDINGS, SUFFIX
 from persia_cli.plan.pinning import MachineProcessors
 
 POLL_S = 0.2
@@ -103,7 +104,9 @@ class HostSession:
                 yield {"replica": name}
         over = [name for name in names if name not in self._ended and not is_running(self._start, name)]
         logs = {f"{ROLES}/{name}{LOG}": self._start / f"{name}{LOG}" for name in names}
-        for path, place in (logs | {name: self._start.parent / RUN / name for name in RECORD}).items():
+        run_dir = self._start.parent / RUN
+        recordings = [f"{RECORDINGS}/{path.name}" for path in sorted((run_dir / RECORDINGS).glob(f"*{SUFFIX}"))]
+        for path, place in (logs | {name: run_dir / name for name in [*RECORD, *recordings]}).items():
             if path not in self._files:
                 self._files[path] = FollowedFile(place, path, *self._known.get(path, (0, 0)))
             yield from self._files[path].news()

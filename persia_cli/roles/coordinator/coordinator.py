@@ -38,6 +38,7 @@ from persia_cli.roles.coordinator.lost_memory import LostMemory
 from persia_cli.roles.coordinator.meeting import Meeting
 from persia_cli.roles.coordinator.progression import Progression
 from persia_cli.roles.coordinator.readiness import Readiness
+from persia_cli.roles.coordinator.recordings import Recordings
 from persia_cli.roles.coordinator.recovery import RecoveryHandler
 from persia_cli.roles.coordinator.regrouping import Regrouping
 from persia_cli.roles.coordinator.reporting import Reporting
@@ -67,6 +68,7 @@ from persia_cli.wire.messages import Ack
 from persia_cli.wire.parts import Message
 from persia_cli.wire.server import Peer
 from persia_cli.wire.store_messages import StoreCall
+from persia_cli.wire.trace_messages import Recorded
 
 if TYPE_CHECKING:
     from persia_cli.roles.coordinator.scoring import Scoring
@@ -167,8 +169,10 @@ class Coordinator:
             self._inputs, lambda: self._progression.advance(),
         )
         self.signals = self._early.signals
+        self._recordings = Recordings(self._server, self._joining, job, bool(self._inputs.again))
         self._dismissal = Dismissal(
-            self._server, self._joining, self._membership, self._work, self._now, self._give_up, self._early.end
+            self._server, self._joining, self._membership, self._work, self._now, self._give_up, self._early.end,
+            self._recordings,
         )
         self._files = FileHandler(
             self._server, self._joining, self._phases, self._checkpointing, self._early, self._events,
@@ -215,6 +219,7 @@ class Coordinator:
             Fail: self._dismissal.on_fail,
             Leave: self._dismissal.on_leave,
             Death: self._recovery.on_death,
+            Recorded: self._recordings.on_recorded,
             StoreCall: Meeting(self._server, self._joining).on_call,
         }
         if self._scoring is not None:
@@ -333,18 +338,13 @@ class Coordinator:
         seconds = min(self._run.cluster.stop_timeout_s / 2, AT_ONCE_S if self._early.signal else math.inf)
         self._dismissal.send_away(why, self._phases.number + 1, seconds, poll, self.goes_on)
 
-    # Instructions and work items
-
     def _on_next(self, peer: Peer, message: Next) -> None:
-        member = self._joining.find(message.sender)
-        self._work.ask(member.name, peer, message.after)
+        self._work.ask(self._joining.find(message.sender).name, peer, message.after)
 
     def _on_take_item(self, peer: Peer, message: TakeItem) -> None:
-        member = self._joining.find(message.sender, only="data-loader")
-        self._work.take(member.name, peer, message)
+        self._work.take(self._joining.find(message.sender, only="data-loader").name, peer, message)
 
     def _on_scores(self, peer: Peer, message: Scores) -> None:
         assert self._scoring is not None
-        member = self._joining.find(message.sender, only="nn-worker")
-        self._scoring.add(member.index, message.batch, message.logits)
+        self._scoring.add(self._joining.find(message.sender, only="nn-worker").index, message.batch, message.logits)
         self._server.reply(peer, Ack())

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 
-from persia_cli.control.membership import Membership
+from persia_cli.control.membership import Member, Membership
 from persia_cli.errors import PersiaError, RoleError, WireError
 from persia_cli.roles.coordinator.early_saves import SAVE_AND_END
 from persia_cli.roles.coordinator.joining import JoinHandler
+from persia_cli.roles.coordinator.recordings import Recordings
 from persia_cli.roles.coordinator.work_queue import WorkQueue
 from persia_cli.roles.link import REASON_LIMIT
 from persia_cli.wire.job_messages import Fail, Instruction, Leave, Stop
@@ -38,6 +39,7 @@ class Dismissal:
         clock: Callable[[], float],
         give_up: Callable[[str, int], None],
         save_and_end: Callable[[str, str], None],
+        recordings: Recordings,
     ) -> None:
         """`clock` returns the seconds in which the coordinator has been running.
 
@@ -50,6 +52,7 @@ class Dismissal:
         self.clock = clock
         self.give_up = give_up
         self._save_and_end = save_and_end
+        self._recordings = recordings
         self._told: set[str] = set()
         self.begun = False
 
@@ -89,10 +92,15 @@ class Dismissal:
         self._told.update(self._joining.close(f"the job has ended: {why}"))
         self.work.instruct(Instruction(number, Stop(why[:REASON_LIMIT], goes_on)))
         deadline = self.clock() + seconds
-        while self._listening() - self._told and self.clock() < deadline:
+        while self._awaited() and self.clock() < deadline:
             poll()
 
-    def _listening(self) -> set[str]:
-        """Names of the replicas that were heard of just now; the others may be dead, stopped or stuck."""
+    def _awaited(self) -> set[str]:
+        """Names of the replicas that do not know yet that they are to stop, or that have a trace to send."""
+        listening = self._listening()
+        return {member.name for member in listening} - self._told | self._recordings.unfinished(listening)
+
+    def _listening(self) -> list[Member]:
+        """Return the replicas that were heard of just now; the others may be dead, stopped or stuck."""
         silent = {member.name for member in self.membership.silent(self.clock(), LISTENING_S)}
-        return {member.name for member in self.membership.members.values() if not member.died} - silent
+        return [each for each in self.membership.members.values() if not each.died and each.name not in silent]

@@ -1,5 +1,6 @@
 """The coordinator's part when a process dies: whether the replica gets a new one, and who has to know."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -182,7 +183,7 @@ class RecoveryHandler:
     def beat(self, heard: int) -> Beat:
         """Return the answer to the heartbeat of a replica that has heard of the changes up to a number."""
         changes = tuple(change for change in self._changes.values() if change.number > heard)
-        return Beat(self._dismissal.begun, changes, self._group.number)
+        return Beat(self._dismissal.begun, changes, self._group.number, time.monotonic_ns())
 
     def needs(self, message: Heartbeat) -> bool:
         """Return whether a heartbeat may change what is known of recoveries."""

@@ -20,7 +20,8 @@ from persia_cli.bench.rounds import (
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import Run
 from persia_cli.errors import UserError
-from persia_cli.observe.trace import ReplicaTrace, Span
+from persia_cli.observe.recordings import ReplicaTrace
+from persia_cli.observe.trace import Span
 from tests.support.small import WORDS
 
 
@@ -122,7 +123,7 @@ def test_stages_are_milliseconds_per_step_in_the_order_of_a_step() -> None:
         Span("training", "forward", 5, 0, 12_000_000, 14_000_000),
         Span("", "pull", 6, 0, 1_000_000, None),
     ]
-    assert stages_of([ReplicaTrace("nn-worker-0", "boot", 0, 0, spans)], 2) == [
+    assert stages_of([ReplicaTrace("nn-worker-0", spans)], 2) == [
         Stage("nn-worker-0", "forward", 3.0, False),
         Stage("nn-worker-0", "backward", 1.5, False),
         Stage("nn-worker-0", "pull", 2.0, True),

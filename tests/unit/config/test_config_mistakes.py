@@ -28,7 +28,8 @@ GROUPS = (
         ("optimizer.lr=3", "optimizer.lr=3: no such key; did you mean optimizer.embedding.lr (a number above 0)?"),
         ("modle=dlrm", "modle=dlrm: no such key; did you mean model?"),
         ("train.wombat=1", "train.wombat=1: no such key; there are batch_size, accumulate, epochs, steps, threads, "
-         "losses, task_weights, precision, device, compile, log_every_steps, window, tensorboard and stop_early"),
+         "losses, task_weights, precision, device, compile, log_every_steps, trace_steps, "
+         "window, tensorboard and stop_early"),
         ("train.batch_size=abc", "train.batch_size=abc: expected a whole number above 0"),
         ("train.batch_size=0", "train.batch_size=0: expected a whole number above 0"),
         ("train.batch_size=1.5", "train.batch_size=1.5: expected a whole number above 0"),
@@ -114,7 +115,8 @@ GROUPS = (
          "has rows for every id, so give it or admission, not both"),
         ("model.kind=dlmr", f"model.kind=dlmr: expected {KINDS}; did you mean dlrm?"),
         ("train=5", "train=5: expected keys (batch_size, accumulate, epochs, steps, threads, "
-         "losses, task_weights, precision, device, compile, log_every_steps, window, tensorboard, stop_early)"),
+         "losses, task_weights, precision, device, compile, log_every_steps, trace_steps, "
+         "window, tensorboard, stop_early)"),
         ("name=a b", "name=a b: expected only letters, digits, '.', '_' and '-', since the name is used for a folder"),
         ("mode.staleness=0", "mode.staleness=0: staleness counts the step in flight itself, so it is at least 1 (1 "
          "with one rank is sync)"),

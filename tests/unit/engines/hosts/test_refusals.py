@@ -15,9 +15,9 @@ from persia_cli.plan.job import plan_job
 WORDS = ["conf=synthetic", "cluster=hosts", "cluster.hosts.list=[a]"]
 
 
-def test_a_trace_would_stay_on_the_machines(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--trace is not for cluster=hosts"):
-        train(WORDS, trace=tmp_path / "steps.json")
+def test_a_trace_is_of_a_job_and_not_of_what_is_printed(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--trace is not for --render"):
+        train(WORDS, render=True, trace=tmp_path / "steps.json")
 
 
 def test_a_run_is_gone_on_with_by_its_own_command() -> None:

@@ -1,0 +1,36 @@
+"""`persia trace`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from persia_cli.commands.options import examples
+
+EXAMPLES = examples(
+    "persia trace runs/criteo-20261121-081500 steps.json  # of a training with train.trace_steps=[20,220]",
+)
+
+
+def trace(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)],
+    output: Annotated[Path, typer.Argument(metavar="FILE", help="What to write, for Perfetto.", show_default=False)],
+) -> None:
+    """Write the timeline of every role's work in the steps of train.trace_steps; persia train --trace does it itself.
+
+    The recordings stay in the run directory. Of a job that runs it has what was recorded so far.
+    """
+    from persia_cli.commands.followed import plan_of
+    from persia_cli.commands.hosts_job import fetch_logs
+    from persia_cli.commands.job import leave_trace, require_file
+    from persia_cli.commands.screen import err
+    from persia_cli.engines.hosts.begin import STATE
+    from persia_cli.errors import UserError
+
+    require_file(output)
+    if (run / STATE).is_file():
+        fetch_logs(run)
+    plan = plan_of(run)
+    if plan.job.trace_first >= plan.job.trace_last:
+        raise UserError(f"{run} has no recordings: train with train.trace_steps=[FIRST,LAST], or with --trace FILE")
+    leave_trace(err(), run, plan.job, plan.replicas, output)

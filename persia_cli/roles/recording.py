@@ -1,0 +1,93 @@
+"""What a replica records for a trace, on its way to the coordinator: a portion a heartbeat, and the rest at the end.
+
+So memory and traffic are bounded, and of a process that is killed only the last portions are lost.
+"""
+
+import logging
+import secrets
+from collections import deque
+
+import msgspec
+
+from persia_cli.observe.recordings import TracePortion
+from persia_cli.observe.trace import Span, Trace, own_clock
+from persia_cli.wire.client import Client
+from persia_cli.wire.messages import Ack
+from persia_cli.wire.parts import Sender
+from persia_cli.wire.trace_messages import Recorded
+
+log = logging.getLogger(__name__)
+
+PORTION = 2000
+"""The most spans that are sent at once, some 200 KB."""
+COMPARED = 120
+"""Newest comparisons of the clocks of which the best counts: those of a minute, in which clocks go apart by little."""
+
+
+class ClockComparison:
+    """The difference between the coordinator's clock and this process's, by the answers to heartbeats.
+
+    The coordinator reads its clock at some moment between question and answer, so half the time between these bounds
+    the error of taking it for the middle. The quickest answer is the best.
+    """
+
+    def __init__(self) -> None:
+        self._found: deque[tuple[int, int]] = deque(maxlen=COMPARED)
+
+    def note(self, asked_ns: int, theirs_ns: int, answered_ns: int) -> None:
+        """Take the moments of a question and its answer by this clock, and what the other said in between."""
+        half = (answered_ns - asked_ns + 1) // 2
+        self._found.append((half, theirs_ns - asked_ns - half))
+
+    @property
+    def best(self) -> tuple[int, int | None]:
+        """How far the coordinator's clock is ahead, and how exact that is; None before anything was compared."""
+        if not self._found:
+            return 0, None
+        within_ns, ahead_ns = min(self._found)
+        return ahead_ns, within_ns
+
+
+class Recording:
+    """The trace of one process, and what of it the coordinator has."""
+
+    def __init__(self, trace: Trace, replica: str, sender: Sender, client: Client) -> None:
+        self.trace, self._replica, self._sender, self._client = trace, replica, sender, client
+        self.clocks = ClockComparison()
+        self._process, self._number = secrets.token_hex(8), 0
+        self._unanswered = 0
+        self._is_ended = False
+
+    def send(self) -> None:
+        """Send a portion, if there is one and the last was answered."""
+        if self.trace.is_wanted and not self._unanswered and not self._is_ended and (spans := self.trace.take(PORTION)):
+            self._send(spans, is_last=False)
+
+    def end(self, seconds: float) -> None:
+        """Send the rest, and wait so many seconds for it to be taken; what is not is said in the log."""
+        if self._is_ended or not self.trace.is_wanted:
+            return
+        self._is_ended = True
+        self.trace.end_waits()
+        deadline = self.trace.clock() + int(seconds * 1e9)
+        is_last = False
+        while self._client.attend(lambda: not self._unanswered, (deadline - self.trace.clock()) / 1e9) and not is_last:
+            spans = self.trace.take(PORTION)
+            is_last = len(spans) < PORTION
+            self._send(spans, is_last)
+        if self._unanswered:
+            log.warning("the trace of %s lacks its end: the coordinator has not taken it in time", self._replica)
+
+    def _send(self, spans: list[Span], is_last: bool) -> None:
+        self._number += 1
+        self._unanswered += 1
+        ahead_ns, within_ns = self.clocks.best
+        portion = TracePortion(
+            self._replica, self._process, self._number, own_clock(), ahead_ns, within_ns, self.trace.dropped, is_last,
+            spans,
+        )  # fmt: skip
+        recorded = Recorded(self._sender, msgspec.json.encode(portion))
+        self._client.request(recorded, on_reply=self._on_taken, waiting_for="the coordinator to take a trace")
+
+    def _on_taken(self, _: Ack) -> None:
+        self._unanswered -= 1
