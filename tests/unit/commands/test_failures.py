@@ -57,7 +57,7 @@ def test_long_errors_are_not_wrapped(persia) -> None:
 
 
 def test_unknown_commands_and_options(persia) -> None:
-    assert "Did you mean 'train'?" in persia("trian").err
+    assert "Did you mean 'train'" in persia("trian").err
     ended = persia("train", "--wombat")
     assert ended.code == 2
     assert "--wombat" in ended.err
