@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from persia_cli.config.schema.raw import AtLeast, Divide, FloorDivide, RawColumns, Remainder, Step, Subtract
 from persia_cli.data.arrow_types import class_of, is_list
 from persia_cli.data.ids import text_ids
-from persia_cli.data.kinds import INTEGER, NUMBER, Kind, hexadecimal, text_of, values_of
+from persia_cli.data.kinds import BYTES, INTEGER, NUMBER, Kind, hexadecimal, text_of, values_of
 from persia_cli.data.values import NotAnIdError, whole_floats
 
 Reject = Callable[[NDArray[np.bool_], str], None]
@@ -81,6 +81,8 @@ def column_of_request(raw: RawColumns, column: str, given: Any) -> Any:
         given = _plain_texts(raw, given)
     # Bytes have no null.
     if raw.read == "absence":
+        if class_of(given.type) == "text":
+            given = _parsed(NUMBER, raw, column, given)
         return pa.array(given.is_null(nan_is_null=True).to_numpy(zero_copy_only=False).astype(np.float32))
     numbers = _integers(raw, column, given) if raw.read == "integer" else _floats(raw, column, given)
     absent = numbers.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
@@ -157,12 +159,28 @@ def _text_of_request(raw: RawColumns, column: str, given: Any) -> Any:
         raise TypeError(f"{raw.read} is text, not {kind}")
     if raw.read == "texts":
         assert table is not None
-        return text_lists(table, given, raw.stripped)
+        return _lists_of_request(raw, column, table, given)
     texts = _plain_texts(raw, given)
     if raw.read == "hexadecimal":
         return _parsed(hexadecimal(raw.digits), raw, column, texts)
     assert table is not None
     return _parsed(text_of(table), raw, column, texts)
+
+
+def _lists_of_request(raw: RawColumns, column: str, table: str, given: Any) -> Any:
+    """Return lists of ids, made of the text that a file would have; refuses texts that it would have as others."""
+    separator = raw.separator or ""
+    texts = given.flatten().cast(pa.string()).fill_null("")
+    lengths = pc.fill_null(pc.list_value_length(given), 0).to_numpy(zero_copy_only=False)
+    bounds = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int64())
+    joined = pc.binary_join(pa.LargeListArray.from_arrays(bounds, texts), separator)
+    in_file = _parsed(BYTES, raw, column, _plain_texts(raw, joined)).cast(pa.string()).fill_null("")
+    made = text_lists(table, pc.split_pattern(in_file, separator), raw.stripped)
+    told = text_lists(table, given, raw.stripped)
+    if not made.equals(told):
+        wrong = np.array([mine != theirs for mine, theirs in zip(made.to_pylist(), told.to_pylist(), strict=True)])
+        _refuse(wrong, given, f": {separator!r} stands between texts in a file; give those around it one by one")
+    return made
 
 
 def _stepped(step: Step, values: NDArray[Any]) -> NDArray[Any]:

@@ -8,6 +8,8 @@ import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from persia_cli.errors import DataError
 from persia_cli.server import answers
 from persia_cli.server.answers import HttpAnswer
@@ -203,6 +205,13 @@ class ServingApp:
         except DataError as error:
             raise bad(str(error)) from error
         found = self._predictor.predict(batch)
+        if not np.isfinite(found.values).all():
+            row, output = np.argwhere(~np.isfinite(found.values))[0].tolist()
+            value, name = found.values[row, output], self._model.outputs[output].name
+            raise RefusedRequestError(
+                500, f"model {self._model.name} gives {value} as {name} of sample {row} of the request, counted from "
+                "0, and that is no prediction",
+            )  # fmt: skip
         self.figures.samples.inc(batch.size)
         for number in found.missing.nonzero()[0]:
             self.figures.missing.labels(self._model.features[number].name).inc(int(found.missing[number]))

@@ -106,3 +106,43 @@ def test_floats_for_integers_are_exact_or_refused(keys: dict[str, Any], value: f
         require_same(raw, str(int(value)), given)
     else:
         assert requested(raw, given) is None
+
+
+@given(
+    st.sampled_from(["|", "||", ", "]), st.booleans(),
+    st.lists(st.lists(st.none() | st.text("ab| ,\0", max_size=4), max_size=4) | st.none(), min_size=1, max_size=3),
+)  # fmt: skip
+@example("|", False, [["a|b"]])
+@example("||", False, [["a|", "b"]])
+@example("|", False, [["a\0"], ["b"]])
+@example("|", True, [[" a ", "", None], None, []])
+def test_lists_of_texts_become_what_a_file_with_them_does(
+    separator: str, stripped: bool, lists: list[list[str | None] | None]
+) -> None:
+    keys = {"columns": ["n"], "read": "texts", "separator": separator, "stripped": stripped}
+    raw = RawColumns.model_validate(keys)
+    found = requested(raw, pa.array(lists, pa.list_(pa.string())))
+    whole = [prepared(raw, separator.join(text or "" for text in each or [])) for each in lists]
+    if any(reasons for _, reasons in whole):
+        assert found is None
+    elif found is None:
+        texts = [text or "" for each in lists for text in each or []]
+        assert any(separator[0] in text for text in texts) or (stripped and separator != separator.strip())
+    else:
+        assert found.to_pylist() == [made.to_pylist()[0] for made, _ in whole]
+
+
+def test_a_list_longer_than_a_field_of_a_file_is_refused() -> None:
+    raw = RawColumns.model_validate({"columns": ["n"], "read": "texts", "separator": "|"})
+    assert requested(raw, pa.array([["a" * 2**15, "b" * (2**15 - 1)]])) is not None
+    assert requested(raw, pa.array([["a" * 2**15, "b" * 2**15]])) is None
+
+
+@given(st.booleans(), TEXTS)
+@example(False, "nan")
+@example(False, " ")
+@example(True, " ")
+@example(False, "n/a")
+def test_absence_in_a_request_is_that_of_the_field_in_a_file(stripped: bool, text: str) -> None:
+    raw = RawColumns.model_validate({"columns": ["n"], "read": "absence", "stripped": stripped})
+    require_same(raw, text, pa.array([text]))
