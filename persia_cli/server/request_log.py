@@ -17,7 +17,7 @@ from persia_cli.disk import disk_error
 from persia_cli.errors import DataError, UserError, count, one_line
 from persia_cli.server.figures import ServingFigures
 from persia_cli.server.log_files import PendingFile, publish_abandoned
-from persia_cli.serving.fields import Lists
+from persia_cli.serving.columns import Lists
 from persia_cli.serving.predictor import Predictor
 from persia_cli.serving.sample_columns import SampleColumns
 

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from persia_cli.errors import count, one_line
 from persia_cli.server.refused import RefusedRequestError, bad
@@ -13,13 +12,13 @@ from persia_cli.server.tensors import (
     NUMBERS,
     Tensor,
     Values,
-    number_part,
     require_plain,
     values_in_bytes,
     values_in_json,
 )
+from persia_cli.serving.columns import Lists, columns_of
 from persia_cli.serving.description import ModelInput, ModelOutput
-from persia_cli.serving.fields import Lists, columns_of
+from persia_cli.serving.packed import PackedColumn, PackedColumns, PackedLayout
 
 LENGTHS = ".lengths"
 """Ending of the input that says how many ids each sample has in the input of this name."""
@@ -57,28 +56,15 @@ class Wanted(NamedTuple):
 class PredictionRequest(NamedTuple):
     """What a request asks."""
 
-    columns: dict[str, Any]
+    columns: Mapping[str, Any]
     outputs: list[Wanted]
     id: str | None = None
-
-
-class _NumberPart(NamedTuple):
-    """An input of numbers as bytes, and where they begin in the body."""
-
-    name: str
-    dtype: np.dtype[Any]
-    size: int
-    begin: int
-
-    def values(self, body: bytes) -> NDArray[Any]:
-        """Return the numbers."""
-        return number_part(body, self.dtype, self.size, self.begin)
 
 
 class _Form(NamedTuple):
     """What the JSON of a request says, of which all inputs are numbers as bytes."""
 
-    parts: list[_NumberPart]
+    layout: PackedLayout
     outputs: list[Wanted]
 
 
@@ -105,7 +91,7 @@ class RequestReader:
         head = body[:length]
         form = self._forms.get((head, len(body)))
         if form is not None:
-            return PredictionRequest({part.name: part.values(body) for part in form.parts}, form.outputs)
+            return PredictionRequest(PackedColumns(body, form.layout), form.outputs)
         asked = _decoded(_INFER, head)
         tensors = self._tensors(asked.inputs, memoryview(body)[length:])
         columns = {
@@ -129,9 +115,9 @@ class RequestReader:
             self._forms.clear()
         begin, parts = len(head), []
         for each in asked.inputs:
-            parts.append(_NumberPart(each.name, NUMBERS[each.datatype], each.count, begin))
+            parts.append(PackedColumn(each.name, NUMBERS[each.datatype], each.count, begin))
             begin += each.binary_size or 0
-        self._forms[head, size] = _Form(parts, question.outputs)
+        self._forms[head, size] = _Form(PackedLayout(parts), question.outputs)
 
     def rows(self, body: bytes) -> PredictionRequest:
         """Return what a body of rows asks; raises RefusedRequestError."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from persia_cli.errors import count
 from persia_cli.server.refused import bad
+from persia_cli.serving.packed import numbers
 
 NUMBERS = {
     "BOOL": np.dtype("?"),
@@ -88,14 +89,7 @@ def values_in_bytes(tensor: Tensor, part: memoryview) -> Values:
             f"input {tensor.name} has {count(len(part), 'byte')}, and {tensor.datatype} of the shape {tensor.shape} "
             f"has {tensor.count * dtype.itemsize:,}"
         )
-    return number_part(part, dtype, tensor.count, 0)
-
-
-def number_part(body: bytes | memoryview, dtype: np.dtype[Any], count: int, begin: int) -> NDArray[Any]:
-    """Return numbers that begin somewhere in a body, as a copy, since arrays of the model's code are aligned."""
-    if not count:
-        return np.empty(0, dtype)  # a buffer has to have something
-    return np.frombuffer(body, dtype, count, begin).copy()
+    return numbers(part, dtype, tensor.count, 0)
 
 
 def require_plain(name: str, values: list[Any]) -> None:

@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -19,23 +20,17 @@ from persia_cli.config.schema.raw import RawColumns
 from persia_cli.data.batch import Batch, assemble
 from persia_cli.data.decode import Ids, decode_dense, decode_ids
 from persia_cli.data.ids import seed_of
-from persia_cli.data.raw_values import column_of_request
 from persia_cli.errors import CheckpointError, DataError, one_line
+from persia_cli.serving.columns import WHERE, MadeColumns, arrow_column, rows_of
 from persia_cli.serving.description import FEATURES
+from persia_cli.serving.packed import PackedColumns, PackedLayout, PackedReader
 
-WHERE = "the request"
 INTEGERS = (np.dtype(np.int64), np.dtype(np.uint64))
+SINGLE = np.dtype(np.float32)
 Datatype = Literal["FP32", "FP64", "INT64", "UINT64", "BYTES"]
 RAW_TYPES: dict[str, Datatype] = {
     "integer": "INT64", "number": "FP64", "absence": "FP64", "text": "BYTES", "texts": "BYTES", "hexadecimal": "BYTES",
 }  # fmt: skip
-
-
-class Lists(NamedTuple):
-    """Lists of ids: the ids of all samples, and how many each has."""
-
-    values: Any
-    lengths: NDArray[np.integer[Any]]
 
 
 class RequestFields(Node):
@@ -126,6 +121,8 @@ class RequestFields(Node):
         A column of one value stands for all samples. Raises DataError that names the field which is missing, or which
         value cannot be used.
         """
+        if isinstance(columns, PackedColumns) and (batch := self._packed_batch(columns)) is not None:
+            return batch
         names = self.names
         if missing := [name for name in names if name not in columns]:
             raise DataError(f"{WHERE} has no field {missing[0]}; the model reads {', '.join(names)}")
@@ -133,7 +130,7 @@ class RequestFields(Node):
             raise DataError(
                 f"{WHERE} has a field {unknown[0]}, which the model does not read; it reads {', '.join(names)}"
             )
-        sizes = {name: _rows_of(columns[name], name) for name in names}
+        sizes = {name: rows_of(columns[name], name) for name in names}
         size = next((rows for rows in sizes.values() if rows != 1), 1)
         if wrong := [name for name, rows in sizes.items() if rows not in (1, size)]:
             raise DataError(f"{WHERE} has {sizes[wrong[0]]} values of {wrong[0]}, and {size} of other fields")
@@ -151,18 +148,42 @@ class RequestFields(Node):
             offsets=[each.offsets for each in ids],
         )
 
+    def _packed_batch(self, columns: PackedColumns) -> Batch | None:
+        """Return the samples of columns that need no decoding; None if some do, or lack, or cannot be used."""
+        readers, layout = self._packed_readers, columns.layout
+        if layout not in readers:
+            readers[layout] = self._packed_reader(layout)
+        reader = readers[layout]
+        return None if reader is None else reader.batch(columns.body)
+
+    @cached_property
+    def _packed_readers(self) -> WeakKeyDictionary[PackedLayout, PackedReader | None]:
+        return WeakKeyDictionary()
+
+    def _packed_reader(self, layout: PackedLayout) -> PackedReader | None:
+        if layout.columns.keys() != self.names.keys() or self.raw:
+            return None
+        dense = [layout.columns[feature.name] for feature in self.dense]
+        ids = [layout.columns[feature.column_name] for feature in self.sparse]
+        are_plain = all(feature.transform is None and feature.width == 1 for feature in self.dense) and all(
+            self._has_plain_ids(feature) for feature in self.sparse
+        )
+        if not are_plain or {each.dtype for each in dense} - {SINGLE} or {each.dtype for each in ids} - set(INTEGERS):
+            return None
+        return PackedReader.of(dense, ids)
+
     def raw_by_column(self) -> dict[str, RawColumns]:
         """Return the declarations of the columns that are made of fields."""
         return {column: each for each in self.raw for column in each.columns}
 
-    def _dense_block(self, made: "MadeColumns", size: int) -> NDArray[np.float32]:
+    def _dense_block(self, made: MadeColumns, size: int) -> NDArray[np.float32]:
         """Return the dense inputs of all samples, finite, float32 [size, inputs]."""
         block = np.empty((size, self.dense_inputs), np.float32)
         for takes_plain in (True, False):
             at = 0
             for feature in self.dense:
                 column = made.column(feature.name)
-                is_plain = feature.transform is None and isinstance(column, np.ndarray) and column.dtype == np.float32
+                is_plain = feature.transform is None and isinstance(column, np.ndarray) and column.dtype == SINGLE
                 if is_plain and takes_plain:
                     block[:, at] = column
                     at += 1
@@ -182,75 +203,19 @@ class RequestFields(Node):
                 f"{WHERE}: field {feature.name} has values that are no numbers, {one_line(error)}"
             ) from error
 
+    def _has_plain_ids(self, feature: SparseFeature) -> bool:
+        """Say whether whole numbers are the feature's ids as they are, one for each sample."""
+        return feature.buckets is None and feature.ids != "text" and feature.name not in self.lists
+
     def _ids(self, feature: SparseFeature, column: Any) -> Ids:
-        is_list = feature.name in self.lists
-        is_plain = feature.buckets is None and feature.ids != "text" and not is_list
-        if is_plain and isinstance(column, np.ndarray) and column.dtype in INTEGERS:
+        if isinstance(column, np.ndarray) and column.dtype in INTEGERS and self._has_plain_ids(feature):
             return Ids(column.view(np.uint64), None)
+        is_list = feature.name in self.lists
         name = feature.column_name
         try:
             return decode_ids(arrow_column(column, name, is_list), feature, is_list, WHERE, None, Counter())
         except (pa.ArrowException, TypeError) as error:
             raise DataError(f"{WHERE}: field {name} has values that are no ids, {one_line(error)}") from error
-
-
-class MadeColumns:
-    """The data set's columns of a request, made of its fields where they are declared so.
-
-    All columns of a declaration whose values are of one type are made in one pass: dozens cost little more than one.
-    """
-
-    def __init__(self, raw: Mapping[str, RawColumns], given: Mapping[str, Any]) -> None:
-        self._raw, self._given = raw, given
-        self._made: dict[str, Any] = {}
-
-    def column(self, name: str) -> Any:
-        """Return a column; raises DataError for values that it cannot be made of."""
-        raw = self._raw.get(name)
-        if raw is None:
-            return self._given[name]
-        if name not in self._made:
-            self._made |= self._columns(raw) if raw.is_same_for_all else {name: self._alone(raw, name)}
-        return self._made[name]
-
-    def _columns(self, raw: RawColumns) -> dict[str, Any]:
-        """Return the columns of a declaration whose fields the request has."""
-        arrays = {name: self._array(raw, name) for name in raw.columns if raw.field_of(name) in self._given}
-        kinds = list(dict.fromkeys(array.type for array in arrays.values() if not pa.types.is_null(array.type)))
-        made: dict[str, Any] = {}
-        for kind in kinds or [pa.null()]:
-            # Nulls alone have no type of their own, and go with the first one.
-            with_nulls = not kinds or kind == kinds[0]
-            own = [
-                name for name, each in arrays.items() if each.type == kind or (each.type == pa.null() and with_nulls)
-            ]
-            try:
-                joined = pa.concat_arrays([arrays[name].cast(kind) for name in own])
-                whole = column_of_request(raw, own[0], joined)
-            except (pa.ArrowException, TypeError):
-                made |= {name: self._alone(raw, name) for name in own}  # one of them names the field
-                continue
-            ends = np.cumsum([len(arrays[name]) for name in own]).tolist()
-            for name, begin, end in zip(own, [0, *ends], ends, strict=False):
-                made[name] = _plain(whole.slice(begin, end - begin))
-        return made
-
-    def _alone(self, raw: RawColumns, name: str) -> Any:
-        try:
-            return column_of_request(raw, name, self._array(raw, name))
-        except (pa.ArrowException, TypeError) as error:
-            field = raw.field_of(name)
-            raise DataError(f"{WHERE}: field {field} has a value that is no {raw.read}, {one_line(error)}") from error
-
-    def _array(self, raw: RawColumns, name: str) -> Any:
-        field = raw.field_of(name)
-        return arrow_column(self._given[field], field, raw.read == "texts").combine_chunks()
-
-
-def _plain(array: Any) -> Any:
-    """Return numbers without nulls as a numpy array, which needs no decoding."""
-    is_number = pa.types.is_integer(array.type) or pa.types.is_floating(array.type)
-    return array.to_numpy() if is_number and not array.null_count else array
 
 
 def write_fields(folder: Path, fields: RequestFields) -> None:
@@ -266,49 +231,6 @@ def read_fields(folder: Path) -> RequestFields:
         return RequestFields.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, yaml.YAMLError, ValidationError) as error:
         raise CheckpointError(f"{path} cannot be used: {one_line(error)[:300]}; export the run again") from error
-
-
-def _rows_of(column: Any, name: str) -> int:
-    """Return the samples of a column; raises DataError for what has no value of its own for each."""
-    if type(column) is np.ndarray and column.ndim == 1:
-        return column.size
-    if isinstance(column, Lists):
-        lengths = np.asarray(column.lengths)
-        if lengths.ndim != 1 or (lengths.size and lengths.dtype.kind not in "iu") or (lengths < 0).any():
-            raise DataError(f"{WHERE}: the lengths of field {name} have to be integers from 0 on, one for each sample")
-        if (ids := _rows_of(column.values, name)) != lengths.sum():
-            raise DataError(f"{WHERE}: the lengths of field {name} add up to {lengths.sum()}, and it has {ids} ids")
-        return lengths.size
-    if isinstance(column, (list, tuple, pa.Array, pa.ChunkedArray)) or getattr(column, "ndim", 0) == 1:
-        return len(column)
-    dimensions = getattr(column, "ndim", 0)
-    what = f"an array of {dimensions} dimensions" if dimensions else type(column).__name__
-    raise DataError(f"{WHERE}: field {name} has to be a list with a value for each sample, and is {what}")
-
-
-def arrow_column(column: Any, name: str, is_list: bool = False) -> Any:
-    """Return a column as a chunked Arrow array; raises DataError for values of several types."""
-    try:
-        if isinstance(column, pa.ChunkedArray):
-            return column
-        if isinstance(column, Lists):
-            bounds = np.concatenate([[0], np.cumsum(column.lengths)]).astype(np.int64)
-            array = pa.LargeListArray.from_arrays(pa.array(bounds), _inferred(column.values, False))
-        else:
-            array = column if isinstance(column, pa.Array) else _inferred(column, is_list)
-        if is_list and pa.types.is_null(array.type):
-            array = array.cast(pa.list_(pa.null()))
-        return pa.chunked_array([array])
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise DataError(f"{WHERE}: the values of field {name} do not fit together, {one_line(error)}") from error
-
-
-def _inferred(values: Any, is_list: bool) -> Any:
-    """Return values as an Arrow array; pyarrow alone does not find the type of integers from 2^63 on."""
-    try:
-        return pa.array(values)
-    except OverflowError:
-        return pa.array(values, pa.list_(pa.uint64()) if is_list else pa.uint64())
 
 
 def _in_block(ids: Sequence[Ids], size: int) -> list[Ids]:
@@ -327,9 +249,3 @@ def _repeated(ids: Ids, size: int) -> Ids:
     if ids.offsets is None:
         return Ids(np.repeat(ids.values, size), None)
     return Ids(np.tile(ids.values, size), np.arange(size + 1, dtype=np.int64) * ids.values.size)
-
-
-def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the columns of a request's rows; a field that a row has not is null there."""
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: [row.get(name) for row in rows] for name in names}

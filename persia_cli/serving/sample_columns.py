@@ -19,7 +19,8 @@ from persia_cli.data.arrow_types import class_of, is_list
 from persia_cli.data.decode import decode_ids
 from persia_cli.data.values import NotAnIdError, float_values, id_values, texts_of
 from persia_cli.errors import DataError
-from persia_cli.serving.fields import WHERE, MadeColumns, RequestFields, arrow_column
+from persia_cli.serving.columns import WHERE, MadeColumns, arrow_column
+from persia_cli.serving.fields import RequestFields
 
 Reader = DenseFeature | SparseFeature
 """A feature that reads a column."""

@@ -23,7 +23,7 @@ from persia_cli.server.figures import ServingFigures
 from persia_cli.server.log_files import PART, PENDING, PREFIX, PendingFile, prepare_folder, publish_abandoned
 from persia_cli.server.request_log import RequestLog, Rotation
 from persia_cli.server.settings import ServerSettings
-from persia_cli.serving.fields import Lists
+from persia_cli.serving.columns import Lists
 from persia_cli.serving.predictor import Predictor
 from tests.conftest import poll_for
 from tests.support.asgi import ask, binary, outputs_of, tensor

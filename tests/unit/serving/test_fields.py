@@ -20,7 +20,8 @@ from persia_cli.data.ids import text_id
 from persia_cli.data.source import open_source
 from persia_cli.errors import CheckpointError, DataError
 from persia_cli.prepare.recipe import load_recipe
-from persia_cli.serving.fields import Lists, MadeColumns, RequestFields, columns_of, read_fields, write_fields
+from persia_cli.serving.columns import Lists, MadeColumns, columns_of
+from persia_cli.serving.fields import RequestFields, read_fields, write_fields
 from persia_cli.shipped import shipped
 
 DATASET: dict[str, Any] = {

@@ -15,7 +15,8 @@ from persia_cli.config.schema.raw import RawColumns
 from persia_cli.data.decode import decode_dense, decode_ids
 from persia_cli.data.source import open_source
 from persia_cli.errors import DataError
-from persia_cli.serving.fields import Lists, RequestFields
+from persia_cli.serving.columns import Lists
+from persia_cli.serving.fields import RequestFields
 from persia_cli.serving.sample_columns import SampleColumns
 
 LARGE = 2**63 + 5

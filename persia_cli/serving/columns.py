@@ -1,0 +1,129 @@
+"""The columns of a request, as they come: lists, arrays, lists of ids, and what is made of several at once."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from persia_cli.config.schema.raw import RawColumns
+from persia_cli.data.raw_values import column_of_request
+from persia_cli.errors import DataError, one_line
+
+WHERE = "the request"
+
+
+class Lists(NamedTuple):
+    """Lists of ids: the ids of all samples, and how many each has."""
+
+    values: Any
+    lengths: NDArray[np.integer[Any]]
+
+
+class MadeColumns:
+    """The data set's columns of a request, made of its fields where they are declared so.
+
+    All columns of a declaration whose values are of one type are made in one pass: dozens cost little more than one.
+    """
+
+    def __init__(self, raw: Mapping[str, RawColumns], given: Mapping[str, Any]) -> None:
+        self._raw, self._given = raw, given
+        self._made: dict[str, Any] = {}
+
+    def column(self, name: str) -> Any:
+        """Return a column; raises DataError for values that it cannot be made of."""
+        raw = self._raw.get(name)
+        if raw is None:
+            return self._given[name]
+        if name not in self._made:
+            self._made |= self._columns(raw) if raw.is_same_for_all else {name: self._alone(raw, name)}
+        return self._made[name]
+
+    def _columns(self, raw: RawColumns) -> dict[str, Any]:
+        """Return the columns of a declaration whose fields the request has."""
+        arrays = {name: self._array(raw, name) for name in raw.columns if raw.field_of(name) in self._given}
+        kinds = list(dict.fromkeys(array.type for array in arrays.values() if not pa.types.is_null(array.type)))
+        made: dict[str, Any] = {}
+        for kind in kinds or [pa.null()]:
+            # Nulls alone have no type of their own, and go with the first one.
+            with_nulls = not kinds or kind == kinds[0]
+            own = [
+                name for name, each in arrays.items() if each.type == kind or (each.type == pa.null() and with_nulls)
+            ]
+            try:
+                joined = pa.concat_arrays([arrays[name].cast(kind) for name in own])
+                whole = column_of_request(raw, own[0], joined)
+            except (pa.ArrowException, TypeError):
+                made |= {name: self._alone(raw, name) for name in own}  # one of them names the field
+                continue
+            ends = np.cumsum([len(arrays[name]) for name in own]).tolist()
+            for name, begin, end in zip(own, [0, *ends], ends, strict=False):
+                made[name] = _plain(whole.slice(begin, end - begin))
+        return made
+
+    def _alone(self, raw: RawColumns, name: str) -> Any:
+        try:
+            return column_of_request(raw, name, self._array(raw, name))
+        except (pa.ArrowException, TypeError) as error:
+            field = raw.field_of(name)
+            raise DataError(f"{WHERE}: field {field} has a value that is no {raw.read}, {one_line(error)}") from error
+
+    def _array(self, raw: RawColumns, name: str) -> Any:
+        field = raw.field_of(name)
+        return arrow_column(self._given[field], field, raw.read == "texts").combine_chunks()
+
+
+def _plain(array: Any) -> Any:
+    """Return numbers without nulls as a numpy array, which needs no decoding."""
+    is_number = pa.types.is_integer(array.type) or pa.types.is_floating(array.type)
+    return array.to_numpy() if is_number and not array.null_count else array
+
+
+def rows_of(column: Any, name: str) -> int:
+    """Return the samples of a column; raises DataError for what has no value of its own for each."""
+    if type(column) is np.ndarray and column.ndim == 1:
+        return column.size
+    if isinstance(column, Lists):
+        lengths = np.asarray(column.lengths)
+        if lengths.ndim != 1 or (lengths.size and lengths.dtype.kind not in "iu") or (lengths < 0).any():
+            raise DataError(f"{WHERE}: the lengths of field {name} have to be integers from 0 on, one for each sample")
+        if (ids := rows_of(column.values, name)) != lengths.sum():
+            raise DataError(f"{WHERE}: the lengths of field {name} add up to {lengths.sum()}, and it has {ids} ids")
+        return lengths.size
+    if isinstance(column, (list, tuple, pa.Array, pa.ChunkedArray)) or getattr(column, "ndim", 0) == 1:
+        return len(column)
+    dimensions = getattr(column, "ndim", 0)
+    what = f"an array of {dimensions} dimensions" if dimensions else type(column).__name__
+    raise DataError(f"{WHERE}: field {name} has to be a list with a value for each sample, and is {what}")
+
+
+def arrow_column(column: Any, name: str, is_list: bool = False) -> Any:
+    """Return a column as a chunked Arrow array; raises DataError for values of several types."""
+    try:
+        if isinstance(column, pa.ChunkedArray):
+            return column
+        if isinstance(column, Lists):
+            bounds = np.concatenate([[0], np.cumsum(column.lengths)]).astype(np.int64)
+            array = pa.LargeListArray.from_arrays(pa.array(bounds), _inferred(column.values, False))
+        else:
+            array = column if isinstance(column, pa.Array) else _inferred(column, is_list)
+        if is_list and pa.types.is_null(array.type):
+            array = array.cast(pa.list_(pa.null()))
+        return pa.chunked_array([array])
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise DataError(f"{WHERE}: the values of field {name} do not fit together, {one_line(error)}") from error
+
+
+def _inferred(values: Any, is_list: bool) -> Any:
+    """Return values as an Arrow array; pyarrow alone does not find the type of integers from 2^63 on."""
+    try:
+        return pa.array(values)
+    except OverflowError:
+        return pa.array(values, pa.list_(pa.uint64()) if is_list else pa.uint64())
+
+
+def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the columns of a request's rows; a field that a row has not is null there."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
