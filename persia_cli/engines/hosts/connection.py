@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -115,7 +116,12 @@ class Connection:
         """Exit codes of the replicas that have ended."""
         self.caught_up = False
         """True once all that had happened before the first connection is known."""
+        self._name, self._number = secrets.token_hex(8), 0
+        """By these the machine knows an order that it has obeyed already."""
         self._orders: list[dict[str, Any]] = []
+        """Those that the machine has not said to have obeyed."""
+        self._written = 0
+        """How many of them have gone into the present connection, which may be dead."""
         self._lost_s: float | None = None
         self._told_s = 0.0
         self._ssh: SshProcess | None = None
@@ -123,8 +129,9 @@ class Connection:
         self.poll()
 
     def signal(self, name: str, replicas: Sequence[str]) -> None:
-        """Send a signal to replicas, now or when the machine is reached again."""
-        self._orders.append({"signal": name, "to": list(replicas)})
+        """Send a signal to replicas, now or when the machine is reached again; each gets it once."""
+        self._number += 1
+        self._orders.append({"from": self._name, "number": self._number, "signal": name, "to": list(replicas)})
         self.poll()
 
     def poll(self) -> None:
@@ -133,7 +140,7 @@ class Connection:
         if self._ssh is None:
             if now >= self._again_s:
                 command = ssh_command(self._hosts, self.host, ["on-host", self._start])
-                self._ssh, self._told_s = SshProcess(command), now
+                self._ssh, self._told_s, self._written = SshProcess(command), now, 0
                 self._ssh.write([self.mirror.known])
             return
         code = self._ssh.exit_code
@@ -143,8 +150,10 @@ class Connection:
             why = self._ssh.why
             self.close()
             self._lose(code, why, now)
-        elif (self._orders or now - self._told_s > ALIVE_S) and self._ssh.write(self._orders or [{}]):
-            self._orders, self._told_s = [], now
+            return
+        orders = self._orders[self._written :]
+        if (orders or now - self._told_s > ALIVE_S) and self._ssh.write(orders or [{}]):
+            self._written, self._told_s = len(self._orders), now
 
     def close(self) -> None:
         """End the connection; what runs on the machine goes on."""
@@ -162,6 +171,9 @@ class Connection:
             self.there.add(line["replica"])
         elif "ended" in line:
             self.ended[line["ended"]] = line["code"]
+        elif "obeyed" in line:
+            left = [order for order in self._orders if order["number"] > line["obeyed"]]
+            self._orders, self._written = left, max(0, self._written - len(self._orders) + len(left))
         elif "caught_up" in line:
             self.caught_up = True
 

@@ -3,6 +3,7 @@
 ssh starts it, and it ends with its input; replicas do not depend on it. It writes one JSON object per line.
 """
 
+import fcntl
 import json
 import os
 import select
@@ -11,6 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -32,6 +34,8 @@ PORTION = 2**20
 """Bytes of a file that one line carries at most."""
 SILENT_S = 60.0
 """Seconds without a line from the other end, which sends them all the time, after which it is gone."""
+OBEYED = "obeyed.json"
+"""Which orders the sessions of a start have obeyed."""
 RECORD = (CONFIG, JOB, COORDINATOR_ADDRESS, EVENTS, METRICS)
 """Files of the run directory that are followed, the address before events that tell of the job."""
 
@@ -114,10 +118,44 @@ class HostSession:
             self._ended.add(name)
             yield {"ended": name, "code": exit_code(self._start, name)}
 
-    def obey(self, order: dict[str, Any]) -> None:
-        """Pass a signal on; an order without one says only that the other end is there."""
-        for name in order.get("to", ()):
-            send_signal(self._start, name, signal.Signals[order["signal"]])
+    def obey(self, order: dict[str, Any]) -> dict[str, Any] | None:
+        """Pass a signal on, unless a session before has; return the line that says so.
+
+        An order without a signal says only that the other end is there.
+        """
+        if "signal" not in order:
+            return None
+        with _obeyed(self._start / OBEYED) as last:
+            if order["number"] > last.get(order["from"], 0):
+                for name in order["to"]:
+                    send_signal(self._start, name, signal.Signals[order["signal"]])
+                last[order["from"]] = order["number"]
+        return {"obeyed": order["number"]}
+
+
+@contextmanager
+def _obeyed(path: Path) -> Iterator[dict[str, int]]:
+    """Hold the file with the last order of each other end that was obeyed here, and note what the block changes.
+
+    An order is repeated where its connection was cut off, perhaps after it had come: a second SIGTERM is another order.
+    """
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(path.open("a+b"))
+        except OSError:
+            yield {}  # without a place to note it, an order is obeyed all the same
+            return
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        try:
+            last = dict(json.loads(file.read()))
+        except ValueError:
+            last = {}
+        yield last
+        with suppress(OSError):
+            file.truncate(0)
+            file.write(json.dumps(last).encode())
+            file.flush()
 
 
 def run_session(start: Path | None, source: BinaryIO | None = None) -> None:
@@ -139,7 +177,8 @@ def run_session(start: Path | None, source: BinaryIO | None = None) -> None:
             _say(news)
         caught_up = []
         for order in orders.within(POLL_S):
-            session.obey(order)
+            if (done := session.obey(order)) is not None:
+                _say(done)
         if orders.ended:
             return
 

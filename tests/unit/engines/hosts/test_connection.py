@@ -1,10 +1,13 @@
 """The connection to a machine, which is this one: cut off it is made again, and nothing is lost or comes twice."""
 
 import json
+import os
 import shlex
+import signal
 import stat
+import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from persia_cli.engines.hosts.connection import Connection
 from persia_cli.engines.hosts.machines import ask
 from persia_cli.engines.hosts.mirror import Mirror
 from persia_cli.errors import RoleError, UserError
+from persia_cli.launch.background import _began
 from tests.conftest import poll_for
 
 NAME = "coordinator-0"
@@ -87,6 +91,69 @@ def test_what_was_written_while_the_connection_was_cut_comes_once(machine: Machi
     lost, found = machine.said
     assert lost.startswith("here is not reached by ssh: ")
     assert found == "here is reached again"
+
+
+LISTENER = """
+import os, signal, sys
+def note(number, frame):
+    with open(sys.argv[1], "a") as came:
+        came.write(signal.Signals(number).name + " ")
+for number in (signal.SIGUSR1, signal.SIGUSR2):
+    signal.signal(number, note)
+print("ready", flush=True)
+input()
+"""
+
+
+@pytest.fixture
+def signals(machine: Machine) -> Iterator[Callable[[], list[str]]]:
+    """Returns the signals that have come to a process that stands for a supervisor."""
+    came = machine.folder / "signals"
+    command = [sys.executable, "-c", LISTENER, str(came)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        known = {"pid": process.pid, "began": _began(process.pid)}
+        (machine.start / f"{NAME}.process").write_text(json.dumps(known))
+        yield lambda: came.read_text().split() if came.exists() else []
+        process.communicate(b"\n")
+
+
+def processes_of(connection: Connection) -> int:
+    """The group of a connection's ssh, and of all that it runs."""
+    assert connection._ssh is not None
+    return connection._ssh._process.pid
+
+
+def test_a_signal_that_goes_into_a_dead_connection_comes_once_there_is_another(
+    machine: Machine, connection: Connection, signals: Callable[[], list[str]]
+) -> None:
+    wait(connection, lambda: connection.caught_up, "the first connection")
+    dead = processes_of(connection)
+    os.killpg(dead, signal.SIGSTOP)
+    connection.signal("SIGUSR2", [NAME])
+    connection.signal("SIGUSR1", [NAME])
+    os.killpg(dead, signal.SIGKILL)
+    wait(connection, lambda: not connection._orders, "the machine's word that it has obeyed")
+    wait(connection, lambda: sorted(signals()) == ["SIGUSR1", "SIGUSR2"], "both signals")
+    assert machine.said[-1] == "here is reached again"
+
+
+def test_a_signal_comes_once_though_the_connection_dies_before_that_is_known(
+    connection: Connection, signals: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait(connection, lambda: connection.caught_up, "the first connection")
+    heed, first = connection._heed, processes_of(connection)
+    with monkeypatch.context() as deaf:
+        deaf.setattr(connection, "_heed", lambda line: None if "obeyed" in line else heed(line))
+        connection.signal("SIGUSR1", [NAME])
+        wait(connection, signals, "the signal")
+        os.killpg(first, signal.SIGKILL)
+        wait(connection, lambda: connection._ssh is None, "the end of the connection")
+    connection.signal("SIGUSR2", [NAME])
+    wait(connection, lambda: not connection._orders, "the machine's word that it has obeyed")
+    wait(connection, lambda: "SIGUSR2" in signals(), "the second signal")
+    assert signals() == ["SIGUSR1", "SIGUSR2"]
 
 
 def test_a_machine_that_stays_away_ends_the_command_with_its_name(machine: Machine, connection: Connection) -> None:

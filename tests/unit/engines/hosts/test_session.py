@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from persia_cli.engines.hosts import session as sessions
 from persia_cli.engines.hosts.mirror import Mirror
 from persia_cli.engines.hosts.session import PORTION, FollowedFile, HostSession, run_session
 from persia_cli.errors import UserError
@@ -124,16 +125,44 @@ def test_signals_reach_the_process_and_one_that_left_no_exit_code_was_killed(
 ) -> None:
     session = ends.session()
     ends.bring(session)
-    session.obey({})
-    session.obey({"signal": "SIGKILL", "to": [NAME, "nn-worker-9"]})
+    assert session.obey({}) is None
+    assert session.obey(order(1, "SIGKILL", NAME, "nn-worker-9")) == {"obeyed": 1}
     poll_for(lambda: process.poll() == -signal.SIGKILL, 10.0, "the end of the process")
     assert ends.bring(session) == [{"ended": NAME, "code": KILLED}]
+
+
+def test_an_order_is_obeyed_once_however_many_sessions_hear_it(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[tuple[str, int]] = []
+    monkeypatch.setattr(sessions, "send_signal", lambda start, name, number: sent.append((name, number)))
+    for _ in range(2):
+        each = ends.session()
+        for number, name in ((1, "SIGUSR1"), (2, "SIGTERM"), (1, "SIGUSR1")):
+            assert each.obey(order(number, name, NAME, COORDINATOR)) == {"obeyed": number}
+        assert each.obey(order(1, "SIGINT", NAME, of="another")) == {"obeyed": 1}
+    both = [(name, number) for number in (signal.SIGUSR1, signal.SIGTERM) for name in (NAME, COORDINATOR)]
+    assert sent == [*both, (NAME, signal.SIGINT)]
+    (ends.start / sessions.OBEYED).write_text("[")  # cut off by a loss of power
+    ends.session().obey(order(3, "SIGTERM", NAME))
+    ends.session().obey(order(3, "SIGTERM", NAME))
+    assert sent[5:] == [(NAME, signal.SIGTERM)]
+
+
+def test_an_order_is_obeyed_where_that_cannot_be_noted(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+    monkeypatch.setattr(sessions, "send_signal", lambda start, name, number: sent.append(name))
+    (ends.start / sessions.OBEYED).mkdir()
+    assert ends.session().obey(order(1, "SIGTERM", NAME)) == {"obeyed": 1}
+    assert sent == [NAME]
+
+
+def order(number: int, name: str, *replicas: str, of: str = "this end") -> dict[str, object]:
+    return {"from": of, "number": number, "signal": name, "to": list(replicas)}
 
 
 def test_a_number_that_another_process_has_by_now_is_not_the_replica(ends: Ends) -> None:
     (ends.start / f"{NAME}.process").write_text(json.dumps({"pid": os.getpid(), "began": 1}))
     session = ends.session()
-    session.obey({"signal": "SIGKILL", "to": [NAME]})
+    session.obey(order(1, "SIGKILL", NAME))
     assert {"ended": NAME, "code": KILLED} in ends.bring(session)
 
 
@@ -142,7 +171,7 @@ def test_a_session_ends_with_its_input_and_says_when_it_has_caught_up(
 ) -> None:
     (ends.run / "events.jsonl").write_text("{}\n")
     reading, writing = os.pipe()
-    os.write(writing, b'{}\n{}\n{"signal": "SIGTERM", "to": []}\n')
+    os.write(writing, b'{}\n{}\n{"from": "a", "number": 4, "signal": "SIGTERM", "to": []}\n')
     os.close(writing)
     with os.fdopen(reading, "rb") as source:
         run_session(ends.start, source)
@@ -152,6 +181,7 @@ def test_a_session_ends_with_its_input_and_says_when_it_has_caught_up(
         {"file": "events.jsonl", "inode": (ends.run / "events.jsonl").stat().st_ino, "at": 0, "data": ""},
         {"file": "events.jsonl", "inode": (ends.run / "events.jsonl").stat().st_ino, "at": 0, "data": "{}\n"},
         {"caught_up": True},
+        {"obeyed": 4},
     ]
 
 
