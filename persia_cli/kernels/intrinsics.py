@@ -68,6 +68,13 @@ def prefetch(builder, data, at):
     return call(builder, "llvm.prefetch.p0", ir.VoidType(), address(builder, data, at, BYTE), read, keep, data_cache)
 
 
+@instruction(types.void, ARRAY, types.uint64)
+def prefetch_to_l2(builder, data, at):
+    """Start to load the cache line of data[at] as far as the second cache: more lines can be under way than to L1."""
+    read, keep, data_cache = I32(0), I32(2), I32(1)
+    return call(builder, "llvm.prefetch.p0", ir.VoidType(), address(builder, data, at, BYTE), read, keep, data_cache)
+
+
 @instruction(types.uint64, ARRAY, types.uint64)
 def load64(builder, data, at):
     """Read 8 bytes of an array of bytes from data[at] on, aligned or not, as a little-endian uint64."""

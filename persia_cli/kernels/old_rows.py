@@ -22,16 +22,15 @@ from persia_cli.kernels.buckets import (
     row_at,
     seek,
     settle,
-    taken,
 )
 from persia_cli.kernels.compile import helper, inlined, kernel, read, write
-from persia_cli.kernels.intrinsics import lowest_bit, prefetch
-from persia_cli.kernels.rows import LANES, ROWS, ZERO, RowArena, embedding_lanes, prefetch_words
+from persia_cli.kernels.intrinsics import prefetch, prefetch_to_l2
+from persia_cli.kernels.rows import LANES, LINE, ROWS, ZERO, RowArena, embedding_lanes, prefetch_words
 from persia_cli.kernels.simd import load, store
 
 F32, U8, U16, U32, U64, I64 = types.float32, types.uint8, types.uint16, types.uint32, types.uint64, types.int64
-AHEAD = np.uint64(32)
-"""Number of rows ahead that are prefetched while rows are copied."""
+AHEAD = np.uint64(64)
+"""Number of rows ahead that are prefetched while rows are listed and copied."""
 NONE = -1
 """End of a chain of places."""
 
@@ -154,44 +153,26 @@ class Listed(NamedTuple):
 
 
 LISTED = types.NamedTuple((write(U64), write(U16), write(U32), write(U32), write(I64)), Listed)
-BUCKETS_AT_ONCE = np.uint64(16)
-"""Number of buckets whose rows are looked up before the first of them is asked whether it is in the cut."""
 
 
 @kernel(types.int64(INDEX, OLD_ROWS, U64, U64, U32, LISTED, write(I64)))
 def list_rows(index, old, first, last, since, listed, held):
     """List the rows of the cut in the partitions [first, last), counted from the server's own first one.
 
-    Those that were last used before step `since` are left out; `held`, int64[tables], gets the number of all. Returns
-    the number of rows listed. All of them are settled, and the places of those that were kept are free: they must be
-    taken before anything else happens to the store.
+    `listed` must have room for one more than all of them. Those that were last used before step `since` are left out;
+    `held`, int64[tables], gets the number of all. Returns the number of rows listed. All of them are settled, and the
+    places of those that were kept are free: they must be taken before anything else happens to the store.
     """
-    found = 0
-    for start in range(first * index.size, last * index.size, BUCKETS_AT_ONCE):
-        end = found
-        for bucket in range(start, min(start + BUCKETS_AT_ONCE, last * index.size)):
-            bits = taken(index, bucket)
-            while bits != np.uint64(0):
-                slot = bucket * np.uint64(SLOTS) + lowest_bit(bits)
-                row = np.uint64(row_at(index, slot))
-                prefetch(old.settled, row)
-                prefetch(index.tables, row)
-                if index.uses.size:
-                    prefetch(index.uses, row)
-                listed.keys[end] = index.buckets[bucket * KEYS + (slot & np.uint64(3))]
-                listed.last_used[end] = index.marks[last_used_word(slot)]
-                listed.sources[end] = row
-                end += 1
-                bits &= bits - np.uint64(1)
-        for i in range(found, end):
-            row = listed.sources[i]
-            if concerns(old, row):
-                old.settled[row] = 1
-                old.counts[1] -= 1
-                uses = index.uses[row] if index.uses.size else np.uint32(0)
-                found = _list(
-                    listed, found, listed.keys[i], index.tables[row], listed.last_used[i], uses, row, since, held
-                )
+    found, size = 0, _list_slots(index, first * index.size, last * index.size, listed)
+    for i in range(size):
+        if i + AHEAD < size:
+            _prefetch_facts(index, old, np.uint64(listed.sources[i + AHEAD]))
+        row = listed.sources[i]
+        if concerns(old, row):
+            old.settled[row] = 1
+            old.counts[1] -= 1
+            uses = index.uses[row] if index.uses.size else np.uint32(0)
+            found = _list(listed, found, listed.keys[i], index.tables[row], listed.last_used[i], uses, row, since, held)
     for partition in range(first, last):
         place = old.heads[partition]
         old.heads[partition] = NONE
@@ -204,6 +185,33 @@ def list_rows(index, old, first, last, since, listed, held):
             old.counts[0] += 1
             place = old.following[place]
     return found
+
+
+@inlined
+def _list_slots(index, first, last, listed):
+    """List key, last use and row of what is in the buckets [first, last); returns how many these are.
+
+    Empty slots are written too, and overwritten by the next one: whether one is empty cannot be foretold, and to be
+    wrong about that takes longer than to write it.
+    """
+    size = np.uint64(0)
+    for bucket in range(first, last):
+        for slot in range(bucket * np.uint64(SLOTS), (bucket + np.uint64(1)) * np.uint64(SLOTS)):
+            row = row_at(index, slot)
+            listed.keys[size] = index.buckets[bucket * KEYS + (slot & np.uint64(3))]
+            listed.last_used[size] = index.marks[last_used_word(slot)]
+            listed.sources[size] = row
+            size += np.uint64(row >= 0)
+    return size
+
+
+@inlined
+def _prefetch_facts(index, old, row):
+    """Start to load what is known of a row beside its bucket."""
+    prefetch_to_l2(old.settled, row)
+    prefetch_to_l2(index.tables, row)
+    if index.uses.size:
+        prefetch_to_l2(index.uses, row)
 
 
 @inlined
@@ -225,7 +233,9 @@ def take_rows(rows, old, sources, states, values):
     size = np.uint64(sources.size)
     for i in range(size):
         if i + AHEAD < size and sources[i + AHEAD] >= 0:
-            prefetch_words(rows, sources[i + AHEAD], rows.width)
+            at = np.uint64(sources[i + AHEAD]) * rows.width
+            for word in range(ZERO, rows.width, LINE):
+                prefetch_to_l2(rows.arena, at + word)
         if sources[i] >= 0:
             _take(rows, np.uint64(sources[i]) * rows.width, states, values, i, size)
         else:

@@ -136,8 +136,8 @@ class StoreCut:
         store, held = self._store, np.zeros(self._tables, np.int64)
         first, last = self._edges[:2]
         rows = int(store.index.fill[first:last].sum())
-        if rows > self._room.keys.size:
-            self._room = _room(rows + rows // 8)
+        if rows >= self._room.keys.size:
+            self._room = _room(rows + rows // 8 + 1)
             self._starts = np.empty(self._room.keys.size + 2, np.int64)
         count = old_rows.list_rows(store.index, self.old, first, last, self._since, self._room, held)
         ordered = _room(count)
