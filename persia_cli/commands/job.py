@@ -217,4 +217,4 @@ def leave_trace(console: Console, run_dir: Path, job: Job, replicas: Sequence[Re
         labelled(console, "", f"without {', '.join(joined.missing)}: killed, or without work in these steps")
     if joined.partial:
         partial = ", ".join(joined.partial)
-        labelled(console, "", f"in part {partial}: a process was killed, or cut off, before it had sent all")
+        labelled(console, "", f"in part {partial}: a process was killed, or cut off, before all was written")

@@ -1,6 +1,7 @@
 """The record of a run: it merges the reports of ranks into `metrics.jsonl` and checks the roles' figures."""
 
 import time
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,7 @@ class RunRecord:
         """(name, incarnation) -> figures"""
         self._table_notes = TableNotes(run)
         self._notified: set[str] = set()
+        self._unwritten, self._why_unwritten = Counter[str](), ""
         self._step, self._samples = step, samples
         if state is not None:
             self._progressive, self._ids, self._unknown = state.scores, state.look_ups, state.unknown
@@ -292,7 +294,11 @@ class RunRecord:
         self._events.write(event="reliability", step=self._step, labels=labels)
 
     def write_roles(self) -> None:
-        """Write the resources and counters of every process, and the counters of each table over all servers."""
+        """Write what the trace lacks, resources and counters of every process, and those of each table together."""
+        if self._unwritten:
+            spans, names = sum(self._unwritten.values()), ", ".join(sorted(self._unwritten))
+            text = f"the trace lacks {spans:,} spans of {names}, which could not be written: {self._why_unwritten}"
+            self._events.write(event="warning", text=text)
         roles = []
         for (name, _), figures in sorted(self._figures.items()):
             role, _, index = name.rpartition("-")
@@ -314,6 +320,11 @@ class RunRecord:
                 for counter, value in counters.items():
                     total[counter] = total.get(counter, 0) + value
         self._events.write(event="tables", tables=tables)
+
+    def note_unwritten(self, name: str, spans: int, why: str) -> None:
+        """Count the spans of a replica that the disk has refused."""
+        self._unwritten[name] += spans
+        self._why_unwritten = why
 
     def close(self) -> None:
         """Close the files of metrics."""

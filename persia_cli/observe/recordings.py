@@ -54,7 +54,7 @@ class ReplicaTrace(NamedTuple):
     dropped: int = 0
     """Spans over the limit."""
     is_whole: bool = True
-    """False if a process of it has not sent its end, or its clock was never compared."""
+    """False if a portion of a process is not there, or its clock was never compared."""
     within_ns: int = 0
     """By how much it may be shifted."""
 
@@ -68,7 +68,7 @@ class Joined(NamedTuple):
     missing: list[str]
     """Names of replicas without spans, since they were killed or had no work in the window."""
     partial: list[str]
-    """Names of replicas that have spans, but not all: a process of them was killed, or cut off."""
+    """Names of replicas that have spans, but not all: a process was killed, or cut off, or a disk was full."""
 
 
 def recording_of(run_dir: Path, replica: str) -> Path:
@@ -111,7 +111,7 @@ def _replica_trace(replica: str, lines: Sequence[TracePortion], first: TracePort
         known = list(of_process)
         measured = min(known, key=lambda portion: (portion.within_ns is None, portion.within_ns))
         dropped += max(portion.dropped for portion in known)
-        whole &= known[-1].is_last
+        whole &= known[-1].is_last and known[-1].number == len(known)
         if measured.within_ns is None:
             whole &= not any(portion.spans for portion in known)
             continue

@@ -92,7 +92,7 @@ def test_of_a_process_that_was_killed_its_trace_has_what_was_sent_before(hosts: 
         [sys.executable, "-m", "persia_cli", "trace", str(run), str(path)], capture_output=True, text=True
     )
     assert joined.returncode == 0, joined.stderr
-    said = "in part embedding-worker-0: a process was killed, or cut off, before it had sent all"
+    said = "in part embedding-worker-0: a process was killed, or cut off, before all was written"
     assert said in joined.stderr
     assert {span.replica for span in read_trace(path)} == ROLES - {"coordinator-0"}
 

@@ -169,7 +169,7 @@ class Coordinator:
             self._inputs, lambda: self._progression.advance(),
         )
         self.signals = self._early.signals
-        self._recordings = Recordings(self._server, self._joining, job, bool(self._inputs.again))
+        self._recordings = Recordings(self._server, self._joining, self._record, job, bool(self._inputs.again))
         self._dismissal = Dismissal(
             self._server, self._joining, self._membership, self._work, self._now, self._give_up, self._early.end,
             self._recordings,

@@ -1,6 +1,7 @@
 """The coordinator's part in traces: what replicas have recorded goes into files of the run directory."""
 
 import logging
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ import msgspec
 
 from persia_cli.control.membership import Member
 from persia_cli.errors import WireError
+from persia_cli.observe.record import RunRecord
 from persia_cli.observe.recordings import PORTIONS, TracePortion, recording_of, remove_recordings
 from persia_cli.observe.trace import SPANS_LIMIT, own_clock
 from persia_cli.plan.job import Job
@@ -23,9 +25,9 @@ log = logging.getLogger(__name__)
 class Recordings:
     """Writes portions as they come, and knows which replicas have sent their last."""
 
-    def __init__(self, server: Server, joining: JoinHandler, job: Job, is_continued: bool) -> None:
+    def __init__(self, server: Server, joining: JoinHandler, record: RunRecord, job: Job, is_continued: bool) -> None:
         """What an earlier start of the training has left stays, unless this one begins with its first step."""
-        self._server, self._joining = server, joining
+        self._server, self._joining, self._record = server, joining, record
         self._run_dir, self._is_wanted = Path(job.run_dir), job.trace_first < job.trace_last
         self._behind_ns = time.time_ns() - time.monotonic_ns()
         self._whole: dict[str, int] = {}
@@ -39,7 +41,7 @@ class Recordings:
         return {member.name for member in unfinished} if self._is_wanted else set()
 
     def on_recorded(self, peer: Peer, message: Recorded) -> None:
-        """Write a portion; a disk that refuses it costs the trace, and no job. Raises WireError for what is none."""
+        """Write a portion, or count what the disk refuses, which ends no job. Raises WireError for what is none."""
         member = self._joining.find(message.sender)
         try:
             portion = PORTIONS.decode(message.portion)
@@ -53,6 +55,7 @@ class Recordings:
             self._write(portion)
         except OSError as error:
             log.warning("a portion of the trace of %s is lost: %s", member.name, error)
+            self._record.note_unwritten(member.name, len(portion.spans), error.strerror or str(error))
         if portion.is_last:
             self._whole[member.name] = member.incarnation
         self._server.reply(peer, Ack())
@@ -64,5 +67,12 @@ class Recordings:
         portion = msgspec.structs.replace(portion, clock=clock, behind_ns=self._behind_ns)
         path = recording_of(self._run_dir, portion.replica)
         path.parent.mkdir(exist_ok=True)
-        with path.open("ab") as file:
-            file.write(msgspec.json.encode(portion) + b"\n")
+        rest = memoryview(msgspec.json.encode(portion) + b"\n")
+        with path.open("ab", buffering=0) as file:
+            whole = os.fstat(file.fileno()).st_size
+            try:
+                while rest:
+                    rest = rest[file.write(rest) :]
+            except OSError:
+                file.truncate(whole)  # or half a line would spoil the next one
+                raise

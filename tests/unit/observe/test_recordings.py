@@ -101,6 +101,12 @@ def test_what_was_killed_before_its_end_is_said(tmp_path: Path) -> None:
     assert joined == (2, 0, ["data-loader-0"], ["nn-worker-0"])
 
 
+def test_a_portion_that_is_missing_in_the_middle_is_noticed(tmp_path: Path) -> None:
+    leave(tmp_path, portion("nn-worker-0", UPDATE, is_last=False), portion("nn-worker-0", UPDATE, number=3))
+    joined = join_recordings(tmp_path, ["nn-worker-0"], tmp_path / "trace.json")
+    assert joined == (2, 0, [], ["nn-worker-0"])
+
+
 def test_what_was_waited_for_at_the_end_lasts_to_the_end(tmp_path: Path) -> None:
     spans = Span("", "pull", 5, 0, 1_000, None), Span("training", "forward", 3, None, 2_000, 8_000)
     leave(tmp_path, portion("nn-worker-0", *spans))

@@ -1,0 +1,59 @@
+"""What the coordinator does with portions of a trace that its disk refuses."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+
+from persia_cli.observe.journal import Journal, read_journal
+from persia_cli.observe.record import RunRecord
+from persia_cli.observe.recordings import TracePortion, join_recordings, recording_of
+from persia_cli.observe.trace import Span, own_clock
+from persia_cli.plan.job import Job
+from persia_cli.roles.coordinator.recordings import Recordings
+from persia_cli.wire.messages import Ack
+from persia_cli.wire.parts import Sender
+from persia_cli.wire.server import Peer
+from persia_cli.wire.trace_messages import Recorded
+from tests.support.full_disk import leave_free, small_disk
+from tests.support.runs import make_run
+
+RANK, PEER = "nn-worker-0", Peer(b"rank", 1)
+PAGE = 4096
+
+
+def portion(number: int, spans: int, is_last: bool = False) -> Recorded:
+    recorded = [Span("training", "forward", step, None, step * 10, step * 10 + 5) for step in range(spans)]
+    whole = TracePortion(RANK, "a", number, own_clock(), 0, 0, 0, is_last, recorded)
+    return Recorded(Sender("nn-worker", 0, 1), msgspec.json.encode(whole))
+
+
+def test_what_a_full_disk_refuses_is_counted_and_told_at_the_end(tmp_path: Path) -> None:
+    events, answers = Journal(tmp_path / "events.jsonl"), list[Any]()
+    record = RunRecord(tmp_path, events, make_run(), cast(Any, None), 0, 0)
+    member = SimpleNamespace(name=RANK, incarnation=1)
+    with small_disk(16 * PAGE) as disk:
+        recordings = Recordings(
+            cast(Any, SimpleNamespace(reply=lambda peer, message: answers.append(message))),
+            cast(Any, SimpleNamespace(find=lambda sender: member)),
+            record,
+            Job("train", str(disk), None, 100, 0, 10, 0, trace_first=0, trace_last=10),
+            is_continued=False,
+        )
+        recordings.on_recorded(PEER, portion(1, 3))
+        filler = leave_free(disk, PAGE)
+        before = recording_of(disk, RANK).stat().st_size
+        recordings.on_recorded(PEER, portion(2, 500))
+        assert recording_of(disk, RANK).stat().st_size == before, "half a line would spoil the next"
+        filler.unlink()
+        recordings.on_recorded(PEER, portion(3, 4, is_last=True))
+        joined = join_recordings(disk, [RANK], tmp_path / "trace.json")
+    assert answers == [Ack()] * 3
+    assert joined == (7, 0, [], [RANK])
+    record.write_roles()
+    record.close()
+    events.close()
+    [warning] = [event["text"] for event in read_journal(tmp_path / "events.jsonl") if event["event"] == "warning"]
+    said = "the trace lacks 500 spans of nn-worker-0, which could not be written: No space left on device"
+    assert warning == said
