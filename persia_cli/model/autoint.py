@@ -6,7 +6,7 @@ from torch import nn
 from persia_cli.config.schema import AutoInt
 from persia_cli.model.fields import Fields
 from persia_cli.model.inputs import ModelBatch
-from persia_cli.model.layers import fully_connected, style_of
+from persia_cli.model.layers import JoinedLinear, fully_connected, style_of
 from persia_cli.model.shape import InputShape
 
 
@@ -20,7 +20,7 @@ class Interacting(nn.Module):
         super().__init__()
         self.heads = heads
         # Query, key, value and residual at once: one matrix product instead of four.
-        self.project = nn.Linear(inputs, 4 * heads * width, bias=False)
+        self.project = JoinedLinear(inputs, heads * width, parts=4, bias=False)
 
     def forward(self, fields: torch.Tensor) -> torch.Tensor:
         """Return [n, fields, heads * width] of [n, fields, inputs]."""

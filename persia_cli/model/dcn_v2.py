@@ -8,7 +8,7 @@ from torch import nn
 from persia_cli.config.schema import DcnV2, Gdcn
 from persia_cli.model.fields import SideBySide
 from persia_cli.model.inputs import ModelBatch
-from persia_cli.model.layers import hidden_layers, style_of
+from persia_cli.model.layers import JoinedLinear, SummedLinear, hidden_layers, style_of
 from persia_cli.model.shape import InputShape
 
 
@@ -35,10 +35,14 @@ class ExpertCross(nn.Module):
         super().__init__()
         self.experts, self.rank = experts, rank
         self.gates = nn.Linear(width, experts)
-        self.down = nn.Linear(width, experts * rank, bias=False)
+        self.down = JoinedLinear(width, rank, experts, bias=False)
         bound = rank**-0.5
         self.mix = nn.Parameter(torch.empty(experts, rank, rank).uniform_(-bound, bound))
-        self.up = nn.Linear(experts * rank, width)
+        self.up = SummedLinear(rank, width, experts)
+
+    def matrices(self) -> tuple[torch.Tensor, ...]:
+        """Return C of each expert, [rank, rank]."""
+        return self.mix.transpose(1, 2).unbind()
 
     def forward(self, first: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
         """Return [n, width] of the input x0 of all cross layers and of this one, both [n, width]."""

@@ -7,6 +7,7 @@ from torch.nn.functional import embedding, softplus
 from persia_cli.config.schema import Dien
 from persia_cli.model.attending import AttendingNetwork
 from persia_cli.model.inputs import ModelBatch
+from persia_cli.model.layers import JoinedLinear
 from persia_cli.model.outputs import Output
 from persia_cli.model.shape import InputShape
 
@@ -22,8 +23,8 @@ class GatedUnits(nn.Module):
         super().__init__()
         self.width = width
         # Of update gate, reset gate and candidate, side by side.
-        self.read = nn.Linear(width, 3 * width)
-        self.keep = nn.Linear(width, 3 * width)
+        self.read = JoinedLinear(width, width, parts=3)
+        self.keep = JoinedLinear(width, width, parts=3)
 
     def forward(self, values: torch.Tensor, shares: torch.Tensor) -> torch.Tensor:
         """Return the states [n, length, width] after each of the values [n, length, width], with shares [n, length]."""

@@ -6,7 +6,7 @@ from torch import nn
 from persia_cli.config.schema import FibiNet
 from persia_cli.model.fields import WeightedFields
 from persia_cli.model.inputs import ModelBatch
-from persia_cli.model.layers import fully_connected, style_of
+from persia_cli.model.layers import JoinedLinear, fully_connected, style_of
 from persia_cli.model.shape import InputShape
 
 
@@ -37,7 +37,7 @@ class Bilinear(nn.Module):
         self.dim = dim
         # All matrices that multiply field i are one layer.
         own = {"field_all": [1], "field_each": [1] * (fields - 1), "field_interaction": range(fields - 1, 0, -1)}[kind]
-        self.inner = nn.ModuleList(nn.Linear(dim, dim * matrices, bias=False) for matrices in own)
+        self.inner = nn.ModuleList(JoinedLinear(dim, dim, matrices, bias=False) for matrices in own)
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
         """Return [n, fields (fields - 1) / 2, dim] of [n, fields, dim]; pairs are ordered by i, then j."""

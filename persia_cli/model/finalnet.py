@@ -38,7 +38,10 @@ class FieldGate(nn.Module):
     def __init__(self, fields: int) -> None:
         super().__init__()
         self.linear = nn.Linear(fields, fields)
-        # Gates of 1, so that training begins with the vectors as they are.
+        self.begin()
+
+    def begin(self) -> None:
+        """Set gates of 1, so that training begins with the vectors as they are."""
         nn.init.zeros_(self.linear.weight)
         nn.init.ones_(self.linear.bias)
 

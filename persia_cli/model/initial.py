@@ -1,6 +1,7 @@
 """Initial weights of linear layers: Glorot and Bengio (AISTATS 2010), and He et al. (arXiv 1502.01852)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -16,17 +17,37 @@ INITS: dict[Init, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+@runtime_checkable
+class SeveralMatrices(Protocol):
+    """A module whose parameters hold several matrices: their bounds are those of one, not of all together."""
+
+    def matrices(self) -> Sequence[torch.Tensor]:
+        """Return each [outputs, inputs], as a view of the parameters."""
+
+
+@runtime_checkable
+class OwnStart(Protocol):
+    """A module that begins in the same way whatever `init` is."""
+
+    def begin(self) -> None:
+        """Set the parameters."""
+
+
 @torch.no_grad()
 def initialize(network: nn.Module, init: Init) -> None:
-    """Draw the weights of all linear layers by `init`, with biases of 0; `torch` leaves them as torch drew them."""
+    """Draw the weights of all linear layers by `init`, with biases of 0; `torch` leaves them as torch drew them.
+
+    Each matrix is drawn by itself, also where a parameter has several.
+    """
     if init == "torch":
         return
     draw = INITS[init]
     for layer in network.modules():
-        if isinstance(layer, nn.Linear):
-            draw(layer.weight)
-        elif isinstance(layer, ParallelLinear):
-            for copy in layer.weight:
-                draw(copy.t())
+        plain = [layer.weight] if isinstance(layer, nn.Linear) else []
+        for matrix in layer.matrices() if isinstance(layer, SeveralMatrices) else plain:
+            draw(matrix)
         if isinstance(layer, nn.Linear | ParallelLinear) and layer.bias is not None:
             layer.bias.zero_()
+    for layer in network.modules():
+        if isinstance(layer, OwnStart):
+            layer.begin()

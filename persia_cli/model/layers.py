@@ -118,6 +118,40 @@ def fully_connected(
     return nn.Sequential(*layers, *([style.activate(len(hidden), outputs)] if activate_last else ()))
 
 
+class JoinedLinear(nn.Linear):
+    """Linear layers in one matrix, one below the other, which read the same; each begins as it would alone."""
+
+    def __init__(self, inputs: int, outputs: int, parts: int, bias: bool = True) -> None:
+        """Join as many layers as `parts`, each of as many `outputs`."""
+        super().__init__(inputs, parts * outputs, bias)
+        self.parts = parts
+
+    def matrices(self) -> tuple[torch.Tensor, ...]:
+        """Return the matrix [outputs, inputs] of each layer."""
+        return self.weight.chunk(self.parts)
+
+
+class SummedLinear(nn.Linear):
+    """Linear layers in one matrix, side by side, each with inputs of its own; their results are added up.
+
+    Each begins as it would alone. They have one bias.
+    """
+
+    def __init__(self, inputs: int, outputs: int, parts: int) -> None:
+        """Join as many layers as `parts`, each of as many `inputs`."""
+        self.parts, self.bound = parts, inputs**-0.5
+        super().__init__(parts * inputs, outputs)
+
+    def reset_parameters(self) -> None:
+        """Draw the weights as torch does for a layer of one part."""
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -self.bound, self.bound)
+
+    def matrices(self) -> tuple[torch.Tensor, ...]:
+        """Return the matrix [outputs, inputs] of each layer."""
+        return self.weight.chunk(self.parts, dim=1)
+
+
 class ParallelLinear(nn.Module):
     """Linear layers of one shape side by side, computed at once; they begin as torch's `nn.Linear` does."""
 
@@ -135,6 +169,10 @@ class ParallelLinear(nn.Module):
         if self.bias is None:
             return torch.bmm(inputs, self.weight)
         return torch.baddbmm(self.bias, inputs, self.weight)
+
+    def matrices(self) -> tuple[torch.Tensor, ...]:
+        """Return the matrix [outputs, inputs] of each layer."""
+        return self.weight.transpose(1, 2).unbind()
 
 
 def parallel_hidden_layers(copies: int, inputs: int, widths: Sequence[int], style: LayerStyle) -> nn.Sequential:

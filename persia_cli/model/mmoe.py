@@ -6,7 +6,7 @@ from torch import nn
 from persia_cli.config.schema import Mmoe
 from persia_cli.model.fields import SideBySide
 from persia_cli.model.inputs import ModelBatch
-from persia_cli.model.layers import parallel_hidden_layers, parallel_networks, style_of
+from persia_cli.model.layers import JoinedLinear, parallel_hidden_layers, parallel_networks, style_of
 from persia_cli.model.shape import InputShape
 
 
@@ -23,7 +23,7 @@ class MultiGateExperts(nn.Module):
         width = self.inputs.width
         self.count, style = settings.experts, style_of(settings)
         self.experts = parallel_hidden_layers(self.count, width, settings.expert, style)
-        self.gates = nn.Linear(width, shape.tasks * self.count, bias=False)
+        self.gates = JoinedLinear(width, self.count, shape.tasks, bias=False)
         self.towers = parallel_networks(shape.tasks, settings.expert[-1], settings.tower, 1, style)
 
     def forward(self, batch: ModelBatch) -> torch.Tensor:

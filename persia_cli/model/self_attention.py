@@ -5,6 +5,7 @@ from torch import nn
 from torch.nn.functional import embedding
 
 from persia_cli.model.fields import learned_vectors
+from persia_cli.model.layers import JoinedLinear
 
 
 class SelfAttention(nn.Module):
@@ -14,7 +15,8 @@ class SelfAttention(nn.Module):
         """`heads` divides `width`."""
         super().__init__()
         self.heads, self.head = heads, width // heads
-        self.project = nn.Linear(width, 3 * width)
+        # Query, key and value at once.
+        self.project = JoinedLinear(width, width, parts=3)
         self.last = nn.Linear(width, width)
 
     def forward(self, values: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
