@@ -100,8 +100,7 @@ class ServingApp:
         except Exception:
             log.exception("a request to %s failed", name)
             answer = answers.refusal(RefusedRequestError(500, "the server failed at this request; its log says how"))
-        self.figures.requests.labels(name, answer.status).inc()
-        self.figures.seconds.labels(name).observe(time.monotonic() - begin)
+        self.figures.count_answer(name, answer.status, time.monotonic() - begin)
         await _respond(send, answer)
 
     def _route(self, path: str) -> _Route:

@@ -44,6 +44,15 @@ class ServingFigures:
             "persia_worker_restarts", "Workers in place of earlier ones, by how those ended", ["reason"], registry=own
         )
         self.missing = Counter("persia_missing_ids", "Ids that had no row", ["feature"], registry=own)
+        self._by_answer: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
+
+    def count_answer(self, route: str, status: int, seconds: float) -> None:
+        """Count a request that was answered."""
+        known = self._by_answer.get((route, status))
+        if known is None:
+            known = self._by_answer[route, status] = self.requests.labels(route, status), self.seconds.labels(route)
+        known[0].inc()
+        known[1].observe(seconds)
 
     def text(self) -> bytes:
         """Return all figures as Prometheus reads them."""

@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
 from persia_cli.errors import count
 from persia_cli.server.refused import RefusedRequestError, busy
@@ -13,20 +13,18 @@ from persia_cli.server.refused import RefusedRequestError, busy
 T = TypeVar("T")
 
 
-class _Waiting(NamedTuple):
-    until: float
-    work: Callable[[], Any]
-    done: "asyncio.Future[Any]"
-
-
 class Turns:
-    """A line of bounded length. Work runs on the event loop, and between two turns the loop reads and writes."""
+    """A line of bounded length. Work runs on the event loop, and between two turns the loop reads and writes.
+
+    Each does its work in the task that waited, and writes its answer there: so the answer leaves before the next turn,
+    which a result that is handed to another task would not.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._held = 0
-        self._line: deque[_Waiting] = deque()
-        self._server: asyncio.Task[None] | None = None
+        self._line: deque[asyncio.Future[None]] = deque()
+        self._is_taken = False
 
     @property
     def is_full(self) -> bool:
@@ -50,22 +48,31 @@ class Turns:
 
     async def turn(self, until: float, work: Callable[[], T]) -> T:
         """Return what `work` does when its turn comes; raises RefusedRequestError if that is later than `until`."""
-        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._line.append(_Waiting(until, work, done))
-        if self._server is None or self._server.done():
-            self._server = asyncio.create_task(self._serve())
-        return await done
-
-    async def _serve(self) -> None:
-        while self._line:
-            until, work, done = self._line.popleft()
-            if done.cancelled():
-                continue
+        loop = asyncio.get_running_loop()
+        if self._is_taken:
+            await self._come_up(loop.create_future())
+        self._is_taken = True
+        try:
             if time.monotonic() > until:
-                done.set_exception(busy("the request waited for its turn longer than its deadline; try again later"))
-            else:
-                try:
-                    done.set_result(work())
-                except Exception as error:
-                    done.set_exception(error)
-            await asyncio.sleep(0)
+                raise busy("the request waited for its turn longer than its deadline; try again later")
+            return work()
+        finally:
+            loop.call_soon(self._next)
+
+    async def _come_up(self, turn: "asyncio.Future[None]") -> None:
+        self._line.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # it was given the turn, and has to hand it on
+                self._next()
+            raise
+
+    def _next(self) -> None:
+        """Give the turn to the next who still waits."""
+        while self._line:
+            turn = self._line.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._is_taken = False

@@ -80,11 +80,10 @@ class Predictor:
             self._checked(batch)
             return Predictions(empty, empty, missing)
         logits = self._network.logits(self.inputs(batch, missing))
-        columns = [
-            predictions(logits[:, task].astype(np.float64), link).astype(np.float32)
-            for task, link in enumerate(self._links)
-        ]
-        return Predictions(logits, np.stack(columns, axis=1), missing)
+        values = np.empty_like(logits)
+        for task, link in enumerate(self._links):
+            values[:, task] = predictions(logits[:, task].astype(np.float64), link)
+        return Predictions(logits, values, missing)
 
     def inputs(self, batch: Batch, missing: NDArray[np.int64]) -> Inputs:
         """Return the network's inputs for a batch, and add to `missing` the ids of each feature that have no row."""

@@ -100,18 +100,22 @@ class GroupReader:
         `single` marks features with one id in every sample. `missing` int64[features of the model] gets the number of
         entries without a row added. Raises CheckpointError for an index that names rows beyond the file.
         """
-        firsts, lasts = offsets[self.features * size], offsets[(self.features + 1) * size]
-        entries = int(((lasts - firsts).astype(np.int64) * self._rounds).sum())
         dim = self._group.dim
-        single_rows = single[self.features].all() and self._has_single_rows
-        by_sample = bool(single_rows and not self._sequences)
+        single_rows = self._has_single_rows and bool(single[self.features].all())
+        by_sample = single_rows and not self._sequences
+        if single_rows:
+            entries = self.features.size * size
+        else:
+            firsts, lasts = offsets[self.features * size], offsets[(self.features + 1) * size]
+            entries = int(((lasts - firsts).astype(np.int64) * self._rounds).sum())
         rows, absent = np.empty((entries, dim), np.float32), np.zeros(self.features.size, np.int64)
         files = (self._words, self._values)
         if read_frozen(self._frozen, self._known, *files, ids, offsets, size, by_sample, rows.reshape(-1), absent):
             raise CheckpointError(
                 f"{self._index_path} is damaged: it names rows that are not there; export the run again"
             )
-        missing[self.features] += absent
+        if absent.any():
+            missing[self.features] += absent
         if by_sample:  # a vector that is pooled of one row is the row
             return {pooled_name(self._group.number): rows.reshape(size, self._pooled, dim)}
         inverse, own = self._numbers(entries), None

@@ -297,7 +297,8 @@ def test_more_requests_than_there_is_room_for_are_told_to_come_again(predictor: 
         return await asyncio.gather(*(asked(app, "POST", INFER, body) for _ in range(5)))
 
     answers = asyncio.run(crowd())
-    assert [answer.status for answer in answers] == [200, 200, 503, 503, 503]
+    # The first has its answer at once, and two wait.
+    assert [answer.status for answer in answers] == [200, 200, 200, 503, 503]
     assert answers[-1].headers["retry-after"] == "1"
     assert infer(app, INPUTS).status == 200
 
