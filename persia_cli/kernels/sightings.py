@@ -75,6 +75,25 @@ def count_at_last_use(words, last_used, epoch_bits, counts):
         counts[i] = np.uint8((word >> np.uint64(24)) >> min(epochs, np.uint64(8)))
 
 
+@kernel(types.int64(*[read(types.uint64)] + [write(types.uint64)] * 3))
+def used_lines(sketch, places, epochs, counts):
+    """Copy those lines of a part of a sketch that have counts: place, epoch and counters; returns how many these are.
+
+    The arrays have room for all lines and one more: uint64[n], uint64[n] and uint64[7 * n].
+    """
+    found = np.uint64(0)
+    for line in range(np.uint64(0), np.uint64(sketch.size) // WORDS):
+        any_ = np.uint64(0)
+        places[found], epochs[found] = line, sketch[line * WORDS]
+        for word in range(np.uint64(1), WORDS):
+            value = sketch[line * WORDS + word]
+            counts[found * (WORDS - np.uint64(1)) + word - np.uint64(1)] = value
+            any_ |= value
+        # Written before it is known: to guess wrongly takes longer.
+        found += np.uint64(any_ != np.uint64(0))
+    return found
+
+
 @inlined
 def word_of(count, step):
     """Return the word of a row that was looked up so often, now in this step."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from persia_cli.errors import CheckpointError
-from persia_cli.kernels.sightings import WORDS, count_at_last_use
+from persia_cli.kernels.sightings import WORDS, count_at_last_use, used_lines
 from persia_cli.storage.hashing_file import HashingFile
 from persia_cli.storage.places import Place, writing_file
 from persia_cli.store.manifest import SIGHTINGS, Manifest, kind_of, verify
@@ -74,12 +74,14 @@ def sighting_file(store: RowStore, directory: Place, saved: list[SavedFile]) -> 
 
 def _batch(lines: Sketch, first: int, epoch_bits: int, schema: pa.Schema) -> pa.RecordBatch:
     """Return those of the lines uint64[n, 8], the first of which has this number, that are not empty."""
-    seen = np.flatnonzero(lines[:, 1:].any(axis=1))
-    counts = np.ascontiguousarray(lines[seen, 1:]).view(np.uint8)
+    room = len(lines) + 1
+    places, epochs = np.empty((2, room), np.uint64)
+    counts = np.empty((room, WORDS_OF_LINE - 1), np.uint64)
+    seen = used_lines(lines.reshape(-1), places, epochs, counts.reshape(-1))
     columns = [
-        pa.array((seen + first).astype(np.uint64)),
-        pa.array((lines[seen, 0] << np.uint64(epoch_bits)).astype(np.int64)),
-        pa.FixedSizeListArray.from_arrays(pa.array(counts.reshape(-1)), COUNTS),
+        pa.array(places[:seen] + np.uint64(first)),
+        pa.array((epochs[:seen] << np.uint64(epoch_bits)).astype(np.int64)),
+        pa.FixedSizeListArray.from_arrays(pa.array(counts[:seen].view(np.uint8).reshape(-1)), COUNTS),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 

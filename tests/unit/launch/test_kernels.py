@@ -27,7 +27,7 @@ SMALL = ("cluster=embedded", "dataset.generator.train_rows=640", "dataset.genera
 NOW_AND_THEN = {
     *("old_rows.list_rows", "old_rows.take_rows", "old_rows.keep_before_write", "old_rows.count_changing"),
     "row_order.order_rows",
-    *("old_lines.keep_lines", "old_lines.take_kept_lines", "sightings.count_at_last_use"),
+    *("old_lines.keep_lines", "old_lines.take_kept_lines", "sightings.count_at_last_use", "sightings.used_lines"),
     *("index.find", "hashing.recover_ids", "hashing.rebase_offsets"),
 }
 """What saves rows, and what only lists of ids need."""
