@@ -12,13 +12,13 @@ from persia_cli.wire.arrays import form_of
 from persia_cli.wire.figures import Counters, IntervalFigures, ReplicaFigures, SavedFile, SavedRows
 from persia_cli.wire.frames import BY_KIND
 from persia_cli.wire.job_messages import PhaseWork
-from persia_cli.wire.parts import BatchId, Message, Sender, TableTotals
+from persia_cli.wire.parts import BatchId, Message, ProcessId, Sender, TableTotals
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "protocol.md"
 BEGIN = "<!-- messages: written by scripts/message_table.py -->"
 END = "<!-- end of messages -->"
 PARTS = (
-    *(BatchId, Sender, TableTotals, *get_args(PhaseWork)),
+    *(BatchId, Sender, ProcessId, TableTotals, *get_args(PhaseWork)),
     *(Counters, ReplicaFigures, IntervalFigures, SavedFile, SavedRows),
 )
 """Structs within messages, which the table lists after them."""

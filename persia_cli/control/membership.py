@@ -1,9 +1,12 @@
 """The members of a job: replicas that have joined, each in its present process, and whether they live and move."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from persia_cli.errors import WireError
+
+if TYPE_CHECKING:
+    from persia_cli.wire.parts import ProcessId
 
 
 class MisplacedError(WireError):
@@ -18,8 +21,8 @@ class Member:
 
     role: str
     index: int
+    process: "ProcessId"
     incarnation: int = 0
-    pid: int = 0
     host: str = ""
     address: str = ""
     ready: bool = False
@@ -44,7 +47,7 @@ class Membership:
     expected: dict[str, int]
     members: dict[tuple[str, int], Member] = field(default_factory=dict)
 
-    def join(self, role: str, index: int, pid: int, host: str, address: str, now: float) -> Member:
+    def join(self, role: str, index: int, process: "ProcessId", host: str, address: str, now: float) -> Member:
         """Register a replica; raises MisplacedError if the job does not need it or already has it.
 
         The same process may register again, if the first reply was lost. A new one takes the place of one that has
@@ -59,12 +62,12 @@ class Membership:
         known = self.members.get((role, index))
         if known is not None and known.died:
             lost_s, life = known.lost_s, known.incarnation + 1
-            known = Member(role, index, incarnation=life, pid=pid, host=host, address=address, lost_s=lost_s)
+            known = Member(role, index, process, life, host=host, address=address, lost_s=lost_s)
             self.members[role, index] = known
-        if known is not None and (known.pid, known.host, known.address) != (pid, host, address):
-            raise MisplacedError(f"{known.name} is already running as process {known.pid} on {known.host}")
+        if known is not None and (known.process, known.host, known.address) != (process, host, address):
+            raise MisplacedError(f"{known.name} is already running as process {known.process.pid} on {known.host}")
         if known is None:
-            known = Member(role, index, incarnation=1, pid=pid, host=host, address=address)
+            known = Member(role, index, process, 1, host=host, address=address)
             self.members[role, index] = known
         known.last_seen_s = now
         return known
@@ -77,7 +80,7 @@ class Membership:
         if known.incarnation != incarnation:
             raise WireError(f"{known.name} is at incarnation {known.incarnation}, so incarnation {incarnation} is over")
         if known.died:
-            raise WireError(f"process {known.pid} of {known.name} has died")
+            raise WireError(f"process {known.process.pid} of {known.name} has died")
         return known
 
     def lose(self, role: str, index: int, now: float) -> Member:

@@ -26,7 +26,7 @@ from persia_cli.wire.messages import (
     Update,
     WaitCredit,
 )
-from persia_cli.wire.parts import BatchId, Message, Sender
+from persia_cli.wire.parts import BatchId, Message, ProcessId, Sender
 from persia_cli.wire.secret import read_secret
 
 MESSAGES = 200
@@ -126,7 +126,7 @@ def _message(draw: random.Random, role: str) -> Message:
         "coordinator": [
             Next(sender, after=0),
             TakeItem(sender, split=0, finished=0),
-            Hello("data-loader", 0, 1, "drill", "0", 0, "ipc://drill"),
+            Hello("data-loader", 0, ProcessId(1), "drill", "0", 0, "ipc://drill"),
         ],
     }
     return draw.choice(ours[role])

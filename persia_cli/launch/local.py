@@ -21,6 +21,7 @@ from persia_cli.errors import (
     UserError,
     WireError,
 )
+from persia_cli.launch.deaths import CoordinatorDeaths, DeathReports, Reports
 from persia_cli.launch.job import (
     ERROR_LINE,
     ROLES,
@@ -37,9 +38,6 @@ from persia_cli.launch.processes import python_module
 from persia_cli.launch.signals import JobSignals, held_back
 from persia_cli.launch.supervisor import (
     WELL,
-    CoordinatorDeaths,
-    DeathReports,
-    Reports,
     Supervised,
     address_in,
     memory_words,

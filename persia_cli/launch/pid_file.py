@@ -16,6 +16,7 @@ import msgspec
 
 from persia_cli.disk import writing
 from persia_cli.errors import UserError
+from persia_cli.wire.parts import ProcessId
 
 LOCKED_S = 10.0
 """Seconds in which the process of a supervisor that was killed has surely died with it."""
@@ -27,7 +28,7 @@ class Noted(msgspec.Struct, frozen=True):
     """A process of a replica in the job of a coordinator."""
 
     coordinator: str
-    pid: int
+    process: ProcessId
     life: int
 
 
@@ -71,11 +72,11 @@ class PidFile:
         noted = noted_in(os.pread(self.descriptor, MOST_BYTES, 0))
         return noted if noted is not None and noted.coordinator == coordinator else None
 
-    def note(self, coordinator: str, pid: int, life: int) -> None:
+    def note(self, coordinator: str, process: ProcessId, life: int) -> None:
         """Note the process that runs from now on; raises DiskError."""
         with writing(self.path):
             os.ftruncate(self.descriptor, 0)
-            os.pwrite(self.descriptor, msgspec.json.encode(Noted(coordinator, pid, life)), 0)
+            os.pwrite(self.descriptor, msgspec.json.encode(Noted(coordinator, process, life)), 0)
 
     def clear(self) -> None:
         """Note that no process runs any more, and remove the file; whoever waits for its lock finds nothing noted."""

@@ -9,101 +9,30 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
 
-from persia_cli.config.record import read_run
-from persia_cli.config.schema import Run
-from persia_cli.control.restarts import LOST_WITH_SUPERVISOR, RestartPolicy, ended_how
-from persia_cli.errors import DiskError, KilledError, PreemptedError, RoleError, WireError
+from persia_cli.control.restarts import LOST_WITH_SUPERVISOR, ended_how
+from persia_cli.errors import KilledError, PreemptedError, RoleError, WireError
+from persia_cli.launch.deaths import DeathReports, Reports, coordinator_deaths
 from persia_cli.launch.handed_over import descriptors
-from persia_cli.launch.job import COORDINATOR_ADDRESS, JOB, SIGNALLED, record
+from persia_cli.launch.job import COORDINATOR_ADDRESS, SIGNALLED
 from persia_cli.launch.pid_file import Noted, PidFile
 from persia_cli.launch.processes import python_module
-from persia_cli.launch.role import log_to_stderr, read_job
+from persia_cli.launch.role import log_to_stderr
 from persia_cli.launch.role_options import RoleOptions
 from persia_cli.launch.signals import ENDING_SIGNALS, SAVING_SIGNALS, Repeats, held_back
-from persia_cli.observe.history import CONFIG
 from persia_cli.plan.job import COORDINATOR, Replica
 from persia_cli.plan.replacement import RESTARTED, TRUSTED, WITH_MEMORY, is_replaced
-from persia_cli.roles.coordinator.takeover import is_continued
 from persia_cli.store.memory_file import new_file
-from persia_cli.wire.context import Context
 from persia_cli.wire.job_messages import Death, Verdict
-from persia_cli.wire.loop import Loop, identity_of
+from persia_cli.wire.place import process_id
 
 log = logging.getLogger(__name__)
 
 POLL_S = 0.1
 WELL = (0, PreemptedError.exit_code)
 """Exit codes of a process that has ended because its job has."""
-VERDICT_S = 20.0
-"""Seconds of silence of the coordinator after which a death is final."""
-MOST_OF_SILENCE = 0.25
-"""Longest wait for a new coordinator, as a fraction of the time for which it may be silent."""
 TAKEN_S = 5.0
 """Seconds within which a process has surely taken note of a signal, unless it died."""
-
-
-class DeathReports:
-    """A supervisor's client of the coordinator, which connects at the first death; all on one thread."""
-
-    def __init__(self, name: str, address: Callable[[], str], context: Callable[[], Context]) -> None:
-        self._name, self._address, self._new_context = name, address, context
-        self._context: Context | None = None
-        self._loop: Loop | None = None
-
-    def send(self, death: Death, on_verdict: Callable[[Verdict], None]) -> None:
-        """Report a death; `on_verdict` is called while `poll` runs."""
-        if self._loop is None:
-            self._context = self._new_context()
-            self._loop = Loop(self._context, self._name)
-            identity = identity_of(self._name, os.getpid())
-            self._client = self._loop.connect(self._address(), "coordinator", identity, 0.5, VERDICT_S)
-        self._client.request(death, on_reply=on_verdict, waiting_for=f"its word on {death.role}-{death.index}")
-
-    def poll(self) -> None:
-        """Receive what has come; raises WireError if the coordinator has gone or will not hear of it."""
-        if self._loop is not None:
-            self._loop.poll(0.0)
-
-    def close(self) -> None:
-        """Close the connection, if there is one."""
-        if self._loop is not None and self._context is not None:
-            self._loop.close()
-            self._context.destroy(linger=0)
-        self._loop = self._context = None
-
-
-class CoordinatorDeaths:
-    """Who decides on a new process of the coordinator: its supervisor, for there is nobody else to ask."""
-
-    def __init__(self, run_dir: Path, run: Run) -> None:
-        self._run_dir = run_dir
-        # All others wait for the coordinator, and give up once it has been silent for too long.
-        most_wait_s = run.cluster.silence_timeout_s * MOST_OF_SILENCE
-        self._policy = RestartPolicy(run.recovery.max_restarts, run.recovery.window_s, most_wait_s)
-
-    def send(self, death: Death, on_verdict: Callable[[Verdict], None]) -> None:
-        """Record a death, and call `on_verdict` at once."""
-        name, how = f"{death.role}-{death.index}", ended_how(death.exit_code)
-        wait_s = self._policy.next(name, time.monotonic())
-        if wait_s is None:
-            limits = f"{self._policy.max_restarts} within {self._policy.window_s:g} s"
-            why = f"{name} {how}, and its restarts are used up (recovery.max_restarts: {limits})"
-            on_verdict(Verdict(False, 0.0, why))
-            return
-        try:
-            record(self._run_dir, event="died", replica=name, pid=death.pid, cause=how)
-        except DiskError as error:
-            log.warning("%s", error)
-        on_verdict(Verdict(True, wait_s, ""))
-
-
-class Reports(Protocol):
-    """Who is told of deaths, and decides."""
-
-    def send(self, death: Death, on_verdict: Callable[[Verdict], None]) -> None:
-        """Report a death; `on_verdict` is called then or later."""
 
 
 class Supervised:
@@ -139,7 +68,7 @@ class Supervised:
         self.final = ""
         """Why the coordinator wants no new process, if that is so."""
         with held_back():
-            self.process = start(life)
+            self._begin()
 
     @property
     def may_return(self) -> bool:
@@ -167,7 +96,7 @@ class Supervised:
             self._asked, self._died_s = True, time.monotonic()
             code: int = self.process.returncode
             log.warning("%s %s", self.replica.name, ended_how(code))
-            death = Death(self.replica.role, self.replica.index, self.process.pid, code)
+            death = Death(self.replica.role, self.replica.index, self._id, code)
             self._reports.send(death, self._heed)
         elif self._due_s is not None and time.monotonic() >= self._due_s:
             self.life += 1
@@ -176,8 +105,12 @@ class Supervised:
                 # Who ends by a fault of its own may have written anything; the next process must not use it.
                 os.ftruncate(self._memory, 0)
             with held_back():  # a process that no attribute names yet would outlive the job
-                self.process = self._start(self.life)
+                self._begin()
             self._tell_again()
+
+    def _begin(self) -> None:
+        self.process = self._start(self.life)
+        self._id = process_id(self.process.pid)  # nobody can find it out once the process has been waited for
 
     def tell(self, number: signal.Signals) -> None:
         """Pass a signal on to the process, and to the next one if it dies before it can have taken note.
@@ -236,7 +169,7 @@ def supervise_role(options: RoleOptions) -> None:
             pass_fds=inherited,
         )
         if place is not None:
-            place.note(options.coordinator, process.pid, life)
+            place.note(options.coordinator, process_id(process.pid), life)
         return process
 
     # The coordinator knows whether this job replaces a server whose memory is lost.
@@ -269,9 +202,10 @@ def _after(killed: Noted, replica: Replica, reports: DeathReports) -> int:
     Raises RoleError if the coordinator wants no other, WireError if it does not answer.
     """
     code = LOST_WITH_SUPERVISOR if replica.role in WITH_MEMORY else -signal.SIGKILL
-    log.warning("the process of %s before this one, %d, was killed with its supervisor", replica.name, killed.pid)
+    pid = killed.process.pid
+    log.warning("the process of %s before this one, %d, was killed with its supervisor", replica.name, pid)
     verdicts: list[Verdict] = []
-    reports.send(Death(replica.role, replica.index, killed.pid, code), verdicts.append)
+    reports.send(Death(replica.role, replica.index, killed.process, code), verdicts.append)
     while not verdicts:
         reports.poll()
         time.sleep(POLL_S)
@@ -302,14 +236,6 @@ def address_in(run_dir: Path) -> str:
         return (run_dir / COORDINATOR_ADDRESS).read_text(encoding="utf-8").strip()
     except FileNotFoundError:
         return ""
-
-
-def coordinator_deaths(run_dir: Path) -> CoordinatorDeaths | None:
-    """Return who decides on the coordinator of a run that has been prepared; None if it gets no new process."""
-    run = read_run(run_dir / CONFIG)
-    if not is_continued(run, read_job(run_dir / JOB)):
-        return None
-    return CoordinatorDeaths(run_dir, run)
 
 
 def memory_words(file: int | None) -> list[str]:

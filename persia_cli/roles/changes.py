@@ -31,7 +31,7 @@ class Changes:
 
     def _heed(self, change: Change) -> None:
         name = f"{change.role}-{change.index}"
-        self._lent += self._loop.forget(name, change.pid)
+        self._lent += self._loop.forget(name, change.process)
         if not change.alive:
             log.info("%s has died; waiting for its new process", name)
             self._loop.hold(name)

@@ -1,7 +1,6 @@
 """A replica's conversation with the coordinator: join, heartbeat, instructions, reports."""
 
 import logging
-import os
 import socket
 import threading
 import time
@@ -56,6 +55,7 @@ from persia_cli.wire.job_messages import (
 from persia_cli.wire.loop import Loop, identity_of
 from persia_cli.wire.messages import PROTOCOL, Ack
 from persia_cli.wire.parts import BatchId, Request, Sender
+from persia_cli.wire.place import own_process
 from persia_cli.wire.store_messages import StoreCall, StoreValue
 
 log = logging.getLogger(__name__)
@@ -132,7 +132,7 @@ class Link:
     def _pass_signals_on(self) -> None:
         """Tell the coordinator of a signal, and do the replica's work until the coordinator ends the job."""
         while self.signals:
-            leave = Leave(self.role, self.index, os.getpid(), self.signals.popleft(), serves=True)
+            leave = Leave(self.role, self.index, own_process(), self.signals.popleft(), serves=True)
             self._client.request(leave, waiting_for="the coordinator to note a signal")
 
     @property
@@ -142,7 +142,7 @@ class Link:
 
     @property
     def _identity(self) -> bytes:
-        return identity_of(self.name, os.getpid())
+        return identity_of(self.name, own_process())
 
     def join(self, own_address: str) -> tuple[Run, Job]:
         """Say hello and wait for all replicas to have done so; return the run and the job.
@@ -153,7 +153,7 @@ class Link:
         hello = Hello(
             role=self.role,
             index=self.index,
-            pid=os.getpid(),
+            process=own_process(),
             host=socket.gethostname(),
             version=__version__,
             protocol=PROTOCOL,
@@ -276,7 +276,7 @@ class Link:
     def leave(self) -> None:
         """Report to the coordinator, unless it knows already, that a signal ends this replica; best effort."""
         if self.stopped_by and not self._told_to_stop:
-            self._tell(Leave(self.role, self.index, os.getpid(), self.stopped_by, serves=False), LEAVE_S)
+            self._tell(Leave(self.role, self.index, own_process(), self.stopped_by, serves=False), LEAVE_S)
 
     def _tell(self, message: Request[Ack], seconds: float) -> None:
         """Say the last word, whatever else is under way, and wait so long to be heard."""

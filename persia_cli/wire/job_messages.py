@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from persia_cli.wire.figures import IntervalFigures, ReplicaFigures, SavedFile
 from persia_cli.wire.messages import Ack
-from persia_cli.wire.parts import KIB, MIB, BatchId, Count, FieldSet, Limit, Message, Request, Sender
+from persia_cli.wire.parts import KIB, MIB, BatchId, Count, FieldSet, Limit, Message, ProcessId, Request, Sender
 
 Split = Annotated[int, msgspec.Meta(ge=0, le=1)]
 """0 train, 1 eval."""
@@ -44,7 +44,7 @@ class Hello(Request[Welcome], frozen=True):
     LIMIT = Limit(4 * KIB)
     role: str
     index: Count
-    pid: Count
+    process: ProcessId
     host: str
     version: str
     """Version of the program; the coordinator refuses versions other than its own."""
@@ -255,8 +255,8 @@ class Change(FieldSet, frozen=True):
     number: Count
     role: str
     index: Count
-    pid: Count
-    """The process that died last."""
+    process: ProcessId
+    """The one that died last."""
     alive: bool
     """True if a new process of the replica is at work."""
     address: str
@@ -301,7 +301,7 @@ class Leave(Request[Ack], frozen=True):
     KIND = 0x4D
     role: str
     index: Count
-    pid: Count
+    process: ProcessId
     signal: str
     """Name of the signal, such as SIGTERM."""
     serves: bool
@@ -324,7 +324,7 @@ class Death(Request[Verdict], frozen=True):
     LIMIT = Limit(4 * KIB)
     role: str
     index: Count
-    pid: Count
+    process: ProcessId
     exit_code: int
     """What waitpid says: an exit code, or minus the number of the signal that killed it."""
 

@@ -125,10 +125,11 @@ class SharedMemory:
         assert offset is not None
         return self._own.name, offset
 
-    def forget(self, borrowers: Container[str], pid: int) -> list[Array]:
+    def forget(self, borrowers: Container[str], pid: int | None) -> list[Array]:
         """End the loans of a process that has died, and forget its segments; return the arrays that were lent to it.
 
-        `borrowers` are the names under which it borrowed: a new process in its place must have others.
+        `borrowers` are the names under which it borrowed: a new process in its place must have others. `pid` is None
+        if it has no segments here.
 
         Whoever got an array from it in turn may still be reading: the caller keeps them until nobody can.
         """

@@ -18,7 +18,7 @@ from persia_cli.wire.byte_counts import ByteCounts
 from persia_cli.wire.client import Client
 from persia_cli.wire.context import Context
 from persia_cli.wire.loans import SharedMemory
-from persia_cli.wire.parts import BATCH_PART
+from persia_cli.wire.parts import BATCH_PART, ProcessId
 from persia_cli.wire.place import own_place
 from persia_cli.wire.server import Server
 
@@ -57,9 +57,9 @@ class _Timer:
     due: float
 
 
-def identity_of(name: str, pid: int) -> bytes:
+def identity_of(name: str, process: ProcessId) -> bytes:
     """Return by what a replica's process at this place is known to the servers that it connects to."""
-    return f"{name}#{pid}@{own_place()}".encode()
+    return f"{name}#{process.pid}.{process.began}@{own_place()}".encode()
 
 
 def _nothing() -> None:
@@ -143,15 +143,16 @@ class Loop:
             self._share_with(client)
             self._watch(client.socket, client.receive)
 
-    def forget(self, peer: str, pid: int) -> list[Array]:
+    def forget(self, peer: str, process: ProcessId) -> list[Array]:
         """Let go of the memory of a dead process, and end the loans that it had; return the arrays that they kept.
 
         Call this before `reconnect`. Others may still read these arrays, to whom the process lent them in turn.
         """
         if self._memory is None:
             return []
-        borrowers = {client.address for client in self._clients_of(peer)} | {identity_of(peer, pid).decode()}
-        return self._memory.forget(borrowers, pid)
+        borrowers = {client.address for client in self._clients_of(peer)} | {identity_of(peer, process).decode()}
+        # A process at another place may have the number of one whose memory is in use here.
+        return self._memory.forget(borrowers, process.pid if process.place in ("", own_place()) else None)
 
     def _clients_of(self, peer: str) -> list[Client]:
         return [client for client in self._clients if client.peer == peer]

@@ -51,6 +51,20 @@ class Sender(FieldSet, frozen=True):
     incarnation: Count
 
 
+class ProcessId(FieldSet, frozen=True):
+    """One process among all of all machines.
+
+    Its number alone is not enough: in each container processes are numbered from 1, and two machines may use one
+    number at the same time.
+    """
+
+    pid: Count
+    began: Count = 0
+    """When it began, in ticks since its machine did."""
+    place: str = ""
+    """As `persia_cli.wire.place.own_place`; empty where that cannot be known."""
+
+
 class TableTotals(FieldSet, frozen=True):
     """Counters of all tables that features read, since the start, on one embedding server or summed over several."""
 

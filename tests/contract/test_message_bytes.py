@@ -63,7 +63,7 @@ from persia_cli.wire.messages import (
     Update,
     WaitCredit,
 )
-from persia_cli.wire.parts import BatchId, Message, Sender, TableTotals
+from persia_cli.wire.parts import BatchId, Message, ProcessId, Sender, TableTotals
 from persia_cli.wire.store_messages import StoreCall, StoreValue
 from persia_cli.wire.trace_messages import Recorded
 from tests.support.any_message import same
@@ -75,6 +75,7 @@ FILE = Path(__file__).parent / "message_bytes.json"
 GOLDEN = json.loads(FILE.read_text(encoding="utf-8"))
 
 BATCH = BatchId(generation=1, split=0, step=1000, rank=2)
+PROCESS = ProcessId(pid=4321, began=987654, place="0f" * 8)
 SENDER = Sender(role="nn-worker", index=2, incarnation=3)
 KEYS = GroupKeys(np.array([1, 2**64 - 1], np.uint64), np.array([0, 65534], np.uint16))
 LABELS = np.array([[1], [0]], np.float32)
@@ -101,7 +102,7 @@ SAMPLES: list[Message] = [
     LookUp(BATCH, True, 0, [KEYS]),
     LookedUp(-1, TableTotals(900, 5, 70, 30), [LookedUpRows(ROWS, np.array([1], np.uint32))]),
     Update(BATCH, 0, 0, [GroupGradients(*KEYS, ROWS)]),
-    Hello("nn-worker", 2, 4321, "host", "0.1.0", PROTOCOL, "tcp://127.0.0.1:5000"),
+    Hello("nn-worker", 2, PROCESS, "host", "0.1.0", PROTOCOL, "tcp://127.0.0.1:5000"),
     Welcome(3, b"{}", b"[]", {"nn-worker": ["tcp://127.0.0.1:5000"]}),
     Ready(SENDER, 5000, 0),
     Next(SENDER, after=4),
@@ -120,10 +121,10 @@ SAMPLES: list[Message] = [
     ),
     Scores(SENDER, BATCH, FLOATS),
     Heartbeat(SENDER, "training step 7", 0.5, USED, 7),
-    Beat(True, (Change(8, "embedding-worker", 1, 4321, True, "tcp://127.0.0.1:5000"),)),
-    Leave("embedding-server", 1, 4321, "SIGTERM", serves=True),
+    Beat(True, (Change(8, "embedding-worker", 1, PROCESS, True, "tcp://127.0.0.1:5000"),)),
+    Leave("embedding-server", 1, PROCESS, "SIGTERM", serves=True),
     Fail(SENDER, "out of memory", exit_code=1),
-    Death("embedding-worker", 1, 4321, -9),
+    Death("embedding-worker", 1, PROCESS, -9),
     Verdict(True, 2.0, ""),
     StoreCall(SENDER, 1, "compare_set", ("group/rank",), b"new", b"old", 3),
     StoreValue(b"new", 3),

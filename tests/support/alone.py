@@ -17,7 +17,7 @@ from persia_cli.wire.client import Client
 from persia_cli.wire.context import Context
 from persia_cli.wire.figures import Counters
 from persia_cli.wire.loop import Loop, identity_of
-from persia_cli.wire.parts import Sender
+from persia_cli.wire.parts import ProcessId, Sender
 from tests.conftest import poll_for
 
 ANY = "tcp://127.0.0.1:0"
@@ -60,9 +60,8 @@ class LoneLink:
 
     def connect(self, role: str) -> list[Client]:
         """Connect to the servers."""
-        self.clients = [
-            self.loop.connect(each, role, identity_of(self.name, self.life), 0.5, LIMIT_S) for each in self.servers
-        ]
+        identity = identity_of(self.name, ProcessId(self.life))
+        self.clients = [self.loop.connect(each, role, identity, 0.5, LIMIT_S) for each in self.servers]
         return self.clients
 
     def ready(self, on_instruction: Any, parameters: int = 0, rows: int = 0) -> None:

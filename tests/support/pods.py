@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tests.support.hosts import CACHE, Host, HostProcess
 
 PATH = f"{Path(sys.executable).parent}:/usr/bin:/bin:/usr/sbin:/sbin"
@@ -21,6 +23,8 @@ NAMES = "/run/hosts"
 """The host's file of names, in place of a name server."""
 OWN = ("/tmp", "/dev/shm")
 """Folders that each host has for itself; empty volumes there are these."""
+OWN_IDS = ("unshare", "--pid", "--mount-proc", "--fork", "--kill-child")
+"""Processes of each container are numbered from 1, so those of the next one have the same numbers."""
 CLEAR = f"""
 umount /etc/hosts 2> /dev/null || true
 umount -R /run 2> /dev/null || true
@@ -99,7 +103,7 @@ class Pod:
         user = [f"--reuid={self._user}", f"--regid={self._group}", f"--groups={self._files_group}"]
         environment = ["env", "-i", *(f"{name}={value}" for name, value in variables.items())]
         with self._log.open("ab") as output:
-            command = [*environment, "setpriv", *user, *rights, "--pdeathsig=KILL", *words]
+            command = [*OWN_IDS, *environment, "setpriv", *user, *rights, "--pdeathsig=KILL", *words]
             self._process = self.host.start(command, output)
 
     def start_again(self) -> None:
@@ -109,14 +113,19 @@ class Pod:
 
     def kill(self) -> None:
         """Kill the container's first process, as the system does where memory runs out."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGKILL)
+        self._first.send_signal(signal.SIGKILL)
 
     def evict(self) -> None:
         """Tell the container to end, for the sake of its node."""
-        assert self._process is not None
         self.disrupted = True
-        self._process.send_signal(signal.SIGTERM)
+        self._first.send_signal(signal.SIGTERM)
+
+    @property
+    def _first(self) -> psutil.Process:
+        """The container's first process, under the id that it has outside."""
+        assert self._process is not None
+        [first] = self._process.inner.children()
+        return first
 
     def remove(self) -> None:
         """End the container if it runs."""

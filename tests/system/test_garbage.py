@@ -38,7 +38,7 @@ from persia_cli.wire.messages import (
     Update,
     WaitCredit,
 )
-from persia_cli.wire.parts import BatchId, Sender
+from persia_cli.wire.parts import BatchId, ProcessId, Sender
 from tests.conftest import poll_for
 from tests.support.jobs import losses, plan
 from tests.support.small import STEPS, WORDS, counted, figures
@@ -169,7 +169,9 @@ def ask_coordinator(stranger: Stranger, now: int) -> None:
     server, rank, loader = (Sender(role, 0, 1) for role in ("embedding-server", "nn-worker", "data-loader"))
     interval = IntervalFigures("train", 1, samples=1, steps=1, staleness={}, seconds=1.0, loss_sum=0.0)
     scores = ScoreHistogram(1).encode()
-    hello = Hello(role="nn-worker", index=0, pid=1, host="here", version=__version__, protocol=PROTOCOL, address="")
+    hello = Hello(
+        role="nn-worker", index=0, process=ProcessId(1), host="here", version=__version__, protocol=PROTOCOL, address=""
+    )
     stranger.is_refused("already running", hello)
     stranger.is_refused("no nn-worker-5", replace(hello, index=5))
     stranger.is_refused("no role 'cook'", replace(hello, role="cook"))

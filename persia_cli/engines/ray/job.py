@@ -12,10 +12,11 @@ from persia_cli.engines.ray.cluster import JoinedCluster
 from persia_cli.engines.ray.followed import ActorReplica, FollowedReplica, OwnReplica
 from persia_cli.engines.ray.request import words_of
 from persia_cli.errors import KilledError, PersiaError, RoleError, TakeoverError, UserError, WireError
+from persia_cli.launch.deaths import DeathReports
 from persia_cli.launch.handed_over import text_of
 from persia_cli.launch.job import ERROR_LINE, ROLES, SIGNALLED, record, recorded_failure, replicas_named, was_cut_off
 from persia_cli.launch.pid_file import noted_in
-from persia_cli.launch.supervisor import WELL, DeathReports, address_in
+from persia_cli.launch.supervisor import WELL, address_in
 from persia_cli.plan.job import JobPlan, Replica
 from persia_cli.plan.replacement import WITH_MEMORY
 from persia_cli.wire.context import Context
@@ -121,7 +122,7 @@ class RayJob:
                 self._final[replica] = f"{place.named} was lost: {why}"
 
         code = LOST_WITH_SUPERVISOR if replica.role in WITH_MEMORY else -signal.SIGKILL
-        self._reports.send(Death(replica.role, replica.index, noted.pid, code), heed)
+        self._reports.send(Death(replica.role, replica.index, noted.process, code), heed)
 
     def _replace(self) -> None:
         try:

@@ -71,8 +71,8 @@ class Dismissal:
         """Note that a replica got a signal, which ends the job. Raises WireError for one that has no place in it."""
         name = f"{message.role}-{message.index}"
         member = self.membership.members.get((message.role, message.index))
-        if name not in self.membership.missing and (member is None or member.pid != message.pid):
-            raise WireError(f"{name}, process {message.pid}, is not in this job")
+        if name not in self.membership.missing and (member is None or member.process != message.process):
+            raise WireError(f"{name}, process {message.process.pid}, is not in this job")
         self._server.reply(peer, Ack())
         if not message.serves:
             self._told.add(name)

@@ -60,9 +60,11 @@ class JoinHandler:
         if self.ended is not None:
             raise WireError(self.ended)
         member = self.membership.join(
-            message.role, message.index, message.pid, message.host, message.address, self._clock()
+            message.role, message.index, message.process, message.host, message.address, self._clock()
         )
-        log.info("%s joined: process %d on %s, at %s", member.name, member.pid, member.host, member.address or "-")
+        log.info(
+            "%s joined: process %d on %s, at %s", member.name, member.process.pid, member.host, member.address or "-"
+        )
         self._hellos[member.role, member.index] = peer
         if member.role == "nn-worker" and self.group.join(member.index) and self.group.number:
             self.on_regrouped()
@@ -110,7 +112,7 @@ class JoinHandler:
         """Return name, process and host of every replica, this one first."""
         own = {"name": "coordinator-0", "pid": os.getpid(), "host": socket.gethostname()}
         members = self.membership.members.values()
-        return [own, *({"name": m.name, "pid": m.pid, "host": m.host} for m in members)]
+        return [own, *({"name": m.name, "pid": m.process.pid, "host": m.host} for m in members)]
 
 
 def _nothing() -> None:

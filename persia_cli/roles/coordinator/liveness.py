@@ -106,4 +106,4 @@ class LivenessMonitor:
 
 
 def _who(member: Member) -> str:
-    return f"{member.name} (process {member.pid} on {member.host})"
+    return f"{member.name} (process {member.process.pid} on {member.host})"

@@ -17,6 +17,7 @@ from persia_cli.roles.coordinator.dismissal import Dismissal
 from persia_cli.roles.coordinator.lost_memory import LostMemory
 from persia_cli.wire.figures import FINISHED, SENT_AGAIN, Counters
 from persia_cli.wire.job_messages import Beat, Change, Death, Heartbeat, Ready, Verdict
+from persia_cli.wire.parts import ProcessId
 from persia_cli.wire.server import Peer, Server
 
 REPEATED = {
@@ -35,7 +36,7 @@ class Replacement:
     role: str
     index: int
     cause: str
-    pid: int
+    process: ProcessId
     died_s: float
     repeated: str
     """What is done again: steps dealt or trained anew, batches whose ids are sent again, or requests finished."""
@@ -77,7 +78,7 @@ class RecoveryHandler:
         self._dismissal = dismissal
         self._membership, self._work, self._clock = dismissal.membership, dismissal.work, dismissal.clock
         self._policy = RestartPolicy(run.recovery.max_restarts, run.recovery.window_s)
-        self._verdicts: dict[tuple[str, int, int], Verdict] = {}
+        self._verdicts: dict[tuple[str, int, ProcessId], Verdict] = {}
         self._changes: dict[str, Change] = {}
         self._number = 0
         self._under_way: dict[str, Replacement] = {}
@@ -87,7 +88,7 @@ class RecoveryHandler:
 
     def on_death(self, peer: Peer, message: Death) -> None:
         """A process has ended, as its parent saw. Raises WireError for one that is not the replica's last."""
-        key = (message.role, message.index, message.pid)
+        key = (message.role, message.index, message.process)
         if key not in self._verdicts:
             self._verdicts[key] = self._judge(message)
         self._server.reply(peer, self._verdicts[key])
@@ -95,8 +96,9 @@ class RecoveryHandler:
     def _judge(self, message: Death) -> Verdict:
         name, how = f"{message.role}-{message.index}", ended_how(message.exit_code)
         member = self._membership.members.get((message.role, message.index))
-        if member is not None and not member.died and member.pid != message.pid:
-            raise WireError(f"process {message.pid} is not {name}, which is process {member.pid}")
+        if member is not None and not member.died and member.process != message.process:
+            present = f"process {member.process.pid} on {member.host}"
+            raise WireError(f"the process that ended, {message.process.pid}, is not that of {name}, {present}")
         why = f"{name} {how}"
         if message.role == "embedding-server":
             self._lost.note_death(name, message.exit_code)
@@ -148,22 +150,22 @@ class RecoveryHandler:
             message.role,
             message.index,
             how,
-            message.pid,
+            message.process,
             before.died_s if before else now,
             REPEATED[message.role],
             self._work.take_back(name) + (before.again or 0 if before else 0) if loader else None,
             before.sent_before if before else self._sent,
             is_told=not left or (before is not None and before.is_told),
         )
-        self._note_change(member, message.pid, alive=False)
+        self._note_change(member, message.process, alive=False)
         if not left:
-            self._events.write(event="died", replica=name, pid=message.pid, cause=how)
+            self._events.write(event="died", replica=name, pid=message.process.pid, cause=how)
 
     @property
     def _sent(self) -> int:
         return self._sent_by_dead + sum(self._sent_again.values())
 
-    def _note_change(self, member: Member, died: int, alive: bool) -> None:
+    def _note_change(self, member: Member, died: ProcessId, alive: bool) -> None:
         self._number += 1
         self._changes[member.name] = Change(self._number, member.role, member.index, died, alive, member.address)
 
@@ -176,7 +178,7 @@ class RecoveryHandler:
             return
         if member.role == "nn-worker":
             recovery.again = message.again
-        self._note_change(member, recovery.pid, alive=True)
+        self._note_change(member, recovery.process, alive=True)
         recovery.change = self._number
         self._finish()
 
@@ -228,7 +230,7 @@ class RecoveryHandler:
         return {
             "replica": f"{recovery.role}-{recovery.index}",
             "cause": recovery.cause,
-            "pid": self._membership.members[recovery.role, recovery.index].pid,
+            "pid": self._membership.members[recovery.role, recovery.index].process.pid,
             "seconds": round(self._clock() - recovery.died_s, 3),
             "repeated": {recovery.repeated: again},
             **self._lost.tell(f"{recovery.role}-{recovery.index}"),

@@ -4,6 +4,7 @@ import pytest
 
 from persia_cli.control.membership import Membership, StallDetector
 from persia_cli.errors import WireError
+from persia_cli.wire.parts import ProcessId
 
 
 def membership() -> Membership:
@@ -13,13 +14,13 @@ def membership() -> Membership:
 def test_replicas_join_and_become_ready():
     members = membership()
     assert members.missing == members.unready == ["embedding-server-0", "embedding-server-1", "nn-worker-0"]
-    server = members.join("embedding-server", 1, pid=7, host="a", address="tcp://127.0.0.1:5", now=1.0)
+    server = members.join("embedding-server", 1, process=ProcessId(7), host="a", address="tcp://127.0.0.1:5", now=1.0)
     assert (server.name, server.incarnation, server.last_seen_s) == ("embedding-server-1", 1, 1.0)
     assert members.missing == ["embedding-server-0", "nn-worker-0"]
     assert members.unready == ["embedding-server-0", "nn-worker-0", "embedding-server-1"]
     server.ready = True
-    members.join("nn-worker", 0, pid=8, host="a", address="tcp://127.0.0.1:6", now=1.0)
-    members.join("embedding-server", 0, pid=9, host="b", address="tcp://127.0.0.1:4", now=1.0)
+    members.join("nn-worker", 0, process=ProcessId(8), host="a", address="tcp://127.0.0.1:6", now=1.0)
+    members.join("embedding-server", 0, process=ProcessId(9), host="b", address="tcp://127.0.0.1:4", now=1.0)
     assert members.missing == []
     assert members.unready == ["nn-worker-0", "embedding-server-0"]
     assert members.addresses() == {
@@ -30,12 +31,17 @@ def test_replicas_join_and_become_ready():
 
 def test_the_same_process_may_say_hello_again_and_no_other():
     members = membership()
-    first = members.join("nn-worker", 0, pid=7, host="a", address="x", now=1.0)
-    assert members.join("nn-worker", 0, pid=7, host="a", address="x", now=2.0) is first
+    first = members.join("nn-worker", 0, process=ProcessId(7), host="a", address="x", now=1.0)
+    assert members.join("nn-worker", 0, process=ProcessId(7), host="a", address="x", now=2.0) is first
     assert first.last_seen_s == 2.0
-    for other in ({"pid": 8}, {"host": "b"}, {"address": "y"}):
+    for other in (
+        {"process": ProcessId(7, 1)},
+        {"process": ProcessId(7, 0, "elsewhere")},
+        {"host": "b"},
+        {"address": "y"},
+    ):
         with pytest.raises(WireError, match="nn-worker-0 is already running as process 7 on a"):
-            members.join("nn-worker", 0, **{"pid": 7, "host": "a", "address": "x", **other}, now=3.0)
+            members.join("nn-worker", 0, **{"process": ProcessId(7), "host": "a", "address": "x", **other}, now=3.0)
 
 
 @pytest.mark.parametrize(
@@ -48,14 +54,14 @@ def test_the_same_process_may_say_hello_again_and_no_other():
 )
 def test_there_is_no_place_for_others(role, index, words):
     with pytest.raises(WireError, match=words):
-        membership().join(role, index, pid=1, host="a", address="", now=0.0)
+        membership().join(role, index, process=ProcessId(1), host="a", address="", now=0.0)
 
 
 def test_only_the_present_life_of_a_replica_may_speak():
     members = membership()
     with pytest.raises(WireError, match="nn-worker-0 has not joined this job"):
         members.find("nn-worker", 0, 1)
-    member = members.join("nn-worker", 0, pid=7, host="a", address="x", now=1.0)
+    member = members.join("nn-worker", 0, process=ProcessId(7), host="a", address="x", now=1.0)
     assert members.find("nn-worker", 0, 1) is member
     for life in (0, 2):
         with pytest.raises(WireError, match=f"nn-worker-0 is at incarnation 1, so incarnation {life} is over"):
@@ -64,7 +70,7 @@ def test_only_the_present_life_of_a_replica_may_speak():
 
 def test_silence_is_not_being_heard_and_being_stuck_is_to_be_long_at_one_piece_of_work():
     members = membership()
-    member = members.join("nn-worker", 0, pid=7, host="a", address="x", now=10.0)
+    member = members.join("nn-worker", 0, process=ProcessId(7), host="a", address="x", now=10.0)
     assert members.silent(now=15.0, limit_s=5.0) == []
     assert members.silent(now=15.1, limit_s=5.0) == [member]
     assert members.busiest is None
@@ -95,20 +101,20 @@ def test_a_new_phase_is_movement() -> None:
 
 def test_a_new_process_takes_the_place_of_one_that_is_known_to_be_dead():
     members = membership()
-    members.join("nn-worker", 0, pid=7, host="a", address="x", now=1.0).ready = True
+    members.join("nn-worker", 0, process=ProcessId(7), host="a", address="x", now=1.0).ready = True
     members.lose("nn-worker", 0, now=5.0)
     assert members.silent(100.0, 1.0) == []
     assert [member.name for member in members.replaced] == ["nn-worker-0"]
     with pytest.raises(WireError, match="process 7 of nn-worker-0 has died"):
         members.find("nn-worker", 0, 1)
-    second = members.join("nn-worker", 0, pid=8, host="b", address="y", now=6.0)
+    second = members.join("nn-worker", 0, process=ProcessId(8), host="b", address="y", now=6.0)
     assert (second.incarnation, second.lost_s, second.ready) == (2, 5.0, False)
-    assert members.join("nn-worker", 0, pid=8, host="b", address="y", now=7.0) is second
+    assert members.join("nn-worker", 0, process=ProcessId(8), host="b", address="y", now=7.0) is second
     assert members.find("nn-worker", 0, 2) is second
     with pytest.raises(WireError, match="is at incarnation 2, so incarnation 1 is over"):
         members.find("nn-worker", 0, 1)
     with pytest.raises(WireError, match="already running as process 8 on b"):
-        members.join("nn-worker", 0, pid=9, host="b", address="z", now=8.0)
+        members.join("nn-worker", 0, process=ProcessId(9), host="b", address="z", now=8.0)
     second.ready = True
     assert members.replaced == []
     with pytest.raises(WireError, match="embedding-server-0 has not joined"):

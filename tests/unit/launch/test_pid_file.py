@@ -11,6 +11,7 @@ import pytest
 from persia_cli.errors import DiskError, UserError
 from persia_cli.launch import pid_file
 from persia_cli.launch.pid_file import Noted, PidFile
+from persia_cli.wire.parts import ProcessId
 from tests.conftest import poll_for
 
 HERE, ELSEWHERE = "tcp://127.0.0.1:7", "tcp://127.0.0.1:8"
@@ -24,11 +25,11 @@ def file(tmp_path: Path) -> Path:
 def test_a_process_that_was_noted_and_not_cleared_was_killed(file: Path) -> None:
     first = PidFile.locked(file, "data-loader-0")
     assert first.killed(HERE) is None
-    first.note(HERE, 123456, 11)
-    first.note(HERE, 7, 2)
+    first.note(HERE, ProcessId(123456, 2**40, "0f" * 8), 11)
+    first.note(HERE, ProcessId(7, 5), 2)
     first.close()
     second = PidFile.locked(file, "data-loader-0")
-    assert second.killed(HERE) == Noted(HERE, 7, 2)
+    assert second.killed(HERE) == Noted(HERE, ProcessId(7, 5), 2)
     assert second.killed(ELSEWHERE) is None  # another job's
     second.clear()
     third = PidFile.locked(file, "data-loader-0")

@@ -11,13 +11,15 @@ from typing import Any, cast
 
 import pytest
 
+from persia_cli.launch.deaths import CoordinatorDeaths, DeathReports
 from persia_cli.launch.job import COORDINATOR_ADDRESS
 from persia_cli.launch.local import Processes
 from persia_cli.launch.signals import JobSignals, PreemptedNow
-from persia_cli.launch.supervisor import CoordinatorDeaths, DeathReports, Supervised
+from persia_cli.launch.supervisor import Supervised
 from persia_cli.plan.job import COORDINATOR, Replica, plan_job
 from persia_cli.store.memory_file import new_file
 from persia_cli.wire.job_messages import Death, Verdict
+from persia_cli.wire.parts import ProcessId
 from tests.conftest import poll_for
 from tests.support.runs import make_facts, make_run
 
@@ -46,7 +48,8 @@ def supervised(code: str, role: str = "data-loader") -> tuple[Supervised, Report
 
 def test_a_process_that_was_killed_is_replaced_once_the_coordinator_says_so() -> None:
     child, reports = supervised("import os; life == 1 and os.kill(os.getpid(), 9)")
-    first = child.process.pid
+    first = child._id
+    assert first.pid == child.process.pid
     for _ in range(3):
         child.supervise()
     [(death, say)] = reports.deaths
@@ -54,7 +57,7 @@ def test_a_process_that_was_killed_is_replaced_once_the_coordinator_says_so() ->
     assert (child.may_return, child.failed) == (True, False)
     say(Verdict(True, 0.0, ""))
     child.supervise()
-    assert child.process.pid != first
+    assert child._id != first
     poll_for(lambda: child.process.poll() == 0, 30.0, "the end of the second process")
     child.supervise()
     assert (len(reports.deaths), child.may_return, child.failed) == (1, False, False)
@@ -82,7 +85,7 @@ def test_the_others_outlast_every_wait_for_the_next_coordinator(tmp_path: Path) 
     run = run.model_copy(update={"recovery": run.recovery.model_copy(update={"max_restarts": 20})})
     deaths, verdicts = CoordinatorDeaths(tmp_path, run), list[Verdict]()
     for _ in range(20):
-        deaths.send(Death(COORDINATOR, 0, 1, -9), verdicts.append)
+        deaths.send(Death(COORDINATOR, 0, ProcessId(1), -9), verdicts.append)
     waits = [verdict.after_s for verdict in verdicts]
     assert waits[:4] == [0.0, 1.0, 2.0, 4.0]
     assert max(waits) == run.cluster.silence_timeout_s / 4

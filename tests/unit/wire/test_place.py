@@ -1,9 +1,12 @@
 """Who shares memory with whom, and at which of its addresses a machine is reached."""
 
+import os
 import re
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +17,8 @@ from persia_cli.wire.context import Context
 from persia_cli.wire.loans import share_memory
 from persia_cli.wire.loop import Loop, identity_of
 from persia_cli.wire.messages import Ack, PushGradients
-from persia_cli.wire.parts import BatchId
-from persia_cli.wire.place import own_place, split_place
+from persia_cli.wire.parts import BatchId, ProcessId
+from persia_cli.wire.place import own_place, own_process, process_id, split_place
 from persia_cli.wire.server import Peer
 from tests.conftest import poll_for
 
@@ -86,9 +89,31 @@ def test_on_the_loopback_interface_arrays_go_through_sockets(context: Context) -
     exchange = Exchange(context, own_place())
     try:
         assert exchange.server.memory is None
-        assert identity_of("client", 1).decode() == f"client#1@{own_place()}"
+        assert identity_of("client", ProcessId(1, 5)).decode() == f"client#1.5@{own_place()}"
     finally:
         exchange.loop.close()
+
+
+def test_a_process_is_known_to_its_parent_by_what_it_finds_itself() -> None:
+    found = "from persia_cli.wire.place import own_process as p; print(p().pid, p().began, p().place)"
+    child = subprocess.Popen([sys.executable, "-c", found], stdout=subprocess.PIPE, text=True)
+    known = process_id(child.pid)
+    said, _ = child.communicate()
+    assert said.split() == [str(child.pid), str(known.began), known.place]
+    assert known.began > own_process().began > 0
+    assert own_process() == process_id(os.getpid())
+    assert own_process().place == own_place()
+
+
+@pytest.mark.parametrize("is_near", [True, False])
+def test_memory_of_a_neighbour_stays_known_when_its_number_dies_elsewhere(context: Context, is_near: bool) -> None:
+    forgotten: list[int | None] = []
+    memory: Any = SimpleNamespace(forget=lambda borrowers, pid: forgotten.append(pid) or [])
+    made = loop.Loop(context, "nn-worker-0")
+    made.share(memory)
+    made.forget("data-loader-0", ProcessId(7, 5, own_place() if is_near else "0" * 16))
+    assert forgotten == [7 if is_near else None]
+    made.close()
 
 
 def test_a_machine_knows_by_which_address_it_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:

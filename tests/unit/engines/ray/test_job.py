@@ -17,10 +17,11 @@ from persia_cli.errors import KilledError, RoleError, UserError
 from persia_cli.launch.pid_file import Noted
 from persia_cli.plan.job import Replica, all_replicas
 from persia_cli.wire.job_messages import Death, Verdict
+from persia_cli.wire.parts import ProcessId
 from tests.support.fake_ray import FakeActor, put_in_place
 
 WORKER, SERVER = Replica("embedding-worker", 0), Replica("embedding-server", 0)
-NOTE = msgspec.json.encode(Noted("tcp://10.0.0.1:7000", 71, 1))
+NOTE = msgspec.json.encode(Noted("tcp://10.0.0.1:7000", ProcessId(71), 1))
 
 
 class Reports:
@@ -73,7 +74,7 @@ def test_a_lost_actor_is_reported_and_the_next_gets_its_note_but_not_for_ever(jo
     reports = verdict(job, restart=True)
     job._others[WORKER].lost = "its node has died"
     job.poll()
-    assert reports.deaths == [Death("embedding-worker", 0, 71, -9)]
+    assert reports.deaths == [Death("embedding-worker", 0, ProcessId(71), -9)]
     following = job._others[WORKER]
     assert (following.life, following.noted, following.lost) == (2, NOTE, "")
     assert job.running

@@ -5,6 +5,7 @@ from persia_cli.control.phases import PhaseMachine, schedule
 from persia_cli.roles.coordinator.liveness import STILL_TIMES, LivenessMonitor
 from persia_cli.roles.work import Work
 from persia_cli.wire.figures import Counters
+from persia_cli.wire.parts import ProcessId
 from tests.support.runs import make_run
 
 CLUSTER = make_run(
@@ -24,7 +25,7 @@ class Watched:
 
     def join(self, *roles: str, ready: bool = True, now: float = 0.0) -> None:
         for number, role in enumerate(roles):
-            self.membership.join(role, 0, 40 + number, "here", "", now).ready = ready
+            self.membership.join(role, 0, ProcessId(40 + number), "here", "", now).ready = ready
 
     def at_work(self, doing: str, doing_s: float, now: float) -> None:
         """The rank says what it is at, and both replicas give signs of life."""

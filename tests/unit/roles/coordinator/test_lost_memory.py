@@ -10,7 +10,7 @@ from persia_cli.control.phases import PhaseMachine, schedule
 from persia_cli.plan.job import Job
 from persia_cli.roles.coordinator.lost_memory import LostMemory
 from persia_cli.wire.figures import LOST, SINCE
-from persia_cli.wire.parts import TableTotals
+from persia_cli.wire.parts import ProcessId, TableTotals
 from tests.support.runs import make_run
 
 JOB = Job("train", "", None, train_rows=8000, eval_rows=0, steps=1000, eval_steps=0)
@@ -80,7 +80,7 @@ def test_a_loss_that_is_certain_to_be_too_large_is_not_begun() -> None:
 
 
 def member(incarnation: int, role: str = "embedding-server") -> Member:
-    return Member(role, 1, incarnation)
+    return Member(role, 1, ProcessId(7), incarnation)
 
 
 def test_a_new_process_is_told_where_the_job_is() -> None:
