@@ -1,6 +1,7 @@
 """Which processors of its machine a replica is pinned to, and whether it can run on them."""
 
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from persia_cli.plan.job import Replica
 
 HERE = "this machine"
+MOST_NAMED = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,27 @@ def require_threads(run: Run, processors: Collection[int], said: str = "cluster.
             f"{said}: train.threads={threads} needs as many processors, and {as_text(processors)} are "
             f"{len(processors)}; pin each NN worker to more, or lower train.threads"
         )
+
+
+def shared_processors(run: Run, replicas: Sequence["Replica"], where: str) -> str | None:
+    """Return a sentence if some of the replicas of a machine are pinned to the same processors; None if not.
+
+    NUMA nodes are not meant: a node is for several replicas.
+    """
+    pinned: dict[str, set[int]] = {}
+    for replica in replicas:
+        parts = run.cluster.pin.of(replica.role, replica.index).split(",")
+        pinned[replica.name] = {number for part in parts if ":" not in part for number in numbers(part)}
+    counts = Counter(number for each in pinned.values() for number in each)
+    shared = {number for number, count in counts.items() if count > 1}
+    names = [name for name, each in pinned.items() if each & shared]
+    if not names:
+        return None
+    others = f" and {len(names) - MOST_NAMED} others" if len(names) > MOST_NAMED else ""
+    return (
+        f"{', '.join(names[:MOST_NAMED])}{others} share processors {as_text(shared)} of {where}, and wait for each "
+        "other there; give each its own by cluster.pin, or all of them a NUMA node"
+    )
 
 
 def chosen(text: str, machine: MachineProcessors, said: str, where: str = HERE) -> frozenset[int]:

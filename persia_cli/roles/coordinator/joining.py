@@ -12,10 +12,12 @@ from persia_cli.control.membership import Member, Membership, MisplacedError
 from persia_cli.control.rank_group import RankGroup
 from persia_cli.errors import WireError
 from persia_cli.observe.record import RunRecord
-from persia_cli.plan.job import Job
+from persia_cli.plan.job import COORDINATOR, Job, Replica
+from persia_cli.plan.pinning import shared_processors
 from persia_cli.wire.job_messages import Hello, Welcome
 from persia_cli.wire.messages import PROTOCOL, Refused
 from persia_cli.wire.parts import Sender
+from persia_cli.wire.place import own_process
 from persia_cli.wire.server import Peer, Server
 
 log = logging.getLogger(__name__)
@@ -113,6 +115,17 @@ class JoinHandler:
         own = {"name": "coordinator-0", "pid": os.getpid(), "host": socket.gethostname()}
         members = self.membership.members.values()
         return [own, *({"name": m.name, "pid": m.process.pid, "host": m.host} for m in members)]
+
+    def shared_processors(self) -> list[str]:
+        """Return a sentence for each machine on which replicas are pinned to the same processors."""
+        own, here = own_process().place, socket.gethostname()
+        hosts, replicas = {own or here: here}, {own or here: [Replica(COORDINATOR, 0)]}
+        for each in self.membership.members.values():
+            machine = each.process.place or each.host
+            hosts[machine] = each.host
+            replicas.setdefault(machine, []).append(Replica(each.role, each.index))
+        found = (shared_processors(self._run, there, hosts[machine]) for machine, there in replicas.items())
+        return [text for text in found if text is not None]
 
 
 def _nothing() -> None:

@@ -57,6 +57,8 @@ class Readiness:
         for member in self._membership.members.values():
             member.last_seen_s = now
         self._events.write(event="ready", parameters=self._parameters, replicas=self._joining.replicas())
+        for text in self._joining.shared_processors():
+            self._events.write(event="warning", text=text)
         if self._rollback is not None:
             self._events.write(event="recovered", **_described(self._rollback))
         self._begin()

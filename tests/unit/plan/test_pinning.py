@@ -5,7 +5,15 @@ import pytest
 from persia_cli.config.compose import compose_run
 from persia_cli.errors import ConfigError
 from persia_cli.plan.job import Replica, all_replicas
-from persia_cli.plan.pinning import MachineProcessors, as_text, chosen, numbers, require_processors, require_threads
+from persia_cli.plan.pinning import (
+    MachineProcessors,
+    as_text,
+    chosen,
+    numbers,
+    require_processors,
+    require_threads,
+    shared_processors,
+)
 
 MACHINE = MachineProcessors(usable="0-5,8-15", online="0-15", nodes={0: "0-7", 1: "8-15", 2: ""})
 LOCAL = ["conf=synthetic", "cluster=local", "cluster.nn_workers=2"]
@@ -91,6 +99,36 @@ def test_a_replica_is_named_with_what_its_machine_lacks() -> None:
     require_processors(run, Replica("nn-worker", 0), MACHINE)
     with pytest.raises(ConfigError, match=r"^cluster.pin.nn_worker=99 for nn-worker-1: h2 has no processor 99; it has"):
         require_processors(run, Replica("nn-worker", 1), MACHINE, "h2")
+
+
+@pytest.mark.parametrize(
+    ("pins", "said"),
+    [
+        ("nn_worker: ['0', '1']", None),
+        ("nn_worker: 'node:0', embedding_server: 'node:0'", None),
+        (
+            "nn_worker: ['0-1', '1,4']",
+            "nn-worker-0, nn-worker-1 share processors 1 of h2, and wait for each other there; ",
+        ),
+        (
+            "nn_worker: 0-1, embedding_server: '1,node:1', data_loader: 5",
+            "embedding-server-0, nn-worker-0, nn-worker-1 share processors 0-1 of h2, ",
+        ),
+    ],
+)
+def test_replicas_that_are_pinned_to_the_same_processors_are_named(pins: str, said: str | None) -> None:
+    run = compose_run([*LOCAL, f"cluster.pin={{{pins}}}"])
+    found = shared_processors(run, all_replicas(run), "h2")
+    assert (found is None) == (said is None)
+    assert (found or "").startswith(said or "")
+    assert shared_processors(run, [Replica("nn-worker", 1)], "h2") is None
+
+
+def test_of_many_replicas_a_few_are_named() -> None:
+    run = compose_run(["conf=synthetic", "cluster=local", "cluster.data_loaders=40", "cluster.pin.data_loader=3"])
+    said = shared_processors(run, all_replicas(run), "here")
+    assert said is not None
+    assert ", data-loader-4, data-loader-5 and 34 others share processors 3 of here, " in said
 
 
 def test_threads_do_not_become_fewer_by_themselves() -> None:
