@@ -36,11 +36,11 @@ def frozen_values(data, dim, form):
     return numbers.astype(np.float32) * tail[:, :1] + tail[:, 1:]
 
 
-def read_frozen(features, known, begin, dim, ids, offsets, size):
+def read_frozen(features, known, begin, rare, dim, ids, offsets, size):
     """float32[entries, dim] of the ids of a batch, and how many entries of each feature have no row.
 
     known[f] has the rows of feature f by id. `begin` is (seed, bound, admission, dtype) of rows that are not there, or
-    None where these are zeros.
+    None where these are zeros; the row of the id `rare` comes before, in a table that has one and is no stack.
     """
     out, missing = [], []
     for f, rows in enumerate(known):
@@ -51,6 +51,8 @@ def read_frozen(features, known, begin, dim, ids, offsets, size):
                 row = rows.get(own)
                 if row is None:
                     missing[-1] += 1
+                    row = None if rounds else rows.get(rare)
+                if row is None:
                     row = first_row(begin, int(features.salt[f]), own, dim)
                 out.append(row)
     return np.array(out, np.float32).reshape(-1, dim), missing

@@ -71,6 +71,7 @@ def export(
     from persia_cli.export.saved_network import SavedNetwork
     from persia_cli.export.verification import compare
     from persia_cli.observe.saved_run import find_model
+    from persia_cli.serving.row_reader import has_rare_ids
     from persia_cli.storage.places import place_of
 
     place = Output.at(output, overwrite)
@@ -99,6 +100,8 @@ def export(
     nbytes = sum(note.nbytes for note in found.files)
     total = sum(group.rows for group in found.groups)
     labelled(err(), "saved", f"{output}, {count(total, 'row')} of step {found.step:,} in {rows}, {size(nbytes)}")
+    if has_rare_ids(place.folder, found):
+        labelled(err(), "rare ids", "and others without a row get the row that training made of rare ones")
     if not verify and isinstance(model.run.dataset, ParquetDataset):
         propose(err(), f"persia export {shlex.quote(run)} -o {shlex.quote(str(output))} --overwrite --verify DATA")
 

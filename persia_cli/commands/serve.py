@@ -55,9 +55,14 @@ def serve(
         Path | None, typer.Option("--tls-key", metavar="FILE", help="The certificate's key.", show_default=False)
     ] = None,
     missing: Annotated[
-        Literal["zeros", "init"],
-        typer.Option("--missing", help="What an id without a row gives: zeros, or the row it would begin with."),
-    ] = "zeros",
+        Literal["zeros", "init", "rare"] | None,
+        typer.Option(
+            "--missing",
+            help="What an id without a row gives: zeros, or the row it would begin with, or that of rare ids (recipes' "
+            "--min-count).",
+            show_default="rare where the model has a row for them, else zeros",
+        ),
+    ] = None,
     deadline: Annotated[
         float,
         typer.Option(

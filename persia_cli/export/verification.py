@@ -95,7 +95,7 @@ def compare(
     on_samples: Callable[[int], None] = lambda samples: None,
 ) -> Proof:
     """Score the samples of a run's split by the training code and by the model in `folder`."""
-    predictor, names = Predictor.open(folder), label_names(run)
+    predictor, names = Predictor.open(folder, missing="zeros"), label_names(run)
     links: list[Link] = [output.link for output in predictor.description.outputs]
     scores = [ScoreHistogram(len(names), links=links) for _ in range(2)]
     worst, positives, count = np.zeros(len(names)), np.zeros(len(names)), 0

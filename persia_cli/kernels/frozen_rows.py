@@ -47,6 +47,8 @@ class FrozenFeatures(NamedTuple):
     """Initial values lie in [-bound, bound); negative where ids without a row are zeros."""
     admission: NDArray[np.uint64]
     """An id would get a row if its 24-bit draw is below this value."""
+    substitute: NDArray[np.int64]
+    """The row that ids without one get; -1 where there is none."""
 
 
 class Frozen(NamedTuple):
@@ -74,7 +76,10 @@ class Frozen(NamedTuple):
 
 
 FEATURES = types.NamedTuple(
-    (write(I64), write(U64), write(I64), write(U64), write(U64), write(U64), write(U64), write(F32), write(U64)),
+    (
+        *(write(I64), write(U64), write(I64), write(U64), write(U64), write(U64), write(U64)),
+        *(write(F32), write(U64), write(I64)),
+    ),
     FrozenFeatures,
 )
 FROZEN = types.NamedTuple((U64, U64, U64, I64, U64, I64, write(U64), write(I64), write(U16), write(F32)), Frozen)
@@ -107,14 +112,27 @@ def read_frozen(frozen, features, words, values, ids, offsets, size, by_sample, 
                 count = keys_of_id(ids[i], features.salt[f], features.rounds[f], features.size[f], frozen.keys, count)
             beyond += _find(frozen, features, f, words, values, count)
             for i in range(count):
-                if frozen.rows[i] >= 0:
-                    _decode(frozen, values, np.uint64(frozen.rows[i]) * frozen.stride, out, to)
-                else:
+                row = frozen.rows[i]
+                if row < 0:
                     missing[f] += 1
+                    row = features.substitute[f]
+                if row >= 0:
+                    _decode(frozen, values, np.uint64(row) * frozen.stride, out, to)
+                else:
                     _begin(frozen, features, f, frozen.keys[i], out, to)
                 to += width
             at = last
     return beyond
+
+
+@kernel(types.void(FEATURES, read(U64), U64, write(I64)))
+def find_row(features, words, id_, rows):
+    """Write the row of an id in the table of each feature to rows[f]; -1 if it has none, or the table is a stack."""
+    for f in range(np.uint64(features.feature.size)):
+        rows[f] = ABSENT
+        if features.rounds[f] == 0:
+            key = mix(id_ ^ features.salt[f])
+            rows[f] = row_of(words, key, features.first_bucket[f], features.homes[f], features.buckets[f])
 
 
 @inlined

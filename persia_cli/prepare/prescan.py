@@ -13,14 +13,12 @@ from numpy.typing import NDArray
 
 from persia_cli.config.schema.features import SparseFeature
 from persia_cli.data.arrow_types import is_list
-from persia_cli.data.ids import seed_of
+from persia_cli.data.ids import RARE_ID, seed_of
 from persia_cli.data.random_bits import salt, stream, uniform
 from persia_cli.errors import DataError
 from persia_cli.kernels.sketch import count_ids, replace_rare_ids
 from persia_cli.prepare.options import PrepareOptions
 
-RARE_ID = 0x52_61_72_65_5F_49_64_21
-"""The id that replaces rare ids: a number unlikely to occur in data, unlike -1, which often stands for unknown."""
 SPLIT = "split"
 """The column of a split that the user asked for; its values are `train` and `eval`."""
 

@@ -16,7 +16,7 @@ class ServerSettings(msgspec.Struct, frozen=True):
 
     folder: str
     """The exported model."""
-    missing: Missing = "zeros"
+    missing: Missing | None = None
     deadline_s: float = 1.0
     """Seconds within which the body of a request must have come, and its computation begun."""
     most_requests: int = 64

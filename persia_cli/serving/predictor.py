@@ -37,24 +37,34 @@ class Predictor:
     `fields` makes a batch of a request's columns.
     """
 
-    def __init__(self, folder: Path, description: ModelDescription, missing: Missing, threads: int) -> None:
-        self.folder, self.description, self.missing = folder, description, missing
+    def __init__(self, folder: Path, description: ModelDescription, missing: Missing | None, threads: int) -> None:
+        self.folder, self.description = folder, description
         self.fields = read_fields(folder)
         self._network = FrozenNetwork(folder / NETWORK, threads)
         self._groups = [
-            GroupReader(folder, group, description.features, description.seed, missing)
+            GroupReader(folder, group, description.features, description.seed, missing or "zeros")
             for group in description.groups
         ]  # fmt: skip
+        has_rare_ids = any(group.has_rare_ids for group in self._groups)
+        if missing == "rare" and not has_rare_ids:
+            raise UserError(
+                f"no table of {folder} has a row for rare ids, so missing=rare has none to give; such rows come of "
+                "data that were prepared with --min-count"
+            )
+        self.missing: Missing = missing or ("rare" if has_rare_ids else "zeros")
+        for group in self._groups:
+            group.let_missing_be(self.missing)
         self._links = [output.link for output in description.outputs]
 
     @classmethod
-    def open(cls, folder: Path | str, missing: Missing = "zeros", threads: int = 1, check: bool = False) -> Self:
+    def open(cls, folder: Path | str, missing: Missing | None = None, threads: int = 1, check: bool = False) -> Self:
         """Open an exported model; with `check` every file is read once and compared with its checksum.
 
-        `missing` is what ids without a row give, `threads` compute the network. Raises UserError for a folder that is
+        `missing` is what ids without a row give; by default `rare` if a table has a row for rare ids, as a request's
+        rare id is one of them, and else zeros. `threads` compute the network. Raises UserError for a folder that is
         no exported model or another word than those of `missing`, CheckpointError for a folder that is damaged.
         """
-        if missing not in get_args(Missing):
+        if missing is not None and missing not in get_args(Missing):
             raise UserError(f"missing={missing!r} is none of {', '.join(get_args(Missing))}")
         place = Path(folder)
         description = read_description(place)

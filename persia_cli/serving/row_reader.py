@@ -8,15 +8,20 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from persia_cli.data.ids import RARE_ID
 from persia_cli.errors import CheckpointError
 from persia_cli.kernels import hashing
 from persia_cli.kernels.frozen_index import WORDS
-from persia_cli.kernels.frozen_rows import CHUNK, FORMS, Frozen, FrozenFeatures, read_frozen
+from persia_cli.kernels.frozen_rows import CHUNK, FORMS, Frozen, FrozenFeatures, find_row, read_frozen
 from persia_cli.kernels.pool import MODES, pool_forward, sequence_forward
-from persia_cli.serving.description import FrozenFeature, FrozenGroup
+from persia_cli.serving.description import FrozenFeature, FrozenGroup, ModelDescription
 
-Missing = Literal["zeros", "init"]
-"""What an id without a row gives: zeros, or what it would be in training, the first time it is looked up."""
+Missing = Literal["zeros", "init", "rare"]
+"""What an id without a row gives.
+
+Zeros; or what it would be in training, the first time it is looked up; or the row of rare ids, which preparation has
+made one id, and zeros in a table that has no such row.
+"""
 Inputs = dict[str, NDArray[Any]]
 
 
@@ -57,7 +62,12 @@ class GroupReader:
             buckets=np.array([table.buckets for table in read], np.uint64),
             bound=np.empty(len(read), np.float32),
             admission=np.array([table.admission for table in read], np.uint64),
+            substitute=np.empty(len(read), np.int64),
         )
+        self._rare = np.empty(len(read), np.int64)
+        find_row(self._known, self._words, np.uint64(RARE_ID), self._rare)
+        if (self._rare >= group.rows).any():
+            raise self._damaged()
         entries = max(CHUNK, *self._known.rounds, 1)
         self._frozen = Frozen(
             dim=np.uint64(group.dim),
@@ -86,6 +96,12 @@ class GroupReader:
     def let_missing_be(self, missing: Missing) -> None:
         """Say what ids without a row give from now on."""
         self._known.bound[:] = self._bounds if missing == "init" else -1.0
+        self._known.substitute[:] = self._rare if missing == "rare" else -1
+
+    @property
+    def has_rare_ids(self) -> bool:
+        """Whether some table has a row for rare ids."""
+        return bool((self._rare >= 0).any())
 
     def read(
         self,
@@ -111,9 +127,7 @@ class GroupReader:
         rows, absent = np.empty((entries, dim), np.float32), np.zeros(self.features.size, np.int64)
         files = (self._words, self._values)
         if read_frozen(self._frozen, self._known, *files, ids, offsets, size, by_sample, rows.reshape(-1), absent):
-            raise CheckpointError(
-                f"{self._index_path} is damaged: it names rows that are not there; export the run again"
-            )
+            raise self._damaged()
         if absent.any():
             missing[self.features] += absent
         if by_sample:  # a vector that is pooled of one row is the row
@@ -134,11 +148,21 @@ class GroupReader:
             inputs |= dict(zip(sequence_names(number), (values, mask), strict=True))
         return inputs
 
+    def _damaged(self) -> CheckpointError:
+        return CheckpointError(f"{self._index_path} is damaged: it names rows that are not there; export the run again")
+
     def _numbers(self, entries: int) -> NDArray[np.int32]:
         """Return 0, 1, 2, …: each entry has a row of its own."""
         if self._inverse.size < entries:
             self._inverse = np.arange(max(entries, 2 * self._inverse.size), dtype=np.int32)
         return self._inverse[:entries]
+
+
+def has_rare_ids(folder: Path, model: ModelDescription) -> bool:
+    """Return whether a table of an exported model has a row for rare ids."""
+    return any(
+        GroupReader(folder, group, model.features, model.seed, "rare").has_rare_ids for group in model.groups
+    )  # fmt: skip
 
 
 def _mapped(path: Path, dtype: Any, size: int) -> NDArray[Any]:

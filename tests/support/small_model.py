@@ -1,5 +1,6 @@
 """A small exported model, written without training: two tables of numbers, a list of words and a number."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -35,10 +36,10 @@ LARGE = 2**63 + 5
 USERS, ITEMS, WORDS = [1, 2, 3, LARGE], list(range(20)), ["lamp", "chair", "sofa"]
 
 
-def write_small_model(folder: Path) -> Path:
-    """Write the model into a new folder; returns the folder."""
+def write_small_model(folder: Path, users: Sequence[int] = USERS) -> Path:
+    """Write the model into a new folder, with rows for these users; returns the folder."""
     (folder / ROWS).mkdir(parents=True)
-    group = _write_rows(folder)
+    group = _write_rows(folder, users)
     onnx.save(_network(), folder / NETWORK)
     fields = RequestFields(
         dense=(DenseFeature(name="price"),),
@@ -70,9 +71,9 @@ def write_small_model(folder: Path) -> Path:
     return folder
 
 
-def _write_rows(folder: Path) -> FrozenGroup:
+def _write_rows(folder: Path, users: Sequence[int]) -> FrozenGroup:
     draw = np.random.default_rng(5)
-    ids = {"user": USERS, "item": ITEMS, "words": [text_id("words", word) for word in WORDS]}
+    ids = {"user": users, "item": ITEMS, "words": [text_id("words", word) for word in WORDS]}
     rules = [TableRules(name, len(own), 11 + n, 0.05, 2**24, 1, 0, 0) for n, (name, own) in enumerate(ids.items())]
     group = planned_group(0, DIM, "float32", "float32", rules)
     with writing_group(folder, group) as writer:

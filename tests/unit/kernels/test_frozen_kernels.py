@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persia_cli.kernels.frozen_index import KEYS, WORDS, fill_buckets
-from persia_cli.kernels.frozen_rows import FORMS, Frozen, FrozenFeatures, read_frozen
+from persia_cli.kernels.frozen_rows import FORMS, Frozen, FrozenFeatures, find_row, read_frozen
 from persia_cli.serving.description import stride_of
 from persia_cli.serving.row_forms import encoded
 from tests import naive, naive_frozen
@@ -92,26 +92,29 @@ def tables(draw):
         buckets=np.array([each[3] for each in chosen], np.uint64),
         bound=np.full(len(read), bound, np.float32),
         admission=np.full(len(read), admission, np.uint64),
+        substitute=np.empty(len(read), np.int64),
     )
+    rare = draw(st.integers(0, 220))
+    find_row(features, np.concatenate(words), np.uint64(rare), features.substitute)
     frozen = Frozen(
         *(np.uint64(dim), np.uint64(stride_of(dim, form)), np.uint64(row), FORMS[form], np.uint64(7), FORMS[trained]),
         *(np.empty(64, np.uint64), np.empty(64, np.int64), np.empty(dim, np.uint16), np.empty(2, np.float32)),
     )
     begin = None if bound < 0 else (7, bound, admission, trained)
-    return features, frozen, words, values, ([known[table] for table in read], begin, rounds), ids, offsets, size
+    return features, frozen, words, values, ([known[table] for table in read], begin, rare, rounds), ids, offsets, size
 
 
 @settings(deadline=None)
 @given(tables())
 def test_rows_that_are_read_are_those_of_plain_loops(case):
-    features, frozen, words, values, (known, begin, rounds), ids, offsets, size = case
+    features, frozen, words, values, (known, begin, rare, rounds), ids, offsets, size = case
     entries = ids.size * max(1, rounds)
     out, missing = np.full(entries * int(frozen.dim), np.nan, np.float32), np.zeros(len(known), np.int64)
     file, data = np.concatenate(words), np.concatenate(values)
     for array in (file, data, ids, offsets):
         array.flags.writeable = False
     assert read_frozen(frozen, features, file, data, ids, offsets, size, False, out, missing) == 0
-    expected, absent = naive_frozen.read_frozen(features, known, begin, int(frozen.dim), ids, offsets, size)
+    expected, absent = naive_frozen.read_frozen(features, known, begin, rare, int(frozen.dim), ids, offsets, size)
     np.testing.assert_array_equal(out.reshape(entries, int(frozen.dim)), expected)
     assert missing.tolist() == absent
 

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from persia_cli.data.facts import inspect
+from persia_cli.data.ids import RARE_ID
 from persia_cli.data.kinds import INTEGER
 from persia_cli.errors import DataError, DiskError
 from persia_cli.prepare import preparation
@@ -21,7 +22,6 @@ from persia_cli.prepare.bad_rows import BadRows
 from persia_cli.prepare.options import PrepareOptions, PrepareReport, RecipeStamp, SplitChoice, parse_split
 from persia_cli.prepare.parts import DatasetPart, PartLog, text_parts
 from persia_cli.prepare.preparation import write_dataset
-from persia_cli.prepare.prescan import RARE_ID
 from persia_cli.prepare.text import TextBlock, TextFormat
 from tests.support.prepared import dataset_of
 

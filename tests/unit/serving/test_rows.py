@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from persia_cli.data.ids import RARE_ID
 from persia_cli.errors import CheckpointError, PersiaError, UserError
 from persia_cli.kernels import hashing
 from persia_cli.kernels.frozen_index import WORDS
@@ -142,6 +143,24 @@ def batch_of(draw: np.random.Generator, features: int, size: int, single: bool) 
     lengths = np.ones(features * size, int) if single else draw.integers(0, 6, features * size)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.uint32)
     return draw.integers(0, 60, offsets[-1]).astype(np.uint64), offsets
+
+
+@pytest.mark.parametrize("rounds", [0, 2])
+def test_ids_without_a_row_get_that_of_rare_ids_if_there_is_one(tmp_path: Path, rounds: int) -> None:
+    layout = layout_of("float32", rounds, poolings=("sum",))
+    group = write(tmp_path, layout, {"items": {7: np.full(DIM, 2.0), RARE_ID: np.full(DIM, 3.0)}, "users": {}})
+    offsets, ids = np.array([0, 1, 2, 3, 4], np.uint32), np.array([7, 8, 7, 8], np.uint64)
+    for missing, unknown in (("zeros", 0.0), ("rare", 3.0)):
+        reader = GroupReader(tmp_path, group, features_of(layout), layout.seed, missing)
+        absent = np.zeros(2, np.int64)
+        found = reader.read(ids, offsets, 2, np.full(2, True), absent)[pooled_name(0)]
+        assert found[:, :, 0].tolist() == [[2.0, 0.0], [unknown, 0.0]]
+        assert absent.tolist() == [1, 2 * max(1, rounds)]
+    words = np.fromfile(tmp_path / group.index, np.uint64)
+    words[::WORDS] += np.uint64(2**40)
+    words.tofile(tmp_path / group.index)
+    with pytest.raises(CheckpointError, match=r"0\.index is damaged"):
+        GroupReader(tmp_path, group, features_of(layout), layout.seed, "rare")
 
 
 def test_rows_other_than_announced_are_refused(tmp_path: Path) -> None:
