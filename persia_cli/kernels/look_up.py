@@ -84,7 +84,7 @@ def look_up(index, rows, old, row_init, counts, keys, tables, step, number, used
     served and their steps of last use raised to `step`. Then new keys get rows in their order. So no new key evicts a
     row that this batch uses. Rows of a cut that they evict are kept in `old`, which has room for them.
     """
-    unknown = _serve_known(index, rows, row_init.room.most, counts, keys, tables, step, wire, found)
+    unknown = _serve_known(index, rows, row_init.room, counts, keys, tables, step, wire, found)
     return _add_rows(
         None, index, rows, old, row_init, counts, keys, tables, step, number, used, wire, found, np.uint64(0), unknown
     )
@@ -93,7 +93,7 @@ def look_up(index, rows, old, row_init, counts, keys, tables, step, number, used
 @kernel(types.int64(JOURNAL, *ARGUMENTS))
 def look_up_kept(journal, index, rows, old, row_init, counts, keys, tables, step, number, used, wire, found):
     """Do what `look_up` does, and note in the journal how each new key gets its row."""
-    unknown = _serve_known(index, rows, row_init.room.most, counts, keys, tables, step, wire, found)
+    unknown = _serve_known(index, rows, row_init.room, counts, keys, tables, step, wire, found)
     journal.unknown[0] = unknown
     publish(journal.words, PROGRESS, BARE | ADDING | journal.group)
     return _add_rows(
@@ -125,13 +125,15 @@ def finish_look_up(journal, index, rows, old, row_init, counts, keys, tables, st
 
 
 @helper
-def _serve_known(index, rows, most, counts, keys, tables, step, wire, found):
+def _serve_known(index, rows, rules, counts, keys, tables, step, wire, found):
     """Send the rows of known keys, zeros for others; returns the number of others, whose positions are `found.new`.
 
     Look-ups of rows are counted in partitions that are nearly full: in others no row has to make room soon. That is
-    done after the rows were sent, when the counts have come from memory.
+    done after the rows were sent, when the counts have come from memory. With CLOSED, as of a look-up that is repeated,
+    none is: a partition may be nearly full only by the rows that the first time has added.
     """
-    unknown, counting = np.uint64(0), index.uses.size > 0 and _is_counted(_fullest(index), most)
+    counting = index.uses.size > 0 and rules.policy != CLOSED and _is_counted(_fullest(index), rules.most)
+    unknown = np.uint64(0)
     for start in range(np.uint64(0), np.uint64(keys.size), np.uint64(CHUNK)):
         stop = min(start + np.uint64(CHUNK), np.uint64(keys.size))
         seek(index, keys, start, stop)
@@ -149,7 +151,7 @@ def _serve_known(index, rows, most, counts, keys, tables, step, wire, found):
                 counts.hits[tables[i]] += 1
         send_rows(rows, found.rows, start, stop, found.out, wire)
         if counting:
-            _count_uses(index, most, keys, step, found.rows, start, stop)
+            _count_uses(index, rules.most, keys, step, found.rows, start, stop)
     return unknown
 
 

@@ -70,6 +70,31 @@ def test_a_look_up_that_is_repeated_is_not_counted_and_gives_nobody_a_row():
     assert (counters(shard).refused, counters(shard).misses) == (refused, keys.size)
 
 
+@pytest.mark.parametrize("when_full", ["auto", "evict_lfu", "evict_lru", "refuse"])
+@given(seed=st.integers(0, 2**32 - 1), least=st.sampled_from([1, 2]), repeats=st.integers(1, 2))
+@settings(max_examples=30, deadline=None)
+def test_look_ups_that_are_repeated_leave_a_shard_as_it_was(when_full, seed, least, repeats):
+    """Also where the first time fills a partition so far that look-ups of its rows are counted from then on."""
+    rng = np.random.default_rng(seed)
+    shard = Shard(layout(60, partitions=2, epoch_bits=3, when_full=when_full, min_count=least), 0, 1)
+    keys = keys_by_chance(120, seed)
+    for step in range(12):
+        asked = rng.choice(keys, rng.integers(1, 25), replace=False)
+        look_up(shard, asked, step)
+        before, rows = state_of(shard), shard.look_up(0, asked, np.zeros(asked.size, np.uint16), step, False)
+        for _ in range(repeats):
+            answered, _ = shard.answer(0, asked, np.zeros(asked.size, np.uint16), step, True, None, False)
+            assert answered.tobytes() == rows.tobytes()
+        assert state_of(shard) == before
+
+
+def state_of(shard):
+    """What a checkpoint has of the rows and counts of a shard, and its counters."""
+    index, rows = shard.stores[0].index, shard.stores[0].rows
+    arrays = (index.buckets, index.uses, index.sketch, index.tables, rows.arena)
+    return [array.tobytes() for array in arrays], shard.counters()
+
+
 def test_counts_are_halved_with_time():
     shard, keys = Shard(layout(min_count=3, epoch_bits=3), 0, 1), keys_by_chance(5)
     # Two sightings in the first epoch are one in the second, so the third one is not enough, the fourth is.
