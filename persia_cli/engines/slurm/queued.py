@@ -11,7 +11,7 @@ from persia_cli.engines.hosts.remote import last_words
 from persia_cli.engines.slurm.programs import State, state_of, submit
 from persia_cli.engines.slurm.script import LOG, script
 from persia_cli.errors import ConfigError, PersiaError, PreemptedError, RoleError, UserError
-from persia_cli.launch.job import SUBMITTED, recorded_failure
+from persia_cli.launch.job import ERROR_LINE, SUBMITTED, recorded_failure
 from persia_cli.storage.credentials import VARIABLE
 
 STATE, END, REQUEUES, SAVED = "job.json", "end", "requeues", "saved"
@@ -95,19 +95,27 @@ def require_well(run_dir: Path, job: str, state: State) -> None:
         return
     if code == PreemptedError.exit_code:
         raise PreemptedError("a signal")
-    failure = recorded_failure(run_dir) if code is not None else None
-    if failure is not None:
-        raise failure
-    raise _of_log(run_dir / SUBMITTED / LOG, job, state, code)
-
-
-def _of_log(log: Path, job: str, state: State, code: int | None) -> PersiaError:
+    log = run_dir / SUBMITTED / LOG
     try:
         said = log.read_text(encoding="utf-8", errors="replace")
     except OSError:
         said = ""
+    failure = recorded_failure(run_dir) if code is not None else None
+    raise _with_notes(failure, said) if failure is not None else _of_log(log, said, job, state, code)
+
+
+def _with_notes(error: PersiaError, said: str) -> PersiaError:
+    """Return an error with what the script has said after it: on which machine its replica was, and of its log."""
+    lines = said.splitlines()
+    last = max((number for number, line in enumerate(lines) if line.startswith(ERROR_LINE)), default=len(lines))
+    if notes := lines[last + 1 :][-2 * TAIL_LINES :]:
+        error.add_note("\n".join(notes))
+    return error
+
+
+def _of_log(log: Path, said: str, job: str, state: State, code: int | None) -> PersiaError:
     if code is not None:
-        return (UserError if code == UserError.exit_code else RoleError)(last_words(said))
+        return _with_notes((UserError if code == UserError.exit_code else RoleError)(last_words(said)), said)
     error = RoleError(f"the job {job} of Slurm has ended ({state.name}), and its script has not said how; see {log}")
     error.add_note("\n".join(f"  {line}" for line in said.splitlines()[-TAIL_LINES:] or ["(nothing)"]))
     return error

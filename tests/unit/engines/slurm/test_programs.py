@@ -123,11 +123,17 @@ def test_how_a_script_ended_is_known_by_what_it_left(tmp_path: Path) -> None:
     require_well(left(tmp_path / "well", "0\n"), "17", over)
     with pytest.raises(PreemptedError):
         require_well(left(tmp_path / "saved", "75\n"), "17", over)
-    with pytest.raises(UserError, match=r"^coordinator-0 on n1: there is no data$"):
+    with pytest.raises(UserError, match=r"^coordinator-0 on n1: there is no data$") as mistake:
         require_well(left(tmp_path / "mistake", "2\n", "x\nerror: coordinator-0 on n1: there is no data\n"), "17", over)
-    record_end(left(tmp_path / "failed", "1\n"), phase="failed", error="nn-worker-0 died", exit_code=1)
-    with pytest.raises(Exception, match=r"^nn-worker-0 died$"):
-        require_well(tmp_path / "failed", "17", over)
+    assert not hasattr(mistake.value, "__notes__")
+    tail = "The end of the log of nn-worker-0 on n1:\n  boom"
+    for name, code in (("failed", "1\n"), ("refused", "2\n")):
+        left(tmp_path / name, code, f"again: nn-worker-0 died\nerror: nn-worker-0 died\n{tail}\n")
+    record_end(tmp_path / "failed", phase="failed", error="nn-worker-0 died", exit_code=1)
+    for name in ("failed", "refused"):
+        with pytest.raises(Exception, match="died") as died:
+            require_well(tmp_path / name, "17", over)
+        assert (str(died.value), died.value.__notes__) == ("nn-worker-0 died", [tail])
     with pytest.raises(RoleError, match=r"the job 17 of Slurm has ended \(NODE_FAIL\)") as killed:
         require_well(left(tmp_path / "killed", "", "last words\n"), "17", State("NODE_FAIL"))
     assert killed.value.__notes__ == ["  last words"]
