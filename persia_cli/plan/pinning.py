@@ -58,7 +58,7 @@ def shared_processors(run: Run, replicas: Sequence["Replica"], where: str) -> st
     NUMA nodes are not meant: a node is for several replicas.
     """
     pinned: dict[str, set[int]] = {}
-    for replica in replicas:
+    for replica in sorted(replicas, key=lambda each: (each.role, each.index)):
         parts = run.cluster.pin.of(replica.role, replica.index).split(",")
         pinned[replica.name] = {number for part in parts if ":" not in part for number in numbers(part)}
     counts = Counter(number for each in pinned.values() for number in each)

@@ -46,6 +46,7 @@ class ManifestRunner:
         for role, job in reversed(self._jobs.items()):
             assert job["completionMode"] == "Indexed"
             assert job["parallelism"] == job["completions"]
+            _require_schedulable(job["template"])
             for index in range(job["completions"]):
                 self._make(role, index, next(places))
         self._publish_names()
@@ -153,3 +154,11 @@ def running(text: str, hosts: list[Host], cluster: Cluster, logs: Path) -> Itera
     finally:
         for pod in runner.pods.values():
             pod.remove()
+
+
+def _require_schedulable(template: dict[str, Any]) -> None:
+    """Require that a pod which must be beside others may be the first: by its own labels it is one of them."""
+    affinity = template["spec"].get("affinity", {}).get("podAffinity", {})
+    for term in affinity.get("requiredDuringSchedulingIgnoredDuringExecution", []):
+        wanted = term["labelSelector"]["matchLabels"].items()
+        assert wanted <= template["metadata"]["labels"].items(), f"no first pod is ever placed: {term}"

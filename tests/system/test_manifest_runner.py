@@ -120,7 +120,7 @@ def test_a_users_mistake_ends_all_at_once(tmp_path: Path) -> None:
 
 
 def test_an_evicted_pod_costs_no_step_and_counts_as_no_failure(tmp_path: Path) -> None:
-    with job_of(tmp_path, "checkpoint.grace_s=120") as job:
+    with job_of(tmp_path, "checkpoint.grace_s=120", "cluster.placement=packed") as job:
         job.wait_for_step(20)
         job.runner.pods["embedding-server", 0].evict()
         assert job.end() == COMPLETED

@@ -41,7 +41,7 @@ def test_every_thread_runs_on_the_processors_of_its_replica(tmp_path: Path) -> N
         launched.process.send_signal(signal.SIGTERM)
         assert launched.end(60.0)[0] == PreemptedError.exit_code
     warnings = [event["text"] for event in read_journal(tmp_path / "run" / EVENTS) if event["event"] == "warning"]
-    assert any(f"embedding-worker-0 share processors {last}" in text for text in warnings)
+    assert any(f"embedding-worker-0 share processors {last} of" in text for text in warnings)
     roles = next(event for event in read_journal(tmp_path / "run" / EVENTS) if event["event"] == "roles")["roles"]
     assert {f"{role['role']}-{role['index']}": role["cpus"] for role in roles if "cpus" in role} == {
         "embedding-server-0": first, "embedding-server-1": last, "embedding-worker-0": last, "nn-worker-0": "node:0",

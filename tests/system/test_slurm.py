@@ -1,9 +1,11 @@
 """`cluster=slurm` on a real Slurm of two machines, which are hosts of a lab and share no disk."""
 
+import os
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -19,6 +21,7 @@ from tests.support.s3 import store_on
 from tests.support.secrecy import leaks_in_files, leaks_in_processes
 from tests.support.slurm import LIMIT_S, PERSIA, SlurmCluster, cluster_on, free_store, needs_slurm
 from tests.support.small import WORDS
+from tests.support.traced import read_trace
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, needs_hosts, needs_slurm, pytest.mark.timeout(600)]
 
@@ -39,7 +42,7 @@ def start(cluster: SlurmCluster, log: Path, *words: str) -> HostProcess:
     return cluster.start(*PERSIA, "train", *words, "--run-dir", RUN, log=log)
 
 
-def events(cluster: SlurmCluster, kind: str) -> list[dict[str, object]]:
+def events(cluster: SlurmCluster, kind: str) -> list[dict[str, Any]]:
     return [event for event in read_journal(cluster.seen(RUN) / EVENTS) if event["event"] == kind]
 
 
@@ -87,6 +90,37 @@ def test_a_job_over_two_machines_has_the_bits_of_one_on_this_machine(cluster: Sl
     assert len(logs) == 7
     assert all(keys.fingerprint in text for text in logs.values())
     assert leaks_in_files(keys, [host.root / "tmp" for host in cluster.hosts]) == []
+
+
+def test_a_packed_job_is_on_one_machine_keeps_to_its_processors_and_is_traced(
+    cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    log, trace, own = tmp_path / "said", "/tmp/steps.json", sorted(os.sched_getaffinity(0))
+    first, last = own[0], own[-1]
+    pins = f"cluster.pin={{embedding_server: [{first}, {last}], data_loader: {last}}}"
+    words = [*WORDS, *NO_FILES, *ON_SLURM, "dataset.generator.train_rows=64000", "cluster.placement=packed", pins]
+    process = start(cluster, log, *words, "--trace", trace, "--trace-steps", "5:35")
+    cluster.wait_for_training(RUN, log)
+    kept = {"embedding-server --index 0": {first}, "embedding-server --index 1": {last}, "data-loader": {last}}
+    for name, processors in (kept | {"nn-worker": set(own)}).items():
+        [replica] = cluster.replicas(f"launch-role {name}")
+        assert [os.sched_getaffinity(each.id) for each in replica.threads()] == [processors] * replica.num_threads()
+    assert wait_for(process, log) == 0
+    wait_until_empty(cluster)
+    [ready] = events(cluster, "ready")
+    assert {each["host"] for each in ready["replicas"]} == {"host1"}
+    shared = [event["text"] for event in events(cluster, "warning")]
+    assert [text.partition(", and wait")[0] for text in shared] == [
+        f"data-loader-0, embedding-server-1 share processors {last} of host1"
+    ]
+    said = log.read_text()
+    assert f"{trace}: steps 5 to 34, " in said
+    assert "in part" not in said
+    assert "without" not in said
+    names = {each["name"] for each in ready["replicas"]} - {"coordinator-0"}
+    spans = read_trace(cluster.seen(trace))
+    assert {span.replica for span in spans} == names
+    assert {span.step for span in spans if span.name == "look-up"} == set(range(5, 35))
 
 
 @pytest.mark.parametrize(
