@@ -141,8 +141,13 @@ def _find(frozen, features, f, words, values, count):
     first, homes, buckets = features.first_bucket[f], features.homes[f], features.buckets[f]
     beyond = 0
     for i in range(count):
-        fetch_home(words, frozen.keys[i], first, homes)
+        if i == ZERO or frozen.keys[i] != frozen.keys[i - ONE]:
+            fetch_home(words, frozen.keys[i], first, homes)
     for i in range(count):
+        # A user's id stands in each of his candidates.
+        if i > ZERO and frozen.keys[i] == frozen.keys[i - ONE]:
+            frozen.rows[i] = frozen.rows[i - ONE]
+            continue
         row = row_of(words, frozen.keys[i], first, homes, buckets)
         if row >= 0 and np.uint64(row) >= frozen.total:
             beyond += 1

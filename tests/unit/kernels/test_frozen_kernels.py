@@ -79,6 +79,7 @@ def tables(draw):
     lengths = rng.integers(0, 40, len(read) * size)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.uint32)
     ids = rng.integers(0, 220, offsets[-1]).astype(np.uint64)
+    ids = ids[np.arange(ids.size) // draw(st.sampled_from([1, 3, 100]))]  # also the same one many times
     bound, admission = draw(st.sampled_from([-1.0, 0.0, 0.25])), draw(st.sampled_from([0, 2**23, 2**24]))
     trained = draw(st.sampled_from(["float32", "bfloat16", "float16"]))
     chosen = [rules[table] for table in read]
