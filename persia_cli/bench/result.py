@@ -29,6 +29,8 @@ class Side:
     auc_spread: float | None = None
     requests_per_s: float | None = None
     """Requests that a server answered with predictions, all rounds together."""
+    offered_per_s: float | None = None
+    """Requests that were due, where they do not wait for each other, all rounds together."""
     latency_ms: dict[str, float] = field(default_factory=dict)
     """`p50`, `p99` and, of a thousand answers and more, `p999`, over the answers of all rounds."""
     busy: int = 0

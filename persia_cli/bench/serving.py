@@ -151,12 +151,11 @@ class _ServingMeasurement:
         found = []
         for name, taken in take_turns(takers, plan.rounds, self._note, self._used, warm_up=False).items():
             side = self._with_latencies(side_of(OURS, taken, form.candidates), reports[name])
-            reached = {"saturation": (side.requests_per_s or 0.0) / saturation}
+            side = replace(side, ratios={"saturation": (side.requests_per_s or 0.0) / saturation})
+            side = replace(side, offered_per_s=self._offered_per_s(reports[name]))
             text = f"random moments, {name}, {_candidates(form)}"
             note = "; ".join(filter(None, (few, _of_sender(reports[name]))))
-            found.append(
-                Result("at random moments", text, UNIT, [replace(side, ratios=reached)], rounds=plan.rounds, note=note)
-            )
+            found.append(Result("at random moments", text, UNIT, [side], rounds=plan.rounds, note=note))
         return found
 
     def _loaded(
@@ -216,6 +215,10 @@ class _ServingMeasurement:
             busy=sum(each.busy for each in reports),
             errors=sum(each.errors for each in reports),
         )
+
+    def _offered_per_s(self, reports: Sequence[LoadReport]) -> float:
+        due = sum(each.seconds_each().size + each.busy + each.errors for each in reports)
+        return due / (len(reports) * self._plan.seconds)
 
     def _used(self) -> float:
         children = getrusage(RUSAGE_CHILDREN)

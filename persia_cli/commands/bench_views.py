@@ -139,7 +139,9 @@ def show_serving(plan: "ServingPlan", measured: "ServingSpeed") -> None:
         f"{plan.rounds} alternating rounds of {plan.seconds:g} s, {count(plan.workers, 'worker')}; medians, and "
         "latencies of all rounds",
     )
-    table = columns("load", "candidates/s", "requests/s", "p50 ms", "p99 ms", "p99.9 ms", "503", "errors", "is")
+    table = columns(
+        "load", "candidates/s", "offered/s", "requests/s", "p50 ms", "p99 ms", "p99.9 ms", "503", "errors", "is"
+    )
     for result in measured.results:
         for side in result.sides:
             times = [_time(side.latency_ms.get(name)) for name in ("p50", "p99", "p999")]
@@ -147,7 +149,8 @@ def show_serving(plan: "ServingPlan", measured: "ServingSpeed") -> None:
             ratio = "".join(f"{ratio:.3f} x {name}" for name, ratio in side.ratios.items())
             name = result.name if side.latency_ms else f"  {side.name}"
             rate = f"{side.requests_per_s or 0.0:,.1f}"
-            table.add_row(name, f"{side.median:,.0f}", rate, *times, *refused, ratio)
+            offered = "" if side.offered_per_s is None else f"{side.offered_per_s:,.1f}"
+            table.add_row(name, f"{side.median:,.0f}", offered, rate, *times, *refused, ratio)
     print_rows(out(), table)
     before, after = measured.private_bytes
     labelled(out(), "memory", f"{size(before)} of the workers' own before the last loads, {size(after)} after them")

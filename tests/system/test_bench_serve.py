@@ -66,6 +66,8 @@ def test_a_server_beside_its_network_alone(model: Path, temporary: Path) -> None
     assert "50%" in below["name"]
     assert "150%" in above["name"]
     assert below["sides"][0]["errors"] == above["sides"][0]["errors"] == 0
+    assert 0 < below["sides"][0]["offered_per_s"] < above["sides"][0]["offered_per_s"]
+    assert [side["offered_per_s"] for each in closed for side in each["sides"]] == [None] * 4
 
 
 @pytest.mark.slow

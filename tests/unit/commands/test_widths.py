@@ -105,7 +105,7 @@ def views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Show]:
     compared = Result("ring", "shop", "samples/s", SIDES, 5, 48, stages=STAGES, hops=hops, bottleneck="the network")
 
     loaded = Side("persia", 98765.4, 1, 2, {"network alone": 0.812}, requests_per_s=987.7, busy=12, errors=3)
-    loaded = replace(loaded, latency_ms={"p50": 3.25, "p99": 7.5, "p999": 11.75})
+    loaded = replace(loaded, offered_per_s=1234.5, latency_ms={"p50": 3.25, "p99": 7.5, "p999": 11.75})
     requests = "binary, of 256 golden samples; 19 of 39 fields have one row for all candidates"
     load = Result("one after another", "4 connections, 100 candidates", "candidates/s", [loaded, SIDES[1]], 3)
     serving = ServingSpeed("shop, ffnn, 26 features, 13 dense", requests, [load], (130_000_000, 131_000_000))
