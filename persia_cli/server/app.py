@@ -32,7 +32,7 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 SMALL = 2**16
-"""Bytes of a body that is read even if its request is refused, so that the connection can be used again."""
+"""Bytes of a body that the connection may bring even if its request is refused, so that it can be used again."""
 HEADER_LENGTH = b"inference-header-content-length"
 REQUEST_ID = b"x-request-id"
 LONGEST_ID = 200
@@ -64,6 +64,8 @@ class ServingApp:
         self._token = None if token is None else token.encode()
         self._reader = RequestReader(self._model.inputs, self._model.outputs, settings.most_samples)
         self._turns = Turns(settings.most_requests)
+        self._full = answers.refusal(self._turns.refusal())
+        self._full_for_large = self._full._replace(headers={**self._full.headers, "connection": "close"})
         live, ready = answers.in_json({"live": True}), answers.in_json({"ready": True})
         about, model = answers.server_metadata(), answers.model_metadata(self._model)
         is_ready = answers.in_json({"name": self._model.name, "ready": True})
@@ -140,12 +142,9 @@ class ServingApp:
         if route.method == "GET":
             return route.answer(b"", headers)
         if self._turns.is_full:
-            refusal, told = self._turns.refusal(), headers.get(b"content-length", b"")
-            if told.isdigit() and int(told) <= SMALL:
-                await self._body(receive, headers, until)
-            else:
-                refusal.headers["connection"] = "close"
-            raise refusal
+            # At once: what is spent on those that are refused is lost for the others.
+            told = headers.get(b"content-length", b"")
+            return self._full if told.isdigit() and int(told) <= SMALL else self._full_for_large
         with self._turns.place():
             body = await self._body(receive, headers, until)
             return await self._turns.turn(until, lambda: route.answer(body, headers))

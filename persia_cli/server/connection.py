@@ -114,6 +114,8 @@ class BoundedConnection(HttpToolsProtocol):
             self.send_400_response("")
             return
         self._idle_bytes = 0 if self._has_moved else self._idle_bytes + len(data)
+        if self._in_head and "head" not in self._timers:
+            self._start("head", HEAD_S, self._on_late_head)
         if self._idle_bytes > MOST_HEAD:
             what = "the line and the headers of a request" if self._in_head else "trailers and the like"
             self._refuse(431, f"{what} have at most {MOST_HEAD:,} bytes")
@@ -149,8 +151,6 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_message_begin()
         self._in_head = self._has_moved = True
         self._unset_keepalive_if_required()
-        if "head" not in self._timers:
-            self._start("head", HEAD_S, self._on_late_head)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:  # and is no trailer, which nobody reads

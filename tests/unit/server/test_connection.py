@@ -156,6 +156,24 @@ def test_more_connections_than_there_may_be_are_told_to_come_again(port: int, mo
     poll_for(lambda: answer(port, last(LIVE)).startswith(b"HTTP/1.1 200"), 5.0, "there is room again")
 
 
+def test_a_server_without_room_says_so_before_the_body_is_there(app: ServingApp) -> None:
+    """The connection goes on with the next request, unless much of this one is still to come."""
+    full = ServingApp(app._predictor, ServerSettings(app._settings.folder, most_requests=0))
+    with listening(full) as (port, _), closing(connected(port)) as own:
+        for begun, rest in ((len(WHOLE) - 20, 20), (len(WHOLE), 0)):
+            own.sendall(WHOLE[:begun])
+            found = own.recv(10000)
+            assert found.startswith(b"HTTP/1.1 503")
+            assert b"retry-after: 1" in found
+            assert b"connection: close" not in found
+            own.sendall(WHOLE[len(WHOLE) - rest :] + LIVE)
+            assert own.recv(10000).startswith(b"HTTP/1.1 200")
+        own.sendall(PREDICT + b"Content-Length: %d\r\n\r\n" % 2**17)
+        found = rest_of(own)
+        assert found.startswith(b"HTTP/1.1 503")
+        assert b"connection: close" in found
+
+
 def test_a_client_that_does_not_read_is_let_go(
     app: ServingApp, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
