@@ -22,7 +22,7 @@ WORKER = ("hashing.check_offsets", "dedup.number_ids", "dedup.order_by_server")
 """Kernels of an embedding worker in every job."""
 
 
-SERVED = ("hashing.check_offsets", "hashing.rebase_offsets", "frozen_rows.read_frozen")
+SERVED = ("hashing.check_offsets", "hashing.rebase_offsets", "frozen_rows.read_frozen", "unpack.unpack")
 """Kernels that read the rows of an exported model."""
 
 

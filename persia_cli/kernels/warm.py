@@ -16,6 +16,7 @@ from persia_cli.kernels import (
     old_lines,
     pool,
     room,
+    unpack,
     update,
 )
 from persia_cli.kernels.compile import KERNELS
@@ -34,6 +35,7 @@ MODULES = (
     old_lines,
     pool,
     room,
+    unpack,
     update,
 )
 """Importing a module registers its kernels."""

@@ -16,6 +16,7 @@ import msgspec
 import uvicorn
 
 from persia_cli.errors import PersiaError, UserError
+from persia_cli.kernels.unpack import unpack
 from persia_cli.launch.parent import die_with
 from persia_cli.server.app import ServingApp
 from persia_cli.server.connection import HEAD_S, BoundedConnection
@@ -80,6 +81,7 @@ def serve(order: WorkerOrder, news: int) -> None:
     token = None if settings.token_file is None else read_private(Path(settings.token_file), "the token of requests")
     predictor = Predictor.open(settings.folder, settings.missing)
     require_golden(predictor)
+    unpack.compile()  # which golden samples do not need
     if digest_of(predictor.folder) != order.model:
         raise UserError(
             f"{predictor.folder} is another model now than when this server began; start persia serve again for it"

@@ -1,4 +1,4 @@
-"""Columns of a request that lie as bytes in its body: where is known, and they become a batch in few copies."""
+"""Columns of a request that lie as bytes in its body: where is known, and they become a batch in one pass."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from persia_cli.data.batch import Batch
+from persia_cli.kernels.unpack import unpack
 
 MOST_IDS = np.iinfo(np.uint32).max
 """Ids of a batch, which its offsets can count."""
@@ -19,11 +20,6 @@ class PackedColumn(NamedTuple):
     dtype: np.dtype[Any]
     size: int
     begin: int
-
-    @property
-    def end(self) -> int:
-        """Where in the body they end."""
-        return self.begin + self.size * self.dtype.itemsize
 
 
 class PackedLayout:
@@ -57,28 +53,13 @@ def numbers(body: bytes | memoryview, dtype: np.dtype[Any], count: int, begin: i
     return np.frombuffer(body, dtype, count, begin).copy()
 
 
-class _Run(NamedTuple):
-    """Columns that follow each other in the body as in the batch, and are copied at once."""
-
-    first: int
-    """The first of them in the batch."""
-    columns: int
-    samples: int
-    """Values of each."""
-    begin: int
-
-    def copy(self, body: bytes, block: NDArray[Any]) -> None:
-        """Copy the numbers to a block of a row for each column; a single value goes to all of its row."""
-        given = np.frombuffer(body, block.dtype, self.columns * self.samples, self.begin)
-        block[self.first : self.first + self.columns] = given.reshape(self.columns, self.samples)
-
-
 class PackedReader:
     """Makes batches of bodies of one layout."""
 
     def __init__(self, dense: Sequence[PackedColumn], ids: Sequence[PackedColumn], size: int) -> None:
         self._size, self._dense, self._sparse = size, len(dense), len(ids)
-        self._dense_runs, self._id_runs = _runs(dense), _runs(ids)
+        self._places = (*_places(dense), *_places(ids))
+        self._end = max(each.begin + each.size * each.dtype.itemsize for each in (*dense, *ids))
 
     @classmethod
     def of(cls, dense: Sequence[PackedColumn], ids: Sequence[PackedColumn]) -> Self | None:
@@ -91,32 +72,24 @@ class PackedReader:
 
     def batch(self, body: bytes) -> Batch | None:
         """Return the samples of a body; None if a number is not finite, and has to be filled, or named in an error."""
-        dense = np.empty((self._size, self._dense), np.float32)
-        for run in self._dense_runs:
-            run.copy(body, dense.T)
-        if not np.isfinite(dense).all():
+        if len(body) < self._end:
+            raise ValueError(f"the body has {len(body)} bytes, and its columns end at {self._end}")
+        dense = np.empty(self._size * self._dense, np.float32)
+        ids = np.empty(self._size * self._sparse, np.uint64)
+        if not unpack(np.frombuffer(body, np.uint8), *self._places, self._size, dense, ids):
             return None
-        ids = np.empty((self._sparse, self._size), np.uint64)
-        for run in self._id_runs:
-            run.copy(body, ids)
         return Batch(
-            dense=dense,
+            dense=dense.reshape(self._size, self._dense),
             labels=np.empty((self._size, 0), np.float32),
             weights=None,
-            ids=ids.reshape(-1),
+            ids=ids,
             offsets=np.arange(ids.size + 1, dtype=np.uint32),
             features=self._sparse,
             query_ids=None,
         )
 
 
-def _runs(columns: Sequence[PackedColumn]) -> list[_Run]:
-    found: list[_Run] = []
-    end = -1
-    for place, column in enumerate(columns):
-        if found and column.begin == end and column.size == found[-1].samples:
-            found[-1] = found[-1]._replace(columns=found[-1].columns + 1)
-        else:
-            found.append(_Run(place, 1, column.size, column.begin))
-        end = column.end
-    return found
+def _places(columns: Sequence[PackedColumn]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return where each column begins, and its step: 0 for a single value, which is that of all samples."""
+    begins, steps = [each.begin for each in columns], [each.size > 1 for each in columns]
+    return np.array(begins, np.int64), np.array(steps, np.int64)

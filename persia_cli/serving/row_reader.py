@@ -42,7 +42,7 @@ class GroupReader:
         self, folder: Path, group: FrozenGroup, features: Sequence[FrozenFeature], seed: int, missing: Missing
     ) -> None:
         """Map the group's files; `features` are those of the model. Raises CheckpointError for one of another size."""
-        self._group = group
+        self._group, self._name = group, pooled_name(group.number)
         self._words = _mapped(folder / group.index, np.uint64, group.buckets * WORDS)
         self._index_path = folder / group.index
         self._values = _mapped(folder / group.values, np.uint8, group.rows * group.stride)
@@ -131,14 +131,14 @@ class GroupReader:
         if absent.any():
             missing[self.features] += absent
         if by_sample:  # a vector that is pooled of one row is the row
-            return {pooled_name(self._group.number): rows.reshape(size, self._pooled, dim)}
+            return {self._name: rows.reshape(size, self._pooled, dim)}
         inverse, own = self._numbers(entries), None
         if not single_rows:
             own = np.empty(self.features.size * size + 1, np.uint32)
             hashing.rebase_offsets(offsets, size, self.features, self._rounds, own)
         pooled = np.empty((size, self._pooled, dim), np.float32)
         pool_forward(rows, inverse, own, self._modes, self._rounds, pooled)
-        inputs: Inputs = {pooled_name(self._group.number): pooled}
+        inputs: Inputs = {self._name: pooled}
         for place, number, length in self._sequences:
             values, mask = np.empty((size, length, dim), np.float32), np.empty((size, length), np.bool_)
             part = slice(place * size, (place + 1) * size)
