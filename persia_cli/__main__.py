@@ -8,6 +8,7 @@ import atexit
 import os
 import signal
 import sys
+import time
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -20,6 +21,10 @@ OF_JOBS = ("train", "resume", "launch-role")
 """Commands that schedulers start, and start again after this exit code."""
 OF_SCRIPTS = "on-slurm"
 """The command that queues its job again itself, so that a signal before its job waits until it can."""
+
+IMPORT_S = 5.0
+"""Seconds for which Ctrl-C waits for the end of an import."""
+AGAIN_S = 0.05
 
 
 def end(number: int, frame: FrameType | None) -> NoReturn:
@@ -34,13 +39,28 @@ def end_before_the_job(number: int, frame: FrameType | None) -> NoReturn:
     os._exit(PREEMPTED)
 
 
+def is_importing(frame: FrameType | None) -> bool:
+    """Return whether a module is being imported in a frame or one that called it."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def main() -> None:
     """Run the command line; while a command runs, Ctrl-C is a KeyboardInterrupt, which lets it stop what it started."""
-    came = False
+    came: float | None = None
 
-    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    def interrupt(number: int, frame: FrameType | None) -> None:
         nonlocal came
-        came = True
+        now = time.monotonic()
+        came = now if came is None else came
+        if is_importing(frame) and now < came + IMPORT_S:
+            # Libraries that import others, as pyarrow does pandas, would make nothing of it, or another error.
+            signal.signal(signal.SIGALRM, lambda *alarm: os.kill(os.getpid(), signal.SIGINT))
+            signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+            return
         raise KeyboardInterrupt
 
     def on_interrupt(action: Any) -> None:
@@ -67,13 +87,13 @@ def main() -> None:
         on_interrupt(interrupt)
         run()
     except (KeyboardInterrupt, SystemExit) as ended:
-        # Libraries make other errors of an interrupt that comes while they are imported.
-        if not came or (isinstance(ended, SystemExit) and not ended.code):
+        if came is None or (isinstance(ended, SystemExit) and not ended.code):
             raise
         on_interrupt(end)
         sys.exit(INTERRUPTED)
     finally:
         on_interrupt(end)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         on_preemption(signal.SIG_IGN)  # how the command has ended is known, and nothing is left to stop
 
 

@@ -130,3 +130,19 @@ def test_a_signal_after_the_end_of_a_command_changes_nothing(tmp_path: Path) -> 
     words = [sys.executable, "-c", code, "train", "--help"]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_an_interrupt_waits_for_the_end_of_an_import_that_would_lose_it(tmp_path: Path) -> None:
+    (tmp_path / "library.py").write_text(
+        "import os, signal, time\n"
+        "try:\n    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(0.2)\n"
+        "except BaseException:\n    print('lost', flush=True)\n"
+    )
+    (tmp_path / "command.py").write_text(
+        "import sys, time, types\n\n"
+        "def run():\n    import library\n    print('imported', flush=True)\n    time.sleep(60)\n\n"
+        "sys.modules['persia_cli.main'] = types.SimpleNamespace(main=run)\n"
+        "from persia_cli.__main__ import main\n\nmain()\n"
+    )
+    done = subprocess.run([sys.executable, "command.py"], cwd=tmp_path, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "imported\n", "")
