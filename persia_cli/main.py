@@ -19,6 +19,7 @@ from persia_cli.commands import (
     keys,
     launch_role,
     on_host,
+    on_ray,
     on_slurm,
     predict,
     recipe,
@@ -56,6 +57,7 @@ app.command(epilog=report.EXAMPLES)(report.report)
 app.command(epilog=trace.EXAMPLES)(trace.trace)
 app.command("launch-role", epilog=launch_role.EXAMPLES)(launch_role.launch_role)
 app.command("on-host", hidden=True, epilog=on_host.EXAMPLES)(on_host.on_host)
+app.command("on-ray", hidden=True, epilog=on_ray.EXAMPLES)(on_ray.on_ray)
 app.command("on-slurm", hidden=True, epilog=on_slurm.EXAMPLES)(on_slurm.on_slurm)
 app.add_typer(runs.app, name="runs")
 app.add_typer(checkpoint.app, name="checkpoint")

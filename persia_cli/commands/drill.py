@@ -111,7 +111,7 @@ def _carry_out(
 ) -> None:
     """Disturb a running job, or a fresh one in `folder`, and show the results; exits with 1 if it did not recover."""
     from persia_cli.commands.drill_view import Following, drill_plan_lines, show_drill, write_json
-    from persia_cli.commands.job import INTERRUPTED
+    from persia_cli.commands.endings import INTERRUPTED
     from persia_cli.commands.screen import err, say
     from persia_cli.drill.drill import DrillOrder, drill_fresh, drill_running
     from persia_cli.errors import PersiaError

@@ -20,54 +20,64 @@ Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", sho
 
 
 def attach(run: Run) -> None:
-    """Show a job that goes on without its command, and its results when it ends; for cluster=hosts and cluster=slurm.
+    """Show a job that goes on without its command, and its results when it ends; for cluster=hosts, ray and slurm.
 
-    With cluster=hosts, Ctrl-C stops the job, as it does in persia train; the end of the terminal does not.
+    With cluster=hosts and ray, Ctrl-C stops the job, as it does in persia train; the end of the terminal does not.
     With cluster=slurm, nothing that ends this command does.
     """
     if _is_on_slurm(run):
         from persia_cli.commands.slurm_job import attach_to_slurm
 
         attach_to_slurm(run)
-        return
-    from persia_cli.commands.hosts_job import attach_to
+    elif _is_on_ray(run):
+        from persia_cli.commands.ray_job import attach_to_ray
 
-    _require_independent(run)
-    attach_to(run)
+        attach_to_ray(run)
+    else:
+        from persia_cli.commands.hosts_job import attach_to
+
+        attach_to(run)
 
 
 def stop(
     run: Run,
     now: Annotated[bool, typer.Option("--now", help="Save nothing.")] = False,
 ) -> None:
-    """Save the model of a job with cluster=hosts or slurm, and end the job, from wherever its run directory is."""
+    """Save the model of a job with cluster=hosts, ray or slurm, and end the job, from wherever its run directory is."""
     if _is_on_slurm(run):
         from persia_cli.commands.slurm_job import stop_on_slurm
 
         stop_on_slurm(run, at_once=now)
-        return
-    from persia_cli.commands.hosts_job import stop_job
+    elif _is_on_ray(run):
+        from persia_cli.commands.ray_job import stop_on_ray
 
-    _require_independent(run)
-    stop_job(run, at_once=now)
+        stop_on_ray(run, at_once=now)
+    else:
+        from persia_cli.commands.hosts_job import stop_job
+
+        stop_job(run, at_once=now)
 
 
 def logs(
     run: Run,
     role: Annotated[
-        str, typer.Argument(metavar="[ROLE]", help="A role, or a replica such as nn-worker-0.", show_default="all")
+        str,
+        typer.Argument(metavar="[ROLE]", help="A role, a replica such as nn-worker-0, or driver.", show_default="all"),
     ] = "",
 ) -> None:
-    """Print the logs of a run's roles; those of a job with cluster=hosts are fetched from its machines."""
+    """Print the logs of a run's roles; those of a job with cluster=hosts are fetched from its machines.
+
+    A job with cluster=ray has a log of its driver too, the process that runs it.
+    """
     from persia_cli.commands.hosts_job import fetch_logs
     from persia_cli.commands.screen import err, out, say
     from persia_cli.engines.hosts.begin import STATE
     from persia_cli.errors import UserError
-    from persia_cli.launch.job import ROLES
+    from persia_cli.launch.job import DRIVEN, ROLES
 
     if (run / STATE).is_file():
         fetch_logs(run)
-    found = {path.stem: path for path in sorted((run / ROLES).glob("*.log"))}
+    found = {path.stem: path for folder in (DRIVEN, ROLES) for path in sorted((run / folder).glob("*.log"))}
     chosen = {name: path for name, path in found.items() if role in ("", name, name.rpartition("-")[0])}
     if not chosen:
         there = f"there are {', '.join(found)}" if found else "the run has none"
@@ -78,21 +88,13 @@ def logs(
         out().out(path.read_text(encoding="utf-8", errors="replace"), end="", highlight=False)
 
 
-def _require_independent(run: Path) -> None:
-    """Raise UserError for a job that does not outlive the command that started it."""
-    from persia_cli.config.record import read_run
-    from persia_cli.config.schema import WITH_COMMAND
-    from persia_cli.errors import UserError
-    from persia_cli.observe.history import CONFIG
-
-    if (run / CONFIG).is_file() and (kind := read_run(run / CONFIG).cluster.kind) in WITH_COMMAND:
-        raise UserError(
-            f"cluster={kind}: the job of {run} is shown by its command, and ends with it; SIGTERM to that one saves "
-            "the model first. Of a command that was submitted by ray job, ray job logs and ray job stop do the same"
-        )
-
-
 def _is_on_slurm(run: Path) -> bool:
     from persia_cli.engines.slurm.queued import job_of
 
     return job_of(run) is not None
+
+
+def _is_on_ray(run: Path) -> bool:
+    from persia_cli.engines.ray.driver import driver_of
+
+    return driver_of(run) is not None

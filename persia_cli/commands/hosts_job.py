@@ -9,8 +9,8 @@ from types import FrameType
 
 import typer
 
+from persia_cli.commands.endings import INTERRUPTED
 from persia_cli.commands.followed import OverdueError, going_on, plan_of, show_beginning, to_its_end
-from persia_cli.commands.job import INTERRUPTED
 from persia_cli.commands.results import show_results
 from persia_cli.commands.screen import err, labelled, say
 from persia_cli.config.schema import Run

@@ -1,39 +1,35 @@
 """A job of the command line: planned for a saved model, run with its progress on the screen, traced."""
 
+import os
 import re
-import shlex
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-import typer
 from rich.console import Console
 
 from persia_cli.commands.describe import describe, warn_of_slow_precision, warn_of_spent_schedules, warn_of_stand_in
+from persia_cli.commands.endings import ROLLBACK, ended_in_words
 from persia_cli.commands.facts import facts_of
 from persia_cli.commands.progress import following
 from persia_cli.commands.results import show_results
-from persia_cli.commands.screen import err, labelled, say
+from persia_cli.commands.screen import err, labelled
 from persia_cli.config.compose import compose_run
 from persia_cli.config.schema import Run
 from persia_cli.config.schema.base import MOST
 from persia_cli.config.words import quoted
 from persia_cli.disk import claim_folder
-from persia_cli.errors import PreemptedError, UserError, count
+from persia_cli.errors import UserError, count
 from persia_cli.launch.job import JobResult, require_free, timed
 from persia_cli.launch.readiness import require_ready
 from persia_cli.launch.rollback import launch_with_rollback
-from persia_cli.launch.signals import PreemptedNow
-from persia_cli.observe.journal import EVENTS, read_journal
 from persia_cli.observe.recordings import join_recordings, remove_recordings
 from persia_cli.observe.saved_run import SavedModel
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import COORDINATOR, Job, JobPlan, Replica, Task, plan_job
 from persia_cli.plan.saved_model import require_room, require_saved_model
-from persia_cli.store.manifest import checkpoint_folder, checkpoints_of, finished_steps, read_manifest
-
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as in shells."""
+from persia_cli.store.manifest import read_manifest
 
 FOLDERS: dict[Task, str] = {"evaluate": "evals", "predict": "predictions"}
 """The folder in a run directory for each task with its model."""
@@ -43,14 +39,17 @@ WARM_UP = 20
 STEPS = 200
 
 
-def carry_out(plan: JobPlan, words: Sequence[str], trace: Path | None = None) -> None:
+def carry_out(plan: JobPlan, words: Sequence[str], trace: Path | None = None, apart: bool = True) -> None:
     """Run the job to its end and print its results; `words` are the user's, for the proposed commands.
 
-    The replicas' traces are joined into the file `trace`, even if the job fails.
+    The replicas' traces are joined into the file `trace`, even if the job fails. A training on a Ray cluster is run
+    `apart` from this process, and outlives it, unless Ray has started this one.
     """
+    on_ray = plan.run.cluster.kind == "ray" and plan.job.task == "train"
+    apart = on_ray and apart and not _is_started_by_ray()
     if plan.run.cluster.kind == "embedded":
         from persia_cli.launch.embedded import launch
-    elif plan.run.cluster.kind == "ray" and plan.job.task == "train":
+    elif on_ray:
         from persia_cli.engines.ray.launch import launch
     else:
         from persia_cli.launch.local import launch
@@ -65,18 +64,30 @@ def carry_out(plan: JobPlan, words: Sequence[str], trace: Path | None = None) ->
             return launch(plan, follow)
 
     try:
-        result = launch_with_rollback(plan, follow_job, lambda text: labelled(err(), "rollback", text))
-        show_results(plan, result, words)
-    except (PreemptedError, PreemptedNow) as ended:
-        say(err(), f"{ended}: everything is stopped; {going_on(plan, words)}")
-        raise typer.Exit(PreemptedError.exit_code) from None
-    except KeyboardInterrupt:
-        say(err(), f"interrupted; everything is stopped; {_kept(plan)}")
-        raise typer.Exit(INTERRUPTED) from None
+        with ended_in_words(plan, words):
+            if apart:
+                from persia_cli.commands.ray_job import train_on_ray
+
+                result = train_on_ray(plan, words, trace)
+            else:
+                with _noted_as_driver(plan) if on_ray else nullcontext():
+                    result = launch_with_rollback(plan, follow_job, lambda text: labelled(err(), ROLLBACK, text))
+            show_results(plan, result, words)
     finally:
-        if trace:
-            leave_trace(err(), plan.run_dir, plan.job, plan.replicas, trace)
-            remove_recordings(plan.run_dir)
+        if trace and not apart:  # a process that goes on without this one joins them itself
+            take_trace(plan, trace)
+
+
+def _is_started_by_ray() -> bool:
+    from persia_cli.engines.ray.driver import is_submitted
+
+    return is_submitted(os.environ)
+
+
+def _noted_as_driver(plan: JobPlan) -> AbstractContextManager[None]:
+    from persia_cli.engines.ray.driver import driving
+
+    return driving(plan.run_dir)
 
 
 def claimed(plan: JobPlan) -> JobPlan:
@@ -90,48 +101,6 @@ def choose_run_dir(name: str, chosen: Path | None) -> Path:
         return timed(Path("runs"), f"{name}-")
     require_free(chosen)
     return chosen
-
-
-def _kept(plan: JobPlan) -> str:
-    """Return in words what an interrupted job leaves."""
-    if plan.job.task == "predict":
-        return f"no scores are written to {plan.job.output}"
-    if plan.job.task == "evaluate":
-        return "the model is unchanged"
-    checkpoints = checkpoints_of(plan.run_dir, plan.run.checkpoint.path)
-    if steps := finished_steps(checkpoints):
-        kept = checkpoint_folder(checkpoints, steps[-1])
-        return f"the model of step {steps[-1]:,} is kept in {kept}; persia resume {plan.run_dir} goes on from there"
-    return (
-        "the model is lost, since nothing was saved yet (checkpoint.every_steps saves during training); "
-        f"{plan.run_dir} keeps the metrics"
-    )
-
-
-def going_on(plan: JobPlan, words: Sequence[str]) -> str:
-    """Return in words what goes on with a job that a signal has ended, and what that does again."""
-    if plan.job.task != "train":
-        return f"{_kept(plan)}; the same command begins again"
-    run_dir = shlex.quote(str(plan.run_dir))
-    trained = _trained(plan.run_dir)
-    checkpoints = checkpoints_of(plan.run_dir, plan.run.checkpoint.path)
-    steps = finished_steps(checkpoints)
-    if not steps and plan.is_resumed:
-        return "nothing was saved yet; the same command with another --run-dir begins again"
-    if not steps:
-        again = shlex.join(["persia", "train", *words, "resume=auto", "--run-dir", str(plan.run_dir)])
-        over = f", with the {count(trained, 'step')} that were trained" if trained else ""
-        return f"nothing was saved yet; {again} begins again{over}"
-    lost = max(trained - steps[-1], 0)
-    repeats = f" and trains {count(lost, 'step')} again" if lost else ""
-    saved = f"the model of step {steps[-1]:,} is saved in {checkpoint_folder(checkpoints, steps[-1])}"
-    return f"{saved}; persia resume {run_dir} goes on from there{repeats}"
-
-
-def _trained(run_dir: Path) -> int:
-    """Return how many steps were trained, as the record of a run that was stopped says."""
-    ends = [event for event in read_journal(run_dir / EVENTS) if event.get("phase") == "stopped"]
-    return int(ends[-1].get("step", 0)) if ends else 0
 
 
 def plan_saved(model: SavedModel, task: Task, words: Sequence[str], without: Sequence[str] = ()) -> JobPlan:
@@ -195,6 +164,12 @@ def require_file(path: Path) -> None:
     """Raise UserError for a path at which no file can be."""
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise UserError(f"--trace={path}: this is not a file in a folder that exists")
+
+
+def take_trace(plan: JobPlan, path: Path) -> None:
+    """Join the recordings of a job that has ended into one file, and remove them."""
+    leave_trace(err(), plan.run_dir, plan.job, plan.replicas, path)
+    remove_recordings(plan.run_dir)
 
 
 def leave_trace(console: Console, run_dir: Path, job: Job, replicas: Sequence[Replica], path: Path) -> None:

@@ -177,7 +177,7 @@ def _prepare(recipe: "Recipe", source: Path, output: Path, options: "PrepareOpti
         with _bar() as progress:
             report = recipe.prepare(source, output, options, progress)
     except KeyboardInterrupt:
-        from persia_cli.commands.job import INTERRUPTED
+        from persia_cli.commands.endings import INTERRUPTED
 
         say(err(), f"interrupted; {KEPT}")
         raise typer.Exit(INTERRUPTED) from None

@@ -8,8 +8,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
+from persia_cli.commands.endings import INTERRUPTED
 from persia_cli.commands.followed import going_on, plan_of, show_beginning
-from persia_cli.commands.job import INTERRUPTED
 from persia_cli.commands.progress import following
 from persia_cli.commands.results import show_results
 from persia_cli.commands.screen import err, labelled, say

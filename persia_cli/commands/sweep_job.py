@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from persia_cli.commands.describe import warn_of_stand_in
-from persia_cli.commands.job import INTERRUPTED
+from persia_cli.commands.endings import INTERRUPTED
 from persia_cli.commands.screen import err, labelled, out, paragraph, propose, say, say_json
 from persia_cli.commands.sweep_view import Shown, as_object, legend, show_table, showing, spread
 from persia_cli.errors import PersiaError, UserError, count

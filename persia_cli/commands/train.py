@@ -101,7 +101,7 @@ def train(
                 start_over(unsaved, BEGINNING)
             plan = plan if run_dir else claimed(plan)
             try:
-                carry_out(plan, again, trace)
+                carry_out(plan, again, trace, apart=parent is None)
             finally:
                 if not run_dir:
                     with suppress(OSError):  # empty only if the job was refused before it began

@@ -39,13 +39,17 @@ def start_in_background(options: RoleOptions, folder: Path) -> None:
             start_new_session=True,
             pass_fds=descriptors([options.key_file]),
         )
-    known = {"pid": process.pid, "began": _began(process.pid)}
-    write_whole(folder / f"{name}{PROCESS}", json.dumps(known) + "\n")
+    note_process(folder, name, process.pid)
+
+
+def note_process(folder: Path, name: str, pid: int, **known: str) -> None:
+    """Note which process is the one of this name, and what else is known of it; raises DiskError."""
+    write_whole(folder / f"{name}{PROCESS}", json.dumps({"pid": pid, "began": _began(pid), **known}) + "\n")
 
 
 @contextmanager
-def recorded_exit(file: Path) -> Iterator[None]:
-    """Write the exit code that the block gives this process to a file."""
+def recorded_exit(file: Path, interrupted: int = 1) -> Iterator[None]:
+    """Write the exit code that the block gives this process to a file; `interrupted` is that after Ctrl-C."""
     code: object = 1
     try:
         yield
@@ -55,6 +59,9 @@ def recorded_exit(file: Path) -> Iterator[None]:
         raise
     except PersiaError as error:
         code = error.exit_code
+        raise
+    except KeyboardInterrupt:
+        code = interrupted
         raise
     finally:
         write_whole(file, f"{code if isinstance(code, int) else 0}\n")

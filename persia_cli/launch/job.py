@@ -30,10 +30,12 @@ ROLES = "roles"
 """Folder of a run's logs; the process that creates it owns the run directory."""
 SUBMITTED = "slurm"
 """Folder with what is known of the job before it begins, where it waits in a queue."""
+DRIVEN = "ray"
+"""Folder with what is known of the process that runs a job on a Ray cluster."""
 BEGINNING = (EVENTS, JOB, CONFIG, ROLES)
 """What every start of a run makes; the folder is first, and so it is the last to go where a run begins again."""
 COORDINATOR_ADDRESS = "coordinator.address"
-STAYING = (EARLIER, EPOCHS, COORDINATOR_ADDRESS, LOG, SUBMITTED)
+STAYING = (EARLIER, EPOCHS, COORDINATOR_ADDRESS, LOG, SUBMITTED, DRIVEN)
 """What an earlier start may have left in the folder of a run that begins again."""
 
 

@@ -1,91 +1,34 @@
 """`cluster=ray`: one command trains on machines of a Ray cluster, which share nothing, and goes on when they die."""
 
 import signal
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
 
 import psutil
 import pytest
 
 from persia_cli.launch.job import result_of
-from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.wire.keys import new_keys, write_keys
 from tests.conftest import poll_for
 from tests.support.host_job import NO_FILES
-from tests.support.hosts import Host, HostProcess, lab, needs_hosts
+from tests.support.hosts import Host, needs_hosts
 from tests.support.jobs import evaluation, losses, train
-from tests.support.ray_nodes import ENVIRONMENT, RUN, actor_of, commands_on, needs_ray, ray_on, replicas_on
+from tests.support.ray_jobs import ENDLESS, Command, cluster, driver_on, nothing_runs
+from tests.support.ray_nodes import actor_of, commands_on, needs_ray, replicas_on
 from tests.support.s3 import store_on
 from tests.support.secrecy import leaks_in_files, leaks_in_processes
 from tests.support.small import WORDS
+from tests.support.traced import read_trace
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, needs_hosts, needs_ray, pytest.mark.timeout(600)]
 
-LIMIT_S = 240.0
-KEYS = Path("/tmp/job.keys")
-ENDLESS = [*WORDS, *NO_FILES, "dataset.generator.train_rows=1000000000", "train.log_every_steps=5"]
-
-
-class Command:
-    """`persia train cluster=ray` on the first host, where its run directory is."""
-
-    def __init__(self, host: Host, address: str, words: list[str], output: Path, run_dir: Path = RUN) -> None:
-        self.host, self._output = host, output
-        self.run_dir = host.root / run_dir.relative_to("/")
-        where = ["cluster=ray", f"cluster.ray.address='{address}'", "cluster.ray.room_s=60"]
-        command = [sys.executable, "-P", "-m", "persia_cli", "train", *where, *words, "--run-dir", str(run_dir)]
-        with output.open("wb") as file:
-            self.process: HostProcess = host.start(command, file, ENVIRONMENT)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.process.kill()
-
-    @property
-    def output(self) -> str:
-        """What it has printed."""
-        return self._output.read_text()
-
-    def events(self, kind: str) -> list[dict[str, Any]]:
-        return [event for event in read_journal(self.run_dir / EVENTS) if event["event"] == kind]
-
-    def last_step(self) -> int:
-        return max((line["step"] for line in read_journal(self.run_dir / METRICS)), default=0)
-
-    def wait(self, condition: Any, what: str) -> None:
-        """Wait for a condition while the command runs."""
-        poll_for(lambda: condition() or self.process.poll() is not None, LIMIT_S, f"{what}\n{self.output}")
-        assert self.process.poll() is None, self.output
-
-    def wait_for_more(self) -> None:
-        """Wait until more steps are trained."""
-        reached = self.last_step()
-        self.wait(lambda: self.last_step() > reached + 5, "more steps")
-
-    def end(self) -> int:
-        poll_for(lambda: self.process.poll() is not None, LIMIT_S, f"the end of the command\n{self.output}")
-        return self.process.wait()
-
-
-@contextmanager
-def cluster(count: int, folder: Path) -> Iterator[tuple[list[Host], str]]:
-    with lab(count) as hosts, ray_on(hosts, folder) as address:
-        yield hosts, address
+KEYS, TRACE = Path("/tmp/job.keys"), Path("/tmp/steps.json")
 
 
 @pytest.fixture
 def two(tmp_path: Path) -> Iterator[tuple[list[Host], str]]:
     with cluster(2, tmp_path) as made:
         yield made
-
-
-def nothing_runs(hosts: list[Host]) -> bool:
-    return not [process for host in hosts for process in commands_on(host, "launch-role")]
 
 
 def found(hosts: list[Host], role: str) -> psutil.Process:
@@ -101,7 +44,9 @@ def test_a_job_over_two_nodes_has_the_bits_of_one_on_this_machine_and_its_secret
     keys = new_keys()
     write_keys(hosts[0].root / KEYS.relative_to("/"), keys)
     words = [*WORDS, *NO_FILES]
-    with Command(hosts[0], address, [*words, f"cluster.key_file={KEYS}"], tmp_path / "out") as command:
+    with Command(
+        hosts[0], address, [*words, f"cluster.key_file={KEYS}", "--trace", str(TRACE)], tmp_path / "out"
+    ) as command:
         command.wait(lambda: command.events("ready"), "all replicas")
         everything = [process for host in hosts for process in commands_on(host)]
         assert len([process for process in everything if "launch-role" in process.cmdline()]) == 2 * 5
@@ -110,6 +55,8 @@ def test_a_job_over_two_nodes_has_the_bits_of_one_on_this_machine_and_its_secret
         there, here = result_of(command.run_dir), train([*words, "cluster=local"], tmp_path / "here")
         assert losses(there) == losses(here)
         assert evaluation(there)["auc"] == evaluation(here)["auc"]
+        assert f"{TRACE}: steps " in command.output
+        assert not any(text in command.output for text in ("without ", "in part "))
         [ready] = command.events("ready")
         on = {each["name"]: each["host"] for each in ready["replicas"]}
         assert on["coordinator-0"] == "host1"
@@ -117,13 +64,16 @@ def test_a_job_over_two_nodes_has_the_bits_of_one_on_this_machine_and_its_secret
         assert on["embedding-worker-0"] == on["embedding-server-0"] != on["nn-worker-0"] == on["data-loader-0"]
         logs = {path.stem: path.read_text() for path in (command.run_dir / "roles").iterdir()}
         assert set(logs) == set(on)
+        assert {span.replica for span in read_trace(hosts[0].root / TRACE.relative_to("/"))} == set(on) - {
+            "coordinator-0"
+        }
         assert all(keys.fingerprint in text for text in logs.values())
         (hosts[0].root / KEYS.relative_to("/")).unlink()
         assert leaks_in_files(keys, [host.root / "tmp" for host in hosts]) == []
         poll_for(lambda: nothing_runs(hosts), 10.0, "the end of all roles")
 
 
-def test_who_dies_with_or_without_its_actor_returns_and_nothing_outlives_the_command(
+def test_who_dies_with_or_without_its_actor_returns_and_nothing_outlives_the_driver(
     two: tuple[list[Host], str], tmp_path: Path
 ) -> None:
     hosts, address = two
@@ -138,8 +88,10 @@ def test_who_dies_with_or_without_its_actor_returns_and_nothing_outlives_the_com
         assert not lost.is_running()
         command.wait_for_more()
         assert [event["replica"] for event in command.events("recovered")] == ["embedding-worker-0", "data-loader-0"]
-        command.process.inner.kill()
+        driver_on(hosts[0]).kill()
         poll_for(lambda: nothing_runs(hosts), 30.0, "the end of all roles")
+        assert command.end() == 1
+        assert "the driver of the job was killed, and all has ended with it" in command.output
 
 
 def test_a_mistake_ends_the_job_at_once_with_the_replica_and_its_machine_and_so_does_too_little_room(

@@ -14,7 +14,7 @@ from persia_cli.config.schema.slurm import Slurm
 ENGINES = ("hosts", "kubernetes", "ray", "slurm")
 """Kinds that start a job on other machines. The settings of each are in a key of its name, which others refuse."""
 WITH_COMMAND = ("ray",)
-"""Those of which the coordinator runs beside the command, so that plan, record and end are those of a local job."""
+"""Those of which the coordinator runs on the command's machine, so that plan and record are those of a local job."""
 
 
 class Cluster(Node):

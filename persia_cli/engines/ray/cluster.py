@@ -33,10 +33,8 @@ def require_ray() -> None:
 @contextmanager
 def connected(run: Run) -> Iterator["JoinedCluster"]:
     """Yield the cluster of a run; raises UserError if there is none, or it does not let this process in."""
-    require_ray()
+    require_reachable(run)
     settings = run.cluster.ray or RaySettings()
-    if settings.address:
-        _require_reachable(settings.address)
     import ray
     from ray.exceptions import RayError
 
@@ -60,8 +58,14 @@ def connected(run: Run) -> Iterator["JoinedCluster"]:
         ray.shutdown()
 
 
-def _require_reachable(address: str) -> None:
-    """Raise ConfigError unless something listens at an address; Ray itself would try for minutes."""
+def require_reachable(run: Run) -> None:
+    """Raise ConfigError unless Ray is installed, and something listens at the address of the run's cluster, if it names
+    one; Ray itself would try for minutes.
+    """
+    require_ray()
+    address = (run.cluster.ray or RaySettings()).address
+    if not address:
+        return
     if address.startswith(CLIENT):
         raise ConfigError(
             f"cluster.ray.address={address}: roles have to reach this process, and a Ray Client is outside of the "

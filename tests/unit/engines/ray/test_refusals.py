@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 
-from persia_cli.commands.follow import attach, stop
 from persia_cli.commands.train import train
 from persia_cli.config.compose import compose_run
-from persia_cli.config.record import write_run
 from persia_cli.engines.ray.cluster import connected
-from persia_cli.errors import ConfigError, UserError
+from persia_cli.errors import ConfigError
 
 RAY = ["conf=synthetic", "cluster=ray"]
 
@@ -52,10 +50,3 @@ def test_a_wrong_address_is_named_at_once_and_leaves_no_folder(
         train([*RAY, "checkpoint.at_end=false", f"cluster.ray.address='{address}'"])
     assert str(refused.value) == f"cluster.ray.address={address}: {sentence}"
     assert list(tmp_path.rglob("*")) == [tmp_path / "runs"]
-
-
-def test_a_job_that_ends_with_its_command_is_not_attached_to(tmp_path: Path) -> None:
-    write_run(compose_run(RAY), tmp_path / "config.yaml")
-    for command in (attach, stop):
-        with pytest.raises(UserError, match="is shown by its command, and ends with it; SIGTERM to that one saves"):
-            command(tmp_path)
