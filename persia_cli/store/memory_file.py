@@ -19,12 +19,10 @@ from numpy.typing import DTypeLike, NDArray
 
 from persia_cli.errors import MemoryFileError
 from persia_cli.kernels.cache import cache_folder
-from persia_cli.kernels.memory import CACHE_LINE, HUGE_PAGE
+from persia_cli.kernels.memory import CACHE_LINE, COLLAPSE, HUGE_PAGE
 
 NO_EXECUTION = 8
 """MFD_NOEXEC_SEAL: some systems refuse files without it (vm.memfd_noexec), older ones do not know it."""
-COLLAPSE = 25
-"""MADV_COLLAPSE, which Python has no name for."""
 MAP_FIXED, RESERVED = 0x10, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000
 """Flags of mmap; the last one is MAP_NORESERVE."""
 MAGIC = b"persia memory 1\n"

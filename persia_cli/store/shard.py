@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from persia_cli.errors import WireError
 from persia_cli.kernels import index, look_up, room, update
 from persia_cli.kernels.look_up import FoundRows
-from persia_cli.kernels.memory import Empty, zeros
+from persia_cli.kernels.memory import Empty, ScatteredPages, zeros
 from persia_cli.kernels.new_keys import Counts
 from persia_cli.kernels.old_rows import OldRows
 from persia_cli.kernels.rows import CODES
@@ -100,6 +100,9 @@ class Shard:
         self.stores = tuple(
             RowStore(group, partitions_of(group.partitions, server, servers), memory) for group in layout.groups
         )
+        # What lies in a file has its own way into huge pages.
+        scattered = [(store.index.buckets, store.index.sketch) if memory is zeros else () for store in self.stores]
+        self._scattered = tuple(ScatteredPages(*arrays) for arrays in scattered)
         self.salts = layout.salts()
         count = self.salts.size
         self._members = np.zeros((len(layout.groups), count), np.uint8)
@@ -180,6 +183,7 @@ class Shard:
         if batch is not None:
             self._keep(group, batch, keys, tables, rows)
         unknown = keys.size - int(counts.hits.sum() - hits)
+        self._scattered[group].note(unknown)
         return block, new[:unknown].astype(np.uint32)
 
     def _find_or_add(
@@ -251,6 +255,7 @@ class Shard:
         self.check(group, keys, tables, 0)
         self._kept[group].clear()
         evict = self.layout.when_full != "refuse"
+        self._scattered[group].note(keys.size)
         return self.stores[group].insert(keys, tables, last_used, parts, evict, self._loads, frequencies)
 
     def counters(self) -> dict[str, TableCounters]:

@@ -1,8 +1,10 @@
 """Memory of embedding servers: where it begins, when it is taken, and how much a row costs."""
 
 import mmap
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -79,6 +81,46 @@ def test_a_system_without_huge_pages_gives_others(monkeypatch):
 
     monkeypatch.setattr(memory.mmap, "mmap", Pages)
     assert memory.zeros(1 << 22, np.float32).size == 1 << 22
+
+
+def memory_of(array):
+    """Return the bytes of an array that are in memory, and those in huge pages."""
+    address, figures, own = array.ctypes.data, {"Rss": 0, "AnonHugePages": 0}, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if limits := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            own = int(limits[1], 16) < address + array.nbytes and int(limits[2], 16) > address
+        elif own and name in figures:
+            figures[name] += int(value.split()[0]) * 1024
+    return figures["Rss"], figures["AnonHugePages"]
+
+
+def test_few_writes_take_little_memory_and_many_get_huge_pages():
+    array = memory.zeros(12 * memory.HUGE_PAGE + 1000, np.uint8)
+    pages = memory.ScatteredPages(array, memory.zeros(100, np.uint8))
+    if not pages.can_change:
+        pytest.skip("this system cannot change pages in use (MADV_COLLAPSE)")
+    places = np.arange(7, array.size, memory.HUGE_PAGE // 2)
+    array[places] = 5
+    pages.note(places.size)
+    resident, huge = memory_of(array)
+    assert huge == 0
+    assert resident < 2**20
+    for _ in range(3):
+        pages.note(memory.FEW)
+    assert memory_of(array)[1] >= 10 * memory.HUGE_PAGE
+    assert np.array_equal(np.flatnonzero(array), places)
+    assert (array[places] == 5).all()
+
+
+def test_where_pages_in_use_cannot_be_changed_they_are_huge_from_the_start(monkeypatch):
+    monkeypatch.setattr(memory, "_advised", lambda *_: False)
+    array = memory.zeros(4 * memory.HUGE_PAGE, np.uint8)
+    pages = memory.ScatteredPages(array)
+    array[3] = 1
+    pages.note(2 * memory.FEW)
+    assert not pages.can_change
+    assert array.sum() == 1
 
 
 @pytest.mark.slow
