@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import mmap
+import threading
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,10 +13,8 @@ CACHE_LINE = 64
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's `mallopt`."""
 HUGE_PAGE, SMALL_PAGE = 2 << 20, 4096
-HUGE, NO_HUGE, COLLAPSE = 14, 15, 25
-"""Advice of madvise: to use huge pages, not to, and to put what is there into huge pages (Linux 6.1)."""
-COLLAPSED_AT_ONCE = 32 << 20
-"""Bytes of a scattered array that are put into huge pages at a time: each call waits for all processors once."""
+HUGE, NO_HUGE, PRESENT, COLLAPSE = 14, 15, 23, 25
+"""Advice of madvise: use huge pages, use none, take pages now (Linux 5.14), put what is there into huge ones (6.1)."""
 DENSE, FEW = 4, 1 << 16
 """Writes to a scattered array are few up to one for each so many small pages, and up to so many in all."""
 
@@ -48,36 +47,45 @@ class ScatteredPages:
     """The pages of arrays that are written at random places, such as an index: small at first, and huge later on.
 
     In huge pages, the first few thousand writes would clear all memory of the arrays, and take it from the system. So
-    these are small as long as writes are few. Then all is put into huge pages, a portion at a time. The arrays are of
-    `zeros`; where the system cannot change pages that are in use, they have huge ones from the start.
+    these are small as long as writes are few. Then a thread puts all into huge pages, one after the other, while the
+    arrays are in use. They are of `zeros`; where the system cannot change pages in use, all are huge from the start.
     """
 
     def __init__(self, *arrays: NDArray[Any]) -> None:
         whole = [_huge_pages_of(array) for array in arrays]
         self.can_change = _advised(0, 0, COLLAPSE)
         """False if the system cannot put pages that are in use into huge ones."""
-        self._left = [pages for pages in whole if pages.size] if self.can_change else []
-        self._few = min(FEW, sum(pages.size for pages in self._left) // SMALL_PAGE // DENSE)
+        self._small = [pages for pages in whole if pages.size] if self.can_change else []
+        self._few = min(FEW, sum(pages.size for pages in self._small) // SMALL_PAGE // DENSE)
         self._writes = 0
-        for pages in self._left:
+        for pages in self._small:
             _advise(pages, NO_HUGE)
 
-    def note(self, writes: int) -> None:
-        """Take note of writes to new places, before or after they are done."""
-        if not self._left:
-            return
-        before, self._writes = self._writes, self._writes + writes
-        if self._writes < self._few:
-            return
-        if before < self._few:
-            for pages in self._left:
+    def expect(self, most: int) -> None:
+        """Prepare for up to `most` writes to new places: if the very first are many, pages are huge as they come."""
+        if self._small and not self._writes and most >= self._few:
+            for pages in self._small:
                 _advise(pages, HUGE)
-        pages = self._left[0]
-        part, rest = pages[:COLLAPSED_AT_ONCE], pages[COLLAPSED_AT_ONCE:]
-        # The system refuses where no page is present.
-        part[::HUGE_PAGE] = part[::HUGE_PAGE]
-        _advise(part, COLLAPSE)
-        self._left[:1] = [rest] if rest.size else []
+            self._small = []
+
+    def note(self, writes: int) -> None:
+        """Take note of writes to new places."""
+        if not self._small:
+            return
+        self._writes += writes
+        if self._writes >= self._few:
+            threading.Thread(target=_make_huge, args=(self._small,), name="huge-pages", daemon=True).start()
+            self._small = []
+
+
+def _make_huge(arrays: list[NDArray[np.uint8]]) -> None:
+    """Put arrays into huge pages while others read and write them, which wait for one page at most."""
+    for pages in arrays:
+        _advise(pages, HUGE)
+        for start in range(0, pages.size, HUGE_PAGE):
+            # The system refuses where no small page is present.
+            _advise(pages[start : start + SMALL_PAGE], PRESENT)
+            _advise(pages[start : start + HUGE_PAGE], COLLAPSE)
 
 
 def _huge_pages_of(array: NDArray[Any]) -> NDArray[np.uint8]:

@@ -179,6 +179,7 @@ class Shard:
         self._look_ups[group] += 1
         counts = self._counts if counted else self._uncounted
         hits = counts.hits.sum()
+        self._scattered[group].expect(keys.size)
         new = self._find_or_add(group, old, counts, keys, tables, step, rows, out)
         if batch is not None:
             self._keep(group, batch, keys, tables, rows)
@@ -255,6 +256,7 @@ class Shard:
         self.check(group, keys, tables, 0)
         self._kept[group].clear()
         evict = self.layout.when_full != "refuse"
+        self._scattered[group].expect(keys.size)
         self._scattered[group].note(keys.size)
         return self.stores[group].insert(keys, tables, last_used, parts, evict, self._loads, frequencies)
 

@@ -4,12 +4,14 @@ import mmap
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from persia_cli.kernels import memory
+from tests.conftest import poll_for
 
 ROWS = 10_000_000
 MEASURE = """
@@ -95,22 +97,44 @@ def memory_of(array):
     return figures["Rss"], figures["AnonHugePages"]
 
 
-def test_few_writes_take_little_memory_and_many_get_huge_pages():
-    array = memory.zeros(12 * memory.HUGE_PAGE + 1000, np.uint8)
+def scattered(count):
+    """Return an array of `count` huge pages, and its ScatteredPages; skips where pages in use cannot be changed."""
+    array = memory.zeros(count * memory.HUGE_PAGE, np.uint8)
     pages = memory.ScatteredPages(array, memory.zeros(100, np.uint8))
     if not pages.can_change:
         pytest.skip("this system cannot change pages in use (MADV_COLLAPSE)")
+    return array, pages
+
+
+def test_few_writes_take_little_memory_and_many_get_huge_pages_while_others_write():
+    array, pages = scattered(12)
     places = np.arange(7, array.size, memory.HUGE_PAGE // 2)
     array[places] = 5
     pages.note(places.size)
     resident, huge = memory_of(array)
     assert huge == 0
     assert resident < 2**20
-    for _ in range(3):
-        pages.note(memory.FEW)
+    pages.note(memory.FEW)
+    written = []
+
+    def done():
+        written.append(1000 * len(written) + 11)
+        array[written] = 6
+        return memory_of(array)[1] >= 10 * memory.HUGE_PAGE and all(
+            t.name != "huge-pages" for t in threading.enumerate()
+        )
+
+    poll_for(done, 10, "huge pages")
+    assert np.array_equal(np.flatnonzero(array == 5), places)
+    assert np.array_equal(np.flatnonzero(array == 6), written)
+
+
+def test_many_writes_at_once_get_huge_pages_as_they_come():
+    array, pages = scattered(12)
+    pages.expect(memory.FEW)
+    array[:: memory.SMALL_PAGE] = 5
+    pages.note(memory.FEW)
     assert memory_of(array)[1] >= 10 * memory.HUGE_PAGE
-    assert np.array_equal(np.flatnonzero(array), places)
-    assert (array[places] == 5).all()
 
 
 def test_where_pages_in_use_cannot_be_changed_they_are_huge_from_the_start(monkeypatch):
