@@ -3,7 +3,8 @@
 import contextlib
 import ctypes
 import mmap
-import threading
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -43,19 +44,30 @@ def zeros(size: int, dtype: DTypeLike) -> NDArray[Any]:
     return _from(np.frombuffer(pages, np.uint8), HUGE_PAGE, size, dtype)
 
 
+Beside = Callable[[Callable[[], None]], None]
+"""What has a piece of work done, perhaps on another thread."""
+
+
+def at_once(work: Callable[[], None]) -> None:
+    """Do it now."""
+    work()
+
+
 class ScatteredPages:
     """The pages of arrays that are written at random places, such as an index: small at first, and huge later on.
 
     In huge pages, the first few thousand writes would clear all memory of the arrays, and take it from the system. So
-    these are small as long as writes are few. Then a thread puts all into huge pages, one after the other, while the
-    arrays are in use. They are of `zeros`; where the system cannot change pages in use, all are huge from the start.
+    these are small as long as writes are few. Then all are put into huge pages, one after the other, which may happen
+    while the arrays are in use. They are of `zeros`; where the system cannot change pages in use, all are huge from the
+    start.
     """
 
-    def __init__(self, *arrays: NDArray[Any]) -> None:
+    def __init__(self, *arrays: NDArray[Any], beside: Beside) -> None:
         whole = [_huge_pages_of(array) for array in arrays]
         self.can_change = _advised(0, 0, COLLAPSE)
         """False if the system cannot put pages that are in use into huge ones."""
         self._small = [pages for pages in whole if pages.size] if self.can_change else []
+        self._beside = beside
         self._few = min(FEW, sum(pages.size for pages in self._small) // SMALL_PAGE // DENSE)
         self._writes = 0
         for pages in self._small:
@@ -74,7 +86,7 @@ class ScatteredPages:
             return
         self._writes += writes
         if self._writes >= self._few:
-            threading.Thread(target=_make_huge, args=(self._small,), name="huge-pages", daemon=True).start()
+            self._beside(partial(_make_huge, self._small))
             self._small = []
 
 

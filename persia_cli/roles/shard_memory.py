@@ -2,6 +2,8 @@
 
 import gc
 import logging
+import threading
+from collections.abc import Callable
 
 from persia_cli.config.schema import Run, SyncMode
 from persia_cli.control.position import TRAIN
@@ -49,15 +51,20 @@ def _empty_shard(run: Run, job: Job, server: Sender, file: int | None, empty: Em
     """Return a shard without rows, in `file` if the run wants that and there is one."""
     layout, cluster = embedding_layout(run), run.cluster
     if cluster.server_memory == "private":
-        return Shard(layout, server.index, cluster.embedding_servers, empty)
+        return Shard(layout, server.index, cluster.embedding_servers, empty, beside=on_a_thread)
     if file is None:
         log.warning("nobody keeps the memory of this server: it was started without a launcher and --supervise")
-        return Shard(layout, server.index, cluster.embedding_servers, empty)
+        return Shard(layout, server.index, cluster.embedding_servers, empty, beside=on_a_thread)
     servers, ranks = cluster.embedding_servers, cluster.nn_workers
     shard = KeptShard.create(file, layout, server.index, servers, ranks, job.first_step - 1, empty)
     if job.reload is not None:
         shard.words[SINCE] = job.first_step + 1
     return shard
+
+
+def on_a_thread(work: Callable[[], None]) -> None:
+    """Have work done on a thread that ends with it, or with the process."""
+    threading.Thread(target=work, name="beside-look-ups", daemon=True).start()
 
 
 def changes_of(shard: Shard) -> ChangeLog:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from persia_cli.errors import WireError
 from persia_cli.kernels import index, look_up, room, update
 from persia_cli.kernels.look_up import FoundRows
-from persia_cli.kernels.memory import Empty, ScatteredPages, zeros
+from persia_cli.kernels.memory import Beside, Empty, ScatteredPages, at_once, zeros
 from persia_cli.kernels.new_keys import Counts
 from persia_cli.kernels.old_rows import OldRows
 from persia_cli.kernels.rows import CODES
@@ -84,7 +84,8 @@ class KeptRows:
 class Shard:
     """The rows of the partitions that server `server` of `servers` owns, with one row store per feature group.
 
-    `empty` allocates the arrays that look-ups return, `memory` all that lasts.
+    `empty` allocates the arrays that look-ups return, `memory` all that lasts. `beside` does what look-ups need not
+    wait for.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class Shard:
         servers: int,
         empty: Empty = np.empty,
         memory: Memory = zeros,
+        beside: Beside = at_once,
     ) -> None:
         self.layout = layout
         self._empty = empty
@@ -102,7 +104,7 @@ class Shard:
         )
         # What lies in a file has its own way into huge pages.
         scattered = [(store.index.buckets, store.index.sketch) if memory is zeros else () for store in self.stores]
-        self._scattered = tuple(ScatteredPages(*arrays) for arrays in scattered)
+        self._scattered = tuple(ScatteredPages(*arrays, beside=beside) for arrays in scattered)
         self.salts = layout.salts()
         count = self.salts.size
         self._members = np.zeros((len(layout.groups), count), np.uint8)
@@ -137,13 +139,7 @@ class Shard:
         self._cut = None
 
     def look_up(
-        self,
-        group: int,
-        keys: Keys,
-        tables: Tables,
-        step: int,
-        create: bool,
-        batch: Hashable | None = None,
+        self, group: int, keys: Keys, tables: Tables, step: int, create: bool, batch: Hashable | None = None
     ) -> Bytes:
         """Return the rows of `answer`, without the positions of new keys."""
         return self.answer(group, keys, tables, step, create, batch)[0]

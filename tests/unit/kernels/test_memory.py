@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from persia_cli.kernels import memory
+from persia_cli.roles.shard_memory import on_a_thread
 from tests.conftest import poll_for
 
 ROWS = 10_000_000
@@ -100,7 +101,7 @@ def memory_of(array):
 def scattered(count):
     """Return an array of `count` huge pages, and its ScatteredPages; skips where pages in use cannot be changed."""
     array = memory.zeros(count * memory.HUGE_PAGE, np.uint8)
-    pages = memory.ScatteredPages(array, memory.zeros(100, np.uint8))
+    pages = memory.ScatteredPages(array, memory.zeros(100, np.uint8), beside=on_a_thread)
     if not pages.can_change:
         pytest.skip("this system cannot change pages in use (MADV_COLLAPSE)")
     return array, pages
@@ -121,7 +122,7 @@ def test_few_writes_take_little_memory_and_many_get_huge_pages_while_others_writ
         written.append(1000 * len(written) + 11)
         array[written] = 6
         return memory_of(array)[1] >= 10 * memory.HUGE_PAGE and all(
-            t.name != "huge-pages" for t in threading.enumerate()
+            t.name != "beside-look-ups" for t in threading.enumerate()
         )
 
     poll_for(done, 10, "huge pages")
@@ -140,7 +141,7 @@ def test_many_writes_at_once_get_huge_pages_as_they_come():
 def test_where_pages_in_use_cannot_be_changed_they_are_huge_from_the_start(monkeypatch):
     monkeypatch.setattr(memory, "_advised", lambda *_: False)
     array = memory.zeros(4 * memory.HUGE_PAGE, np.uint8)
-    pages = memory.ScatteredPages(array)
+    pages = memory.ScatteredPages(array, beside=memory.at_once)
     array[3] = 1
     pages.note(2 * memory.FEW)
     assert not pages.can_change
