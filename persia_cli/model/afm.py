@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from persia_cli.config.schema import Afm
+from persia_cli.model.dropout import Dropout
 from persia_cli.model.fields import WeightedFields
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.shape import InputShape
@@ -23,7 +24,7 @@ class AttentionalFactorizationMachine(nn.Module):
         self.attention = nn.Sequential(
             nn.Linear(dim, settings.attention), nn.ReLU(), nn.Linear(settings.attention, 1, bias=False)
         )
-        self.dropout = nn.Dropout(settings.dropout)
+        self.dropout = Dropout(settings.dropout)
         self.last = nn.Linear(dim, shape.tasks)
 
     def forward(self, batch: ModelBatch) -> torch.Tensor:

@@ -6,6 +6,7 @@ from torch.nn.functional import leaky_relu
 
 from persia_cli.config.schema import Bst
 from persia_cli.model.attending import AttendingNetwork
+from persia_cli.model.dropout import Dropout
 from persia_cli.model.layers import LayerNorm
 from persia_cli.model.self_attention import Positions, SelfAttention
 from persia_cli.model.shape import InputShape
@@ -18,7 +19,7 @@ class TransformerBlock(nn.Module):
         super().__init__()
         self.attention, self.attended = SelfAttention(width, heads), LayerNorm(width)
         self.inner, self.outer, self.norm = nn.Linear(width, inner), nn.Linear(inner, width), LayerNorm(width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, values: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
         """Return [n, length, width] of the same; `seen` bool [n, length, length] says which element sees which."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
-from torch.nn.functional import dropout
 
+from persia_cli.model.dropout import dropped
 from persia_cli.model.shape import FeatureShape
 
 
@@ -36,8 +36,8 @@ class ModelBatch:
 
     def with_dropout(self, share: float) -> "ModelBatch":
         """Return the batch with each number of its vectors 0 by chance, in this share of cases, others scaled up."""
-        groups = [dropout(group, share) for group in self.groups]
-        sequences = {name: (dropout(values, share), mask) for name, (values, mask) in self.sequences.items()}
+        groups = [dropped(group, share) for group in self.groups]
+        sequences = {name: (dropped(values, share), mask) for name, (values, mask) in self.sequences.items()}
         return replace(self, groups=groups, sequences=sequences)
 
     @property

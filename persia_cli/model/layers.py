@@ -10,6 +10,7 @@ from torch.nn.functional import layer_norm, relu
 
 from persia_cli.config.schema.perceptrons import Activation, Norm, Perceptrons
 from persia_cli.model.batch_norm import BatchNorm
+from persia_cli.model.dropout import Dropout
 
 
 class ParametricRelu(nn.Module):
@@ -89,7 +90,7 @@ class LayerStyle:
         return [
             *([NORMS[self.norm](*shape)] if self.norm != "none" else ()),
             self.activate(layer, *shape),
-            *([nn.Dropout(share)] if share else ()),
+            *([Dropout(share)] if share else ()),
         ]
 
 

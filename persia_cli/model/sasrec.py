@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from persia_cli.config.schema import SasRec
+from persia_cli.model.dropout import Dropout
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.layers import LayerNorm
 from persia_cli.model.requirements import Pair, sequence_and_candidate
@@ -19,7 +20,7 @@ class CausalBlock(nn.Module):
         super().__init__()
         self.before, self.attention = LayerNorm(width), SelfAttention(width, heads)
         self.between, self.inner, self.outer = LayerNorm(width), nn.Linear(width, width), nn.Linear(width, width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, values: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
         """Return [n, length, width] of the same; `seen` bool [n, length, length] says which element sees which."""
@@ -40,7 +41,7 @@ class SequentialRecommendation(TwoSides):
         candidate, sequence = pair
         self.candidate, self.sequence = candidate.name, sequence.name
         length, dim = sequence.max_length or 1, candidate.dim
-        self.positions, self.dropout = Positions(length, dim), nn.Dropout(settings.dropout)
+        self.positions, self.dropout = Positions(length, dim), Dropout(settings.dropout)
         self.blocks = nn.ModuleList(CausalBlock(dim, settings.heads, settings.dropout) for _ in range(settings.layers))
         self.norm = LayerNorm(dim)
 

@@ -130,8 +130,12 @@ class Plain:
         """Set this share of numbers to 0 while it trains, and scale the others: Srivastava et al., JMLR 2014."""
         if not (self.training and share):
             return x
-        kept = torch.empty_like(x).bernoulli_(1 - share)
-        return x * kept / (1 - share)
+        cases = round(share * 2**16)
+        words = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None).tolist()
+        # Each word has four numbers of 16 bits, two's complement, the lowest first.
+        numbers = [((word >> 16 * place) + 2**15) % 2**16 for word in words for place in range(4)]
+        kept = torch.tensor(numbers[: x.numel()]).view(x.shape) >= cases
+        return torch.where(kept, x / (1 - cases / 2**16), torch.zeros_like(x))
 
 
 Formula = Callable[[Plain, Tensor, Tensor], Tensor]

@@ -12,6 +12,7 @@ from persia_cli.config.schema import Dlrm, Ffnn, FinalMlp, FinalNet, MaskNet
 from persia_cli.config.schema.perceptrons import Perceptrons
 from persia_cli.model.batch_norm import BatchNorm
 from persia_cli.model.build import build_model
+from persia_cli.model.dropout import Dropout
 from persia_cli.model.layers import (
     Dice,
     LayerNorm,
@@ -49,7 +50,7 @@ def by_torch(ours: nn.Sequential, activations: list[str], norm: str, dropout: li
         width = layer.out_features
         normal = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm, "none": lambda _: nn.Identity()}[norm](width)
         slope = {"num_parameters": width} if activation == "prelu" else {}
-        layers += [copy.deepcopy(layer), normal, TORCH[activation](**slope), nn.Dropout(share)]
+        layers += [copy.deepcopy(layer), normal, TORCH[activation](**slope), Dropout(share)]
     return nn.Sequential(*layers, copy.deepcopy(linear[-1]))
 
 
@@ -81,9 +82,9 @@ def test_a_network_without_settings_has_linear_layers_and_relu_alone():
     kinds = [type(layer) for layer in fully_connected(5, [8, 6], 1)]
     assert kinds == [nn.Linear, nn.ReLU, nn.Linear, nn.ReLU, nn.Linear]
     bottom = fully_connected(5, [8], 4, style(norm="batch", dropout=0.5), activate_last=True)
-    assert [type(layer) for layer in bottom] == [nn.Linear, BatchNorm, nn.ReLU, nn.Dropout, nn.Linear, nn.ReLU]
+    assert [type(layer) for layer in bottom] == [nn.Linear, BatchNorm, nn.ReLU, Dropout, nn.Linear, nn.ReLU]
     last = hidden_layers(5, [8], style(norm="layer", dropout=0.5))
-    assert [type(layer) for layer in last] == [nn.Linear, LayerNorm, nn.ReLU, nn.Dropout]
+    assert [type(layer) for layer in last] == [nn.Linear, LayerNorm, nn.ReLU, Dropout]
 
 
 def test_dice_is_equation_3_of_its_paper():
@@ -132,7 +133,7 @@ def test_every_network_takes_them(model, norm):
     wanted = shape_for(model)
     network = build_model(model.model_copy(update=changes), wanted, seed=0)
     kinds = {type(part) for part in network.modules()}
-    assert {Dice, nn.Dropout, BatchNorm if norm == "batch" else LayerNorm} <= kinds
+    assert {Dice, Dropout, BatchNorm if norm == "batch" else LayerNorm} <= kinds
     batch = batch_of(wanted, [[0, 1]], size=64)
     torch.manual_seed(1)
     first = network(batch)
@@ -224,5 +225,5 @@ def test_settings_that_fit_no_layers_are_refused(make, sentence):
 def test_a_perceptron_that_is_left_out_takes_no_values_of_a_list():
     model = MaskNet(kind="masknet", dim=4, blocks=(8, 6), hidden=(), dropout=(0.1, 0.2), activation=("relu", "gelu"))
     kinds = [type(part) for part in build_model(model, shape(), seed=0).modules()]
-    assert kinds.count(nn.Dropout) == 2
+    assert kinds.count(Dropout) == 2
     assert nn.GELU in kinds
