@@ -85,6 +85,8 @@ class DataLoader:
                         f"{self._link.name} sees {source.rows} {name} samples and the job was planned with "
                         f"{rows[split]}; give every loader the same files"
                     )
+            if self._feeds and self._link.sender.incarnation == 1:
+                self._read_ahead(job.first_step)
             self._link.figures, self._link.changes.on_restart = self._figures, self._on_restart
             self._link.ready(lambda number, work: None)
             while not self._link.stop:
@@ -95,6 +97,12 @@ class DataLoader:
             self._reader.shutdown(cancel_futures=True)
             for feed in self._feeds:
                 feed.source.close()
+
+    def _read_ahead(self, first_step: int) -> None:
+        """Begin to read the step that is likely to be dealt first, while other roles still start."""
+        feed = self._feeds[0]
+        feed.next = first_step if feed.split == TRAIN else 0
+        self._read(feed)
 
     def _advance(self, feed: Feed) -> bool:
         """Send the feed's next step if it is read and every rank takes it; say whether one was sent."""
@@ -132,6 +140,8 @@ class DataLoader:
 
     def _on_item(self, feed: Feed, item: Item) -> None:
         feed.asked = False
+        if item.first != feed.next:
+            feed.reading = None
         feed.next, feed.last, feed.ended = item.first, item.last, item.end
 
     def _wait_for_credit(self, feed: Feed) -> None:
