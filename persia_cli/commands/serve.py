@@ -131,7 +131,8 @@ def _check(settings: "ServerSettings", host: str, port: int) -> None:
     from importlib.util import find_spec
 
     from persia_cli.errors import UserError
-    from persia_cli.server.listening import listen, require_certificate, require_token
+    from persia_cli.server.listening import listen, require_certificate
+    from persia_cli.server.token_file import read_token
 
     for name in ("httptools", "onnxruntime", "prometheus_client", "uvicorn", "uvloop"):
         if find_spec(name) is None:
@@ -141,7 +142,7 @@ def _check(settings: "ServerSettings", host: str, port: int) -> None:
     if settings.tls_cert is not None and settings.tls_key is not None:
         require_certificate(Path(settings.tls_cert), Path(settings.tls_key))
     if settings.token_file is not None:
-        require_token(Path(settings.token_file))
+        read_token(Path(settings.token_file))
     if settings.log is not None:
         from persia_cli.server.log_files import prepare_folder
 

@@ -18,6 +18,7 @@ from persia_cli.server.page import page
 from persia_cli.server.refused import DisconnectedError, RefusedRequestError, bad
 from persia_cli.server.requests import PredictionRequest, RequestReader
 from persia_cli.server.settings import ServerSettings
+from persia_cli.server.token_file import TokenFile
 from persia_cli.server.turns import Turns
 from persia_cli.serving.example import example_row
 from persia_cli.serving.golden import read_golden
@@ -53,15 +54,15 @@ class ServingApp:
     """Serves one model; used by one event loop."""
 
     def __init__(
-        self, predictor: Predictor, settings: ServerSettings, token: str | None = None,
+        self, predictor: Predictor, settings: ServerSettings, token: TokenFile | None = None,
         figures: ServingFigures | None = None, request_log: "RequestLog | None" = None,
     ) -> None:  # fmt: skip
-        """`token` is what requests must bring in the header Authorization, as `Bearer TOKEN`."""
+        """`token` has what requests must bring in the header Authorization, as `Bearer TOKEN`."""
         self.figures = figures or ServingFigures()
         self._log = request_log
         self._predictor, self._settings = predictor, settings
         self._model = predictor.description
-        self._token = None if token is None else token.encode()
+        self._token = token
         self._reader = RequestReader(self._model.inputs, self._model.outputs, settings.most_samples)
         self._turns = Turns(settings.most_requests)
         self._full = answers.refusal(self._turns.refusal())
@@ -151,7 +152,8 @@ class ServingApp:
 
     def _is_allowed(self, headers: dict[bytes, bytes]) -> bool:
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
-        return self._token is None or (scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._token))
+        token = self._token
+        return token is None or (scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), token.token))
 
     async def _body(self, receive: Receive, headers: dict[bytes, bytes], until: float) -> bytes:
         """Return the body of a request; raises RefusedRequestError if it is too large, or not there in time."""

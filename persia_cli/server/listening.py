@@ -6,7 +6,6 @@ import ssl
 from pathlib import Path
 
 from persia_cli.errors import UserError
-from persia_cli.wire.private_file import read_private
 
 BACKLOG = 2048
 """Connections that wait until a worker takes them."""
@@ -31,15 +30,6 @@ def listen(host: str, port: int, is_guarded: bool) -> socket.socket:
         raise UserError(
             f"cannot listen at {host}:{port}: {error.strerror}; choose another --port, or 0 for any that is free"
         ) from error
-
-
-def require_token(path: Path) -> None:
-    """Raise UserError unless a file, private to this user, holds a token."""
-    token = read_private(path, "the token of requests")
-    if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
-        raise UserError(
-            f"{path} must hold a line of at least 16 characters without spaces, such as of openssl rand -hex 16"
-        )
 
 
 def require_certificate(cert: Path, key: Path) -> None:

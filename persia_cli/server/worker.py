@@ -23,10 +23,10 @@ from persia_cli.server.connection import HEAD_S, BoundedConnection
 from persia_cli.server.figures import ServingFigures
 from persia_cli.server.listening import BACKLOG
 from persia_cli.server.settings import PULSE, PULSE_S, ServerSettings, WorkerNews, WorkerOrder
+from persia_cli.server.token_file import TokenFile
 from persia_cli.serving.description import digest_of
 from persia_cli.serving.golden import require_golden
 from persia_cli.serving.predictor import Predictor
-from persia_cli.wire.private_file import read_private
 
 if TYPE_CHECKING:
     from persia_cli.server.request_log import RequestLog
@@ -39,9 +39,11 @@ _ORDER = msgspec.json.Decoder(WorkerOrder)
 class _Server(uvicorn.Server):
     """A server of bounded connections, which tells that it is there, and ends when what it has logged is written."""
 
-    def __init__(self, config: uvicorn.Config, news: int, request_log: "RequestLog | None", log_s: float) -> None:
+    def __init__(
+        self, config: uvicorn.Config, news: int, token: TokenFile | None, request_log: "RequestLog | None", log_s: float
+    ) -> None:
         super().__init__(config)
-        self._news = news
+        self._news, self._token = news, token
         self._log, self._log_s = request_log, log_s
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -63,6 +65,8 @@ class _Server(uvicorn.Server):
         """Tell that the event loop goes round; a parent that does not listen, since it is stopped, misses nothing."""
         with suppress(BlockingIOError, BrokenPipeError):
             os.write(self._news, PULSE)
+        if self._token is not None:
+            self._token.look()
         asyncio.get_running_loop().call_later(PULSE_S, self._pulse)
 
     def _connection(self) -> BoundedConnection:
@@ -78,7 +82,7 @@ class _Server(uvicorn.Server):
 def serve(order: WorkerOrder, news: int) -> None:
     """Serve until SIGTERM, and tell `news` when it begins; raises PersiaError for a model that cannot be served."""
     settings = order.settings
-    token = None if settings.token_file is None else read_private(Path(settings.token_file), "the token of requests")
+    token = None if settings.token_file is None else TokenFile(Path(settings.token_file))
     predictor = Predictor.open(settings.folder, settings.missing)
     require_golden(predictor)
     unpack.compile()  # which golden samples do not need
@@ -108,7 +112,7 @@ def serve(order: WorkerOrder, news: int) -> None:
     # What is loaded stays, and need not be looked at again at each collection.
     gc.collect()
     gc.freeze()
-    _Server(config, news, request_log, settings.log_s).run([socket.socket(fileno=order.listener)])
+    _Server(config, news, token, request_log, settings.log_s).run([socket.socket(fileno=order.listener)])
 
 
 def _request_log(settings: ServerSettings, predictor: Predictor, figures: ServingFigures) -> "RequestLog | None":

@@ -40,8 +40,8 @@ def app(predictor: Predictor) -> ServingApp:
     return serving(predictor)
 
 
-def serving(predictor: Predictor, token: str | None = None, **settings: Any) -> ServingApp:
-    return ServingApp(predictor, ServerSettings(str(predictor.folder), **settings), token)
+def serving(predictor: Predictor, **settings: Any) -> ServingApp:
+    return ServingApp(predictor, ServerSettings(str(predictor.folder), **settings))
 
 
 def expected(predictor: Predictor, columns: Any = COLUMNS) -> dict[str, list[float]]:
@@ -314,17 +314,6 @@ def test_a_request_whose_turn_comes_too_late_is_not_computed(predictor: Predicto
     with pytest.raises(Exception, match="deadline"):
         asyncio.run(late())
     assert computed == []
-
-
-def test_without_its_token_only_health_is_told(predictor: Predictor) -> None:
-    app = serving(predictor, token="secret-of-the-shop")
-    for path in ("/v2", "/metrics", "/v2/models/shop"):
-        for headers in ({}, {"authorization": "Bearer secret-of-the-sho"}, {"authorization": "Bearer sécret"}):
-            answer = ask(app, "GET", path, headers=headers)
-            assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
-        assert ask(app, "GET", path, headers={"authorization": "Bearer secret-of-the-shop"}).status == 200
-    assert ask(app, "POST", INFER, b"{}").status == 401
-    assert ask(app, "GET", "/v2/health/ready").status == 200
 
 
 def test_figures_count_requests_samples_and_ids_without_rows(predictor: Predictor) -> None:

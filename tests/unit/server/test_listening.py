@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from persia_cli.errors import UserError
 from persia_cli.main import app
-from persia_cli.server.listening import listen, require_certificate, require_token
+from persia_cli.server.listening import listen, require_certificate
 from tests.support.small_model import write_small_model
 
 
@@ -36,18 +36,6 @@ def test_a_port_in_use_is_named() -> None:
 def test_a_host_that_is_none_is_named() -> None:
     with pytest.raises(UserError, match=r"--host no\.such\.host\.invalid"):
         listen("no.such.host.invalid", 0, is_guarded=True)
-
-
-def test_a_token_is_long_and_private(tmp_path: Path) -> None:
-    file = tmp_path / "token"
-    for text, mode, words in (("x" * 16, 0o644, "chmod 600"), ("short", 0o600, "16 characters"), ("x" * 16, 0o600, "")):
-        file.write_text(text + "\n")
-        file.chmod(mode)
-        if words:
-            with pytest.raises(UserError, match=words):
-                require_token(file)
-        else:
-            require_token(file)
 
 
 def test_a_certificate_that_is_none_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,49 @@
+"""The file of the token that requests must bring."""
+
+import logging
+from pathlib import Path
+
+from persia_cli.errors import UserError
+from persia_cli.wire.private_file import read_private
+
+log = logging.getLogger(__name__)
+
+
+def read_token(path: Path) -> bytes:
+    """Return the token in a file; raises UserError unless the file is private to this user and holds one."""
+    token = read_private(path, "the token of requests")
+    if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
+        raise UserError(
+            f"{path} must hold a line of at least 16 characters without spaces, such as of openssl rand -hex 16"
+        )
+    return token.encode()
+
+
+class TokenFile:
+    """The token, which changes with its file, so that one that others have learnt is replaced while the server runs."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the token; raises UserError."""
+        self._path, self._seen = path, _state(path)
+        self.token = read_token(path)
+
+    def look(self) -> None:
+        """Read the file again if it has changed; one that cannot be used leaves the token as it is, and is logged."""
+        found = _state(self._path)
+        if found == self._seen:
+            return
+        self._seen = found
+        try:
+            self.token = read_token(self._path)
+            log.warning("the token of requests is now the new one in %s", self._path)
+        except UserError as error:
+            log.warning("%s; until then the token of requests stays what it was", error)
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    """Return what changes with a file; empty if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_size
