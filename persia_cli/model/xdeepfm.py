@@ -1,6 +1,7 @@
 """xDeepFM, with a compressed interaction network: Lian et al., arXiv 1803.05170."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,6 +11,54 @@ from persia_cli.model.fields import WeightedFields
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.layers import fully_connected, style_of
 from persia_cli.model.shape import InputShape
+
+PRODUCTS_AT_ONCE = 2**19
+"""Products of a processor's cache: 2 MiB. Those of a whole batch are hundreds of MiB, which take longer to write and
+read than to compute."""
+
+
+class InParts(torch.autograd.Function):
+    """A linear layer of all products of two vectors, of which only some exist at a time, here and in the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, maps: torch.Tensor, fields: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Return [rows, outputs] of maps [rows, a], fields [rows, b] and weight [outputs, a * b]."""
+        ctx.save_for_backward(maps, fields, weight)
+        results = maps.new_empty(len(maps), len(weight))
+        for rows, products in products_in_parts(maps, fields):
+            torch.mm(products.flatten(1), weight.t(), out=results[rows])
+        return results
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the gradients of maps, fields and weight."""
+        (gradient,), (maps, fields, weight) = gradients, ctx.saved_tensors
+        of_maps, of_fields, of_weight = torch.empty_like(maps), torch.empty_like(fields), torch.zeros_like(weight)
+        for rows, products in products_in_parts(maps, fields):
+            of_weight.addmm_(gradient[rows].t(), products.flatten(1))
+            # The products are not needed any more, so their gradient takes their place.
+            torch.mm(gradient[rows], weight, out=products.flatten(1))
+            torch.bmm(products, fields[rows].unsqueeze(2), out=of_maps[rows].unsqueeze(2))
+            torch.bmm(maps[rows].unsqueeze(1), products, out=of_fields[rows].unsqueeze(1))
+        return of_maps, of_fields, of_weight
+
+
+def products_in_parts(maps: torch.Tensor, fields: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Return rows and their products [rows, a, b], part by part; the memory of a part is that of the next one too."""
+    own, other = maps.shape[1], fields.shape[1]
+    size = max(1, PRODUCTS_AT_ONCE // (own * other))
+    memory = maps.new_empty(min(size, len(maps)), own, other)
+    for first in range(0, len(maps), size):
+        rows = slice(first, min(first + size, len(maps)))
+        part = memory[: rows.stop - first]
+        torch.mul(maps[rows].unsqueeze(2), fields[rows].unsqueeze(1), out=part)
+        yield rows, part
+
+
+def pays_in_parts(values: torch.Tensor) -> bool:
+    """Return whether to compute in parts: on a CPU in float32, where neither autocast nor a compiler takes over."""
+    takes_over = torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
+    return values.device.type == "cpu" and torch.is_grad_enabled() and not takes_over
 
 
 class CompressedInteractions(nn.Module):
@@ -30,9 +79,13 @@ class CompressedInteractions(nn.Module):
         fields = vectors.transpose(1, 2).contiguous()
         maps, sums = fields, []
         for layer in self.layers:
-            # A product of matrices, for its gradient takes no further memory of this size.
-            products = maps.unsqueeze(3) @ fields.unsqueeze(2)
-            maps = layer(products.flatten(2))
+            if pays_in_parts(fields):
+                rows = InParts.apply(maps.flatten(0, 1), fields.flatten(0, 1), layer.weight)  # type: ignore[no-untyped-call]
+                maps = rows.unflatten(0, fields.shape[:2])
+            else:
+                # A product of matrices, for its gradient takes no further memory of this size.
+                products = maps.unsqueeze(3) @ fields.unsqueeze(2)
+                maps = layer(products.flatten(2))
             sums.append(maps.sum(1))
         return torch.cat(sums, dim=1)
 
