@@ -13,8 +13,8 @@ LR, BETA1, BETA2, EPS = 0.01, 0.9, 0.99, 1e-3
 """Settings of Adam, of both sides."""
 L2 = {"weight": 0.05, "bias": 0.01, "norm": 0.02}
 """Penalties of dense weights by their kind."""
-GAMMA, ALPHA = 1.5, 0.3
-"""Settings of the focal loss."""
+GAMMA, ALPHA, SMOOTHING = 1.5, 0.3, 0.1
+"""Settings of the focal loss, and of its labels."""
 
 
 class Style(NamedTuple):
@@ -143,13 +143,20 @@ Formula = Callable[[Plain, Tensor, Tensor], Tensor]
 
 
 def focal_of_samples(z: Tensor, labels: Tensor) -> Tensor:
-    """Return -a (1 - p_t)^gamma log p_t of each sample (arXiv 1708.02002, equation 5), p_t as 1 / (1 + exp(-+z))."""
-    toward = torch.where(labels == 1, z, -z)
+    """Return the focal loss of each sample whose label is smoothed: one of class 1 and one of class 0, by their shares.
+
+    Half of what a label gives up goes to each of the two classes (arXiv 1512.00567, section 7).
+    """
+    positive = labels * (1 - SMOOTHING) + SMOOTHING / 2
+    return positive * focal_of_class(z, ALPHA) + (1 - positive) * focal_of_class(-z, 1 - ALPHA)
+
+
+def focal_of_class(toward: Tensor, share: float) -> Tensor:
+    """Return -a (1 - p_t)^gamma log p_t (arXiv 1708.02002, equation 5) for p_t = 1 / (1 + exp(-toward))."""
     # Logarithms of p_t and 1 - p_t, of which one may be too near to 0 for a number.
     small = torch.log1p(torch.exp(-toward.abs()))
-    zero = torch.zeros_like(z)
+    zero = torch.zeros_like(toward)
     log_p, log_rest = -(small + torch.maximum(-toward, zero)), -(small + torch.maximum(toward, zero))
-    share = ALPHA * labels + (1 - ALPHA) * (1 - labels)
     return -share * torch.exp(GAMMA * log_rest) * log_p
 
 

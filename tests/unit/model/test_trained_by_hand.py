@@ -1,4 +1,4 @@
-"""Networks with normalisation, learned activations, dropout, L2 and the focal loss train as plain formulas do."""
+"""Networks with norms, learned activations, dropout, L2 and a focal loss of smoothed labels train as formulas do."""
 
 from dataclasses import replace
 from itertools import product
@@ -42,7 +42,7 @@ from persia_cli.train.optimizer import dense_optimizer
 from tests.unit.model import plain_networks, plain_sequences
 from tests.unit.model.batches import shape
 from tests.unit.model.plain_sequences import sequence_mask
-from tests.unit.model.plain_training import ALPHA, BETA1, BETA2, EPS, GAMMA, L2, LR, Plain, Style
+from tests.unit.model.plain_training import ALPHA, BETA1, BETA2, EPS, GAMMA, L2, LR, SMOOTHING, Plain, Style
 
 DENSE, FIELDS, DIM, STEPS = 3, 3, 6, 3
 ATTEND = {"f0": ("clicked",)}
@@ -81,7 +81,6 @@ STYLES = [Style("none", "relu", 0.0, 0.0)] + [
     Style(norm, activation, dropout=0.4, embedding_dropout=0.2)
     for norm, activation in product(("none", "batch", "layer"), ("relu", "prelu", "dice"))
 ]
-FAST = {"wide_deep", "dlrm", "afm"}
 FAST = {"wide_deep", "dlrm", "afm"}
 """Networks that the fast suite tries in all styles."""
 FAST_IN_ONE = {"autoint", "fibinet", "finalmlp", "masknet", "finalnet", "two_tower", "ple", "esmm"}
@@ -137,7 +136,7 @@ class Trained:
         settings = DenseAdam(kind="adam", lr=LR, beta1=BETA1, beta2=BETA2, eps=EPS, l2=ByLayer(**L2))
         self.optimizer = dense_optimizer(settings, self.network)
         self.of_rows = torch.optim.Adam([self.rows], LR, (BETA1, BETA2), EPS)
-        self.objective = Objective([Focal(kind="focal", gamma=GAMMA, alpha=ALPHA)] * tasks)
+        self.objective = Objective([Focal(kind="focal", gamma=GAMMA, alpha=ALPHA, smoothing=SMOOTHING)] * tasks)
 
     def batch(self, dense: torch.Tensor) -> ModelBatch:
         sequence = (self.rows[:, 1:], sequence_mask(len(dense)))
