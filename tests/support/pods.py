@@ -113,7 +113,8 @@ class Pod:
 
     def kill(self) -> None:
         """Kill the container's first process, as the system does where memory runs out."""
-        self._first.send_signal(signal.SIGKILL)
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)  # of its parent, whose end it shares
 
     def evict(self) -> None:
         """Tell the container to end, for the sake of its node."""
