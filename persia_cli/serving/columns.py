@@ -120,7 +120,10 @@ def _inferred(values: Any, is_list: bool) -> Any:
     try:
         return pa.array(values)
     except OverflowError:
-        return pa.array(values, pa.list_(pa.uint64()) if is_list else pa.uint64())
+        try:
+            return pa.array(values, pa.list_(pa.uint64()) if is_list else pa.uint64())
+        except OverflowError as error:
+            raise OverflowError("an integer has more than 64 bits, or is negative beside one from 2^63 on") from error
 
 
 def columns_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:

@@ -58,7 +58,7 @@ class Predictor:
 
     @classmethod
     def open(cls, folder: Path | str, missing: Missing | None = None, threads: int = 1, check: bool = False) -> Self:
-        """Open an exported model; with `check` every file is read once and compared with its checksum.
+        """Open an exported model; with `check` rows, too, are read once and compared with their checksums.
 
         `missing` is what ids without a row give; by default `rare` if a table has a row for rare ids, as a request's
         rare id is one of them, and else zeros. `threads` compute the network. Raises UserError for a folder that is

@@ -149,6 +149,12 @@ def test_a_damaged_folder_is_refused(folder: Path, saved: JobResult, exported: P
 
     output = folder / "damaged"
     shutil.copytree(exported, output)
+    fields = output / "features.yaml"
+    text = fields.read_text()
+    fields.write_text(text.replace("e", "a", 1))
+    with pytest.raises(CheckpointError, match=r"features\.yaml is not the file that was exported"):
+        Predictor.open(output)
+    fields.write_text(text)
     values = output / "rows" / "0.values"
     content = bytearray(values.read_bytes())
     content[0] ^= 1

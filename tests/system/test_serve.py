@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import psutil
 import pytest
@@ -223,15 +224,17 @@ def test_a_killed_parent_leaves_no_process(model: Path, tmp_path: Path) -> None:
 def test_a_model_that_fails_its_golden_samples_is_not_served(model: Path, tmp_path: Path) -> None:
     import shutil
 
-    from persia_cli.serving.description import GOLDEN, read_description
+    from persia_cli.serving.description import note_of, read_description, write_description
     from persia_cli.serving.golden import Golden, read_golden, write_golden
 
     other = tmp_path / "shop"
     shutil.copytree(model, other)
-    golden = read_golden(other, read_description(other))
+    description = read_description(other)
+    golden = read_golden(other, description)
     wrong = Golden(golden.batch, golden.logits + np.float32(0.01))
     write_golden(other, ["user", "item", "words"], ["click", "buy"], wrong)
-    assert (other / GOLDEN).stat().st_size == (model / GOLDEN).stat().st_size
+    files = [note_of(other, note.path) for note in description.files]
+    write_description(other, msgspec.structs.replace(description, files=files))
     persia = Path(sys.executable).parent / "persia"
     ended = subprocess.run(
         [persia, "serve", other, "--port", "0", "--workers", "2"], capture_output=True, text=True, timeout=READY_S

@@ -12,11 +12,12 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
 from persia_cli.server.workers import PREFIX, STOPPED_S
-from persia_cli.serving.description import MODEL
+from persia_cli.serving.description import MODEL, note_of, read_description, write_description
 from tests.conftest import poll_for
 from tests.support.asgi import Response, outputs_of
 from tests.support.small_model import write_small_model
@@ -147,6 +148,9 @@ def test_the_server_after_a_killed_one_takes_its_files_away(model: Path, tmp_pat
     shutil.copytree(model, tmp_path / "shop", dirs_exist_ok=True)
     golden = tmp_path / "shop" / "golden.arrow"
     golden.write_bytes(bytes(golden.stat().st_size))
+    description = read_description(golden.parent)
+    files = [note_of(golden.parent, note.path) for note in description.files]
+    write_description(golden.parent, msgspec.structs.replace(description, files=files))
     ended = subprocess.run(
         [PERSIA, "serve", tmp_path / "shop", "--port", "0"], capture_output=True, timeout=READY_S, env=environment
     )

@@ -20,7 +20,7 @@ from persia_cli.data.ids import text_id
 from persia_cli.data.source import open_source
 from persia_cli.errors import CheckpointError, DataError
 from persia_cli.prepare.recipe import load_recipe
-from persia_cli.serving.columns import Lists, MadeColumns, columns_of
+from persia_cli.serving.columns import Lists, MadeColumns, arrow_column, columns_of
 from persia_cli.serving.fields import RequestFields, read_fields, write_fields
 from persia_cli.shipped import shipped
 
@@ -264,3 +264,9 @@ def outcome(made: MadeColumns, names: list[str]) -> list[Any]:
         bits = array.fill_null(0).to_numpy(zero_copy_only=False)
         found += [array.type, array.is_null().to_pylist(), np.where(np.isnan(bits), 0, bits).tolist()]
     return found
+
+
+@pytest.mark.parametrize("ids", [[2**64], [2**63, -1]])
+def test_integers_beyond_64_bits_are_said_to_be(ids: list[int]) -> None:
+    with pytest.raises(DataError, match="field user do not fit together, an integer has more than 64 bits"):
+        arrow_column(ids, "user")
