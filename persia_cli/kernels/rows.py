@@ -14,7 +14,7 @@ from persia_cli.kernels.cast import float16_factor
 from persia_cli.kernels.compile import helper, inlined, kernel, read, write
 from persia_cli.kernels.halves import load_bfloat16, load_float16, store_bfloat16, store_float16
 from persia_cli.kernels.hashing import mix
-from persia_cli.kernels.intrinsics import prefetch
+from persia_cli.kernels.intrinsics import prefetch, prefetch_to_l2
 from persia_cli.kernels.simd import greater_magnitude, greatest_magnitude, load, splat, store, store_scalar
 from persia_cli.kernels.splitmix import GOLDEN
 
@@ -30,6 +30,8 @@ NEAREST = np.uint64(6144)
 """Number of float32 words of the L1 cache that prefetched rows may take."""
 WIDE, AHEAD = np.uint64(256), np.uint64(8)
 """Smallest number of words of a wide row, and the number of wide rows that are prefetched ahead."""
+FAR = np.uint64(48)
+"""Number of rows ahead that are prefetched as far as the second cache."""
 
 
 class RowArena(NamedTuple):
@@ -129,6 +131,14 @@ def prefetch_later(rows, found, i, stop, words):
     """Prefetch a row some places behind found[i], which is worked on now, if rows are wide."""
     if rows.width >= WIDE and i + AHEAD < stop and found[i + AHEAD] >= 0:
         prefetch_words(rows, found[i + AHEAD], words)
+
+
+@inlined
+def prefetch_far(rows, found, i, stop):
+    """Prefetch the row found[i], if there is one before `stop`, as far as the second cache: it is needed much later."""
+    if i < stop and found[i] >= 0:
+        for word in range(ZERO, rows.width, LINE):
+            prefetch_to_l2(rows.arena, start_of(rows, found[i]) + word)
 
 
 @inlined

@@ -17,12 +17,15 @@ from persia_cli.kernels.hashing import mix
 from persia_cli.kernels.journal import JOURNAL, keep_row, pass_over
 from persia_cli.kernels.rows import (
     BFLOAT16,
+    FAR,
     FLOAT32,
     LANES,
     ROWS,
     ZERO,
+    RowArena,
     burst_of,
     embedding_lanes,
+    prefetch_far,
     prefetch_first,
     prefetch_later,
     start_of,
@@ -45,6 +48,8 @@ from persia_cli.kernels.splitmix import GOLDEN, mix64
 F32, I64, U16, U64 = types.float32, types.int64, types.uint16, types.uint64
 REFUSED = np.float32(-1.0)
 GREATEST = np.finfo(np.float32).max
+SHORT_WIDTHS = {"sgd": 16, "adagrad": 32, "rowwise_adagrad": 20, "adam": 48, "ftrl": 48}
+"""Words of a row of dim 16 in float32, the most common one: code that knows them has no loops within a row."""
 
 
 class Rule(NamedTuple):
@@ -249,15 +254,19 @@ def _updater(name, change_row):
 
     The second one takes a journal before everything else.
     """
+    short_width = np.uint64(SHORT_WIDTHS[name])
 
     @inlined
-    def change_rows(journal, plain, rows, rule, keys, found, tables, gradients, start, stop, counts):
+    def change_rows(journal, plain, short, rows, rule, keys, found, tables, gradients, start, stop, counts):
         """Update the rows found[start:stop]; `plain`: float32, whole vectors, no l2, decay, clip or bound.
 
-        `plain` is a constant at each call, so that code for what it excludes is not compiled.
+        `plain` and `short` are constants at each call, so that code for what they exclude is not compiled.
         """
         for i in range(start, stop):
-            prefetch_later(rows, found, i, stop, rows.width)
+            if short:
+                prefetch_far(rows, found, i + FAR, stop)
+            else:
+                prefetch_later(rows, found, i, stop, rows.width)
             at = i * rows.dim
             if found[i] < 0:
                 counts.missing[tables[i]] += 1
@@ -283,14 +292,21 @@ def _updater(name, change_row):
     @inlined
     def change(journal, rows, rule, keys, found, tables, gradients, counts):
         plain = rows.storage == FLOAT32 and rows.dim % LANES == ZERO and rule.plain
-        burst = burst_of(rows, rows.width, max(np.uint64(keys.size), np.uint64(1)))
-        for start in range(ZERO, np.uint64(keys.size), burst):
-            stop = min(start + burst, np.uint64(keys.size))
+        size = np.uint64(keys.size)
+        if plain and rows.dim == LANES and rows.width == short_width:
+            short = RowArena(rows.arena, short_width, LANES, LANES, FLOAT32, rows.line)
+            for i in range(FAR):
+                prefetch_far(short, found, i, size)
+            change_rows(journal, True, True, short, rule, keys, found, tables, gradients, ZERO, size, counts)
+            return
+        burst = burst_of(rows, rows.width, max(size, np.uint64(1)))
+        for start in range(ZERO, size, burst):
+            stop = min(start + burst, size)
             prefetch_first(rows, found, start, stop, rows.width)
             if plain:
-                change_rows(journal, True, rows, rule, keys, found, tables, gradients, start, stop, counts)
+                change_rows(journal, True, False, rows, rule, keys, found, tables, gradients, start, stop, counts)
             else:
-                change_rows(journal, False, rows, rule, keys, found, tables, gradients, start, stop, counts)
+                change_rows(journal, False, False, rows, rule, keys, found, tables, gradients, start, stop, counts)
 
     def update(rows, rule, keys, found, tables, gradients, counts):
         """Apply the optimizer to the rows `found` with gradients (flat [n, dim]); row -1 is skipped and counted."""

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from persia_cli.store.layout import RowOptimizer, Schedule
+from persia_cli.kernels.update import SHORT_WIDTHS
+from persia_cli.store.layout import RowOptimizer, Schedule, row_width
 from persia_cli.store.shard import Shard
 from tests import naive, naive_optimizers, naive_store
 from tests.support.shards import OPTIMIZERS, SEED, TABLES, arrays, compare, layout_of
@@ -68,6 +69,11 @@ def test_batches_of_any_size_equal_the_naive_twin(optimizer, dim, count):
     shard.update(0, *arrays(names), gradients, 7)
     twin.update(names, gradients, 7)
     compare(shard, twin)
+
+
+@pytest.mark.parametrize("optimizer", PLAIN, ids=lambda optimizer: optimizer.kind)
+def test_rows_of_dim_16_are_as_wide_as_the_kernels_for_them_take_them_to_be(optimizer):
+    assert SHORT_WIDTHS[optimizer.kind] == row_width(16, "float32", optimizer)
 
 
 @pytest.mark.parametrize("size", [1e18, 1.8e19, 1.9e19, 1e30, 3e38])
