@@ -1,4 +1,4 @@
-"""`persia attach`, `persia stop` and `persia logs`: a job on other machines, which goes on by itself."""
+"""`persia attach`, `persia stop` and `persia logs`: a job that goes on by itself, found by its run directory."""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,10 +20,10 @@ Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", sho
 
 
 def attach(run: Run) -> None:
-    """Show a job that goes on without its command, and its results when it ends; for cluster=hosts, ray and slurm.
+    """Show a job that goes on without its command, and its results when it ends.
 
     With cluster=hosts and ray, Ctrl-C stops the job, as it does in persia train; the end of the terminal does not.
-    With cluster=slurm, nothing that ends this command does.
+    With cluster=slurm, and in the container of a coordinator on Kubernetes, nothing that ends this command does.
     """
     if _is_on_slurm(run):
         from persia_cli.commands.slurm_job import attach_to_slurm
@@ -33,17 +33,21 @@ def attach(run: Run) -> None:
         from persia_cli.commands.ray_job import attach_to_ray
 
         attach_to_ray(run)
-    else:
+    elif _is_on_hosts(run):
         from persia_cli.commands.hosts_job import attach_to
 
         attach_to(run)
+    else:
+        from persia_cli.commands.launched_job import attach_to_launched
+
+        attach_to_launched(run)
 
 
 def stop(
     run: Run,
     now: Annotated[bool, typer.Option("--now", help="Save nothing.")] = False,
 ) -> None:
-    """Save the model of a job with cluster=hosts, ray or slurm, and end the job, from wherever its run directory is."""
+    """Save the model of a job and end the job, from wherever its run directory is; on Kubernetes kubectl does that."""
     if _is_on_slurm(run):
         from persia_cli.commands.slurm_job import stop_on_slurm
 
@@ -52,10 +56,14 @@ def stop(
         from persia_cli.commands.ray_job import stop_on_ray
 
         stop_on_ray(run, at_once=now)
-    else:
+    elif _is_on_hosts(run):
         from persia_cli.commands.hosts_job import stop_job
 
         stop_job(run, at_once=now)
+    else:
+        from persia_cli.commands.launched_job import stop_launched
+
+        stop_launched(run, at_once=now)
 
 
 def logs(
@@ -70,22 +78,29 @@ def logs(
     A job with cluster=ray has a log of its driver too, the process that runs it.
     """
     from persia_cli.commands.hosts_job import fetch_logs
+    from persia_cli.commands.launched_job import require_logs_here
     from persia_cli.commands.screen import err, out, say
-    from persia_cli.engines.hosts.begin import STATE
     from persia_cli.errors import UserError
     from persia_cli.launch.job import DRIVEN, ROLES
 
-    if (run / STATE).is_file():
+    if _is_on_hosts(run):
         fetch_logs(run)
     found = {path.stem: path for folder in (DRIVEN, ROLES) for path in sorted((run / folder).glob("*.log"))}
     chosen = {name: path for name, path in found.items() if role in ("", name, name.rpartition("-")[0])}
     if not chosen:
+        require_logs_here(run, role)
         there = f"there are {', '.join(found)}" if found else "the run has none"
         raise UserError(f"{run} has no logs{f' of {role}' if role else ''}: {there}")
     for name, path in chosen.items():
         if len(chosen) > 1:
             say(err(), f"== {name}")
         out().out(path.read_text(encoding="utf-8", errors="replace"), end="", highlight=False)
+
+
+def _is_on_hosts(run: Path) -> bool:
+    from persia_cli.engines.hosts.begin import STATE
+
+    return (run / STATE).is_file()
 
 
 def _is_on_slurm(run: Path) -> bool:

@@ -1,15 +1,12 @@
 """A job that Slurm has queued, on the screen; it goes on when the command that shows it ends."""
 
-import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 
 from persia_cli.commands.endings import INTERRUPTED
-from persia_cli.commands.followed import going_on, plan_of, show_beginning
+from persia_cli.commands.followed import going_on, left_alone, plan_of, show_beginning
 from persia_cli.commands.progress import following
 from persia_cli.commands.results import show_results
 from persia_cli.commands.screen import err, labelled, say
@@ -85,7 +82,7 @@ def stop_on_slurm(run_dir: Path, at_once: bool) -> None:
 def _follow(job: str, run_dir: Path) -> None:
     """Show a job to its end, and how it ended; whoever ends this command leaves the job alone."""
     try:
-        with _left_alone():
+        with left_alone():
             state = _to_its_end(job, run_dir)
     except KeyboardInterrupt:
         with suppress(OSError):
@@ -149,19 +146,3 @@ class _Watch:
 
 def _has_begun(run_dir: Path) -> bool:
     return (run_dir / JOB).exists()
-
-
-@contextmanager
-def _left_alone() -> Iterator[None]:
-    """Raise KeyboardInterrupt also for the other signals that end a command, so that it says what goes on."""
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    numbers = [each for each in (signal.SIGHUP, signal.SIGTERM) if signal.getsignal(each) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, leave) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -58,12 +58,12 @@ def _coordinator_of(run_dir: Path) -> int | None:
     begin, pid = time.monotonic(), 0
     while True:
         lines, job = read_journal(run_dir / EVENTS), _job_of(run_dir)
-        began = [line for line in lines if line["event"] == "began" or _took_over(line)]
+        began = coordinators_in(lines)
         if began:
             host, pid = began[-1]["host"], int(began[-1]["pid"])
             if host != socket.gethostname():
                 raise UserError(f"the run in {run_dir} was started on {host}; run this command there")
-            if _is_alive(pid) and is_being_written(run_dir / EVENTS):
+            if is_alive(pid) and is_being_written(run_dir / EVENTS):
                 break
         elif job.rollback is None and time.monotonic() - begin > NOTICED_S:
             raise UserError(f"the run in {run_dir} has not begun to train, so there is nothing to save")
@@ -85,15 +85,20 @@ def _job_of(run_dir: Path) -> Job:
 def _patience_s(lines: Sequence[dict[str, Any]], job: Job, pid: int) -> float:
     """Return for how long a coordinator may be away, by the events of its job; `pid` is that of the last one, or 0."""
     ended = [line["phase"] for line in lines if line.get("phase") in ENDS]
-    if "done" not in ended and job.launcher != pid and _is_alive(job.launcher):
+    if "done" not in ended and job.launcher != pid and is_alive(job.launcher):
         return GOING_BACK_S
     if ended:
         return 0.0
     return ANSWER_S if _is_replaced(lines) else NOTICED_S
 
 
-def _took_over(event: dict[str, Any]) -> bool:
-    return event["event"] == "recovered" and event["replica"] == COORDINATOR and "host" in event
+def coordinators_in(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the events that say where the coordinator, and each that took its place, has begun."""
+
+    def took_over(event: dict[str, Any]) -> bool:
+        return event["event"] == "recovered" and event["replica"] == COORDINATOR and "host" in event
+
+    return [event for event in events if event["event"] == "began" or took_over(event)]
 
 
 def _is_replaced(lines: Sequence[dict[str, Any]]) -> bool:
@@ -102,7 +107,7 @@ def _is_replaced(lines: Sequence[dict[str, Any]]) -> bool:
     return bool(said) and said[-1] == "died"
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     """Return whether a process runs, and has not ended without its parent's taking note (Linux, proc(5))."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
@@ -143,7 +148,7 @@ def _answers(run_dir: Path) -> Iterator[dict[str, Any]]:
     list(events.new())
     pid, taken, deadline = _ask(run_dir), False, time.monotonic() + ANSWER_S
     while True:
-        alive = pid is not None and _is_alive(pid)
+        alive = pid is not None and is_alive(pid)
         if (now := _job_of(run_dir).rollback) != rollback:
             rollback, events, taken, alive = now, Tail(run_dir / EVENTS), False, False
         for line in events.new():

@@ -17,6 +17,7 @@ from tests.support.pods import NAMES, Cluster, Pod
 
 COMPLETED, FAILED = "Completed", "Failed"
 """Ends of a JobSet, as it names them."""
+DELETED = "Deleted"
 
 
 class ManifestRunner:
@@ -121,6 +122,19 @@ class ManifestRunner:
     def _end(self, outcome: str) -> None:
         self.outcome = outcome
         self._remove_all()
+
+    def delete(self) -> None:
+        """Do what Kubernetes does when the JobSet is deleted: tell all pods to end, and end what is left of them."""
+        for pod in self.pods.values():
+            if pod.exit_code is None:
+                pod.evict()
+        within_s = max(pod.grace_s for pod in self.pods.values())
+        try:
+            poll_for(lambda: all(pod.exit_code is not None for pod in self.pods.values()), within_s, "the end of all")
+        except BaseException:
+            print(self.said())
+            raise
+        self._end(DELETED)
 
     def _remove_all(self) -> None:
         for pod in self.pods.values():

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psutil
 
@@ -76,6 +76,8 @@ class Pod:
         """True once it was told to end for its node's sake."""
         self.restarts = 0
         self._process: HostProcess | None = None
+        self._others: list[HostProcess] = []
+        """Commands that were started in its containers."""
         self._make_volumes()
 
     @property
@@ -97,14 +99,26 @@ class Pod:
         """Start the container."""
         variables = {**IMAGE, **self._variables()}
         words = [_expanded(word, variables) for word in [*self._container["command"], *self._container["args"]]]
+        with self._log.open("ab") as output:
+            self._process = self.host.start([*OWN_IDS, *self._inside(words, variables)], output)
+
+    def execute(self, words: list[str], output: IO[bytes]) -> HostProcess:
+        """Start another command in the container, as `kubectl exec` does; it ends with the container."""
+        status = Path(f"/proc/{self._first.pid}/status").read_text()
+        [ids] = [line.split() for line in status.splitlines() if line.startswith("NSpid:")]
+        enter = ["nsenter", f"--target={ids[2]}", "--pid", "--mount", "--wd=/tmp"]  # by its id on the host
+        process = self.host.start([*enter, *self._inside(words, {**IMAGE, **self._variables()})], output)
+        self._others.append(process)
+        return process
+
+    def _inside(self, words: list[str], variables: Mapping[str, str]) -> list[str]:
+        """Return the command that runs words with the container's user, rights and variables."""
         rights = ["--no-new-privs"] if not self._container["securityContext"]["allowPrivilegeEscalation"] else []
         if self._container["securityContext"]["capabilities"]["drop"] == ["ALL"]:
             rights += ["--bounding-set=-all", "--inh-caps=-all"]
         user = [f"--reuid={self._user}", f"--regid={self._group}", f"--groups={self._files_group}"]
         environment = ["env", "-i", *(f"{name}={value}" for name, value in variables.items())]
-        with self._log.open("ab") as output:
-            command = [*OWN_IDS, *environment, "setpriv", *user, *rights, "--pdeathsig=KILL", *words]
-            self._process = self.host.start(command, output)
+        return [*environment, "setpriv", *user, *rights, "--pdeathsig=KILL", *words]
 
     def start_again(self) -> None:
         """Start the container again in the same place."""
@@ -129,9 +143,15 @@ class Pod:
         return first
 
     def remove(self) -> None:
-        """End the container if it runs."""
-        if self._process is not None:
-            self._process.kill()
+        """End the container if it runs, and with it all that was started in it."""
+        for process in [self._process, *self._others]:
+            if process is not None:
+                process.kill()
+
+    @property
+    def grace_s(self) -> float:
+        """For how long its containers run on after they were told to end."""
+        return float(self._spec["terminationGracePeriodSeconds"])
 
     def _variables(self) -> dict[str, str]:
         found = {"JOB_COMPLETION_INDEX": str(self.index)}

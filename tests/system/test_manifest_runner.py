@@ -14,6 +14,7 @@ from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.plan.job import all_replicas
 from persia_cli.store.manifest import finished_steps
 from persia_cli.wire.keys import new_keys
+from tests.conftest import poll_for
 from tests.support.hosts import lab, needs_hosts
 from tests.support.jobs import losses
 from tests.support.manifest_runner import COMPLETED, FAILED, ManifestRunner, running
@@ -108,6 +109,39 @@ def test_a_job_of_eleven_pods_is_trained_and_goes_on_when_containers_are_killed(
     assert {each["host"] for each in ready["replicas"]} == {pod.name for pod in pods.values()}
     assert len(losses(result)) == STEPS
     assert finished_steps(job.saved) == [STEPS]
+
+
+def test_a_job_is_shown_and_saved_in_the_container_of_its_coordinator_and_saved_when_it_is_deleted(
+    tmp_path: Path,
+) -> None:
+    run = f"/run/persia/runs/{NAME}"
+    with job_of(tmp_path, "dataset.generator.train_rows=1000000000", "train.log_every_steps=5") as job:
+        job.wait_for_step(5)
+        first, shown = job.runner.pods["coordinator", 0], tmp_path / "attach"
+
+        def said(*words: str) -> tuple[int, str]:
+            with (tmp_path / "said").open("wb") as output:
+                process = first.execute(["persia", *words], output)
+            job.runner.wait(lambda: process.poll() is not None, LIMIT_S, f"the end of persia {words[0]}")
+            return process.wait(), (tmp_path / "said").read_text()
+
+        with shown.open("wb") as output:
+            attach = first.execute(["persia", "attach", run], output)
+        job.runner.wait(lambda: "split=train" in shown.read_text(), LIMIT_S, "the job on the screen")
+        code, text = said("checkpoint", "now", run)
+        assert (code, len(finished_steps(job.saved))) == (0, 1), text
+        code, text = said("stop", run)
+        assert code == 2
+        assert f"kubectl delete jobset {NAME} --cascade=foreground saves the model first" in text
+        code, text = said("logs", run, "embedding-server-0")
+        assert code == 2
+        assert f"-l app.kubernetes.io/instance={NAME},app.kubernetes.io/component=embedding-server," in text
+        job.runner.delete()
+        assert {pod.exit_code for pod in job.runner.pods.values()} <= {0, 75}, job.runner.said()
+        assert len(finished_steps(job.saved)) == 2
+        # It ends with its container, at the latest, which may be before its last words.
+        poll_for(lambda: attach.poll() is not None, 20.0, "the end of persia attach")
+        assert "signal=SIGTERM" in shown.read_text()
 
 
 def test_a_users_mistake_ends_all_at_once(tmp_path: Path) -> None:

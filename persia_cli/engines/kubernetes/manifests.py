@@ -7,6 +7,7 @@ from persia_cli.config.schema import Kubernetes, Run
 from persia_cli.engines.configuration import configuration
 from persia_cli.engines.kubernetes.admission import refusals
 from persia_cli.engines.kubernetes.jobset import jobset
+from persia_cli.engines.kubernetes.kubectl import attach_line, stop_line
 from persia_cli.engines.kubernetes.names import check_key, check_labels, check_name
 from persia_cli.engines.kubernetes.paths import check_paths
 from persia_cli.engines.kubernetes.plain_yaml import plain_yaml
@@ -24,6 +25,9 @@ HEAD = """\
 # The job's keys are not in here. Give them to the cluster once, before this file:
 #   persia keys new {name}.keys
 #   kubectl{namespace} create secret generic {secret} --from-file={key}={name}.keys
+# Then, once its coordinator runs, the first of these shows it, and the second saves the model and ends it:
+#   {attach}
+#   {stop}
 """
 FORGETS = """\
 # The record of the run goes with the coordinator's pod, and a job that ends early does not go on; to keep it, set
@@ -54,7 +58,15 @@ def as_yaml(run: Run, name: str) -> str:
     made, settings = manifests(run, name), run.cluster.kubernetes or Kubernetes()
     namespace = f" --namespace {settings.namespace}" if settings.namespace else ""
     secret = PodJob(name, settings, run.checkpoint.grace_s).secret
-    head = HEAD.format(name=name, version=__version__, namespace=namespace, secret=secret, key=KEY)
+    head = HEAD.format(
+        name=name,
+        version=__version__,
+        namespace=namespace,
+        secret=secret,
+        key=KEY,
+        attach=attach_line(name, settings.namespace),
+        stop=stop_line(name, settings.namespace),
+    )
     text = plain_yaml(made)
     return f"{head}{'' if settings.run_claim else FORGETS}---\n{text}".removesuffix("\n")
 

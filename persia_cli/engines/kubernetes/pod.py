@@ -25,6 +25,7 @@ SPARE_S = 30
 """Seconds that a pod has to end in, besides those in which the model is saved."""
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 COMPONENT = "app.kubernetes.io/component"
+INSTANCE = "app.kubernetes.io/instance"
 HOST = "kubernetes.io/hostname"
 INDEX = "batch.kubernetes.io/job-completion-index"
 """Label that Kubernetes gives each pod of an Indexed Job."""
@@ -44,7 +45,7 @@ class PodJob:
     @property
     def labels(self) -> dict[str, str]:
         """The labels by which pods of the job are found."""
-        return {"app.kubernetes.io/name": "persia", "app.kubernetes.io/instance": self.name}
+        return {"app.kubernetes.io/name": "persia", INSTANCE: self.name}
 
     @property
     def secret(self) -> str:

@@ -34,5 +34,5 @@ def test_commands_that_start_processes_here_do_not_take_a_training_for_other_mac
 
 @pytest.mark.parametrize("command", [attach, stop])
 def test_where_no_job_was_started_there_is_none_to_follow(command: object, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"is not the run directory of a job with cluster=hosts: it has no hosts\.json"):
+    with pytest.raises(UserError, match=r"is not the run directory of a job; if the job runs on Kubernetes: kubectl"):
         command(tmp_path / "run", now=False) if command is stop else command(tmp_path / "run")  # type: ignore[operator]

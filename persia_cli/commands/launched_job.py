@@ -1,0 +1,144 @@
+"""A job whose coordinator `persia launch-role` has started here: on Kubernetes, by a scheduler or by hand."""
+
+import os
+import shlex
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from persia_cli.commands.endings import INTERRUPTED
+from persia_cli.commands.followed import going_on, left_alone, plan_of
+from persia_cli.commands.progress import following
+from persia_cli.commands.results import show_results
+from persia_cli.commands.screen import err, say
+from persia_cli.config.record import read_run
+from persia_cli.config.schema import Kubernetes, Run
+from persia_cli.errors import PreemptedError, RoleError, UserError
+from persia_cli.launch.job import JOB, recorded_failure, result_of
+from persia_cli.launch.role import read_job
+from persia_cli.launch.save_request import coordinators_in, is_alive, takes_requests
+from persia_cli.observe.history import CONFIG, ENDS
+from persia_cli.observe.journal import EVENTS, read_journal
+from persia_cli.plan.job import Job
+
+POLL_S = 0.2
+GONE_S = 3.0
+"""Seconds after which a process that is not there, or heeds no signals yet, has ended."""
+ENDING_S = 60.0
+"""Seconds for the end of a job that was told to end, besides those in which it saves the model."""
+
+
+def attach_to_launched(run_dir: Path) -> None:
+    """Show a job to its end; whoever ends this command leaves the job alone."""
+    _require_run(run_dir, "attach")
+    try:
+        with left_alone():
+            _show(run_dir)
+    except KeyboardInterrupt:
+        say(err(), f"the job goes on: persia attach {shlex.quote(str(run_dir))} shows it again")
+        sys.exit(INTERRUPTED)
+    end = _end_of(run_dir)
+    match end.get("phase"):
+        case "done":
+            show_results(plan_of(run_dir), result_of(run_dir), [])
+        case "stopped":
+            name = end.get("signal")
+            say(err(), f"{name or 'interrupted'}: everything is stopped; {going_on(run_dir)}")
+            sys.exit(PreemptedError.exit_code if name else INTERRUPTED)
+        case _:
+            gone = f"the coordinator of {run_dir} has ended without a word; whatever started it has its log"
+            raise recorded_failure(run_dir) or RoleError(gone)
+
+
+def stop_launched(run_dir: Path, at_once: bool) -> None:
+    """Have a job save its model and end."""
+    run = _require_run(run_dir, "stop")
+    if run.cluster.kind == "kubernetes":
+        from persia_cli.engines.kubernetes.kubectl import stop_line
+
+        line = stop_line(run_dir.name, _namespace(run))
+        raise UserError(f"Kubernetes would start this job again, so it is stopped there: {line} saves the model first")
+    _require_here(run_dir)
+    processes = _processes_of(run_dir, read_job(run_dir / JOB))
+    if _end_of(run_dir) or not processes:
+        raise UserError(f"the job of {run_dir} is not running; persia runs show {shlex.quote(str(run_dir))} says more")
+    if at_once:
+        raise UserError(f"--now is for cluster=hosts, ray and slurm; kill -INT {processes[0]} ends this job at once")
+    os.kill(processes[0], signal.SIGUSR1)
+    limit_s = run.checkpoint.grace_s + ENDING_S
+    begin = time.monotonic()
+    while is_alive(processes[0]):
+        if time.monotonic() - begin > limit_s:
+            raise RoleError(f"the job of {run_dir} has not ended within {limit_s:g} s; see the log of its coordinator")
+        time.sleep(POLL_S)
+    say(err(), f"everything is stopped; {going_on(run_dir)}")
+    sys.exit(PreemptedError.exit_code)
+
+
+def require_logs_here(run_dir: Path, role: str) -> None:
+    """Raise UserError for a job whose logs Kubernetes has."""
+    if (run_dir / CONFIG).is_file() and (run := read_run(run_dir / CONFIG)).cluster.kind == "kubernetes":
+        from persia_cli.engines.kubernetes.kubectl import logs_line
+
+        raise UserError(f"the logs of {run_dir} are with Kubernetes: {logs_line(run_dir.name, role, _namespace(run))}")
+
+
+def _require_run(run_dir: Path, command: str) -> Run:
+    """Return the run of a folder; raises UserError if there is none, with what a job on Kubernetes needs."""
+    if not ((run_dir / CONFIG).is_file() and (run_dir / JOB).is_file()):
+        from persia_cli.engines.kubernetes import kubectl
+
+        line = (kubectl.attach_line if command == "attach" else kubectl.stop_line)(run_dir.name)
+        raise UserError(f"{run_dir} is not the run directory of a job; if the job runs on Kubernetes: {line}")
+    return read_run(run_dir / CONFIG)
+
+
+def _namespace(run: Run) -> str | None:
+    return (run.cluster.kubernetes or Kubernetes()).namespace
+
+
+def _show(run_dir: Path) -> None:
+    """Show a job until it has ended; one that fails may go back to a checkpoint and begin again."""
+    while True:
+        _require_here(run_dir)
+        plan, start = plan_of(run_dir), _start_of(run_dir)
+        with following(err(), run_dir, plan.job, plan.run.train.batch_size) as follow:
+            seen_s = time.monotonic()
+            while _start_of(run_dir) in (start, None):
+                end = _end_of(run_dir).get("phase")
+                if _processes_of(run_dir, plan.job):
+                    seen_s = time.monotonic()
+                follow()
+                # A container that ends takes this command with it, so the end is shown as soon as it is known.
+                if end in ("done", "stopped") or time.monotonic() - seen_s > GONE_S:
+                    return
+                time.sleep(POLL_S)
+
+
+def _processes_of(run_dir: Path, job: Job) -> list[int]:
+    """Return which processes run of that which started a coordinator and its own; a stranger's takes no requests."""
+    began = [int(event["pid"]) for event in coordinators_in(read_journal(run_dir / EVENTS))]
+    return [pid for pid in [job.launcher, *began[-1:]] if is_alive(pid) and takes_requests(pid)]
+
+
+def _start_of(run_dir: Path) -> int | None:
+    """Return another number for each start of a job; None while one is being prepared."""
+    try:
+        return (run_dir / JOB).stat().st_mtime_ns
+    except FileNotFoundError:
+        return None
+
+
+def _end_of(run_dir: Path) -> dict[str, Any]:
+    """Return the event that ended the last start of a job; empty if it goes on."""
+    return next((event for event in reversed(read_journal(run_dir / EVENTS)) if event.get("phase") in ENDS), {})
+
+
+def _require_here(run_dir: Path) -> None:
+    """Raise UserError for a job that goes on on another machine."""
+    hosts = [str(event["host"]) for event in coordinators_in(read_journal(run_dir / EVENTS))]
+    if hosts and hosts[-1] != socket.gethostname() and not _end_of(run_dir):
+        raise UserError(f"the run in {run_dir} was started on {hosts[-1]}; give this command there")
