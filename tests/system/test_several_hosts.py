@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE
 
+import numpy as np
 import pytest
 
 from persia_cli.launch.job import JobResult
@@ -69,6 +70,23 @@ def test_two_ranks_on_two_hosts_compute_what_one_does(
         result = job.result()
     assert len(losses(result)) == len(losses(local))
     assert losses(result)[:20] == pytest.approx(losses(local)[:20], rel=2e-5)  # then one rounding has become many
+
+
+def test_hybrid_over_four_hosts_ranks_as_well_as_on_this_machine(
+    hosts: list[Host], criteo_rows: Path, tmp_path: Path
+) -> None:
+    """Whose rows are how stale depends on the moment, so means of two seeds are compared."""
+    hybrid = [*CRITEO_FFNN, f"dataset.path='{criteo_rows}'", "mode=hybrid", *CLUSTER, *NO_FILES]
+    there, here = [], []
+    for seed in range(2):
+        words = [*hybrid, f"seed={seed}"]
+        with started_on(spread(hosts), words, tmp_path / f"logs-{seed}") as job:
+            there.append(evaluation(job.result())["auc"])
+        for host in hosts:
+            host.run(["rm", "-rf", "/tmp/run", "/tmp/keys"])
+        here.append(evaluation(train([*words, "cluster=embedded"], tmp_path / f"here-{seed}"))["auc"])
+    assert min(there) > 0.74
+    assert abs(np.mean(there) - np.mean(here)) <= 0.002, (there, here)
 
 
 def test_each_role_listens_at_the_address_of_its_host_alone(hosts: list[Host], tmp_path: Path) -> None:

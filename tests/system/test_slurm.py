@@ -124,18 +124,19 @@ def test_a_packed_job_is_on_one_machine_keeps_to_its_processors_and_is_traced(
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("words", "sentence", "log_of"),
     [
-        (["cluster.slurm.partition=none"], "refuses the job: sbatch: invalid partition specified: none; Batch job"),
-        (["checkpoint.at_end=true"], "set checkpoint.path to a URI that all reach"),
+        (["cluster.slurm.partition=none"], "refuses the job: sbatch: invalid partition specified: none; Batch job", ""),
+        (["checkpoint.at_end=true"], "set checkpoint.path to a URI that all reach", "embedding-server-1 on host2:"),
     ],
 )
 def test_a_mistake_ends_the_job_at_once_and_is_said_in_a_sentence(
-    words: list[str], sentence: str, cluster: SlurmCluster, tmp_path: Path
+    words: list[str], sentence: str, log_of: str, cluster: SlurmCluster, tmp_path: Path
 ) -> None:
     log = tmp_path / "said"
     assert wait_for(start(cluster, log, *WORDS, *NO_FILES, *ON_SLURM, *words), log) == 2
     assert sentence in log.read_text()
+    assert not log_of or f"The end of the log of {log_of}" in log.read_text()
     assert "Traceback" not in log.read_text()
     wait_until_empty(cluster)
 
