@@ -85,6 +85,23 @@ def test_labels_with_losses_of_their_own(of_labels: str, tmp_path: Path) -> None
     assert_every_step_agrees(job, result, STEPS)
 
 
+ROWS = {
+    "sgd": "{kind: sgd, lr: 0.5, l2: 0.05, weight_decay: 0.1}",
+    "adagrad": "{kind: adagrad, lr: 0.05, l2: 0.05, weight_decay: 0.2, initial_accumulator_value: 0.1}",
+    "rowwise_adagrad": "{kind: rowwise_adagrad, lr: 0.05, l2: 0.05, initial_accumulator_value: 0.1}",
+    "adam": "{kind: adam, lr: 0.01, l2: 0.05, weight_decay: 0.3, eps: 1e-3}",
+}
+
+
+@pytest.mark.parametrize("rows", ROWS.values(), ids=ROWS)
+def test_smoothed_labels_and_penalties_of_rows(rows: str, tmp_path: Path) -> None:
+    """A row that several features of a batch read is penalised once, and one that none reads stays as it is."""
+    kinds = "{click: {kind: bce, smoothing: 0.2, weight: 2}, buy: {kind: focal, smoothing: 0.3}}"
+    words = [*lists_job(tmp_path), "checkpoint.every_steps=1", f"train.losses={kinds}", "embedding.init_bound=0.3"]
+    job = plan([*words, f"optimizer.embedding={rows}", "optimizer.dense.eps=1e-3"], tmp_path / "run")
+    assert_every_step_agrees(job, launch(job), STEPS)
+
+
 def test_pairs_of_each_user(tmp_path: Path) -> None:
     words = [*lists_job(tmp_path), "checkpoint.every_steps=1", "dataset.group_by=user"]
     words += ["train.losses={click: {kind: bpr, weight: 3}, buy: {kind: mse}}"]
