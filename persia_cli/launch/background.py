@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from persia_cli.disk import write_whole, writing
@@ -86,7 +86,8 @@ def send_signal(folder: Path, name: str, number: int) -> None:
     """Send a signal to the supervisor of a replica, if it runs; SIGKILL ends its replica too."""
     pid = _pid(folder, name)
     if pid is not None:
-        os.kill(pid, number)
+        with suppress(ProcessLookupError):  # it has ended since
+            os.kill(pid, number)
 
 
 def replicas_in(folder: Path) -> list[str]:

@@ -12,14 +12,16 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from persia_cli import __version__
+from persia_cli.disk import write_whole
 from persia_cli.engines.hosts.start import RUN
+from persia_cli.errors import DiskError
 from persia_cli.launch.affinity import processors_here
 from persia_cli.launch.background import LOG, exit_code, is_running, replicas_in, send_signal
 from persia_cli.launch.job import COORDINATOR_ADDRESS, JOB, ROLES
@@ -98,6 +100,7 @@ class HostSession:
         self._files: dict[str, FollowedFile] = {}
         self._seen: set[str] = set()
         self._ended: set[str] = set()
+        self._obeyed: dict[str, int] = {}
 
     def news(self) -> Iterator[dict[str, Any]]:
         """Yield what has come since the last call; that a replica has ended comes after all that it has said."""
@@ -121,41 +124,41 @@ class HostSession:
     def obey(self, order: dict[str, Any]) -> dict[str, Any] | None:
         """Pass a signal on, unless a session before has; return the line that says so.
 
-        An order without a signal says only that the other end is there.
+        It is repeated where its connection was cut off, perhaps after it had come, and a second SIGTERM would be
+        another order. One without a signal says only that the other end is there.
         """
         if "signal" not in order:
             return None
-        with _obeyed(self._start / OBEYED) as last:
-            if order["number"] > last.get(order["from"], 0):
+        other, number, noted = order["from"], order["number"], self._start / OBEYED
+        with _one_at_a_time(self._start):
+            last = _noted(noted)
+            if number > max(last.get(other, 0), self._obeyed.get(other, 0)):
                 for name in order["to"]:
                     send_signal(self._start, name, signal.Signals[order["signal"]])
-                last[order["from"]] = order["number"]
+                self._obeyed[other] = number
+                # Where the disk has no room, an order that comes again through another session is obeyed again.
+                with suppress(DiskError):
+                    write_whole(noted, json.dumps(last | {other: number}))
         return {"obeyed": order["number"]}
 
 
 @contextmanager
-def _obeyed(path: Path) -> Iterator[dict[str, int]]:
-    """Hold the file with the last order of each other end that was obeyed here, and note what the block changes.
+def _one_at_a_time(start: Path) -> Iterator[None]:
+    """Keep the other sessions of a start away: an order may come again while its first session still obeys it."""
+    folder = os.open(start, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
-    An order is repeated where its connection was cut off, perhaps after it had come: a second SIGTERM is another order.
-    """
-    with ExitStack() as stack:
-        try:
-            file = stack.enter_context(path.open("a+b"))
-        except OSError:
-            yield {}  # without a place to note it, an order is obeyed all the same
-            return
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.seek(0)
-        try:
-            last = dict(json.loads(file.read()))
-        except ValueError:
-            last = {}
-        yield last
-        with suppress(OSError):
-            file.truncate(0)
-            file.write(json.dumps(last).encode())
-            file.flush()
+
+def _noted(path: Path) -> dict[str, int]:
+    """Return which order of each other end was the last to be obeyed here."""
+    try:
+        return dict(json.loads(path.read_bytes()))
+    except (OSError, ValueError):
+        return {}
 
 
 def run_session(start: Path | None, source: BinaryIO | None = None) -> None:

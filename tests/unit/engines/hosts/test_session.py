@@ -151,7 +151,9 @@ def test_an_order_is_obeyed_where_that_cannot_be_noted(ends: Ends, monkeypatch: 
     sent: list[str] = []
     monkeypatch.setattr(sessions, "send_signal", lambda start, name, number: sent.append(name))
     (ends.start / sessions.OBEYED).mkdir()
-    assert ends.session().obey(order(1, "SIGTERM", NAME)) == {"obeyed": 1}
+    session = ends.session()
+    for _ in range(2):
+        assert session.obey(order(1, "SIGTERM", NAME)) == {"obeyed": 1}
     assert sent == [NAME]
 
 
