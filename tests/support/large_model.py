@@ -20,6 +20,7 @@ from persia_cli.serving.description import (
     ModelDescription,
     ModelInput,
     ModelOutput,
+    note_of,
     write_description,
 )
 from persia_cli.serving.fields import RequestFields, write_fields
@@ -52,11 +53,15 @@ def write_large_model(folder: Path, rows: int) -> Path:
         network="ffnn", dense=0, features=[FrozenFeature("item", 0, "item", "sum")], groups=[group],
         inputs=[ModelInput(*each) for each in fields.inputs()],
         outputs=[ModelOutput("click_probability", "click", "logistic")],
-        # Checksums of this much would take longer than all else, and a server does not read them.
-        files=[FileNote(path, (folder / path).stat().st_size, "0" * 64) for path in paths],
+        files=[_note(folder, path) for path in paths],
     )  # fmt: skip
     write_description(folder, description)
     return folder
+
+
+def _note(folder: Path, path: str) -> FileNote:
+    # Checksums of so many rows would take longer than all else, and a server does not read them.
+    return FileNote(path, (folder / path).stat().st_size, "0" * 64) if path.startswith(ROWS) else note_of(folder, path)
 
 
 def block_of_rows() -> NDArray[np.float32]:

@@ -39,7 +39,9 @@ def test_fifty_steps_have_the_losses_of_plain_torch(
     assert ours[-1] < ours[0] - 0.02
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam"])
+@pytest.mark.parametrize(
+    "optimizer", ["adagrad", *(pytest.param(each, marks=pytest.mark.slow) for each in ("sgd", "adam"))]
+)
 def test_every_weight_agrees_after_each_step(optimizer: str, criteo_rows: Path, tmp_path: Path) -> None:
     words = [*CRITEO_FFNN, f"dataset.path='{criteo_rows}'", *EMBEDDED, f"optimizer={optimizer}"]
     job = plan([*words, "train.steps=8", "train.batch_size=64", "checkpoint.every_steps=1"], tmp_path / "run")

@@ -21,6 +21,7 @@ KINDS = [
 TABLES = ", ".join(f"C{number}: {{optimizer: {KINDS[number % 3]}}}" for number in range(1, 27))
 
 
+@pytest.mark.slow
 def test_fifty_steps_have_the_losses_of_one_rank_and_of_plain_torch(criteo_rows: Path, tmp_path: Path) -> None:
     words = [*CRITEO_FFNN, f"dataset.path='{criteo_rows}'", "mode=sync", "seed=1", f"embedding.tables={{{TABLES}}}"]
     words += ["optimizer.dense.eps=1e-3", "checkpoint.at_end=false"]

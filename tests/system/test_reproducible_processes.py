@@ -27,7 +27,8 @@ def embedded(words: list[str], tmp_path_factory: pytest.TempPathFactory) -> JobR
     return train([*words, "cluster=embedded"], tmp_path_factory.mktemp("embedded") / "run")
 
 
-@pytest.mark.parametrize("shared_memory", ["true", pytest.param("false", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("shared_memory", ["true", "false"])
 def test_processes_compute_what_threads_do(
     words: list[str], embedded: JobResult, tmp_path: Path, shared_memory: str
 ) -> None:

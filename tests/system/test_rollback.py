@@ -50,14 +50,9 @@ def kill_after(job: Launched, name: str, step: int) -> None:
     os.kill(job.pids()[name], signal.SIGKILL)
 
 
+@pytest.mark.slow
 @pytest.mark.processes
-@pytest.mark.parametrize(
-    "name",
-    [
-        "embedding-server-0",
-        pytest.param("nn-worker-0", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("name", ["embedding-server-0", "nn-worker-0"])
 def test_a_killed_process_costs_steps_but_changes_nothing(tmp_path: Path, name: str) -> None:
     straight = train([*WORDS, "cluster=embedded"], tmp_path / "straight")
     with Launched([*WORDS, "cluster.embedding_servers=2"], tmp_path / "run") as job:

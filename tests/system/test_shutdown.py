@@ -129,7 +129,8 @@ def test_a_replica_that_is_killed_is_named(tmp_path, name):
         assert running(pids) == []
 
 
-@pytest.mark.parametrize("name", one_fast("embedding-server-0", *(set(REPLICAS) - {"embedding-server-0"})))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REPLICAS)
 def test_a_replica_that_is_stuck_is_named(tmp_path, name):
     words = [*ENDLESS, "cluster.silence_timeout_s=3", "cluster.stop_timeout_s=1"]
     with Launched(words, tmp_path / "run") as job:

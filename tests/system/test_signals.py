@@ -262,7 +262,8 @@ def save_now(run_dir: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
-@pytest.mark.parametrize("cluster", ["embedded", pytest.param("local", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", ["embedded", "local"])
 def test_a_checkpoint_on_request_while_training_goes_on(tmp_path: Path, cluster: str) -> None:
     run_dir = tmp_path / "run"
     with Launched([*ENDLESS, f"cluster={cluster}", "checkpoint.keep=2"], run_dir) as job:

@@ -94,6 +94,7 @@ def assert_undisturbed(job: Launched, straight: Path, deaths: int, ranks: int = 
     assert not (job.run_dir / "coordinator.address").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.processes
 def test_a_job_outlives_two_deaths_of_its_coordinator(tmp_path: Path) -> None:
     words = [*WORDS, "train.steps=240"]

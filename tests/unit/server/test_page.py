@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from persia_cli.data.batch import assemble
 from persia_cli.server.app import ServingApp
 from persia_cli.server.page import PAGE
 from persia_cli.server.settings import ServerSettings
+from persia_cli.server.token_file import TokenFile
 from persia_cli.serving.example import example_row
 from persia_cli.serving.fields import RequestFields
 from persia_cli.serving.golden import Golden
@@ -29,8 +31,15 @@ def predictor(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
     return Predictor.open(write_small_model(tmp_path_factory.mktemp("page") / "shop"))
 
 
-def test_the_page_is_open_and_has_nothing_from_elsewhere(predictor: Predictor) -> None:
-    app = ServingApp(predictor, ServerSettings(str(predictor.folder)), TOKEN)
+def token_file(folder: Path) -> TokenFile:
+    file = folder / "token"
+    file.write_text(TOKEN)
+    file.chmod(0o600)
+    return TokenFile(file)
+
+
+def test_the_page_is_open_and_has_nothing_from_elsewhere(predictor: Predictor, tmp_path: Path) -> None:
+    app = ServingApp(predictor, ServerSettings(str(predictor.folder)), token_file(tmp_path))
     got = ask(app, "GET", "/")
     assert (got.status, got.headers["content-type"]) == (200, "text/html; charset=utf-8")
     text = got.body.decode()
@@ -46,8 +55,8 @@ def test_the_page_is_open_and_has_nothing_from_elsewhere(predictor: Predictor) -
         assert policy[f"{tag}-src"] == f"'sha256-{digest}'"
 
 
-def test_what_the_page_asks_for_needs_the_token(predictor: Predictor) -> None:
-    app = ServingApp(predictor, ServerSettings(str(predictor.folder)), TOKEN)
+def test_what_the_page_asks_for_needs_the_token(predictor: Predictor, tmp_path: Path) -> None:
+    app = ServingApp(predictor, ServerSettings(str(predictor.folder)), token_file(tmp_path))
     for path in ("/v1/models", "/v2", "/v2/models/shop", "/v2/models/shop/example", "/v2/models/shop/ready"):
         assert ask(app, "GET", path).status == 401, path
         assert ask(app, "GET", path, headers={"authorization": f"Bearer {TOKEN}"}).status == 200, path
