@@ -31,7 +31,7 @@ ATTEND_MS = 50
 LOOK_S = 0.5
 """Seconds between two looks at how log-ins went."""
 HANG_UPS = 5
-"""After so many in a row, at first, the log says so."""
+"""After so many in a row, at first, it is said: a server that ends also hangs up once, on what was just connecting."""
 RECEIVE_LIMIT = 1024
 """Largest number of replies handled in one call, so that timers run in between."""
 
@@ -224,7 +224,7 @@ class Client:
             # Also of a client with nothing to say: the events would pile up.
             self._look = now + LOOK_S
             self._is_denied = self.socket.denied
-            if self._hung_up and self.socket.hung_up >= HANG_UPS and not self._has_warned:
+            if self._hung_up and not self._has_warned:
                 self._has_warned = True
                 log.warning("%s at %s has not answered yet%s", self.peer, self.address, self._hung_up)
         if now < self._due or self._held:
@@ -267,7 +267,7 @@ class Client:
     @property
     def _hung_up(self) -> str:
         """A clause for an error of a peer that has never let this client in; empty of others."""
-        if self._heard or not self.socket.hung_up:
+        if self._heard or self.socket.hung_up < HANG_UPS:
             return ""
         return "; it hangs up on every connection: give it and this role the same --token-file or --key-file"
 
