@@ -28,12 +28,12 @@ from persia_cli.roles.shard_memory import changes_of, losses_of, restore_windows
 from persia_cli.roles.shard_saving import IDLE_S, ShardSaving
 from persia_cli.roles.update_account import APPLIED, BEGUN, FRESH, KEPT, UpdateAccount
 from persia_cli.storage.places import place_of
+from persia_cli.store.answers import NewKeys, as_before
 from persia_cli.store.batch_rows import Merged, merge_gradients
 from persia_cli.store.kept_shard import KeptShard
 from persia_cli.store.manifest import EMBEDDINGS
 from persia_cli.store.repair import Repairs
 from persia_cli.store.snapshot import Progress
-from persia_cli.wire.arrays import Array
 from persia_cli.wire.figures import FINISHED, Counters, together
 from persia_cli.wire.job_messages import PhaseWork, SaveModel
 from persia_cli.wire.loop import Loop
@@ -66,7 +66,7 @@ class EmbeddingServer:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"{link.name}-files")
         self._waker = loop.waker()
         self._reading = Aside(link, self._waker, self._writer)
-        self._looked_up: dict[BatchId, list[Array]] = {}
+        self._looked_up: dict[BatchId, list[NewKeys]] = {}
         """Batches of training that have been looked up and not yet updated: the keys of each group without a row."""
         self._updates = {"applied": 0, "repeated": 0, "rows_written": 0, "save_pauses": 0, "save_waits_ms": 0}
         self._saving: ShardSaving | None = None
@@ -134,7 +134,7 @@ class EmbeddingServer:
 
     def _take_over(self, shard: KeptShard, repairs: Repairs) -> None:
         restore_windows(self._watermarks, shard)
-        self._looked_up = unsaid_keys(shard, self._watermarks.generation)
+        self._looked_up = unsaid_keys(shard, self._watermarks)
         self._updates |= {"applied": shard.updates, FINISHED: int(repairs.request is not None)}
 
     def _ready(self, rows: int) -> None:
@@ -195,12 +195,11 @@ class EmbeddingServer:
                     self._shard.answer(number, *group, batch.step, create, kept_as, first)
                     for number, group in enumerate(message.groups)
                 ]
-        unknown: list[Array] = [each for _, each in answers]
         if first:
-            self._looked_up[batch] = unknown
-        # Asked again, keys that got a row the first time are still those that had none.
-        unknown = self._looked_up.get(batch, unknown)
-        groups = [LookedUpRows(rows, each) for (rows, _), each in zip(answers, unknown, strict=True)]
+            self._looked_up[batch] = [new for _, new in answers]
+        elif before := self._looked_up.get(batch):
+            answers = as_before(answers, before)
+        groups = [LookedUpRows(rows, new.positions) for rows, new in answers]
         self._server.reply(peer, LookedUp(window.watermark, self._totals(), groups))
 
     def _totals(self) -> TableTotals:

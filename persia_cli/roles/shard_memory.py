@@ -13,12 +13,12 @@ from persia_cli.kernels.memory import Empty
 from persia_cli.plan.embedding import embedding_layout
 from persia_cli.plan.job import Job
 from persia_cli.roles.lost_updates import LostUpdates
+from persia_cli.store.answers import NewKeys
 from persia_cli.store.changes import ChangeLog
 from persia_cli.store.kept_shard import KeptShard
-from persia_cli.store.repair import Repairs, last_new_keys
+from persia_cli.store.repair import Repairs
 from persia_cli.store.shard import Shard
 from persia_cli.store.shard_file import CHANGES, SINCE
-from persia_cli.wire.arrays import Array
 from persia_cli.wire.parts import BatchId, Sender, TableTotals
 
 log = logging.getLogger(__name__)
@@ -100,13 +100,14 @@ def restore_windows(watermarks: Watermarks, shard: KeptShard) -> None:
         window.watermark, window.above = watermark, above
 
 
-def unsaid_keys(shard: KeptShard, generation: int) -> dict[BatchId, list[Array]]:
-    """Return the last look-up, if it is done, with its new keys: its answer may not have been sent."""
-    last = last_new_keys(shard)
-    if last is None:
-        return {}
-    request, new = last
-    return {BatchId(generation, TRAIN, request.step, request.ranks[0]): list(new)}
+def unsaid_keys(shard: KeptShard, watermarks: Watermarks) -> dict[BatchId, list[NewKeys]]:
+    """Return each rank's last look-up that has no update yet, with its new keys: its answer may not have been sent."""
+    last = {rank: answer for rank in range(len(watermarks.windows)) if (answer := shard.answers.last(rank))}
+    return {
+        BatchId(watermarks.generation, TRAIN, step, rank): new
+        for rank, (step, new) in last.items()
+        if shard.applied.is_looked_up(rank, step)
+    }
 
 
 def totals_before(job: Job, shard: Shard) -> TableTotals:

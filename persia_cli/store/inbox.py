@@ -45,6 +45,17 @@ class KeptRequest(msgspec.Struct, frozen=True):
     """Of an update: how often evaluations had reduced the learning rate before its step."""
 
 
+class Before(NamedTuple):
+    """Counts before the request that is under way."""
+
+    hits: NDArray[np.int64]
+    """int64[tables]."""
+    gradients: NDArray[np.int64]
+    """int64[2, tables]: missing and refused."""
+    look_ups: NDArray[np.int64]
+    """int64[groups]: numbers of the last look-ups."""
+
+
 _DECODER = msgspec.json.Decoder(KeptRequest)
 
 
@@ -100,15 +111,6 @@ class Inbox:
     def end(self) -> None:
         """Say that the request is done."""
         self._head[STATE] = FREE
-
-    def last(self) -> KeptRequest | None:
-        """Return the last request, None if there was none, or if it is not here whole."""
-        size = int(self._head[SIZE])
-        return _DECODER.decode(self._description[:size].tobytes()) if size else None
-
-    def arrays(self, request: KeptRequest) -> list[Arrays]:
-        """Return the arrays of the last request."""
-        return self._arrays(request)[0]
 
     def under_way(self) -> tuple[KeptRequest, list[Arrays]]:
         """Return the request that an earlier process did not finish; raises MemoryFileError if its sum is not right."""

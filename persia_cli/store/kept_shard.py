@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,10 @@ from persia_cli.kernels.memory import HUGE_PAGE, Empty
 from persia_cli.kernels.new_keys import Counts
 from persia_cli.kernels.old_rows import OldRows
 from persia_cli.kernels.update import Rule
+from persia_cli.store.answers import Answer, LastAnswers
 from persia_cli.store.applied_steps import AppliedSteps
 from persia_cli.store.cut import NOTHING
-from persia_cli.store.inbox import LOOK_UP, UPDATE, Arrays, Inbox, KeptRequest, Part
+from persia_cli.store.inbox import LOOK_UP, UPDATE, Arrays, Before, Inbox, KeptRequest, Part
 from persia_cli.store.layout import EmbeddingLayout
 from persia_cli.store.memory_file import LOADING, SERVING, MemoryFile
 from persia_cli.store.repair import Repairs, count_death, repair_shard
@@ -26,17 +27,6 @@ from persia_cli.store.wire_rows import row_bytes
 
 AHEAD = 32 << 20
 """Bytes of rows that are put into huge pages ahead of use: each call for it waits for all processors once."""
-
-
-class Before(NamedTuple):
-    """Counts before the request that is under way."""
-
-    hits: NDArray[np.int64]
-    """int64[tables]."""
-    gradients: NDArray[np.int64]
-    """int64[2, tables]: missing and refused."""
-    look_ups: NDArray[np.int64]
-    """int64[groups]: numbers of the last look-ups."""
 
 
 class KeptShard(Shard):
@@ -65,6 +55,7 @@ class KeptShard(Shard):
         self._notes: NDArray[np.uint64] = memory.array(2 * int(journal.NOTE), np.uint64)
         self.inbox = Inbox(memory)
         self.applied = AppliedSteps(memory.array, ranks)
+        self.answers = LastAnswers(memory.array, ranks, len(layout.groups))
         super().__init__(layout, server, servers, empty, memory.array)
         groups = len(layout.groups)
         self._unknown: NDArray[np.uint64] = memory.array(groups, np.uint64)
@@ -144,16 +135,19 @@ class KeptShard(Shard):
 
     def answer_all(
         self, groups: Sequence[tuple[Keys, Tables]], step: int, rank: int, batch: Hashable | None, counted: bool = True
-    ) -> list[tuple[Bytes, NDArray[np.uint32]]]:
+    ) -> list[Answer]:
         """Return what `answer` with `create` returns for each group, as one request; marks its step looked up."""
         parts = [(number, *group, None) for number, group in enumerate(groups)]
         for number, keys, tables, _ in parts:
             self.check(number, keys, tables, step)
         with self._under_way(LOOK_UP, step, (rank,), counted, parts):
-            return [
+            answers = [
                 super(KeptShard, self).answer(number, keys, tables, step, True, batch, counted)
                 for number, keys, tables, _ in parts
             ]
+            if counted:
+                self.answers.keep(rank, step, [new for _, new in answers])
+            return answers
 
     def update_all(
         self,
@@ -178,7 +172,7 @@ class KeptShard(Shard):
         create: bool,
         batch: Hashable | None = None,
         counted: bool = True,
-    ) -> tuple[Bytes, NDArray[np.uint32]]:
+    ) -> Answer:
         """Do what `Shard.answer` does, with `create` as a request of its own that marks no step."""
         if not create:
             return super().answer(group, keys, tables, step, create, batch, counted)

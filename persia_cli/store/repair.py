@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from persia_cli.errors import MemoryFileError, PoisonError
 from persia_cli.kernels import check, journal
+from persia_cli.store.answers import NewKeys
 from persia_cli.store.inbox import FREE, LOOK_UP, UPDATE, Arrays, KeptRequest
 from persia_cli.store.memory_file import LOAD
 from persia_cli.store.row_store import RowStore, Tables
@@ -39,8 +40,6 @@ class Repairs(NamedTuple):
     """True if a new key was given its row once more."""
     request: KeptRequest | None
     """The look-up or update that was under way and has been finished; None if there was none."""
-    unknown: tuple[NDArray[np.uint32], ...]
-    """Of a look-up: positions of the keys of each part that had no row before, as `Shard.answer` returns them."""
 
 
 class UnderWay(NamedTuple):
@@ -79,14 +78,11 @@ def repair_shard(shard: "KeptShard") -> Repairs:
         assert request is not None
         _write_row_back(shard, progress, arrays[[part.group for part in request.parts].index(progress.group)])
     shard.applied.repair()
-    unknown: tuple[NDArray[np.uint32], ...] = ()
     if request is not None:
-        if kind == LOOK_UP:
-            unknown = _finish_look_up(shard, request, arrays, progress)
-        else:
-            _finish_update(shard, request, arrays, progress)
+        finish = _finish_look_up if kind == LOOK_UP else _finish_update
+        finish(shard, request, arrays, progress)
         shard.finish(kind, request)
-    return Repairs(sum(store.used for store in shard.stores), row, new_key, request, unknown)
+    return Repairs(sum(store.used for store in shard.stores), row, new_key, request)
 
 
 def count_death(shard: "KeptShard", most: int | None) -> None:
@@ -106,21 +102,6 @@ def count_death(shard: "KeptShard", most: int | None) -> None:
             f"{deaths} processes have died at the same request, the {what} of step {request.step} of {ranks}: that "
             "batch is poison, so the job does not go on"
         )
-
-
-def last_new_keys(shard: "KeptShard") -> tuple[KeptRequest, list[NDArray[np.uint32]]] | None:
-    """Return the last request and the positions of its new keys, if it was a look-up that is done and counted.
-
-    The process that carried it out may have died before it could say so.
-    """
-    request = shard.inbox.last()
-    if request is None or not request.counted or not request.ranks or any(part.dtype for part in request.parts):
-        return None
-    if not shard.applied.is_looked_up(request.ranks[0], request.step):
-        return None
-    arrays = shard.inbox.arrays(request)
-    unknown = [int(shard.journal_of(part.group).unknown[0]) for part in request.parts]
-    return request, [own.last[:size].astype(np.uint32) for own, size in zip(arrays, unknown, strict=True)]
 
 
 def check_store(store: RowStore, rows_of_tables: NDArray[np.int64]) -> int:
@@ -171,18 +152,20 @@ def _write_row_back(shard: "KeptShard", progress: UnderWay, arrays: Arrays) -> N
     store.rows.arena[row * width : (row + 1) * width] = old
 
 
-def _finish_look_up(
-    shard: "KeptShard", request: KeptRequest, arrays: list[Arrays], progress: UnderWay
-) -> tuple[NDArray[np.uint32], ...]:
-    """Do the rest of a look-up; returns the positions of each part's new keys."""
-    unknown = []
+def _finish_look_up(shard: "KeptShard", request: KeptRequest, arrays: list[Arrays], progress: UnderWay) -> None:
+    """Do the rest of a look-up, and keep its new keys if it is counted, since its answer is never sent."""
+    new = []
     for part, own in zip(request.parts, arrays, strict=True):
         if part.group >= progress.group:
             under_way = part.group == progress.group and progress.adding
             done = progress.position + (0 if progress.bare else 1)
             shard.look_up_again(part.group, own, request, done if under_way else None)
-        unknown.append(own.last[: int(shard.journal_of(part.group).unknown[0])].astype(np.uint32))
-    return tuple(unknown)
+        positions = own.last[: int(shard.journal_of(part.group).unknown[0])].astype(np.uint32)
+        rows = shard.stores[part.group].find(own.keys[positions], own.tables[positions])
+        new.append(NewKeys(positions, positions[rows < 0]))
+    if request.counted:
+        for rank in request.ranks:
+            shard.answers.keep(rank, request.step, new)
 
 
 def _finish_update(shard: "KeptShard", request: KeptRequest, arrays: list[Arrays], progress: UnderWay) -> None:

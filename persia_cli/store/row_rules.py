@@ -37,13 +37,13 @@ def row_init(layout: EmbeddingLayout, group: GroupSpec, salts: NDArray[np.uint64
     )
 
 
-def again(rules: RowInit, group: GroupSpec) -> RowInit:
-    """Return the rules for new rows of a look-up that is repeated.
+def again(rules: RowInit) -> RowInit:
+    """Return the rules for new rows of a look-up that is repeated: there are none.
 
-    Its ids are counted already. To decide anew on those that got no row would be to decide by counts that have changed
-    meanwhile, so where there are counts they get none.
+    Its ids are counted already. To decide anew on those that got no row would be to decide by counts and by room that
+    have changed meanwhile.
     """
-    return rules._replace(room=rules.room._replace(policy=room.CLOSED)) if group.sketch_lines else rules
+    return rules._replace(room=rules.room._replace(policy=room.CLOSED))
 
 
 def policy_of(layout: EmbeddingLayout, group: GroupSpec) -> int:

@@ -16,10 +16,12 @@ from persia_cli.kernels.new_keys import Counts
 from persia_cli.kernels.old_rows import OldRows
 from persia_cli.kernels.rows import CODES
 from persia_cli.kernels.update import GradientCounts, Rule
+from persia_cli.store.answers import Answer, NewKeys
 from persia_cli.store.cut import NOTHING, ShardCut
 from persia_cli.store.layout import EmbeddingLayout, partitions_of
 from persia_cli.store.row_rules import again, row_init, rule_at
 from persia_cli.store.row_store import MAX_STEP, Floats, Keys, Memory, RowStore, Tables
+from persia_cli.store.table_counters import TableCounters
 from persia_cli.store.wire_rows import decode_rows, row_bytes
 from persia_cli.wire.parts import TableTotals
 
@@ -38,34 +40,6 @@ that last gave it to another key, in one byte: it is written only at evictions a
 costs no cache line on the way of a look-up. A byte repeats after 256 look-ups; up to 255 later, the difference of two
 numbers still says which came first. Permits (`control.watermarks`) bound how many batches are between the two anyway.
 """
-
-
-@dataclass(frozen=True)
-class TableCounters:
-    """The counters of a table on this server; look-ups that only read are not counted."""
-
-    rows: int
-    bytes: int
-    """Memory of its rows in bytes: embedding, states, padding."""
-    hits: int
-    """Keys of training look-ups that had a row."""
-    misses: int
-    """Keys of training look-ups that had no row: admitted + refused + not_admitted."""
-    admitted: int
-    refused: int
-    """Keys answered with zeros since there was no room."""
-    not_admitted: int
-    """Keys answered with zeros since their id is not among those that are admitted, or came too rarely so far."""
-    evicted: int
-    """Rows taken away for keys of this or another table."""
-    expired: int
-    """Those of the evicted rows that had expired."""
-    left_out: int
-    """Rows of a loaded checkpoint for which there was no room."""
-    gradients_missing: int
-    """Gradients of keys that have no row."""
-    gradients_refused: int
-    """Gradients with a value that is not finite in float32, or whose square is not finite (beyond 1.8e19)."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +92,7 @@ class Shard:
         self._loads = room.LoadCounts(*memory(2 * count, np.int64).reshape(2, count))
         self._gradients = GradientCounts(*memory(2 * count, np.int64).reshape(2, count))
         self._row_inits = tuple(row_init(layout, group, self.salts) for group in layout.groups)
-        self._row_inits_again = tuple(map(again, self._row_inits, layout.groups))
+        self._row_inits_again = tuple(map(again, self._row_inits))
         self._kept: tuple[OrderedDict[Hashable, KeptRows], ...] = tuple(OrderedDict() for _ in layout.groups)
         self._look_ups: NDArray[np.int64] = memory(len(layout.groups), np.int64)
         self._cut: ShardCut | None = None
@@ -153,14 +127,13 @@ class Shard:
         create: bool,
         batch: Hashable | None = None,
         counted: bool = True,
-    ) -> tuple[Bytes, NDArray[np.uint32]]:
+    ) -> Answer:
         """Return the embeddings of distinct keys, in the group's wire dtype, and the keys that had no row before.
 
-        Takes keys uint64[n] and tables uint16[n]; returns embeddings uint8[n, row_bytes], zeros for keys without a row,
-        and ascending positions uint32[m] of keys. With `create`, unknown keys get a new row if they are admitted and
-        there is room, if need be that of a key that has to make room; steps of last use rise to `step`; and the rows
-        are kept for the update of `batch`. Without `create`, nothing changes. A repeated look-up is not `counted`
-        again, except for rows that it adds and evicts; where look-ups of ids decide who gets a row, it adds none.
+        Takes keys uint64[n] and tables uint16[n]; returns embeddings uint8[n, row_bytes], zeros for keys without a row.
+        With `create`, unknown keys get a new row if they are admitted and there is room, if need be that of a key that
+        has to make room; steps of last use rise to `step`; and the rows are kept for the update of `batch`. Without
+        `create`, nothing changes. A repeated look-up is not `counted` again, and gives no key a row.
         Raises WireError for a key or table that does not belong to this server or group, and for an invalid step.
         """
         self.check(group, keys, tables, step)
@@ -170,7 +143,8 @@ class Shard:
         rows = np.empty(keys.size, np.int64)
         if not create:
             look_up.read_rows(store.index, store.rows, keys, tables, CODES[store.group.wire], rows, out)
-            return block, np.flatnonzero(rows < 0).astype(np.uint32)
+            bare = np.flatnonzero(rows < 0).astype(np.uint32)
+            return block, NewKeys(bare, bare)
         old = NOTHING if self._cut is None else self._cut.before_look_up(group, keys, tables)
         self._look_ups[group] += 1
         counts = self._counts if counted else self._uncounted
@@ -181,7 +155,8 @@ class Shard:
             self._keep(group, batch, keys, tables, rows)
         unknown = keys.size - int(counts.hits.sum() - hits)
         self._scattered[group].note(unknown)
-        return block, new[:unknown].astype(np.uint32)
+        positions = new[:unknown].astype(np.uint32)
+        return block, NewKeys(positions, positions[rows[positions] < 0])
 
     def _find_or_add(
         self, group: int, old: OldRows, counts: Counts, keys: Keys, tables: Tables, step: int, rows: Rows, out: Halves

@@ -1,6 +1,7 @@
 """The file of a kept shard: its size, which is address space and not memory, and what it belongs to."""
 
 from persia_cli.kernels.memory import HUGE_PAGE
+from persia_cli.store.answers import address_space
 from persia_cli.store.applied_steps import SPAN
 from persia_cli.store.inbox import ARRAY_BYTES, DESCRIPTION_BYTES
 from persia_cli.store.layout import LINE_BYTES, USES_BYTES, EmbeddingLayout, partitions_of
@@ -18,7 +19,7 @@ def shard_file(file: int, layout: EmbeddingLayout, server: int, servers: int, ra
     Raises what `MemoryFile` does.
     """
     nbytes = 2 * HUGE_PAGE + DESCRIPTION_BYTES + ARRAY_BYTES + ranks * SPAN
-    nbytes += 128 * (layout.salts().size + 64)
+    nbytes += address_space(ranks, len(layout.groups)) + 128 * (layout.salts().size + 64)
     for group in layout.groups:
         own = len(partitions_of(group.partitions, server, servers))
         index = own * (group.buckets * 64 + 4)

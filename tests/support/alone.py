@@ -83,22 +83,26 @@ class Alone:
 
 
 @contextmanager
-def alone(run: Run, job: Job, lives: int = 1) -> Iterator[Alone]:
+def alone(run: Run, job: Job, lives: int = 1, memory_file: int | None = None, life: int = 1) -> Iterator[Alone]:
     """Run as many embedding servers as the run says, and one embedding worker, until the end of the block.
 
-    With more `lives`, there are more embedding workers, one after the other: as if those before had died.
+    With more `lives`, there are more embedding workers, one after the other: as if those before had died. The memory
+    of the one server is in `memory_file`; with `life` above 1 it takes that over.
     """
     context, links, threads = Context(), list[LoneLink](), list[threading.Thread]()
     failures: list[BaseException] = []
 
     def start(kind: type[EmbeddingServer] | type[EmbeddingWorker], role: str, index: int) -> LoneLink:
         servers = [link.own_address for link in links if link.role == "embedding-server"]
-        life = 1 + sum(link.role == role == "embedding-worker" for link in links)
-        link = LoneLink(Loop(context, f"{role}-{index}"), role, index, run, job, servers, life=life)
+        own = 1 + sum(link.role == "embedding-worker" for link in links) if role == "embedding-worker" else life
+        link = LoneLink(Loop(context, f"{role}-{index}"), role, index, run, job, servers, life=own)
 
         def serve() -> None:
             try:
-                kind(link.loop, cast(Link, link), ANY).run()
+                if kind is EmbeddingServer:
+                    EmbeddingServer(link.loop, cast(Link, link), ANY, memory_file=memory_file).run()
+                else:
+                    kind(link.loop, cast(Link, link), ANY).run()
             except BaseException as error:
                 failures.append(error)
             finally:

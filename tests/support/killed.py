@@ -315,10 +315,11 @@ class States:
         shard, _ = job.attach(file)
         first = shard.memory._pages.ctypes.data
         described, arrays = (shard.inbox._description.ctypes.data - first, shard.inbox._bytes.ctypes.data - first)
-        # The rows lie behind the inbox, of which a small request takes only the begin.
-        behind = arrays + shard.inbox._bytes.size
-        self._spans = [(0, 2 * HEADER), (described, described + (1 << 12)), (arrays, arrays + (1 << 15))]
-        self._spans.append((behind, shard.memory._end))
+        # Of the inbox and of the answers a small request takes only the begin; the rows lie behind both.
+        answers = shard.answers.positions.ctypes.data - first
+        begins = [(0, 2 * HEADER), (described, described + (1 << 12)), (arrays, arrays + (1 << 15))]
+        between = (arrays + shard.inbox._bytes.size, answers + (1 << 12))
+        self._spans = [*begins, between, (answers + shard.answers.positions.nbytes, shard.memory._end)]
         self._size = shard.memory._pages.size
         del shard
         gc.collect()

@@ -16,7 +16,6 @@ from persia_cli.store.inbox import UPDATE, KeptRequest, Part
 from persia_cli.store.kept_shard import KeptShard
 from persia_cli.store.layout import RowOptimizer
 from persia_cli.store.memory_file import LOADING, new_file
-from persia_cli.store.repair import last_new_keys
 from persia_cli.store.shard import Shard
 from tests.support.killed import differences, job_of
 from tests.support.shards import OPTIMIZERS, arrays, layout_of
@@ -41,7 +40,7 @@ def test_a_kept_shard_computes_what_one_in_memory_does(job):
             shard.answer_all(job.look_up(step), step, 0, step), theirs, strict=True
         ):
             np.testing.assert_array_equal(rows, their_rows)
-            np.testing.assert_array_equal(new, their_new)
+            np.testing.assert_array_equal(new.positions, their_new.positions)
         shard.update_all(job.update(step), step, [0], step)
         for number, part in enumerate(job.update(step)):
             plain.update(number, *part, step, step)
@@ -75,7 +74,7 @@ def test_a_look_up_that_was_cut_off_is_answered_as_if_it_were_not(job):
     theirs = [plain.answer(number, *group, 0, True, 0) for number, group in enumerate(job.look_up(0))]
     assert repairs.request is not None
     assert repairs.request.step == 0
-    assert [new.tolist() for new in repairs.unknown] == [new.tolist() for _, new in theirs]
+    assert last_new_keys(shard) == (0, as_lists(theirs))
     assert shard.applied.is_looked_up(0, 0)
     again = shard.answer_all(job.look_up(0), 0, 0, 0, counted=False)
     assert [rows.tolist() for rows, _ in again] == [rows.tolist() for rows, _ in theirs]
@@ -130,20 +129,35 @@ def test_a_request_that_is_done_and_not_yet_over_is_not_done_again(job, moment, 
     assert shard.updates == job.steps
 
 
-def test_the_new_keys_of_the_last_look_up_are_known_though_it_was_over(job):
+def as_lists(answers) -> list[list[list[int]]]:
+    """The new keys of each group, and those of them that got no row."""
+    return [[new.positions.tolist(), new.bare.tolist()] for _, new in answers]
+
+
+def last_new_keys(shard: KeptShard):
+    """The step of rank 0's last look-up, if it waits for its update, and its new keys as `as_lists` has them."""
+    last = shard.answers.last(0)
+    if last is None or not shard.applied.is_looked_up(0, last[0]):
+        return None
+    return last[0], as_lists((None, new) for new in last[1])
+
+
+@pytest.mark.parametrize("settings", [{}, {"min_count": 2}, {"admission": 0.5}], ids=str)
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_the_new_keys_of_the_last_look_up_are_known_to_the_next_process(settings, moment):
+    job = job_of(ADAGRAD, capacity=200, steps=6, batch=80, **settings)
     file = job.create()
-    die(job, file, dies_at_the_end("after", 3))
+    die(job, file, dies_at_the_end(moment, 3))
     shard, _ = job.attach(file)
     plain = Shard(job.layout, 0, 1)
     theirs = [plain.answer(number, *group, 0, True, 0) for number, group in enumerate(job.look_up(0))]
     for number, part in enumerate(job.update(0)):
         plain.update(number, *part, 0, 0)
     theirs = [plain.answer(number, *group, 1, True, 1) for number, group in enumerate(job.look_up(1))]
-    request, new = last_new_keys(shard)
-    assert (request.step, request.ranks) == (1, (0,))
-    assert [each.tolist() for each in new] == [each.tolist() for _, each in theirs]
+    assert last_new_keys(shard) == (1, as_lists(theirs))
+    assert any(new.bare.size for _, new in theirs) == bool(settings)
     shard.answer_all(job.look_up(1), 1, 0, 1, counted=False)
-    assert last_new_keys(shard) is None
+    assert last_new_keys(shard) == (1, as_lists(theirs)), "a repeat is answered as the first time"
     shard.update_all(job.update(1), 1, [0], 1)
     assert last_new_keys(shard) is None
 

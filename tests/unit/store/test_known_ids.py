@@ -41,7 +41,7 @@ def test_every_occurrence_of_an_id_counts(batches, servers):
                 shard.answer(
                     g, rows.keys[rows.bounds[s] : rows.bounds[s + 1]], rows.tables[rows.bounds[s] : rows.bounds[s + 1]],
                     step, train,
-                )[1]
+                )[1].positions
                 for g, rows in enumerate(groups)
             ]
             for s, shard in enumerate(shards)

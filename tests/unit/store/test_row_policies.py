@@ -29,7 +29,7 @@ def keys_by_chance(count, seed=0):
 
 def look_up(shard, keys, step, counted=True):
     """Look keys of table 0 up in training; which of them had no row before."""
-    return shard.answer(0, keys, np.zeros(keys.size, np.uint16), step, True, None, counted)[1]
+    return shard.answer(0, keys, np.zeros(keys.size, np.uint16), step, True, None, counted)[1].positions
 
 
 def have_rows(shard, keys):

@@ -1,0 +1,31 @@
+"""What an embedding server counts of each table."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TableCounters:
+    """The counters of a table on this server; look-ups that only read are not counted."""
+
+    rows: int
+    bytes: int
+    """Memory of its rows in bytes: embedding, states, padding."""
+    hits: int
+    """Keys of training look-ups that had a row."""
+    misses: int
+    """Keys of training look-ups that had no row: admitted + refused + not_admitted."""
+    admitted: int
+    refused: int
+    """Keys answered with zeros since there was no room."""
+    not_admitted: int
+    """Keys answered with zeros since their id is not among those that are admitted, or came too rarely so far."""
+    evicted: int
+    """Rows taken away for keys of this or another table."""
+    expired: int
+    """Those of the evicted rows that had expired."""
+    left_out: int
+    """Rows of a loaded checkpoint for which there was no room."""
+    gradients_missing: int
+    """Gradients of keys that have no row."""
+    gradients_refused: int
+    """Gradients with a value that is not finite in float32, or whose square is not finite (beyond 1.8e19)."""

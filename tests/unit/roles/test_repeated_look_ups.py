@@ -1,0 +1,120 @@
+"""A look-up of training that is asked again is answered as before, whatever others have asked since."""
+
+import gc
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import numpy as np
+import pytest
+
+from persia_cli.config.schema import Run
+from persia_cli.control.position import TRAIN
+from persia_cli.plan.job import Job
+from persia_cli.roles import embedding_server
+from persia_cli.store.answers import LastAnswers
+from persia_cli.store.memory_file import new_file
+from persia_cli.store.wire_rows import encode_rows
+from persia_cli.wire.messages import Ack, GroupGradients, GroupKeys, LookUp, Update
+from persia_cli.wire.parts import BatchId
+from tests.support.alone import alone
+from tests.support.runs import make_run
+from tests.support.stranger import Stranger
+
+DIM, RANKS, STEPS = 4, 2, 12
+POLICIES = [
+    {"admission": {"min_count": 2}},
+    {"admission": {"min_count": 2}, "capacity": 40, "when_full": "evict_lfu"},
+    {"capacity": 40, "when_full": "evict_lfu"},
+    {"capacity": 40, "when_full": "evict_lru", "expire_after": 3},
+    {"capacity": 40, "when_full": "refuse"},
+]
+
+
+def run_of(embedding: dict[str, object], mode: str = "sync") -> Run:
+    return make_run(
+        sparse=["a"],
+        model={"kind": "ffnn", "dim": DIM, "hidden": [4]},
+        embedding={"capacity": 1000, "num_partitions": 1} | embedding,
+        mode={"kind": mode},
+        cluster={"kind": "local", "nn_workers": RANKS, "server_memory": "shared"},
+        train={"batch_size": 8 * RANKS},
+    )
+
+
+JOB = Job("train", "", None, train_rows=STEPS * 8 * RANKS, eval_rows=8 * RANKS, steps=STEPS, eval_steps=1)
+
+
+@contextmanager
+def ranks_of(run: Run, file: int, life: int) -> Iterator[list[Stranger]]:
+    """Both ranks of a process of the server, which goes on with the memory of the process before."""
+    with ExitStack() as stack:
+        roles = stack.enter_context(alone(run, JOB, memory_file=file, life=life))
+        yield [stack.enter_context(Stranger(roles.servers[0], roles.token, f"rank-{rank}")) for rank in range(RANKS)]
+    # The file can be taken over once nothing of the server is left.
+    del roles, stack
+    gc.collect()
+
+
+def answer(stranger: Stranger, step: int, rank: int, keys: np.ndarray) -> tuple[bytes, list[int]]:
+    """Look keys up; returns their rows and the positions of those that had none before."""
+    tables = np.zeros(keys.size, np.uint16)
+    [group] = stranger.ask_for(LookUp(BatchId(0, TRAIN, step, rank), True, 0, [GroupKeys(keys, tables)])).groups
+    return group.rows.tobytes(), group.unknown.tolist()
+
+
+def answers(run: Run, seed: int, repeats: bool, deaths: bool) -> list[tuple[bytes, list[int]]]:
+    """The answers to all look-ups of a job by chance; each is repeated, perhaps by the next process, as the first."""
+    rng = np.random.default_rng(seed)
+    some = rng.integers(2**64, size=120, dtype=np.uint64)
+    batches = [[rng.choice(some, 20, replace=False) for _ in range(RANKS)] for _ in range(STEPS)]
+    gradients = [rng.standard_normal((20, DIM)).astype(np.float32) for _ in range(RANKS)]
+    file, found = new_file("server"), list[tuple[bytes, list[int]]]()
+
+    def update(ranks: list[Stranger], step: int) -> None:
+        sent = [
+            each.begin(Update(BatchId(0, TRAIN, step, rank), 0, 0, [GroupGradients(keys, tables, encoded[rank])]))
+            for rank, (each, keys) in enumerate(zip(ranks, batches[step], strict=True))
+        ]
+        assert [each.await_reply(number) for each, number in zip(ranks, sent, strict=True)] == [Ack()] * RANKS
+
+    tables, encoded = np.zeros(20, np.uint16), [encode_rows(each, "float32") for each in gradients]
+    try:
+        for life, step in enumerate(range(0, STEPS, 4) if deaths else [0], 1):
+            with ranks_of(run, file, life) as ranks:
+                for at in range(step, min(step + 5, STEPS) if deaths else STEPS):
+                    if at > step or life == 1:
+                        found += [answer(ranks[rank], at, rank, batches[at][rank]) for rank in range(RANKS)]
+                    if repeats:
+                        for rank in rng.integers(RANKS, size=3).tolist():
+                            again = answer(ranks[rank], at, rank, batches[at][rank])
+                            assert again == found[RANKS * at + rank], "a repeat has another answer"
+                    if not deaths or at < step + 4:
+                        update(ranks, at)
+    finally:
+        os.close(file)
+    return found
+
+
+@pytest.mark.parametrize("embedding", POLICIES, ids=str)
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_repeat_is_answered_as_the_first_time_and_changes_nothing(embedding: dict[str, object], seed: int) -> None:
+    """After the look-ups of all ranks, and where the server has died meanwhile too."""
+    run = run_of(embedding)
+    straight = answers(run, seed, repeats=False, deaths=False)
+    assert any(len(new) for _, new in straight[-4:]), "rows are still made or refused at the end"
+    assert answers(run, seed, repeats=True, deaths=False) == straight
+    assert answers(run, seed, repeats=True, deaths=True) == straight
+
+
+@pytest.mark.parametrize("deaths", [False, True])
+def test_without_what_was_answered_a_repeat_would_get_the_rows_that_others_made(
+    monkeypatch: pytest.MonkeyPatch, deaths: bool
+) -> None:
+    """So the test above can fail."""
+    if deaths:
+        monkeypatch.setattr(LastAnswers, "last", lambda *_: None)
+    else:
+        monkeypatch.setattr(embedding_server, "as_before", lambda answers, _: answers)
+    with pytest.raises(AssertionError, match="a repeat has another answer"):
+        answers(run_of(POLICIES[0]), 0, repeats=True, deaths=deaths)
