@@ -18,6 +18,9 @@ from persia_cli.errors import DataError
 
 Rows = NDArray[np.int64] | None
 """Numbers of the rows to take, or None for all."""
+CORRECT_NUMBERS = "set dataset.fill to a value that replaces them, or correct the data"
+CORRECT_IDS = "correct the data, or turn the values into categories first"
+"""What to do about values of a data set that cannot be used."""
 
 
 class Ids(NamedTuple):
@@ -85,18 +88,24 @@ def decode_weights(column: Any, name: str, where: object, rows: Rows) -> NDArray
 
 
 def decode_dense(
-    column: Any, feature: DenseFeature, where: object, rows: Rows, fill: float | None, counts: Counter[str]
+    column: Any,
+    feature: DenseFeature,
+    where: object,
+    rows: Rows,
+    fill: float | None,
+    counts: Counter[str],
+    remedy: str = CORRECT_NUMBERS,
 ) -> NDArray[np.float32]:
     """Return dense values, transformed, [n, feature.width]; `counts` counts the fills.
 
-    `fill` takes the place of all inputs of a null or non-finite value; without it, such a value raises DataError.
+    `fill` takes the place of all inputs of a null or non-finite value; without it, such a value raises DataError, which
+    says `remedy`.
     """
     name = feature.name
     values = _float32(column, rows) if feature.transform is None else _transformed(column, feature, rows)
     values = values.reshape(-1, feature.width)
     good: NDArray[np.bool_] = np.logical_and.reduce(np.isfinite(values), axis=1)
     if fill is None:
-        remedy = "set dataset.fill to a value that replaces them, or correct the data"
         _check(good, values.sum(axis=1), rows, f"dense column {name}", where, remedy)
     elif not good.all():
         counts["filled_dense_values"] += int(good.size - np.count_nonzero(good))
@@ -105,12 +114,18 @@ def decode_dense(
 
 
 def decode_ids(
-    column: Any, feature: SparseFeature, as_lists: bool, where: object, rows: Rows, counts: Counter[str]
+    column: Any,
+    feature: SparseFeature,
+    as_lists: bool,
+    where: object,
+    rows: Rows,
+    counts: Counter[str],
+    remedy: str = CORRECT_IDS,
 ) -> Ids:
     """Return ids; nulls become `missing_id`, and of a list the newest `max_length` ids are kept, the others counted.
 
     `as_lists` is True if the feature holds lists, for columns that hold only nulls. Raises DataError naming the row of
-    a value that cannot be an id.
+    a value that cannot be an id, and saying `remedy`.
     """
     missing, made = np.uint64(feature.missing_id), feature.ids
     if feature.buckets is not None:
@@ -121,7 +136,7 @@ def decode_ids(
         try:
             single = id_values(column, feature.table_name, made, missing)
         except NotAnIdError as bad:
-            raise _no_id(bad, feature, where, bad.index) from bad
+            raise _no_id(bad, feature, where, bad.index, remedy) from bad
         single = single if rows is None else single[rows]
         return Ids(single, np.arange(single.size + 1) if as_lists else None)
     if pa.types.is_dictionary(column.type):
@@ -132,7 +147,7 @@ def decode_ids(
             pieces.append(_list_ids(chunk, feature.table_name, made, missing))
         except NotAnIdError as bad:
             before = sum(lengths.size for _, lengths in pieces)
-            raise _no_id(bad, feature, where, before + _row_of(chunk, bad.index)) from bad
+            raise _no_id(bad, feature, where, before + _row_of(chunk, bad.index), remedy) from bad
     values = np.concatenate([piece[0] for piece in pieces]) if pieces else np.empty(0, np.uint64)
     lengths = np.concatenate([piece[1] for piece in pieces]) if pieces else np.empty(0, np.int64)
     offsets = _offsets(lengths)
@@ -213,11 +228,11 @@ def _place(where: object, row: int) -> str:
     return where.place_of(row) if isinstance(where, RowGroup) else f"row {row}"
 
 
-def _no_id(bad: NotAnIdError, feature: SparseFeature, where: object, row: int) -> DataError:
+def _no_id(bad: NotAnIdError, feature: SparseFeature, where: object, row: int, remedy: str) -> DataError:
     column = feature.column_name
     return DataError(
         f"{where}: {bad} in {_place(where, row)} of column {column}, so sparse feature {feature.name} has no id there; "
-        "correct the data, or turn the values into categories first"
+        f"{remedy}"
     )
 
 

@@ -15,10 +15,12 @@ from typing import NoReturn, Self
 from persia_cli.disk import rename, sync, writing
 from persia_cli.errors import UserError
 from persia_cli.observe.saved_run import SavedModel
-from persia_cli.serving.description import MODEL, read_description
+from persia_cli.serving.description import FEATURES, GOLDEN, MODEL, NETWORK
 
 PLAIN = ("predict.py", "network.py", "network.safetensors", MODEL)
 """Files of an export to plain torch."""
+SERVED = (MODEL, NETWORK, FEATURES, GOLDEN)
+"""Files of an export that serves; one that is damaged or of another format can be replaced too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +137,4 @@ def ended_by_exit() -> Iterator[Callable[[], None]]:
 
 
 def _is_export(folder: Path) -> bool:
-    if all((folder / name).is_file() for name in PLAIN):
-        return True
-    try:
-        read_description(folder)
-    except UserError:
-        return False
-    return True
+    return any(all((folder / name).is_file() for name in names) for names in (PLAIN, SERVED))

@@ -1,4 +1,4 @@
-"""The description of an exported model, `model.json`: its inputs and outputs, its tables, checksums of its files."""
+"""The description of an exported model, `model.json`: inputs and outputs, tables, checksums of it and of its files."""
 
 import hashlib
 from collections.abc import Callable
@@ -9,8 +9,9 @@ import msgspec
 
 from persia_cli.config.schema.loss import Link
 from persia_cli.errors import CheckpointError, UserError, one_line
+from persia_cli.storage.checked_json import ChangedError, checked, read_checked
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MODEL, NETWORK, FEATURES, GOLDEN, ROWS = "model.json", "dense.onnx", "features.yaml", "golden.arrow", "rows"
 """Names of the files of an exported model, and of its folder of rows."""
 Form = Literal["float32", "bfloat16", "float16", "int8", "int4"]
@@ -169,23 +170,35 @@ def read_description(folder: Path) -> ModelDescription:
     """Return the description of an exported model; raises UserError for a folder that has none, CheckpointError."""
     path = folder / MODEL
     try:
-        content = path.read_bytes()
+        content = read_checked(path)
     except OSError as error:
         raise UserError(
             f"{folder} is no exported model: {MODEL} cannot be read ({error.strerror}); make one with "
             "persia export RUN -o FOLDER"
         ) from error
+    except ValueError as error:
+        if not isinstance(error, ChangedError):
+            _refuse_other_format(path, path.read_bytes())
+        raise CheckpointError(f"{path} is damaged: {error}; export the run again") from error
+    _refuse_other_format(path, content)
     try:
-        version = _VERSION.decode(content).format_version
-        if version != FORMAT_VERSION:
-            raise CheckpointError(
-                f"{path} has format version {version}, and this persia reads {FORMAT_VERSION}; export the run again"
-            )
         found = _DECODER.decode(content)
     except msgspec.MsgspecError as error:
         raise CheckpointError(f"{path} is damaged: {one_line(error)}; export the run again") from error
     _require_sense(path, found)
     return found
+
+
+def _refuse_other_format(path: Path, content: bytes) -> None:
+    """Raise CheckpointError for a description of another format version; version 1 had no checksum."""
+    try:
+        version = _VERSION.decode(content).format_version
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return
+    if version not in (None, FORMAT_VERSION):
+        raise CheckpointError(
+            f"{path} has format version {version}, and this persia reads {FORMAT_VERSION}; export the run again"
+        )
 
 
 def digest_of(folder: Path) -> str:
@@ -198,7 +211,7 @@ def digest_of(folder: Path) -> str:
 
 def write_description(folder: Path, description: ModelDescription) -> None:
     """Write the description into a folder that nobody reads yet."""
-    (folder / MODEL).write_bytes(msgspec.json.format(msgspec.json.encode(description), indent=2) + b"\n")
+    (folder / MODEL).write_bytes(checked(description))
 
 
 def note_of(folder: Path, path: str, on_bytes: Callable[[int], None] = lambda done: None) -> FileNote:

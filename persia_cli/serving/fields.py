@@ -197,7 +197,8 @@ class RequestFields(Node):
 
     def _dense(self, feature: DenseFeature, column: Any) -> NDArray[np.float32]:
         try:
-            return decode_dense(arrow_column(column, feature.name), feature, WHERE, None, self.fill, Counter())
+            given = arrow_column(column, feature.name)
+            return decode_dense(given, feature, WHERE, None, self.fill, Counter(), "the model needs a number there")
         except (pa.ArrowException, TypeError) as error:
             raise DataError(
                 f"{WHERE}: field {feature.name} has values that are no numbers, {one_line(error)}"
@@ -211,9 +212,10 @@ class RequestFields(Node):
         if isinstance(column, np.ndarray) and column.dtype in INTEGERS and self._has_plain_ids(feature):
             return Ids(column.view(np.uint64), None)
         is_list = feature.name in self.lists
-        name = feature.column_name
+        name, wanted = feature.column_name, "texts" if feature.ids == "text" else "whole numbers"
         try:
-            return decode_ids(arrow_column(column, name, is_list), feature, is_list, WHERE, None, Counter())
+            given = arrow_column(column, name, is_list)
+            return decode_ids(given, feature, is_list, WHERE, None, Counter(), f"give {wanted}, or null")
         except (pa.ArrowException, TypeError) as error:
             raise DataError(f"{WHERE}: field {name} has values that are no ids, {one_line(error)}") from error
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from persia_cli.errors import CheckpointError
+from persia_cli.storage.checked_json import CHECKED
 from persia_cli.storage.places import Place
 from persia_cli.storage.reading_ahead import read_ahead
 from persia_cli.store.layout import EmbeddingLayout, partitions_of
 from persia_cli.store.manifest import (
-    CHECKED,
     MANIFEST,
     Manifest,
     Parent,

@@ -4,7 +4,6 @@ It has a checksum of itself and of every file, and the number of rows of each ta
 is damaged or incomplete is refused and never read in part.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from blake3 import blake3
 from persia_cli.control.phases import Trigger
 from persia_cli.errors import CheckpointError
 from persia_cli.storage import places
+from persia_cli.storage.checked_json import ChangedError, checked, read_checked
 from persia_cli.storage.places import Place, inside, place_of, put, reading, size_of, subfolders
 from persia_cli.storage.reading_ahead import read_ahead
 from persia_cli.store.contradictions import contradiction
@@ -37,9 +37,6 @@ SIGHTINGS = "sightings"
 CHUNK_BYTES = 2**22
 
 _FINISHED = re.compile(r"step-(\d+)")
-
-_OPENING = b'{\n  "sha256": "%s",\n'
-CHECKED = re.compile(rb'\{\n  "sha256": "([0-9a-f]{64})",\n')
 
 
 class SavedTable(Record, frozen=True, forbid_unknown_fields=True):
@@ -312,31 +309,6 @@ def kind_of(file: SavedFile) -> str:
     return file.folder.rpartition("/")[2]
 
 
-class ChangedError(ValueError):
-    """An error for a file whose text does not match its checksum."""
-
-
-def checked(content: Any) -> bytes:
-    """Return an object as JSON whose first key is the SHA-256 of the text after it."""
-    text = msgspec.json.format(msgspec.json.encode(content), indent=2).removeprefix(b"{\n") + b"\n"
-    return _OPENING % hashlib.sha256(text).hexdigest().encode() + text
-
-
 def write_checked(path: Place, content: Any) -> None:
     """Write what `checked` returns as a whole file; raises DiskError."""
     put(path, checked(content))
-
-
-def read_checked(path: Place) -> bytes:
-    """Return the JSON object that `write_checked` wrote, without its checksum.
-
-    Raises OSError if it cannot be read, ValueError if it has no checksum, ChangedError if the checksum does not match.
-    """
-    content = path.read_bytes()
-    opening = CHECKED.match(content)
-    if opening is None:
-        raise ValueError("it does not begin with its own checksum")
-    text = content[opening.end() :]
-    if hashlib.sha256(text).hexdigest().encode() != opening[1]:
-        raise ChangedError("it does not match its own checksum")
-    return b"{\n" + text

@@ -9,6 +9,7 @@ from persia_cli.control.evaluation_tracker import Best
 from persia_cli.control.phases import Trigger
 from persia_cli.errors import CheckpointError, DiskError
 from persia_cli.storage import places
+from persia_cli.storage.checked_json import read_checked
 from persia_cli.storage.places import Place
 from persia_cli.store.chain import ancestors
 from persia_cli.store.manifest import (
@@ -18,7 +19,6 @@ from persia_cli.store.manifest import (
     finished_steps,
     newest_checkpoint,
     owner,
-    read_checked,
     step_of,
     unfinished_folders,
     write_checked,

@@ -16,6 +16,7 @@ from persia_cli.main import app
 from persia_cli.observe.saved_run import SavedModel
 from tests.support.runs import make_run
 from tests.support.saved_rows import made_up_rows
+from tests.support.small_model import write_small_model
 from tests.unit.checkpoint.made_up import write_sorted
 
 
@@ -50,6 +51,16 @@ def test_only_an_empty_folder_or_an_earlier_export_is_replaced(tmp_path: Path) -
         write(Output.at(folder, overwrite=True))
         assert names(folder) == ["new"]
     assert names(tmp_path) == ["empty", "mine", "plain"]
+
+
+def test_an_export_that_is_damaged_or_of_another_format_is_replaced(tmp_path: Path) -> None:
+    """Errors of such a folder say to export the run again."""
+    folder = write_small_model(tmp_path / "shop")
+    for text in ('{"format_version": 1}', ""):
+        (folder / "model.json").write_text(text)
+        assert Output.at(folder, overwrite=True).folder == folder
+    write(Output.at(folder, overwrite=True))
+    assert names(folder) == ["new"]
 
 
 def test_paths_without_a_name_and_links_are_refused_before_the_export(

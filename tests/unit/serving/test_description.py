@@ -1,5 +1,6 @@
 """A description of an exported model whose parts do not fit each other is refused before anything is read by it."""
 
+import random
 from pathlib import Path
 
 import msgspec
@@ -8,7 +9,9 @@ import pytest
 from persia_cli.errors import CheckpointError, UserError
 from persia_cli.serving.description import (
     FEATURES,
+    FORMAT_VERSION,
     GOLDEN,
+    MODEL,
     NETWORK,
     FileNote,
     Form,
@@ -29,7 +32,7 @@ TABLE = FrozenTable("items", 3, 0, 0, 1, 2, 5, 0.1, 2**24, 1, 0, 0)
 def description_of(group: FrozenGroup) -> ModelDescription:
     files = [FileNote(path, 0, "0" * 64) for path in (NETWORK, FEATURES, GOLDEN, group.index, group.values)]
     return ModelDescription(
-        *(1, "0.1.0", "shop", "run", 10, 1000, 7, "ffnn", 0),
+        *(FORMAT_VERSION, "0.1.0", "shop", "run", 10, 1000, 7, "ffnn", 0),
         features=[FrozenFeature("item", group.number, "items", "sum")],
         groups=[group],
         inputs=[],
@@ -47,6 +50,31 @@ def test_rows_of_other_bytes_than_their_form_has_are_refused(form: Form, tmp_pat
         write_description(tmp_path, description_of(msgspec.structs.replace(good, stride=stride)))
         with pytest.raises(CheckpointError, match=f"rows of 16 values in {form} do not have {stride} bytes"):
             read_description(tmp_path)
+
+
+def test_a_description_with_any_byte_changed_is_refused(tmp_path: Path) -> None:
+    """Also where it would still be one, such as with another salt or bound, for which all rows would be others."""
+    write_description(tmp_path, description_of(FrozenGroup(0, 4, "float32", 16, "float32", [TABLE])))
+    path, rng = tmp_path / MODEL, random.Random(3)
+    content = path.read_bytes()
+    for at in range(len(content)):
+        path.write_bytes(content[:at] + bytes([content[at] ^ 1 << rng.randrange(8)]) + content[at + 1 :])
+        with pytest.raises(CheckpointError, match=r"model\.json is damaged: .* its own checksum; export the run again"):
+            read_description(tmp_path)
+    path.write_bytes(content.replace(b'"salt": 5', b'"salt": 6'))
+    with pytest.raises(CheckpointError, match="does not match its own checksum"):
+        read_description(tmp_path)
+
+
+def test_a_description_of_another_format_is_told_from_a_damaged_one(tmp_path: Path) -> None:
+    description = description_of(FrozenGroup(0, 4, "float32", 16, "float32", [TABLE]))
+    old = msgspec.json.encode(msgspec.structs.replace(description, format_version=1))
+    (tmp_path / MODEL).write_bytes(old)  # which had no checksum
+    with pytest.raises(CheckpointError, match=f"has format version 1, and this persia reads {FORMAT_VERSION}; export"):
+        read_description(tmp_path)
+    write_description(tmp_path, msgspec.structs.replace(description, format_version=FORMAT_VERSION + 1))
+    with pytest.raises(CheckpointError, match=f"has format version {FORMAT_VERSION + 1}"):
+        read_description(tmp_path)
 
 
 def test_an_unknown_word_for_missing_ids_is_refused(tmp_path: Path) -> None:
