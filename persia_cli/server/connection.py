@@ -1,6 +1,7 @@
 """A connection to a server: who sends too much, or nothing, or does not read, does not hold it for long."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -19,6 +20,12 @@ MOST_AHEAD = 1000
 """Requests that wait on a connection for the answer of an earlier one; it is closed behind the last of them."""
 HEAD_S = 10.0
 """Seconds within which a connection has to be encrypted, and then the line and headers of a request have to come."""
+BEYOND = 64
+"""Connections beyond that bound which are told so; yet another one is closed at once."""
+BEYOND_S = 1.0
+"""Seconds in which the request of such a connection has to begin."""
+LINGER_S = 2.0
+"""Seconds for which what a client still sends is thrown away behind a last answer; it may read that meanwhile."""
 STALL_S = 10.0
 """Seconds for which an answer waits for a client that does not read."""
 _ANSWER, _CONTINUE = b"HTTP/1.1 ", b"HTTP/1.1 100 "
@@ -31,9 +38,12 @@ class WholeAnswers:
     """A transport that sends the head of an answer with its body: two writes would cost two calls of the system, and
     wake the client twice."""
 
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
+    def __init__(self, transport: asyncio.Transport, end: Callable[[], None]) -> None:
+        """`end` closes the connection."""
+        self._transport, self._end = transport, end
         self._head = b""
+        self.is_over = False
+        """Whether nothing more will be sent."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -55,7 +65,11 @@ class WholeAnswers:
     def close(self) -> None:
         """Send what is held, and close the connection."""
         self.flush()
-        self._transport.close()
+        self._end()
+
+    def is_closing(self) -> bool:
+        """Return whether the connection is closed, or will be as soon as the client has its last answer."""
+        return self.is_over or self._transport.is_closing()
 
 
 class ReadingInTurn(FlowControl):
@@ -81,14 +95,19 @@ class BoundedConnection(HttpToolsProtocol):
         self._idle_bytes = 0
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._at_work: Any = None
+        self._is_beyond = self._is_refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.flow = ReadingInTurn(transport, self.pipeline)
-        self._answers = WholeAnswers(transport)
+        self._own, self._answers = transport, WholeAnswers(transport, self._end)
         self.transport = self._answers  # type: ignore[assignment]
-        if len(self.connections) > MOST_CONNECTIONS:
-            self._refuse(503, f"the server has {MOST_CONNECTIONS} connections already; try again later")
+        if len(self.connections) > MOST_CONNECTIONS + BEYOND:
+            transport.close()
+        elif len(self.connections) > MOST_CONNECTIONS:
+            # A client reads no answer before it has sent its request.
+            self._is_beyond = True
+            self._start("head", BEYOND_S, self._refuse_beyond)
         else:
             self._start("head", HEAD_S, self._on_late_head)
 
@@ -106,6 +125,9 @@ class BoundedConnection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         # Other than with uvicorn, what comes does not end the wait for a next request: its beginning does.
         if self.transport.is_closing():  # with TLS there may be more
+            return
+        if self._is_beyond:
+            self._refuse_beyond()
             return
         self._has_moved = False
         try:
@@ -213,6 +235,24 @@ class BoundedConnection(HttpToolsProtocol):
         elif not self.transport.is_closing():
             self.transport.close()
 
+    def _refuse_beyond(self) -> None:
+        self._refuse(503, f"the server has {MOST_CONNECTIONS} connections already; try again later")
+
+    def _end(self) -> None:
+        """Close the connection; of a request that is not whole, the rest is thrown away first, for a while.
+
+        The system resets a connection that is closed before all is read, and the client then loses its answer.
+        """
+        own, cycle = self._own, self._at_work
+        is_whole = not self._is_refused and (cycle is None or not cycle.more_body)
+        if is_whole or own.is_closing() or self._answers.is_over or not own.can_write_eof():
+            own.close()
+            return
+        self._answers.is_over = True
+        own.write_eof()
+        FlowControl.resume_reading(self.flow)
+        self._start("linger", LINGER_S, own.abort)
+
     def _refuse(self, status: int, text: str) -> None:
         """Answer what is no request, and close the connection."""
         if self.transport.is_closing():
@@ -227,6 +267,7 @@ class BoundedConnection(HttpToolsProtocol):
             self.cycle.keep_alive = False
             self.flow.pause_reading()
             return
+        self._is_refused = True
         body = msgspec.json.encode({"error": text})
         lines = [
             f"HTTP/1.1 {status} {_REASONS[status]}", f"content-type: {JSON}", f"content-length: {len(body)}",

@@ -27,6 +27,7 @@ from tests.support.small_model import write_small_model
 ROWS = b'{"instances": [{"user": 1, "item": "4", "words": ["lamp"], "price": 0.5}]}'
 PREDICT = b"POST /v1/models/shop:predict HTTP/1.1\r\nHost: x\r\n"
 WHOLE = PREDICT + b"Content-Length: %d\r\n\r\n" % len(ROWS) + ROWS
+LARGE = PREDICT + b"Content-Length: %d\r\n\r\n" % 2**24 + b"x" * 2**24
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
@@ -145,15 +146,50 @@ def test_a_head_has_a_bound(port: int, endless: bytes) -> None:
 
 
 def test_more_connections_than_there_may_be_are_told_to_come_again(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever they send: a connection that is closed with something unread is reset, and its answer lost."""
     monkeypatch.setattr(connection, "MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(connection, "BEYOND_S", 0.1)
     with closing(connected(port)) as one, closing(connected(port)) as two:
         for each in (one, two):  # which are so known to be there
             each.sendall(LIVE)
             assert each.recv(1000).startswith(b"HTTP/1.1 200")
-        found = answer(port, b"")
-        assert found.startswith(b"HTTP/1.1 503")
-        assert b"retry-after: 1" in found
+        for sent in (b"", WHOLE, LARGE):
+            found = answer(port, sent)
+            assert found.startswith(b"HTTP/1.1 503"), sent[:80]
+            assert b"retry-after: 1" in found
+            assert "2 connections already" in json.loads(found.rpartition(b"\r\n\r\n")[2])["error"]
     poll_for(lambda: answer(port, last(LIVE)).startswith(b"HTTP/1.1 200"), 5.0, "there is room again")
+
+
+def test_still_more_connections_are_closed_at_once(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "MOST_CONNECTIONS", 0)
+    monkeypatch.setattr(connection, "BEYOND", 0)
+    with suppress(ConnectionResetError, BrokenPipeError):
+        assert answer(port, LIVE) == b""
+
+
+@pytest.mark.parametrize(
+    "begin", [b"GET /\0", b"POST /nowhere HTTP/1.1\r\nHost: x\r\n", PREDICT], ids=["no", "404", "413"]
+)
+def test_who_is_refused_reads_why_although_he_still_sends(port: int, begin: bytes) -> None:
+    found = answer(port, begin + b"Content-Length: %d\r\n\r\n" % 2**25 + b"x" * 2**25)
+    assert found.startswith(b"HTTP/1.1 4")
+    assert len(json.loads(found.rpartition(b"\r\n\r\n")[2])["error"]) > 10
+
+
+def test_who_sends_without_end_is_let_go(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "LINGER_S", 0.2)
+    with closing(connected(port)) as own:
+        own.sendall(PREDICT + b"Content-Length: %d\r\n\r\n" % 2**40)
+
+        def is_let_go() -> bool:
+            try:
+                own.sendall(b"x" * 2**16)
+            except (ConnectionResetError, BrokenPipeError):
+                return True
+            return False
+
+        poll_for(is_let_go, 10.0, "the connection is reset")
 
 
 def test_a_server_without_room_says_so_before_the_body_is_there(app: ServingApp) -> None:
@@ -365,7 +401,7 @@ class Written:
 
 def test_an_answer_is_one_write_and_the_wish_for_a_body_waits_for_nothing() -> None:
     written = Written()
-    answers = connection.WholeAnswers(written)  # type: ignore[arg-type]
+    answers = connection.WholeAnswers(written, written.close)  # type: ignore[arg-type]
     answers.write(b"HTTP/1.1 200 OK\r\n\r\n")
     assert written.parts == []
     answers.write(b"HTTP/1.1 is in this body too")
