@@ -1,6 +1,5 @@
 """A job whose coordinator `persia launch-role` has started here: on Kubernetes, by a scheduler or by hand."""
 
-import os
 import shlex
 import signal
 import socket
@@ -19,9 +18,10 @@ from persia_cli.config.schema import Kubernetes, Run
 from persia_cli.errors import PreemptedError, RoleError, UserError
 from persia_cli.launch.job import JOB, recorded_failure, result_of
 from persia_cli.launch.role import read_job
-from persia_cli.launch.save_request import coordinators_in, is_alive, takes_requests
+from persia_cli.launch.running import RunningProcess, process_of
+from persia_cli.launch.save_request import coordinators_in, launcher_of, takes_requests
 from persia_cli.observe.history import CONFIG, ENDS
-from persia_cli.observe.journal import EVENTS, read_journal
+from persia_cli.observe.journal import EVENTS, is_being_written, read_journal
 from persia_cli.plan.job import Job
 
 POLL_S = 0.2
@@ -65,12 +65,17 @@ def stop_launched(run_dir: Path, at_once: bool) -> None:
     processes = _processes_of(run_dir, read_job(run_dir / JOB))
     if _end_of(run_dir) or not processes:
         raise UserError(f"the job of {run_dir} is not running; persia runs show {shlex.quote(str(run_dir))} says more")
+    process = processes[0]
     if at_once:
-        raise UserError(f"--now is for cluster=hosts, ray and slurm; kill -INT {processes[0]} ends this job at once")
-    os.kill(processes[0], signal.SIGUSR1)
+        raise UserError(f"--now is for cluster=hosts, ray and slurm; kill -INT {process.pid} ends this job at once")
+    try:
+        process.send(signal.SIGUSR1)
+    except PermissionError:
+        whose = f"process {process.pid}, which trains {run_dir}, belongs to another user"
+        raise UserError(f"{whose}; stop it as that user") from None
     limit_s = run.checkpoint.grace_s + ENDING_S
     begin = time.monotonic()
-    while is_alive(processes[0]):
+    while process.lives:
         if time.monotonic() - begin > limit_s:
             raise RoleError(f"the job of {run_dir} has not ended within {limit_s:g} s; see the log of its coordinator")
         time.sleep(POLL_S)
@@ -118,10 +123,16 @@ def _show(run_dir: Path) -> None:
                 time.sleep(POLL_S)
 
 
-def _processes_of(run_dir: Path, job: Job) -> list[int]:
-    """Return which processes run of that which started a coordinator and its own; a stranger's takes no requests."""
-    began = [int(event["pid"]) for event in coordinators_in(read_journal(run_dir / EVENTS))]
-    return [pid for pid in [job.launcher, *began[-1:]] if is_alive(pid) and takes_requests(pid)]
+def _processes_of(run_dir: Path, job: Job) -> list[RunningProcess]:
+    """Return which processes run of that which started a coordinator and its own; a stranger's takes no requests.
+
+    A later process with the number of one that was killed is not among them: a coordinator holds the journal.
+    """
+    found = [launcher_of(job)]
+    began = coordinators_in(read_journal(run_dir / EVENTS))
+    if began and is_being_written(run_dir / EVENTS) and (coordinator := process_of(int(began[-1]["pid"]))) is not None:
+        found.append(coordinator)
+    return [process for process in found if process.lives and takes_requests(process.pid)]
 
 
 def _start_of(run_dir: Path) -> int | None:

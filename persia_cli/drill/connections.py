@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from persia_cli.drill.running import PROC, RunningProcess
 from persia_cli.errors import UserError
+from persia_cli.launch.running import PROC, RunningProcess
 
 PIDFD_GETFD = 438
 """Number of the system call, the same on all processors (include/uapi/asm-generic/unistd.h)."""

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from persia_cli.drill.processes import secret_file_of
-from persia_cli.drill.running import PROC, RunningProcess
 from persia_cli.errors import UserError, WireError
+from persia_cli.launch.running import PROC, RunningProcess
 from persia_cli.wire import sockets
 from persia_cli.wire.context import Context
 from persia_cli.wire.frames import MalformedMessage, decode, encode

@@ -12,10 +12,10 @@ from persia_cli.drill.job import DrilledJob
 from persia_cli.drill.plan import LAUNCHER, Disturbance
 from persia_cli.drill.processes import wait_until_ended
 from persia_cli.drill.result import StrikeResult
-from persia_cli.drill.running import RunningProcess
 from persia_cli.drill.saves import fill_disk
 from persia_cli.drill.strikes import cut_for, kill, slow, stop
 from persia_cli.errors import RoleError, UserError
+from persia_cli.launch.running import RunningProcess
 
 POLL_S = 0.005
 EVENTS_S = 0.1

@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 
 import msgspec
 
-from persia_cli.drill.running import RunningProcess
 from persia_cli.errors import RoleError
 from persia_cli.launch.processes import python_module
+from persia_cli.launch.running import RunningProcess
 
 READY = b"ready\n"
 END_S = 10.0

@@ -12,9 +12,9 @@ from typing import Any
 from persia_cli.disk import writing
 from persia_cli.drill.account import last_step
 from persia_cli.drill.processes import replicas_of, wait_until_ended
-from persia_cli.drill.running import RunningProcess, process_of
 from persia_cli.launch.job import ROLES
 from persia_cli.launch.processes import python_module
+from persia_cli.launch.running import RunningProcess, process_of
 from persia_cli.observe.history import EARLIER, ENDS
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 

@@ -5,8 +5,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from persia_cli.drill.running import PROC, RunningProcess, parent_of, process_of, words_of
 from persia_cli.errors import UserError
+from persia_cli.launch.running import PROC, RunningProcess, parent_of, process_of, words_of
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.journal import EVENTS, is_being_written, read_journal
 

@@ -8,8 +8,8 @@ from contextlib import contextmanager, suppress
 
 from persia_cli.drill.connections import cut
 from persia_cli.drill.guard import undone
-from persia_cli.drill.running import RunningProcess
 from persia_cli.errors import UserError
+from persia_cli.launch.running import RunningProcess
 
 RUNS_S, STANDS_S = 0.05, 0.2
 """Seconds that a slow process runs, and stands still, in turns."""

@@ -4,11 +4,10 @@ Of each replica there are a log, its supervisor's process and, when that has end
 """
 
 import json
-import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from persia_cli.disk import write_whole, writing
@@ -16,6 +15,7 @@ from persia_cli.errors import PersiaError
 from persia_cli.launch.handed_over import descriptors
 from persia_cli.launch.processes import python_module
 from persia_cli.launch.role_options import RoleOptions
+from persia_cli.launch.running import RunningProcess, process_of
 
 LOG, PROCESS, END = ".log", ".process", ".end"
 KILLED = 128 + signal.SIGKILL
@@ -44,7 +44,9 @@ def start_in_background(options: RoleOptions, folder: Path) -> None:
 
 def note_process(folder: Path, name: str, pid: int, **known: str) -> None:
     """Note which process is the one of this name, and what else is known of it; raises DiskError."""
-    write_whole(folder / f"{name}{PROCESS}", json.dumps({"pid": pid, "began": _began(pid), **known}) + "\n")
+    process = process_of(pid)
+    began = process.started if process is not None else 0
+    write_whole(folder / f"{name}{PROCESS}", json.dumps({"pid": pid, "began": began, **known}) + "\n")
 
 
 @contextmanager
@@ -69,7 +71,8 @@ def recorded_exit(file: Path, interrupted: int = 1) -> Iterator[None]:
 
 def is_running(folder: Path, name: str) -> bool:
     """Return whether the supervisor of a replica runs."""
-    return _pid(folder, name) is not None
+    process = _process(folder, name)
+    return process is not None and process.lives
 
 
 def exit_code(folder: Path, name: str) -> int:
@@ -84,10 +87,9 @@ def exit_code(folder: Path, name: str) -> int:
 
 def send_signal(folder: Path, name: str, number: int) -> None:
     """Send a signal to the supervisor of a replica, if it runs; SIGKILL ends its replica too."""
-    pid = _pid(folder, name)
-    if pid is not None:
-        with suppress(ProcessLookupError):  # it has ended since
-            os.kill(pid, number)
+    process = _process(folder, name)
+    if process is not None:
+        process.send(signal.Signals(number))
 
 
 def replicas_in(folder: Path) -> list[str]:
@@ -95,20 +97,10 @@ def replicas_in(folder: Path) -> list[str]:
     return sorted(path.stem for path in folder.glob(f"*{PROCESS}"))
 
 
-def _pid(folder: Path, name: str) -> int | None:
-    """Return the process of a supervisor that runs; a later process may have got its number."""
+def _process(folder: Path, name: str) -> RunningProcess | None:
+    """Return the process of a supervisor, which may have ended; None if nothing is known of it."""
     try:
         known = json.loads((folder / f"{name}{PROCESS}").read_text(encoding="ascii"))
-        pid, began = int(known["pid"]), int(known["began"])
-    except (OSError, ValueError, KeyError):
+        return RunningProcess(int(known["pid"]), int(known["began"]))
+    except (OSError, ValueError, KeyError, TypeError):
         return None
-    return pid if began and _began(pid) == began else None
-
-
-def _began(pid: int) -> int:
-    """Return when a process began, in ticks of the machine; 0 if it has ended (Linux, proc(5))."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return 0
-    return 0 if fields[0] in "ZX" else int(fields[19])

@@ -1,6 +1,5 @@
 """The run directory and the result of a job, for all launchers."""
 
-import os
 import re
 import socket
 from collections.abc import Iterator, Sequence
@@ -24,6 +23,7 @@ from persia_cli.roles.coordinator.epoch import EPOCHS
 from persia_cli.roles.coordinator.input_log import LOG
 from persia_cli.storage.places import address_of, place_of
 from persia_cli.store.writer import Writer, claim
+from persia_cli.wire.place import own_process
 
 JOB = "job.json"
 ROLES = "roles"
@@ -127,7 +127,8 @@ def prepare_run_dir(plan: JobPlan) -> JobPlan:
         (run_dir / COORDINATOR_ADDRESS).unlink(missing_ok=True)
         (run_dir / LOG).unlink(missing_ok=True)
     load = plan.job.load and address_of(place_of(plan.job.load))
-    job = replace(plan.job, run_dir=str(run_dir.absolute()), load=load, launcher=os.getpid())
+    own = own_process()
+    job = replace(plan.job, run_dir=str(run_dir.absolute()), load=load, launcher=own.pid, launcher_began=own.began)
     plan = replace(plan, run=anchored(plan.run), job=job)
     try:
         write_run(plan.run, run_dir / CONFIG)

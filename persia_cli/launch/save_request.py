@@ -12,6 +12,7 @@ from typing import Any
 from persia_cli.config.record import read_run
 from persia_cli.errors import RoleError, UserError
 from persia_cli.launch.job import JOB
+from persia_cli.launch.running import RunningProcess, process_of
 from persia_cli.observe.history import CONFIG, ENDS
 from persia_cli.observe.journal import EVENTS, Tail, is_being_written, read_journal
 from persia_cli.plan.job import Job
@@ -85,7 +86,7 @@ def _job_of(run_dir: Path) -> Job:
 def _patience_s(lines: Sequence[dict[str, Any]], job: Job, pid: int) -> float:
     """Return for how long a coordinator may be away, by the events of its job; `pid` is that of the last one, or 0."""
     ended = [line["phase"] for line in lines if line.get("phase") in ENDS]
-    if "done" not in ended and job.launcher != pid and is_alive(job.launcher):
+    if "done" not in ended and job.launcher != pid and launcher_of(job).lives:
         return GOING_BACK_S
     if ended:
         return 0.0
@@ -107,12 +108,15 @@ def _is_replaced(lines: Sequence[dict[str, Any]]) -> bool:
     return bool(said) and said[-1] == "died"
 
 
+def launcher_of(job: Job) -> RunningProcess:
+    """Return the process that launched a job, which may have ended."""
+    return RunningProcess(job.launcher, job.launcher_began)
+
+
 def is_alive(pid: int) -> bool:
-    """Return whether a process runs, and has not ended without its parent's taking note (Linux, proc(5))."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
+    """Return whether a process runs, and has not ended without its parent's taking note."""
+    process = process_of(pid)
+    return process is not None and process.lives
 
 
 def takes_requests(pid: int) -> bool:

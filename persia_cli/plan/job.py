@@ -132,14 +132,14 @@ class Job:
     trace_last: int = 0
     """The steps [trace_first, trace_last) of training are traced by every replica."""
     output: str = ""
-    """File for the scores of a prediction; `keep` are the columns that are copied to it."""
+    """File for the scores of a prediction, with the columns `keep` and, if so, `logits`."""
     keep: tuple[str, ...] = ()
     logits: bool = False
-    """True if the file contains logits too."""
     overwrite: bool = False
     """True if the file may replace an existing one."""
     launcher: int = 0
-    """Process that launched the job, and starts it again if it goes back to a checkpoint; 0 until it has."""
+    launcher_began: int = 0
+    """Process that launched the job, and starts it again if it goes back to a checkpoint, and the tick it began at."""
 
     def to_json(self) -> bytes:
         """Encode for the wire."""

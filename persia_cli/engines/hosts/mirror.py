@@ -10,6 +10,7 @@ from persia_cli.engines.hosts.session import RECORD
 from persia_cli.launch.background import LOG
 from persia_cli.launch.job import COORDINATOR_ADDRESS, ROLES
 from persia_cli.observe.recordings import recording_of
+from persia_cli.plan.job import COORDINATOR
 
 
 class Mirror:
@@ -22,10 +23,11 @@ class Mirror:
 
         Without `writes`, another process writes them.
         """
+        self.replicas = list(replicas)
         self._writes = writes
         self._run_dir = run_dir
         self._places = {f"{ROLES}/{name}{LOG}": run_dir / ROLES / f"{name}{LOG}" for name in replicas}
-        if any(name.startswith("coordinator-") for name in replicas):
+        if any(name.startswith(f"{COORDINATOR}-") for name in replicas):
             recordings = [str(recording_of(Path(), name)) for name in recorded]
             self._places |= {name: run_dir / name for name in [*RECORD, *recordings]}
         self.known: dict[str, tuple[int, int]] = {}

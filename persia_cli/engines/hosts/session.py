@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -29,6 +29,7 @@ from persia_cli.launch.readiness import memory_bytes
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.journal import EVENTS, METRICS
 from persia_cli.observe.recordings import RECORDINGS, SUFFIX
+from persia_cli.plan.job import COORDINATOR
 from persia_cli.plan.pinning import MachineProcessors
 
 POLL_S = 0.2
@@ -94,9 +95,13 @@ class FollowedFile:
 class HostSession:
     """The replicas of one job on this machine, as the other end is to know them."""
 
-    def __init__(self, start: Path, known: dict[str, tuple[int, int]]) -> None:
-        """`start` is the folder of a start of the job; `known` has inode and size of each file at the other end."""
-        self._start, self._known = start, known
+    def __init__(self, start: Path, replicas: Collection[str], known: Mapping[str, tuple[int, int]]) -> None:
+        """`start` is the folder of a start of the job, and `replicas` are those that are placed on this machine.
+
+        Where machines share a disk, the folder has others too, whose processes are not to be found here.
+        `known` has inode and size of each file at the other end.
+        """
+        self._start, self._replicas, self._known = start, replicas, known
         self._files: dict[str, FollowedFile] = {}
         self._seen: set[str] = set()
         self._ended: set[str] = set()
@@ -104,22 +109,28 @@ class HostSession:
 
     def news(self) -> Iterator[dict[str, Any]]:
         """Yield what has come since the last call; that a replica has ended comes after all that it has said."""
-        names = replicas_in(self._start)
+        names = [name for name in replicas_in(self._start) if name in self._replicas]
         for name in names:
             if name not in self._seen:
                 self._seen.add(name)
                 yield {"replica": name}
         over = [name for name in names if name not in self._ended and not is_running(self._start, name)]
         logs = {f"{ROLES}/{name}{LOG}": self._start / f"{name}{LOG}" for name in names}
-        run_dir = self._start.parent / RUN
-        recordings = [f"{RECORDINGS}/{path.name}" for path in sorted((run_dir / RECORDINGS).glob(f"*{SUFFIX}"))]
-        for path, place in (logs | {name: run_dir / name for name in [*RECORD, *recordings]}).items():
+        for path, place in (logs | self._record()).items():
             if path not in self._files:
                 self._files[path] = FollowedFile(place, path, *self._known.get(path, (0, 0)))
             yield from self._files[path].news()
         for name in over:
             self._ended.add(name)
             yield {"ended": name, "code": exit_code(self._start, name)}
+
+    def _record(self) -> dict[str, Path]:
+        """Return the files of the run directory, which the coordinator's machine has."""
+        if not any(name.startswith(f"{COORDINATOR}-") for name in self._replicas):
+            return {}
+        run_dir = self._start.parent / RUN
+        recordings = [f"{RECORDINGS}/{path.name}" for path in sorted((run_dir / RECORDINGS).glob(f"*{SUFFIX}"))]
+        return {name: run_dir / name for name in [*RECORD, *recordings]}
 
     def obey(self, order: dict[str, Any]) -> dict[str, Any] | None:
         """Pass a signal on, unless a session before has; return the line that says so.
@@ -164,7 +175,8 @@ def _noted(path: Path) -> dict[str, int]:
 def run_session(start: Path | None, source: BinaryIO | None = None) -> None:
     """Say what this machine is; with the folder of a start of a job, report its replicas until the input ends.
 
-    The first line of the input says which files the other end has, each later one is an order.
+    The first line of the input says which replicas these are and which files the other end has, each later one is an
+    order.
     """
     _say({"facts": asdict(facts_of_host())})
     if start is None:
@@ -173,7 +185,7 @@ def run_session(start: Path | None, source: BinaryIO | None = None) -> None:
     first = orders.first()
     if first is None:
         return
-    session = HostSession(start, {name: (inode, size) for name, (inode, size) in first.items()})
+    session = HostSession(start, first["replicas"], first["known"])
     caught_up: list[dict[str, Any]] = [{"caught_up": True}]
     while True:
         for news in chain(session.news(), caught_up):

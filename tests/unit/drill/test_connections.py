@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from persia_cli.drill.connections import cut
-from persia_cli.drill.running import RunningProcess, process_of
+from persia_cli.launch.running import RunningProcess, process_of
 
 LISTENS = """
 import socket, sys

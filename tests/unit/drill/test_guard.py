@@ -10,13 +10,13 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from persia_cli.drill.running import process_of
 from persia_cli.drill.strikes import TINY, full_disk, stop
+from persia_cli.launch.running import process_of
 from tests.conftest import poll_for
 
 DRILL = """
 import sys, time
-from persia_cli.drill.running import process_of
+from persia_cli.launch.running import process_of
 from persia_cli.drill.strikes import full_disk, slow, stop
 
 target = process_of(int(sys.argv[1]))

@@ -18,7 +18,7 @@ from persia_cli.engines.hosts.connection import Connection
 from persia_cli.engines.hosts.machines import ask
 from persia_cli.engines.hosts.mirror import Mirror
 from persia_cli.errors import RoleError, UserError
-from persia_cli.launch.background import _began
+from persia_cli.launch.background import note_process
 from tests.conftest import poll_for
 
 NAME = "coordinator-0"
@@ -113,8 +113,7 @@ def signals(machine: Machine) -> Iterator[Callable[[], list[str]]]:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
-        known = {"pid": process.pid, "began": _began(process.pid)}
-        (machine.start / f"{NAME}.process").write_text(json.dumps(known))
+        note_process(machine.start, NAME, process.pid)
         yield lambda: came.read_text().split() if came.exists() else []
         process.communicate(b"\n")
 

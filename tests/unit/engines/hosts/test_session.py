@@ -14,7 +14,7 @@ from persia_cli.engines.hosts import session as sessions
 from persia_cli.engines.hosts.mirror import Mirror
 from persia_cli.engines.hosts.session import PORTION, FollowedFile, HostSession, run_session
 from persia_cli.errors import UserError
-from persia_cli.launch.background import KILLED, _began, recorded_exit
+from persia_cli.launch.background import KILLED, note_process, recorded_exit
 from tests.conftest import poll_for
 
 NAME = "nn-worker-0"
@@ -31,7 +31,7 @@ class Ends:
         self.mirror = Mirror(self.copy, [NAME, COORDINATOR])
 
     def session(self) -> HostSession:
-        return HostSession(self.start, self.mirror.known)
+        return HostSession(self.start, self.mirror.replicas, self.mirror.known)
 
     def bring(self, session: HostSession) -> list[dict[str, object]]:
         """Copy what is new, and return what else there is."""
@@ -51,8 +51,7 @@ def ends(tmp_path: Path) -> Ends:
 def process(ends: Ends) -> Iterator["subprocess.Popen[bytes]"]:
     """A process that stands for the supervisor of a replica."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as started:
-        known = {"pid": started.pid, "began": _began(started.pid)}
-        (ends.start / f"{NAME}.process").write_text(json.dumps(known))
+        note_process(ends.start, NAME, started.pid)
         (ends.start / f"{NAME}.log").write_bytes(b"begun \xc3")
         yield started
 
@@ -168,12 +167,31 @@ def test_a_number_that_another_process_has_by_now_is_not_the_replica(ends: Ends)
     assert {"ended": NAME, "code": KILLED} in ends.bring(session)
 
 
+def test_of_a_folder_that_machines_share_each_reports_its_own_replicas(ends: Ends) -> None:
+    for name in (NAME, COORDINATOR):
+        note_process(ends.start, name, os.getpid())
+        (ends.start / f"{name}.log").write_text("begun\n")
+    (ends.start / "embedding-server-0.process").write_text(json.dumps({"pid": 2**22 + 1, "began": 1}))
+    (ends.run / "events.jsonl").write_text("{}\n")
+    lines = [list(HostSession(ends.start, [name], {}).news()) for name in (NAME, COORDINATOR)]
+    assert [[line for line in each if "file" not in line] for each in lines] == [
+        [{"replica": NAME}],
+        [{"replica": COORDINATOR}],
+    ]
+    logs = [f"roles/{name}.log" for name in (NAME, COORDINATOR)]
+    assert [{line["file"] for line in each if "file" in line} for each in lines] == [
+        {logs[0]},
+        {logs[1], "events.jsonl"},
+    ]
+
+
 def test_a_session_ends_with_its_input_and_says_when_it_has_caught_up(
     ends: Ends, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (ends.run / "events.jsonl").write_text("{}\n")
     reading, writing = os.pipe()
-    os.write(writing, b'{}\n{}\n{"from": "a", "number": 4, "signal": "SIGTERM", "to": []}\n')
+    os.write(writing, b'{"replicas": ["coordinator-0"], "known": {}}\n{}\n')
+    os.write(writing, b'{"from": "a", "number": 4, "signal": "SIGTERM", "to": []}\n')
     os.close(writing)
     with os.fdopen(reading, "rb") as source:
         run_session(ends.start, source)

@@ -2,6 +2,8 @@
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,20 +25,40 @@ class RunningProcess:
         return found is not None and found[1] == self.started and found[0] not in "ZX"
 
     def send(self, number: signal.Signals) -> bool:
-        """Send a signal, never to another process that has got its number; returns False if it has ended."""
+        """Send a signal, never to another process that has got its number; returns False if it has ended.
+
+        Raises PermissionError if it belongs to another user.
+        """
         try:
-            handle = os.pidfd_open(self.pid)
+            with _held(self.pid) as handle:
+                if not self.lives:
+                    return False
+                if handle is None:
+                    os.kill(self.pid, number)
+                else:
+                    signal.pidfd_send_signal(handle, number)
         except ProcessLookupError:
             return False
-        try:
-            if not self.lives:
-                return False
-            signal.pidfd_send_signal(handle, number)
-        except ProcessLookupError:
-            return False
-        finally:
-            os.close(handle)
         return True
+
+
+@contextmanager
+def _held(pid: int) -> Iterator[int | None]:
+    """Yield a descriptor of a process, which stands for no other one later; None where the system has none.
+
+    Raises ProcessLookupError if there is no such process.
+    """
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise
+    except OSError:  # before Linux 5.3, or where a container may not
+        yield None
+        return
+    try:
+        yield handle
+    finally:
+        os.close(handle)
 
 
 def process_of(pid: int) -> RunningProcess | None:

@@ -1,0 +1,114 @@
+"""`persia stop` of a job of this machine: its own processes are told, and nobody who has got their number."""
+
+import errno
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from persia_cli.commands.launched_job import stop_launched
+from persia_cli.config.record import write_run
+from persia_cli.errors import PreemptedError, UserError
+from persia_cli.launch.running import RunningProcess, process_of
+from persia_cli.observe.journal import EVENTS, Journal
+from persia_cli.plan.job import plan_job
+from tests.support.runs import make_facts, make_run
+
+LISTENER = """
+import signal, sys
+signal.signal(signal.SIGUSR1, lambda number, frame: sys.exit(75))
+signal.signal(signal.SIGUSR2, lambda number, frame: None)
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+@pytest.fixture
+def process() -> Iterator["subprocess.Popen[bytes]"]:
+    """A process that takes signals as a launcher or a coordinator does."""
+    with subprocess.Popen([sys.executable, "-c", LISTENER], stdout=subprocess.PIPE) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline() == b"ready\n"
+        yield started
+        started.kill()
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    write_run(make_run(), folder / "config.yaml")
+    return folder
+
+
+def note_launcher(run_dir: Path, process: RunningProcess) -> None:
+    run = make_run()
+    job = plan_job(run, make_facts(run, 100, 20), "train", run_dir).job
+    job = replace(job, launcher=process.pid, launcher_began=process.started)
+    (run_dir / "job.json").write_bytes(job.to_json())
+
+
+def running(process: "subprocess.Popen[bytes]") -> RunningProcess:
+    found = process_of(process.pid)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("descriptors", [True, False], ids=["", "before Linux 5.3"])
+def test_a_launcher_is_told_and_waited_for(
+    descriptors: bool, process: "subprocess.Popen[bytes]", run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not descriptors:
+        monkeypatch.setattr(os, "pidfd_open", refused)
+    note_launcher(run_dir, running(process))
+    with pytest.raises(SystemExit) as left:
+        stop_launched(run_dir, at_once=False)
+    assert left.value.code == PreemptedError.exit_code
+    assert process.wait(10.0) == 75
+
+
+def refused(pid: int) -> int:
+    raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+
+def test_who_has_the_number_of_a_launcher_and_a_coordinator_that_were_killed_is_left_alone(
+    process: "subprocess.Popen[bytes]", run_dir: Path
+) -> None:
+    other = running(process)
+    note_launcher(run_dir, RunningProcess(other.pid, other.started - 1))
+    journal = Journal(run_dir / EVENTS, alone=True)
+    journal.write(event="began", pid=other.pid, host=socket.gethostname())
+    journal.close()
+    with pytest.raises(UserError, match="is not running"):
+        stop_launched(run_dir, at_once=False)
+    assert other.lives
+
+
+def test_a_coordinator_without_its_launcher_is_told(process: "subprocess.Popen[bytes]", run_dir: Path) -> None:
+    note_launcher(run_dir, RunningProcess(0, 0))
+    journal = Journal(run_dir / EVENTS, alone=True)
+    try:
+        journal.write(event="began", pid=process.pid, host=socket.gethostname())
+        with pytest.raises(SystemExit):
+            stop_launched(run_dir, at_once=False)
+    finally:
+        journal.close()
+    assert process.wait(10.0) == 75
+
+
+def test_a_job_of_another_user_is_for_that_user_to_stop(
+    process: "subprocess.Popen[bytes]", run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(handle: int, number: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(signal, "pidfd_send_signal", forbidden)
+    note_launcher(run_dir, running(process))
+    with pytest.raises(UserError, match=f"process {process.pid}, which trains .* belongs to another user; stop it as"):
+        stop_launched(run_dir, at_once=False)
