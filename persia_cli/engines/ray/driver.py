@@ -221,7 +221,7 @@ def driver_of(run_dir: Path) -> RayDriver | None:
     try:
         known = _NOTE.decode((run_dir / DRIVEN / f"{NAME}{PROCESS}").read_bytes())
         host = str(known["host"])
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, LookupError, TypeError):
         raise UserError(f"{run_dir / DRIVEN / NAME}{PROCESS} is damaged: it does not say which process runs") from None

@@ -72,9 +72,9 @@ def job_of(run_dir: Path) -> str | None:
     """Return the number of the job of a run directory; None if none was given to Slurm."""
     try:
         return str(json.loads((run_dir / SUBMITTED / STATE).read_text(encoding="utf-8"))["job"])
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, LookupError):
+    except (OSError, ValueError, LookupError, TypeError):
         raise UserError(f"{run_dir / SUBMITTED / STATE} is damaged; squeue and scancel know the job") from None
 
 

@@ -16,6 +16,7 @@ from persia_cli.commands.launched_job import stop_launched
 from persia_cli.config.record import write_run
 from persia_cli.errors import PreemptedError, UserError
 from persia_cli.launch.running import RunningProcess, process_of
+from persia_cli.main import app
 from persia_cli.observe.journal import EVENTS, Journal
 from persia_cli.plan.job import plan_job
 from tests.support.runs import make_facts, make_run
@@ -112,3 +113,10 @@ def test_a_job_of_another_user_is_for_that_user_to_stop(
     note_launcher(run_dir, running(process))
     with pytest.raises(UserError, match=f"process {process.pid}, which trains .* belongs to another user; stop it as"):
         stop_launched(run_dir, at_once=False)
+
+
+@pytest.mark.parametrize("command", ["attach", "stop", "logs"])
+def test_a_file_is_no_run_directory(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.yaml").touch()
+    with pytest.raises(UserError, match=r"config\.yaml (is not the run directory of a job|has no logs)"):
+        app([command, str(tmp_path / "config.yaml")], standalone_mode=False)
