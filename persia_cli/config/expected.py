@@ -169,9 +169,8 @@ def _members(annotation: Any) -> list[Any]:
 
 def _element(annotation: Any) -> Any:
     """Return the type of a list's elements or of a mapping's values."""
-    _, annotation = _bare(annotation)
-    if get_origin(annotation) in (Union, UnionType):
-        annotation = next((a for a in get_args(annotation) if get_origin(a) in (tuple, dict)), None)
+    members = [_bare(member)[1] for member in _members(annotation)]
+    annotation = next((member for member in members if get_origin(member) in (tuple, dict)), None)
     arguments = get_args(annotation)
     if not arguments:
         return None
@@ -196,7 +195,7 @@ def _bounds(metadata: list[Any], limits: bool) -> list[str]:
 def _spell(number: float) -> str:
     """Write a bound: powers of two and of ten as such, other large numbers with commas."""
     if isinstance(number, float):
-        return f"{number:g}" if abs(number) < 10_000 else f"{number:,.0f}"
+        return f"{number:,.0f}" if 10_000 <= abs(number) < 1e15 else f"{number:g}"
     if number >= 2**53 and number & (number - 1) == 0:
         return f"2^{number.bit_length() - 1}"
     return str(number) if number < 10_000 else f"{number:,}"

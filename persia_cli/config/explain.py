@@ -23,7 +23,12 @@ def explain(error: ValidationError, root: type[Node], values: Any) -> dict[str, 
         place = expected.follow(root, details["loc"], values)
         for path, sentence in _sentences(details, place, root, values):
             sentences.setdefault(path, sentence)
-    return sentences
+    # A list where a single value may be, too: what is wrong with an element says all.
+    return {
+        path: sentence
+        for path, sentence in sentences.items()
+        if not any(other.startswith(f"{path}[") for other in sentences)
+    }
 
 
 def nearest(wrong: str, choices: Sequence[str]) -> str | None:

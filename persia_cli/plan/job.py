@@ -27,6 +27,7 @@ from persia_cli.plan.columns import has_query_ids, trains_on_queries
 from persia_cli.plan.embedding import embedding_layout, require_places
 from persia_cli.plan.network import require_network
 from persia_cli.plan.trace_steps import traced_steps
+from persia_cli.plan.training import require_sense
 from persia_cli.plan.warm_start import WarmStart
 from persia_cli.storage.credentials import printable
 from persia_cli.store.layout import EmbeddingLayout
@@ -253,16 +254,11 @@ def plan_job(
         raise DataError("the data set has no evaluation samples; give dataset.split an evaluation part")
     if task != "predict" and trains_on_queries(run) and not has_query_ids(run):
         raise ConfigError("train.losses: kind=bpr pairs the samples of one query, a user say; set dataset.group_by")
-    if task == "train" and not facts.eval_rows and (key := run.comparing):
-        raise ConfigError(
-            f"{key} compares evaluations, and the data set has none; give dataset.split an evaluation part"
-        )
-    if task == "train" and not facts.eval_rows and run.eval.retrieval:
-        raise ConfigError("eval.retrieval is of evaluation samples; give dataset.split an evaluation part")
     if isinstance(run.model, CustomModel) and not Path(run.model.file).expanduser().is_file():
         raise ConfigError(f"model.file={run.model.file}: there is no such file; give the Python file with your model")
     check_extras(run)
     if task == "train":
+        require_sense(run, facts.eval_rows)
         run = with_base_rate(run)
     layout = embedding_layout(run)
     first, last = traced_steps(run.train.trace_steps, steps if task == "train" else 0)

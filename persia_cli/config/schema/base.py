@@ -38,6 +38,7 @@ Width = Annotated[int, Field(gt=0, le=65536), NUMBER]
 Widths = tuple[Width, ...]
 SomeWidths = Annotated[tuple[Width, ...], Field(min_length=1)]
 BatchSize = Annotated[int, Field(gt=0, le=2**24), NUMBER]
+Number = Annotated[float, Field(allow_inf_nan=False), NUMBER]
 Positive = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False), NUMBER]
 """A number above 0 whose square fits float32; greater ones are typos."""
 NonNegative = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False), NUMBER]

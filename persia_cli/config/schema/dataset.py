@@ -50,6 +50,12 @@ class GeneratedDataset(Node):
         return ("label",)
 
     @model_validator(mode="after")
+    def _has_columns(self) -> Self:
+        if not self.generator.dense and not self.generator.cardinalities:
+            raise ValueError("generated samples need dense features or cardinalities of sparse ones")
+        return self
+
+    @model_validator(mode="after")
     def _is_random_already(self) -> Self:
         if self.shuffle:
             raise ValueError("generated samples are in random order already; leave dataset.shuffle false")
@@ -69,6 +75,12 @@ class CsvFormat(Node):
     """Fields that stand for a missing value."""
     text: tuple[str, ...] = ()
     """Columns that are text even if they look like another type."""
+
+    @model_validator(mode="after")
+    def _quotes_are_no_delimiters(self) -> Self:
+        if self.quote is not None and self.quote == self.delimiter:
+            raise ValueError("delimiter and quote are the same character; give one of them another, or quote: null")
+        return self
 
 
 class ParquetDataset(Node):

@@ -1,11 +1,10 @@
 """The meaning of a data set's columns: sparse features, dense features, labels."""
 
-from math import isfinite
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from persia_cli.config.schema.base import NUMBER, Count, Node, Values
+from persia_cli.config.schema.base import NUMBER, Count, Node, Number, Values
 
 
 class SparseFeature(Node):
@@ -27,17 +26,18 @@ class SparseFeature(Node):
     """Source of the ids: `integer`, the value itself; `text`, the hash of its text; by default the column's type
     decides."""
 
-    buckets: Count | tuple[float, ...] | None = None
+    buckets: (
+        Annotated[int, Field(ge=2, le=65536), NUMBER] | Annotated[tuple[Number, ...], Field(min_length=1)] | None
+    ) = None
     """Ids from a column of numbers: 1 + how many of these ascending boundaries a number has reached; or a number of
     buckets with equally many training rows, whose boundaries are kept in the run's configuration."""
 
     @model_validator(mode="after")
-    def _boundaries_rise(self) -> Self:
-        if isinstance(self.buckets, tuple):
-            if list(self.buckets) != sorted(set(self.buckets)):
-                raise ValueError(f"the boundaries of {self.name}'s buckets must be ascending")
-            if not all(map(isfinite, self.buckets)):
-                raise ValueError(f"the boundaries of {self.name}'s buckets must be finite")
+    def _buckets_are_of_numbers(self) -> Self:
+        if isinstance(self.buckets, tuple) and list(self.buckets) != sorted(set(self.buckets)):
+            raise ValueError(f"the boundaries of {self.name}'s buckets must be ascending")
+        if self.buckets is not None and self.ids == "text":
+            raise ValueError(f"the ids of {self.name} are its buckets, and no text is hashed; leave out ids: text")
         return self
 
     @property
@@ -72,11 +72,13 @@ class DenseFeature(Node):
     transform: Literal["log1p", "standardise", "piecewise"] | None = None
     """`log1p`: sign(x) log(1 + |x|); `standardise`: (x - mean) / deviation, of the training rows; `piecewise`: one
     number for each of some `bins`: how far the value is through it (arXiv 2203.05556)."""
-    mean: float | None = None
+    mean: Number | None = None
     """Mean for `standardise`; by default that of the training rows, which is kept in the run's configuration."""
     deviation: Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER] | None = None
     """Deviation for `standardise`; set together with `mean` or not at all."""
-    bins: Annotated[int, Field(gt=0, le=1024), NUMBER] | Annotated[tuple[float, ...], Field(min_length=2)] | None = None
+    bins: Annotated[int, Field(gt=0, le=1024), NUMBER] | Annotated[tuple[Number, ...], Field(min_length=2)] | None = (
+        None
+    )
     """Bins for `piecewise`: the ascending edges of all, or a number of bins with equally many training rows, whose
     edges are kept in the run's configuration."""
 
@@ -88,10 +90,8 @@ class DenseFeature(Node):
             raise ValueError(f"mean and deviation of {self.name} are for transform: standardise")
         if (self.bins is None) == (self.transform == "piecewise"):
             raise ValueError(f"{self.name}: transform: piecewise needs bins, such as bins: 16, and no other has them")
-        if isinstance(self.bins, tuple) and not (
-            all(map(isfinite, self.bins)) and list(self.bins) == sorted(set(self.bins))
-        ):
-            raise ValueError(f"the edges of {self.name}'s bins must be finite and ascending")
+        if isinstance(self.bins, tuple) and list(self.bins) != sorted(set(self.bins)):
+            raise ValueError(f"the edges of {self.name}'s bins must be ascending")
         return self
 
     @property
@@ -109,13 +109,15 @@ class Label(Node):
     """Name of the column."""
     positive: Values | None = None
     """The value, or values, that are positive (1); all others are negative (0)."""
-    at_least: float | None = None
+    at_least: Number | None = None
     """Numbers of at least this are positive (1), lower ones negative (0)."""
 
     @model_validator(mode="after")
     def _one_rule(self) -> Self:
         if self.positive is not None and self.at_least is not None:
             raise ValueError(f"label {self.name} takes positive or at_least, not both")
+        if self.positive == ():
+            raise ValueError(f"label {self.name} would be 0 in every row: positive names no value; give at least one")
         return self
 
     @property

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from persia_cli.config.schema.base import Dim, Few, Node, NonNegative, Positive, SomeWidths, Width, Widths
+from persia_cli.config.schema.base import NUMBER, Dim, Few, Node, NonNegative, SomeWidths, Width, Widths
 from persia_cli.config.schema.perceptrons import Activation, Concatenated, Norm, Perceptrons
 
 
@@ -119,7 +119,7 @@ class MaskNet(Perceptrons):
     """`serial`: each mask block reads what the one before gives; `parallel`: all read the embeddings."""
     blocks: SomeWidths
     """Width of each mask block."""
-    reduction: Positive = 1.0
+    reduction: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False), NUMBER] = 1.0
     """How many times wider than a block's input the layer is that makes its mask."""
     embedding_norm: bool = True
     """Normalise each feature's vector over its columns before the first blocks."""

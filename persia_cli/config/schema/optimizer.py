@@ -86,6 +86,23 @@ Schedule = Annotated[
 CONSTANT = ConstantSchedule(kind="constant")
 
 
+class ByLayer(Node):
+    """A penalty of dense weights for each kind of weight."""
+
+    weight: NonNegative = 0.0
+    """For all weights that are neither of the others."""
+    bias: NonNegative = 0.0
+    """For biases of layers that are no normalisation: weights called `bias`."""
+    norm: NonNegative = 0.0
+    """For scales and offsets of normalisation (batch, layer, group)."""
+
+    @model_validator(mode="after")
+    def _names_a_kind(self) -> Self:
+        if not self.model_fields_set:
+            raise ValueError("expected at least one of weight, bias and norm")
+        return self
+
+
 class _Optimizer(Node):
     """What all optimizers have; each kind's own settings come after it."""
 
@@ -94,6 +111,26 @@ class _Optimizer(Node):
     """Learning rate."""
     schedule: Schedule = CONSTANT
     """The change of the learning rate over the steps."""
+
+    @model_validator(mode="after")
+    def _rate_may_fall(self) -> Self:
+        if isinstance(self.schedule, PlateauSchedule) and self.schedule.least >= self.lr:
+            raise ValueError(
+                f"schedule.least={self.schedule.least:g} is not below lr={self.lr:g}, so the learning rate could never "
+                "fall; lower schedule.least"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _decay_leaves_something(self) -> Self:
+        decay = getattr(self, "weight_decay", 0.0)
+        most = max(decay.model_dump().values()) if isinstance(decay, ByLayer) else decay
+        if most * self.lr > 1.0:
+            raise ValueError(
+                f"weight_decay={most:g} times lr={self.lr:g} is above 1, so a step would subtract more from a weight "
+                "than all of it; lower one of them"
+            )
+        return self
 
 
 class _RowPenalties(Node):
@@ -177,23 +214,6 @@ class Ftrl(_Optimizer):
     """Strength of the L2 penalty."""
     initial_accumulator_value: NonNegative = 0.0
     """Start value of the sum of squared gradients."""
-
-
-class ByLayer(Node):
-    """A penalty of dense weights for each kind of weight."""
-
-    weight: NonNegative = 0.0
-    """For all weights that are neither of the others."""
-    bias: NonNegative = 0.0
-    """For biases of layers that are no normalisation: weights called `bias`."""
-    norm: NonNegative = 0.0
-    """For scales and offsets of normalisation (batch, layer, group)."""
-
-    @model_validator(mode="after")
-    def _names_a_kind(self) -> Self:
-        if not self.model_fields_set:
-            raise ValueError("expected at least one of weight, bias and norm")
-        return self
 
 
 class DenseSgd(_Optimizer):

@@ -10,8 +10,8 @@ from persia_cli.errors import count
 Activation = Literal["relu", "gelu", "silu", "prelu", "dice", "sigmoid", "tanh", "none"]
 Norm = Literal["none", "batch", "layer"]
 Init = Literal["torch", "xavier_uniform", "xavier_normal", "he_uniform", "he_normal"]
-Output = Annotated[float, Field(allow_inf_nan=False), NUMBER]
-"""An output of the network, for labels of any size."""
+Output = Annotated[float, Field(ge=-1e30, le=1e30, allow_inf_nan=False), NUMBER]
+"""An output of the network, for labels of any size that float32 has."""
 
 
 class Network(Node):
@@ -60,6 +60,19 @@ class Perceptrons(Network):
                         f"model.{key} has {count(len(value), 'value')}, and model.{name} has {layers}: give one for "
                         "each hidden layer, or a single one for all"
                     )
+        return self
+
+    @model_validator(mode="after")
+    def _style_has_layers(self) -> Self:
+        if any(getattr(self, name) for name in self.LISTS):
+            return self
+        lists = " and ".join(f"model.{name}" for name in self.LISTS)
+        for key in ("norm", "dropout"):
+            if (value := getattr(self, key)) not in ("none", 0.0):
+                raise ValueError(
+                    f"model.{key}={value} is about hidden layers, and {lists} {'have' if ' ' in lists else 'has'} "
+                    f"none; give layers, or leave model.{key} out"
+                )
         return self
 
 

@@ -4,9 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from persia_cli.config.schema.base import NUMBER, Node
-
-Number = Annotated[float, Field(allow_inf_nan=False), NUMBER]
+from persia_cli.config.schema.base import NUMBER, Node, Number
 
 
 class Subtract(Node):

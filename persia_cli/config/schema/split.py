@@ -12,7 +12,7 @@ class FileSplit(Node):
 
     kind: Literal["files"]
     """`files`: split by file."""
-    train: tuple[str, ...]
+    train: Annotated[tuple[str, ...], Field(min_length=1)]
     """Files of the training split, relative to `dataset.path`; wildcards allowed."""
     eval: tuple[str, ...] = ()
     """Files of the evaluation split."""

@@ -157,7 +157,7 @@ def test_figures_of_numbers_far_from_zero_are_exact(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("boundaries", [[0.0, float("nan")], [0.0, float("inf")]])
 def test_boundaries_are_numbers(boundaries: list[float]) -> None:
-    with pytest.raises(ValidationError, match="must be finite"):
+    with pytest.raises(ValidationError, match="finite number"):
         dataset(".", sparse=[{"name": "x", "buckets": boundaries}])
 
 
@@ -289,7 +289,7 @@ def test_bins_of_equal_edges_become_one_and_a_constant_has_none(tmp_path: Path) 
     [
         ({"transform": "piecewise"}, "needs bins"),
         ({"transform": "log1p", "bins": 3}, "needs bins"),
-        ({"transform": "piecewise", "bins": [1.0, 1.0]}, "finite and ascending"),
+        ({"transform": "piecewise", "bins": [1.0, 1.0]}, "be ascending"),
         ({"transform": "piecewise", "bins": [1.0]}, "at least 2"),
     ],
 )

@@ -1,0 +1,73 @@
+"""Checks of a training: settings that are right each by itself, and from which together nothing is learned."""
+
+from collections.abc import Iterator
+
+from persia_cli.config.schema import AsyncMode, Bpr, Branches, Esmm, InBatchSoftmax, Pairwise, Poisson, Run
+from persia_cli.config.schema.perceptrons import Perceptrons
+from persia_cli.errors import ConfigError
+
+
+def require_sense(run: Run, eval_rows: int) -> None:
+    """Raise ConfigError for the first reason why a training would not do what its settings ask for."""
+    for reason in _reasons(run, eval_rows):
+        raise ConfigError(reason)
+
+
+def _reasons(run: Run, eval_rows: int) -> Iterator[str]:
+    if not eval_rows and (key := run.comparing):
+        yield f"{key} compares evaluations, and the data set has none; give dataset.split an evaluation part"
+    if not eval_rows and run.eval.retrieval:
+        yield "eval.retrieval is of evaluation samples; give dataset.split an evaluation part"
+    yield from _of_losses(run)
+    yield from _of_one_sample(run)
+
+
+def _of_losses(run: Run) -> Iterator[str]:
+    for name, loss in zip(run.links, run.losses, strict=True):
+        given = f"train.losses.{name}.kind={loss.kind}"
+        if run.model.output_bias == "base_rate" and isinstance(loss, Pairwise | Bpr):
+            yield (
+                f"model.output_bias=base_rate begins where the mean of each label is predicted, and {given} learns "
+                "differences between outputs alone, which no bias changes; leave model.output_bias out"
+            )
+        if isinstance(run.model, Esmm) and loss.LINK != "logistic":
+            yield (
+                f"model.kind=esmm multiplies probabilities, and {given} predicts a number; use bce or focal, or "
+                "model.kind=mmoe"
+            )
+        if isinstance(loss, Poisson) and run.train.task_weights == "uncertainty":
+            yield (
+                f"train.task_weights=uncertainty divides each loss by a variance that it learns, and {given} is below "
+                "0 for large labels, where it would fall without end; use huber or mse, or train.task_weights=given"
+            )
+
+
+def _of_one_sample(run: Run) -> Iterator[str]:
+    """Yield the reasons against steps of one sample, which has no other one to be compared with."""
+    alone = run.train.batch_size // (run.cluster.nn_workers if isinstance(run.mode, AsyncMode) else 1)
+    if alone == 1:
+        for name, loss in zip(run.links, run.losses, strict=True):
+            if isinstance(loss, Pairwise | Bpr | InBatchSoftmax):
+                yield (
+                    f"train.losses.{name}.kind={loss.kind} compares samples of a step, which has only one; raise "
+                    "train.batch_size"
+                )
+    if alone // run.train.accumulate <= 1 and (layer := _normalising(run)):
+        parts = ", in each of train.accumulate's parts" if run.train.accumulate > 1 else ""
+        yield (
+            f"{layer} normalises over the samples of a step{parts}, and there is only one; raise train.batch_size, or "
+            "use model.norm=layer and no dice"
+        )
+
+
+def _normalising(run: Run) -> str | None:
+    """Return the setting by which a network normalises over samples, if it does."""
+    model = run.model
+    if isinstance(model, Branches):
+        return "model.kind=branches"
+    if not isinstance(model, Perceptrons):
+        return None
+    if model.norm == "batch":
+        return "model.norm=batch"
+    activations = model.activation if isinstance(model.activation, tuple) else (model.activation,)
+    return "model.activation=dice" if "dice" in activations else None

@@ -1,0 +1,71 @@
+"""Settings from which together nothing is learned are refused in a sentence before a training, and no others."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persia_cli.errors import ConfigError
+from persia_cli.plan.job import plan_job
+from tests.support.runs import make_facts, make_run
+
+FFNN = {"kind": "ffnn", "dim": 8, "hidden": [4]}
+ESMM = {"kind": "esmm", "dim": 8, "hidden": [4]}
+BRANCHES = {"kind": "branches", "dim": 8, "dense": 4, "sparse": 4, "hidden": [4]}
+TOWERS = {"kind": "two_tower", "dim": 8, "hidden": [4], "width": 4, "user": ["a"], "item": ["b"]}
+TWO = {"labels": ["click", "count"], "group_by": "a"}
+LOCAL = {"kind": "local", "nn_workers": 2}
+
+
+def plan(task: Any = "train", **changes: Any) -> None:
+    plan_job(run := make_run(**changes), make_facts(run, 100, 20), task, Path("runs/a"))
+
+
+@pytest.mark.parametrize("kind", ["pairwise", "bpr"])
+def test_a_base_rate_is_not_for_losses_of_differences(kind: str) -> None:
+    changes: dict[str, Any] = {"dataset": TWO, "train": {"batch_size": 32, "losses": {"count": {"kind": kind}}}}
+    with pytest.raises(ConfigError, match=f"output_bias=base_rate .* train.losses.count.kind={kind} learns diff"):
+        plan(model=FFNN | {"output_bias": "base_rate"}, **changes)
+    plan(model=FFNN | {"output_bias": "zero"}, **changes)
+
+
+@pytest.mark.parametrize("kind", ["mse", "huber", "poisson"])
+def test_esmm_multiplies_probabilities(kind: str) -> None:
+    with pytest.raises(ConfigError, match=f"^model.kind=esmm .* train.losses.count.kind={kind} predicts a number"):
+        plan(model=ESMM, dataset=TWO, train={"batch_size": 32, "losses": {"count": {"kind": kind}}})
+
+
+def test_an_uncertainty_is_not_learned_of_losses_below_zero() -> None:
+    train = {"batch_size": 32, "task_weights": "uncertainty"}
+    with pytest.raises(ConfigError, match=r"^train.task_weights=uncertainty .* train.losses.count.kind=poisson is"):
+        plan(dataset=TWO, train=train | {"losses": {"count": {"kind": "poisson"}}})
+    plan(dataset=TWO, train=train | {"losses": {"count": {"kind": "huber"}}})
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"train": {"losses": {"click": {"kind": "pairwise"}}}}, "train.losses.click.kind=pairwise compares samples"),
+        ({"train": {"losses": {"click": {"kind": "in_batch_softmax"}}}, "model": TOWERS}, "softmax compares samples"),
+        ({"model": FFNN | {"norm": "batch"}}, "^model.norm=batch normalises over the samples of a step, and there is"),
+        ({"model": FFNN | {"activation": ["dice"]}}, "^model.activation=dice normalises over the samples of a step"),
+        ({"model": BRANCHES}, "^model.kind=branches normalises over the samples of a step"),
+    ],
+)
+def test_one_sample_is_compared_with_nothing(changes: dict[str, Any], sentence: str) -> None:
+    train = changes.pop("train", {})
+    with pytest.raises(ConfigError, match=sentence):
+        plan(**changes, train=train | {"batch_size": 1})
+    plan(**changes, train=train | {"batch_size": 2})
+    if "losses" in train:  # an evaluation learns nothing
+        plan("evaluate", **changes, train=train | {"batch_size": 1})
+
+
+def test_parts_and_ranks_have_samples_of_their_own() -> None:
+    norm, pairs = FFNN | {"norm": "batch"}, {"losses": {"click": {"kind": "pairwise"}}}
+    with pytest.raises(ConfigError, match=r"of a step, in each of train.accumulate's parts, and there is only one"):
+        plan(model=norm, train={"batch_size": 8, "accumulate": 8})
+    plan(model=norm, train={"batch_size": 8, "accumulate": 4})
+    plan(cluster=LOCAL, train={"batch_size": 2} | pairs)
+    with pytest.raises(ConfigError, match="kind=pairwise compares samples of a step, which has only one"):
+        plan(cluster=LOCAL, mode={"kind": "async"}, train={"batch_size": 2} | pairs)
