@@ -111,6 +111,11 @@ def _twice(use: Use) -> str:
 def _wrong_type(dataset: ParquetDataset, use: Use, kind: Any) -> str | None:
     plain = plain_type(kind)
     held = class_of(plain)
+    if held == "integer" and _is_hashed(dataset, use.column) and (number := _number_of(dataset, use)):
+        return (
+            f"column {use.column} holds ids of text (dataset.raw), but {number}; take it out of {use.key}, or name a "
+            "column of numbers"
+        )
     if use.role == "sparse":
         return _wrong_ids(dataset, use, kind)
     if use.role == "label":
@@ -130,6 +135,23 @@ def _wrong_type(dataset: ParquetDataset, use: Use, kind: Any) -> str | None:
     wanted = {"weight": "a weight is a number that is not negative"}
     rule = wanted.get(use.role, "a dense feature is a number")
     return f"column {use.column} holds {WORDS.get(held, kind)}, but {rule}, one per row; write numbers in its place"
+
+
+def _is_hashed(dataset: ParquetDataset, column: str) -> bool:
+    """Return whether a column was made of text, so that its integers are ids that have no order."""
+    made = next((each for each in dataset.raw if column in each.columns), None)
+    return made is not None and (made.read == "hexadecimal" or made.table_of(column) is not None)
+
+
+def _number_of(dataset: ParquetDataset, use: Use) -> str | None:
+    """Return a clause on what must be a number where a column is used; None where an id will do."""
+    if use.role == "label":
+        label = next(each for each in dataset.labels if use.column in (each, getattr(each, "name", None)))
+        return None if not isinstance(label, str) and label.positives else "a label is a number"
+    if use.role == "sparse":
+        cut = any(each.buckets is not None and each.column_name == use.column for each in dataset.sparse)
+        return "buckets are made of numbers" if cut else None
+    return {"dense": "a dense feature is a number", "weight": "the weight of a sample is a number"}.get(use.role)
 
 
 def _wrong_label(dataset: ParquetDataset, use: Use, kind: Any) -> str | None:

@@ -15,6 +15,7 @@ from persia_cli.data.converted import Progress, as_parquet, silent, unread_rows
 from persia_cli.data.dense_transforms import column_scales, fit, is_fitted
 from persia_cli.data.files import NOUNS, DataFile, Format, Location, find_all, find_files, locate_all, of_one_format
 from persia_cli.data.hive import HiveColumns
+from persia_cli.data.known_values import refuse_wrong, suspects
 from persia_cli.data.row_groups import RowGroup, read_footer
 from persia_cli.data.splits import SplitRows, count_rows
 from persia_cli.data.text_files import TextLines, UnreadRows
@@ -97,6 +98,7 @@ class _Contents:
         self.groups: list[RowGroup] = []
         self.unread: dict[str, UnreadRows] = {}
         self.scales: dict[str, float] = {}
+        self.suspects: list[tuple[str, ...]] = []
         self.rows = 0
 
     def add(
@@ -116,6 +118,7 @@ class _Contents:
             self.groups.append(
                 RowGroup(file.path, number, self.rows, rows, part, constants, file.source, before, lines)
             )
+            self.suspects.append(suspects(self._dataset, metadata.row_group(number)))
             self.rows += rows
 
 
@@ -155,6 +158,7 @@ def scan(dataset: ParquetDataset, progress: Progress = silent) -> ParquetScan:
     findings.raise_if_any()
     split_rows = count_rows(dataset.split, filesystem, found.groups)
     _require_rows(dataset, found.rows, split_rows)
+    refuse_wrong(dataset, filesystem, found.groups, found.suspects)
     if not is_fitted(settled):
         settled = fit(settled, filesystem, found.groups, split_rows.train)
     return ParquetScan(
