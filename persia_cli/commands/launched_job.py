@@ -16,7 +16,8 @@ from persia_cli.commands.screen import err, say
 from persia_cli.config.record import read_run
 from persia_cli.config.schema import Kubernetes, Run
 from persia_cli.errors import PreemptedError, RoleError, UserError
-from persia_cli.launch.job import JOB, recorded_failure, result_of
+from persia_cli.launch.background import LOG
+from persia_cli.launch.job import JOB, ROLES, recorded_failure, result_of
 from persia_cli.launch.role import read_job
 from persia_cli.launch.running import RunningProcess, process_of
 from persia_cli.launch.save_request import coordinators_in, launcher_of, takes_requests
@@ -84,11 +85,17 @@ def stop_launched(run_dir: Path, at_once: bool) -> None:
 
 
 def require_logs_here(run_dir: Path, role: str) -> None:
-    """Raise UserError for a job whose logs Kubernetes has."""
-    if (run_dir / CONFIG).is_file() and (run := read_run(run_dir / CONFIG)).cluster.kind == "kubernetes":
+    """Raise UserError for a job whose logs are elsewhere: with Kubernetes, or with whoever started its roles."""
+    if not (run_dir / CONFIG).is_file():
+        return
+    run = read_run(run_dir / CONFIG)
+    if run.cluster.kind == "kubernetes":
         from persia_cli.engines.kubernetes.kubectl import logs_line
 
         raise UserError(f"the logs of {run_dir} are with Kubernetes: {logs_line(run_dir.name, role, _namespace(run))}")
+    if run.cluster.kind != "embedded" and not any((run_dir / ROLES).glob(f"*{LOG}")):
+        by_hand = "its roles were started by hand, and write to their standard error or, with --background, to a folder"
+        raise UserError(f"{run_dir} has no logs: {by_hand}")
 
 
 def _require_run(run_dir: Path, command: str) -> Run:

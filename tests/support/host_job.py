@@ -1,7 +1,7 @@
 """A job whose roles are started by hand on several hosts of a lab."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +14,7 @@ from tests.support.hosts import Host, HostProcess
 
 PORT = 7000
 LIMIT_S = 150.0
+PROGRAM = ("-m", "persia_cli")
 RUN, KEYS = Path("/tmp/run"), Path("/tmp/keys")
 """Paths on the hosts, each of which has its own."""
 NO_FILES = ["checkpoint.at_end=false"]
@@ -68,8 +69,13 @@ class HostJob:
 
 
 @contextmanager
-def started_on(placement: Placement, words: list[str], logs: Path, supervise: bool = False) -> Iterator[HostJob]:
-    """Start each replica on its host, all with the same keys; end what is left of them."""
+def started_on(
+    placement: Placement, words: list[str], logs: Path, supervise: bool = False, program: Sequence[str] = PROGRAM
+) -> Iterator[HostJob]:
+    """Start each replica on its host, all with the same keys; end what is left of them.
+
+    `program` is what Python runs.
+    """
     hosts = list(dict.fromkeys(placement.values()))
     job = HostJob(new_keys(), hosts, logs)
     logs.mkdir()
@@ -77,16 +83,18 @@ def started_on(placement: Placement, words: list[str], logs: Path, supervise: bo
         write_keys(host.root / KEYS.relative_to("/"), job.keys)
     try:
         for name, host in placement.items():
-            job.roles[name] = _start(name, host, hosts[0], words, logs / f"{name}.log", supervise)
+            job.roles[name] = _start(name, host, hosts[0], words, logs / f"{name}.log", supervise, program)
         yield job
     finally:
         for role in job.roles.values():
             role.kill()
 
 
-def _start(name: str, host: Host, first: Host, words: list[str], log: Path, supervise: bool) -> HostProcess:
+def _start(
+    name: str, host: Host, first: Host, words: list[str], log: Path, supervise: bool, program: Sequence[str]
+) -> HostProcess:
     role, _, index = name.rpartition("-")
-    command = [sys.executable, "-P", "-m", "persia_cli", "launch-role", role, "--index", index]
+    command = [sys.executable, "-P", *program, "launch-role", role, "--index", index]
     command += ["--coordinator", f"tcp://{first.address}:{PORT}", "--key-file", str(KEYS)]
     command += ["--supervise"] if supervise else []
     if role == "coordinator":

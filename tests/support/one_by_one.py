@@ -44,7 +44,7 @@ def by_hand(words: list[str], run_dir: Path, without: str = "", supervise: bool 
             started[replica.name] = _start(command, run_dir / "roles" / f"{replica.name}.log")
         yield started
     finally:
-        below = [child for process in started.values() for child in _children(process)]
+        below = [child for process in started.values() for child in children_of(process)]
         for process in started.values():
             process.kill()
             process.wait()
@@ -62,7 +62,8 @@ def _start(command: list[str], log: Path) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
 
 
-def _children(process: "subprocess.Popen[bytes]") -> list[psutil.Process]:
+def children_of(process: "subprocess.Popen[bytes]") -> list[psutil.Process]:
+    """Return the processes below one; none if it has been waited for."""
     try:
         return psutil.Process(process.pid).children(recursive=True)
     except psutil.NoSuchProcess:

@@ -170,6 +170,48 @@ def test_a_job_that_trains_is_not_disturbed_by_an_attack_on_all_its_ports(
         assert not any(counted[counter] for counter in IRREGULAR if counter != "turned_away"), replica
 
 
+DEAD = Path("/tmp/dead")
+DYING = f"""
+import os
+from persia_cli.__main__ import main
+from persia_cli.wire.authentication import Authenticator
+answer = Authenticator._answer
+def answer_or_die(authenticator):
+    if os.path.exists("{DEAD}"):
+        raise SystemExit
+    answer(authenticator)
+Authenticator._answer = answer_or_die
+main()
+"""
+"""Roles whose authentication ends at the first client that comes after the file is there."""
+
+
+def test_nobody_gets_in_where_authentication_has_died_and_who_is_in_trains_on(tmp_path: Path) -> None:
+    long = [*WORDS, "dataset.generator.train_rows=128000", *NO_FILES]
+    undisturbed = train([*long, "cluster=embedded"], tmp_path / "undisturbed")
+    with lab(2) as [first, second]:
+        all_on_one = {f"{role}-0": first for role in ROLES}
+        with started_on(all_on_one, long, tmp_path / "logs", program=["-c", DYING]) as job:
+            job.wait_for_training()
+            (first.root / DEAD.relative_to("/")).touch()
+            addresses = listeners(first)
+            assert len(addresses) == len(ROLES) - 1
+            attack = second.start([sys.executable, far_attacker.__file__, job.keys.public.decode(), *addresses], PIPE)
+            assert attack.outer.stdout is not None
+            assert attack.outer.stdout.readline() == b"begun\n"
+            write_keys(second.root / KEYS.relative_to("/"), job.keys)
+            for address in addresses:
+                code, said = second.run([sys.executable, "-c", ASK, str(KEYS), address])
+                assert (code, "no answer" in said) == (1, True), said
+            begun_at = last_step(job.run_dir)
+            result = job.result()
+            attack.kill()
+            attack.outer.stdout.close()
+            assert "stranger" not in job.all_said()
+    assert begun_at < 4000, "the training was over before"
+    assert losses(result) == losses(undisturbed)
+
+
 def last_step(run_dir: Path) -> int:
     return max(line["step"] for line in read_journal(run_dir / METRICS))
 

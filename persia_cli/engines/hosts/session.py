@@ -156,7 +156,11 @@ class HostSession:
 @contextmanager
 def _one_at_a_time(start: Path) -> Iterator[None]:
     """Keep the other sessions of a start away: an order may come again while its first session still obeys it."""
-    folder = os.open(start, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        folder = os.open(start, os.O_RDONLY | os.O_DIRECTORY)
+    except FileNotFoundError:  # nothing was started here
+        yield
+        return
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
         yield
@@ -168,7 +172,7 @@ def _noted(path: Path) -> dict[str, int]:
     """Return which order of each other end was the last to be obeyed here."""
     try:
         return dict(json.loads(path.read_bytes()))
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError):
         return {}
 
 

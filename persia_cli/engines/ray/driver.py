@@ -62,6 +62,7 @@ def start_driver(
     """Start the driver of a job, which goes on when this process ends; raises UserError if the run has one."""
     folder = plan.run_dir / DRIVEN
     require_no_driver(plan.run_dir)
+    is_new = not plan.run_dir.exists()
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for ending in (PROCESS, END, LOG):
@@ -84,7 +85,7 @@ def start_driver(
             )
     finally:
         os.close(source)
-    return RayDriver(plan.run_dir, process)
+    return RayDriver(plan.run_dir, process, is_new)
 
 
 def require_no_driver(run_dir: Path) -> None:
@@ -127,8 +128,10 @@ def driving(run_dir: Path) -> Iterator[None]:
 class RayDriver:
     """The driver of a run as a command on its machine sees it, which has started it or has found it."""
 
-    def __init__(self, run_dir: Path, process: "subprocess.Popen[bytes] | None" = None) -> None:
+    def __init__(self, run_dir: Path, process: "subprocess.Popen[bytes] | None" = None, is_new: bool = False) -> None:
+        """`is_new` says that the run directory was made for it."""
         self.run_dir, self._folder, self._process = run_dir, run_dir / DRIVEN, process
+        self._is_new = is_new
         self.log = self._folder / f"{NAME}{LOG}"
         self._read = 0
         self._failure: list[str] = []
@@ -205,6 +208,8 @@ class RayDriver:
             for file in self._folder.iterdir():
                 file.unlink()
             self._folder.rmdir()
+            if self._is_new:
+                self.run_dir.rmdir()
 
 
 def _runs(folder: Path) -> bool:

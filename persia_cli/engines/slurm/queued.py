@@ -26,8 +26,9 @@ def queue(run: Run, run_dir: Path) -> str:
             "cluster=slurm keeps jobs in files, where credentials in URIs have no place; leave them to the environment "
             "(cluster.slurm.setup) or to the configuration of the store's tools"
         )
-    before = _require_no_other(run_dir)
+    _require_no_other(run_dir)
     text, folder = script(run, run_dir), run_dir.absolute() / SUBMITTED
+    made = [each for each in (folder, folder.parent) if not each.exists()]
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for name in (END, LOG, REQUEUES, SAVED):
@@ -35,9 +36,9 @@ def queue(run: Run, run_dir: Path) -> str:
     try:
         job = submit(text, folder / LOG)
     except PersiaError:
-        if before is None:
-            with suppress(OSError):
-                folder.rmdir()
+        with suppress(OSError):
+            for each in made:
+                each.rmdir()
         raise
     _note(run_dir, job)
     return job
@@ -53,12 +54,11 @@ def take_up(run_dir: Path, job: str) -> None:
         _note(run_dir, job)
 
 
-def _require_no_other(run_dir: Path) -> str | None:
-    """Return the number of a job that is over."""
+def _require_no_other(run_dir: Path) -> None:
+    """Raise UserError if Slurm has a job of a run that is not over."""
     before = job_of(run_dir)
     if before is not None and not state_of(before).is_over:
         raise UserError(f"Slurm has the job of {run_dir} already, as {before}; persia attach {run_dir} shows it")
-    return before
 
 
 def _note(run_dir: Path, job: str) -> None:

@@ -156,6 +156,13 @@ def test_an_order_is_obeyed_where_that_cannot_be_noted(ends: Ends, monkeypatch: 
     assert sent == [NAME]
 
 
+def test_an_order_for_what_was_never_started_is_obeyed(ends: Ends) -> None:
+    nowhere = HostSession(ends.start.parent / "start-2", [NAME], {})
+    assert list(nowhere.news()) == []
+    assert nowhere.obey(order(1, "SIGKILL", NAME)) == {"obeyed": 1}
+    assert not (ends.start.parent / "start-2").exists()
+
+
 def order(number: int, name: str, *replicas: str, of: str = "this end") -> dict[str, object]:
     return {"from": of, "number": number, "signal": name, "to": list(replicas)}
 

@@ -67,9 +67,11 @@ def test_a_job_that_is_refused_leaves_nothing(
 ) -> None:
     put(tmp_path / "bin", monkeypatch, sbatch=program)
     (tmp_path / "shop").mkdir()
-    with pytest.raises(kind, match=sentence):
-        queue(compose_run(["conf=synthetic", "cluster=slurm"]), tmp_path / "shop")
+    for name in ("shop", "other"):
+        with pytest.raises(kind, match=sentence):
+            queue(compose_run(["conf=synthetic", "cluster=slurm"]), tmp_path / name)
     assert list((tmp_path / "shop").iterdir()) == []
+    assert not (tmp_path / "other").exists()
 
 
 def test_without_slurm_it_is_said_where_to_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
