@@ -3,16 +3,18 @@
 Clients log in with ZMTP's CURVE mechanism over TCP if the job has keys, and else with PLAIN and the token as password.
 libzmq asks a thread of this module if the key or the password is right (ZAP, RFC 27 of ZeroMQ), and reads no message of
 a client that has not logged in. By itself libzmq would admit any key to a CURVE server where no such thread answers; so
-each server demands an answer (ZAP_ENFORCE_DOMAIN), and where the thread has ended nobody is admitted.
+each server demands an answer (ZAP_ENFORCE_DOMAIN), and where the thread does not answer any more nobody is admitted.
 """
 
 import hmac
 import itertools
+import logging
 import os
 import resource
 import threading
 import time
 from collections import deque
+from collections.abc import Container
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
@@ -31,6 +33,8 @@ FILES_FRACTION = 4
 RECHECK_MS = 100
 
 _NUMBERS = itertools.count()
+
+log = logging.getLogger(__name__)
 
 
 def is_encrypted(secret: JobSecret, address: str) -> bool:
@@ -116,20 +120,39 @@ class Authenticator:
             ready = dict(poller.poll(RECHECK_MS if soon else None))
             if self._closing:
                 break
-            if self._wakeup in ready:
-                os.eventfd_read(self._wakeup)
-                while self._new:
-                    events, guard = self._new.popleft()
-                    self._guards[events] = guard
-                    poller.register(events, zmq.POLLIN)
-            if self._requests in ready:
-                self._answer()
-            now = time.monotonic()
-            for events in [each for each in self._guards if each in ready]:
-                if not self._follow(events, now):
-                    poller.unregister(events)
-            soon = max((guard.update(now) for guard in self._guards.values()), default=False)
+            try:
+                soon = self._heed(ready, poller)
+            except Exception as error:  # an end of this thread would be one of all connections
+                soon = True
+                self._admit_nobody(poller, error)
         self._close_all()
+
+    def _heed(self, ready: Container[object], poller: zmq.Poller) -> bool:
+        """Do what has to be done now; returns True if there is more to do soon."""
+        if self._wakeup in ready:
+            os.eventfd_read(self._wakeup)
+            while self._new:
+                events, guard = self._new.popleft()
+                self._guards[events] = guard
+                poller.register(events, zmq.POLLIN)
+        now = time.monotonic()
+        for events in [each for each in self._guards if each in ready]:
+            if not self._follow(events, now):
+                poller.unregister(events)
+        if self._requests in ready:
+            self._answer()
+        return max((guard.update(now) for guard in self._guards.values()), default=False)
+
+    def _admit_nobody(self, poller: zmq.Poller, error: Exception) -> None:
+        """Answer no requests any more, after an error.
+
+        What happens at the ports is followed all the same: once there is too much of it that nobody has taken, libzmq
+        waits, and with it all that goes through this process.
+        """
+        if not self._requests.closed:
+            log.error("authentication has failed, so nobody else gets into this process: %r", error)
+            poller.unregister(self._requests)
+            self._requests.close()
 
     def _close_all(self) -> None:
         for socket in (self._requests, *self._guards, *(events for events, _ in self._new)):

@@ -178,12 +178,12 @@ from persia_cli.wire.authentication import Authenticator
 answer = Authenticator._answer
 def answer_or_die(authenticator):
     if os.path.exists("{DEAD}"):
-        raise SystemExit
+        raise RuntimeError("made up")
     answer(authenticator)
 Authenticator._answer = answer_or_die
 main()
 """
-"""Roles whose authentication ends at the first client that comes after the file is there."""
+"""Roles whose authentication fails at the first client that comes after the file is there."""
 
 
 def test_nobody_gets_in_where_authentication_has_died_and_who_is_in_trains_on(tmp_path: Path) -> None:
@@ -208,6 +208,7 @@ def test_nobody_gets_in_where_authentication_has_died_and_who_is_in_trains_on(tm
             attack.kill()
             attack.outer.stdout.close()
             assert "stranger" not in job.all_said()
+            assert job.all_said().count("authentication has failed, so nobody else gets in") == len(addresses)
     assert begun_at < 4000, "the training was over before"
     assert losses(result) == losses(undisturbed)
 
