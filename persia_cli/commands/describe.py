@@ -19,7 +19,7 @@ from persia_cli.errors import count
 from persia_cli.launch.key_files import key_file_of
 from persia_cli.observe.processor import this_processor
 from persia_cli.plan.job import JobPlan
-from persia_cli.plan.spent_schedules import spent_schedules
+from persia_cli.plan.spent_schedules import spent_schedules, unreached
 
 
 def describe(console: Console, plan: JobPlan) -> None:
@@ -104,8 +104,9 @@ def warn_of_slow_precision(run: Run) -> None:
 
 
 def warn_of_spent_schedules(plan: JobPlan) -> None:
-    """Print a warning of each learning rate that is next to 0 for much of the training."""
-    for sentence in spent_schedules(plan.run, plan.job.steps):
+    """Print a warning of each learning rate that is next to 0 for much of the training, and of what it ends before."""
+    steps = plan.job.steps
+    for sentence in [*spent_schedules(plan.run, steps), *unreached(plan.run, steps)]:
         paragraph(err(), f"warning: {sentence}", style="yellow")
 
 

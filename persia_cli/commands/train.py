@@ -91,10 +91,11 @@ def train(
             plan = traced(plan, trace, trace_steps)
         again = [*words, *(word for folder in conf_dir or [] for word in ("--conf-dir", str(folder)))]
         if dry_run:
-            from persia_cli.commands.describe import describe_plan, warn_of_stand_in
+            from persia_cli.commands.describe import describe_plan, warn_of_spent_schedules, warn_of_stand_in
 
             describe_plan(out(), plan, again)
             warn_of_stand_in(err(), plan, again)
+            warn_of_spent_schedules(plan)
         else:
             if unsaved:
                 say(err(), f"the run in {unsaved} has no complete checkpoint, so it begins again")

@@ -1,8 +1,9 @@
-"""Schedules of learning rates that are over long before the training is."""
+"""Schedules of learning rates that are over long before the training is, or longer than it, and late evaluations."""
 
 from collections.abc import Iterator
 
 from persia_cli.config.schema import CosineSchedule, OneCycleSchedule, Run, Schedule
+from persia_cli.errors import count
 
 LEAST = 0.01
 """Fraction of a learning rate below which next to nothing is learnt."""
@@ -22,6 +23,28 @@ def spent_schedules(run: Run, steps: int) -> list[str]:
                 f"{key}.kind={schedule.kind} is over at step {end:,} of {steps:,}: the learning rate stays at "
                 f"{schedule.floor:g} of its value from there on; raise {key}.over_steps, or lower train.steps"
             )
+    return found
+
+
+def unreached(run: Run, steps: int) -> list[str]:
+    """Return a sentence for each setting that a training of so many steps ends too soon for."""
+    found = []
+    for key, schedule in _schedules(run):
+        if isinstance(schedule, OneCycleSchedule):
+            name, rise = f"{key}.over_steps={schedule.over_steps:,}", int(schedule.rise * schedule.over_steps)
+        else:
+            name, rise = f"{key}.warmup_steps={schedule.warmup_steps:,}", schedule.warmup_steps
+        if rise >= steps:
+            found.append(
+                f"{name}: the learning rate rises for {count(rise, 'step')}, and the training has {steps:,}, so it "
+                "never has its full value; lower it, or train longer"
+            )
+    every = run.eval.every_steps
+    if (comparing := run.comparing) is not None and every is not None and every >= steps:
+        found.append(
+            f"{comparing} compares evaluations, and with eval.every_steps={every:,} the only one is that at the end, "
+            f"at step {steps:,}; lower eval.every_steps"
+        )
     return found
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from persia_cli.plan.spent_schedules import spent_schedules
+from persia_cli.plan.spent_schedules import spent_schedules, unreached
 from tests.support.runs import SGD, make_run
 
 CYCLE = {"kind": "one_cycle", "over_steps": 80}
@@ -38,3 +38,32 @@ def test_each_one_is_named() -> None:
         "4e-06 of its value from there on; raise embedding.tables.a.optimizer.schedule.over_steps, or lower "
         "train.steps",
     ]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "steps", "told"),
+    [
+        (CYCLE, 24, "schedule.over_steps=80: the learning rate rises for 24 steps, and the training has 24, so"),
+        (CYCLE, 25, None),
+        ({"kind": "constant", "warmup_steps": 9}, 9, "schedule.warmup_steps=9: the learning rate rises for 9 steps"),
+        ({"kind": "constant", "warmup_steps": 9}, 10, None),
+        ({"kind": "constant"}, 1, None),
+        ({"kind": "cosine", "over_steps": 80}, 10, None),
+    ],
+)
+def test_a_learning_rate_that_never_has_its_value(schedule: dict[str, object], steps: int, told: str | None) -> None:
+    run = make_run(optimizer={"embedding": SGD, "dense": SGD | {"schedule": schedule}})
+    found = unreached(run, steps)
+    assert len(found) == (told is not None)
+    assert all(each.startswith(f"optimizer.dense.{told}") for each in found)
+
+
+def test_evaluations_that_come_too_late_to_be_compared() -> None:
+    train = {"batch_size": 32, "stop_early": {"metric": "auc"}}
+    run = make_run(train=train, eval={"every_steps": 50})
+    assert unreached(run, 51) == []
+    assert unreached(run, 50) == [
+        "train.stop_early compares evaluations, and with eval.every_steps=50 the only one is that at the end, at step "
+        "50; lower eval.every_steps"
+    ]
+    assert unreached(make_run(eval={"every_steps": 50}), 50) == []
