@@ -10,6 +10,7 @@ import logging
 import os
 import socket as system
 import struct
+import sys
 import threading
 from collections import deque
 from contextlib import suppress
@@ -108,14 +109,23 @@ class PortGuard:
         with self._lock:
             if self._port is None or blocked == self._blocked:
                 return
-            if blocked:
-                # A packet filter on the port (see socket(7)) with one instruction, which drops all packets.
-                instruction = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
-                program = struct.pack("HL", 1, ctypes.addressof(instruction))
-                self._port.setsockopt(system.SOL_SOCKET, _SO_ATTACH_FILTER, program)
-            else:
-                self._port.setsockopt(system.SOL_SOCKET, _SO_DETACH_FILTER, 0)
+            try:
+                self._filter(self._port, blocked)
+            except OSError as error:  # systems that imitate Linux may have no filters
+                log.warning("a flood of connections to %s cannot be held off: %s", self._address, error)
+                self._most = sys.maxsize
             self._blocked = blocked
+
+    @staticmethod
+    def _filter(port: system.socket, blocked: bool) -> None:
+        """Have the system drop all packets that come to a port, or no more; raises OSError."""
+        if not blocked:
+            port.setsockopt(system.SOL_SOCKET, _SO_DETACH_FILTER, 0)
+            return
+        # A packet filter on the port (see socket(7)) with one instruction, which drops all packets.
+        instruction = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
+        program = struct.pack("HL", 1, ctypes.addressof(instruction))
+        port.setsockopt(system.SOL_SOCKET, _SO_ATTACH_FILTER, program)
 
     def close(self) -> None:
         """Close the port."""

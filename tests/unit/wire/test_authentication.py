@@ -233,6 +233,29 @@ def test_refusals_are_logged_now_and_then_and_all_are_counted(
     assert "it is no process of persia" in line
 
 
+def test_where_the_system_has_no_filter_a_flood_is_told_once_and_clients_get_in(
+    keyed: Context, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(authentication, "NEW_CONNECTIONS", 5)
+    for option in ("_SO_ATTACH_FILTER", "_SO_DETACH_FILTER"):
+        monkeypatch.setattr(port_guard, option, 9999)
+    router = sockets.router(keyed, ANY)
+    guard = router.guard
+    assert guard is not None
+    host, _, port = sockets.bound_address(router).removeprefix("tcp://").rpartition(":")
+    for _ in range(20):
+        with socket.create_connection((host, int(port)), timeout=LIMIT_S) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    poll_for(lambda: guard._accepted == 20, LIMIT_S, "all to count")
+    friend = sockets.dealer(keyed, sockets.bound_address(router), b"friend")
+    assert comes_through(router, friend, IN_S * 1000)
+    told = [each.getMessage() for each in caplog.records if "cannot be held off" in each.getMessage()]
+    assert 1 <= len(told) <= 2
+    assert told[0].startswith(f"a flood of connections to tcp://{host}:{port} cannot be held off: ")
+    for each in (friend, router):
+        each.close()
+
+
 def test_without_keys_no_address_beyond_this_machine_is_used(context: Context) -> None:
     for use in (
         lambda: sockets.router(context, "tcp://10.1.2.3:0"),
