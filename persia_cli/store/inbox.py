@@ -138,7 +138,7 @@ class Inbox:
         parts = []
         for part in request.parts:
             keys, tables = take(part.keys, "u8"), take(part.keys, "u2")
-            last = take(part.keys * part.columns, part.dtype).reshape(part.keys, -1) if part.dtype else None
+            last = take(part.keys * part.columns, part.dtype).reshape(part.keys, part.columns) if part.dtype else None
             parts.append(Arrays(keys, tables, take(part.keys, "u8") if last is None else last))
         return parts, end
 

@@ -60,6 +60,23 @@ def test_single_look_ups_and_updates_are_the_same_too(job):
     assert shard.applied.windows() == [(-1, set())]
 
 
+@pytest.mark.parametrize("encoded", [True, False])
+def test_an_update_without_a_key_of_a_group_is_one(job, encoded):
+    """Each server gets one of every batch, whether it owns a key of it or not."""
+    file = job.create()
+    shard, _ = job.attach(file)
+    nothing = np.empty(0, np.uint64), np.empty(0, np.uint16)
+    shard.answer_all([nothing, job.look_up(0)[1]], 0, 0, 0)
+    dim = job.layout.groups[0].dim
+    gradients = np.empty((0, 4 * dim), np.uint8) if encoded else np.empty((0, dim), np.float32)
+    shard.update_all([(*nothing, gradients), job.update(0)[1]], 0, [0], 0)
+    assert (shard.updates, shard.applied.windows()) == (1, [(0, set())])
+    plain = Shard(job.layout, 0, 1)
+    plain.look_up(1, *job.look_up(0)[1], 0, True, 0)
+    plain.update(1, *job.update(0)[1], 0, 0)
+    assert differences(shard, plain) == []
+
+
 def test_a_look_up_that_was_cut_off_is_answered_as_if_it_were_not(job):
     """The new keys of a finished look-up are known, and who asks again gets the same rows without being counted."""
     file = job.create()

@@ -1,0 +1,95 @@
+"""What holds after any sequence of look-ups, repeats and updates, on a shard that process after process takes over."""
+
+import gc
+import os
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, precondition, rule
+
+from persia_cli.store.answers import as_before
+from persia_cli.store.kept_shard import KeptShard
+from persia_cli.store.memory_file import new_file
+from persia_cli.store.wire_rows import encode_rows
+from tests import naive_store
+from tests.support.shards import arrays
+from tests.unit.store.test_store_invariants import LAYOUTS, PLACES, Life, names_of
+
+
+class KeptLife(Life):
+    """Look-ups of two ranks are repeated, as by who had no answer, before and after a process ends."""
+
+    @initialize(layout=LAYOUTS)
+    def begin(self, layout):
+        self.layout, self.group = layout, layout.groups[0]
+        self.file = new_file("life")
+        self.shard, self.twin = KeptShard.create(self.file, layout, 0, 1, 2), naive_store.Store(layout)
+        self.shard.serve()
+        self.keys = names_of(layout)
+        self.step, self.batches, self.waiting = 0, 0, {}
+        self.last = {}
+
+    def teardown(self):
+        if hasattr(self, "file"):
+            del self.shard
+            gc.collect()
+            os.close(self.file)
+
+    @rule(places=PLACES, rank=st.integers(0, 1))
+    def ask(self, places, rank):
+        """A look-up of training as servers carry it out, each step of a rank once."""
+        names, step = self.names(places), max(self.step, self.last.get(rank, (0, -1))[1] + 1)
+        self.step = step
+        self.batches += 1
+        [(rows, new)] = self.shard.answer_all([arrays(names)], step, rank, self.batches)
+        before = {row.name for row in self.twin.rows()}
+        values = self.twin.look_up(names, step, True, self.batches)
+        assert rows.tobytes() == encode_rows(values, self.group.wire).tobytes()
+        assert [names[at] in before for at in range(len(names))] == (
+            ~np.isin(np.arange(len(names)), new.positions)
+        ).tolist()
+        self.waiting[self.batches] = (names, step)
+        self.last[rank] = (names, step, self.batches, new)
+
+    @precondition(lambda self: self.last)
+    @rule(data=st.data(), count=st.integers(1, 3))
+    def repeat(self, data, count):
+        """The last look-up of a rank comes again, however many others came since."""
+        rank = data.draw(st.sampled_from(sorted(self.last)))
+        names, step, batch, new = self.last[rank]
+        kept_as = batch if batch in self.waiting else None
+        for _ in range(count):
+            found = self.shard.answer_all([arrays(names)], step, rank, kept_as, counted=False)
+            values = self.twin.look_up(names, step, True, kept_as, counted=False)
+            assert found[0][0].tobytes() == encode_rows(values, self.group.wire).tobytes()
+        [(rows, again)] = as_before(found, [new])
+        assert again is new
+        assert not rows[new.bare].any()
+
+    @rule()
+    def go_on_in_another_process(self):
+        """What was answered last, and the windows of ranks, are those of the process before; kept rows are not."""
+        windows = self.shard.applied.windows()
+        del self.shard
+        gc.collect()
+        self.shard, repairs = KeptShard.attach(self.file, self.layout, 0, 1, 2)
+        assert repairs.request is None
+        assert self.shard.applied.windows() == windows
+        self.twin.kept.clear()
+        for rank, (_, step, _, new) in self.last.items():
+            found = self.shard.answers.last(rank)
+            assert found is not None
+            assert found[0] == step
+            assert [each.tolist() for each in found[1][0]] == [each.tolist() for each in new]
+
+    train_on_many_small_batches = None
+    """Hundreds of requests, each with its checksum, that `Life` makes of a shard in memory."""
+
+    def insert(self, places, seed):
+        super().insert(places, seed)
+        self.shard.serve()
+
+
+KeptLife.TestCase.settings = settings(max_examples=10, stateful_step_count=20, deadline=None)
+TestKeptLife = KeptLife.TestCase
