@@ -82,4 +82,7 @@ def require_steps_left(plan: JobPlan, manifest: Manifest) -> None:
 
 
 def _spelled(value: object) -> str:
+    """Return a value as one writes it in a configuration, without the keys that have none."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_spelled(each)}" for key, each in value.items() if each is not None) + "}"
     return "nothing" if value is None else str(value)

@@ -1,0 +1,24 @@
+"""What a resumed run may not change is told with one line for each setting, as one would write it."""
+
+import pytest
+
+from persia_cli.errors import ConfigError
+from persia_cli.plan.resumed import require_same_training
+from tests.support.runs import make_run
+
+CLUSTER = {"kind": "local", "embedding_servers": 3}
+
+
+def test_each_difference_is_a_line_in_the_words_of_a_configuration() -> None:
+    saved = make_run(sparse=["a"], train={"batch_size": 32})
+    changed = make_run(sparse=["a"], train={"batch_size": 64}, embedding={"tables": {"a": {"dim": 3}}})
+    with pytest.raises(ConfigError) as raised:
+        require_same_training(saved, changed)
+    first, second = sorted(str(raised.value).splitlines())
+    assert first.startswith("embedding.tables.a={dim: 3}: the run was trained with nothing, and a resumed run cannot")
+    assert second.startswith("train.batch_size=64: the run was trained with 32, and a resumed run cannot change it;")
+
+
+def test_what_says_where_and_how_long_it_trains_may_change() -> None:
+    saved = make_run(sparse=["a"], train={"batch_size": 32})
+    require_same_training(saved, make_run(sparse=["a"], cluster=CLUSTER, train={"batch_size": 32, "steps": 7}))
