@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from mmap import mmap
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -186,11 +185,12 @@ def _write(path: Path, nbytes: int, content: bytes) -> None:
 
 
 def _write_directly(path: Path, nbytes: int, content: bytes) -> None:
-    """Write whole chunks as a save does where it can: the disk takes them from memory that begins on a page."""
-    with mmap(-1, CHUNK) as chunk, writing_file(path) as sink:
-        chunk.write(content)
+    """Write whole chunks as a save does where it can: the disk takes them from memory, which lies in huge pages."""
+    chunk = zeros(CHUNK, np.uint8)
+    chunk[:] = np.frombuffer(content, np.uint8)
+    with writing_file(path) as sink:
         for _ in range(0, nbytes, CHUNK):
-            sink.write(chunk)
+            sink.write(chunk.data)
 
 
 def _read(path: Path) -> None:

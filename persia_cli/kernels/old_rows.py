@@ -25,12 +25,24 @@ from persia_cli.kernels.buckets import (
 )
 from persia_cli.kernels.compile import helper, inlined, kernel, read, write
 from persia_cli.kernels.intrinsics import prefetch, prefetch_to_l2
-from persia_cli.kernels.rows import LANES, LINE, ROWS, ZERO, RowArena, embedding_lanes, prefetch_words
+from persia_cli.kernels.rows import (
+    FLOAT32,
+    LANES,
+    LINE,
+    ROWS,
+    TWO,
+    ZERO,
+    RowArena,
+    embedding_lanes,
+    prefetch_words,
+)
 from persia_cli.kernels.simd import load, store
 
 F32, U8, U16, U32, U64, I64 = types.float32, types.uint8, types.uint16, types.uint32, types.uint64, types.int64
 AHEAD = np.uint64(64)
 """Number of rows ahead that are prefetched while rows are listed and copied."""
+NEAR = np.uint64(32)
+"""The same for rows that are copied without a loop."""
 NONE = -1
 """End of a chain of places."""
 
@@ -231,6 +243,19 @@ def take_rows(rows, old, sources, states, values):
     """
     kept = RowArena(old.words, rows.width, rows.dim, rows.state_at, rows.storage, rows.line)
     size = np.uint64(sources.size)
+    one_line = rows.storage == FLOAT32 and rows.dim == LANES
+    if one_line and rows.width == TWO * LANES and states.size == 1 and states[0] == np.int64(LANES):
+        # The most common rows, those of dim 16 with a state of as many columns: two cache lines and no loop.
+        for i in range(size):
+            if i + NEAR < size and sources[i + NEAR] >= 0:
+                at = np.uint64(sources[i + NEAR]) * TWO * LANES
+                prefetch_to_l2(rows.arena, at)
+                prefetch_to_l2(rows.arena, at + LINE)
+            if sources[i] >= 0:
+                _take_two_lines(rows.arena, np.uint64(sources[i]) * TWO * LANES, values, i, size)
+            else:
+                _take_two_lines(old.words, np.uint64(-1 - sources[i]) * TWO * LANES, values, i, size)
+        return
     for i in range(size):
         if i + AHEAD < size and sources[i + AHEAD] >= 0:
             at = np.uint64(sources[i + AHEAD]) * rows.width
@@ -240,6 +265,13 @@ def take_rows(rows, old, sources, states, values):
             _take(rows, np.uint64(sources[i]) * rows.width, states, values, i, size)
         else:
             _take(kept, np.uint64(-1 - sources[i]) * rows.width, states, values, i, size)
+
+
+@inlined
+def _take_two_lines(words, at, values, i, size):
+    """Copy the row that begins at word `at`, whose embedding and state are a cache line each, as row `i` of `size`."""
+    store(values, i * LANES, load(words, at, 16), 16)
+    store(values, (size + i) * LANES, load(words, at + LANES, 16), 16)
 
 
 @inlined

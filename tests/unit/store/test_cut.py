@@ -161,11 +161,12 @@ def test_every_dtype_and_dim(before: list[Op], during: list[Op], dtype: str, pla
     check(before, during, layout_of("adam", dtype, dim, capacity=16), places, small=True)
 
 
+@pytest.mark.parametrize("dim", [3, 16])
 @pytest.mark.parametrize("places", [0, 1, 7, None])
-def test_every_row_changes_and_goes_before_its_turn(places: int | None) -> None:
+def test_every_row_changes_and_goes_before_its_turn(places: int | None, dim: int) -> None:
     fill = [("train", group, frozenset(range(start, start + 12)), 0) for group in (0, 1) for start in (0, 12, 24)]
     pauses = check(
-        fill, [("train", group, ids, 0) for _, group, ids, _ in [*fill[::-1], *fill]], layout_of(), places, True
+        fill, [("train", group, ids, 0) for _, group, ids, _ in [*fill[::-1], *fill]], layout_of(dim=dim), places, True
     )
     assert pauses > 0 if places is not None else pauses == 0
 
