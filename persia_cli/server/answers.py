@@ -25,6 +25,12 @@ class HttpAnswer(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
+def header_pairs(answer: HttpAnswer) -> list[tuple[bytes, bytes]]:
+    """Return the headers of an answer."""
+    headers = {"content-type": answer.kind, "content-length": str(len(answer.body)), **answer.headers}
+    return [(name.encode(), value.encode()) for name, value in headers.items()]
+
+
 def in_json(value: Any) -> HttpAnswer:
     """Return an answer of JSON."""
     return HttpAnswer(200, _ENCODER.encode(value))

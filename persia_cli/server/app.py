@@ -7,19 +7,21 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
 
 import numpy as np
 
 from persia_cli.errors import DataError
 from persia_cli.server import answers
-from persia_cli.server.answers import HttpAnswer
+from persia_cli.server.answers import HttpAnswer, header_pairs
+from persia_cli.server.direct import SMALL, DirectRequest, Send, is_plain
 from persia_cli.server.figures import KIND, ServingFigures
 from persia_cli.server.page import page
 from persia_cli.server.refused import DisconnectedError, RefusedRequestError, bad
 from persia_cli.server.requests import PredictionRequest, RequestReader
 from persia_cli.server.settings import ServerSettings
 from persia_cli.server.token_file import TokenFile
-from persia_cli.server.turns import Turns
+from persia_cli.server.turns import Turns, require_time
 from persia_cli.serving.example import example_row
 from persia_cli.serving.golden import read_golden
 from persia_cli.serving.predictor import Predictions, Predictor
@@ -31,9 +33,7 @@ log = logging.getLogger(__name__)
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-SMALL = 2**16
-"""Bytes of a body that the connection may bring even if its request is refused, so that it can be used again."""
+SendMessage = Callable[[Message], Awaitable[None]]
 HEADER_LENGTH = b"inference-header-content-length"
 REQUEST_ID = b"x-request-id"
 LONGEST_ID = 200
@@ -86,8 +86,14 @@ class ServingApp:
             ("v2", "/infer"): _Route("infer", "POST", self._infer),
             ("v1", ":predict"): _Route("predict", "POST", self._predict),
         }
+        place = quote(self._model.name, safe="")
+        self._direct = {
+            f"/{version}/models/{place}{end}".encode(): route
+            for (version, end), route in self._model_routes.items()
+            if route.method == "POST"
+        }
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Message, receive: Receive, send: SendMessage) -> None:
         """Answer a request."""
         if scope["type"] != "http":
             raise ValueError(f"this application serves http, not {scope['type']}")
@@ -98,13 +104,58 @@ class ServingApp:
             answer = await self._answered(route, scope, receive, begin + self._settings.deadline_s)
         except DisconnectedError:
             return
-        except RefusedRequestError as error:
-            answer = answers.refusal(error)
-        except Exception:
-            log.exception("a request to %s failed", name)
-            answer = answers.refusal(RefusedRequestError(500, "the server failed at this request; its log says how"))
+        except Exception as error:
+            answer = _failure(name, error)
         self.figures.count_answer(name, answer.status, time.monotonic() - begin)
         await _respond(send, answer)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether one more request would be refused."""
+        return self._turns.is_full
+
+    @property
+    def deadline_s(self) -> float:
+        """Seconds within which the body of a request must have come, and its computation begun."""
+        return self._settings.deadline_s
+
+    def direct(self, url: bytes, headers: dict[bytes, bytes], keep_alive: bool, send: Send) -> DirectRequest | None:
+        """Return a request that `answer` answers by `send`; None if it has to come by ASGI."""
+        route = self._direct.get(url)
+        if route is None or not is_plain(headers, self._settings.most_bytes) or not self._is_allowed(headers):
+            return None
+        return DirectRequest(route.name, route.answer, headers, keep_alive, send)
+
+    def answer(self, request: DirectRequest) -> None:
+        """Answer a request that is whole when its turn comes, or refuse it at once if there is no place."""
+        if self._turns.is_full:
+            self.refuse(request)
+        else:
+            self._turns.do(lambda: self._answer(request))
+
+    def refuse(self, request: DirectRequest, error: RefusedRequestError | None = None) -> None:
+        """Refuse a request, which has no place unless another error is given."""
+        self._send(request, self._full if error is None else answers.refusal(error))
+
+    def late_body(self) -> RefusedRequestError:
+        """Return what a request is told whose body has not come within the deadline."""
+        text = f"the body was not there within {self.deadline_s:g} s; send it faster"
+        return RefusedRequestError(408, text, {"connection": "close"})
+
+    def _answer(self, request: DirectRequest) -> bool:
+        if request.disconnected:
+            return False
+        try:
+            require_time(request.begin + self.deadline_s)
+            answer = request.work(request.body, request.headers)
+        except Exception as error:
+            answer = _failure(request.name, error)
+        self._send(request, answer)
+        return True
+
+    def _send(self, request: DirectRequest, answer: HttpAnswer) -> None:
+        self.figures.count_answer(request.name, answer.status, time.monotonic() - request.begin)
+        request.send(request, answer)
 
     def _route(self, path: str) -> _Route:
         path = path.rstrip("/")
@@ -181,9 +232,7 @@ class ServingApp:
                     if not message.get("more_body", False):
                         return parts[0] if len(parts) == 1 else b"".join(parts)
         except TimeoutError:
-            raise RefusedRequestError(
-                408, f"the body was not there within {self._settings.deadline_s:g} s; send it faster", close
-            ) from None
+            raise self.late_body() from None
 
     def _infer(self, body: bytes, headers: dict[bytes, bytes]) -> HttpAnswer:
         question = self._reader.infer(body, headers.get(HEADER_LENGTH))
@@ -235,8 +284,14 @@ class ServingApp:
         return answer
 
 
-async def _respond(send: Send, answer: HttpAnswer) -> None:
-    headers = {"content-type": answer.kind, "content-length": str(len(answer.body)), **answer.headers}
-    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": answer.status, "headers": pairs})
+def _failure(name: str, error: Exception) -> HttpAnswer:
+    """Return the answer to a request that has failed, and have the log say how unless it is the request's fault."""
+    if not isinstance(error, RefusedRequestError):
+        log.error("a request to %s failed", name, exc_info=error)
+        error = RefusedRequestError(500, "the server failed at this request; its log says how")
+    return answers.refusal(error)
+
+
+async def _respond(send: SendMessage, answer: HttpAnswer) -> None:
+    await send({"type": "http.response.start", "status": answer.status, "headers": header_pairs(answer)})
     await send({"type": "http.response.body", "body": answer.body})

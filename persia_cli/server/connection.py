@@ -9,7 +9,9 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from persia_cli.server.answers import JSON
+from persia_cli.server.answers import JSON, HttpAnswer
+from persia_cli.server.app import ServingApp
+from persia_cli.server.direct import DirectRequest, in_bytes
 
 MOST_CONNECTIONS = 900
 """Of a worker; one more is told to come again. Processes may commonly have 1,024 files and connections."""
@@ -86,10 +88,14 @@ class ReadingInTurn(FlowControl):
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """A connection of HTTP/1.1, on which requests may follow each other."""
+    """A connection of HTTP/1.1, on which requests may follow each other.
 
-    def __init__(self, **keys: Any) -> None:
+    Those that `serving` takes directly are answered without a task; the others go by ASGI.
+    """
+
+    def __init__(self, serving: ServingApp | None = None, **keys: Any) -> None:
         super().__init__(**keys)
+        self._serving = serving
         self._in_head = False
         self._has_moved = False
         self._idle_bytes = 0
@@ -134,7 +140,9 @@ class BoundedConnection(HttpToolsProtocol):
             self._parse(memoryview(data))
         except HttpParserError:
             self.send_400_response("")
+            self._go_on()
             return
+        self._go_on()
         self._idle_bytes = 0 if self._has_moved else self._idle_bytes + len(data)
         if self._in_head and "head" not in self._timers:
             self._start("head", HEAD_S, self._on_late_head)
@@ -185,7 +193,45 @@ class BoundedConnection(HttpToolsProtocol):
         self._stop("head")
         # It began anew where the answer to the request before went out in the midst of this head.
         self._unset_keepalive_if_required()
-        super().on_headers_complete()
+        if not self._begins_directly():
+            super().on_headers_complete()
+
+    def _begins_directly(self) -> bool:
+        """Begin a request that needs no task, if it is one and nothing before it is to be sent."""
+        serving, before = self._serving, self.cycle
+        if serving is None or self.flow.write_paused or (before is not None and not before.response_complete):
+            return False
+        if self.parser.get_method() != b"POST" or self.parser.get_http_version() != "1.1":
+            return False
+        stays = self.parser.should_keep_alive()
+        request = serving.direct(self.url, dict(self.headers), stays, self._send)
+        if request is None:
+            return False
+        self.cycle = self._at_work = request  # type: ignore[assignment]
+        if serving.is_full:
+            serving.refuse(request)
+        return True
+
+    def _go_on(self) -> None:
+        """Have a direct request answered if it is whole, or else wait for the rest of its body."""
+        request, serving = self._at_work, self._serving
+        if type(request) is not DirectRequest or request.is_whole or request.response_complete or serving is None:
+            return
+        if not request.more_body:
+            request.is_whole = True
+            self._stop("body")
+            serving.answer(request)
+        elif "body" not in self._timers:
+            self._start("body", serving.deadline_s, lambda: serving.refuse(request, serving.late_body()))
+
+    def _send(self, request: DirectRequest, answer: HttpAnswer) -> None:
+        """Send the answer of a direct request."""
+        stays = request.keep_alive and answer.headers.get("connection") != "close"
+        self.transport.write(in_bytes(answer, stays, self.server_state.default_headers))
+        request.response_complete = True
+        if not stays:
+            self.transport.close()
+        self.on_response_complete()
 
     def on_body(self, body: bytes) -> None:
         self._has_moved = True

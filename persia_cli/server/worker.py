@@ -40,9 +40,11 @@ class _Server(uvicorn.Server):
     """A server of bounded connections, which tells that it is there, and ends when what it has logged is written."""
 
     def __init__(
-        self, config: uvicorn.Config, news: int, token: TokenFile | None, request_log: "RequestLog | None", log_s: float
-    ) -> None:
+        self, config: uvicorn.Config, app: ServingApp, news: int, token: TokenFile | None,
+        request_log: "RequestLog | None", log_s: float,
+    ) -> None:  # fmt: skip
         super().__init__(config)
+        self._app = app
         self._news, self._token = news, token
         self._log, self._log_s = request_log, log_s
 
@@ -70,7 +72,7 @@ class _Server(uvicorn.Server):
         asyncio.get_running_loop().call_later(PULSE_S, self._pulse)
 
     def _connection(self) -> BoundedConnection:
-        return BoundedConnection(config=self.config, server_state=self.server_state, app_state={})
+        return BoundedConnection(self._app, config=self.config, server_state=self.server_state, app_state={})
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await super().shutdown(sockets)
@@ -94,8 +96,9 @@ def serve(order: WorkerOrder, news: int) -> None:
     if order.after is not None:
         figures.restarts.labels(order.after).inc()
     request_log = _request_log(settings, predictor, figures)
+    app = ServingApp(predictor, settings, token, figures, request_log)
     config = uvicorn.Config(
-        ServingApp(predictor, settings, token, figures, request_log),
+        app,
         loop="uvloop",
         http="httptools",
         ws="none",
@@ -112,7 +115,7 @@ def serve(order: WorkerOrder, news: int) -> None:
     # What is loaded stays, and need not be looked at again at each collection.
     gc.collect()
     gc.freeze()
-    _Server(config, news, token, request_log, settings.log_s).run([socket.socket(fileno=order.listener)])
+    _Server(config, app, news, token, request_log, settings.log_s).run([socket.socket(fileno=order.listener)])
 
 
 def _request_log(settings: ServerSettings, predictor: Predictor, figures: ServingFigures) -> "RequestLog | None":

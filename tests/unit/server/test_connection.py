@@ -17,8 +17,10 @@ import uvloop
 from uvicorn.server import ServerState
 
 from persia_cli.server import connection
+from persia_cli.server.answers import HttpAnswer
 from persia_cli.server.app import ServingApp
 from persia_cli.server.connection import BoundedConnection
+from persia_cli.server.direct import DirectRequest
 from persia_cli.server.settings import ServerSettings
 from persia_cli.serving.predictor import Predictor
 from tests.conftest import poll_for
@@ -48,7 +50,7 @@ def listening(app: ServingApp, idle_s: int = 5) -> Iterator[tuple[int, ServerSta
 
     async def serve() -> None:
         def connect() -> BoundedConnection:
-            return BoundedConnection(config=config, server_state=state, app_state={})
+            return BoundedConnection(app, config=config, server_state=state, app_state={})
 
         async with await loop.create_server(connect, "127.0.0.1", 0) as server:
             port.append(server.sockets[0].getsockname()[1])
@@ -208,6 +210,42 @@ def test_a_server_without_room_says_so_before_the_body_is_there(app: ServingApp)
         found = rest_of(own)
         assert found.startswith(b"HTTP/1.1 503")
         assert b"connection: close" in found
+
+
+def test_a_body_that_stalls_is_told_and_counted(app: ServingApp) -> None:
+    """A request that is answered without a task has its deadline too."""
+    hasty = ServingApp(app._predictor, ServerSettings(app._settings.folder, deadline_s=0.1))
+    with listening(hasty) as (port, state):
+        found = answer(port, WHOLE[:-5])
+        assert not state.tasks
+    assert found.startswith(b"HTTP/1.1 408")
+    assert "was not there within 0.1 s" in json.loads(found.rpartition(b"\r\n\r\n")[2])["error"]
+    assert b'persia_requests_total{route="predict",status="408"} 1.0' in hasty.figures.text()
+
+
+def test_one_who_leaves_before_the_turn_is_not_computed_and_holds_no_place(app: ServingApp) -> None:
+    one = ServingApp(app._predictor, ServerSettings(app._settings.folder, most_requests=1))
+
+    def ask(is_gone: bool) -> None:
+        request = one.direct(b"/v1/models/shop:predict", {b"content-length": b"%d" % len(ROWS)}, True, sent)
+        assert request is not None
+        request.body, request.disconnected = ROWS, is_gone
+        one.answer(request)
+
+    def sent(request: DirectRequest, answer: HttpAnswer) -> None:
+        statuses.append(answer.status)
+
+    async def several() -> None:
+        ask(False)
+        ask(True)  # which waits
+        ask(False)  # and there is room for one
+        while one.is_full:
+            await asyncio.sleep(0)
+        ask(False)
+
+    statuses: list[int] = []
+    asyncio.run(several())
+    assert statuses == [200, 503, 200]
 
 
 def test_a_client_that_does_not_read_is_let_go(
