@@ -1,7 +1,6 @@
 """A connection to a server: who sends too much, or nothing, or does not read, does not hold it for long."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -12,6 +11,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from persia_cli.server.answers import JSON, HttpAnswer
 from persia_cli.server.app import ServingApp
 from persia_cli.server.direct import DirectRequest, in_bytes
+from persia_cli.server.transport import ReadingInTurn, WholeAnswers
 
 MOST_CONNECTIONS = 900
 """Of a worker; one more is told to come again. Processes may commonly have 1,024 files and connections."""
@@ -30,61 +30,9 @@ LINGER_S = 2.0
 """Seconds for which what a client still sends is thrown away behind a last answer; it may read that meanwhile."""
 STALL_S = 10.0
 """Seconds for which an answer waits for a client that does not read."""
-_ANSWER, _CONTINUE = b"HTTP/1.1 ", b"HTTP/1.1 100 "
 _REASONS = {
     400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large", 503: "Service Unavailable",
 }  # fmt: skip
-
-
-class WholeAnswers:
-    """A transport that sends the head of an answer with its body: two writes would cost two calls of the system, and
-    wake the client twice."""
-
-    def __init__(self, transport: asyncio.Transport, end: Callable[[], None]) -> None:
-        """`end` closes the connection."""
-        self._transport, self._end = transport, end
-        self._head = b""
-        self.is_over = False
-        """Whether nothing more will be sent."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
-
-    def write(self, data: bytes) -> None:
-        """Send data; the head of an answer with what comes next, or at the end of the answer."""
-        if not self._head and data.startswith(_ANSWER) and not data.startswith(_CONTINUE):
-            self._head = data
-        else:
-            self._transport.write(self._head + data)
-            self._head = b""
-
-    def flush(self) -> None:
-        """Send a head that nothing followed."""
-        if self._head:
-            self._transport.write(self._head)
-            self._head = b""
-
-    def close(self) -> None:
-        """Send what is held, and close the connection."""
-        self.flush()
-        self._end()
-
-    def is_closing(self) -> bool:
-        """Return whether the connection is closed, or will be as soon as the client has its last answer."""
-        return self.is_over or self._transport.is_closing()
-
-
-class ReadingInTurn(FlowControl):
-    """Reads nothing while requests wait for the answer of an earlier one: each would take memory."""
-
-    def __init__(self, transport: asyncio.Transport, waiting: Any) -> None:
-        super().__init__(transport)
-        self._waiting = waiting
-
-    def resume_reading(self) -> None:
-        """Read on, unless there is enough to do."""
-        if not self._waiting:
-            super().resume_reading()
 
 
 class BoundedConnection(HttpToolsProtocol):
@@ -102,6 +50,8 @@ class BoundedConnection(HttpToolsProtocol):
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._at_work: Any = None
         self._is_beyond = self._is_refused = False
+        self._idle_since: float | None = None
+        """When the last answer was complete, unless a next request has begun."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -121,7 +71,7 @@ class BoundedConnection(HttpToolsProtocol):
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        self._unset_keepalive_if_required()  # uvicorn keeps it, and all of the connection, where a client resets it
+        super()._unset_keepalive_if_required()  # uvicorn keeps it, and all of the connection, where a client resets it
         if self._at_work is not None and not self._at_work.response_complete:
             # uvicorn tells only the last request of a connection.
             self._at_work.disconnected = True
@@ -250,11 +200,20 @@ class BoundedConnection(HttpToolsProtocol):
         self._refuse(400, "this is no request of HTTP/1.1")
 
     def on_response_complete(self) -> None:
+        # Other than with uvicorn, not each request begins and ends a timer: that costs more than reading it.
         self._answers.flush()
-        super().on_response_complete()
+        self.server_state.total_requests += 1
         if self.transport.is_closing():
             self._start("stall", STALL_S, self.transport.abort)
-        elif "head" in self._timers:  # the rest may have waited for this answer
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        else:
+            self._idle_since = self.loop.time()
+            if self.timeout_keep_alive_task is None:
+                self._look_later(self.timeout_keep_alive)
+        if "head" in self._timers:  # the rest may have waited for this answer
             self._start("head", HEAD_S, self._on_late_head)
 
     def pause_writing(self) -> None:
@@ -268,7 +227,21 @@ class BoundedConnection(HttpToolsProtocol):
         else:
             self._stop("stall")
 
+    def _unset_keepalive_if_required(self) -> None:
+        self._idle_since = None
+
+    def _look_later(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
+
     def timeout_keep_alive_handler(self) -> None:
+        """Close the connection if it has been idle for so long, or look again when it may have been."""
+        self.timeout_keep_alive_task = None
+        if self._idle_since is None:  # the next answer begins the timer
+            return
+        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self._look_later(left)
+            return
         super().timeout_keep_alive_handler()
         self._start("stall", STALL_S, self.transport.abort)
 

@@ -22,6 +22,7 @@ from persia_cli.server.app import ServingApp
 from persia_cli.server.connection import BoundedConnection
 from persia_cli.server.direct import DirectRequest
 from persia_cli.server.settings import ServerSettings
+from persia_cli.server.transport import WholeAnswers
 from persia_cli.serving.predictor import Predictor
 from tests.conftest import poll_for
 from tests.support.small_model import write_small_model
@@ -378,6 +379,20 @@ def test_a_connection_whose_answered_request_ends_late_is_good_for_the_next(app:
         poll_for(lambda: not state.connections, 5.0, "the connection is closed, as nothing comes")
 
 
+def test_a_connection_is_closed_so_long_after_its_last_answer(app: ServingApp) -> None:
+    """Not after its first one, when the server looks."""
+    with listening(app, idle_s=1) as (port, state), closing(connected(port)) as own:
+        for wait_s in (0.0, 0.6):
+            begin = time.monotonic()
+            poll_for(lambda: time.monotonic() >= begin + wait_s, 5.0, "the next request is due")  # noqa: B023
+            own.sendall(LIVE)
+            assert own.recv(1000).startswith(b"HTTP/1.1 200")
+        begin = time.monotonic()
+        assert own.recv(1) == b""
+        assert 0.9 < time.monotonic() - begin < 5.0
+        poll_for(lambda: not state.connections, 5.0, "the server forgets the connection")
+
+
 def test_a_connection_that_its_client_resets_is_kept_by_no_timer(app: ServingApp) -> None:
     with listening(app) as (port, state), closing(connected(port)) as own:
         own.sendall(LIVE)
@@ -439,7 +454,7 @@ class Written:
 
 def test_an_answer_is_one_write_and_the_wish_for_a_body_waits_for_nothing() -> None:
     written = Written()
-    answers = connection.WholeAnswers(written, written.close)  # type: ignore[arg-type]
+    answers = WholeAnswers(written, written.close)  # type: ignore[arg-type]
     answers.write(b"HTTP/1.1 200 OK\r\n\r\n")
     assert written.parts == []
     answers.write(b"HTTP/1.1 is in this body too")
