@@ -25,7 +25,7 @@ LENGTHS = ".lengths"
 FORMS, LARGEST_FORM = 64, 2**14
 """Forms of requests that are kept, and bytes of the JSON of one that may be."""
 MOST_IDS = 2**22
-"""Ids of a field of lists, in all samples of a request."""
+"""Ids in lists of a request: of all fields and samples, where one list stands for all as often as it does."""
 
 
 class WantedOutput(msgspec.Struct):
@@ -144,7 +144,7 @@ class RequestReader:
             tensor.require_shape()
             is_list = self._lists.get(tensor.name, False)
             if is_list:
-                self._require_ids(tensor.name, tensor.count)
+                self._require_ids(f"input {tensor.name}", tensor.count)
             if not is_list or len(tensor.shape) == 2:
                 self._require_samples(tensor.shape[0])
             if tensor.name in found:
@@ -175,7 +175,9 @@ class RequestReader:
                     f"all samples, and how many each has as input {name}{LENGTHS}"
                 )
             return Lists(values, np.full(tensor.shape[0], tensor.shape[1], np.int64))
-        lengths = given[1]
+        shape, lengths = given[0].shape, given[1]
+        if len(shape) == 2 and shape[1] != 1:
+            raise bad(f"input {name}{LENGTHS} has one length for each sample, and the shape {shape} has more")
         if not isinstance(lengths, np.ndarray):
             lengths = np.array(lengths)  # of none at all, or of what is no number
         if lengths.size and lengths.dtype.kind not in "iu":
@@ -206,12 +208,16 @@ class RequestReader:
         sizes = [len(each.lengths if isinstance(each, Lists) else each) for each in columns.values()]
         samples = max(sizes, default=0)
         self._require_samples(samples)
+        total = 0
         for name, column in columns.items():
             if not self._lists.get(name, False):
                 continue
             rows = len(column.lengths) if isinstance(column, Lists) else len(column)
             ids = len(column.values) if isinstance(column, Lists) else sum(len(each or ()) for each in column)
-            self._require_ids(name, ids * (samples if rows == 1 else 1))
+            own = ids * (samples if rows == 1 else 1)
+            self._require_ids(f"input {name}", own)
+            total += own
+        self._require_ids("the request", total)
 
     def _require_samples(self, samples: int) -> None:
         if samples > self._most_samples:
@@ -219,9 +225,11 @@ class RequestReader:
                 413, f"the request has {samples:,} samples, and {self._most_samples:,} are allowed; ask in several"
             )
 
-    def _require_ids(self, name: str, ids: int) -> None:
+    def _require_ids(self, what: str, ids: int) -> None:
         if ids > MOST_IDS:
-            raise RefusedRequestError(413, f"input {name} has {ids:,} ids in all samples, and {MOST_IDS:,} are allowed")
+            raise RefusedRequestError(
+                413, f"{what} has {ids:,} ids in the lists of all samples, and {MOST_IDS:,} are allowed"
+            )
 
     def _require_known(self, name: str) -> None:
         if name not in self._lists and not self._is_lengths(name):

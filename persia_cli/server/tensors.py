@@ -70,8 +70,10 @@ def values_in_json(tensor: Tensor) -> Values:
         raise bad(f"input {tensor.name} has neither data nor binary_data_size")
     values = tensor.data
     if len(tensor.shape) == 2 and values and isinstance(values[0], list):
-        if not all(isinstance(row, list) and len(row) == tensor.shape[1] for row in values):
-            raise bad(f"input {tensor.name} has rows of other lengths than its shape {tensor.shape} says")
+        if len(values) != tensor.shape[0] or any(
+            type(row) is not list or len(row) != tensor.shape[1] for row in values
+        ):
+            raise bad(f"input {tensor.name} has other rows than its shape {tensor.shape} says")
         values = list(chain.from_iterable(values))
     if len(values) != tensor.count:
         raise bad(f"input {tensor.name} has {count(len(values), 'value')}, and its shape is {tensor.shape}")

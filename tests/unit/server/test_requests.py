@@ -63,3 +63,40 @@ def test_values_in_json_are_read_each_time() -> None:
     for users in ([1], [2]):
         body = json.dumps({"inputs": [tensor("user", "UINT64", users), tensor("price", "FP32", [0.5])]}).encode()
         assert reader.infer(body, None).columns["user"].tolist() == users
+
+
+TWO_LISTS = [ModelInput("seen", "UINT64", (-1, -1)), ModelInput("tags", "UINT64", (-1, -1)), INPUTS[0]]
+
+
+def test_ids_of_all_lists_together_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each becomes a vector: lists that stand for all samples would make gigabytes of a small body."""
+    monkeypatch.setattr(requests, "MOST_IDS", 30)
+    reader = RequestReader(TWO_LISTS, OUTPUTS, most_samples=100)
+    users = tensor("user", "UINT64", [1] * 5)
+
+    def ask(seen: int, tags: int) -> None:
+        lists = [tensor("seen", "UINT64", [1] * seen, [1, seen]), tensor("tags", "UINT64", [1] * tags, [1, tags])]
+        reader.infer(json.dumps({"inputs": [*lists, users]}).encode(), None)
+
+    ask(3, 3)
+    for seen, tags in ((3, 4), (1, 6)):
+        with pytest.raises(RefusedRequestError, match="the request has 35 ids in the lists of all samples, and 30 are"):
+            ask(seen, tags)
+    reader.rows(json.dumps({"instances": [{"seen": [1] * 10, "tags": [2] * 6}, {"seen": [3] * 14}]}).encode())
+    with pytest.raises(RefusedRequestError, match="the request has 31 ids in the lists"):
+        reader.rows(json.dumps({"instances": [{"seen": [1] * 10, "tags": [2] * 7}, {"seen": [3] * 14}]}).encode())
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (tensor("seen", "UINT64", [[], [], []], [2, 0]), "has other rows than its shape"),
+        (tensor("seen", "UINT64", [[1, 2], [3]], [2, 2]), "has other rows than its shape"),
+        (tensor("seen.lengths", "INT32", [0, 0, 0, 0], [2, 2]), "one length for each sample, and the shape"),
+    ],
+)
+def test_values_of_another_shape_than_is_told_are_refused(given: dict[str, Any], says: str) -> None:
+    reader = RequestReader(TWO_LISTS, OUTPUTS, most_samples=10)
+    inputs = [given] if given["name"] == "seen" else [tensor("seen", "UINT64", [], [0]), given]
+    with pytest.raises(RefusedRequestError, match=says):
+        reader.infer(json.dumps({"inputs": inputs}).encode(), None)
