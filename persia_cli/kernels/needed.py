@@ -1,8 +1,8 @@
 """The names of the kernels that each role needs.
 
-These are compiled before a replica is ready. Kernels that are called rarely (to save and load rows, to add up several
-ranks' gradients) are not among them; they are compiled at their first call. This module does not import numba, so that
-a launcher can quickly check if they are compiled.
+These are compiled before a replica is ready. Kernels that are called rarely (to load rows, to add up several ranks'
+gradients) are not among them; they are compiled at their first call. This module does not import numba, so that a
+launcher can quickly check if they are compiled.
 """
 
 from collections.abc import Iterable
@@ -18,6 +18,23 @@ TAKE_OVER = (
     "new_keys.carry_out",
 )
 """Kernels that keep requests, and with which a process takes over the shard of another; it is not to wait for them."""
+SAVING = (
+    "index.find",
+    "old_rows.list_rows",
+    "old_rows.take_rows",
+    "old_rows.keep_before_write",
+    "old_rows.count_changing",
+    "row_order.order_rows",
+    "old_lines.keep_lines",
+    "old_lines.take_kept_lines",
+    "sightings.count_at_last_use",
+    "sightings.used_lines",
+    "hashing.recover_ids",
+)
+"""Kernels that save rows while training goes on.
+
+To compile them takes many seconds, in which training would stand still at its first checkpoint. To load them from the
+cache takes a moment, so that is left to the first call."""
 WORKER = ("hashing.check_offsets", "dedup.number_ids", "dedup.order_by_server")
 """Kernels of an embedding worker in every job."""
 

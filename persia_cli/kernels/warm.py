@@ -14,8 +14,11 @@ from persia_cli.kernels import (
     look_up,
     new_keys,
     old_lines,
+    old_rows,
     pool,
     room,
+    row_order,
+    sightings,
     unpack,
     update,
 )
@@ -33,8 +36,11 @@ MODULES = (
     look_up,
     new_keys,
     old_lines,
+    old_rows,
     pool,
     room,
+    row_order,
+    sightings,
     unpack,
     update,
 )

@@ -4,19 +4,20 @@ from collections.abc import Callable
 from types import TracebackType
 
 from persia_cli.kernels.cache import cache_folder, can_keep, is_kept
-from persia_cli.kernels.needed import SERVER, WORKER, kept_kernels, pooling_kernels, training_kernels
+from persia_cli.kernels.needed import SAVING, SERVER, WORKER, kept_kernels, pooling_kernels, training_kernels
 from persia_cli.observe.journal import EVENTS, Journal
 from persia_cli.plan.job import JobPlan
 
 
 def job_kernels(plan: JobPlan) -> list[str]:
-    """Return the names of the kernels that the roles of a job compile, or load, before they are ready."""
+    """Return the names of the kernels that the roles of a job compile before they are ready."""
     train = plan.job.task == "train"
     names = [*SERVER, *WORKER]
     if train:
         kernels = kept_kernels if plan.run.cluster.server_memory == "shared" else training_kernels
-        names += kernels(group.optimizer.kind for group in plan.layout.groups)
-    return names + pooling_kernels((feature.pooling for feature in plan.layout.features), train)
+        names += [*kernels(group.optimizer.kind for group in plan.layout.groups), *SAVING]
+    names += pooling_kernels((feature.pooling for feature in plan.layout.features), train)
+    return list(dict.fromkeys(names))
 
 
 class Compiling:

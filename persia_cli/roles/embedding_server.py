@@ -15,7 +15,8 @@ from persia_cli.config.schema import Run, SyncMode
 from persia_cli.control.position import TRAIN
 from persia_cli.control.watermarks import StepGate, Watermarks, Window
 from persia_cli.errors import CheckpointError, DiskError, WireError
-from persia_cli.kernels.needed import SERVER, kept_kernels, training_kernels
+from persia_cli.kernels.cache import is_kept
+from persia_cli.kernels.needed import SAVING, SERVER, kept_kernels, training_kernels
 from persia_cli.kernels.warm import warm
 from persia_cli.observe.trace import LOOP
 from persia_cli.plan.job import Job, job_batches
@@ -85,7 +86,8 @@ class EmbeddingServer:
         if job.task == "train":
             kinds = [group.optimizer.kind for group in self._shard.layout.groups]
             kernels = training_kernels(kinds) if self._kept is None else kept_kernels(kinds)
-            warm(kernels, after_each=lambda: self._loop.poll(0))
+            new = [name for name in SAVING if not is_kept(name)]
+            warm([*kernels, *new], after_each=lambda: self._loop.poll(0))
         self._server.on(LookUp, self._on_look_up)
         self._server.on(Update, self._on_update)
         self._link.figures = self._figures

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from persia_cli.kernels.needed import SAVING
 from persia_cli.launch.kernels import Compiling, job_kernels
 from persia_cli.observe.journal import EVENTS, read_journal
 from tests.support.jobs import plan
@@ -24,13 +25,8 @@ ready = [kernel.name for kernel in KERNELS if kernel._ready]
 print(json.dumps({"foreseen": job_kernels(job), "called": ready, "events": [e["event"] for e in result.events]}))
 """
 SMALL = ("cluster=embedded", "dataset.generator.train_rows=640", "dataset.generator.eval_rows=64")
-NOW_AND_THEN = {
-    *("old_rows.list_rows", "old_rows.take_rows", "old_rows.keep_before_write", "old_rows.count_changing"),
-    "row_order.order_rows",
-    *("old_lines.keep_lines", "old_lines.take_kept_lines", "sightings.count_at_last_use", "sightings.used_lines"),
-    *("index.find", "hashing.recover_ids", "hashing.rebase_offsets"),
-}
-"""What saves rows, and what only lists of ids need."""
+OF_LISTS = {"hashing.rebase_offsets"}
+"""What only lists of ids need."""
 
 
 @pytest.mark.processes
@@ -53,7 +49,10 @@ def test_a_job_calls_the_kernels_that_were_foreseen(tmp_path, words):
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "run"), "conf=synthetic", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     said = json.loads(done.stdout.splitlines()[-1])
-    assert set(said["called"]) - NOW_AND_THEN == set(said["foreseen"])
+    called, foreseen = set(said["called"]), set(said["foreseen"])
+    assert called <= foreseen | OF_LISTS
+    # Some of those that save are needed only where training goes on meanwhile.
+    assert foreseen - set(SAVING) <= called
 
 
 def test_with_all_kernels_there_nothing_is_said(tmp_path, monkeypatch):
