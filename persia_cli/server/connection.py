@@ -191,6 +191,8 @@ class BoundedConnection(HttpToolsProtocol):
         if not self.parser.should_upgrade():
             self._has_moved = True
             super().on_message_complete()
+            # uvicorn leaves that of a request which was answered before it was whole.
+            self.cycle.more_body = False
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self._at_work = cycle

@@ -180,6 +180,18 @@ def test_who_is_refused_reads_why_although_he_still_sends(port: int, begin: byte
     assert len(json.loads(found.rpartition(b"\r\n\r\n")[2])["error"]) > 10
 
 
+def test_a_refused_request_that_came_whole_leaves_nothing_to_wait_for(
+    app: ServingApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "LINGER_S", 60.0)
+    full = ServingApp(app._predictor, ServerSettings(app._settings.folder, most_requests=0))
+    with listening(full, idle_s=1) as (port, state), closing(connected(port)) as own:
+        own.sendall(WHOLE[:-20])
+        assert own.recv(10000).startswith(b"HTTP/1.1 503")
+        own.sendall(WHOLE[-20:])
+        poll_for(lambda: not state.connections, 10.0, "the idle connection is closed")
+
+
 def test_who_sends_without_end_is_let_go(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "LINGER_S", 0.2)
     with closing(connected(port)) as own:
