@@ -86,8 +86,8 @@ class EmbeddingServer:
         if job.task == "train":
             kinds = [group.optimizer.kind for group in self._shard.layout.groups]
             kernels = training_kernels(kinds) if self._kept is None else kept_kernels(kinds)
-            new = [name for name in SAVING if not is_kept(name)]
-            warm([*kernels, *new], after_each=lambda: self._loop.poll(0))
+            uncompiled = [name for name in SAVING if not is_kept(name)]
+            warm([*kernels, *uncompiled], after_each=lambda: self._loop.poll(0))
         self._server.on(LookUp, self._on_look_up)
         self._server.on(Update, self._on_update)
         self._link.figures = self._figures

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from persia_cli.launch.job import JobResult, result_of
+from persia_cli.launch.job import JobResult
 from tests.conftest import poll_for
 from tests.support.jobs import losses, train
 from tests.support.launched import Launched
 from tests.support.small import STEPS, WORDS, replicas
-from tests.system.test_recovery import assert_same, events_of
+from tests.system.test_recovery import assert_same, recovered
 from tests.system.test_takeover import coordinator_of, last_step
 
 ROLES = {"coordinator": 1, "data-loader": 2, "embedding-worker": 2, "embedding-server": 2, "nn-worker": 2}
@@ -53,14 +53,7 @@ def train_and_kill(words: list[str], run_dir: Path, roles: tuple[str, str], rng:
         pids = job.pids() | {"coordinator-0": coordinator_of(run_dir)}
         for name in names:
             os.kill(pids[name], signal.SIGKILL)
-        code, _ = job.end(within_s=LIMIT_S)
-        assert code == 0, job.output[-3000:]
-        assert events_of(job, "warning") == []
-        result = result_of(run_dir)
-    found = [event for event in result.events if event["event"] == "recovered"]
-    assert sorted(event["replica"] for event in found) == sorted(names)
-    assert all(event["lost"] == 0 for event in found)
-    return result
+        return recovered(job, names, LIMIT_S)
 
 
 @pytest.mark.parametrize("seed", range(20))

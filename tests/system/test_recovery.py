@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +58,21 @@ def train_and_kill(words: list[str], run_dir: Path, step: int, *names: str) -> J
     """Run a job, and kill replicas at a step; return its result once it has ended well."""
     with Launched(words, run_dir) as job:
         kill_at(job, step, *names)
-        code, _ = job.end(within_s=LIMIT_S)
-        assert code == 0, job.output[-3000:]
-        assert events_of(job, "warning") == []
-        result = result_of(run_dir)
+        result = recovered(job, names, LIMIT_S)
+    found = [event for event in result.events if event["event"] == "recovered"]
+    assert all(event["cause"].startswith("was killed by SIGKILL") for event in found)
+    return result
+
+
+def recovered(job: Launched, names: Sequence[str], within_s: float) -> JobResult:
+    """Wait for the end of a job; return its result, which says that these replicas were replaced and nothing lost."""
+    code, _ = job.end(within_s=within_s)
+    assert code == 0, job.output[-3000:]
+    assert events_of(job, "warning") == []
+    result = result_of(job.run_dir)
     found = [event for event in result.events if event["event"] == "recovered"]
     assert sorted(event["replica"] for event in found) == sorted(names)
-    assert all(event["lost"] == 0 and event["cause"].startswith("was killed by SIGKILL") for event in found)
+    assert all(event["lost"] == 0 for event in found)
     return result
 
 
