@@ -9,7 +9,6 @@ from pathlib import Path
 
 from persia_cli.config.schema import ENGINES
 from persia_cli.control.awake import AwakeTime
-from persia_cli.control.restarts import ended_how
 from persia_cli.disk import writing
 from persia_cli.errors import (
     ConfigError,
@@ -34,6 +33,7 @@ from persia_cli.launch.job import (
 )
 from persia_cli.launch.kernels import Compiling
 from persia_cli.launch.key_files import key_file_of
+from persia_cli.launch.memory_kills import MemoryKills, counter_of
 from persia_cli.launch.processes import python_module
 from persia_cli.launch.signals import JobSignals, held_back
 from persia_cli.launch.supervisor import (
@@ -127,6 +127,7 @@ class Processes:
         self.address = ""
         """Address of the coordinator, once it has started. Its file is gone as soon as the coordinator ends."""
         self._started: list[Supervised] = []
+        self._kills = MemoryKills(counter_of())
         self._memory: list[int] = []
         """Memory files of replicas, which every process of a replica inherits."""
         self._saving: AwakeTime | None = None
@@ -197,10 +198,11 @@ class Processes:
             reports = deaths if continued else None
         reloads = self._plan.run.recovery.lost_memory == "partial"
         with held_back():  # a process that is not in the list yet would outlive the job
-            self._started.append(Supervised(replica, start, log, reports, memory, reloads))
+            self._started.append(Supervised(replica, start, log, reports, memory, reloads, kills=self._kills))
 
     def supervise(self) -> None:
         """Replace processes that have died, where the coordinator wants that; to be called again and again."""
+        self._kills.look()
         if self._reports is None:
             return
         for started in self._started:
@@ -279,7 +281,7 @@ class Processes:
         except DiskError as refused:
             return refused  # the disk is full, so the replica could not write its error
         stopped = f"was stopped ({signal.Signals(code - SIGNALLED).name})" if code > SIGNALLED else ""
-        text = started.final or f"{started.replica.name} {stopped or ended_how(code)}"
+        text = started.final or f"{started.replica.name} {stopped or started.ended_how}"
         death = KilledError(text, started.replica.name) if code < 0 and self._saving is None else kind(text)
         tail = "\n".join(f"  {line}" for line in lines[-LOG_TAIL_LINES:]) or "  (nothing)"
         death.add_note(f"The job was stopped. The end of {started.log}:\n{tail}")

@@ -15,6 +15,7 @@ from persia_cli.errors import KilledError, PreemptedError, RoleError, WireError
 from persia_cli.launch.deaths import DeathReports, Reports, coordinator_deaths
 from persia_cli.launch.handed_over import descriptors
 from persia_cli.launch.job import COORDINATOR_ADDRESS, SIGNALLED
+from persia_cli.launch.memory_kills import MemoryKills, counter_of
 from persia_cli.launch.pid_file import Noted, PidFile
 from persia_cli.launch.processes import python_module
 from persia_cli.launch.role import log_to_stderr
@@ -50,17 +51,21 @@ class Supervised:
         memory: int | None = None,
         reloads: bool = False,
         life: int = 1,
+        kills: MemoryKills | None = None,
     ) -> None:
         """`memory` is the file that the processes of the replica inherit, if they do.
 
         `reloads` is True of a server that gets a new process also if its memory is lost. `life` is the number of the
-        first process.
+        first process. `kills` are shared by all replicas of one parent.
         """
         self.replica, self.log = replica, log
         self._memory, self._reloads = memory, reloads
         self._start, self._reports = start, reports
         self.life = life
         self._asked = False
+        self._kills = kills or MemoryKills(counter_of())
+        self._explained: tuple[int, bool | None] = (0, None)
+        """The process whose death was explained last, by its number, and whether memory had run out."""
         self._due_s: float | None = None
         self._told: dict[signal.Signals, float] = {}
         """Signals that were passed on, and when."""
@@ -87,6 +92,19 @@ class Supervised:
         """True if the process has failed and no other will take its place."""
         return self.process.poll() not in (None, *WELL) and not self.may_return
 
+    @property
+    def out_of_memory(self) -> bool | None:
+        """Whether the process, which has ended, was killed since memory ran out; None if nothing says so."""
+        if self._explained[0] != self.life:
+            killed = self.process.returncode == -signal.SIGKILL
+            self._explained = self.life, self._kills.explain_death() if killed else None
+        return self._explained[1]
+
+    @property
+    def ended_how(self) -> str:
+        """A phrase for the end of the process."""
+        return ended_how(self.process.returncode, self.out_of_memory)
+
     def supervise(self) -> None:
         """Report the process's death, and start the next when it is due; to be called again and again."""
         if not self.may_return:
@@ -95,8 +113,8 @@ class Supervised:
         if not self._asked:
             self._asked, self._died_s = True, time.monotonic()
             code: int = self.process.returncode
-            log.warning("%s %s", self.replica.name, ended_how(code))
-            death = Death(self.replica.role, self.replica.index, self._id, code)
+            log.warning("%s %s", self.replica.name, self.ended_how)
+            death = Death(self.replica.role, self.replica.index, self._id, code, self.out_of_memory)
             self._reports.send(death, self._heed)
         elif self._due_s is not None and time.monotonic() >= self._due_s:
             self.life += 1
@@ -135,7 +153,7 @@ class Supervised:
 
     def give_up(self, why: str) -> None:
         """Take the process's end for the replica's."""
-        self.final = why or f"{self.replica.name} {ended_how(self.process.returncode)}"
+        self.final = why or f"{self.replica.name} {self.ended_how}"
 
 
 def supervise_role(options: RoleOptions) -> None:
@@ -177,8 +195,9 @@ def supervise_role(options: RoleOptions) -> None:
     try:
         killed = place.killed(options.coordinator) if place else None
         life = _after(killed, replica, reports) if killed and reports else 1
-        child = Supervised(replica, start, Path(os.devnull), deaths or reports, memory, reloads, life)
-        _watch(child, reports)
+        kills = MemoryKills(counter_of())
+        child = Supervised(replica, start, Path(os.devnull), deaths or reports, memory, reloads, life, kills)
+        _watch(child, reports, kills)
     finally:
         if reports is not None:
             reports.close()
@@ -216,11 +235,12 @@ def _after(killed: Noted, replica: Replica, reports: DeathReports) -> int:
     return killed.life + 1
 
 
-def _watch(child: Supervised, reports: DeathReports | None) -> None:
+def _watch(child: Supervised, reports: DeathReports | None, kills: MemoryKills) -> None:
     """Supervise a replica until its end, or until SIGINT; nothing of it runs on."""
     stopped = _pass_signals_on(child)
     try:
         while child.process.poll() is None or (child.may_return and signal.SIGINT not in stopped):
+            kills.look()
             child.supervise()
             _poll(reports, child)
             time.sleep(POLL_S)

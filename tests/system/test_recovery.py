@@ -17,7 +17,7 @@ from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.store.manifest import CHECKPOINTS, EMBEDDINGS, finished_steps
 from tests.conftest import poll_for
 from tests.support.jobs import losses, train
-from tests.support.launched import ENDLESS, Launched, running
+from tests.support.launched import ENDLESS, KILLED, Launched, running
 from tests.support.small import STEPS, WORDS, figures, replicas
 
 SMALL = [*WORDS, "train.log_every_steps=5"]
@@ -201,7 +201,7 @@ def test_a_replica_that_dies_again_and_again_ends_the_job(tmp_path: Path) -> Non
         code, _ = job.end(within_s=LIMIT_S)
 
         assert code == 1
-        said = "error: data-loader-0 was killed by SIGKILL (out of memory?), and its restarts are used up"
+        said = f"error: data-loader-0 {KILLED}, and its restarts are used up"
         assert f"{said} (recovery.max_restarts: 1 within 600 s)\nThe job was stopped. The end of" in job.output
         assert "instruction 1: TrainSteps" in job.output.partition(said)[2]
         assert running(pids) == []

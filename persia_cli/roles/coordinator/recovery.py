@@ -94,7 +94,8 @@ class RecoveryHandler:
         self._server.reply(peer, self._verdicts[key])
 
     def _judge(self, message: Death) -> Verdict:
-        name, how = f"{message.role}-{message.index}", ended_how(message.exit_code)
+        name = f"{message.role}-{message.index}"
+        how = ended_how(message.exit_code, message.out_of_memory)
         member = self._membership.members.get((message.role, message.index))
         if member is not None and not member.died and member.process != message.process:
             present = f"process {member.process.pid} on {member.host}"
