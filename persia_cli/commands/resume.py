@@ -32,6 +32,7 @@ def resume(
     from persia_cli.config.compose import compose_run
     from persia_cli.config.schema import ENGINES, WITH_COMMAND
     from persia_cli.errors import UserError
+    from persia_cli.launch.key_files import require_given_keys
     from persia_cli.launch.readiness import require_network, require_ready
     from persia_cli.launch.signals import end_on_signals
     from persia_cli.observe.history import CONFIG
@@ -53,6 +54,7 @@ def resume(
             return
         plan = plan_resumed(run, composed, run)
         if kind in WITH_COMMAND:
+            require_given_keys(composed.cluster)
             require_network(plan)  # the rows are not in the memory of this machine
         else:
             require_ready([plan])

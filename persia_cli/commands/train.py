@@ -61,6 +61,7 @@ def train(
     from persia_cli.config.schema import ENGINES, WITH_COMMAND
     from persia_cli.errors import UserError
     from persia_cli.launch.job import BEGINNING, has_begun
+    from persia_cli.launch.key_files import require_given_keys
     from persia_cli.launch.readiness import require_network, require_ready, with_dense_fit
     from persia_cli.launch.resumed import start_over
     from persia_cli.launch.signals import end_on_signals
@@ -83,6 +84,7 @@ def train(
         if plan is None:
             plan = plan_job(run, facts_of(run.dataset), "train", unsaved or choose_run_dir(run.name, run_dir))
         if kind in WITH_COMMAND:
+            require_given_keys(run.cluster)
             require_network(plan)  # the rows are not in the memory of this machine
         elif parent is None or plan.is_resumed:  # new points of a sweep are checked against the machine together
             require_ready([plan])

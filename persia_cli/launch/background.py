@@ -1,9 +1,12 @@
 """Roles that outlive the command that starts them, and what they leave in a folder of their machine.
 
-Of each replica there are a log, its supervisor's process and, when that has ended, its exit code.
+Of each replica there are a log, its supervisor's process and, when that has ended, its exit code. Of one that was told
+to end before it was started there is a note, and it is not started any more.
 """
 
+import fcntl
 import json
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -11,27 +14,43 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from persia_cli.disk import write_whole, writing
-from persia_cli.errors import PersiaError
+from persia_cli.errors import PersiaError, RoleError
 from persia_cli.launch.handed_over import descriptors
 from persia_cli.launch.processes import python_module
 from persia_cli.launch.role_options import RoleOptions
 from persia_cli.launch.running import RunningProcess, process_of
 
-LOG, PROCESS, END = ".log", ".process", ".end"
+LOG, PROCESS, END, CANCELLED = ".log", ".process", ".end", ".cancelled"
 KILLED = 128 + signal.SIGKILL
 """Exit code of a supervisor that could not leave one."""
 UNREADABLE = 1
 
 
 def start_in_background(options: RoleOptions, folder: Path) -> None:
-    """Start the supervisor of a replica, which goes on when this process ends; raises DiskError."""
+    """Start the supervisor of a replica, which goes on when this process ends.
+
+    Raises DiskError, and RoleError if the replica has been told to end meanwhile: who wants that knows of no process
+    until it is noted.
+    """
     name = f"{options.role}-{options.index}"
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        (folder / f"{name}{END}").unlink(missing_ok=True)
+    with alone_in(folder):
+        if (folder / f"{name}{CANCELLED}").exists():
+            raise RoleError(f"{name} was told to end before it was started")
+        with writing(folder):
+            (folder / f"{name}{END}").unlink(missing_ok=True)
+        process = _started(options, folder, name)
+        try:
+            note_process(folder, name, process.pid)
+        except BaseException:
+            process.kill()  # nobody would find it
+            process.wait()
+            raise
+
+
+def _started(options: RoleOptions, folder: Path, name: str) -> "subprocess.Popen[bytes]":
     words = ["launch-role", *options.words(), "--supervise", "--end-file", str((folder / f"{name}{END}").absolute())]
     with writing(folder / f"{name}{LOG}"), (folder / f"{name}{LOG}").open("ab") as log:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             [*python_module("persia_cli"), *words],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -39,7 +58,19 @@ def start_in_background(options: RoleOptions, folder: Path) -> None:
             start_new_session=True,
             pass_fds=descriptors([options.key_file]),
         )
-    note_process(folder, name, process.pid)
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Make a folder if it is not there, and keep other processes that ask for it away; raises DiskError."""
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
 
 
 def note_process(folder: Path, name: str, pid: int, **known: str) -> None:
@@ -85,16 +116,31 @@ def exit_code(folder: Path, name: str) -> int:
         return UNREADABLE
 
 
-def send_signal(folder: Path, name: str, number: int) -> None:
-    """Send a signal to the supervisor of a replica, if it runs; SIGKILL ends its replica too."""
+def send_signal(folder: Path, name: str, number: int) -> bool:
+    """Send a signal to the supervisor of a replica, if it runs; SIGKILL ends its replica too.
+
+    Returns False if none was started.
+    """
     process = _process(folder, name)
-    if process is not None:
-        process.send(signal.Signals(number))
+    if process is None:
+        return False
+    process.send(signal.Signals(number))
+    return True
+
+
+def cancel(folder: Path, name: str) -> None:
+    """Have a replica that was not started yet never be; whoever calls this is alone in the folder. Raises DiskError."""
+    write_whole(folder / f"{name}{CANCELLED}", "")
 
 
 def replicas_in(folder: Path) -> list[str]:
     """Return the names of the replicas that were started with this folder."""
     return sorted(path.stem for path in folder.glob(f"*{PROCESS}"))
+
+
+def cancelled_in(folder: Path) -> list[str]:
+    """Return the names of the replicas that were told to end before they were started."""
+    return sorted(path.stem for path in folder.glob(f"*{CANCELLED}"))
 
 
 def _process(folder: Path, name: str) -> RunningProcess | None:

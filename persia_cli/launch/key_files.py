@@ -4,11 +4,11 @@ import logging
 import os
 from pathlib import Path
 
-from persia_cli.config.schema import Cluster
+from persia_cli.config.schema import ENGINES, Cluster
 from persia_cli.errors import ConfigError
 from persia_cli.wire.addresses import NEEDS_KEYS, AddressError, is_beyond
 from persia_cli.wire.context import Context
-from persia_cli.wire.keys import MAKE
+from persia_cli.wire.keys import MAKE, read_keys
 from persia_cli.wire.secret import JobSecret
 
 log = logging.getLogger(__name__)
@@ -29,6 +29,17 @@ def key_file_of(given: Path | None, token_file: Path | None, configured: str | N
         return given
     named = configured or os.environ.get(KEY_FILE)
     return Path(named).expanduser() if named else None
+
+
+def require_given_keys(cluster: Cluster) -> None:
+    """Raise UserError if a job that is about to start has a file of keys that is missing, public, or holds none.
+
+    This comes before there is a run directory, which would be left behind.
+    """
+    if cluster.kind not in ENGINES and cluster.encryption != "curve":
+        return
+    if (given := key_file_of(None, None, cluster.key_file)) is not None:
+        read_keys(given)
 
 
 def key_file_of_coordinator(given: Path | None, token_file: Path | None, cluster: Cluster, address: str) -> Path | None:

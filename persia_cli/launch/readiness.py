@@ -14,6 +14,7 @@ import msgspec
 from persia_cli.config.schema import AsyncMode, CustomModel, Run
 from persia_cli.errors import ConfigError
 from persia_cli.launch.affinity import processors_here
+from persia_cli.launch.key_files import require_given_keys
 from persia_cli.launch.processes import python_module
 from persia_cli.plan.job import JobPlan
 from persia_cli.plan.pinning import require_processors
@@ -27,8 +28,8 @@ CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def require_ready(plans: Sequence[JobPlan]) -> None:
-    """Raise ConfigError for the first job that needs more memory than this machine has, or processors that it does not
-    have, or has an invalid network.
+    """Raise UserError for the first job whose file of keys is of no use, that needs more memory than this machine has,
+    or processors that it does not have, or has an invalid network.
 
     The plan has checked networks that ship with persia. A custom network, dense weights on servers and a CUDA device
     need torch to be checked; one other process imports it for all jobs. A saved model is not checked: it was trained.
@@ -36,6 +37,7 @@ def require_ready(plans: Sequence[JobPlan]) -> None:
     memory, processors = memory_bytes(), processors_here()
     runs: dict[str, Run] = {}
     for plan in plans:
+        require_given_keys(plan.run.cluster)
         _require_memory(plan, memory)
         if plan.run.cluster.kind == "local":
             for replica in plan.replicas:

@@ -14,6 +14,7 @@ from persia_cli.engines.hosts.job import FIRST, HostsJob
 from persia_cli.engines.hosts.placement import placement_of
 from persia_cli.errors import UserError
 from persia_cli.launch.job import JOB, ROLES
+from persia_cli.launch.key_files import require_given_keys
 from persia_cli.launch.resumed import locked
 from persia_cli.observe.history import CONFIG
 from persia_cli.observe.journal import EVENTS
@@ -30,6 +31,7 @@ def begun(run: Run, run_dir: Path, say: Say, say_start: Say) -> Iterator[HostsJo
 
     Both functions are called with sentences: on what happens, and on what is being started.
     """
+    require_given_keys(run.cluster)
     job = HostsJob(run, run_dir, f"{run_dir.absolute().name}-{secrets.token_hex(3)}", 1, say)
     made = [folder for folder in (run_dir / ROLES, run_dir) if not folder.exists()]
     with writing(run_dir):
@@ -51,6 +53,7 @@ def gone_on(run: Run, run_dir: Path, say: Say, say_start: Say) -> Iterator[Hosts
 
     Raises UserError if it still runs, or if its record is on another machine than the coordinator is to be.
     """
+    require_given_keys(run.cluster)
     # Only the coordinator's machine is asked: another one may be why the job starts again.
     with found(run_dir, say, [FIRST]) as before:
         if before.running:

@@ -114,6 +114,8 @@ class Connection:
         """Replicas that were started on the machine."""
         self.ended: dict[str, int] = {}
         """Exit codes of the replicas that have ended."""
+        self.cancelled: set[str] = set()
+        """Replicas that were told to end before they were started, and never will be."""
         self.caught_up = False
         """True once all that had happened before the first connection is known."""
         self._name, self._number = secrets.token_hex(8), 0
@@ -171,6 +173,8 @@ class Connection:
             self.there.add(line["replica"])
         elif "ended" in line:
             self.ended[line["ended"]] = line["code"]
+        elif "cancelled" in line:
+            self.cancelled.add(line["cancelled"])
         elif "obeyed" in line:
             left = [order for order in self._orders if order["number"] > line["obeyed"]]
             self._orders, self._written = left, max(0, self._written - len(self._orders) + len(left))

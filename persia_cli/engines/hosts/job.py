@@ -11,7 +11,7 @@ from persia_cli.engines.hosts.connection import Connection
 from persia_cli.engines.hosts.machines import address_of_coordinator, ask, require_usable
 from persia_cli.engines.hosts.mirror import Mirror
 from persia_cli.engines.hosts.placement import placement_of
-from persia_cli.engines.hosts.remote import last_words, run_on
+from persia_cli.engines.hosts.remote import answer_of, failure, last_words
 from persia_cli.engines.hosts.start import start_folder, start_words
 from persia_cli.errors import KilledError, PersiaError, PreemptedError, RoleError, UserError
 from persia_cli.launch.handed_over import text_of
@@ -81,7 +81,11 @@ class HostsJob:
         self._started.append(replica)  # it may run even if that cannot be told
         host = self.placement[replica]
         words = start_words(self.run, replica, host, self.name, self.number, coordinator)
-        ended = run_on(self._hosts, host, words, given, START_S, f"{replica.name} cannot be started")
+        what = f"{replica.name} cannot be started"
+        ended = answer_of(self._hosts, host, words, given, START_S, what)
+        if ended.returncode:
+            self._started.remove(replica)
+            raise failure(self._hosts, host, ended, what)
         self._said[replica.name] = last_words(ended.stderr)
 
     def find(self, replicas: Sequence[str] = ()) -> None:
@@ -135,8 +139,8 @@ class HostsJob:
     @property
     def has_begun(self) -> bool:
         """False if it is sure that nothing was started."""
-        asked = all(each.caught_up for each in self._connections.values())
-        return bool(self._started) and (bool(self.there) or not asked)
+        cancelled = {name for each in self._connections.values() for name in each.cancelled}
+        return any(replica.name not in cancelled for replica in self._started)
 
     @property
     def there(self) -> set[str]:
@@ -204,15 +208,16 @@ class HostsJob:
         """
         limit_s = self.run.cluster.stop_timeout_s
         self.connect(self._started)
-        known = self.catch_up(CATCH_UP_S)
-        names = [replica.name for replica in self._started if replica.name in self.there or not known]
+        self.catch_up(CATCH_UP_S)
+        # Also those that are not there: the command that starts one may still be on its way on its machine.
+        names = [replica.name for replica in self._started]
         if not at_once:
             if self.ended.get(FIRST) in WELL:
                 self.wait(names, limit_s)  # they have heard that the job is done
             self._end([name for name in names if name == FIRST], "SIGINT", limit_s)
             self._end(names, "SIGINT", limit_s)
         self._end(names, "SIGKILL", limit_s)
-        if left := [self._named(name) for name in names if name not in self.ended]:
+        if left := [self._named(name) for name in names if not self._is_over(name)]:
             self._say(f"it is not known whether {', '.join(left)} ended")
         return left
 
@@ -222,16 +227,20 @@ class HostsJob:
             connection.close()
 
     def _end(self, names: Sequence[str], signal: str, limit_s: float) -> None:
-        if running := [name for name in names if name not in self.ended]:
+        if running := [name for name in names if not self._is_over(name)]:
             self.signal(signal, running)
             self.wait(running, limit_s)
 
     def wait(self, names: Sequence[str], seconds: float) -> None:
         """Wait until these replicas have ended, but not longer than so many seconds."""
         begin = time.monotonic()
-        while any(name not in self.ended for name in names) and time.monotonic() - begin < seconds:
+        while any(not self._is_over(name) for name in names) and time.monotonic() - begin < seconds:
             self.poll()
             time.sleep(POLL_S)
+
+    def _is_over(self, name: str) -> bool:
+        """Return whether a replica has ended, or will never be started."""
+        return any(name in each.ended or name in each.cancelled for each in self._connections.values())
 
     def _failure(self, name: str) -> PersiaError:
         """Return the error that ended a replica, as its log has it."""

@@ -4,6 +4,7 @@ import ipaddress
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import msgspec
 
@@ -42,10 +43,19 @@ def ask(hosts: SshHosts, machines: Sequence[SshHost]) -> dict[str, HostFacts]:
 
 
 def _facts(host: SshHost, text: str) -> HostFacts:
+    said: Any = None
     try:
-        return msgspec.convert(json.loads(text.splitlines()[-1])["facts"], HostFacts, str_keys=True)
+        said = json.loads(text.splitlines()[-1])["facts"]
+        return msgspec.convert(said, HostFacts, str_keys=True)
     except (ValueError, LookupError, TypeError):
+        if isinstance(said, dict):  # another version may say other things of its machine
+            _require_version(host.ssh, str(said.get("version")))
         raise RoleError(f"{host.ssh} answers what persia {__version__} does not: {text[:80]!r}") from None
+
+
+def _require_version(name: str, version: str) -> None:
+    if version != __version__:
+        raise ConfigError(f"{name} has persia {version}, and this machine {__version__}; install the same on both")
 
 
 def require_usable(run: Run, placement: Placement, facts: Mapping[str, HostFacts]) -> None:
@@ -53,10 +63,7 @@ def require_usable(run: Run, placement: Placement, facts: Mapping[str, HostFacts
     processors than those that its replicas are pinned to.
     """
     for name, found in facts.items():
-        if found.version != __version__:
-            raise ConfigError(
-                f"{name} has persia {found.version}, and this machine {__version__}; install the same on both"
-            )
+        _require_version(name, found.version)
         servers = sum(host.ssh == name for replica, host in placement.items() if replica.role == "embedding-server")
         wanted = servers * rows_of_server(run)
         if wanted > found.memory:

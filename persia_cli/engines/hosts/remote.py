@@ -39,6 +39,16 @@ def run_on(
 
     Raises UserError or RoleError, with the machine and `what` was to be done there, if that fails.
     """
+    ended = answer_of(hosts, host, words, given, limit_s, what)
+    if ended.returncode:
+        raise failure(hosts, host, ended, what)
+    return ended
+
+
+def answer_of(
+    hosts: SshHosts, host: SshHost, words: Sequence[str], given: str, limit_s: float, what: str
+) -> "subprocess.CompletedProcess[str]":
+    """Do the same, and return the end also of what has failed there; raises what `run_on` does if it is not known."""
     command = ssh_command(hosts, host, words)
     try:
         ended = subprocess.run(command, input=given, capture_output=True, text=True, timeout=limit_s)
@@ -46,8 +56,8 @@ def run_on(
         raise RoleError(f"{what} on {host.ssh}: ssh has not ended after {limit_s:g} s") from None
     except OSError as error:
         raise UserError(f"cluster.hosts.ssh={hosts.ssh}: cannot be run, {error.strerror}") from error
-    if ended.returncode:
-        raise _failure(hosts, host, ended.returncode, ended.stderr, what)
+    if ended.returncode == NOT_REACHED or ended.returncode < 0:  # ssh itself has failed, or was killed
+        raise failure(hosts, host, ended, what)
     return ended
 
 
@@ -58,7 +68,9 @@ def last_words(text: str) -> str:
     return "; ".join(errors) if errors else (lines[-1] if lines else "it said nothing")
 
 
-def _failure(hosts: SshHosts, host: SshHost, code: int, said: str, what: str) -> PersiaError:
+def failure(hosts: SshHosts, host: SshHost, ended: "subprocess.CompletedProcess[str]", what: str) -> PersiaError:
+    """Return why `what` was not done on a machine."""
+    code, said = ended.returncode, ended.stderr
     why = last_words(said)
     if code == NOT_REACHED:
         return UserError(f"{host.ssh} is not reached by ssh: {why}; `{hosts.ssh} {host.ssh} true` has to work unasked")

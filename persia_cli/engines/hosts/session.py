@@ -3,7 +3,6 @@
 ssh starts it, and it ends with its input; replicas do not depend on it. It writes one JSON object per line.
 """
 
-import fcntl
 import json
 import os
 import select
@@ -12,7 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -23,7 +22,16 @@ from persia_cli.disk import write_whole
 from persia_cli.engines.hosts.start import RUN
 from persia_cli.errors import DiskError
 from persia_cli.launch.affinity import processors_here
-from persia_cli.launch.background import LOG, exit_code, is_running, replicas_in, send_signal
+from persia_cli.launch.background import (
+    LOG,
+    alone_in,
+    cancel,
+    cancelled_in,
+    exit_code,
+    is_running,
+    replicas_in,
+    send_signal,
+)
 from persia_cli.launch.job import COORDINATOR_ADDRESS, JOB, ROLES
 from persia_cli.launch.readiness import memory_bytes
 from persia_cli.observe.history import CONFIG
@@ -37,6 +45,8 @@ PORTION = 2**20
 """Bytes of a file that one line carries at most."""
 SILENT_S = 60.0
 """Seconds without a line from the other end, which sends them all the time, after which it is gone."""
+ENDING = (signal.SIGINT, signal.SIGKILL)
+"""Signals after which a replica that has not been started is not started any more."""
 OBEYED = "obeyed.json"
 """Which orders the sessions of a start have obeyed."""
 RECORD = (CONFIG, JOB, COORDINATOR_ADDRESS, EVENTS, METRICS)
@@ -105,6 +115,7 @@ class HostSession:
         self._files: dict[str, FollowedFile] = {}
         self._seen: set[str] = set()
         self._ended: set[str] = set()
+        self._cancelled: set[str] = set()
         self._obeyed: dict[str, int] = {}
 
     def news(self) -> Iterator[dict[str, Any]]:
@@ -123,6 +134,9 @@ class HostSession:
         for name in over:
             self._ended.add(name)
             yield {"ended": name, "code": exit_code(self._start, name)}
+        for name in sorted({*cancelled_in(self._start)} & {*self._replicas} - self._cancelled):
+            self._cancelled.add(name)
+            yield {"cancelled": name}
 
     def _record(self) -> dict[str, Path]:
         """Return the files of the run directory, which the coordinator's machine has."""
@@ -141,31 +155,21 @@ class HostSession:
         if "signal" not in order:
             return None
         other, number, noted = order["from"], order["number"], self._start / OBEYED
-        with _one_at_a_time(self._start):
+        with alone_in(self._start):  # an order may come again while its first session still obeys it
             last = _noted(noted)
             if number > max(last.get(other, 0), self._obeyed.get(other, 0)):
                 for name in order["to"]:
-                    send_signal(self._start, name, signal.Signals[order["signal"]])
+                    self._pass_on(name, signal.Signals[order["signal"]])
                 self._obeyed[other] = number
                 # Where the disk has no room, an order that comes again through another session is obeyed again.
                 with suppress(DiskError):
                     write_whole(noted, json.dumps(last | {other: number}))
         return {"obeyed": order["number"]}
 
-
-@contextmanager
-def _one_at_a_time(start: Path) -> Iterator[None]:
-    """Keep the other sessions of a start away: an order may come again while its first session still obeys it."""
-    try:
-        folder = os.open(start, os.O_RDONLY | os.O_DIRECTORY)
-    except FileNotFoundError:  # nothing was started here
-        yield
-        return
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(folder)
+    def _pass_on(self, name: str, number: signal.Signals) -> None:
+        if not send_signal(self._start, name, number) and number in ENDING:
+            with suppress(DiskError):  # it is then not said to be cancelled, and may run
+                cancel(self._start, name)
 
 
 def _noted(path: Path) -> dict[str, int]:

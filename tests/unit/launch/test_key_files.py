@@ -138,3 +138,29 @@ def test_the_command_makes_a_file_once_and_prints_a_fingerprint_only(tmp_path: P
     assert isinstance(again.exception, UserError)
     assert "File exists" in str(again.exception)
     assert read_keys(file) == keys
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["cluster=local", "cluster.transport=tcp", "cluster.encryption=curve"],
+        ["cluster=hosts", "cluster.hosts.list=[nowhere.invalid]", "cluster.hosts.ssh=/bin/false"],
+        ["cluster=ray", "cluster.ray.address=127.0.0.1:1", "checkpoint.at_end=false"],
+    ],
+    ids=["local", "hosts", "ray"],
+)
+@pytest.mark.parametrize("named_by", ["key", "environment"])
+def test_a_file_of_no_use_is_refused_before_there_is_a_run(
+    words: list[str], named_by: str, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.chmod(0o644)
+    monkeypatch.chdir(tmp_path)
+    if named_by == "environment":
+        monkeypatch.setenv(KEY_FILE, str(file))
+    else:
+        words = [*words, f"cluster.key_file={file}"]
+    for where in ([], ["--run-dir", "here"]):
+        ended = typer.testing.CliRunner().invoke(app, ["train", "conf=synthetic", *words, *where])
+        assert isinstance(ended.exception, UserError), ended.output
+        assert f"other users can access the job's keys in {file}" in str(ended.exception)
+        assert not [path for path in tmp_path.rglob("*") if path != file and path.name != "runs"]

@@ -17,6 +17,7 @@ from persia_cli.engines.hosts import connection as connections
 from persia_cli.engines.hosts.connection import Connection
 from persia_cli.engines.hosts.machines import ask
 from persia_cli.engines.hosts.mirror import Mirror
+from persia_cli.engines.hosts.session import OBEYED
 from persia_cli.errors import RoleError, UserError
 from persia_cli.launch.background import note_process
 from tests.conftest import poll_for
@@ -139,7 +140,7 @@ def test_a_signal_that_goes_into_a_dead_connection_comes_once_there_is_another(
 
 
 def test_a_signal_comes_once_though_the_connection_dies_before_that_is_known(
-    connection: Connection, signals: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+    machine: Machine, connection: Connection, signals: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait(connection, lambda: connection.caught_up, "the first connection")
     heed, first = connection._heed, processes_of(connection)
@@ -147,6 +148,7 @@ def test_a_signal_comes_once_though_the_connection_dies_before_that_is_known(
         deaf.setattr(connection, "_heed", lambda line: None if "obeyed" in line else heed(line))
         connection.signal("SIGUSR1", [NAME])
         wait(connection, signals, "the signal")
+        wait(connection, (machine.start / OBEYED).exists, "the machine's note that it has obeyed")
         os.killpg(first, signal.SIGKILL)
         wait(connection, lambda: connection._ssh is None, "the end of the connection")
     connection.signal("SIGUSR2", [NAME])

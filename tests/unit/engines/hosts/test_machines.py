@@ -12,7 +12,7 @@ from persia_cli.engines.hosts import machines
 from persia_cli.engines.hosts.machines import address_of_coordinator, ask, require_usable
 from persia_cli.engines.hosts.placement import placement_of
 from persia_cli.engines.hosts.session import HostFacts
-from persia_cli.errors import ConfigError
+from persia_cli.errors import ConfigError, RoleError
 from persia_cli.plan.pinning import MachineProcessors
 
 GIB = 2**30
@@ -51,6 +51,18 @@ def test_what_a_machine_says_of_itself_is_read_as_it_was_said(monkeypatch: pytes
     hosts = RUN.cluster.hosts
     assert hosts is not None
     assert ask(hosts, hosts.list) == {"a": said, "b": said}
+
+
+def test_another_version_that_says_other_things_is_told_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = RUN.cluster.hosts
+    assert hosts is not None
+    answer = SimpleNamespace(stdout=json.dumps({"facts": {"version": "9.9.9", "cores": 4}}))
+    monkeypatch.setattr(machines, "run_on", lambda *words: answer)
+    with pytest.raises(ConfigError, match=r"^a has persia 9\.9\.9, and this machine "):
+        ask(hosts, hosts.list)
+    answer.stdout = "hello\n"
+    with pytest.raises(RoleError, match=r"a answers what persia .* does not: 'hello"):
+        ask(hosts, hosts.list)
 
 
 def test_processors_that_a_machine_does_not_have_are_refused_by_its_name() -> None:

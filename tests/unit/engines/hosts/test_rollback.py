@@ -90,7 +90,8 @@ def test_who_ended_because_the_coordinator_was_silent_was_cut_off(
     log = "error: embedding-server-0: coordinator at tcp://a:7 has not answered for 30 s (waiting for its news)\n"
     mirror = SimpleNamespace(log_of=lambda name: log, tail_of=lambda name, lines: [])
     codes = {"coordinator-0": 1, "embedding-server-0": 1}
-    job._connections = dict.fromkeys("abc", SimpleNamespace(there=set(), ended=codes, poll=lambda: None, mirror=mirror))  # type: ignore[arg-type]
+    connection: Any = SimpleNamespace(there=set(), ended=codes, cancelled=set(), poll=lambda: None, mirror=mirror)
+    job._connections = dict.fromkeys("abc", connection)
     with pytest.raises(KilledError):
         job.check()
 
@@ -121,7 +122,7 @@ def test_only_who_does_not_end_takes_the_job_back(
     job._started = list(job.placement)
     names = [replica.name for replica in job.placement] if has_told else []
     codes = {"coordinator-0": recorded.exit_code} | ended
-    connection: Any = SimpleNamespace(there=set(names), ended=codes, poll=lambda: None, mirror=mirror)
+    connection: Any = SimpleNamespace(there=set(names), ended=codes, cancelled=set(), poll=lambda: None, mirror=mirror)
     job._connections = dict.fromkeys("abc", connection)
     with pytest.raises(kind) as raised:
         job.check()

@@ -156,11 +156,14 @@ def test_an_order_is_obeyed_where_that_cannot_be_noted(ends: Ends, monkeypatch: 
     assert sent == [NAME]
 
 
-def test_an_order_for_what_was_never_started_is_obeyed(ends: Ends) -> None:
+def test_what_is_to_end_before_it_was_started_is_cancelled_and_nothing_else_is(ends: Ends) -> None:
     nowhere = HostSession(ends.start.parent / "start-2", [NAME], {})
+    assert nowhere.obey(order(1, "SIGUSR1", NAME)) == {"obeyed": 1}
     assert list(nowhere.news()) == []
-    assert nowhere.obey(order(1, "SIGKILL", NAME)) == {"obeyed": 1}
-    assert not (ends.start.parent / "start-2").exists()
+    assert nowhere.obey(order(2, "SIGINT", NAME, COORDINATOR)) == {"obeyed": 2}
+    assert list(nowhere.news()) == [{"cancelled": NAME}], "the other one is not of this machine"
+    assert list(nowhere.news()) == []
+    assert list(HostSession(ends.start.parent / "start-2", [NAME], {}).news()) == [{"cancelled": NAME}]
 
 
 def order(number: int, name: str, *replicas: str, of: str = "this end") -> dict[str, object]:
