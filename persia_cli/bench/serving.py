@@ -29,7 +29,7 @@ from persia_cli.serving.predictor import Predictor
 REQUESTS = 64
 """Distinct requests, which are sent in turn."""
 CONNECTIONS = 4
-"""Connections of each worker, so that it always has a request waiting."""
+"""Connections of each thread of a worker, so that it always has a request waiting."""
 RANDOM_CONNECTIONS = 256
 """Connections of requests at random moments: more than the server holds requests."""
 ALONE = "network alone"
@@ -52,12 +52,19 @@ class ServingPlan:
     """Fields with one row for all candidates, between commas; None for the first half of them."""
     is_binary: bool = True
     workers: int = 1
+    threads: int = 1
+    """Of a worker."""
     connections: int | None = None
     seconds: float = 5.0
     """Of a turn."""
     rounds: int = 3
     rate: float | None = None
     """Requests per second at random moments; None for parts of the rate at which the server is saturated."""
+
+    @property
+    def usual_connections(self) -> int:
+        """Connections that saturate the server."""
+        return CONNECTIONS * self.workers * self.threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +95,8 @@ def measure_serving(plan: ServingPlan, note: Callable[[str], None]) -> ServingSp
     form = RequestForm(plan.candidates, user_fields(predictor.description.inputs, plan.user), plan.is_binary)
     forms = dict.fromkeys([form, form._replace(candidates=1)])
     made = {each: prepared(predictor, pool, each, REQUESTS) for each in forms}
-    settings = ServerSettings(str(plan.folder.absolute()))
-    networks = [FrozenNetwork(plan.folder / NETWORK, threads=1) for _ in range(plan.workers)]
+    settings = ServerSettings(str(plan.folder.absolute()), threads=plan.threads)
+    networks = [FrozenNetwork(plan.folder / NETWORK, threads=1) for _ in range(plan.workers * plan.threads)]
     with terminating_interrupts(), served(settings, plan.workers) as server:
         measurement = _ServingMeasurement(plan, server, networks, note)
         closed = [measurement.one_after_another(each, made[each]) for each in forms]
@@ -121,7 +128,7 @@ class _ServingMeasurement:
     def one_after_another(self, form: RequestForm, made: Sequence[PreparedRequest]) -> Result:
         """Measure connections that send each request once they have the last one's answer."""
         plan = self._plan
-        connections = plan.connections or CONNECTIONS * plan.workers
+        connections = plan.connections or plan.usual_connections
         reports: list[LoadReport] = []
         takers = {
             OURS: lambda: self._loaded(form, made, connections, None, reports),
@@ -142,7 +149,7 @@ class _ServingMeasurement:
             rates = {f"{plan.rate:g}/s": plan.rate}
         reports: dict[str, list[LoadReport]] = {name: [] for name in rates}
         connections = max(RANDOM_CONNECTIONS, plan.connections or 0)
-        is_low = plan.rate is None and (plan.connections or CONNECTIONS * plan.workers) < CONNECTIONS * plan.workers
+        is_low = plan.rate is None and (plan.connections or plan.usual_connections) < plan.usual_connections
         few = f"{plan.connections} connections may not saturate the server" if is_low else ""
         takers = {
             name: lambda rate=rate, name=name: self._loaded(form, made, connections, rate, reports[name])
@@ -187,7 +194,7 @@ class _ServingMeasurement:
         )
 
     def _alone(self, form: RequestForm, made: Sequence[PreparedRequest]) -> TurnFigures:
-        """Compute the network in a thread of its own for each worker, on inputs that are there."""
+        """Compute the network in as many threads as the server has for that, on inputs that are there."""
 
         def compute(network: FrozenNetwork, until: float) -> int:
             done = 0

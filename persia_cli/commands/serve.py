@@ -32,6 +32,13 @@ def serve(
         int | None,
         typer.Option("--workers", metavar="N", min=1, max=1024, help="Processes.", show_default="one per core"),
     ] = None,
+    threads: Annotated[
+        int,
+        typer.Option(
+            "--threads", metavar="N", min=1, max=64,
+            help="Computations that a worker runs at once, for requests that wait in one line.",
+        ),
+    ] = 1,
     host: Annotated[
         str,
         typer.Option(
@@ -102,6 +109,7 @@ def serve(
     settings = ServerSettings(
         str(folder.absolute()),
         missing=missing,
+        threads=threads,
         deadline_s=deadline,
         most_requests=queue,
         most_bytes=max_body * 2**20,

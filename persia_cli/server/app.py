@@ -14,12 +14,13 @@ import numpy as np
 from persia_cli.errors import DataError
 from persia_cli.server import answers
 from persia_cli.server.answers import HttpAnswer, header_pairs
-from persia_cli.server.direct import SMALL, DirectRequest, Send, is_plain
+from persia_cli.server.direct import SMALL, DirectRequest, Send, Work, is_plain
 from persia_cli.server.figures import KIND, ServingFigures
 from persia_cli.server.page import page
 from persia_cli.server.refused import DisconnectedError, RefusedRequestError, bad
 from persia_cli.server.requests import PredictionRequest, RequestReader
 from persia_cli.server.settings import ServerSettings
+from persia_cli.server.threads import ThreadTurns
 from persia_cli.server.token_file import TokenFile
 from persia_cli.server.turns import Turns, require_time
 from persia_cli.serving.example import example_row
@@ -41,13 +42,19 @@ LONGEST_ID = 200
 
 
 class _Route(NamedTuple):
-    """Where a path leads: a name for figures, the method, and what answers."""
+    """Where a path leads: a name for figures, and what answers, at once or by work of the model."""
 
     name: str
-    method: str
-    answer: Callable[[bytes, dict[bytes, bytes]], HttpAnswer]
+    answer: Callable[[], HttpAnswer] | None = None
+    work: Work | None = None
+    """What makes the answer of a POST, whose turn has to come."""
     is_open: bool = False
     """Whether it answers without the token."""
+
+    @property
+    def method(self) -> str:
+        """By which it is asked."""
+        return "GET" if self.work is None else "POST"
 
 
 class ServingApp:
@@ -64,7 +71,7 @@ class ServingApp:
         self._model = predictor.description
         self._token = token
         self._reader = RequestReader(self._model.inputs, self._model.outputs, settings.most_samples)
-        self._turns = Turns(settings.most_requests)
+        self._turns = _turns(predictor, settings)
         self._full = answers.refusal(self._turns.refusal())
         self._full_for_large = self._full._replace(headers={**self._full.headers, "connection": "close"})
         live, ready = answers.in_json({"live": True}), answers.in_json({"ready": True})
@@ -72,25 +79,25 @@ class ServingApp:
         is_ready = answers.in_json({"name": self._model.name, "ready": True})
         known, test_page = answers.in_json({"models": [self._model.name]}), page()
         self._routes = {
-            "": _Route("page", "GET", lambda body, headers: test_page, True),
-            "/v1/models": _Route("models", "GET", lambda body, headers: known),
-            "/v2": _Route("server", "GET", lambda body, headers: about),
-            "/v2/health/live": _Route("live", "GET", lambda body, headers: live, True),
-            "/v2/health/ready": _Route("ready", "GET", lambda body, headers: ready, True),
-            "/metrics": _Route("metrics", "GET", lambda body, headers: HttpAnswer(200, self.figures.text(), KIND)),
+            "": _Route("page", lambda: test_page, is_open=True),
+            "/v1/models": _Route("models", lambda: known),
+            "/v2": _Route("server", lambda: about),
+            "/v2/health/live": _Route("live", lambda: live, is_open=True),
+            "/v2/health/ready": _Route("ready", lambda: ready, is_open=True),
+            "/metrics": _Route("metrics", lambda: HttpAnswer(200, self.figures.text(), KIND)),
         }
         self._model_routes = {
-            ("v2", ""): _Route("model", "GET", lambda body, headers: model),
-            ("v2", "/ready"): _Route("model_ready", "GET", lambda body, headers: is_ready),
-            ("v2", "/example"): _Route("example", "GET", self._example),
-            ("v2", "/infer"): _Route("infer", "POST", self._infer),
-            ("v1", ":predict"): _Route("predict", "POST", self._predict),
+            ("v2", ""): _Route("model", lambda: model),
+            ("v2", "/ready"): _Route("model_ready", lambda: is_ready),
+            ("v2", "/example"): _Route("example", self._example),
+            ("v2", "/infer"): _Route("infer", work=self._infer),
+            ("v1", ":predict"): _Route("predict", work=self._predict),
         }
         place = quote(self._model.name, safe="")
         self._direct = {
-            f"/{version}/models/{place}{end}".encode(): route
+            f"/{version}/models/{place}{end}".encode(): (route.name, route.work)
             for (version, end), route in self._model_routes.items()
-            if route.method == "POST"
+            if route.work is not None
         }
 
     async def __call__(self, scope: Message, receive: Receive, send: SendMessage) -> None:
@@ -109,6 +116,15 @@ class ServingApp:
         self.figures.count_answer(name, answer.status, time.monotonic() - begin)
         await _respond(send, answer)
 
+    def close(self) -> None:
+        """End the threads that compute, if there are any."""
+        if isinstance(self._turns, ThreadTurns):
+            self._turns.close()
+
+    def stuck_s(self) -> float:
+        """Return how long the oldest computation beside the event loop has been going on."""
+        return self._turns.stuck_s()
+
     @property
     def is_full(self) -> bool:
         """Whether one more request would be refused."""
@@ -124,14 +140,18 @@ class ServingApp:
         route = self._direct.get(url)
         if route is None or not is_plain(headers, self._settings.most_bytes) or not self._is_allowed(headers):
             return None
-        return DirectRequest(route.name, route.answer, headers, keep_alive, send)
+        name, work = route
+        return DirectRequest(name, work, headers, keep_alive, send)
 
     def answer(self, request: DirectRequest) -> None:
         """Answer a request that is whole when its turn comes, or refuse it at once if there is no place."""
         if self._turns.is_full:
             self.refuse(request)
         else:
-            self._turns.do(lambda: self._answer(request))
+            self._turns.do(
+                lambda: not request.disconnected, lambda predictor: self._made(predictor, request),
+                lambda answer: self._send(request, answer),
+            )  # fmt: skip
 
     def refuse(self, request: DirectRequest, error: RefusedRequestError | None = None) -> None:
         """Refuse a request, which has no place unless another error is given."""
@@ -142,16 +162,12 @@ class ServingApp:
         text = f"the body was not there within {self.deadline_s:g} s; send it faster"
         return RefusedRequestError(408, text, {"connection": "close"})
 
-    def _answer(self, request: DirectRequest) -> bool:
-        if request.disconnected:
-            return False
+    def _made(self, predictor: Predictor, request: DirectRequest) -> HttpAnswer:
         try:
             require_time(request.begin + self.deadline_s)
-            answer = request.work(request.body, request.headers)
+            return request.work(predictor, request.body, request.headers)
         except Exception as error:
-            answer = _failure(request.name, error)
-        self._send(request, answer)
-        return True
+            return _failure(request.name, error)
 
     def _send(self, request: DirectRequest, answer: HttpAnswer) -> None:
         self.figures.count_answer(request.name, answer.status, time.monotonic() - request.begin)
@@ -191,15 +207,17 @@ class ServingApp:
                 405, f"{scope['path'][:100]} is asked by {route.method}, not {scope['method'][:20]}",
                 {"allow": route.method, "connection": "close"},
             )  # fmt: skip
-        if route.method == "GET":
-            return route.answer(b"", headers)
+        if route.answer is not None:
+            return route.answer()
+        work = route.work
+        assert work is not None
         if self._turns.is_full:
             # At once: what is spent on those that are refused is lost for the others.
             told = headers.get(b"content-length", b"")
             return self._full if told.isdigit() and int(told) <= SMALL else self._full_for_large
         with self._turns.place():
             body = await self._body(receive, headers, until)
-            return await self._turns.turn(until, lambda: route.answer(body, headers))
+            return await self._turns.turn(until, lambda predictor: work(predictor, body, headers))
 
     def _is_allowed(self, headers: dict[bytes, bytes]) -> bool:
         scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
@@ -234,26 +252,26 @@ class ServingApp:
         except TimeoutError:
             raise self.late_body() from None
 
-    def _infer(self, body: bytes, headers: dict[bytes, bytes]) -> HttpAnswer:
+    def _infer(self, predictor: Predictor, body: bytes, headers: dict[bytes, bytes]) -> HttpAnswer:
         question = self._reader.infer(body, headers.get(HEADER_LENGTH))
-        found = self._predictions(question)
+        found = self._predictions(predictor, question)
         return self._noted(question, found, body, headers, answers.inferred(self._model, question, found))
 
-    def _example(self, body: bytes, headers: dict[bytes, bytes]) -> HttpAnswer:
+    def _example(self) -> HttpAnswer:
         golden = read_golden(self._predictor.folder, self._model)
         return answers.in_json({"instances": [example_row(self._predictor.fields, golden)]})
 
-    def _predict(self, body: bytes, headers: dict[bytes, bytes]) -> HttpAnswer:
+    def _predict(self, predictor: Predictor, body: bytes, headers: dict[bytes, bytes]) -> HttpAnswer:
         question = self._reader.rows(body)
-        found = self._predictions(question)
+        found = self._predictions(predictor, question)
         return self._noted(question, found, body, headers, answers.predicted(self._model, found))
 
-    def _predictions(self, question: PredictionRequest) -> Predictions:
+    def _predictions(self, predictor: Predictor, question: PredictionRequest) -> Predictions:
         try:
-            batch = self._predictor.fields.batch(question.columns)
+            batch = predictor.fields.batch(question.columns)
         except DataError as error:
             raise bad(str(error)) from error
-        found = self._predictor.predict(batch)
+        found = predictor.predict(batch)
         if not np.isfinite(found.values).all():
             row, output = np.argwhere(~np.isfinite(found.values))[0].tolist()
             value, name = found.values[row, output], self._model.outputs[output].name
@@ -282,6 +300,14 @@ class ServingApp:
         if self._log.draw():
             self._log.offer(name, question.columns, found.values, len(body))
         return answer
+
+
+def _turns(predictor: Predictor, settings: ServerSettings) -> Turns[Predictor] | ThreadTurns[Predictor]:
+    """Return the line of requests: with one thread, that of the event loop computes, as handing over costs time."""
+    if settings.threads == 1:
+        return Turns(settings.most_requests, predictor)
+    own = [predictor.for_another_thread() for _ in range(settings.threads)]
+    return ThreadTurns(settings.most_requests, own)
 
 
 def _failure(name: str, error: Exception) -> HttpAnswer:

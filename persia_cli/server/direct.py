@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from persia_cli.server.answers import HttpAnswer, header_pairs
+from persia_cli.serving.predictor import Predictor
 
 SMALL = 2**16
 """Bytes of a body that the connection may bring even if its request is refused, so that it can be used again; a larger
@@ -18,7 +19,7 @@ SPECIAL = frozenset({b"expect", b"content-encoding", b"transfer-encoding"})
 """Headers of requests that the application answers."""
 
 
-Work = Callable[[bytes, dict[bytes, bytes]], HttpAnswer]
+Work = Callable[[Predictor, bytes, dict[bytes, bytes]], HttpAnswer]
 Send = Callable[["DirectRequest", HttpAnswer], None]
 
 
@@ -39,7 +40,7 @@ class DirectRequest:
     message_event = _NobodyWaits()
 
     def __init__(self, name: str, work: Work, headers: dict[bytes, bytes], keep_alive: bool, send: Send) -> None:
-        """`work` makes the answer of the body and the headers."""
+        """`work` makes the answer of the body and the headers, by a predictor."""
         self.name, self.work, self.send = name, work, send
         self.headers, self.keep_alive = headers, keep_alive
         self.begin = time.monotonic()

@@ -19,6 +19,8 @@ class ServerSettings(msgspec.Struct, frozen=True):
     missing: Missing | None = None
     deadline_s: float = 1.0
     """Seconds within which the body of a request must have come, and its computation begun."""
+    threads: int = 1
+    """Computations that a worker runs at once."""
     most_requests: int = 64
     """Requests that a worker holds at once: read, waiting and computed."""
     most_bytes: int = USUAL_BYTES

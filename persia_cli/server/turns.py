@@ -6,27 +6,21 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from persia_cli.errors import count
 from persia_cli.server.refused import RefusedRequestError, busy
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
-class Turns:
-    """A line of bounded length. Work runs on the event loop, and between two turns the loop reads and writes.
-
-    Each does its work where it writes its answer, a call or the task that waited: so the answer leaves before the next
-    turn, which a result that is handed to another task would not.
-    """
+class Line:
+    """Places for requests, from their arrival to their answer."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._held = 0
-        self._line: deque[Callable[[], bool]] = deque()
-        """What begins each turn; it returns whether anybody was there to take it."""
-        self._is_taken = False
 
     @property
     def is_full(self) -> bool:
@@ -48,25 +42,48 @@ class Turns:
         finally:
             self._held -= 1
 
-    def do(self, work: Callable[[], bool]) -> None:
-        """Have work done when its turn comes, at once if nobody waits; it returns whether there was any to do."""
+
+class Turns(Line, Generic[S]):
+    """A line of bounded length. Work runs on the event loop, and between two turns the loop reads and writes.
+
+    Each does its work where it writes its answer, a call or the task that waited: so the answer leaves before the next
+    turn, which a result that is handed to another task would not.
+    """
+
+    def __init__(self, most: int, tool: S) -> None:
+        """`tool` is what work is done with."""
+        super().__init__(most)
+        self._tool = tool
+        self._line: deque[Callable[[], bool]] = deque()
+        """What begins each turn; it returns whether anybody was there to take it."""
+        self._is_taken = False
+
+    def stuck_s(self) -> float:
+        """Return how long the oldest work has been going on: none goes on while the event loop asks."""
+        return 0.0
+
+    def do(self, is_wanted: Callable[[], bool], work: Callable[[S], T], deliver: Callable[[T], None]) -> None:
+        """Have work done and its result delivered when its turn comes, at once if nobody waits, if it is wanted then.
+
+        `work` raises nothing.
+        """
         self._held += 1
-        self._line.append(partial(self._do, work))
+        self._line.append(partial(self._do, is_wanted, work, deliver))
         if not self._is_taken:
             self._is_taken = True
             self._next()
 
-    def _do(self, work: Callable[[], bool]) -> bool:
+    def _do(self, is_wanted: Callable[[], bool], work: Callable[[S], T], deliver: Callable[[T], None]) -> bool:
         self._held -= 1
-        is_done = True
+        if not is_wanted():
+            return False
         try:
-            is_done = work()
+            deliver(work(self._tool))
         finally:
-            if is_done:
-                asyncio.get_running_loop().call_soon(self._next)
-        return is_done
+            asyncio.get_running_loop().call_soon(self._next)
+        return True
 
-    async def turn(self, until: float, work: Callable[[], T]) -> T:
+    async def turn(self, until: float, work: Callable[[S], T]) -> T:
         """Return what `work` does when its turn comes; raises RefusedRequestError if that is later than `until`."""
         loop = asyncio.get_running_loop()
         if self._is_taken:
@@ -74,7 +91,7 @@ class Turns:
         self._is_taken = True
         try:
             require_time(until)
-            return work()
+            return work(self._tool)
         finally:
             loop.call_soon(self._next)
 

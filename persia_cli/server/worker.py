@@ -64,9 +64,13 @@ class _Server(uvicorn.Server):
         self._pulse()
 
     def _pulse(self) -> None:
-        """Tell that the event loop goes round; a parent that does not listen, since it is stopped, misses nothing."""
-        with suppress(BlockingIOError, BrokenPipeError):
-            os.write(self._news, PULSE)
+        """Tell that the event loop goes round, and that no computation beside it is stuck.
+
+        A parent that does not listen, since it is stopped, misses nothing.
+        """
+        if self._app.stuck_s() < PULSE_S:
+            with suppress(BlockingIOError, BrokenPipeError):
+                os.write(self._news, PULSE)
         if self._token is not None:
             self._token.look()
         asyncio.get_running_loop().call_later(PULSE_S, self._pulse)

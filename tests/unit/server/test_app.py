@@ -10,6 +10,7 @@ import pytest
 
 from persia_cli.server.app import ServingApp
 from persia_cli.server.settings import ServerSettings
+from persia_cli.server.turns import Turns
 from persia_cli.serving.predictor import Predictor
 from tests.support.asgi import Response, ask, asked, binary, outputs_of, tensor
 from tests.support.small_model import LARGE, write_small_model
@@ -306,10 +307,9 @@ def test_more_requests_than_there_is_room_for_are_told_to_come_again(predictor: 
 def test_a_request_whose_turn_comes_too_late_is_not_computed(predictor: Predictor) -> None:
     app = serving(predictor, deadline_s=0.0)
     computed = []
-    app._predictor = None  # type: ignore[assignment]  # would fail
 
     async def late() -> Any:
-        return await app._turns.turn(-1.0, lambda: computed.append(1))
+        return await app._turns.turn(-1.0, lambda predictor: computed.append(1))
 
     with pytest.raises(Exception, match="deadline"):
         asyncio.run(late())
@@ -334,7 +334,7 @@ def test_a_failure_of_the_server_is_logged_and_told_as_such(
     predictor: Predictor, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = serving(predictor)
-    app._predictor = None  # type: ignore[assignment]
+    app._turns = Turns(1, None)  # type: ignore[arg-type]
     answer = infer(app, INPUTS)
     assert answer.status == 500
     assert answer.json() == {"error": "the server failed at this request; its log says how"}
