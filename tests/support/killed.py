@@ -1,8 +1,8 @@
-"""Shards in memory files whose process is killed, by chance or after each of its instructions, and gone on with."""
+"""Shards in memory files whose process is killed by chance, and gone on with."""
 
 import ctypes
+import errno
 import gc
-import mmap
 import os
 import random
 import signal
@@ -24,9 +24,6 @@ from persia_cli.store.memory_file import HEADER, new_file
 from persia_cli.store.repair import Repairs
 from persia_cli.store.shard import Shard
 from tests.support.shards import TABLES, layout_of
-
-TRACE_ME, CONTINUE, STEP = 0, 7, 9
-"""Requests of ptrace."""
 
 
 @cache
@@ -150,35 +147,87 @@ def kill_by_chance(job: Job, kills: int, seed: int, found: Counter[str]) -> list
     It differs from a shard that nothing happens to. What was under way at each kill is counted.
     """
     straight, rng = job.straight(), random.Random(seed)
-    # The children inherit kernels that are compiled, and arrays that are made.
-    warm(["look_up.finish_look_up", "new_keys.carry_out", "index.find", "index.find_and_touch"])
-    whole = job.create()
-    with timed(KERNELS) as durations:
-        job.go_on(job.attach(whole)[0])
-    os.close(whole)
+    durations = _durations(job, job.create())
     file = job.create()
-    while kills > 0:
-        method, calls, moment = rng.choice(("_change", *["_find_or_add"] * 3)), rng.randrange(2), rng.random()
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                with killed_in([method], calls, moment, durations):
-                    job.go_on(job.attach(file)[0])
-                code = 0
-            finally:
-                os._exit(code)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        assert code in (0, -signal.SIGKILL), "the child failed: see its traceback above"
-        if code == 0:
-            break
+    while kills > 0 and _is_killed(job, file, durations, rng, found):
         kills -= 1
-        found["kills"] += 1
-        found[under_way(file)] += 1
     shard, _ = job.attach(file)
     job.go_on(shard)
     os.close(file)
     return differences(shard, straight)
+
+
+def kill_in_last_step(job: Job, kills: int, seed: int, found: Counter[str]) -> list[str]:
+    """Kill a process in the job's last step, so many times from the same state; returns in what the ends differ.
+
+    They differ from a shard that nothing happens to. What was under way at each kill is counted.
+    """
+    straight, rng = job.straight(), random.Random(seed)
+    begun = job.create()
+    job.go_on(job.attach(begun)[0], until=job.steps - 1)
+    durations = _durations(job, copy_of(begun))
+    different: list[str] = []
+    for _ in range(kills):
+        file = copy_of(begun)
+        _is_killed(job, file, durations, rng, found)
+        shard, _ = job.attach(file)
+        job.go_on(shard)
+        different += differences(shard, straight)
+        os.close(file)
+    os.close(begun)
+    return different
+
+
+def _durations(job: Job, file: int) -> dict[str, float]:
+    """How long calls of the kernels take while the job goes on in a file, which is closed."""
+    # The children inherit kernels that are compiled, and arrays that are made.
+    warm(["look_up.finish_look_up", "new_keys.carry_out", "index.find", "index.find_and_touch"])
+    with timed(KERNELS) as durations:
+        job.go_on(job.attach(file)[0])
+    os.close(file)
+    return durations
+
+
+def _is_killed(job: Job, file: int, durations: dict[str, float], rng: random.Random, found: Counter[str]) -> bool:
+    """Let a child go on with the job until it is killed, as counted, or has done all."""
+    method, calls, moment = rng.choice(("_change", *["_find_or_add"] * 3)), rng.randrange(2), rng.random()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            with killed_in([method], calls, moment, durations):
+                job.go_on(job.attach(file)[0])
+            code = 0
+        finally:
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, -signal.SIGKILL), "the child failed: see its traceback above"
+    if code != 0:
+        found["kills"] += 1
+        found[under_way(file)] += 1
+    return code != 0
+
+
+def copy_of(file: int) -> int:
+    """A file of its own with the same content, with holes where that one has some."""
+    copy, at = new_file("copy"), 0
+    os.ftruncate(copy, os.fstat(file).st_size)
+    # No pages lie behind the last data, where there may be a hole of gigabytes.
+    while (start := _next_data(file, at)) is not None:
+        at = os.lseek(file, start, os.SEEK_HOLE)
+        os.lseek(copy, start, os.SEEK_SET)
+        while start < at:
+            start += os.sendfile(copy, file, start, at - start)
+    return copy
+
+
+def _next_data(file: int, at: int) -> int | None:
+    try:
+        return os.lseek(file, at, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        return None
 
 
 KERNELS = ("_change", "_find_or_add")
@@ -243,121 +292,3 @@ def kill_soon(seconds: float) -> None:
     assert libc.timer_create(time.CLOCK_MONOTONIC, event, ctypes.byref(timer)) == 0
     once = struct.pack("qqqq", 0, 0, 0, max(1, int(seconds * 1e9)))
     assert libc.timer_settime(timer, 0, once, None) == 0
-
-
-@contextmanager
-def stops_around(names: Sequence[str]) -> Iterator[None]:
-    """Stop the calling process before and after each call of methods of kept shards."""
-
-    def stopping(_: str, method: Callable[..., object]) -> object:
-        def call(*arguments: object) -> object:
-            os.kill(os.getpid(), signal.SIGSTOP)
-            result = method(*arguments)
-            os.kill(os.getpid(), signal.SIGSTOP)
-            return result
-
-        return call
-
-    with wrapped(names, stopping):
-        yield
-
-
-class Traced:
-    """A child process that stops, whose instructions are carried out one by one between two stops."""
-
-    def __init__(self, work: Callable[[], None]) -> None:
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        self._libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-        self._libc.ptrace.restype = ctypes.c_long
-        self.child = os.fork()
-        if self.child == 0:
-            code = 1
-            try:
-                if self._libc.ptrace(TRACE_ME, 0, None, None) != 0:
-                    os._exit(99)
-                work()
-                code = 0
-            finally:
-                os._exit(code)
-
-    def run(self) -> bool:
-        """Wait until the child stops itself; returns False at its end."""
-        return self._wait() == signal.SIGSTOP
-
-    def step(self) -> bool:
-        """Carry out one instruction; returns False if the child has stopped itself."""
-        self._libc.ptrace(STEP, self.child, None, None)
-        return self._wait() == signal.SIGTRAP
-
-    def go(self) -> None:
-        """Let the child go on."""
-        self._libc.ptrace(CONTINUE, self.child, None, None)
-
-    def end(self) -> None:
-        """End the child if it has not ended."""
-        if self.child:
-            os.kill(self.child, signal.SIGKILL)
-            os.waitpid(self.child, 0)
-
-    def _wait(self) -> int:
-        status = os.waitpid(self.child, 0)[1]
-        if os.WIFSTOPPED(status):
-            return os.WSTOPSIG(status)
-        self.child = 0
-        assert os.waitstatus_to_exitcode(status) == 0, "the child failed: see its traceback above"
-        return 0
-
-
-class States:
-    """All states of a file that a process goes through, instruction by instruction, each as a file of its own."""
-
-    def __init__(self, job: Job, file: int) -> None:
-        shard, _ = job.attach(file)
-        first = shard.memory._pages.ctypes.data
-        described, arrays = (shard.inbox._description.ctypes.data - first, shard.inbox._bytes.ctypes.data - first)
-        # Of the inbox and of the answers a small request takes only the begin; the rows lie behind both.
-        answers = shard.answers.positions.ctypes.data - first
-        begins = [(0, 2 * HEADER), (described, described + (1 << 12)), (arrays, arrays + (1 << 15))]
-        between = (arrays + shard.inbox._bytes.size, answers + (1 << 12))
-        self._spans = [*begins, between, (answers + shard.answers.positions.nbytes, shard.memory._end)]
-        self._size = shard.memory._pages.size
-        del shard
-        gc.collect()
-        self._pages = mmap.mmap(file, self._size, mmap.MAP_SHARED)
-
-    def now(self) -> list[bytes]:
-        return [self._pages[start:stop] for start, stop in self._spans]
-
-    def copy(self, state: list[bytes]) -> int:
-        """A file of its own with a state."""
-        file = new_file("state")
-        os.ftruncate(file, self._size)
-        for (start, _), content in zip(self._spans, state, strict=True):
-            os.pwrite(file, content, start)
-        return file
-
-
-def each_state(job: Job, file: int, methods: Sequence[str]) -> Iterator[int]:
-    """Yield a copy of the file after each instruction within these methods that changed it, while a child goes on."""
-    states = States(job, file)
-
-    def work() -> None:
-        with stops_around(methods):
-            job.go_on(job.attach(file)[0])
-
-    traced = Traced(work)
-    last = states.now()
-    try:
-        while traced.run():
-            while traced.step():
-                now = states.now()
-                if now != last:
-                    last = now
-                    copy = states.copy(now)
-                    try:
-                        yield copy
-                    finally:
-                        os.close(copy)
-            traced.go()
-    finally:
-        traced.end()
