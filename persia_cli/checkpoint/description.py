@@ -97,7 +97,7 @@ def describe_checkpoint(folder: Place) -> Description:
                 "nbytes": file.nbytes,
                 "rows": None if file.rows is None else file.rows.total,
                 "partitions": None if file.rows is None else [file.rows.first, file.rows.stop, file.rows.partitions],
-                "blake3": file.blake3,
+                "xxh128": file.xxh128,
             }
             for file in manifest.files
         ],

@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
-from blake3 import blake3
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
+from xxhash import xxh128
 
 from persia_cli.errors import CheckpointError, WireError
 from persia_cli.observe.scores import MOST_IN_TRAINING, ScoreHistogram
@@ -41,7 +41,7 @@ def save_scores(folder: Place, scores: ScoreHistogram) -> SavedFile:
     content = save(scores.encode()._asdict())
     path = folder / RECORD / SCORES
     put(path, content)
-    return SavedFile(RECORD, SCORES, len(content), blake3(content).hexdigest())
+    return SavedFile(RECORD, SCORES, len(content), xxh128(content).hexdigest())
 
 
 def load_state(folder: Place, manifest: Manifest, tasks: int) -> RecordState:

@@ -14,8 +14,6 @@
   goes first, so half a folder never looks like a whole one.
 """
 
-import errno
-import fcntl
 import os
 import secrets
 import shutil
@@ -27,6 +25,7 @@ from typing import Any
 from persia_cli import disk
 from persia_cli.errors import CheckpointError, DiskError, one_line
 from persia_cli.storage.credentials import opened, without_credentials
+from persia_cli.storage.local_files import LocalSink, LocalSource, open_directly
 from persia_cli.storage.remote import DEADLINE_S, ask, explain, sending_s, within, without_secret
 from persia_cli.storage.remote_path import RemotePath
 
@@ -34,8 +33,6 @@ Place = Path | RemotePath
 
 PARTIAL, REMOVED = ".partial", ".removed"
 """Suffixes of a local folder while it is written, and while it is removed."""
-START_BYTES = 2**23
-"""Bytes of a local file after which the disk begins to write them."""
 FLUSH_BYTES = 2**26
 """Bytes after which a remote file waits until all of it has been sent, which bounds what is in memory."""
 
@@ -92,10 +89,21 @@ def modified_s(place: Place) -> float:
 
 
 @contextmanager
+def reading_stream(place: Place) -> Iterator[Any]:
+    """Yield a file as a stream with `read`, which may use the memory of a part again that nobody has any more."""
+    if isinstance(place, Path):
+        with open(place, "rb", buffering=0, opener=open_directly) as source:
+            yield LocalSource(source)
+    else:
+        with place.open_stream() as source:
+            yield source
+
+
+@contextmanager
 def reading(place: Place) -> Iterator[Any]:
     """Yield a file as a stream with `read`; raises CheckpointError if it cannot be opened or read."""
     try:
-        with place.open("rb", buffering=0) if isinstance(place, Path) else place.open_stream() as source:
+        with reading_stream(place) as source:
             yield source
     except OSError as error:
         said = explain(error) if isinstance(place, RemotePath) else f"it cannot be read: {error.strerror or error}"
@@ -113,60 +121,14 @@ def writing_file(place: Place) -> Iterator[Any]:
         else:
             with disk.writing(place):
                 place.parent.mkdir(parents=True, exist_ok=True)
-                with open(place, "wb", buffering=0, opener=_open_directly) as sink:
-                    yield _LocalFile(sink)
+                with open(place, "wb", buffering=0, opener=open_directly) as sink:
+                    yield LocalSink(sink)
                     os.fsync(sink.fileno())
     except BaseException:
         # If the disk is full, the space is needed to write the error message.
         with suppress(OSError, DiskError, CheckpointError), within(DEADLINE_S):
             place.unlink(missing_ok=True) if isinstance(place, Path) else place.remove()
         raise
-
-
-def _open_directly(path: str, flags: int) -> int:
-    """Open a file past the page cache (O_DIRECT), or as usual where the file system has no such thing.
-
-    The disk then takes content from the writer's memory. To copy it to the page cache first costs a processor several
-    times as much as all else about the rows of a checkpoint, and drives other files out of memory.
-    """
-    try:
-        return os.open(path, flags | os.O_DIRECT, 0o666)
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        return os.open(path, flags, 0o666)
-
-
-class _LocalFile:
-    """A local file, opened by `_open_directly`; what O_DIRECT does not take, such as its end, is written as usual."""
-
-    def __init__(self, sink: Any) -> None:
-        self._sink, self._begun, self._written = sink, 0, 0
-
-    def write(self, data: Any) -> int:
-        rest = memoryview(data).cast("B")
-        while rest.nbytes:
-            written = self._write(rest)
-            self._written += written
-            rest = rest[written:]
-        if self._written - self._begun >= START_BYTES:
-            # Advice that nothing of this is needed soon makes Linux write it, without waiting for that.
-            os.posix_fadvise(self._sink.fileno(), self._begun, self._written - self._begun, os.POSIX_FADV_DONTNEED)
-            self._begun = self._written
-        return memoryview(data).nbytes
-
-    def _write(self, data: memoryview) -> int:
-        """Write some of the content, directly if it can be; returns how much."""
-        try:
-            written: int = self._sink.write(data)
-        except OSError as error:
-            flags = fcntl.fcntl(self._sink, fcntl.F_GETFL)
-            if error.errno != errno.EINVAL or not flags & os.O_DIRECT:
-                raise
-            # Memory, size and place in the file must be multiples of what the disk writes at a time.
-            fcntl.fcntl(self._sink, fcntl.F_SETFL, flags & ~os.O_DIRECT)
-            written = self._sink.write(data)
-        return written
 
 
 class _RemoteFile:

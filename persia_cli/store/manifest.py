@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from blake3 import blake3
+from xxhash import xxh128
 
 from persia_cli.control.phases import Trigger
 from persia_cli.errors import CheckpointError
@@ -25,7 +25,7 @@ from persia_cli.store.layout import DENSE_TABLE
 from persia_cli.wire.figures import Digest, Positive, Record, SavedFile, TrackedFigure, TrackedPlateau
 from persia_cli.wire.parts import Count
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 MANIFEST = "manifest.json"
 CHECKPOINTS = "checkpoints"
 EMBEDDINGS = "embeddings"
@@ -272,7 +272,7 @@ def verify(path: Place, file: SavedFile, on_bytes: Callable[[int], None] = lambd
 
     Raises CheckpointError if the file is missing or has changed.
     """
-    digest = blake3()
+    digest = xxh128()
     with reading(path) as source:
         for chunk in read_ahead(iter(partial(source.read, CHUNK_BYTES), b"")):
             digest.update(chunk)
@@ -281,10 +281,10 @@ def verify(path: Place, file: SavedFile, on_bytes: Callable[[int], None] = lambd
 
 
 def require_digest(path: Place, file: SavedFile, digest: str) -> None:
-    """Raise CheckpointError unless the BLAKE3 checksum of a file's content is that of the file that was saved."""
-    if digest != file.blake3:
+    """Raise CheckpointError unless the XXH128 checksum of a file's content is that of the file that was saved."""
+    if digest != file.xxh128:
         raise CheckpointError(
-            f"{path} has changed since it was saved (its blake3 is {digest[:12]}…); use another checkpoint"
+            f"{path} has changed since it was saved (its xxh128 is {digest[:12]}…); use another checkpoint"
         )
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from persia_cli.errors import CheckpointError
 from persia_cli.storage.hashed_source import HashedSource
-from persia_cli.storage.places import Place
+from persia_cli.storage.places import Place, reading_stream
 from persia_cli.store.manifest import require_digest
 from persia_cli.wire.figures import SavedFile
 
@@ -47,7 +47,7 @@ def hashed_batches(path: Place, file: SavedFile, on_bytes: Callable[[int], None]
     """
     with (
         understanding_rows(path),
-        path.open("rb", buffering=0) if isinstance(path, Path) else path.open_stream() as stream,
+        reading_stream(path) as stream,
         HashedSource(stream, on_bytes) as source,
     ):
         source.read(len(FILE_MARK))

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import safetensors
 import safetensors.torch
 import torch
-from blake3 import blake3
 from torch import nn
+from xxhash import xxh128
 
 from persia_cli.errors import CheckpointError, PersiaError
 from persia_cli.storage.places import Place, put
@@ -43,7 +43,7 @@ class TensorFile(NamedTuple):
         """Write the file into `directory`; raises DiskError."""
         content = safetensors.torch.save(self.tensors, {"persia": json.dumps(self.record, sort_keys=True)})
         put(directory / self.name, content)
-        return SavedFile(directory.name, self.name, len(content), blake3(content).hexdigest())
+        return SavedFile(directory.name, self.name, len(content), xxh128(content).hexdigest())
 
 
 def write_files(files: Iterable[TensorFile], directory: Place) -> list[SavedFile]:

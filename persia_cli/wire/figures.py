@@ -15,6 +15,7 @@ Positive = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 FileName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
 FolderName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?$")]
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+Checksum = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 
 
 SENT_AGAIN = "batches_sent_again"
@@ -132,12 +133,12 @@ class SavedRows(Record, frozen=True, forbid_unknown_fields=True):
 
 
 class SavedFile(Record, frozen=True, forbid_unknown_fields=True):
-    """A file of a checkpoint: its place, size and BLAKE3 checksum, and, if it contains rows, which ones."""
+    """A file of a checkpoint: its place, size and XXH128 checksum, and, if it contains rows, which ones."""
 
     folder: FolderName
     name: FileName
     nbytes: Count
-    blake3: Digest
+    xxh128: Checksum
     rows: SavedRows | None = None
 
 

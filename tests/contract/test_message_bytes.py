@@ -109,7 +109,7 @@ SAMPLES: list[Message] = [
     Instruction(5, TrainSteps(0, 100)),
     Held(SENDER, 6, step=73),
     Done(SENDER, 5, None),
-    Saved(SENDER, 300, (SavedFile("dense", "dense.safetensors", 9, "0f" * 32),)),
+    Saved(SENDER, 300, (SavedFile("dense", "dense.safetensors", 9, "0f" * 16),)),
     TakeItem(SENDER, split=0, finished=16),
     Item(first=16, last=32, end=False),
     Report(

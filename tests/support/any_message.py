@@ -24,6 +24,7 @@ MATCHING = {
     r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$": st.just("dense.safetensors"),
     r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)?$": st.sampled_from(["dense", "0f0f/dense"]),
     "^[0-9a-f]{64}$": st.just("0f" * 32),
+    "^[0-9a-f]{32}$": st.just("0f" * 16),
 }
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from blake3 import blake3
 from safetensors import safe_open
 from safetensors.numpy import load_file, save
+from xxhash import xxh128
 
 MANIFEST = "manifest.json"
 
@@ -33,7 +33,7 @@ def renew(checkpoint: Path, change: Callable[[dict[str, Any]], None] = lambda no
     note = read_note(checkpoint / MANIFEST)
     for file in note["files"]:
         content = (checkpoint / file["folder"] / file["name"]).read_bytes()
-        file |= {"nbytes": len(content), "blake3": blake3(content).hexdigest()}
+        file |= {"nbytes": len(content), "xxh128": xxh128(content).hexdigest()}
     change(note)
     write_note(checkpoint / MANIFEST, note)
 

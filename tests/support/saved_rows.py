@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from blake3 import blake3
+from xxhash import xxh128
 
 from persia_cli import __version__
 from persia_cli.config import record
@@ -59,7 +59,7 @@ def write_rows(
     content = path.read_bytes()
     tables = {str(name): int(count) for name, count in rows["table"].value_counts().items()}
     saved = SavedRows(0, partitions, number, number + 1, tables)
-    return SavedFile(path.parent.name, path.name, len(content), blake3(content).hexdigest(), saved)
+    return SavedFile(path.parent.name, path.name, len(content), xxh128(content).hexdigest(), saved)
 
 
 def write_run(

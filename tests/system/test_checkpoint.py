@@ -212,10 +212,10 @@ def weights_file(checkpoint: Path) -> Path:
 @pytest.mark.parametrize(
     ("find", "harm", "sentence"),
     [
-        (rows_file, flip, "has changed since it was saved (its blake3 is"),
+        (rows_file, flip, "has changed since it was saved (its xxh128 is"),
         (rows_file, shorten, "has changed since it was saved: it has"),
         (rows_file, Path.unlink, "is missing; the checkpoint is incomplete"),
-        (weights_file, flip, "has changed since it was saved (its blake3 is"),
+        (weights_file, flip, "has changed since it was saved (its xxh128 is"),
         (weights_file, shorten, "has changed since it was saved: it has"),
         (weights_file, Path.unlink, "is missing; the checkpoint is incomplete"),
     ],
@@ -253,7 +253,7 @@ def test_a_checkpoint_of_another_format_is_refused(saved: JobResult, tmp_path: P
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format_version": 99}))
     error = evaluate(run_dir).exception
     assert isinstance(error, CheckpointError)
-    assert "has checkpoint format 99; this persia reads format 6" in str(error)
+    assert "has checkpoint format 99; this persia reads format 7" in str(error)
 
 
 def test_an_unfinished_checkpoint_is_passed_over(saved: JobResult, tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def ask_coordinator(stranger: Stranger, now: int) -> None:
     many = Counters(tables={"feature_0": {"rows": "many"}})
     stranger.is_refused("header of Heartbeat cannot be read", Heartbeat(server, "", 0.0, ReplicaFigures(1.0, -1)))
     stranger.is_refused("Expected `int`", Heartbeat(server, "", 0.0, ReplicaFigures(1.0, 1, counters=many)))
-    stranger.is_refused("header of Saved cannot be read", Saved(server, 1, (SavedFile("rows", "../a", 1, "0" * 64),)))
+    stranger.is_refused("header of Saved cannot be read", Saved(server, 1, (SavedFile("rows", "../a", 1, "0" * 32),)))
     stranger.is_refused("for a replica of the role nn-worker", Report(loader, STEPS, interval, scores, None))
     stranger.is_refused("header of Report", Report(rank, STEPS, replace(interval, seconds=-1.0), scores, None))
     wrong = ScoreCounts(np.array([2, 2], np.uint64), np.ones(2), scores.sums)

@@ -29,7 +29,7 @@ def contents(run_dir: Path) -> dict[int, set[tuple[str, str, str]]]:
     """Every file of every checkpoint with its checksum."""
     folder = run_dir / CHECKPOINTS
     return {
-        step: {(file.folder, file.name, file.blake3) for file in read_manifest(checkpoint_folder(folder, step)).files}
+        step: {(file.folder, file.name, file.xxh128) for file in read_manifest(checkpoint_folder(folder, step)).files}
         for step in finished_steps(folder)
     }
 

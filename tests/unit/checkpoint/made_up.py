@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from blake3 import blake3
 from safetensors.numpy import save
+from xxhash import xxh128
 
 from tests.support.forge import MANIFEST, read_note, write_note
 from tests.support.runs import make_run
@@ -38,6 +38,6 @@ def write_sorted(
     (checkpoint / "dense" / "dense.safetensors").write_bytes(content)
     note = read_note(checkpoint / MANIFEST)
     entry = {"folder": "dense", "name": "dense.safetensors", "nbytes": len(content), "rows": None}
-    note["files"].append(entry | {"blake3": blake3(content).hexdigest()})
+    note["files"].append(entry | {"xxh128": xxh128(content).hexdigest()})
     write_note(checkpoint / MANIFEST, note)
     return checkpoint

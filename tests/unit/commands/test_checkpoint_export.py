@@ -90,7 +90,7 @@ def test_show_names_tables_dense_weights_and_files(persia, checkpoint: Path, row
     assert {table["name"]: table["rows"] for table in found["tables"]} == counts.to_dict()
     assert (found["step"], found["rows"], found["dense"]) == (9, len(rows), {"w": [3]})
     note = read_note(checkpoint / MANIFEST)
-    assert [file["blake3"] for file in found["files"]] == [file["blake3"] for file in note["files"]]
+    assert [file["xxh128"] for file in found["files"]] == [file["xxh128"] for file in note["files"]]
     assert found["nbytes"] == sum(file["nbytes"] for file in note["files"])
     ended = persia("checkpoint", "show", str(checkpoint))
     assert ended.out.splitlines()[0].startswith(f"path={checkpoint}")

@@ -79,7 +79,7 @@ def test_a_published_checkpoint_is_read_and_its_files_are_those_of_the_disk(
     assert newest_checkpoint(checkpoints) == folder == checkpoint_folder(checkpoints, 9)
     found = read_manifest(folder)
     for file, there in zip(found.files, local[1].files, strict=True):
-        assert (file.name, file.blake3, file.nbytes) == (there.name, there.blake3, there.nbytes)
+        assert (file.name, file.xxh128, file.nbytes) == (there.name, there.xxh128, there.nbytes)
         verify(folder / file.folder / file.name, file)
     assert nbytes_below(folder) > sum(file.nbytes for file in found.files)
     assert SECRET not in str(folder) + repr(folder) + folder.uri + (folder / MANIFEST).read_bytes().decode()

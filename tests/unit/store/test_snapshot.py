@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
+from xxhash import xxh128
 
 from persia_cli.errors import CheckpointError, DiskError
 from persia_cli.kernels import hashing
@@ -109,7 +109,7 @@ def alone(directory, files):
 def as_is(file, path):
     """The entry of a file, with the checksum that it has now."""
     data = path.read_bytes()
-    return structs.replace(file, nbytes=len(data), blake3=blake3(data).hexdigest())
+    return structs.replace(file, nbytes=len(data), xxh128=xxh128(data).hexdigest())
 
 
 def load(layout, servers, directory, files):
@@ -227,7 +227,7 @@ def test_files_do_not_depend_on_the_order_of_arrival(tmp_path):
     assert (files[0].folder, files[1].folder) == ("one", "other")
     assert files[0] == structs.replace(files[1], folder="one")
     data = (tmp_path / "one" / files[0].name).read_bytes()
-    assert (files[0].nbytes, files[0].blake3) == (len(data), blake3(data).hexdigest())
+    assert (files[0].nbytes, files[0].xxh128) == (len(data), xxh128(data).hexdigest())
 
 
 def test_rows_lie_by_partition_then_key_then_table_whatever_the_batches(tmp_path, monkeypatch):
