@@ -10,6 +10,7 @@ import pyarrow as pa
 from persia_cli.errors import CheckpointError
 from persia_cli.storage.hashed_source import HashedSource
 from persia_cli.storage.places import Place, reading_stream
+from persia_cli.store.arrow_arrays import numbers_of
 from persia_cli.store.manifest import require_digest
 from persia_cli.wire.figures import SavedFile
 
@@ -58,5 +59,5 @@ def hashed_batches(path: Place, file: SavedFile, on_bytes: Callable[[int], None]
 def rows_by_table(batch: pa.RecordBatch) -> dict[str, int]:
     """Return the number of rows of each table that has any in a record batch."""
     column = batch.column("table")
-    counts = np.bincount(column.indices.to_numpy(), minlength=len(column.dictionary)).tolist()
+    counts = np.bincount(numbers_of(column.indices), minlength=len(column.dictionary)).tolist()
     return {name: count for name, count in zip(column.dictionary.to_pylist(), counts, strict=True) if count}

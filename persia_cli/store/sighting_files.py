@@ -16,6 +16,7 @@ from persia_cli.errors import CheckpointError
 from persia_cli.kernels.sightings import WORDS, count_at_last_use, used_lines
 from persia_cli.storage.hashing_file import HashingFile
 from persia_cli.storage.places import Place, writing_file
+from persia_cli.store.arrow_arrays import arrow_numbers
 from persia_cli.store.manifest import SIGHTINGS, Manifest, kind_of, verify
 from persia_cli.store.record_batches import record_batches
 from persia_cli.store.row_store import RowStore
@@ -79,9 +80,9 @@ def _batch(lines: Sketch, first: int, epoch_bits: int, schema: pa.Schema) -> pa.
     counts = np.empty((room, WORDS_OF_LINE - 1), np.uint64)
     seen = used_lines(lines.reshape(-1), places, epochs, counts.reshape(-1))
     columns = [
-        pa.array(places[:seen] + np.uint64(first)),
-        pa.array((epochs[:seen] << np.uint64(epoch_bits)).astype(np.int64)),
-        pa.FixedSizeListArray.from_arrays(pa.array(counts[:seen].view(np.uint8).reshape(-1)), COUNTS),
+        arrow_numbers(places[:seen] + np.uint64(first)),
+        arrow_numbers((epochs[:seen] << np.uint64(epoch_bits)).astype(np.int64)),
+        pa.FixedSizeListArray.from_arrays(arrow_numbers(counts[:seen].view(np.uint8).reshape(-1)), COUNTS),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 

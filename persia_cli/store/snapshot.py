@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from persia_cli.errors import CheckpointError
 from persia_cli.kernels import hashing
 from persia_cli.storage.places import Place
+from persia_cli.store.arrow_arrays import arrow_numbers, arrow_texts
 from persia_cli.store.chain import RowFile
 from persia_cli.store.changes import StoreChanges
 from persia_cli.store.cut import CutRows
@@ -158,7 +159,7 @@ def _save_deleted(shard: Shard, store: RowStore, directory: Place, changes: Stor
     schema = pa.schema(list(_schema(store.group))[:2])
     batches = (
         pa.RecordBatch.from_arrays(
-            [_table_column(store.group, changes.tables[first:last]), pa.array(ids[first:last])], schema=schema
+            [_table_column(store.group, changes.tables[first:last]), arrow_numbers(ids[first:last])], schema=schema
         )
         for first, last in ((at, at + CHANGES_PER_BATCH) for at in range(0, ids.size, CHANGES_PER_BATCH))
     )
@@ -190,8 +191,8 @@ def _table_column(group: GroupSpec, tables: Tables) -> pa.DictionaryArray:
     numbers = [table.number for table in group.tables]
     places = np.zeros(max(numbers) + 1, np.int32)
     places[numbers] = np.arange(len(numbers))
-    names = pa.array([table.name for table in group.tables], pa.string())
-    return pa.DictionaryArray.from_arrays(pa.array(places.take(tables)), names, safe=False)
+    names = arrow_texts([table.name for table in group.tables])
+    return pa.DictionaryArray.from_arrays(arrow_numbers(places.take(tables)), names, safe=False)
 
 
 def _batches(
@@ -210,13 +211,16 @@ def _batches(
         for first in range(0, ids.size, most):
             part = slice(first, first + most)
             last_used, uses = portion.last_used[part], portion.uses[part]
-            counted = [pa.array(frequencies_of(uses, last_used, group.epoch_bits))] if group.counts_uses else []
+            counted = [arrow_numbers(frequencies_of(uses, last_used, group.epoch_bits))] if group.counts_uses else []
             columns = [
                 _table_column(store.group, portion.tables[part]),
-                pa.array(ids[part]),
-                pa.array(last_used.astype(np.int64)),
+                arrow_numbers(ids[part]),
+                arrow_numbers(last_used.astype(np.int64)),
                 *counted,
-                *(pa.FixedSizeListArray.from_arrays(pa.array(v[part].reshape(-1)), v.shape[1]) for v in parts.values()),
+                *(
+                    pa.FixedSizeListArray.from_arrays(arrow_numbers(v[part].reshape(-1)), v.shape[1])
+                    for v in parts.values()
+                ),
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
