@@ -21,6 +21,8 @@ from persia_cli.launch.role_options import RoleOptions
 from persia_cli.launch.running import RunningProcess, process_of
 
 LOG, PROCESS, END, CANCELLED = ".log", ".process", ".end", ".cancelled"
+ROOM = " " * 4 + "\n"
+"""What the file for an exit code holds until then: a supervisor may have to leave it on a disk that is full by then."""
 KILLED = 128 + signal.SIGKILL
 """Exit code of a supervisor that could not leave one."""
 UNREADABLE = 1
@@ -36,8 +38,7 @@ def start_in_background(options: RoleOptions, folder: Path) -> None:
     with alone_in(folder):
         if (folder / f"{name}{CANCELLED}").exists():
             raise RoleError(f"{name} was told to end before it was started")
-        with writing(folder):
-            (folder / f"{name}{END}").unlink(missing_ok=True)
+        write_whole(folder / f"{name}{END}", ROOM)
         process = _started(options, folder, name)
         try:
             note_process(folder, name, process.pid)
@@ -97,7 +98,16 @@ def recorded_exit(file: Path, interrupted: int = 1) -> Iterator[None]:
         code = interrupted
         raise
     finally:
-        write_whole(file, f"{code if isinstance(code, int) else 0}\n")
+        _leave(code if isinstance(code, int) else 0, file)
+
+
+def _leave(code: int, file: Path) -> None:
+    """Write an exit code to a file, in the room that it has there, if it has some."""
+    if not file.exists():
+        write_whole(file, f"{code}\n")
+        return
+    with writing(file), file.open("r+", encoding="ascii") as place:
+        place.write(f"{code:<{len(ROOM) - 1}}\n")
 
 
 def is_running(folder: Path, name: str) -> bool:
@@ -109,7 +119,8 @@ def is_running(folder: Path, name: str) -> bool:
 def exit_code(folder: Path, name: str) -> int:
     """Return the exit code of a supervisor that has ended."""
     try:
-        return int((folder / f"{name}{END}").read_text(encoding="ascii"))
+        left = (folder / f"{name}{END}").read_text(encoding="ascii")
+        return int(left) if left != ROOM else KILLED
     except FileNotFoundError:
         return KILLED
     except (OSError, ValueError):

@@ -9,10 +9,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from persia_cli.config.words import quoted
 from persia_cli.launch.job import JobResult, result_of
+from persia_cli.launch.running import words_of
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from persia_cli.wire.keys import new_keys, write_keys
 from tests.conftest import poll_for
+from tests.support.full_disk import leave_free
 from tests.support.host_job import NO_FILES
 from tests.support.hosts import CACHE, Host, lab, needs_hosts
 from tests.support.jobs import CRITEO_FFNN, evaluation, losses, train
@@ -28,6 +31,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow, needs_hosts, pytest.mark.
 LIMIT_S = 240.0
 CLUSTER = ["cluster.embedding_servers=2", "cluster.embedding_workers=2"]
 SMALL = [*WORDS, *NO_FILES]
+OTHERS = {"embedding-server", "embedding-worker", "data-loader", "nn-worker"}
 ENDLESS = [*SMALL, "dataset.generator.train_rows=1000000000", "train.log_every_steps=5"]
 
 
@@ -181,6 +185,42 @@ def test_signals_end_the_job_as_on_one_machine(
     assert not processes_of(hosts)
 
 
+SLOW = f"sh -c 'case $1 in launch-role) sleep 5; touch /tmp/$4.begins;; esac; exec {PERSIA} \"$@\"' persia"
+"""Persia on a machine that takes its time to start a replica."""
+
+
+@pytest.mark.parametrize(
+    ("at", "awaited"),
+    [("coordinator-0 on host1", {"coordinator"}), ("4 other replicas", OTHERS)],
+    ids=["coordinator", "others"],
+)
+def test_what_was_on_its_way_when_a_start_was_interrupted_is_ended_or_never_started(
+    at: str, awaited: set[str], hosts: list[Host], ssh: Path, tmp_path: Path
+) -> None:
+    words = [*ENDLESS, *on_hosts(ssh, hosts[:1]), f"cluster.hosts.persia={quoted(SLOW)}"]
+    with Launched(words, tmp_path / "run") as launched:
+        poll_for(lambda: at in launched.output or launched.process.poll(), LIMIT_S, at)
+        poll_for(lambda: len(starting(launched)) == len(awaited), 60.0, "the commands that start them")
+        # As Ctrl-C in a terminal does: ssh ends too, and what it has started goes on.
+        for process in [*starting(launched), launched.process]:
+            process.send_signal(signal.SIGINT)
+        assert launched.end(LIMIT_S)[0] == 130, launched.output
+    assert "it is not known" not in launched.output
+    temporary = hosts[0].root / "tmp"
+    poll_for(lambda: {path.stem for path in temporary.glob("*.begins")} >= awaited, LIMIT_S, "what was on its way")
+    poll_for(lambda: not processes_of(hosts), 30.0, "the end of what is not to be started")
+    [folder] = (temporary / "persia-jobs").glob("*/start-1")
+    started = {path.stem.removesuffix("-0") for path in folder.glob("*.process")}
+    assert started | {path.stem.removesuffix("-0") for path in folder.glob("*.cancelled")} >= awaited
+    assert ("coordinator" in started) == (tmp_path / "run").exists() == (awaited == OTHERS)
+
+
+def starting(launched: Launched) -> list[psutil.Process]:
+    """The commands that start a replica each."""
+    found = psutil.Process(launched.process.pid).children()
+    return [process for process in found if "launch-role" in " ".join(words_of(process.pid))]
+
+
 def killed(hosts: list[Host], role: str) -> None:
     """Kill the process of a role, but not its supervisor."""
     found = [process for process in processes_of(hosts) if role in process.cmdline() and "--life" in process.cmdline()]
@@ -205,3 +245,63 @@ def test_real_ssh_starts_and_follows_a_job(hosts: list[Host], tmp_path: Path) ->
         [ready] = [event for event in read_journal(tmp_path / "run" / EVENTS) if event["event"] == "ready"]
         assert {each["host"] for each in ready["replicas"]} == {"host1", "host2"}
         poll_for(lambda: not processes_of(hosts), 10.0, "the end of all processes on the hosts")
+
+
+@needs_sshd
+def test_ssh_that_would_ask_or_that_hangs_ends_the_command_with_the_machine_and_the_words_of_ssh(
+    hosts: list[Host], tmp_path: Path
+) -> None:
+    *machines, user = hosts
+    first = machines[0]
+    with served_by_ssh(machines, user, tmp_path) as ssh:
+        silent = first.start([sys.executable, "-c", SILENT])
+        try:
+            poll_for(lambda: "2222" in first.run(["ss", "-ltnH"])[1], LIMIT_S, "a server that says nothing")
+            for changed, said in (
+                (ssh.replace("StrictHostKeyChecking=no", "StrictHostKeyChecking=ask"), "Host key verification failed"),
+                (ssh.replace(f"-i {tmp_path / 'user'}", "-i /dev/null -o IdentitiesOnly=yes"), "Permission denied"),
+                (f"{ssh} -p 2222", ""),
+            ):
+                assert changed != ssh
+                away = ["cluster=hosts", f"cluster.hosts.list=[{first.address}]", f"cluster.hosts.ssh='{changed}'"]
+                with Launched([*SMALL, *away], tmp_path / "run") as launched:
+                    assert launched.end(60.0)[0] == 2, launched.output
+                assert f"error: {first.address} is not reached by ssh: " in launched.output
+                assert said in launched.output
+                assert "has to work unasked" in launched.output
+                assert not launched.run_dir.exists()
+        finally:
+            silent.kill()
+
+
+SILENT = "import socket, time; s = socket.create_server(('', 2222)); time.sleep(600)"
+
+
+def test_two_jobs_share_machines_one_of_whose_disks_is_full_and_folders_may_have_any_name(
+    hosts: list[Host], ssh: Path, tmp_path: Path
+) -> None:
+    disk = hosts[1].root / "tmp" / "persia-jobs"
+    disk.mkdir()
+    assert hosts[1].run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", "/tmp/persia-jobs"])[0] == 0
+    away = [*SMALL, "dataset.generator.train_rows=64000", *on_hosts(ssh, hosts)]
+    with (
+        Launched(away, tmp_path / "-it's $HOME; x") as odd,
+        Launched([*away, "seed=2"], tmp_path / "größer als\u3000zwei") as other,
+    ):
+        for job in (odd, other):
+            wait_for_training(job)
+        leave_free(disk, 0)
+        for job in (odd, other):
+            assert job.end(LIMIT_S)[0] == 0, job.output
+    poll_for(lambda: not processes_of(hosts), 10.0, "the end of all processes on the hosts")
+    with Launched(away, tmp_path / "late") as late:
+        assert late.end(LIMIT_S)[0] == 2, late.output
+    assert "on host2: disk full: cannot write " in late.output
+    poll_for(lambda: not processes_of(hosts), 10.0, "the end of all processes on the hosts")
+    assert evaluation(result_of(odd.run_dir))["auc"] != evaluation(result_of(other.run_dir))["auc"]
+    here = train([*SMALL, "dataset.generator.train_rows=64000", "cluster=local"], tmp_path / "here")
+    assert evaluation(result_of(odd.run_dir))["auc"] == evaluation(here)["auc"]
+    said = persia("logs", str(odd.run_dir), "nn-worker-0")
+    assert (said.returncode, "nn-worker-0" in said.stdout) == (0, True), said.stderr
+    again = persia("stop", str(odd.run_dir))
+    assert (again.returncode, "has ended; its log says how" in again.stderr) == (2, True), again.stderr

@@ -11,12 +11,13 @@ from persia_cli.launch.job import JobResult, result_of
 from persia_cli.observe.journal import EVENTS, METRICS, read_journal
 from tests.conftest import poll_for
 from tests.support.host_job import NO_FILES, spread, started_on
-from tests.support.hosts import Host, lab, needs_hosts
+from tests.support.hosts import CACHE, Host, lab, needs_hosts
 from tests.support.jobs import evaluation, losses, train
 from tests.support.launched import Launched
 from tests.support.s3 import store_on
 from tests.support.small import WORDS
-from tests.support.ssh import on_hosts, stand_in
+from tests.support.ssh import PERSIA, on_hosts, stand_in
+from tests.support.sshd import needs_sshd, served_by_ssh
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, needs_hosts, pytest.mark.timeout(600)]
 
@@ -55,7 +56,7 @@ def still_after(metrics: Path, seconds: float) -> int:
     """Return the step that a job stands at after so many seconds."""
     until = time.monotonic() + seconds
     poll_for(lambda: time.monotonic() > until, 2 * seconds, "the end of the time without a network")
-    return int(read_journal(metrics)[-1]["step"])
+    return last_step(metrics)
 
 
 @pytest.mark.parametrize("is_lost", [False, True], ids=["for_longer_than_others_wait", "for_good"])
@@ -84,6 +85,40 @@ def test_a_job_goes_back_to_its_checkpoint_when_a_host_is_cut_off(
     assert (on["embedding-server-1"] == "host3") != is_lost
     alive = machines[:2] if is_lost else machines
     poll_for(lambda: not any(children(host) for host in alive), 10.0, "the end of all processes on the hosts")
+
+
+@needs_sshd
+def test_over_real_ssh_a_host_is_waited_for_when_it_was_cut_off_for_ten_seconds_and_not_for_sixty(
+    undisturbed: JobResult, hosts: list[Host], tmp_path: Path
+) -> None:
+    *machines, user = hosts
+    persia = f"env HOME=/tmp TMPDIR=/tmp NUMBA_CACHE_DIR={CACHE} {PERSIA}"
+    with store_on(user) as saved, served_by_ssh(machines, user, tmp_path) as ssh:
+        away = ["cluster=hosts", f"cluster.hosts.list=[{','.join(host.address for host in machines)}]"]
+        away += [f"cluster.hosts.ssh='{ssh}'", f"cluster.hosts.persia='{persia}'", "cluster.hosts.folder=/tmp/jobs"]
+        away += [f"checkpoint.path='{saved}'", "checkpoint.every_steps=500", "checkpoint.at_end=false"]
+        with Launched([*LONG, *away], tmp_path / "run") as launched:
+            events, metrics = launched.run_dir / EVENTS, launched.run_dir / METRICS
+            poll_for(lambda: kinds(events).count("saved") > 0 or launched.process.poll(), LIMIT_S, "a checkpoint")
+            machines[2].down()
+            stands_at = still_after(metrics, 10.0)
+            machines[2].up()
+            poll_for(lambda: last_step(metrics) > stands_at or launched.process.poll(), LIMIT_S, "more steps")
+            assert "goes on" not in launched.output
+            machines[2].down()
+            still_after(metrics, 60.0)
+            machines[2].up()
+            assert launched.end(LIMIT_S)[0] == 0, launched.output
+    assert "shown no progress for 30 s" in launched.output
+    assert "goes on" in launched.output
+    result = result_of(launched.run_dir)
+    assert losses(result) == losses(undisturbed)
+    assert evaluation(result)["auc"] == evaluation(undisturbed)["auc"]
+    poll_for(lambda: not any(children(host) for host in machines), 60.0, "the end of all processes on the hosts")
+
+
+def last_step(metrics: Path) -> int:
+    return int(read_journal(metrics)[-1]["step"])
 
 
 def children(host: Host) -> list[psutil.Process]:

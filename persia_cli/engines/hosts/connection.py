@@ -141,7 +141,7 @@ class Connection:
         now = time.monotonic()
         if self._ssh is None:
             if now >= self._again_s:
-                command = ssh_command(self._hosts, self.host, ["on-host", self._start])
+                command = ssh_command(self._hosts, self.host, ["on-host", "--", self._start])
                 self._ssh, self._told_s, self._written = SshProcess(command), now, 0
                 self._ssh.write([{"replicas": self.mirror.replicas, "known": self.mirror.known}])
             return

@@ -8,11 +8,20 @@ from pathlib import Path
 import pytest
 
 from persia_cli.engines.hosts.session import HostSession
-from persia_cli.errors import DiskError, RoleError
+from persia_cli.errors import DiskError, RoleError, UserError
 from persia_cli.launch import background
-from persia_cli.launch.background import alone_in, cancel, replicas_in, start_in_background
+from persia_cli.launch.background import (
+    KILLED,
+    alone_in,
+    cancel,
+    exit_code,
+    recorded_exit,
+    replicas_in,
+    start_in_background,
+)
 from persia_cli.launch.role_options import RoleOptions
 from tests.conftest import poll_for
+from tests.support.full_disk import leave_free, small_disk
 
 NAME = "data-loader-0"
 
@@ -58,6 +67,20 @@ def test_one_of_which_nobody_would_know_is_ended(
     with pytest.raises(DiskError, match="no room"):
         start_in_background(options, tmp_path)
     assert [process.returncode for process in started] == [-signal.SIGKILL]
+
+
+def test_an_exit_code_finds_room_on_a_disk_that_has_become_full(
+    options: RoleOptions, started: "list[subprocess.Popen[bytes]]"
+) -> None:
+    with small_disk(2**16) as disk:
+        start_in_background(options, disk)
+        assert exit_code(disk, NAME) == KILLED
+        leave_free(disk, 0)
+        with pytest.raises(UserError), recorded_exit(disk / f"{NAME}.end"):
+            raise UserError("no such table")
+        assert exit_code(disk, NAME) == UserError.exit_code
+    started[0].kill()
+    started[0].wait()
 
 
 def test_an_order_that_comes_between_start_and_note_waits_for_the_note(
