@@ -32,7 +32,12 @@ def train(
     ] = False,
     run_dir: Annotated[
         Path | None,
-        typer.Option("--run-dir", metavar="DIR", help="Folder of the run.", show_default="runs/NAME-TIME"),
+        typer.Option(
+            "--run-dir",
+            metavar="DIR",
+            help="Folder of the run; of a URI, that of checkpoints and of copies of the record.",
+            show_default="runs/NAME-TIME",
+        ),
     ] = None,
     trace: Annotated[
         Path | None,
@@ -56,6 +61,7 @@ def train(
         signal.signal(signal.SIGINT, signal.default_int_handler)
     from persia_cli.commands.facts import facts_of
     from persia_cli.commands.job import carry_out, choose_run_dir, claimed, traced, traced_elsewhere
+    from persia_cli.commands.run_at_uri import uri_of, words_of
     from persia_cli.commands.screen import err, out, say
     from persia_cli.config.compose import compose_run
     from persia_cli.config.schema import ENGINES, WITH_COMMAND
@@ -70,6 +76,9 @@ def train(
     with end_on_signals(lambda text: say(err(), text)):
         words, resumed = split_word(words or [])
         run = compose_run(words, conf_dir or [])
+        if (uri := uri_of(run_dir)) is not None:
+            words, run_dir = [*words, *words_of(uri, run, resumed)], None
+            run = compose_run(words, conf_dir or [])
         kind = run.cluster.kind
         if trace_steps and not trace:
             raise UserError("--trace-steps selects the steps that --trace FILE traces; give --trace too")

@@ -75,12 +75,7 @@ def has_begun(run_dir: Path) -> bool:
 
 def require_free(run_dir: Path) -> None:
     """Raise UserError unless the run directory does not exist or is empty."""
-    if URI.match(str(run_dir)):
-        uri = str(run_dir).replace(":/", "://", 1)
-        raise UserError(
-            f"{uri} is a URI, and the record of a run is appended to on a disk while it runs: give a folder as "
-            "--run-dir, the URI as checkpoint.path, and checkpoint.record=true, which copies the record there"
-        )
+    _refuse_uri(run_dir)
     if not run_dir.exists():
         return
     if not run_dir.is_dir():
@@ -89,6 +84,15 @@ def require_free(run_dir: Path) -> None:
         raise UserError(f"{run_dir} already contains a run; choose another --run-dir or remove it")
     if any(path.name not in STAYING for path in run_dir.iterdir()):
         raise UserError(f"{run_dir.absolute()} contains other files; choose an empty folder or a new one as --run-dir")
+
+
+def _refuse_uri(run_dir: Path) -> None:
+    if URI.match(str(run_dir)):
+        uri = str(run_dir).replace(":/", "://", 1)
+        raise UserError(
+            f"{uri} is a URI, and the record of a run is appended to on a disk while it runs: give a folder as "
+            "--run-dir, the URI as checkpoint.path, and checkpoint.record=true, which copies the record there"
+        )
 
 
 @contextmanager
@@ -110,6 +114,7 @@ def prepare_run_dir(plan: JobPlan) -> JobPlan:
     it.
     """
     run_dir = plan.run_dir
+    _refuse_uri(run_dir)
     with writing(run_dir):
         run_dir.mkdir(parents=True, exist_ok=True)
     if plan.is_resumed:

@@ -74,6 +74,31 @@ def steps_of(run_dir: Path, kind: str) -> list[int]:
     return [event.get("step", 0) for event in events if event["event"] == kind]
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.slow
+def test_a_run_directory_at_a_uri_has_checkpoints_and_record_there_and_the_rest_here(
+    store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    uri = store.uri("directory")
+    code, said = persia("train", *WORDS, "cluster=embedded", "train.steps=20", "--run-dir", uri)
+    assert code == 0, said
+    [here] = (tmp_path / "runs").iterdir()
+    there = place_of(uri)
+    assert finished_steps(there) == [20]
+    for name in ("config.yaml", METRICS, EVENTS):
+        assert (there / name).read_bytes() == (here / name).read_bytes()
+        assert SECRET.encode() not in (here / name).read_bytes()
+    assert SECRET not in said
+    for words, refused in (
+        (["resume=auto"], "is for a new run, whose record is appended to in a folder here"),
+        (["checkpoint.path=elsewhere"], "has the checkpoints too; leave out checkpoint.path=elsewhere"),
+    ):
+        code, said = persia("train", *WORDS, *words, "--run-dir", uri)
+        assert (code, refused in said, SECRET in said) == (2, True, False), said
+    assert list((tmp_path / "runs").iterdir()) == [here]
+
+
 def port_of(network: Proxy) -> int:
     return int(network.address.rpartition(":")[2])
 

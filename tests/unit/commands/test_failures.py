@@ -81,12 +81,15 @@ def test_a_run_directory_holds_nothing_else(persia) -> None:
 
 
 def test_a_record_cannot_be_kept_at_a_uri_and_what_can_is_said(persia) -> None:
-    ended = persia("train", "dataset=tiny", "--run-dir", "s3://bucket/run")
+    begins = ["launch-role", "coordinator", "--coordinator", "tcp://127.0.0.1:*", "--index", "0", "dataset=tiny"]
+    ended = persia(*begins, "--run-dir", "s3://bucket/run")
     assert ended.code == 2
     assert ended.err.startswith(
         "error: s3://bucket/run is a URI, and the record of a run is appended to on a disk while"
     )
     assert "checkpoint.record=true" in ended.err
+    ended = persia("train", "dataset=tiny", "--run-dir", "s3://bucket/run", "resume=auto")
+    assert (ended.code, "persia resume FOLDER goes on with that" in ended.err) == (2, True), ended.err
     assert not Path("s3:").exists()
 
 
