@@ -36,10 +36,10 @@ from persia_cli.store.manifest import EMBEDDINGS
 from persia_cli.store.repair import Repairs
 from persia_cli.store.snapshot import Progress
 from persia_cli.wire.figures import FINISHED, Counters, together
-from persia_cli.wire.job_messages import PhaseWork, SaveModel
+from persia_cli.wire.job_messages import HurrySave, PhaseWork, SaveModel
 from persia_cli.wire.loop import Loop
 from persia_cli.wire.messages import Ack, GroupGradients, LookedUp, LookedUpRows, LookUp, Update
-from persia_cli.wire.parts import BatchId, TableTotals
+from persia_cli.wire.parts import BatchId
 from persia_cli.wire.server import Peer
 
 log = logging.getLogger(__name__)
@@ -202,10 +202,8 @@ class EmbeddingServer:
         elif before := self._looked_up.get(batch):
             answers = as_before(answers, before)
         groups = [LookedUpRows(rows, new.positions) for rows, new in answers]
-        self._server.reply(peer, LookedUp(window.watermark, self._totals(), groups))
-
-    def _totals(self) -> TableTotals:
-        return together([self._totals_before, self._shard.totals()])
+        totals = together([self._totals_before, self._shard.totals()])
+        self._server.reply(peer, LookedUp(window.watermark, totals, groups))
 
     def _is_looked_up(self, batch: BatchId) -> bool:
         """Return whether a batch of training was answered, or might have been by a process before this one."""
@@ -295,6 +293,8 @@ class EmbeddingServer:
     def _on_instruction(self, number: int, work: PhaseWork) -> None:
         if self._lost is not None:
             self._lost.obey(number, work)
+        if isinstance(work, HurrySave) and self._saving is not None and self._saved_step == work.step:
+            self._saving.hurry()
         if not isinstance(work, SaveModel):
             return
         folder = place_of(work.folder) / EMBEDDINGS

@@ -37,6 +37,7 @@ from persia_cli.wire.job_messages import (
     Held,
     Hello,
     Hold,
+    HurrySave,
     Instruction,
     Item,
     Leave,
@@ -311,7 +312,7 @@ class Link:
             self._told_to_stop = self.stop = True
             self._stop_number = instruction.number
             return
-        if not isinstance(instruction.work, (Hold, CutShort)):
+        if not isinstance(instruction.work, (Hold, CutShort, HurrySave)):
             self.changes.begin_phase()
         # A phase begins or ends: figures of this moment are wanted in the record.
         self._beat()

@@ -29,6 +29,10 @@ class SavePace:
         self._awaited, self._clock = awaited, clock
         self._served = self._next = clock()
 
+    def hurry(self) -> None:
+        """Take note that somebody waits for the save after all."""
+        self._awaited = True
+
     def note_request(self) -> None:
         """Note that training goes on."""
         self._served = self._clock()

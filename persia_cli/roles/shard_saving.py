@@ -83,6 +83,10 @@ class ShardSaving:
             self._taken.put_nowait(self._cut.next_portion())
             self._pace.note_taken(time.thread_time() - begun_s)
 
+    def hurry(self) -> None:
+        """Go on as fast as can be from now on."""
+        self._pace.hurry()
+
     def patience_s(self, awaited: bool) -> float:
         """Return for how long to wait for requests before `go_on`; the waker ends the wait too.
 

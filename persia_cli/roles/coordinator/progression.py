@@ -19,6 +19,7 @@ from persia_cli.wire.figures import Counters
 from persia_cli.wire.job_messages import (
     Done,
     EvaluateSteps,
+    HurrySave,
     Instruction,
     Pause,
     PhaseWork,
@@ -74,8 +75,10 @@ class Progression:
         return max(self.step, self._record.step)
 
     def advance(self) -> None:
-        """Begin the next phase, unless it must wait until the last checkpoint is complete."""
+        """Begin the next phase, unless it must wait until the last checkpoint is complete, which then has to hurry."""
         if self._phases.held:
+            if self._phases.hurry():
+                self._work.change(Instruction(self._phases.number, HurrySave(self._phases.saved_step)))
             return
         if self._phases.is_last_save(self.step) and self._checkpointing.repeat(self.step):
             self._phases.save_again()
