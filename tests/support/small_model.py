@@ -7,28 +7,12 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from persia_cli import __version__
 from persia_cli.config.schema.features import DenseFeature, SparseFeature
 from persia_cli.data.ids import text_id
-from persia_cli.serving.description import (
-    FEATURES,
-    FORMAT_VERSION,
-    GOLDEN,
-    NETWORK,
-    ROWS,
-    FrozenFeature,
-    FrozenGroup,
-    ModelDescription,
-    ModelInput,
-    ModelOutput,
-    note_of,
-    write_description,
-)  # fmt: skip
-from persia_cli.serving.fields import RequestFields, write_fields
-from persia_cli.serving.golden import Golden, write_golden
-from persia_cli.serving.predictor import Predictor
-from persia_cli.serving.row_writer import TableRules, planned_group, writing_group
-from tests import naive
+from persia_cli.serving.description import NETWORK, ROWS
+from persia_cli.serving.fields import RequestFields
+from persia_cli.serving.row_writer import TableRules
+from tests.support.made_up_model import describe_model, write_rows
 
 NAME, STEP, DIM = "shop", 17, 4
 LARGE = 2**63 + 5
@@ -39,7 +23,9 @@ USERS, ITEMS, WORDS = [1, 2, 3, LARGE], list(range(20)), ["lamp", "chair", "sofa
 def write_small_model(folder: Path, users: Sequence[int] = USERS) -> Path:
     """Write the model into a new folder, with rows for these users; returns the folder."""
     (folder / ROWS).mkdir(parents=True)
-    group = _write_rows(folder, users)
+    ids = {"user": users, "item": ITEMS, "words": [text_id("words", word) for word in WORDS]}
+    rules = [TableRules(name, len(own), 11 + n, 0.05, 2**24, 1, 0, 0) for n, (name, own) in enumerate(ids.items())]
+    group = write_rows(folder, DIM, zip(rules, ids.values(), strict=True))
     onnx.save(_network(), folder / NETWORK)
     fields = RequestFields(
         dense=(DenseFeature(name="price"),),
@@ -49,38 +35,13 @@ def write_small_model(folder: Path, users: Sequence[int] = USERS) -> Path:
         ),
         lists=("words",),
     )  # fmt: skip
-    write_fields(folder, fields)
-    names = ("user", "item", "words")
-    batch = fields.batch(
-        {"user": [1, 2, 9], "item": [4, 5, 6], "words": [["lamp"], [], ["sofa", "desk"]], "price": [0.5, 1.0, -2.0]}
-    )
-    for logits in (np.zeros((3, 2), np.float32), None):
-        if logits is None:
-            logits = Predictor.open(folder).predict(batch).logits
-        write_golden(folder, list(names), ["click", "buy"], Golden(batch, logits))
-        description = ModelDescription(
-            format_version=FORMAT_VERSION, persia_version=__version__, name=NAME, run="made", step=STEP, samples=100,
-            seed=7, network="ffnn", dense=1,
-            features=[FrozenFeature(name, 0, name, "sum") for name in names],
-            groups=[group],
-            inputs=[ModelInput(*each) for each in fields.inputs()],
-            outputs=[ModelOutput(f"{label}_probability", label, "logistic") for label in ("click", "buy")],
-            files=[note_of(folder, path) for path in (NETWORK, group.index, group.values, FEATURES, GOLDEN)],
-        )  # fmt: skip
-        write_description(folder, description)
-    return folder
-
-
-def _write_rows(folder: Path, users: Sequence[int]) -> FrozenGroup:
-    draw = np.random.default_rng(5)
-    ids = {"user": users, "item": ITEMS, "words": [text_id("words", word) for word in WORDS]}
-    rules = [TableRules(name, len(own), 11 + n, 0.05, 2**24, 1, 0, 0) for n, (name, own) in enumerate(ids.items())]
-    group = planned_group(0, DIM, "float32", "float32", rules)
-    with writing_group(folder, group) as writer:
-        for number, (rule, own) in enumerate(zip(rules, ids.values(), strict=True)):
-            keys = np.sort(np.array(naive.keys_of(rule.salt, own), np.uint64))
-            writer.add(number, keys, draw.standard_normal((keys.size, DIM)).astype(np.float32))
-    return group
+    columns = {
+        "user": [1, 2, 9],
+        "item": [4, 5, 6],
+        "words": [["lamp"], [], ["sofa", "desk"]],
+        "price": [0.5, 1.0, -2.0],
+    }
+    return describe_model(folder, group, fields, columns, ["click", "buy"], name=NAME, step=STEP, samples=100)
 
 
 def _network() -> onnx.ModelProto:
