@@ -8,7 +8,7 @@ import numpy as np
 
 from persia_cli.config.schema import Run
 from persia_cli.data.batch import Batch
-from persia_cli.errors import PersiaError
+from persia_cli.errors import UserError
 from persia_cli.plan.network import require_two_sides
 from persia_cli.retrieval.approximate import ApproximateFigures, require_faiss, search
 from persia_cli.retrieval.question import SAMPLES, Progress, Question, ask
@@ -63,7 +63,7 @@ def judge(
 def answer_of(question: Question, vectors: Callable[[Batch], Vectors], progress: Progress = lambda: None) -> Answer:
     """Compute the vectors of all queries and items, always in the same batches, so that equal models give equal bits.
 
-    Raises PersiaError if they are not finite: nothing can be ranked by them.
+    Raises UserError if they are not finite: nothing can be ranked by them.
     """
 
     def whole(samples: Batch, side: int) -> Floats:
@@ -75,7 +75,7 @@ def answer_of(question: Question, vectors: Callable[[Batch], Vectors], progress:
 
     answer = Answer(whole(question.users, 0), whole(question.items, 1))
     if not all(np.isfinite(each).all() for each in answer):
-        raise PersiaError("vectors of the model are not finite, so that no items can be ranked; lower learning rates")
+        raise UserError("vectors of the model are not finite, so that no items can be ranked; lower learning rates")
     return answer
 
 

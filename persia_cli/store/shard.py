@@ -84,7 +84,7 @@ class Shard:
         self._members = np.zeros((len(layout.groups), count), np.uint8)
         for group in layout.groups:
             self._members[group.number, [table.number for table in group.tables]] = 1
-        self._all_counts = memory(len(Counts._fields) * count, np.int64).reshape(-1, count)
+        self._all_counts = memory(len(Counts._fields) * count, np.int64).reshape(len(Counts._fields), count)
         self._counts = Counts(*self._all_counts)
         self._read_by_features = [table.number for group in layout.feature_groups for table in group.tables]
         nowhere = np.zeros(count, np.int64)

@@ -18,7 +18,7 @@ class Objective:
 
     def __init__(self, losses: Sequence[Loss]) -> None:
         """Combine the losses of all tasks; at least one must have a weight above 0."""
-        self._losses = tuple(losses)
+        self.losses = tuple(losses)
         total = sum(loss.weight for loss in losses)
         self.task_weights = tuple(loss.weight / total for loss in losses)
 
@@ -46,19 +46,19 @@ class Objective:
         losses = self._weighted(logits, labels, weights, others, queries)
         if log_variances is None:
             return losses
-        halves = losses.new_tensor([0.5 if isinstance(loss, Mse) else 1.0 for loss in self._losses])
+        halves = losses.new_tensor([0.5 if isinstance(loss, Mse) else 1.0 for loss in self.losses])
         scaled = losses * (halves * torch.exp(-log_variances))
         return scaled + _times((0.5 * log_variances).expand_as(losses), weights)
 
     @property
     def needs_others(self) -> bool:
         """True if a loss is of pairs, of which some are of samples of two ranks."""
-        return any(isinstance(loss, Pairwise | Bpr) for loss in self._losses)
+        return any(isinstance(loss, Pairwise | Bpr) for loss in self.losses)
 
     @property
     def in_batch(self) -> InBatchSoftmax | None:
         """The loss that needs a network's vectors instead of its logits, which is the only one then; else None."""
-        return next((loss for loss in self._losses if isinstance(loss, InBatchSoftmax)), None)
+        return next((loss for loss in self.losses if isinstance(loss, InBatchSoftmax)), None)
 
     def _weighted(
         self,
@@ -68,11 +68,11 @@ class Objective:
         others: Others | None,
         queries: torch.Tensor | None,
     ) -> torch.Tensor:
-        if all(isinstance(loss, Bce) and not loss.smoothing for loss in self._losses):
+        if all(isinstance(loss, Bce) and not loss.smoothing for loss in self.losses):
             return _times(functional.binary_cross_entropy_with_logits(logits, labels, reduction="none"), weights)
         columns = [
             _of_task(loss, logits[:, task], labels[:, task], weights, others and others.of_task(task), queries)
-            for task, loss in enumerate(self._losses)
+            for task, loss in enumerate(self.losses)
         ]
         return torch.stack(columns, dim=1)
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import torch
 
-from persia_cli.errors import PersiaError
+from persia_cli.errors import UserError
 
 Precision = Literal["float32", "bfloat16", "float16"]
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -41,14 +41,14 @@ class LossScale:
     def note(self, overflow: bool, moved: bool) -> None:
         """End a step, given if a gradient overflowed on any rank, and if the dense weights changed.
 
-        Raises PersiaError if gradients overflow at any scale.
+        Raises UserError if gradients overflow at any scale.
         """
         self.skipped += not moved
         self._good = 0 if overflow else self._good + 1
         if overflow:
             self.scale /= GROWTH
             if self.scale < LEAST:
-                raise PersiaError(
+                raise UserError(
                     f"gradients overflow float16 even if the loss is multiplied by {self.scale:g}; "
                     "lower the learning rates, or set train.precision=bfloat16"
                 )

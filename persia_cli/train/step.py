@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from persia_cli.errors import ConfigError, PersiaError
+from persia_cli.errors import ConfigError, UserError
 from persia_cli.kernels.memory import Empty
 from persia_cli.model.outputs import checked_output
 from persia_cli.model.two_sides import Sides, TwoSides
@@ -134,8 +134,8 @@ class DenseStep:
 
         The parts of the step (`StepSettings.parts`) follow each other, and their gradients add up. Calls `send` with
         the gradients of the rows as soon as the last backward has all of them. Returns once dense gradients are summed
-        over ranks; `update` then changes the dense weights. Raises PersiaError if the loss is not finite, WireError if
-        a rank is gone.
+        over ranks; `update` then changes the dense weights. Raises UserError if the loss is not finite, WireError if a
+        rank is gone.
         """
         span = partial(self._trace.span, TRAINING, what=step)
         self.optimizer.zero_grad()
@@ -202,7 +202,7 @@ class DenseStep:
         """Update the dense weights with the gradients of the last `train`.
 
         In float16, all ranks skip the update if their gradients overflowed, and the loss scale halves if any rank's
-        gradients did. Raises PersiaError if gradients overflow at any loss scale.
+        gradients did. Raises UserError if gradients overflow at any loss scale.
         """
         weights = [weight for group in self.optimizer.param_groups for weight in group["params"]]
         moves = True
@@ -220,7 +220,7 @@ class DenseStep:
             self.optimizer.step()
 
     def evaluate(self, step: int, samples: Samples, groups: Sequence[GroupRows]) -> Scored:
-        """Score this rank's samples of evaluation step `step`; nothing changes. Raises PersiaError as `train` does."""
+        """Score this rank's samples of evaluation step `step`; nothing changes. Raises UserError as `train` does."""
         self.module.eval()
         parts = self._staging.stage_parts(samples, groups, self._settings.parts.filled(len(samples.labels)))
         with torch.no_grad():
@@ -294,9 +294,16 @@ class DenseStep:
             cause = "dense weights have become NaN or infinite; lower optimizer.dense.lr"
         elif self._settings.precision == "float16":
             cause = "the network overflows float16 on finite inputs; use train.precision=bfloat16"
+        elif np.isfinite(scored.logits).all():
+            kinds = ", ".join(dict.fromkeys(loss.kind for loss in self._settings.objective.losses))
+            cause = (
+                f"the outputs, up to {np.abs(scored.logits).max():.3g}, are too far from the labels for the loss "
+                f"({kinds}); begin nearer to them (model.output_bias=base_rate), scale the labels down, or lower the "
+                "learning rates"
+            )
         else:
             cause = "the network overflows on finite inputs; lower the learning rates or scale dense features down"
-        raise PersiaError(f"the loss of {where} on nn-worker-{self.world.rank} is not finite: {cause}")
+        raise UserError(f"the loss of {where} on nn-worker-{self.world.rank} is not finite: {cause}")
 
 
 def _scored(outputs: Sequence[Output]) -> Scored:

@@ -71,6 +71,15 @@ def test_fifty_steps_in_bfloat16_keep_near_to_torch_under_autocast(criteo_rows: 
     assert np.abs(np.subtract(ours, theirs)).max() < 0.5 * np.abs(np.subtract(theirs, full)).max()
 
 
+def test_a_network_of_numbers_alone_needs_no_tables(criteo_rows: Path, tmp_path: Path) -> None:
+    words = [*CRITEO_FFNN, f"dataset.path='{criteo_rows}'", *EMBEDDED, "optimizer=sgd"]
+    words += ["dataset.sparse=[]", "dataset.if_missing=error", "dataset.stand_in=null", "dataset.raw=[]"]
+    job = plan([*words, "train.steps=8", "train.batch_size=64"], tmp_path / "run")
+    result = launch(job)
+    oracle = Oracle(job.run, 8)
+    np.testing.assert_allclose(losses(result), [oracle.step(step) for step in range(8)], rtol=0, atol=1e-6)
+
+
 LOSSES = {
     "pairwise and focal": "{click: {kind: pairwise, weight: 0.5}, buy: {kind: focal, weight: 2, alpha: 0.4}}",
     "focal and bce": "{click: {kind: focal, gamma: 1.5, alpha: null, weight: 3}}",

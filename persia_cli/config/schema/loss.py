@@ -37,8 +37,9 @@ class Focal(_Loss):
 
     kind: Literal["focal"]
     """`focal`"""
-    gamma: NonNegative = 2.0
-    """Exponent of the weight (1 - p)^gamma, p being the probability given to a sample's label; 0 is plain `bce`."""
+    gamma: Annotated[float, Field(ge=0, le=100), NUMBER] = 2.0
+    """Exponent of the weight (1 - p)^gamma, p being the probability given to a sample's label; 0 is plain `bce`. With
+    much more than 5 little is left of any gradient."""
     alpha: Annotated[float, Field(gt=0, lt=1), NUMBER] | None = 0.25
     """Weight of positive samples; negative ones have 1 - alpha; null: all have weight 1."""
     smoothing: Decay = 0.0

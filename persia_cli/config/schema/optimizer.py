@@ -123,13 +123,15 @@ class _Optimizer(Node):
 
     @model_validator(mode="after")
     def _decay_leaves_something(self) -> Self:
-        decay = getattr(self, "weight_decay", 0.0)
-        most = max(decay.model_dump().values()) if isinstance(decay, ByLayer) else decay
-        if most * self.lr > 1.0:
-            raise ValueError(
-                f"weight_decay={most:g} times lr={self.lr:g} is above 1, so a step would subtract more from a weight "
-                "than all of it; lower one of them"
-            )
+        # Others than SGD divide a gradient, and with it what `l2` adds, by its own size.
+        for key in ("weight_decay", *(["l2"] if self.kind == "sgd" else [])):
+            decay = getattr(self, key, 0.0)
+            most = max(decay.model_dump().values()) if isinstance(decay, ByLayer) else decay
+            if most * self.lr > 1.0:
+                raise ValueError(
+                    f"{key}={most:g} times lr={self.lr:g} is above 1, so a step would subtract more from a weight "
+                    "than all of it; lower one of them"
+                )
         return self
 
 

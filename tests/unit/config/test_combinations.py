@@ -23,6 +23,16 @@ PLATEAU = "kind: reduce_on_plateau, metric: auc"
             "than all of it; lower one of them",
         ),
         (
+            ["optimizer.embedding={kind: sgd, lr: 0.1, l2: 11}"],
+            "optimizer.embedding: l2=11 times lr=0.1 is above 1, so a step would subtract more from a weight than all "
+            "of it; lower one of them",
+        ),
+        (
+            ["optimizer.dense={kind: sgd, lr: 0.1, l2: {bias: 11}}"],
+            "optimizer.dense: l2=11 times lr=0.1 is above 1, so a step would subtract more from a weight than all of "
+            "it; lower one of them",
+        ),
+        (
             [f"optimizer.dense={{kind: adam, lr: 0.01, schedule: {{{PLATEAU}, least: 0.01}}}}", "eval.every_steps=2"],
             "optimizer.dense: schedule.least=0.01 is not below lr=0.01, so the learning rate could never fall; lower "
             "schedule.least",

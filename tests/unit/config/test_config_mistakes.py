@@ -67,6 +67,8 @@ GROUPS = (
          "in_batch_softmax, mse, huber or poisson)"),
         ("train.losses.label={kind: focal, alpha: 1}", "train.losses.label.alpha=1: expected a number above 0 and "
          "below 1 or null"),
+        ("train.losses.label={kind: focal, gamma: 1000}", "train.losses.label.gamma=1000: expected a number of at "
+         "least 0 and at most 100"),
         ("train.losses.label={kind: bce, gamma: 1}", "train.losses.label.gamma=1: no such key where "
          "train.losses.label.kind=bce; train.losses.label.kind=focal has it"),
         ("train.task_weights=uncertainty", "train.task_weights=uncertainty weighs labels against each other, and label "

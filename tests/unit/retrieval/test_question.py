@@ -11,7 +11,7 @@ from persia_cli.config.schema import Run
 from persia_cli.control.position import SplitName
 from persia_cli.data.batch import Batch
 from persia_cli.data.source import open_source
-from persia_cli.errors import DataError, PersiaError
+from persia_cli.errors import DataError, UserError
 from persia_cli.retrieval import question
 from persia_cli.retrieval.evaluation import answer_of
 from persia_cli.retrieval.question import Question, ask
@@ -106,5 +106,5 @@ def test_vectors_that_are_not_finite_rank_nothing(tmp_path: Path) -> None:
         ones = np.ones((samples.size, 2), np.float32)
         return Vectors(ones, ones / np.arange(samples.size, dtype=np.float32)[:, None])
 
-    with np.errstate(divide="ignore"), pytest.raises(PersiaError, match="vectors of the model are not finite"):
+    with np.errstate(divide="ignore"), pytest.raises(UserError, match="vectors of the model are not finite"):
         answer_of(asked, vectors)

@@ -57,6 +57,13 @@ def test_a_shard_equals_its_naive_twin_exactly_even_where_names_repeat(events, d
         compare(shard, twin)
 
 
+def test_a_shard_of_no_tables_counts_and_keeps_nothing():
+    """A network of dense features alone has none."""
+    shard = Shard(EmbeddingLayout((), (), SEED), 0, 1)
+    assert shard.counters() == {}
+    shard.end_cut()
+
+
 def test_two_tables_with_the_same_key_never_share_a_row():
     shard = Shard(layout_of(), 0, 1)
     keys, tables = arrays(pairs_of([5])[:2])

@@ -5,14 +5,15 @@ import pytest
 import torch
 from torch.nn import functional
 
-from persia_cli.config.schema import DenseAdagrad, DenseAdam, DenseSgd
-from persia_cli.errors import ConfigError, PersiaError
+from persia_cli.config.schema import DenseAdagrad, DenseAdam, DenseSgd, Poisson
+from persia_cli.errors import ConfigError, UserError
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.model.shape import FeatureShape
 from persia_cli.plan.network import feature_shapes
 from persia_cli.store.layout import EmbeddingLayout, FeatureSpec, GroupSpec, RowOptimizer, TableSpec
 from persia_cli.train.distributed import World
 from persia_cli.train.inputs import GroupShape, Samples, group_shapes
+from persia_cli.train.loss import Objective
 from persia_cli.train.optimizer import dense_optimizer
 from persia_cli.train.step import DenseStep
 from persia_cli.wire.messages import GroupRows
@@ -173,10 +174,19 @@ def spoilt(where: str) -> tuple[DenseStep, Samples, list[GroupRows]]:
 )
 def test_a_loss_that_is_not_finite_stops_with_its_cause(where, sentence):
     step, batch, groups = spoilt(where)
-    with pytest.raises(PersiaError, match=f"loss of step 12 on nn-worker-0 is not finite: .*{sentence}"):
+    with pytest.raises(UserError, match=f"loss of step 12 on nn-worker-0 is not finite: .*{sentence}"):
         step.train(12, batch, groups)
-    with pytest.raises(PersiaError, match=f"loss of evaluation step 4 .*{sentence}"):
+    with pytest.raises(UserError, match=f"loss of evaluation step 4 .*{sentence}"):
         step.evaluate(4, batch, groups)
+
+
+def test_outputs_that_are_finite_and_whose_loss_is_not_are_told_by_their_size_and_their_loss():
+    step = dense_step(objective=Objective([Poisson(kind="poisson")] * TASKS))
+    with torch.no_grad():
+        list(step.module.parameters())[-1].fill_(200.0)
+    said = r"loss of step 0 .* the outputs, up to 2\d\d, .* \(poisson\); begin nearer .*model.output_bias=base_rate"
+    with pytest.raises(UserError, match=said):
+        step.train(0, samples(8, seed=0), rows_of(0, 8))
 
 
 def test_logits_of_another_shape_are_refused():

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from persia_cli.config.schema import DenseSgd
-from persia_cli.errors import PersiaError
+from persia_cli.errors import UserError
 from persia_cli.model.inputs import ModelBatch
 from persia_cli.train.dense_state import write_files
 from persia_cli.train.dense_trainer import DenseTrainer
@@ -160,7 +160,7 @@ def test_a_forward_pass_that_overflows_float16_names_the_way_out():
     module = network()
     for weight in module.parameters():
         torch.nn.init.constant_(weight, 1e4)
-    with pytest.raises(PersiaError, match=r"overflows float16 .* use train.precision=bfloat16"):
+    with pytest.raises(UserError, match=r"overflows float16 .* use train.precision=bfloat16"):
         half_step("float16", module).train(0, *inputs(0))
 
 
@@ -182,7 +182,7 @@ def test_the_scale_doubles_after_so_many_good_steps_and_starts_to_count_anew_at_
 def test_gradients_that_overflow_at_any_scale_end_the_run():
     scale = LossScale()
     scale.scale = LEAST
-    with pytest.raises(PersiaError, match=r"overflow float16 even .* train.precision=bfloat16"):
+    with pytest.raises(UserError, match=r"overflow float16 even .* train.precision=bfloat16"):
         scale.note(overflow=True, moved=False)
 
 
