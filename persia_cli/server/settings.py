@@ -53,6 +53,11 @@ class WorkerOrder(msgspec.Struct, frozen=True):
     """Process id of the parent, with which the worker dies."""
     listener: int
     """Descriptor of the listening socket, which all workers share."""
+    connections: int
+    """Descriptor of the memory in which workers count their connections."""
+    number: int
+    """Of this worker, from 0 on."""
+    workers: int
     model: str
     """Digest of the model's description when the server began: all workers serve the same one."""
     after: str | None = None

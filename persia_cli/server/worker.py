@@ -18,10 +18,10 @@ import uvicorn
 from persia_cli.errors import PersiaError, UserError
 from persia_cli.kernels.unpack import unpack
 from persia_cli.launch.parent import die_with
+from persia_cli.server.accepting import Accepting, ConnectionCounts
 from persia_cli.server.app import ServingApp
-from persia_cli.server.connection import HEAD_S, BoundedConnection
+from persia_cli.server.connection import BoundedConnection
 from persia_cli.server.figures import ServingFigures
-from persia_cli.server.listening import BACKLOG
 from persia_cli.server.settings import PULSE, PULSE_S, ServerSettings, WorkerNews, WorkerOrder
 from persia_cli.server.token_file import TokenFile
 from persia_cli.serving.description import digest_of
@@ -40,25 +40,24 @@ class _Server(uvicorn.Server):
     """A server of bounded connections, which tells that it is there, and ends when what it has logged is written."""
 
     def __init__(
-        self, config: uvicorn.Config, app: ServingApp, news: int, token: TokenFile | None,
-        request_log: "RequestLog | None", log_s: float,
+        self, config: uvicorn.Config, app: ServingApp, order: WorkerOrder, news: int, token: TokenFile | None,
+        request_log: "RequestLog | None",
     ) -> None:  # fmt: skip
         super().__init__(config)
-        self._app = app
+        self._app, self._order = app, order
         self._news, self._token = news, token
-        self._log, self._log_s = request_log, log_s
+        self._log = request_log
+        self._accepting: Accepting | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        # As uvicorn's own, which waits for a minute until a connection is encrypted.
-        ssl = self.config.ssl
-        loop, limit = asyncio.get_running_loop(), None if ssl is None else HEAD_S
-        self.servers = [
-            await loop.create_server(
-                self._connection, sock=each, ssl=ssl, backlog=BACKLOG, ssl_handshake_timeout=limit
-            )
-            for each in sockets or []
-        ]  # fmt: skip
-        self.started = True
+        # uvicorn's own would take all that come, and wait for a minute until each is encrypted.
+        order, connections = self._order, self.server_state.connections
+        counts = ConnectionCounts(order.connections, order.workers)
+        for listener in sockets or []:
+            self._accepting = Accepting(
+                listener, self.config.ssl, self._connection, counts, order.number, lambda: len(connections)
+            )  # fmt: skip
+        self.servers, self.started = [], True
         _tell(self._news, WorkerNews())
         os.set_blocking(self._news, False)
         self._pulse()
@@ -79,10 +78,12 @@ class _Server(uvicorn.Server):
         return BoundedConnection(self._app, config=self.config, server_state=self.server_state, app_state={})
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._accepting is not None:
+            self._accepting.close()
         await super().shutdown(sockets)
         # Behind this uvicorn sends the signal once more, which ends the process.
         if self._log is not None:
-            self._log.close(self._log_s)
+            self._log.close(self._order.settings.log_s)
 
 
 def serve(order: WorkerOrder, news: int) -> None:
@@ -119,7 +120,7 @@ def serve(order: WorkerOrder, news: int) -> None:
     # What is loaded stays, and need not be looked at again at each collection.
     gc.collect()
     gc.freeze()
-    _Server(config, app, news, token, request_log, settings.log_s).run([socket.socket(fileno=order.listener)])
+    _Server(config, app, order, news, token, request_log).run([socket.socket(fileno=order.listener)])
 
 
 def _request_log(settings: ServerSettings, predictor: Predictor, figures: ServingFigures) -> "RequestLog | None":

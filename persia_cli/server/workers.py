@@ -18,6 +18,7 @@ import msgspec
 from persia_cli.errors import PersiaError, RoleError, UserError
 from persia_cli.launch.own_folder import own_folder
 from persia_cli.launch.processes import python_module
+from persia_cli.server.accepting import ConnectionCounts
 from persia_cli.server.figures import SHARED, LogFigures, log_figures
 from persia_cli.server.settings import PULSE, ServerSettings, WorkerNews, WorkerOrder
 from persia_cli.serving.description import digest_of
@@ -65,10 +66,10 @@ class _Worker:
 
     def start(self, order: WorkerOrder, environment: dict[str, str]) -> IO[bytes]:
         """Start a process; returns what it writes its news to."""
-        text = msgspec.json.encode(msgspec.structs.replace(order, after=self.after))
+        text = msgspec.json.encode(msgspec.structs.replace(order, number=self.number, after=self.after))
         self.process = subprocess.Popen(
             python_module("persia_cli.server.worker"), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            env=environment, pass_fds=[order.listener],
+            env=environment, pass_fds=[order.listener, order.connections],
         )  # fmt: skip
         self.is_ready, self.heard, self.fault = False, time.monotonic(), None
         assert self.process.stdin is not None
@@ -90,7 +91,10 @@ class Workers:
     def __init__(self, settings: ServerSettings, listener: socket.socket, count: int) -> None:
         self._settings, self._listener = settings, listener
         model = digest_of(Path(settings.folder))
-        self._order = WorkerOrder(settings, os.getpid(), listener.fileno(), model)
+        self._counts = ConnectionCounts.new(count)
+        self._order = WorkerOrder(
+            settings, os.getpid(), listener.fileno(), self._counts.descriptor, 0, count, model
+        )  # fmt: skip
         self._workers = [_Worker(number) for number in range(count)]
         self._selector = selectors.DefaultSelector()
         self._was_ready = False
@@ -116,6 +120,7 @@ class Workers:
             for number, handler in before.items():
                 signal.signal(number, handler)
             self._selector.close()
+            self._counts.close()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._signals += 1
@@ -181,6 +186,7 @@ class Workers:
         assert worker.process.stdout is not None
         code = worker.process.wait()
         worker.process.stdout.close()
+        self._counts.forget(worker.number)
         if self._signals:
             return
         ended = signal.Signals(-code).name if code < 0 else f"exit code {code}"

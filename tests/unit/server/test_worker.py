@@ -8,10 +8,12 @@ import pytest
 
 from persia_cli.server.settings import ServerSettings, WorkerOrder
 
+ORDER = WorkerOrder(
+    ServerSettings("nowhere"), parent=1, listener=9, connections=10, number=0, workers=1, model=""
+)  # fmt: skip
 
-@pytest.mark.parametrize(
-    "order", [b"", msgspec.json.encode(WorkerOrder(ServerSettings("nowhere"), parent=1, listener=9, model=""))]
-)
+
+@pytest.mark.parametrize("order", [b"", msgspec.json.encode(ORDER)])
 def test_a_worker_without_its_parent_does_not_begin(order: bytes) -> None:
     """Process 1 has not started it."""
     worker = subprocess.Popen(
