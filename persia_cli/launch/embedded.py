@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from persia_cli.errors import PersiaError
 from persia_cli.launch.job import (
     SWITCH_INTERVAL_S,
     JobResult,
@@ -44,16 +45,20 @@ def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResul
             kernels.compile(follow)
         job = EmbeddedJob(prepared)
         job.start()
+        cause: PersiaError | None = None
         try:
             signals.trains = True
             while job.running:
                 job.pass_on(signals.passed_on())
                 follow()
                 job.wait(POLL_S)
+        except PersiaError as error:
+            cause = error
+            raise
         finally:
             sys.setswitchinterval(before)
             try:
-                job.close(signals.again)
+                job.close(signals.again, cause)
             finally:
                 remove_unfinished(checkpoints_of(plan.run_dir, plan.run.checkpoint.path))
                 follow()
@@ -72,6 +77,7 @@ class EmbeddedJob:
         """Those that the coordinator has not been told of, since it has not started."""
         self._stoppables: list[Stoppable] = []
         self._errors: list[BaseException] = []
+        self._closing = False
         # In CPython 3.11, a thread counts as ended if an interrupt comes while it is joined. So use these events.
         self._ended = [threading.Event() for _ in plan.replicas]
         self._threads = [
@@ -105,11 +111,13 @@ class EmbeddedJob:
         for ended in self._ended:
             ended.wait(max(0.0, deadline - time.monotonic()))
 
-    def close(self, at_once: bool = False) -> None:
+    def close(self, at_once: bool = False, cause: PersiaError | None = None) -> None:
         """Stop the threads that still run; raises the first failure, if there was one.
 
-        With `at_once` they are told to stop and not waited for: the process is about to end.
+        With `at_once` they are told to stop and not waited for: the process is about to end. `cause` is a failure of
+        their caller's, of which theirs are the consequence: then none is raised.
         """
+        self._closing = True
         if at_once:
             for stoppable in (*self._coordinators, *self._stoppables):
                 stoppable.stop = True
@@ -127,8 +135,14 @@ class EmbeddedJob:
             ended.wait()
             thread.join()
         self._context.term()
-        if self._errors:
+        if self._errors and cause is None:
             raise recorded_failure(self._plan.run_dir) or self._errors[0]
+
+    def _add(self, started: "Stoppable", to: "list[Stoppable]") -> None:
+        """Note a role that has just started; one that starts while the job is closed stops at once."""
+        to.append(started)
+        if self._closing:
+            started.stop = True
 
     def _run(self, replica: Replica, ended: threading.Event) -> None:
         from persia_cli.roles.start import run_coordinator, run_role
@@ -140,11 +154,15 @@ class EmbeddedJob:
                     self._coordinator,
                     self._plan.run,
                     self._plan.job,
-                    on_start=lambda coordinator, address: self._coordinators.append(coordinator),
+                    on_start=lambda coordinator, _: self._add(coordinator, self._coordinators),
                 )
             else:
                 run_role(
-                    self._context, replica.role, replica.index, self._coordinator, on_start=self._stoppables.append
+                    self._context,
+                    replica.role,
+                    replica.index,
+                    self._coordinator,
+                    on_start=lambda role: self._add(role, self._stoppables),
                 )
         except Exception as error:
             self._errors.append(error)

@@ -9,7 +9,7 @@ from pathlib import Path
 from persia_cli.disk import claim_folder, is_held, rename, sync, writing
 from persia_cli.errors import CheckpointError, UserError
 from persia_cli.observe.history import EARLIER
-from persia_cli.observe.journal import EVENTS, METRICS, is_being_written
+from persia_cli.observe.journal import EVENTS, METRICS, is_being_written, object_of
 from persia_cli.plan.job import JobPlan
 from persia_cli.storage.places import Place, place_of
 from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder, checkpoints_of, finished_steps, read_manifest
@@ -77,7 +77,7 @@ def _is_locked(folder: int) -> bool:
 
 
 def _require_lines(metrics: Path, size: int) -> None:
-    """Raise CheckpointError unless a line of the file ends at `size`, as one did when the checkpoint was saved."""
+    """Raise CheckpointError unless lines are whole up to `size`, where one ended when the checkpoint was saved."""
     found = metrics.stat().st_size if metrics.exists() else 0
     if found < size:
         raise CheckpointError(
@@ -87,11 +87,12 @@ def _require_lines(metrics: Path, size: int) -> None:
     if not size:
         return
     with metrics.open("rb") as file:
-        file.seek(size - 1)
-        if file.read(1) != b"\n":
-            raise CheckpointError(
-                f"{metrics} was edited: no line ends where one did at the checkpoint; restore the file"
-            )
+        content = file.read(size)
+    if not content.endswith(b"\n"):
+        raise CheckpointError(f"{metrics} was edited: no line ends where one did at the checkpoint; restore the file")
+    for number, line in enumerate(content.split(b"\n")[:-1], 1):
+        if object_of(line) is None:
+            raise CheckpointError(f"{metrics} is damaged: line {number} cannot be read; restore the file")
 
 
 def _set_aside(run_dir: Path, moved: Sequence[str], copied: Sequence[str]) -> None:

@@ -195,13 +195,18 @@ class Tail:
                 yield self._object(line)
 
     def _object(self, line: bytes) -> dict[str, Any]:
-        try:
-            found = json.loads(line)
-        except ValueError:
-            found = None
-        if not isinstance(found, dict) or not isinstance(found.get("time", 0), int | float):
+        if (found := object_of(line)) is None:
             raise UserError(f"{self._path} is damaged: line {self._lines} cannot be read; remove this line")
         return found
+
+
+def object_of(line: bytes) -> dict[str, Any] | None:
+    """Return the object of a line; None if it is damaged."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("time", 0), int | float) else None
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """Jobs that never begin."""
 
 import threading
+import time
 import uuid
 
 import pytest
@@ -9,6 +10,7 @@ from persia_cli.config.compose import compose_run
 from persia_cli.errors import ConfigError, PersiaError, UserError, WireError
 from persia_cli.kernels.needed import SERVER
 from persia_cli.kernels.warm import warm
+from persia_cli.launch import embedded
 from persia_cli.launch.job import prepare_run_dir
 from persia_cli.roles.start import run_coordinator, run_role
 from persia_cli.wire.context import Context
@@ -60,3 +62,15 @@ def test_a_second_nn_worker_in_one_process_is_refused():
     assert "cluster=embedded runs in one process and has exactly one NN worker, not 2; use cluster=local for more" in (
         str(refused.value)
     )
+
+
+def test_a_caller_that_fails_before_the_roles_have_started_ends_the_job_with_its_own_failure(tmp_path):
+    def fail() -> None:
+        if threading.active_count() > before:  # the roles' threads are there
+            raise UserError("the screen is too small")
+
+    before = threading.active_count()
+    began = time.monotonic()
+    with pytest.raises(UserError, match="the screen is too small"):
+        embedded.launch(plan([*WORDS, "cluster.start_timeout_s=60"], tmp_path / "run"), fail)
+    assert time.monotonic() - began < 30

@@ -21,7 +21,7 @@ from persia_cli.store import repair
 from persia_cli.store.kept_shard import KeptShard
 from tests.support.killed import Job, differences, job_of, kill_by_chance, kill_in_last_step
 from tests.support.shards import OPTIMIZERS
-from tests.support.traced import each_state
+from tests.support.stepped import each_state
 
 SGD, _, ADAGRAD, ROWWISE, ADAM, FTRL, _ = OPTIMIZERS
 ALL = [*product((SGD, ADAGRAD, ROWWISE, ADAM, FTRL), ("float32", "bfloat16", "float16"), (1, 16, 17, 64))]
