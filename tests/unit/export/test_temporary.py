@@ -3,6 +3,7 @@
 import os
 import signal
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,15 @@ def test_it_is_private_and_gone_at_the_end() -> None:
     assert [signal.getsignal(number) for number in ENDING] == before
 
 
+@pytest.fixture
+def _hang_up() -> Iterator[None]:
+    """SIGHUP as in a terminal, though the tests be run by nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("_hang_up")
 @pytest.mark.parametrize("number", ENDING)
 def test_nothing_is_left_by_signals_however_many_come(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
     before = [signal.getsignal(each) for each in ENDING]
