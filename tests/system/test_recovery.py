@@ -152,7 +152,7 @@ def test_over_tcp_a_new_process_is_found_at_its_new_port(tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_a_death_during_an_evaluation_changes_nothing(tmp_path: Path) -> None:
-    words = [*SMALL, "dataset.generator.eval_rows=16_000", "dataset.generator.train_rows=1_600"]
+    words = [*SMALL, "dataset.generator.eval_rows=16_000", "dataset.generator.train_rows=1_920"]
     undisturbed = train([*words, "cluster=embedded"], tmp_path / "undisturbed")
     with Launched([*words, "cluster=local"], tmp_path / "run") as job:
         evaluating = [{"event": "phase", "phase": "evaluating"}]

@@ -1,7 +1,6 @@
 """`persia serve` where others can reach it, beside another server, and where its folder changes meanwhile."""
 
 import http.client
-import json
 import os
 import shutil
 import signal
@@ -17,7 +16,7 @@ import psutil
 import pytest
 
 from persia_cli.server.workers import PREFIX, STOPPED_S
-from persia_cli.serving.description import MODEL, note_of, read_description, write_description
+from persia_cli.serving.description import note_of, read_description, write_description
 from tests.conftest import poll_for
 from tests.support.asgi import Response, outputs_of
 from tests.support.small_model import write_small_model
@@ -121,10 +120,9 @@ def test_no_worker_serves_another_model_than_the_others(model: Path, tmp_path: P
     folder = tmp_path / "shop"
     shutil.copytree(model, folder)
     with serving(folder, tmp_path / "replaced", "--workers", "2") as server:
-        told = json.loads((folder / MODEL).read_text()) | {"step": 18}
         folder.rename(tmp_path / "before")
         shutil.copytree(model, folder)
-        (folder / MODEL).write_text(json.dumps(told))
+        write_description(folder, msgspec.structs.replace(read_description(folder), step=18))
         killed = server.workers()[0].pid
         os.kill(killed, signal.SIGKILL)
         poll_for(lambda: "is another model now" in server.log.read_text(), READY_S, "the next worker refuses")
