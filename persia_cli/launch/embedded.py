@@ -18,9 +18,8 @@ from persia_cli.launch.job import (
 )
 from persia_cli.launch.kernels import Compiling
 from persia_cli.launch.signals import JobSignals, end_soon
+from persia_cli.launch.taken_back import remove_leftovers
 from persia_cli.plan.job import JobPlan, Replica
-from persia_cli.store.manifest import checkpoints_of
-from persia_cli.store.retention import remove_unfinished
 from persia_cli.wire.context import Context
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResul
             try:
                 job.close(signals.again, cause)
             finally:
-                remove_unfinished(checkpoints_of(plan.run_dir, plan.run.checkpoint.path))
+                remove_leftovers(plan)
                 follow()
     return result_of(plan.run_dir)
 

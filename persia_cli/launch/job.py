@@ -3,7 +3,7 @@
 import re
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -14,8 +14,9 @@ from persia_cli.config.schema import CustomModel, InitFrom, ParquetDataset, Run
 from persia_cli.config.schema.dataset import BUILTIN
 from persia_cli.disk import write_whole, writing
 from persia_cli.errors import DiskError, PersiaError, PreemptedError, UserError
-from persia_cli.launch.resumed import locked, take_up_record
+from persia_cli.launch.resumed import locked, require_record, take_up_record
 from persia_cli.launch.signals import JobSignals, PreemptedNow
+from persia_cli.launch.taken_back import taken_back_if_refused
 from persia_cli.observe.history import CONFIG, EARLIER, ENDS
 from persia_cli.observe.journal import EVENTS, METRICS, Journal, drop_half_a_line, read_journal
 from persia_cli.plan.job import JobPlan
@@ -35,6 +36,8 @@ DRIVEN = "ray"
 BEGINNING = (EVENTS, JOB, CONFIG, ROLES)
 """What every start of a run makes; the folder is first, and so it is the last to go where a run begins again."""
 COORDINATOR_ADDRESS = "coordinator.address"
+MOVED, COPIED = (EVENTS, ROLES), (CONFIG, JOB)
+"""What a resumed run moves to the folder of its last start, and what it copies there."""
 STAYING = (EARLIER, EPOCHS, COORDINATOR_ADDRESS, LOG, SUBMITTED, DRIVEN)
 """What an earlier start may have left in the folder of a run that begins again."""
 
@@ -99,12 +102,28 @@ def _refuse_uri(run_dir: Path) -> None:
 def prepared_run_dir(plan: JobPlan) -> Iterator[JobPlan]:
     """Prepare the run directory, and let no other process resume or begin the run until the block ends.
 
-    Yields and raises what `prepare_run_dir` returns and raises.
+    Yields and raises what `prepare_run_dir` returns and raises. A resumed run that is refused stays as it was.
     """
+    is_new = not plan.run_dir.exists()
     with writing(plan.run_dir):
         plan.run_dir.mkdir(parents=True, exist_ok=True)
-    with locked(plan.run_dir):
-        yield prepare_run_dir(plan)
+    try:
+        with locked(plan.run_dir), refusable(plan):
+            yield prepare_run_dir(plan)
+    except UserError:
+        if is_new and plan.is_resumed:
+            with suppress(OSError):
+                plan.run_dir.rmdir()
+        raise
+
+
+def refusable(plan: JobPlan) -> AbstractContextManager[None]:
+    """Return a context that leaves the run directory as it was if a job that is resumed is refused in it."""
+    if not plan.is_resumed or plan.job.rollback is not None:  # a job that goes back has begun
+        return nullcontext()
+    return taken_back_if_refused(
+        plan.run_dir, require_record(plan), aside=(*MOVED, *COPIED), passing=(COORDINATOR_ADDRESS, LOG)
+    )
 
 
 def prepare_run_dir(plan: JobPlan) -> JobPlan:
@@ -118,11 +137,13 @@ def prepare_run_dir(plan: JobPlan) -> JobPlan:
     with writing(run_dir):
         run_dir.mkdir(parents=True, exist_ok=True)
     if plan.is_resumed:
-        take_up_record(plan, moved=(EVENTS, ROLES), copied=(CONFIG, JOB))
+        require_record(plan)
     else:
         require_free(run_dir)
     if plan.job.task == "train" and (path := anchored(plan.run).checkpoint.path) is not None:
         claim(path, Writer(str(run_dir.absolute()), socket.gethostname()))
+    if plan.is_resumed:
+        take_up_record(plan, MOVED, COPIED)
     with writing(run_dir):
         try:
             (run_dir / ROLES).mkdir()

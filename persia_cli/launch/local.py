@@ -42,13 +42,12 @@ from persia_cli.launch.supervisor import (
     address_in,
     memory_words,
 )
+from persia_cli.launch.taken_back import remove_leftovers
 from persia_cli.plan.job import COORDINATOR, JobPlan, Replica
 from persia_cli.plan.replacement import keeps_memory
 from persia_cli.roles.coordinator.takeover import is_continued
 from persia_cli.roles.start import address_beside
-from persia_cli.store.manifest import checkpoints_of
 from persia_cli.store.memory_file import new_file
-from persia_cli.store.retention import remove_unfinished
 from persia_cli.wire.addresses import ipc_address
 from persia_cli.wire.context import Context
 from persia_cli.wire.folder import private_directory
@@ -94,7 +93,7 @@ def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResul
             try:
                 processes.stop(signals.again)
             finally:
-                remove_unfinished(checkpoints_of(plan.run_dir, plan.run.checkpoint.path))
+                remove_leftovers(plan)
                 follow()
     return result_of(plan.run_dir)
 

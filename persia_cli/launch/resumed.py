@@ -6,39 +6,57 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from persia_cli.disk import claim_folder, is_held, rename, sync, writing
+from persia_cli.disk import claim_folder, is_held, rename, sync, write_whole, writing
 from persia_cli.errors import CheckpointError, UserError
 from persia_cli.observe.history import EARLIER
 from persia_cli.observe.journal import EVENTS, METRICS, is_being_written, object_of
 from persia_cli.plan.job import JobPlan
 from persia_cli.storage.places import Place, place_of
-from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder, checkpoints_of, finished_steps, read_manifest
+from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder, finished_steps, read_manifest
 from persia_cli.store.retention import remove_unfinished
+
+
+def require_record(plan: JobPlan) -> int:
+    """Return the size of the lines of metrics up to the checkpoint with which a job goes on.
+
+    Raises CheckpointError if the record of the run is shorter than it was or edited, UserError if the run directory is
+    another one and has files.
+    """
+    size, source = _metrics_bytes(plan), _source(plan)
+    _require_lines(source / METRICS, size)
+    if source != plan.run_dir.absolute() and any(plan.run_dir.iterdir()):
+        raise UserError(
+            f"{plan.run_dir.absolute()} contains other files; choose an empty folder or a new one as --run-dir"
+        )
+    return size
 
 
 def take_up_record(plan: JobPlan, moved: Sequence[str], copied: Sequence[str]) -> None:
     """Prepare the run directory of a job that goes on from a checkpoint, which is its newest or is in another run.
 
     Lines of metrics after the checkpoint are removed: those steps are trained again. The files and folders `moved` and
-    `copied` of the last start are kept in a folder of their own. The folder must be `locked`. Raises UserError if it
-    has other files, CheckpointError if the record of the run is shorter than it was or edited, DiskError.
+    `copied` of the last start are kept in a folder of their own. The folder must be `locked`. Raises what
+    `require_record` does before anything has changed, and DiskError.
     """
-    assert plan.job.load is not None
-    checkpoint, run_dir = place_of(plan.job.load), plan.run_dir.absolute()
-    source = (plan.resumes or Path(plan.job.load).parents[1]).absolute()
-    size = read_manifest(checkpoint).progress.metrics_bytes
-    _require_lines(source / METRICS, size)
+    size, source, run_dir = require_record(plan), _source(plan), plan.run_dir.absolute()
     if source == run_dir:
-        remove_unfinished(checkpoints_of(run_dir, plan.run.checkpoint.path))
         _set_aside(run_dir, moved, copied)
-    elif any(run_dir.iterdir()):
-        raise UserError(f"{run_dir} contains other files; choose an empty folder or a new one as --run-dir")
     else:
         with writing(run_dir / METRICS):
             shutil.copyfile(source / METRICS, run_dir / METRICS)
     with writing(run_dir / METRICS):
         os.truncate(run_dir / METRICS, size)
         sync(run_dir / METRICS)
+
+
+def _source(plan: JobPlan) -> Path:
+    assert plan.job.load is not None
+    return (plan.resumes or Path(plan.job.load).parents[1]).absolute()
+
+
+def _metrics_bytes(plan: JobPlan) -> int:
+    assert plan.job.load is not None
+    return read_manifest(place_of(plan.job.load)).progress.metrics_bytes
 
 
 def start_over(run_dir: Path, moved: Sequence[str]) -> None:
@@ -100,7 +118,7 @@ def _set_aside(run_dir: Path, moved: Sequence[str], copied: Sequence[str]) -> No
         folder = claim_folder(run_dir / EARLIER / "start")
         for name in copied:
             if (run_dir / name).exists():
-                shutil.copyfile(run_dir / name, folder / name)
+                write_whole(folder / name, (run_dir / name).read_bytes())
         for name in moved:
             if (run_dir / name).exists():
                 rename(run_dir / name, folder / name)

@@ -50,13 +50,14 @@ def find_model(folder: Place, step: int | None = None, newest: bool = False) -> 
 
     Of a run it is the checkpoint of `step`, with `newest` the newest one, else the best, or the newest without a best.
 
-    Unfinished checkpoints of a killed run are removed. Raises UserError for a folder that is neither, CheckpointError
-    for a checkpoint that does not exist, is damaged, or was trained with other settings than those in the run's file.
+    Unfinished checkpoints of a killed run are removed, but not with `newest`: a run that goes on removes them once it
+    has begun. Raises UserError for a folder that is neither, CheckpointError for a checkpoint that does not exist, is
+    damaged, or was trained with other settings than those in the run's file.
     """
     checkpoint, run_dir = locate_model(folder, step, newest)
     if run_dir is None:
         raise UserError(f"{folder} is a checkpoint without its run: {_missing(checkpoint)}")
-    if unfinished_folders(checkpoint.parent) and not is_being_written(run_dir / EVENTS):
+    if not newest and unfinished_folders(checkpoint.parent) and not is_being_written(run_dir / EVENTS):
         remove_unfinished(checkpoint.parent)
     run = read_run(run_dir / CONFIG)
     _require_same(run_dir / CONFIG, run, read_chain(checkpoint).manifest)

@@ -1,5 +1,7 @@
 """The claim of a run on the folder of its checkpoints, where that is not in the run directory."""
 
+from pathlib import Path
+
 import msgspec
 
 from persia_cli.errors import CheckpointError, ConfigError, DiskError
@@ -24,10 +26,10 @@ _DECODER = msgspec.json.Decoder(Writer)
 
 
 def claim(path: str, writer: Writer) -> None:
-    """Note at `checkpoint.path` that the run writes there, and remove what a run that was killed has left of others.
+    """Note at `checkpoint.path` that the run writes there, and remove what a run that was killed has left in a store.
 
-    This is the first write to the place, before anything is trained. Raises ConfigError if it cannot be
-    read or written, or if it has checkpoints of another run.
+    What is left on a disk goes when the job begins. This is the first write to the place, before anything is trained.
+    Raises ConfigError if it cannot be read or written, or if it has checkpoints of another run.
     """
     try:
         checkpoints = place_of(path)
@@ -38,7 +40,8 @@ def claim(path: str, writer: Writer) -> None:
                 f"checkpoint.path={without_secret(path)} has checkpoints of {owner}; choose another folder, or go on "
                 "with that run by persia resume"
             )
-        remove_unfinished(checkpoints)
+        if not isinstance(checkpoints, Path):
+            remove_unfinished(checkpoints)
         put(checkpoints / WRITER, msgspec.json.encode(writer) + b"\n")
     except (OSError, CheckpointError, DiskError) as error:
         raise ConfigError(f"checkpoint.path={without_secret(path)} cannot be used: {error}") from error

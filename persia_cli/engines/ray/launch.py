@@ -7,9 +7,8 @@ from persia_cli.engines.ray.cluster import connected
 from persia_cli.engines.ray.job import RayJob
 from persia_cli.launch.job import JobResult, prepared_run_dir, recorded_end, result_of
 from persia_cli.launch.signals import JobSignals
+from persia_cli.launch.taken_back import remove_leftovers
 from persia_cli.plan.job import JobPlan
-from persia_cli.store.manifest import checkpoints_of
-from persia_cli.store.retention import remove_unfinished
 
 POLL_S = 0.1
 
@@ -41,6 +40,6 @@ def launch(plan: JobPlan, follow: Callable[[], None] = lambda: None) -> JobResul
             try:
                 job.stop(signals.again)
             finally:
-                remove_unfinished(checkpoints_of(plan.run_dir, plan.run.checkpoint.path))
+                remove_leftovers(plan)
                 follow()
     return result_of(plan.run_dir)

@@ -104,9 +104,6 @@ class Checkpointing:
         self._files: dict[str, Sequence[SavedFile]] = {}
         self._cut: Cut | None = None
         self._retention = Retention(self._checkpoints, run.checkpoint.keep)
-        if (best := tracker.kept_at(job.first_step)) and job.first_step in finished_steps(self._checkpoints):
-            # A run that was killed after it had published this checkpoint may not have noted that it is the best.
-            self._retention.add(job.first_step, best, "best")
         self._chain = self._log.find(_CHAIN_END, self._loaded_chain)
         self.newest: tuple[str, int] | None = None
         """Address and step of the last checkpoint that this job has published."""
@@ -123,6 +120,20 @@ class Checkpointing:
         if not is_divided(chain.manifest, embedding_layout(self._run), self._run.cluster.embedding_servers):
             return ChainEnd(None, 0)
         return ChainEnd(Parent(chain.manifest.step, manifest_digest(folder)), len(chain.manifests))
+
+    def tidy(self) -> None:
+        """Finish, when a training begins, what an earlier start that was killed has left half done."""
+        if self._job.task == "train":
+            self._log.find(_TRUTH, self._tidy)
+
+    def _tidy(self) -> bool:
+        if isinstance(self._checkpoints, Path):
+            remove_unfinished(self._checkpoints)
+        first = self._job.first_step
+        if (best := self._tracker.kept_at(first)) and first in finished_steps(self._checkpoints):
+            # A run that was killed after it had published this checkpoint may not have noted that it is the best.
+            self._retention.add(first, best, "best")
+        return True
 
     def _parent_step(self) -> int | None:
         """Return the step of the checkpoint whose rows the next one changes; None if that one has all rows."""

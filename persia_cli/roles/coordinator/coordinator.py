@@ -5,7 +5,7 @@ import math
 import os
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,35 +101,36 @@ class Coordinator:
         """
         self._epoch, self._inputs = epoch, inputs or InputLog()
         self._now = self._inputs.clock
-        self._loop = loop
-        self._run = run
-        self._job = job
-        self._run_dir = Path(job.run_dir)
-        self._events = ContinuedJournal(
-            self._run_dir / EVENTS, 0 if self._inputs.again else None, event_key, alone=True
-        )
-        self._events.write(event="began", host=socket.gethostname(), pid=os.getpid())
-        self._grids = {
-            TRAIN: StepGrid(job.train_rows, run.train.batch_size, run.cluster.nn_workers),
-            EVAL: StepGrid(job.eval_rows, run.train.batch_size, run.cluster.nn_workers),
-        }
-        self._begin_record()
+        self._loop, self._run, self._job, self._run_dir = loop, run, job, Path(job.run_dir)
+        begin = 0 if self._inputs.again else None
+        self._events = ContinuedJournal(self._run_dir / EVENTS, begin, event_key, alone=True)
+        with ExitStack() as on_failure:
+            on_failure.callback(self._events.close)
+            self._events.write(event="began", host=socket.gethostname(), pid=os.getpid())
+            self._begin(bind, on_failure)
+            on_failure.pop_all()
+        self.address = advertise or self._server.address
+
+    def _begin(self, bind: str, on_failure: ExitStack) -> None:
+        run, job = self._run, self._job
+        rows, size = {TRAIN: job.train_rows, EVAL: job.eval_rows}, run.train.batch_size
+        self._grids = {split: StepGrid(number, size, run.cluster.nn_workers) for split, number in rows.items()}
+        self._begin_record(on_failure)
         self._stall = StallDetector()
         self._liveness = LivenessMonitor(run.cluster, self._membership, self._phases, self._stall, self._now())
         self._failure: ReplicaError | None = None
         self.stop, self.stopped_by = False, ""
         self._scoring = self._begin_scoring() if job.task == "predict" else None
-        self._server = loop.serve(bind, Report.LIMIT.nbytes)
-        self._server.epoch = epoch.number if epoch else 0
+        self._server = self._loop.serve(bind, Report.LIMIT.nbytes)
+        self._server.epoch = self._epoch.number if self._epoch else 0
         self._begin_handlers()
         self._register_handlers()
-        self.address = advertise or self._server.address
 
-    def _begin_record(self) -> None:
+    def _begin_record(self, on_failure: ExitStack) -> None:
         """Begin the record, and know what the checkpoint says with which the job begins."""
         run, job, again = self._run, self._job, self._inputs.again
         begin = self._inputs.metrics_bytes if again else None
-        self._metrics = ContinuedJournal(self._run_dir / METRICS, begin, metrics_key)
+        self._metrics = on_failure.enter_context(closing(ContinuedJournal(self._run_dir / METRICS, begin, metrics_key)))
         loaded = self._inputs.find(_MANIFEST, lambda: read_manifest(place_of(job.load)) if job.load else None)
         self._first_step: int
         self._first_step, samples = (loaded.step, loaded.samples) if loaded else (0, 0)
@@ -145,12 +146,11 @@ class Coordinator:
             self._record.restore(known)
         elif resumed and (begun := self._record.snapshot()):
             self._inputs.compact(begun)  # the checkpoint may be removed before another takes over
-        self._membership = Membership(participants(run, job))
         self._tracker = tracker_of(run, metric_aims(run))
         if resumed:
             restore_tracker(self._tracker, resumed.progress)
         self._checkpointing = Checkpointing(run, job, self._tracker, self._inputs)
-        self._wishes = Wishes()
+        self._membership, self._wishes = Membership(participants(run, job)), Wishes()
         is_saved = bool(resumed and self._checkpointing.has(self._first_step))
         self._phases = job_phases(run, job, self._tracker, self._wishes, is_saved)
 

@@ -80,6 +80,8 @@ class Progression:
             if self._phases.hurry():
                 self._work.change(Instruction(self._phases.number, HurrySave(self._phases.saved_step)))
             return
+        if self._phases.current is None:
+            self._checkpointing.tidy()
         if self._phases.is_last_save(self.step) and self._checkpointing.repeat(self.step):
             self._phases.save_again()
         phase = self._phases.advance()

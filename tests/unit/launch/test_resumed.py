@@ -63,7 +63,7 @@ def test_lines_after_the_checkpoint_go_and_the_last_start_is_kept(
     take_up()
     assert (run_dir / METRICS).read_bytes() == BEFORE
     assert not (run_dir / EVENTS).exists()
-    assert not (run_dir / CHECKPOINTS / "step-12.partial").exists()
+    assert (run_dir / CHECKPOINTS / "step-12.partial").exists(), "the job may still be refused"
     kept = content(run_dir / "earlier" / "start")
     assert kept == {
         EVENTS: events,
@@ -169,7 +169,11 @@ def test_the_best_checkpoint_is_known_though_its_note_was_not_written(checkpoint
     tracker.restore([("auc", 9, 0.7, 0)])
     assert best_checkpoint(run_dir / CHECKPOINTS) is None
     elsewhere = replace(job.job, first_step=9, run_dir=str(tmp_path / "branch"))
-    Checkpointing(job.run, elsewhere, tracker)
+    Checkpointing(job.run, elsewhere, tracker).tidy()
     assert best_checkpoint(tmp_path / "branch" / CHECKPOINTS) is None
-    Checkpointing(job.run, replace(job.job, first_step=9), tracker)
+    (run_dir / CHECKPOINTS / "step-12.partial").mkdir()
+    checkpointing = Checkpointing(job.run, replace(job.job, first_step=9), tracker)
+    assert best_checkpoint(run_dir / CHECKPOINTS) is None, "the job may still be refused"
+    checkpointing.tidy()
+    assert not (run_dir / CHECKPOINTS / "step-12.partial").exists()
     assert best_checkpoint(run_dir / CHECKPOINTS) == checkpoint

@@ -1,0 +1,190 @@
+"""A resume that is refused, by the command or by a role, leaves the run directory byte for byte as it was."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from persia_cli.errors import UserError
+from persia_cli.main import app
+from persia_cli.store.manifest import CHECKPOINTS, checkpoint_folder
+from tests.support.jobs import train
+
+STEPS, LAST = 30, 20
+WORDS = [
+    *("conf=synthetic", "cluster=embedded", "mode=sync", "train.batch_size=32", "train.log_every_steps=5"),
+    *("dataset.generator.train_rows=640", "dataset.generator.eval_rows=96", f"train.steps={STEPS}", "train.epochs=5"),
+    *("eval.every_steps=10", "checkpoint.every_steps=10", "checkpoint.best_by=auc"),
+]
+Damage = Callable[[Path], None]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run directory of a training to its end, with the record of an earlier start."""
+    run_dir = tmp_path_factory.mktemp("whole") / "run"
+    train([*WORDS, "train.steps=10"], run_dir)
+    assert CliRunner().invoke(app, ["resume", str(run_dir), f"train.steps={STEPS}"]).exit_code == 0
+    return run_dir
+
+
+@pytest.fixture
+def stopped(whole: Path, tmp_path: Path) -> Path:
+    """The run as if it had been killed after step 25, while it saved, and its coordinator too."""
+    run_dir = tmp_path / "run"
+    shutil.copytree(whole, run_dir)
+    shutil.rmtree(checkpoint_folder(run_dir / CHECKPOINTS, STEPS))
+    lines = (run_dir / "metrics.jsonl").read_text().splitlines(keepends=True)
+    kept = [text for text in lines if json.loads(text)["step"] <= 25]
+    (run_dir / "metrics.jsonl").write_text("".join(kept) + kept[-1][:40])
+    draft = checkpoint_folder(run_dir / CHECKPOINTS, STEPS).with_suffix(".partial")
+    (draft / "embeddings").mkdir(parents=True)
+    (draft / "embeddings" / "group-0.arrow").write_bytes(b"half")
+    (run_dir / "coordinator.log").write_bytes(b"what a coordinator was told")
+    (run_dir / "coordinator.address").write_text("tcp://127.0.0.1:1\n")
+    return run_dir
+
+
+def content(folder: Path) -> dict[str, bytes | None]:
+    return {str(path.relative_to(folder)): None if path.is_dir() else path.read_bytes() for path in folder.rglob("*")}
+
+
+def saved(name: str) -> Callable[[Path], Path]:
+    """Return the first file of the newest checkpoint whose path fits."""
+    return lambda run_dir: next(iter(sorted(checkpoint_folder(run_dir / CHECKPOINTS, LAST).glob(name))))
+
+
+def of_run(name: str) -> Callable[[Path], Path]:
+    return lambda run_dir: run_dir / name
+
+
+def turned(find: Callable[[Path], Path]) -> Damage:
+    def damage(run_dir: Path) -> None:
+        file = find(run_dir)
+        found = bytearray(file.read_bytes())
+        found[len(found) // 2] ^= 0x55
+        file.write_bytes(found)
+
+    return damage
+
+
+def halved(find: Callable[[Path], Path]) -> Damage:
+    def damage(run_dir: Path) -> None:
+        file = find(run_dir)
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+    return damage
+
+
+def removed(find: Callable[[Path], Path]) -> Damage:
+    return lambda run_dir: find(run_dir).unlink()
+
+
+def written(name: str, text: str) -> Damage:
+    def damage(run_dir: Path) -> None:
+        path = run_dir / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        path.write_text(text)
+
+    return damage
+
+
+def nothing(run_dir: Path) -> None:
+    pass
+
+
+FILES = {
+    "rows": saved("embeddings/*"),
+    "sightings": saved("sightings/*"),
+    "dense": saved("dense/dense.safetensors"),
+    "dense optimizer": saved("dense/dense_optimizer.safetensors"),
+    "scores": saved("record/*"),
+    "manifest": saved("manifest.json"),
+}
+HOW = {"turned": turned, "halved": halved, "removed": removed}
+REFUSED: dict[str, tuple[Damage, list[str], str]] = {
+    **{
+        f"{file} {how}": (HOW[how](find), [], "")
+        for file, find in FILES.items()
+        for how in HOW
+        if (file, how) != ("manifest", "removed")  # then it is no checkpoint, and the one before is taken
+    },
+    "best turned": (turned(of_run(f"{CHECKPOINTS}/best.json")), [], "best.json is damaged"),
+    "best halved": (halved(of_run(f"{CHECKPOINTS}/best.json")), [], "best.json is damaged"),
+    "configuration halved": (written("config.yaml", "train: ["), [], "config.yaml"),
+    "configuration changed": (turned(of_run("config.yaml")), [], ""),
+    "configuration removed": (removed(of_run("config.yaml")), [], "is not a run directory"),
+    "metrics removed": (removed(of_run("metrics.jsonl")), [], "has 0 bytes and had"),
+    "metrics halved": (halved(of_run("metrics.jsonl")), [], "lines were removed"),
+    "no checkpoint": (lambda run_dir: shutil.rmtree(run_dir / CHECKPOINTS), [], "has no complete checkpoint"),
+    "a file in the way": (written("earlier", ""), [], "earlier"),
+    "all done": (nothing, [f"train.steps={LAST}"], f"all {LAST} steps of the run are done"),
+    "another batch": (nothing, ["train.batch_size=64"], "train.batch_size=64: the run was trained with 32"),
+    "another network": (nothing, ["model.top=[8]"], "model.top"),
+    "other data": (nothing, ["dataset.generator.train_rows=641"], "dataset.generator.train_rows"),
+    "an unknown key": (nothing, ["train.stepps=4"], "stepps"),
+    "too little room": (nothing, ["embedding.capacity=48"], "there is room for"),
+    "two ranks in a process": (nothing, ["cluster.nn_workers=2"], "exactly one NN worker"),
+    "no device": (nothing, ["train.device=cuda:7"], "cuda"),
+    "no folder for checkpoints": (nothing, ["checkpoint.path=/proc/nowhere"], "cannot be used"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_refused_resume_changes_nothing(stopped: Path, case: str) -> None:
+    damage, words, reason = REFUSED[case]
+    damage(stopped)
+    before = content(stopped)
+    ended = CliRunner().invoke(app, ["resume", str(stopped), *words])
+    assert isinstance(ended.exception, UserError), (ended.output, ended.exception)
+    assert reason in str(ended.exception)
+    assert content(stopped) == before
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.parametrize("file", ["rows", "dense", "scores"])
+def test_nor_does_one_that_a_process_refuses(stopped: Path, file: str) -> None:
+    train_again = ["resume", str(stopped), "cluster=local", "cluster.embedding_servers=2"]
+    (stopped / "epochs").mkdir()
+    (stopped / "epochs" / "1").write_text("{}\n")
+    turned(FILES[file])(stopped)
+    before = content(stopped)
+    ended = CliRunner().invoke(app, train_again)
+    assert isinstance(ended.exception, UserError), (ended.output, ended.exception)
+    assert "has changed since it was saved" in str(ended.exception)
+    assert content(stopped) == before
+
+
+def test_a_branch_that_is_refused_leaves_no_folder(stopped: Path, tmp_path: Path) -> None:
+    turned(FILES["rows"])(stopped)
+    before = content(stopped)
+    newest = checkpoint_folder(stopped / CHECKPOINTS, LAST)
+    words = ["train", *WORDS, f"resume={newest}", "--run-dir", str(tmp_path / "branch")]
+    ended = CliRunner().invoke(app, words)
+    assert isinstance(ended.exception, UserError), (ended.output, ended.exception)
+    assert not (tmp_path / "branch").exists()
+    (tmp_path / "branch").mkdir()
+    assert isinstance(CliRunner().invoke(app, words).exception, UserError)
+    assert content(tmp_path / "branch") == {}
+    assert content(stopped) == before
+
+
+def test_what_was_refused_goes_on_once_it_is_mended(stopped: Path) -> None:
+    file = FILES["dense"](stopped)
+    sound = file.read_bytes()
+    turned(FILES["dense"])(stopped)
+    assert CliRunner().invoke(app, ["resume", str(stopped)]).exit_code != 0
+    file.write_bytes(sound)
+    ended = CliRunner().invoke(app, ["resume", str(stopped)])
+    assert ended.exit_code == 0, ended.output
+    assert checkpoint_folder(stopped / CHECKPOINTS, STEPS).is_dir()
+    assert not list((stopped / CHECKPOINTS).glob("*.partial"))
+    assert not (stopped / "coordinator.log").exists()
+    steps = [json.loads(text)["step"] for text in (stopped / "metrics.jsonl").read_text().splitlines()]
+    assert steps == sorted(steps)
+    assert steps[-1] == STEPS
